@@ -1,0 +1,97 @@
+"""Every path under `runs/`, and the one way to write there: to a temporary name, then rename.
+
+`docs/formats.md` describes the files. Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+RUNS = Path("runs")
+SWEEP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def check_sweep_name(name: str) -> str:
+    """Return `name` when it can name a folder. Raises ValueError otherwise."""
+    if not SWEEP_NAME.fullmatch(name) or len(name) > 100:
+        raise ValueError(
+            f"sweep={name}: a sweep's name starts with a letter or digit, goes on with letters, digits, '.', '_' or '-', "
+            "and has at most 100 characters, e.g. sweep=resnets-h200"
+        )
+    return name
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace `path` as a whole or not at all, so that a reader never sees half a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+@dataclass(frozen=True)
+class TrialPaths:
+    """The files of one trial."""
+
+    folder: Path
+
+    @property
+    def trial(self) -> Path:
+        return self.folder / "trial.json"
+
+    @property
+    def record(self) -> Path:
+        return self.folder / "record.json"
+
+    def log(self, process: int) -> Path:
+        return self.folder / f"worker-{process}.log"
+
+    def cache(self, draw: int) -> Path:
+        """The private compile cache of a draw; it lives as long as the trial runs."""
+        return self.folder / f"cache-{draw}"
+
+    def clear_caches(self) -> None:
+        """Remove the caches of every draw, also those that a killed driver left."""
+        for folder in self.folder.glob("cache-*"):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class SweepPaths:
+    """The files of one sweep under `runs/<sweep>/`."""
+
+    folder: Path
+
+    @staticmethod
+    def of(sweep: str, runs: Path = RUNS) -> SweepPaths:
+        return SweepPaths(runs / check_sweep_name(sweep))
+
+    @property
+    def sweep(self) -> Path:
+        return self.folder / "sweep.json"
+
+    @property
+    def report(self) -> Path:
+        return self.folder / "report"
+
+    def trial(self, label: str, trial_id: str) -> TrialPaths:
+        """The folder of a trial: the one that ends in its id, or a new `<label>-<id>`."""
+        existing = sorted(self.folder.glob(f"*-{trial_id}"))
+        return TrialPaths(existing[0] if existing else self.folder / f"{label}-{trial_id}")
+
+    def records(self) -> list[Path]:
+        """Every record of the sweep, ordered by name."""
+        return sorted(self.folder.glob("*/record.json"))

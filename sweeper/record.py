@@ -1,0 +1,121 @@
+"""A record: all that came out of a trial. It is the truth; MLflow runs and tables are views of it.
+
+Place in the flow: `runner` makes one for every trial, whatever happened; `tracking` and `report` read them.
+`docs/formats.md` names every key.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sweeper.codec import Json, from_json, to_json
+from sweeper.trial import Trial
+
+SCHEMA_VERSION = 1
+
+STATUSES = (
+    "ok", "accuracy_mismatch", "not_compiled", "eager_error", "compile_error", "runtime_error",
+    "oom", "timeout", "crashed", "unavailable", "interrupted",
+)  # fmt: skip
+# Left out of the denominator of a pass rate: the compiler is not to blame.
+NOT_JUDGED = ("eager_error", "unavailable", "interrupted")
+
+PHASES = ("starting", "building", "eager", "compiling", "measuring", "memory")
+EAGER_PHASES = ("starting", "building", "eager")
+
+
+@dataclass(frozen=True)
+class Round:
+    """Two blocks, one an arm. Times are wall seconds of a whole block of `Process.steps_per_block` steps."""
+
+    order: str  # AB: eager first; BA: compiled first
+    eager_s: float | None
+    compiled_s: float | None
+    void: str | None = None  # why the round does not count
+
+
+@dataclass(frozen=True)
+class PerArm:
+    """One figure for each arm; None where it was not measured."""
+
+    eager: float | None = None
+    compiled: float | None = None
+
+
+@dataclass(frozen=True)
+class Process:
+    """What one fresh worker process measured."""
+
+    index: int
+    draw: int
+    cold: bool  # the first process of its draw, with an empty compile cache
+    compile_s: float | None = None  # extra wall seconds that the first compiled steps took over steady ones
+    first_steps_s: tuple[float, ...] = ()  # wall seconds of the first compiled steps, each synchronised
+    steps_per_block: int | None = None
+    rounds: tuple[Round, ...] = ()
+    device_time_s: PerArm | None = None  # device busy seconds a step
+    memory_bytes: PerArm | None = None  # device memory in use after three steps, over what the process held before building
+    allocator_peak_bytes: PerArm | None = None  # torch's own peak, which misses what lives in graph pools
+    phases_s: Mapping[str, float] = field(default_factory=dict)  # wall seconds spent in each phase
+
+
+@dataclass(frozen=True)
+class GraphBreak:
+    """Why and where Dynamo left the graph."""
+
+    reason: str
+    where: str | None = None  # file:line of the user's code
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class Diagnostics:
+    """What the compiler did, from the first process that got so far."""
+
+    graphs: int | None = None  # graphs that reached the backend
+    graph_breaks: tuple[GraphBreak, ...] = ()
+    recompiles: int | None = None
+    cudagraph_skips: tuple[str, ...] = ()
+    settings: Mapping[str, Json] = field(default_factory=dict)  # what was equal in both arms: TF32, cudnn, optimizer, ...
+
+
+@dataclass(frozen=True)
+class Record:
+    """A trial and what became of it. `status` is one of `STATUSES`; a failed trial is data too."""
+
+    trial_id: str
+    sweep: str
+    label: str
+    status: str
+    trial: Trial
+    flags: tuple[str, ...] = ()
+    phase: str | None = None  # where a trial that is not ok ended
+    message: str | None = None
+    log: str | None = None  # path of the worker's log, relative to the trial's folder
+    environment: Mapping[str, Json] = field(default_factory=dict)
+    processes: tuple[Process, ...] = ()
+    diagnostics: Diagnostics | None = None
+    schema_version: int = SCHEMA_VERSION
+
+    def __post_init__(self) -> None:
+        if self.status not in STATUSES:
+            raise ValueError(f"status {self.status!r} is not one of: {', '.join(STATUSES)}")
+
+    def dumps(self) -> str:
+        """The record as JSON text, keys in the order of the contract."""
+        data = to_json(self)
+        order = ("schema_version", "trial_id", "sweep", "label", "status", "flags", "phase", "message", "log")
+        return json.dumps({key: data[key] for key in (*order, *(k for k in data if k not in order))}, indent=1)
+
+    @staticmethod
+    def loads(text: str) -> Record:
+        """Read what `dumps` wrote. Raises ValueError for text that is no record, or of a newer schema."""
+        data: Any = json.loads(text)
+        if not isinstance(data, dict) or "schema_version" not in data:
+            raise ValueError("not a record: no schema_version")
+        if data["schema_version"] > SCHEMA_VERSION:
+            raise ValueError(f"schema_version {data['schema_version']} is newer than {SCHEMA_VERSION}: upgrade sweeper")
+        return from_json(Record, data)

@@ -1,0 +1,132 @@
+"""A trial: one point of the grid, the same value in the parent, in the worker and in the record.
+
+Place in the flow: `config` makes trials, `plan` orders them, `runner` hands them to workers.
+The id is a hash of the axes alone, so the same experiment has the same id in every sweep.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sweeper.codec import Json, from_json, to_json, without_defaults
+
+LIBRARIES = ("torchvision", "timm", "transformers", "custom")
+WORKLOADS = ("train", "inference")
+MODES = ("eager", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+OPTIMIZERS = ("adam", "adamw", "sgd", "none")
+SCOPES = ("model", "step")
+PARAMETER_DTYPES = ("float32", "bfloat16", "float16")
+AUTOCASTS = ("auto", "bfloat16", "float16")
+WEIGHTS = ("amp", "fp32")
+
+
+@dataclass(frozen=True)
+class Model:
+    """What to build: `library` says which builder, `name` is the library's own name (custom: `package.module:function`)."""
+
+    library: str
+    name: str
+    image_size: int | None = None  # pixels a side; None: the model's own
+    sequence_length: int | None = None  # tokens
+    num_classes: int | None = None
+    dropout: bool = False  # False: every dropout and drop-path rate is 0, in both arms
+    arguments: Mapping[str, Json] = field(default_factory=dict)  # for the library's constructor or configuration
+
+
+@dataclass(frozen=True)
+class Precision:
+    """Number formats of a step. `autocast="auto"` is bfloat16 where the device has it, else float16."""
+
+    parameters: str = "float32"
+    autocast: str | None = None
+    grad_scaler: bool = False  # with autocast="auto" it is used only when that came out as float16
+    tf32: bool | None = None  # None: torch's defaults
+
+
+@dataclass(frozen=True)
+class Compile:
+    """How `torch.compile` is called, beside mode and backend."""
+
+    dynamic: bool | None = None
+    fullgraph: bool = False
+    scope: str = "model"  # model: the module is wrapped; step: the whole training step
+    options: Mapping[str, Json] = field(default_factory=dict)  # Inductor options, nested keys joined by "."
+
+
+@dataclass(frozen=True)
+class Labels:
+    """How people call the parts of a trial; never part of its identity."""
+
+    model: str
+    precision: str
+    family: str = "other"
+    suite: str | None = None
+    weight: str | None = None  # amp, fp32 or None: which share of the weighted geomean the precision carries
+    model_overrides: str = ""  # what the user changed on the model option, e.g. "image_size=64"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One experiment. `mode="eager"` times eager against eager and has neither backend nor options."""
+
+    model: Model
+    batch_size: int
+    labels: Labels
+    workload: str = "train"
+    precision: Precision = field(default_factory=Precision)
+    mode: str = "default"
+    backend: str | None = "inductor"
+    optimizer: str = "adam"
+    compile: Compile = field(default_factory=Compile)
+    device: str = "cuda"  # the type alone: which GPU is where it ran, not what it is
+
+    @property
+    def id(self) -> str:
+        """12 hexadecimal digits: SHA-256 of the axes, fields at their default left out."""
+        canonical = json.dumps(self.axes(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+    def axes(self) -> dict[str, Any]:
+        """Everything that identifies the trial, fields at their default left out."""
+        axes: dict[str, Any] = without_defaults(self)
+        del axes["labels"]
+        return axes
+
+    @property
+    def label(self) -> str:
+        """A name for people and folders: letters, digits, `.`, `_` and `-` only, at most 100 characters."""
+        parts = [self.labels.model, self.workload, self.labels.precision, self.mode]
+        if self.backend not in (None, "inductor"):
+            parts.append(str(self.backend))
+        text = "-".join([*parts, f"b{self.batch_size}"])
+        return re.sub(r"[^A-Za-z0-9._-]+|\.\.+", "_", text).lstrip(".-")[:100]
+
+    @property
+    def variant(self) -> str:
+        """Every axis without a column of its own that is not at its default, e.g. `optimizer=sgd; compile.fullgraph=true`."""
+        parts = [f"model.{part}" for part in self.labels.model_overrides.split("; ") if part]
+        if self.optimizer != ("adam" if self.workload == "train" else "none"):
+            parts.append(f"optimizer={self.optimizer}")
+        for key, value in without_defaults(self.compile).items():
+            entries = {f"options.{name}": item for name, item in value.items()} if key == "options" else {key: value}
+            parts += [f"compile.{name}={json.dumps(item).strip(chr(34))}" for name, item in sorted(entries.items())]
+        return "; ".join(parts)
+
+    def to_json(self) -> dict[str, Any]:
+        """The whole trial, labels included, as JSON values."""
+        data: dict[str, Any] = to_json(self)
+        return data
+
+    @staticmethod
+    def from_json(data: Any) -> Trial:
+        """The inverse of `to_json`. Raises ValueError on unknown or missing keys."""
+        return from_json(Trial, data)
+
+    def with_batch_size(self, batch_size: int) -> Trial:
+        """The same trial at another batch size (another id)."""
+        return replace(self, batch_size=batch_size)
