@@ -1,0 +1,77 @@
+"""Hydra's view of a sweep: `hydra/sweeper=grid` expands the axes and composes each configuration once.
+
+Unlike Hydra's basic sweeper it does not hand override strings to a launcher that composes them again.
+"""
+
+import itertools
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.core.plugins import Plugins
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig
+
+
+@dataclass
+class GridSweeperConf:
+    _target_: str = "hydra_plugins.sweeper_hydra.grid.GridSweeper"
+    params: dict[str, str] = field(default_factory=dict)
+    "axes that an experiment brings; the command line replaces one of the same name"
+
+
+ConfigStore.instance().store(group="hydra/sweeper", name="grid", node=GridSweeperConf, provider="sweeper")
+
+
+class GridSweeper(Sweeper):
+    """The Cartesian product of all comma-separated overrides."""
+
+    def __init__(self, params: dict[str, str]) -> None:
+        self._params = dict(params)
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        self._context = hydra_context
+        self._config = config
+        self._launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=hydra_context, task_function=task_function, config=config
+        )
+
+    def sweep(self, arguments: list[str]) -> Any:
+        # Hydra executes plugin modules anew while it scans them, so the class is looked up late.
+        from hydra_plugins.sweeper_hydra.local import LocalLauncher
+        from sweeper.command_line import open_dictionary
+
+        axes = [open_dictionary(f"{key}={value}") for key, value in self._params.items()]
+        points = expand(OverridesParser.create(self._context.config_loader).parse_overrides([*axes, *arguments]))
+        if isinstance(self._launcher, LocalLauncher):
+            from sweeper.app import run_grid
+
+            load = self._context.config_loader.load_sweep_config
+            sys.exit(run_grid([load(self._config, list(point)) for point in points]))
+        return self._launcher.launch(points, initial_job_idx=0)
+
+
+def expand(overrides: Sequence[Override]) -> list[list[str]]:
+    """Every combination of the values of the axes, as lists of override strings; the last of one key counts.
+
+    Raises ConfigError for what cannot be an axis.
+    """
+    from sweeper.errors import ConfigError
+
+    axes: dict[str, list[str]] = {}
+    for override in overrides:
+        key = override.get_key_element()
+        if not override.is_sweep_override():
+            axes[key.lstrip("+")] = [f"{key}={override.get_value_element_as_str()}"]
+        elif not override.is_discrete_sweep():
+            raise ConfigError(f"{override.input_line}: list the values, separated by commas")
+        elif key == "experiment":
+            raise ConfigError(f"{override.input_line}: one experiment a command; each has a grid of its own")
+        else:
+            axes[key.lstrip("+")] = [f"{key}={value}" for value in override.sweep_string_iterator()]
+    return [list(point) for point in itertools.product(*axes.values())]

@@ -1,0 +1,201 @@
+"""`python -m sweeper`: Hydra composes, this module wires plan, check, execution, tracking and report together.
+
+Place in the flow: Hydra calls `job` for a single run; for `-m` it calls our sweeper plugin, which composes the grid and
+calls `run_grid`. Both end in `drive`, the whole life of a sweep in the driver.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import importlib.metadata
+import json
+import platform
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
+from rich.console import Console
+
+from sweeper import config
+from sweeper.check import require_runnable
+from sweeper.codec import to_json
+from sweeper.devices import Device, resolve, visible_gpus
+from sweeper.errors import ConfigError
+from sweeper.execute import Watcher, execute
+from sweeper.paths import SweepPaths, write_text
+from sweeper.plan import Plan, describe, plan
+from sweeper.progress import Progress
+from sweeper.record import Record
+from sweeper.report.build import print_report, write_report
+from sweeper.settings import Settings
+from sweeper.tracking import Tracker
+from sweeper.trial import Trial
+
+OK, NOT_OK, BAD_CONFIGURATION, INTERRUPTED = 0, 1, 2, 130
+PACKAGES = ("sweeper", "torch", "torchvision", "timm", "transformers", "hydra-core", "omegaconf", "mlflow", "pandas")
+
+
+@hydra.main(version_base="1.3", config_path=str(config.conf_folder()), config_name="config")
+def job(cfg: DictConfig) -> None:
+    """What Hydra runs for one composed configuration: the driver's whole work, or one job of a cluster's launcher."""
+    try:
+        point = read_point(cfg, HydraConfig.get())
+        if HydraConfig.get().mode == RunMode.MULTIRUN:
+            execute([point.trial], point.settings)
+            return
+        code = drive([point.trial], point.settings)
+    except ConfigError as error:  # Hydra would print the job's overrides before it passes the error on
+        print(f"sweeper: {error}", file=sys.stderr)
+        code = BAD_CONFIGURATION
+    sys.exit(code)
+
+
+def read_point(cfg: DictConfig, hydra_cfg: Any) -> config.Point:
+    """A composed configuration, without its `hydra` node, as trial and settings. Raises ConfigError."""
+    choices = OmegaConf.to_container(hydra_cfg.runtime.choices)
+    assert isinstance(choices, dict)
+    named = {str(group): option for group, option in choices.items()}
+    return config.read(cfg, named, list(hydra_cfg.overrides.task), gpu=bool(visible_gpus()))
+
+
+def run_grid(composed: Sequence[DictConfig]) -> int:
+    """Run every configuration of a grid as one sweep; the exit code. Raises ConfigError before anything has started."""
+    points = [_split(cfg) for cfg in composed]
+    settings = points[0].settings
+    if different := next((point.settings for point in points if point.settings != settings), None):
+        keys = [key for key, value in vars(settings).items() if getattr(different, key) != value]
+        raise ConfigError(f"{', '.join(keys)}: cannot be swept, every trial of a sweep shares it; run two sweeps")
+    return drive([point.trial for point in points], settings)
+
+
+def _split(cfg: DictConfig) -> config.Point:
+    hydra_cfg = cfg.hydra
+    with read_write(cfg), open_dict(cfg):
+        del cfg["hydra"]
+    return read_point(cfg, hydra_cfg)
+
+
+def drive(grid: Sequence[Trial], settings: Settings) -> int:
+    """Plan, check, run, report; the exit code."""
+    console = Console(highlight=False, soft_wrap=True)
+    paths = SweepPaths.of(settings.sweep)
+    planned = plan(grid, _statuses(paths, grid), settings.retry)
+    device = resolve(settings.device, visible_gpus())
+    _announce(console, planned, settings, device)
+    if settings.dry_run:
+        return OK
+    require_runnable(planned.trials, device)
+    _write_sweep(paths, settings, planned, device, console)
+    tracker = Tracker(settings.tracking.uri, settings.sweep) if settings.tracking.enabled else None
+    try:
+        records = _run(planned, settings, tracker, console)
+        interrupted = any(record.status == "interrupted" for record in records)
+    except KeyboardInterrupt:
+        interrupted = True
+    _report(paths, settings, tracker, console)
+    if interrupted:
+        console.print(f"interrupted; go on with the same command and sweep={settings.sweep}")
+        return INTERRUPTED
+    wanted = {trial.id for trial in planned.trials} | {item.trial.id for item in planned.left_out if item.finished}
+    statuses = _statuses(paths, grid)
+    return OK if all(statuses.get(trial_id) == "ok" for trial_id in wanted) else NOT_OK
+
+
+def _run(planned: Plan, settings: Settings, tracker: Tracker | None, console: Console) -> list[Record]:
+    """Execute the plan under the progress view; each record goes to MLflow when it is on disk."""
+    watchers: list[Watcher] = [_Tracking(tracker)] if tracker else []
+    with Progress(len(planned.trials), settings.measure.processes * settings.measure.draws, console) as progress:
+        return execute(planned.trials, settings, [*watchers, progress])
+
+
+class _Tracking(Watcher):
+    """Sends each record to MLflow, between two trials."""
+
+    def __init__(self, tracker: Tracker) -> None:
+        self._tracker = tracker
+
+    def trial_finished(self, record: Record) -> None:
+        self._tracker.log(record)
+
+
+def _report(paths: SweepPaths, settings: Settings, tracker: Tracker | None, console: Console) -> None:
+    """Tables to files, terminal and MLflow, over everything the sweep has, and what to do next."""
+    report = write_report([paths.folder], paths.report)
+    print_report(report, console)
+    console.print(f"tables: {paths.report}")
+    if tracker is None:
+        return
+    tracker.log_report(sorted(paths.report.iterdir()))
+    tracker.finish()
+    if tracker.failure:
+        console.print(f"MLflow: {tracker.failure}; nothing is lost, send it later: python -m sweeper.sync {settings.sweep}")
+    else:
+        console.print(f"MLflow: mlflow ui --backend-store-uri {tracker.uri}")
+
+
+def _statuses(paths: SweepPaths, grid: Sequence[Trial]) -> dict[str, str]:
+    """The status of each trial of the grid that has a readable record."""
+    statuses = {}
+    for trial in grid:
+        record = paths.trial(trial.label, trial.id).record
+        if record.exists():
+            statuses[trial.id] = Record.loads(record.read_text()).status
+    return statuses
+
+
+def _announce(console: Console, planned: Plan, settings: Settings, device: Device) -> None:
+    where = device.gpu.name if device.gpu else "CPU"
+    console.print(f"sweep {settings.sweep}: {len(planned.trials)} trials to run on {where}")
+    if settings.dry_run or planned.left_out:
+        lines = describe(planned if settings.dry_run else Plan((), planned.left_out))
+        console.print("\n".join(lines).strip(), markup=False)
+
+
+def _write_sweep(paths: SweepPaths, settings: Settings, planned: Plan, device: Device, console: Console) -> None:
+    """Add this invocation to sweep.json; say what differs from the one before."""
+    invocation = {
+        "command": shlex.join(["python", "-m", "sweeper", *sys.argv[1:]]),
+        "started": dt.datetime.now().astimezone().isoformat(timespec="seconds"),
+        "versions": _versions(),
+        "device": device.gpu.name if device.gpu else "cpu",
+        "settings": to_json(settings),
+        "plan": [{"trial_id": trial.id, "label": trial.label} for trial in planned.trials],
+        "left_out": [
+            {"trial_id": item.trial.id, "label": item.trial.label, "reason": item.reason} for item in planned.left_out
+        ],
+    }
+    earlier = _invocations(paths.sweep)
+    if earlier:
+        changed = [key for key in ("versions", "device") if earlier[-1].get(key) != invocation[key]]
+        if earlier[-1].get("settings", {}).get("measure") != to_json(settings.measure):
+            changed.append("measure")
+        if changed:
+            console.print(f"note: {', '.join(changed)} differ from the earlier run of this sweep; its records are kept")
+    write_text(paths.sweep, json.dumps({"sweep": settings.sweep, "invocations": [*earlier, invocation]}, indent=1))
+
+
+def _invocations(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    try:
+        earlier: list[dict[str, Any]] = json.loads(path.read_text())["invocations"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path} is not a sweep's file ({error}); take another sweep=NAME or move it away") from error
+    return earlier
+
+
+def _versions() -> dict[str, str]:
+    """Versions of installed packages, without importing them."""
+    versions = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue  # run from a checkout, or a package that this sweep does not need
+    return versions

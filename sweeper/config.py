@@ -1,0 +1,294 @@
+"""The schema of the configuration, and the one step from a composed `DictConfig` to a `Trial` and `Settings`.
+
+Place in the flow: `conf/*.yaml --Hydra--> DictConfig --read--> Trial + Settings`. The groups of `conf/` are the typed
+fields of `Config`, so an unknown key or a wrong type in a YAML file fails here, before anything runs.
+
+Try: `python -m sweeper --cfg job model=vit_b16 precision=amp`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING, DictConfig, OmegaConf
+
+from sweeper.codec import Json
+from sweeper.errors import ConfigError, nearest
+from sweeper.paths import check_sweep_name
+from sweeper.settings import RETRIES, Measure, Settings, Tracking, check_measure
+from sweeper.trial import (
+    AUTOCASTS,
+    LIBRARIES,
+    MODES,
+    OPTIMIZERS,
+    PARAMETER_DTYPES,
+    SCOPES,
+    WEIGHTS,
+    WORKLOADS,
+    Compile,
+    Labels,
+    Model,
+    Precision,
+    Trial,
+)
+
+GENERIC_MODELS = {
+    "torchvision": "model.name=densenet121",
+    "timm": "model.name=convnext_tiny",
+    "transformers": "model.name=ModernBertForMaskedLM",
+    "custom": "model.factory=my_package.my_module:build",
+}
+
+
+@dataclass
+class ModelConf:
+    """`conf/model/*.yaml`: what to build."""
+
+    library: str = MISSING
+    "torchvision, timm, transformers or custom"
+    batch_size: int = MISSING
+    "used when the top-level batch_size is null"
+    name: str | None = None
+    "the library's own name"
+    factory: str | None = None
+    "custom only: package.module:function, called with (batch_size, device)"
+    family: str = "other"
+    "cnn, vit, nlp, ...: a row of summary.csv"
+    suite: str | None = None
+    image_size: int | None = None
+    sequence_length: int | None = None
+    num_classes: int | None = None
+    dropout: bool = False
+    "true keeps the model's dropout and drop-path rates"
+    arguments: dict[str, Any] = field(default_factory=dict)
+    "for the library's constructor or the transformers configuration"
+
+
+@dataclass
+class NamedConf:
+    """`conf/mode`, `conf/backend`, `conf/workload`, `conf/optimizer`: a name that is handed on."""
+
+    name: str = MISSING
+
+
+@dataclass
+class PrecisionConf:
+    """`conf/precision/*.yaml`; see `sweeper.trial.Precision`."""
+
+    parameters: str = "float32"
+    autocast: str | None = None
+    grad_scaler: bool = False
+    tf32: bool | None = None
+    weight: str | None = None
+    "amp or fp32: the share of the weighted geomean that this option carries"
+
+
+@dataclass
+class CompileConf:
+    """Arguments of `torch.compile` beside mode and backend."""
+
+    dynamic: bool | None = None
+    fullgraph: bool = False
+    scope: str = "model"
+    "model: the module is wrapped; step: the whole training step"
+    options: dict[str, Any] = field(default_factory=dict)
+    "Inductor options, e.g. compile.options.epilogue_fusion=false"
+
+
+@dataclass
+class Config:
+    """Everything that can be overridden on the command line."""
+
+    sweep: str = MISSING
+    batch_size: int | None = None
+    "null: the model's own"
+    device: str | None = None
+    "cpu, cuda or cuda:N; null: the GPU where there is one"
+    dry_run: bool = False
+    "print the plan and stop"
+    retry: str = "failed"
+    "which trials of an earlier run of this sweep to run again: failed, none, all"
+    model: ModelConf = field(default_factory=ModelConf)
+    mode: NamedConf = field(default_factory=NamedConf)
+    backend: NamedConf = field(default_factory=NamedConf)
+    precision: PrecisionConf = field(default_factory=PrecisionConf)
+    workload: NamedConf = field(default_factory=NamedConf)
+    optimizer: NamedConf = field(default_factory=NamedConf)
+    compile: CompileConf = field(default_factory=CompileConf)
+    measure: Measure = field(default_factory=Measure)
+    tracking: Tracking = field(default_factory=Tracking)
+
+
+ConfigStore.instance().store(name="sweeper_schema", node=Config)
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point of the grid: what to run and how."""
+
+    trial: Trial
+    settings: Settings
+
+
+def keys() -> list[str]:
+    """Every key that can be overridden, dotted, e.g. `compile.scope`."""
+
+    def walk(node: Any, prefix: str) -> list[str]:
+        found = []
+        for entry in fields(node):
+            name = f"{prefix}{entry.name}"
+            value = getattr(node, entry.name)
+            found += [name, *walk(value, f"{name}.")] if is_dataclass(value) else [name]
+        return found
+
+    return walk(Config(), "")
+
+
+def conf_folder() -> Path:
+    """The YAML groups: beside the package in a checkout, inside it when installed from a wheel."""
+    package = Path(__file__).resolve().parent
+    packaged = package / "conf"
+    return packaged if packaged.is_dir() else package.parent / "conf"
+
+
+def read(cfg: DictConfig, choices: Mapping[str, str | None], overrides: Sequence[str], gpu: bool) -> Point:
+    """Turn a composed configuration into a trial and settings.
+
+    `choices` maps a group to the option chosen (`hydra.runtime.choices`), `overrides` are the command line's, `gpu` says
+    what `device=null` means. Raises ConfigError for values that make no sense.
+    """
+    if missing := sorted(str(key) for key in OmegaConf.missing_keys(cfg)):
+        raise ConfigError(f"{', '.join(missing)}: no value given, and there is no default (model={choices.get('model')})")
+    config: Any = OmegaConf.to_object(cfg)
+    settings = Settings(
+        sweep=_checked(check_sweep_name, config.sweep),
+        device=config.device,
+        dry_run=config.dry_run,
+        retry=_one_of("retry", config.retry, RETRIES),
+        measure=config.measure,
+        tracking=config.tracking,
+    )
+    _checked(check_measure, settings.measure)
+    return Point(_trial(config, choices, overrides, gpu), settings)
+
+
+def _trial(config: Config, choices: Mapping[str, str | None], overrides: Sequence[str], gpu: bool) -> Trial:
+    workload = _one_of("workload.name", config.workload.name, WORKLOADS)
+    mode = _one_of("mode.name", config.mode.name, MODES)
+    compiled = mode != "eager"
+    optimizer = _one_of("optimizer.name", config.optimizer.name, OPTIMIZERS)
+    return Trial(
+        model=_model(config.model, choices),
+        batch_size=_batch_size(config),
+        labels=_labels(config, choices, overrides),
+        workload=workload,
+        precision=_precision(config.precision),
+        mode=mode,
+        backend=config.backend.name if compiled else None,
+        optimizer=optimizer if workload == "train" else "none",
+        compile=_compile(config.compile) if compiled else Compile(),
+        device=device_type(config.device, gpu),
+    )
+
+
+def _model(model: ModelConf, choices: Mapping[str, str | None]) -> Model:
+    library = _one_of("model.library", model.library, LIBRARIES)
+    name = model.factory if library == "custom" else model.name
+    if not name:
+        raise ConfigError(f"model={choices.get('model')} needs a name, e.g. {GENERIC_MODELS[library]}")
+    for key in ("image_size", "sequence_length", "num_classes"):
+        _positive(f"model.{key}", getattr(model, key))
+    return Model(
+        library=library,
+        name=name,
+        image_size=model.image_size,
+        sequence_length=model.sequence_length if library == "transformers" else None,
+        num_classes=model.num_classes,
+        dropout=model.dropout,
+        arguments=model.arguments,
+    )
+
+
+def _batch_size(config: Config) -> int:
+    size = config.model.batch_size if config.batch_size is None else config.batch_size
+    return _positive("batch_size", size) or 0
+
+
+def _precision(precision: PrecisionConf) -> Precision:
+    if precision.autocast is not None:
+        _one_of("precision.autocast", precision.autocast, AUTOCASTS)
+    return Precision(
+        parameters=_one_of("precision.parameters", precision.parameters, PARAMETER_DTYPES),
+        autocast=precision.autocast,
+        grad_scaler=precision.grad_scaler,
+        tf32=precision.tf32,
+    )
+
+
+def _compile(compile_: CompileConf) -> Compile:
+    return Compile(
+        dynamic=compile_.dynamic,
+        fullgraph=compile_.fullgraph,
+        scope=_one_of("compile.scope", compile_.scope, SCOPES),
+        options=flatten(compile_.options),
+    )
+
+
+def _labels(config: Config, choices: Mapping[str, str | None], overrides: Sequence[str]) -> Labels:
+    option = str(choices.get("model"))
+    changed = dict(part.lstrip("+").split("=", 1) for part in overrides if part.lstrip("+").startswith("model."))
+    renamed = changed.pop("model.name", None) or changed.pop("model.factory", None)
+    weight = config.precision.weight
+    return Labels(
+        model=str(config.model.factory or config.model.name) if renamed else option.rsplit("/", 1)[-1],
+        precision=str(choices.get("precision")),
+        family=config.model.family,
+        suite=config.model.suite,
+        weight=None if weight is None else _one_of("precision.weight", weight, WEIGHTS),
+        model_overrides="; ".join(f"{key.removeprefix('model.')}={value}" for key, value in sorted(changed.items())),
+    )
+
+
+def device_type(device: str | None, gpu: bool) -> str:
+    """`cpu` or `cuda` for what the user wrote. Raises ConfigError for anything but cpu, cuda, cuda:N."""
+    if device is None:
+        return "cuda" if gpu else "cpu"
+    kind, _, index = device.partition(":")
+    if kind not in ("cpu", "cuda") or (index and (kind == "cpu" or not index.isdigit())) or device.endswith(":"):
+        raise ConfigError(f"device={device}: allowed are cpu, cuda (every visible GPU) and cuda:N, e.g. device=cuda:1")
+    return kind
+
+
+def flatten(options: Mapping[str, Any], prefix: str = "") -> dict[str, Json]:
+    """Nested options with their keys joined by `.`, as Inductor names them: `triton: {cudagraphs: true}`."""
+    flat: dict[str, Json] = {}
+    for key, value in options.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _one_of(key: str, value: str, allowed: Sequence[str]) -> str:
+    if value not in allowed:
+        raise ConfigError(f"{key}={value}: allowed are {', '.join(allowed)}; {nearest(value, allowed)}")
+    return value
+
+
+def _positive(key: str, value: int | None) -> int | None:
+    if value is not None and value < 1:
+        raise ConfigError(f"{key}={value}: it must be a whole number of at least 1, e.g. {key}=8")
+    return value
+
+
+def _checked(check: Any, value: Any) -> Any:
+    try:
+        result = check(value)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return value if result is None else result

@@ -1,0 +1,87 @@
+"""What bad input is answered with: a few lines that say what came, what is allowed and what to type.
+
+`ConfigError` is ours; `explain` turns Hydra's, OmegaConf's and YAML's exceptions into the same kind of text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+LIST_OPTIONS = "all options and keys: python -m sweeper --help"
+MOST_LINES = 6
+
+
+class ConfigError(ValueError):
+    """The configuration asks for something that cannot be run; nothing has been started."""
+
+
+def nearest(name: str, allowed: Iterable[str], count: int = 4) -> str:
+    """The allowed names that look most like `name`, else the first few, as text."""
+    names = sorted(set(allowed))
+    lowered = {item.lower(): item for item in names}
+    close = [lowered[item] for item in get_close_matches(name.lower(), list(lowered), n=count, cutoff=0.5)]
+    if close:
+        return f"nearest: {', '.join(close)}"
+    return f"allowed: {', '.join(names[:12])}{', ...' if len(names) > 12 else ''}"
+
+
+def explain(error: Exception, keys: Iterable[str] = ()) -> str:
+    """The few lines that a user needs of an exception raised while the configuration is read.
+
+    `keys` are the dotted keys that exist, for suggestions.
+    """
+    from hydra.errors import HydraException, MissingConfigException
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    if isinstance(error, MissingConfigException):
+        return _explain_option(error)
+    if isinstance(error, YAMLError):
+        return _explain_yaml(error)
+    if isinstance(error, HydraException) and isinstance(error.__cause__, OmegaConfBaseException):
+        return _explain_value(error.__cause__, "", list(keys))
+    if isinstance(error, OmegaConfBaseException):
+        return _explain_value(error, "", list(keys))
+    text = str(error)
+    if match := re.match(r"Could not override '([^']+)'", text):
+        return f"{match[1]}: no such key; {nearest(match[1], keys)}\n{LIST_OPTIONS}"
+    if match := re.match(r"(In '[^']+'): .*\n(Key '.+' not in .*\n.*full_key: [\s\S]*)", text):
+        return _explain_value(ValueError(match[2]), match[1], list(keys))
+    if match := re.match(r"Ambiguous value for argument '(.+)'", text):
+        return f"{match[1]}: several values make a grid; add -m"
+    return _first_lines(text) or type(error).__name__
+
+
+def _explain_option(error: Exception) -> str:
+    """An option that a group does not have, with those that it has."""
+    match = re.search(r"'([\w./-]+)/([^'/]*)'", str(error))
+    options = getattr(error, "options", None)
+    if not match or not options:
+        return _first_lines(str(error))
+    group, name = match.groups()
+    return f"{group}={name}: no such {group}; {nearest(name, options)}\n{LIST_OPTIONS}"
+
+
+def _explain_value(cause: Exception, context: str, keys: list[str]) -> str:
+    """OmegaConf's complaint about one value, led by the key that it is about."""
+    complaint, *details = str(cause).splitlines()
+    key = next((line.split(":", 1)[1].strip() for line in details if line.strip().startswith("full_key:")), "")
+    if re.match(r"Key '.+' (is not in struct|not in ')", complaint):
+        known = [item for item in keys if item.rpartition(".")[0] == key.rpartition(".")[0]] or keys
+        where = f" ({context})" if context.startswith("In '") else ""
+        return f"{key}: no such key{where}; {nearest(key, known)}\n{LIST_OPTIONS}"
+    return f"{key}: {complaint}" if key else complaint
+
+
+def _explain_yaml(error: Exception) -> str:
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or str(error)
+    where = f"{mark.name}, line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+    hint = "\nYAML is indented with spaces, not tabs" if "\\t" in problem else ""
+    return f"{where}{problem}{hint}"
+
+
+def _first_lines(text: str) -> str:
+    return "\n".join([line for line in text.splitlines() if line.strip()][:MOST_LINES])

@@ -1,0 +1,83 @@
+"""Trials in, work out: what to run, in which order, and what is left out and why. No files, no processes.
+
+Place in the flow: `config` gives the trials of the grid, `execute` runs those that the plan keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from sweeper.errors import ConfigError
+from sweeper.trial import Trial
+
+BACKENDS_WITHOUT_MODE = ("eager", "aot_eager", "cudagraphs")  # torch.compile ignores `mode` for them without a word
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A trial of the grid that will not run."""
+
+    trial: Trial
+    reason: str
+    finished: bool = False  # it has a record from an earlier run, which counts
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a sweep does: `trials` in order, and the rest of the grid with reasons."""
+
+    trials: tuple[Trial, ...]
+    left_out: tuple[LeftOut, ...] = ()
+
+
+def plan(grid: Iterable[Trial], statuses: Mapping[str, str], retry: str = "failed") -> Plan:
+    """Decide what to run of `grid`; `statuses` maps a trial's id to the status of its record from an earlier run.
+
+    Raises ConfigError when no combination of the grid can run.
+    """
+    grid = list(grid)
+    possible: dict[str, Trial] = {}
+    left_out: list[LeftOut] = []
+    for trial in grid:
+        if reason := incompatible(trial):
+            left_out.append(LeftOut(trial, reason))
+        elif trial.id in possible:
+            left_out.append(LeftOut(trial, f"the same experiment as {possible[trial.id].label}"))
+        else:
+            possible[trial.id] = trial
+    if grid and not possible:
+        raise ConfigError(left_out[0].reason)
+    kept = []
+    for trial in possible.values():
+        status = statuses.get(trial.id)
+        if status is None or retry == "all" or (retry == "failed" and status != "ok"):
+            kept.append(trial)
+        else:
+            left_out.append(LeftOut(trial, f"has a record: {status}", finished=True))
+    return Plan(tuple(kept), tuple(left_out))
+
+
+def incompatible(trial: Trial) -> str | None:
+    """Why this combination of axes makes no sense, or None."""
+    if trial.backend in BACKENDS_WITHOUT_MODE:
+        if trial.mode != "default":
+            return f"backend={trial.backend} takes no mode: torch ignores mode={trial.mode} there; use mode=default"
+        if trial.compile.options:
+            return f"backend={trial.backend} takes no compile.options; they belong to backend=inductor"
+    if trial.compile.fullgraph and trial.compile.scope == "step":
+        return "compile.fullgraph=true cannot go with compile.scope=step: a step always breaks at backward and optimizer"
+    if trial.compile.scope == "step" and trial.workload == "inference":
+        return "compile.scope=step is for workload=train: an inference step is the model's forward"
+    if trial.precision.grad_scaler and trial.precision.parameters != "float32":
+        return "precision.grad_scaler=true needs precision.parameters=float32"
+    return None
+
+
+def describe(plan: Plan) -> list[str]:
+    """The plan as lines for people: a line a trial, its id first, then what is left out and why."""
+    lines = [f"{trial.id}  {trial.label}{f'  [{trial.variant}]' if trial.variant else ''}" for trial in plan.trials]
+    if plan.left_out:
+        lines += ["", "left out:"]
+        lines += [f"{item.trial.id}  {item.trial.label}: {item.reason}" for item in plan.left_out]
+    return lines

@@ -1,0 +1,101 @@
+"""The sweep as it goes: a live view on a terminal, plain lines elsewhere.
+
+A watcher of `execute`. It draws once a second at most: the parent must leave the processor to the workers.
+"""
+
+from __future__ import annotations
+
+import time
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.markup import escape
+from rich.progress_bar import ProgressBar
+from rich.text import Text
+
+from sweeper.execute import Watcher
+from sweeper.record import Record
+from sweeper.result import derive
+from sweeper.trial import Trial
+
+
+class Progress(Watcher):
+    """Use as a context manager around `execute`."""
+
+    def __init__(self, trials: int, processes: int, console: Console) -> None:
+        self._total = trials
+        self._processes = processes
+        self._console = console
+        self._done = 0
+        self._begin = time.monotonic()
+        self._current: tuple[Trial, str, int, float] | None = None
+        self._live = Live(console=console, refresh_per_second=1, transient=True, get_renderable=self._view)
+
+    def __enter__(self) -> Progress:
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._live.stop()
+
+    def trial_started(self, trial: Trial) -> None:
+        self._current = (trial, "starting", 0, time.monotonic())
+        if not self._console.is_terminal:
+            self._print(f"[{self._done + 1}/{self._total}] {escape(trial.label)}: starting")
+
+    def phase_started(self, trial: Trial, phase: str, process: int) -> None:
+        start = self._current[3] if self._current else time.monotonic()
+        self._current = (trial, phase, process, start)
+        if not self._console.is_terminal:
+            self._print(f"[{self._done + 1}/{self._total}] {escape(trial.label)}: {self._phase(phase, process)}")
+
+    def trial_finished(self, record: Record) -> None:
+        took_s = time.monotonic() - self._current[3] if self._current else 0.0
+        self._done += 1
+        self._current = None
+        self._print(f"[{self._done}/{self._total}] {escape(record.label)}: {_outcome(record)}  ({duration(took_s)})")
+
+    def _print(self, line: str) -> None:
+        self._console.print(line, soft_wrap=True, highlight=False)
+
+    def _phase(self, phase: str, process: int) -> str:
+        return phase if self._processes == 1 else f"{phase}, process {process + 1} of {self._processes}"
+
+    def _view(self) -> Group:
+        elapsed_s = time.monotonic() - self._begin
+        lines: list[Text | ProgressBar] = []
+        if self._current:
+            trial, phase, process, start = self._current
+            took = duration(time.monotonic() - start)
+            lines.append(Text(f"{trial.label}: {self._phase(phase, process)}  {took}", style="bold"))
+        lines.append(ProgressBar(total=self._total, completed=self._done, width=40))
+        lines.append(Text(f"{self._done}/{self._total} trials, {duration(elapsed_s)} elapsed{self._expected(elapsed_s)}"))
+        return Group(*lines)
+
+    def _expected(self, elapsed_s: float) -> str:
+        """When the rest would be done if it took as long, a trial, as what is done."""
+        if not self._done or self._done == self._total:
+            return ""
+        left_s = max(elapsed_s / self._done * (self._total - self._done), 0.0)
+        return f", about {duration(left_s)} to go, done at {time.strftime('%H:%M', time.localtime(time.time() + left_s))}"
+
+
+def duration(seconds: float) -> str:
+    """`42 s`, `3 min 05 s` or `2 h 07 min`."""
+    minutes, rest = divmod(round(seconds), 60)
+    if not minutes:
+        return f"{rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+
+
+def _outcome(record: Record) -> str:
+    if record.status != "ok":
+        first = (record.message or "").splitlines()[:1]
+        return f"[red]{record.status}[/red] while {record.phase}: {escape(' '.join(first))}"
+    result = derive(record)
+    text = f"{result.speedup:.3f}x" if result.speedup else "ok"
+    if result.speedup_low and result.speedup_high:
+        text += f" [{result.speedup_low:.3f}, {result.speedup_high:.3f}]"
+    return f"[green]{escape(text)}[/green]"

@@ -1,0 +1,193 @@
+"""One trial: start its worker processes, listen, end what runs too long, and make a record of whatever happened.
+
+Place in the flow: `execute` calls `run_trial` for each trial; it always returns a record. Workers are started as
+`python -m sweeper.worker trial.json ...` in a process group of their own, so that nothing they started outlives them.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sweeper.devices import Device
+from sweeper.messages import Job, Outcome, Phase, decode
+from sweeper.paths import SweepPaths, TrialPaths, write_text
+from sweeper.record import Record
+from sweeper.settings import Settings
+from sweeper.trial import Trial
+
+GRACE_S = 1.0  # for a hanging worker to write its stack to the log before it is killed
+OnPhase = Callable[[str, int], None]  # phase, index of the process
+
+
+@dataclass(frozen=True)
+class WorkerRun:
+    """How one worker process ended: with an outcome of its own, or without one and why."""
+
+    outcome: Outcome
+    log: Path
+
+
+@dataclass
+class _Listener:
+    """What was heard from a worker so far."""
+
+    on_phase: Callable[[str], None]
+    phase: str = "starting"
+    outcome: Outcome | None = None
+    _tail: bytes = field(default=b"")
+
+    def feed(self, data: bytes) -> None:
+        *lines, self._tail = (self._tail + data).split(b"\n")
+        for line in lines:
+            message = decode(line.decode())
+            if isinstance(message, Phase):
+                self.phase = message.name
+                self.on_phase(message.name)
+            else:
+                self.outcome = message
+
+
+def run_trial(trial: Trial, settings: Settings, device: Device, on_phase: OnPhase = lambda _phase, _index: None) -> Record:
+    """Run the worker processes of a trial, one after the other, until all are done or one is not ok.
+
+    A KeyboardInterrupt ends the running worker and gives a record with status `interrupted`.
+    """
+    paths = SweepPaths.of(settings.sweep).trial(trial.label, trial.id)
+    paths.clear_caches()
+    write_text(paths.trial, Job(trial, settings.measure).dumps())
+    runs: list[WorkerRun] = []
+    try:
+        for index in range(settings.measure.processes * settings.measure.draws):
+            run = _run_process(paths, settings, device, index, on_phase)
+            runs.append(run)
+            if run.outcome.status != "ok":
+                break
+    finally:
+        paths.clear_caches()
+    return _record(trial, settings, runs)
+
+
+def _run_process(paths: TrialPaths, settings: Settings, device: Device, index: int, on_phase: OnPhase) -> WorkerRun:
+    draw, of_draw = divmod(index, settings.measure.processes)
+    cache = paths.cache(draw).resolve()
+    arguments = [str(paths.trial), "--index", str(index), "--draw", str(draw)] + (["--cold"] if of_draw == 0 else [])
+    environment = {
+        **device.environment(),
+        "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
+        "TRITON_CACHE_DIR": str(cache / "triton"),
+    }
+    listener = _Listener(lambda phase: on_phase(phase, index))
+    outcome = _run_worker(arguments, environment, paths.log(index), listener, settings.measure.timeout_s)
+    return WorkerRun(outcome, paths.log(index))
+
+
+def _run_worker(
+    arguments: list[str], environment: dict[str, str], log: Path, listener: _Listener, timeout_s: float
+) -> Outcome:
+    """Start one worker and wait for its last word, at most `timeout_s` wall seconds."""
+    with _started(arguments, environment, log) as (process, pipe):
+        try:
+            in_time = _listen(pipe, listener, time.monotonic() + timeout_s)
+        except KeyboardInterrupt:
+            return Outcome("interrupted", listener.phase, "interrupted by the user")
+        if not in_time:
+            process.send_signal(signal.SIGUSR1)  # the worker's fault handler writes every thread's stack to the log
+            time.sleep(GRACE_S)
+            return Outcome("timeout", listener.phase, f"still {listener.phase} after measure.timeout_s={timeout_s:g}")
+        if listener.outcome is not None:
+            return listener.outcome
+        return Outcome("crashed", listener.phase, _how_it_ended(process.wait()))
+
+
+@contextmanager
+def _started(
+    arguments: list[str], environment: dict[str, str], log: Path
+) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A worker in a process group of its own and the pipe that it answers on; the whole group is gone afterwards.
+
+    The worker holds the other end of `stdin`: when this process dies, that closes, and the worker ends itself.
+    """
+    receive, send = os.pipe()
+    inherited = {key: value for key, value in os.environ.items() if key != "HYDRA_FULL_ERROR"}
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "sweeper.worker", *arguments, "--answer-fd", str(send)],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            pass_fds=[send],
+            start_new_session=True,
+            env={**inherited, **environment},
+        )
+    os.close(send)
+    try:
+        yield process, receive
+    finally:
+        os.close(receive)
+        _kill_group(process)
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass  # every process of the group has already ended
+    process.wait()
+    if process.stdin:
+        process.stdin.close()
+
+
+def _listen(pipe: int, listener: _Listener, deadline: float) -> bool:
+    """Read until the worker has said its last word or closed the pipe; False when the deadline came first."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(pipe, selectors.EVENT_READ)
+        while listener.outcome is None:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0 or not selector.select(remaining):
+                return False
+            data = os.read(pipe, 1 << 16)
+            if not data:
+                return True
+            listener.feed(data)
+    return True
+
+
+def _how_it_ended(code: int) -> str:
+    if code >= 0:
+        return f"the worker exited with code {code} without a result"
+    name = signal.Signals(-code).name
+    hint = "; the kernel kills so when memory runs out" if -code == signal.SIGKILL else ""
+    return f"the worker was killed by {name}{hint}"
+
+
+def _record(trial: Trial, settings: Settings, runs: list[WorkerRun]) -> Record:
+    """Put the outcomes of a trial's processes together; the last one decides the status."""
+    last = runs[-1]
+    outcomes = [run.outcome for run in runs]
+    failed = last.outcome.status != "ok"
+    flags = {flag for outcome in outcomes for flag in outcome.flags}
+    if len(runs) == 1 and not failed:
+        flags.add("single_process")
+    return Record(
+        trial_id=trial.id,
+        sweep=settings.sweep,
+        label=trial.label,
+        status=last.outcome.status,
+        trial=trial,
+        flags=tuple(sorted(flags)),
+        phase=last.outcome.phase if failed else None,
+        message=last.outcome.message if failed else None,
+        log=last.log.name if failed else None,
+        environment=next((o.environment for o in outcomes if o.environment), {}),
+        processes=tuple(o.process for o in outcomes if o.process is not None),
+        diagnostics=next((o.diagnostics for o in outcomes if o.diagnostics), None),
+    )

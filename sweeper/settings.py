@@ -1,0 +1,62 @@
+"""Settings: everything about a sweep that does not change what a trial is.
+
+Place in the flow: `config` makes them, `execute` and `runner` follow them. Plain dataclasses, because Hydra's schema
+uses `Measure` and `Tracking` as they are. Standard library only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+RETRIES = ("failed", "none", "all")
+
+
+@dataclass
+class Measure:
+    """How long and how often to measure. None: chosen by the kind of device, see `sweeper.worker.timing`."""
+
+    processes: int = 3
+    "Fresh worker processes of each draw."
+    draws: int = 1
+    "Private compile caches, each compiled cold once."
+    rounds: int = 10
+    "Rounds of a process; each times one block of both arms."
+    block_s: float | None = None
+    "Least wall seconds of a block of the faster arm."
+    block_steps: int | None = None
+    "Least steps of a block."
+    warmup_s: float = 10.0
+    "Most wall seconds of warm-up of an arm; it ends earlier when the step time is flat."
+    timeout_s: float = 1800.0
+    "Most wall seconds of one worker process."
+    seed: int = 1337
+    "Seed of weights, inputs and labels."
+
+
+@dataclass
+class Tracking:
+    """Where MLflow keeps the runs."""
+
+    enabled: bool = True
+    uri: str | None = None
+    "None: sqlite in `runs/mlflow.db`."
+
+
+@dataclass
+class Settings:
+    """How to run a sweep."""
+
+    sweep: str
+    device: str | None = None  # cpu, cuda, cuda:N; None: the GPU where there is one
+    dry_run: bool = False
+    retry: str = "failed"  # trials with a record that is not ok: failed runs them again, none does not, all runs everything
+    measure: Measure = field(default_factory=Measure)
+    tracking: Tracking = field(default_factory=Tracking)
+
+
+def check_measure(measure: Measure) -> None:
+    """Raises ValueError for values that cannot be measured with."""
+    for name in ("processes", "draws", "rounds", "timeout_s", "warmup_s", "block_s", "block_steps"):
+        value = getattr(measure, name)
+        if value is not None and not value > 0:
+            raise ValueError(f"measure.{name}={value}: it must be greater than 0")

@@ -1,0 +1,72 @@
+"""Entry point of a worker process.
+
+    python -m sweeper.worker runs/<sweep>/<trial>/trial.json      measure once, print the outcome (also under pdb)
+    python -m sweeper.worker --check < trials.json                say which trials cannot be built here
+
+Place in the flow: started by `runner`, which passes `--answer-fd`; without it the answer goes to standard output.
+The one broad `except` of the project stands in `session`: whatever a user's model raises becomes a status.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from sweeper.messages import Job, Outcome, Phase, encode
+
+
+def main() -> None:
+    arguments = _parse()
+    sys.path.insert(0, "") if "" not in sys.path else None  # a user's model is imported from the working directory
+    if arguments.check:
+        from sweeper.worker.check import main as check
+
+        sys.exit(check())
+    answer = os.fdopen(arguments.answer_fd, "w") if arguments.answer_fd is not None else sys.stdout
+    if arguments.answer_fd is not None:
+        os.set_inheritable(arguments.answer_fd, False)
+        threading.Thread(target=_end_with_the_driver, daemon=True).start()
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+
+    def say(message: Phase | Outcome) -> None:
+        answer.write(encode(message))
+        answer.flush()
+
+    from sweeper.worker.session import run
+
+    outcome = run(Job.loads(arguments.trial.read_text()), arguments.index, arguments.draw, arguments.cold, say)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    say(outcome)
+    # Interpreter and CUDA teardown take seconds and nothing is left to lose.
+    os._exit(0 if outcome.status == "ok" else 1)
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m sweeper.worker", description="Measure one trial in this process.")
+    parser.add_argument("trial", type=Path, nargs="?", help="trial.json, as the runner writes it")
+    parser.add_argument("--index", type=int, default=0, help="which process of the trial this is")
+    parser.add_argument("--draw", type=int, default=0, help="which compile cache it belongs to")
+    parser.add_argument("--cold", action="store_true", help="the compile cache is empty")
+    parser.add_argument("--answer-fd", type=int, help="file descriptor for phases and the outcome, as JSON lines")
+    parser.add_argument("--check", action="store_true", help="read trials from standard input, list what is wrong")
+    arguments = parser.parse_args()
+    if not arguments.check and arguments.trial is None:
+        parser.error("give the path of a trial.json")
+    return arguments
+
+
+def _end_with_the_driver() -> None:
+    """The driver holds the other end of standard input; when it dies, however it dies, so do we and all we started."""
+    while os.read(0, 1024):
+        pass
+    os.killpg(0, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

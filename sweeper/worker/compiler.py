@@ -1,0 +1,59 @@
+"""`torch.compile` as a trial asks for it: its arguments, whether the backend exists, and stances.
+
+Torch refuses `mode` together with `options`, ignores `mode` for all backends but Inductor, and only warns about
+`cudagraphs` on a CPU; here each of these is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from sweeper.trial import Trial
+
+
+class UnavailableError(Exception):
+    """This machine cannot run the backend or mode that the trial asks for."""
+
+
+def require_available(trial: Trial, device: torch.device) -> None:
+    """Raises UnavailableError when the backend is missing or does not work on the device."""
+    if trial.backend is None:
+        return
+    known = torch._dynamo.list_backends(None)
+    if trial.backend not in known:
+        raise UnavailableError(f"backend {trial.backend} is not installed; torch knows {', '.join(sorted(known))}")
+    if trial.backend == "cudagraphs" and device.type != "cuda":
+        raise UnavailableError(f"backend cudagraphs needs a CUDA device, this trial runs on {device.type}")
+
+
+def compile_arguments(trial: Trial) -> dict[str, Any]:
+    """Keyword arguments for `torch.compile`. With options, the mode is spelled out as options and they win."""
+    arguments: dict[str, Any] = {
+        "backend": trial.backend,
+        "dynamic": trial.compile.dynamic,
+        "fullgraph": trial.compile.fullgraph,
+    }
+    if trial.compile.options:
+        arguments["options"] = {**torch._inductor.list_mode_options(trial.mode), **trial.compile.options}
+    elif trial.mode != "default":
+        arguments["mode"] = trial.mode
+    return arguments
+
+
+def compiled(function: Callable[..., Any], trial: Trial) -> Callable[..., Any]:
+    """`function` compiled as the trial says; nothing is compiled before the first call. mode=eager gives it back."""
+    if trial.mode == "eager":
+        return function
+    wrapped: Callable[..., Any] = torch.compile(function, **compile_arguments(trial))
+    return wrapped
+
+
+def uses_cuda_graphs(trial: Trial, device: torch.device) -> bool:
+    """Whether replays of recorded graphs are asked for, which need each step to be marked."""
+    if device.type != "cuda" or trial.mode == "eager":
+        return False
+    options = {**torch._inductor.list_mode_options(trial.mode), **trial.compile.options}
+    return trial.backend == "cudagraphs" or (trial.backend == "inductor" and bool(options.get("triton.cudagraphs")))

@@ -1,0 +1,77 @@
+"""What the compiler did: graphs, breaks with reasons and places, recompiles, CUDA-graph skips.
+
+Place in the flow: `Watch` is made before the first compiled call; `report` is read after the last.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+import torch
+from torch._dynamo.callback import CallbackArgs, callback_handler
+from torch._dynamo.utils import counters, get_compilation_metrics, graph_break_reasons
+
+from sweeper.codec import Json
+from sweeper.record import Diagnostics, GraphBreak
+
+REASON_LENGTH = 300
+
+
+class Watch:
+    """Counts compilations from now on. Torch's own counters are global, so there is one watch a process."""
+
+    def __init__(self) -> None:
+        torch._dynamo.reset()
+        counters.clear()
+        graph_break_reasons.clear()
+        self._compile_ids: set[str] = set()
+        callback_handler.register_start_callback(self._compilation_started)
+
+    def _compilation_started(self, call: CallbackArgs) -> None:
+        self._compile_ids.add(str(call.compile_id))
+
+    @property
+    def recompiles(self) -> int:
+        """Compilations of a frame beyond its first; an id is `frame/compilation`, the second counted from 0."""
+        return sum(1 for compile_id in self._compile_ids if not compile_id.endswith("/0"))
+
+    @property
+    def graphs(self) -> int:
+        """Graphs that Dynamo captured and handed to the backend."""
+        return int(counters["stats"]["unique_graphs"])
+
+    def report(self, settings: Mapping[str, Json]) -> Diagnostics:
+        return Diagnostics(
+            graphs=self.graphs,
+            graph_breaks=_graph_breaks(),
+            recompiles=self.recompiles,
+            cudagraph_skips=_cudagraph_skips(),
+            settings=settings,
+        )
+
+
+def _graph_breaks() -> tuple[GraphBreak, ...]:
+    """Distinct breaks; Dynamo's own count is used where it has no place for a break."""
+    placed = Counter((_first_line(item.reason), _place(item.user_stack)) for item in graph_break_reasons)
+    if placed:
+        return tuple(GraphBreak(reason, where, count) for (reason, where), count in sorted(placed.items(), key=str))
+    return tuple(GraphBreak(_first_line(text), None, count) for text, count in sorted(counters["graph_break"].items()))
+
+
+def _place(stack: object) -> str | None:
+    """`file:line` of the innermost frame of the user's code."""
+    frames = list(stack) if isinstance(stack, (list, tuple)) else []
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else None
+
+
+def _first_line(text: str) -> str:
+    return text.strip().splitlines()[0][:REASON_LENGTH]
+
+
+def _cudagraph_skips() -> tuple[str, ...]:
+    reasons = {str(metrics.cudagraph_skip_reason)[:REASON_LENGTH] for metrics in get_compilation_metrics() if metrics.cudagraph_skip_reason}
+    skipped = counters["inductor"]["cudagraph_skips"]
+    if skipped and not reasons:
+        return (f"{skipped} graphs, no reason given",)
+    return tuple(sorted(reasons))

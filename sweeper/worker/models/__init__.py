@@ -1,0 +1,114 @@
+"""Models: a builder a library, each giving the same thing, a `Built`.
+
+Random weights, random data from a seed, no download. Place in the flow: `session` calls `build`, `step` runs it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from sweeper.trial import Model, Trial
+
+Loss = Callable[[Any, "Batch"], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Inputs of one step: what the module is called with, and what its output is compared with."""
+
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    target: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Built:
+    """A module on its device and batches that alternate between steps. `loss(output, batch)` is a scalar."""
+
+    module: torch.nn.Module
+    batches: tuple[Batch, Batch]
+    loss: Loss
+
+
+class Builder(Protocol):
+    """What a module under `models/` offers."""
+
+    def names(self) -> list[str]:
+        """Every model name that the library knows."""
+
+    def build(self, model: Model, batch_size: int, device: torch.device) -> Built:
+        """Construct the model and two batches on `device`."""
+
+
+def builder(library: str) -> Builder:
+    """The builder of a library; only that library is imported."""
+    import sweeper.worker.models.guard  # noqa: F401  # before anything imports torchvision
+
+    module: Any = importlib.import_module(f"sweeper.worker.models.{library}_models")
+    return module  # type: ignore[no-any-return]
+
+
+def build(trial: Trial, seed: int, device: torch.device) -> Built:
+    """Model and data of a trial, in training or evaluation mode, dropout off unless asked for, parameters cast.
+
+    Raises whatever the library raises.
+    """
+    torch.manual_seed(seed)
+    built = builder(trial.model.library).build(trial.model, trial.batch_size, device)
+    module = built.module.train(trial.workload == "train")
+    if not trial.model.dropout:
+        silence_dropout(module)
+    dtype = getattr(torch, trial.precision.parameters)
+    if dtype == torch.float32:
+        return built
+    return Built(module.to(dtype), (_cast(built.batches[0], dtype), _cast(built.batches[1], dtype)), built.loss)
+
+
+def silence_dropout(module: torch.nn.Module) -> None:
+    """Set every dropout and drop-path rate in the module tree to 0."""
+    for child in module.modules():
+        for name in ("p", "drop_prob", "drop_path_prob"):
+            if "drop" in type(child).__name__.lower() and isinstance(getattr(child, name, None), float):
+                setattr(child, name, 0.0)
+
+
+def cross_entropy(output: Any, batch: Batch) -> torch.Tensor:
+    """Classification loss of logits [batch, classes] against class numbers int64 [batch]."""
+    assert batch.target is not None
+    return torch.nn.functional.cross_entropy(output, batch.target)
+
+
+def mean_of_floats(output: Any, batch: Batch) -> torch.Tensor:  # noqa: ARG001  # the same shape as every loss
+    """The mean over every floating-point tensor in the output, whatever its structure."""
+    tensors = [item for item in torch.utils._pytree.tree_leaves(output) if _is_float(item)]
+    if not tensors:
+        raise ValueError("the model's output holds no floating-point tensor; give a loss_fn")
+    return torch.stack([tensor.float().mean() for tensor in tensors]).mean()
+
+
+def images(model: Model, size: int, classes: int, batch_size: int, device: torch.device) -> tuple[Batch, Batch]:
+    """Two batches of random images float32 [batch, 3, size, size] with random labels int64 [batch]."""
+    side = model.image_size or size
+
+    def batch() -> Batch:
+        pixels = torch.randn(batch_size, 3, side, side, device=device)
+        return Batch(args=(pixels,), target=torch.randint(classes, (batch_size,), device=device))
+
+    return batch(), batch()
+
+
+def _cast(batch: Batch, dtype: torch.dtype) -> Batch:
+    def cast(item: Any) -> Any:
+        return item.to(dtype) if _is_float(item) else item
+
+    tree_map = torch.utils._pytree.tree_map
+    return Batch(tree_map(cast, batch.args), tree_map(cast, dict(batch.kwargs)), cast(batch.target))
+
+
+def _is_float(item: Any) -> bool:
+    return isinstance(item, torch.Tensor) and item.is_floating_point()

@@ -1,0 +1,88 @@
+"""A user's own model: `factory(batch_size, device) -> (module, inputs)` or `(module, inputs, loss_fn)`.
+
+`inputs` is a tuple or dict of tensors (or one tensor), `loss_fn(output)` gives a scalar; without one the loss is the
+mean of the floating-point output.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from sweeper.trial import Model
+from sweeper.worker.models import Batch, Built, Loss, mean_of_floats
+
+SHAPE = "(module, inputs) or (module, inputs, loss_fn), inputs a tensor, a tuple or a dict of tensors"
+
+
+def names() -> list[str]:
+    return []
+
+
+def build(model: Model, batch_size: int, device: torch.device) -> Built:
+    """Call the factory twice, for two different batches; the second module is dropped.
+
+    Raises ValueError when it returns something else than promised.
+    """
+    factory = find_factory(model.name)
+    module, first, loss = parts(factory(batch_size, device), model.name)
+    _, second, _ = parts(factory(batch_size, device), model.name)
+    return Built(module.to(device), (_moved(first, device), _moved(second, device)), loss)
+
+
+def find_factory(name: str) -> Callable[[int, torch.device], Any]:
+    """Import `package.module:function`. Raises ValueError when there is no such function."""
+    module_name, _, function = name.partition(":")
+    if not module_name or not function:
+        raise ValueError(f"model.factory={name}: write package.module:function")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ValueError(f"model.factory={name}: cannot import {module_name}: {error}") from error
+    factory = getattr(module, function, None)
+    if not callable(factory):
+        raise ValueError(f"model.factory={name}: {module_name} has no function {function}")
+    return factory  # type: ignore[no-any-return]
+
+
+def parts(returned: Any, name: str) -> tuple[torch.nn.Module, Batch, Loss]:
+    """Take apart what the factory returned. Raises ValueError for anything else than promised."""
+    if not isinstance(returned, tuple) or len(returned) not in (2, 3) or not isinstance(returned[0], torch.nn.Module):
+        raise ValueError(f"model.factory={name}: it must return {SHAPE}; it returned {_describe(returned)}")
+    module, inputs, *rest = returned
+    batch = _batch(inputs)
+    if batch is None:
+        raise ValueError(f"model.factory={name}: it must return {SHAPE}; its inputs are {_describe(inputs)}")
+    if not rest or rest[0] is None:
+        return module, batch, mean_of_floats
+    loss_fn = rest[0]
+    if not callable(loss_fn):
+        raise ValueError(f"model.factory={name}: it must return {SHAPE}; its loss_fn is {_describe(loss_fn)}")
+    return module, batch, lambda output, _batch: loss_fn(output)
+
+
+def _batch(inputs: Any) -> Batch | None:
+    if isinstance(inputs, torch.Tensor):
+        return Batch(args=(inputs,))
+    if isinstance(inputs, Mapping):
+        return Batch(kwargs=dict(inputs)) if any(isinstance(item, torch.Tensor) for item in inputs.values()) else None
+    if isinstance(inputs, (tuple, list)):
+        return Batch(args=tuple(inputs)) if any(isinstance(item, torch.Tensor) for item in inputs) else None
+    return None
+
+
+def _moved(batch: Batch, device: torch.device) -> Batch:
+    def move(item: Any) -> Any:
+        return item.to(device) if isinstance(item, torch.Tensor) else item
+
+    tree_map = torch.utils._pytree.tree_map
+    return Batch(tree_map(move, batch.args), tree_map(move, dict(batch.kwargs)), batch.target)
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"a tuple of {', '.join(type(item).__name__ for item in value) or 'nothing'}"
+    return f"a {type(value).__name__}"

@@ -1,0 +1,122 @@
+"""A step: what both arms repeat. Training is zero_grad, forward under autocast, loss, backward, optimizer step.
+
+Place in the flow: `session` puts the arms together from here and from `compiler`; `timing` runs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+
+from sweeper.trial import Precision, Trial
+from sweeper.worker.models import Batch, Built
+
+Step = Callable[[Batch], torch.Tensor]  # gives the loss, or for inference the mean of the output, a scalar
+SCALER_GROWTH_INTERVAL = 1 << 30  # the scale only falls, so that no timed step is one of growth
+
+
+@dataclass(frozen=True)
+class Numerics:
+    """Number formats as they came out on this device."""
+
+    autocast: torch.dtype | None
+    scaler: bool
+
+    def context(self, device: torch.device) -> AbstractContextManager[object]:
+        if self.autocast is None:
+            return nullcontext()
+        return torch.autocast(device.type, dtype=self.autocast)
+
+
+def resolve(precision: Precision, device: torch.device) -> Numerics:
+    """Choose the autocast type that the device has, and set the tf32 switches if the precision asks for it."""
+    if precision.tf32 is not None:
+        torch.backends.cuda.matmul.allow_tf32 = precision.tf32
+        torch.backends.cudnn.allow_tf32 = precision.tf32
+    if precision.autocast is None:
+        return Numerics(None, False)
+    has_bfloat16 = device.type != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False)
+    name = ("bfloat16" if has_bfloat16 else "float16") if precision.autocast == "auto" else precision.autocast
+    return Numerics(getattr(torch, name), precision.grad_scaler and name == "float16")
+
+
+def make_optimizer(name: str, module: torch.nn.Module, scaler: bool) -> torch.optim.Optimizer | None:
+    """An optimizer with torch's defaults. With a gradient scaler Adam is fused, else each step would wait for the device."""
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    if name == "none" or not parameters:
+        return None
+    if name == "sgd":
+        return torch.optim.SGD(parameters, lr=1e-3, momentum=0.9)
+    adam = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[name]
+    return adam(parameters, fused=True) if scaler else adam(parameters)
+
+
+def make_scaler(numerics: Numerics, device: torch.device) -> torch.amp.GradScaler | None:
+    if not numerics.scaler:
+        return None
+    return torch.amp.GradScaler(device.type, growth_interval=SCALER_GROWTH_INTERVAL)
+
+
+def training_step(
+    built: Built,
+    module: Callable[..., object],
+    optimizer: torch.optim.Optimizer | None,
+    scaler: torch.amp.GradScaler | None,
+    context: Callable[[], AbstractContextManager[object]],
+) -> Step:
+    """One training step; `module` is the built module or its compiled wrapper, which shares the parameters."""
+    parameters = list(built.module.parameters())
+
+    def step(batch: Batch) -> torch.Tensor:
+        if optimizer is not None:
+            optimizer.zero_grad(set_to_none=True)
+        else:
+            for parameter in parameters:
+                parameter.grad = None
+        with context():
+            loss = built.loss(module(*batch.args, **batch.kwargs), batch)
+        if scaler is None:
+            loss.backward()  # type: ignore[no-untyped-call]
+            if optimizer is not None:
+                optimizer.step()
+        else:
+            scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            if optimizer is not None:
+                scaler.step(optimizer)
+                scaler.update()
+        return loss.detach()
+
+    return step
+
+
+def inference_step(
+    module: Callable[..., object], context: Callable[[], AbstractContextManager[object]]
+) -> Callable[[Batch], object]:
+    """One forward under `inference_mode`; gives the model's output."""
+
+    def step(batch: Batch) -> object:
+        with torch.inference_mode(), context():
+            return module(*batch.args, **batch.kwargs)
+
+    return step
+
+
+def is_finite(output: object) -> bool:
+    """Whether every floating-point tensor of a loss or of a model's output is free of NaN and infinity."""
+    leaves = torch.utils._pytree.tree_leaves(output)
+    return all(bool(torch.isfinite(leaf).all()) for leaf in leaves if isinstance(leaf, torch.Tensor))
+
+
+def optimizer_settings(trial: Trial, optimizer: torch.optim.Optimizer | None) -> dict[str, str | bool | None]:
+    """What the record says of the optimizer; both arms share it, or have one each when the whole step is compiled."""
+    if optimizer is None:
+        return {"optimizer": None}
+    group = optimizer.param_groups[0]
+    return {
+        "optimizer": type(optimizer).__name__,
+        "optimizer_in_compiled_region": trial.compile.scope == "step",
+        **{f"optimizer_{name}": group.get(name) for name in ("foreach", "fused", "capturable")},
+    }

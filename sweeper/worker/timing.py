@@ -1,0 +1,158 @@
+"""Blocks and rounds: wall clock of K steps between two device synchronisations, both arms in turn.
+
+Rules, the same for both arms: K is one number; the order alternates AB, BA; two untimed steps come before each block;
+nothing synchronises inside a block, because users' training loops do not; the garbage collector rests in a block.
+A compiled block may not compile: then the round is void. Place in the flow: `session` hands over two arms.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from sweeper.record import Round
+from sweeper.settings import Measure
+from sweeper.worker.models import Batch
+
+LEAST_BLOCK_S = {"cuda": 0.3, "cpu": 0.1}
+LEAST_BLOCK_STEPS = {"cuda": 8, "cpu": 2}
+STEPS_BEFORE_BLOCK = 2
+MOST_VOID_ROUNDS = 3
+SAME = 0.05  # time a step at K and at 2K agrees when it differs by less
+MOST_DOUBLINGS = 3
+FLAT = 0.03  # warm-up ends when the last three readings lie within this range
+READING_S = 0.05  # of warm-up, at least
+FIRST_STEPS = (5, 30)  # at least and at most so many compiled steps are timed singly
+STEADY = 0.10  # the first steps are over when three in a row lie within this range
+
+
+class UnsteadyError(Exception):
+    """Too many rounds were void."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One side of a trial. `stance` is for `torch.compiler.set_stance` while a block is timed."""
+
+    name: str
+    step: Callable[[Batch], object]
+    stance: str
+    marks_steps: bool = False
+
+
+class Bench:
+    """Runs steps of an arm on batches that alternate, and times them."""
+
+    def __init__(self, batches: tuple[Batch, ...], device: torch.device) -> None:
+        self._batches = itertools.cycle(batches)
+        self._device = device
+
+    def synchronize(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize()
+
+    def run(self, arm: Arm, steps: int) -> object:
+        """Run steps without waiting for the device; give the last one's loss or output."""
+        output: object = None
+        for _ in range(steps):
+            if arm.marks_steps:
+                torch.compiler.cudagraph_mark_step_begin()
+            output = arm.step(next(self._batches))
+        return output
+
+    def block_s(self, arm: Arm, steps: int) -> float:
+        """Wall seconds of `steps` steps, from one synchronisation to the next."""
+        self.synchronize()
+        start = time.perf_counter()
+        self.run(arm, steps)
+        self.synchronize()
+        return time.perf_counter() - start
+
+    def first_steps_s(self, arm: Arm) -> list[float]:
+        """Wall seconds of the first steps one by one, until they are steady; compiling happens in here."""
+        least, most = FIRST_STEPS
+        times: list[float] = []
+        while len(times) < most and (len(times) < least or _range(times[-3:]) > STEADY):
+            times.append(self.block_s(arm, 1))
+        return times
+
+    def warm_up(self, arm: Arm, limit_s: float) -> tuple[float, bool]:
+        """Run until the time a step is flat or `limit_s` is over; seconds a step, and whether it became flat."""
+        deadline = time.perf_counter() + limit_s
+        steps = max(1, math.ceil(READING_S / self.block_s(arm, 1)))
+        readings = [self.block_s(arm, steps) / steps]
+        while time.perf_counter() < deadline:
+            readings.append(self.block_s(arm, steps) / steps)
+            if len(readings) >= 3 and _range(readings[-3:]) <= FLAT:
+                return readings[-1], True
+        return readings[-1], False
+
+    def steps_per_block(self, faster: Arm, step_s: float, measure: Measure) -> int:
+        """K: long enough for the faster arm, then doubled until the time a step no longer depends on it."""
+        least_s = measure.block_s or LEAST_BLOCK_S[self._device.type]
+        steps = max(measure.block_steps or LEAST_BLOCK_STEPS[self._device.type], math.ceil(least_s / step_s))
+        if self._device.type == "cpu":
+            return steps  # nothing is queued on a CPU, so K changes nothing
+        for _ in range(MOST_DOUBLINGS):
+            once, twice = self.block_s(faster, steps) / steps, self.block_s(faster, 2 * steps) / (2 * steps)
+            if abs(once / twice - 1) <= SAME:
+                break
+            steps *= 2
+        return steps
+
+
+def measure_rounds(bench: Bench, eager: Arm, compiled: Arm, steps: int, rounds: int) -> tuple[Round, ...]:
+    """Rounds in the order AB, BA, AB, ... until `rounds` of them count.
+
+    Raises UnsteadyError after three void rounds.
+    """
+    measured: list[Round] = []
+    while sum(item.void is None for item in measured) < rounds:
+        measured.append(_round(bench, eager, compiled, steps, "AB" if len(measured) % 2 == 0 else "BA"))
+        void = [item.void for item in measured if item.void]
+        if len(void) >= MOST_VOID_ROUNDS:
+            raise UnsteadyError(f"{len(void)} of {len(measured)} rounds were void: {'; '.join(sorted(set(void)))}")
+    return tuple(measured)
+
+
+def _round(bench: Bench, eager: Arm, compiled: Arm, steps: int, order: str) -> Round:
+    times: dict[str, float] = {}
+    retries = _allocator_retries()
+    for arm in (eager, compiled) if order == "AB" else (compiled, eager):
+        try:
+            times[arm.name] = _guarded_block_s(bench, arm, steps)
+        except RuntimeError as error:
+            if "Detected recompile" not in str(error):
+                raise
+            bench.run(arm, STEPS_BEFORE_BLOCK)  # let it compile what it wants, outside of a block
+            return Round(order, times.get("eager"), None, "recompiled")
+    void = "the allocator ran out of memory and retried" if _allocator_retries() != retries else None
+    return Round(order, times["eager"], times["compiled"], void)
+
+
+def _guarded_block_s(bench: Bench, arm: Arm, steps: int) -> float:
+    """A block under the arm's stance, with the garbage collector off."""
+    gc.collect()
+    gc.disable()
+    try:
+        with torch.compiler.set_stance(arm.stance):
+            bench.run(arm, STEPS_BEFORE_BLOCK)
+            return bench.block_s(arm, steps)
+    finally:
+        gc.enable()
+
+
+def _allocator_retries() -> int:
+    if not torch.cuda.is_available() or not torch.cuda.is_initialized():
+        return 0
+    return int(torch.cuda.memory_stats().get("num_alloc_retries", 0))
+
+
+def _range(values: list[float]) -> float:
+    return max(values) / min(values) - 1
