@@ -134,7 +134,9 @@ def _report(paths: SweepPaths, settings: Settings, tracker: Tracker | None, cons
     tracker.log_report(sorted(paths.report.iterdir()))
     tracker.finish()
     if tracker.failure:
-        console.print(f"MLflow: {tracker.failure}; nothing is lost, send it later: python -m sweeper.sync {settings.sweep}")
+        console.print(
+            f"MLflow: {tracker.failure}; nothing is lost, send it later: python -m sweeper.sync {settings.sweep}"
+        )
     else:
         console.print(f"MLflow: mlflow ui --backend-store-uri {tracker.uri}")
 

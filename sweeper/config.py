@@ -158,11 +158,13 @@ def conf_folder() -> Path:
 def read(cfg: DictConfig, choices: Mapping[str, str | None], overrides: Sequence[str], gpu: bool) -> Point:
     """Turn a composed configuration into a trial and settings.
 
-    `choices` maps a group to the option chosen (`hydra.runtime.choices`), `overrides` are the command line's, `gpu` says
-    what `device=null` means. Raises ConfigError for values that make no sense.
+    `choices` maps a group to the option chosen (`hydra.runtime.choices`), `overrides` are the command line's, `gpu`
+    says what `device=null` means. Raises ConfigError for values that make no sense.
     """
     if missing := sorted(str(key) for key in OmegaConf.missing_keys(cfg)):
-        raise ConfigError(f"{', '.join(missing)}: no value given, and there is no default (model={choices.get('model')})")
+        raise ConfigError(
+            f"{', '.join(missing)}: no value given, and there is no default (model={choices.get('model')})"
+        )
     config: Any = OmegaConf.to_object(cfg)
     settings = Settings(
         sweep=_checked(check_sweep_name, config.sweep),

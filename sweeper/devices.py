@@ -52,7 +52,7 @@ def visible_gpus() -> tuple[Gpu, ...]:
 
 
 def _select(gpus: list[Gpu], chosen: str) -> list[Gpu]:
-    """Those named by CUDA_VISIBLE_DEVICES, by index or by the beginning of a UUID; it ends at the first unknown name."""
+    """Those named by CUDA_VISIBLE_DEVICES, by index or the beginning of a UUID; the list ends at an unknown name."""
     selected = []
     for name in (part.strip() for part in chosen.split(",")):
         match = next((gpu for gpu in gpus if name and (name == gpu.selector or gpu.uuid.startswith(name))), None)

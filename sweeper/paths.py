@@ -20,8 +20,8 @@ def check_sweep_name(name: str) -> str:
     """Return `name` when it can name a folder. Raises ValueError otherwise."""
     if not SWEEP_NAME.fullmatch(name) or len(name) > 100:
         raise ValueError(
-            f"sweep={name}: a sweep's name starts with a letter or digit, goes on with letters, digits, '.', '_' or '-', "
-            "and has at most 100 characters, e.g. sweep=resnets-h200"
+            f"sweep={name}: a sweep's name starts with a letter or digit, goes on with letters, digits, '.', '_' or "
+            "'-', and has at most 100 characters, e.g. sweep=resnets-h200"
         )
     return name
 
@@ -35,10 +35,10 @@ def write_text(path: Path, text: str) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
     except BaseException:
-        os.unlink(temporary)
+        Path(temporary).unlink()
         raise
 
 

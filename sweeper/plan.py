@@ -66,7 +66,9 @@ def incompatible(trial: Trial) -> str | None:
         if trial.compile.options:
             return f"backend={trial.backend} takes no compile.options; they belong to backend=inductor"
     if trial.compile.fullgraph and trial.compile.scope == "step":
-        return "compile.fullgraph=true cannot go with compile.scope=step: a step always breaks at backward and optimizer"
+        return (
+            "compile.fullgraph=true cannot go with compile.scope=step: a step always breaks at backward and optimizer"
+        )
     if trial.compile.scope == "step" and trial.workload == "inference":
         return "compile.scope=step is for workload=train: an inference step is the model's forward"
     if trial.precision.grad_scaler and trial.precision.parameters != "float32":

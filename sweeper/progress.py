@@ -70,7 +70,9 @@ class Progress(Watcher):
             took = duration(time.monotonic() - start)
             lines.append(Text(f"{trial.label}: {self._phase(phase, process)}  {took}", style="bold"))
         lines.append(ProgressBar(total=self._total, completed=self._done, width=40))
-        lines.append(Text(f"{self._done}/{self._total} trials, {duration(elapsed_s)} elapsed{self._expected(elapsed_s)}"))
+        lines.append(
+            Text(f"{self._done}/{self._total} trials, {duration(elapsed_s)} elapsed{self._expected(elapsed_s)}")
+        )
         return Group(*lines)
 
     def _expected(self, elapsed_s: float) -> str:
@@ -78,7 +80,9 @@ class Progress(Watcher):
         if not self._done or self._done == self._total:
             return ""
         left_s = max(elapsed_s / self._done * (self._total - self._done), 0.0)
-        return f", about {duration(left_s)} to go, done at {time.strftime('%H:%M', time.localtime(time.time() + left_s))}"
+        return (
+            f", about {duration(left_s)} to go, done at {time.strftime('%H:%M', time.localtime(time.time() + left_s))}"
+        )
 
 
 def duration(seconds: float) -> str:

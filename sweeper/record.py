@@ -57,7 +57,9 @@ class Process:
     steps_per_block: int | None = None
     rounds: tuple[Round, ...] = ()
     device_time_s: PerArm | None = None  # device busy seconds a step
-    memory_bytes: PerArm | None = None  # device memory in use after three steps, over what the process held before building
+    memory_bytes: PerArm | None = (
+        None  # device memory in use after three steps, over what the process held before building
+    )
     allocator_peak_bytes: PerArm | None = None  # torch's own peak, which misses what lives in graph pools
     phases_s: Mapping[str, float] = field(default_factory=dict)  # wall seconds spent in each phase
 
@@ -79,7 +81,9 @@ class Diagnostics:
     graph_breaks: tuple[GraphBreak, ...] = ()
     recompiles: int | None = None
     cudagraph_skips: tuple[str, ...] = ()
-    settings: Mapping[str, Json] = field(default_factory=dict)  # what was equal in both arms: TF32, cudnn, optimizer, ...
+    settings: Mapping[str, Json] = field(
+        default_factory=dict
+    )  # what was equal in both arms: TF32, cudnn, optimizer, ...
 
 
 @dataclass(frozen=True)

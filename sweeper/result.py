@@ -106,9 +106,7 @@ def _device_log_speedup(process: Process) -> float | None:
     return math.log(busy.eager / busy.compiled) if busy and busy.eager and busy.compiled else None
 
 
-def _estimate(
-    processes: list[Process], *, by_draw: bool, log_ratio: Callable[[Process], float | None]
-) -> Estimate:
+def _estimate(processes: list[Process], *, by_draw: bool, log_ratio: Callable[[Process], float | None]) -> Estimate:
     """Over processes, or over the means of draws: kernels are raced anew in each draw, so draws are what varies."""
     logs = [(process.draw, value) for process in processes if (value := log_ratio(process)) is not None]
     if not by_draw:

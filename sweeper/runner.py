@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +24,8 @@ from sweeper.record import Record
 from sweeper.settings import Settings
 from sweeper.trial import Trial
 
+WORKER = (sys.executable, "-m", "sweeper.worker")
+POLL_S = 1.0
 GRACE_S = 1.0  # for a hanging worker to write its stack to the log before it is killed
 OnPhase = Callable[[str, int], None]  # phase, index of the process
 
@@ -56,7 +58,9 @@ class _Listener:
                 self.outcome = message
 
 
-def run_trial(trial: Trial, settings: Settings, device: Device, on_phase: OnPhase = lambda _phase, _index: None) -> Record:
+def run_trial(
+    trial: Trial, settings: Settings, device: Device, on_phase: OnPhase = lambda _phase, _index: None
+) -> Record:
     """Run the worker processes of a trial, one after the other, until all are done or one is not ok.
 
     A KeyboardInterrupt ends the running worker and gives a record with status `interrupted`.
@@ -96,9 +100,11 @@ def _run_worker(
     """Start one worker and wait for its last word, at most `timeout_s` wall seconds."""
     with _started(arguments, environment, log) as (process, pipe):
         try:
-            in_time = _listen(pipe, listener, time.monotonic() + timeout_s)
+            in_time = _listen(process, pipe, listener, time.monotonic() + timeout_s)
         except KeyboardInterrupt:
             return Outcome("interrupted", listener.phase, "interrupted by the user")
+        except ValueError as error:
+            return Outcome("crashed", listener.phase, f"the worker's answer cannot be understood: {error}")
         if not in_time:
             process.send_signal(signal.SIGUSR1)  # the worker's fault handler writes every thread's stack to the log
             time.sleep(GRACE_S)
@@ -120,7 +126,7 @@ def _started(
     inherited = {key: value for key, value in os.environ.items() if key != "HYDRA_FULL_ERROR"}
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "sweeper.worker", *arguments, "--answer-fd", str(send)],
+            [*WORKER, *arguments, "--answer-fd", str(send)],
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -137,27 +143,32 @@ def _started(
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    try:
+    with suppress(ProcessLookupError):  # every process of the group has already ended
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass  # every process of the group has already ended
     process.wait()
     if process.stdin:
         process.stdin.close()
 
 
-def _listen(pipe: int, listener: _Listener, deadline: float) -> bool:
-    """Read until the worker has said its last word or closed the pipe; False when the deadline came first."""
+def _listen(process: subprocess.Popen[bytes], pipe: int, listener: _Listener, deadline: float) -> bool:
+    """Read until the worker has said its last word or has ended; False when the deadline came first.
+
+    The end of the process is looked for as well as that of the pipe, which a child of the worker may hold open.
+    """
     with selectors.DefaultSelector() as selector:
         selector.register(pipe, selectors.EVENT_READ)
         while listener.outcome is None:
-            remaining = deadline - time.monotonic()
-            if remaining <= 0 or not selector.select(remaining):
+            remaining_s = deadline - time.monotonic()
+            if remaining_s <= 0:
                 return False
-            data = os.read(pipe, 1 << 16)
-            if not data:
+            ended = process.poll() is not None
+            if selector.select(0 if ended else min(remaining_s, POLL_S)):
+                data = os.read(pipe, 1 << 16)
+                if not data:
+                    return True
+                listener.feed(data)
+            elif ended:
                 return True
-            listener.feed(data)
     return True
 
 

@@ -49,7 +49,9 @@ class Settings:
     sweep: str
     device: str | None = None  # cpu, cuda, cuda:N; None: the GPU where there is one
     dry_run: bool = False
-    retry: str = "failed"  # trials with a record that is not ok: failed runs them again, none does not, all runs everything
+    retry: str = (
+        "failed"  # trials with a record that is not ok: failed runs them again, none does not, all runs everything
+    )
     measure: Measure = field(default_factory=Measure)
     tracking: Tracking = field(default_factory=Tracking)
 

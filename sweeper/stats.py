@@ -81,7 +81,10 @@ def weighted(amp: float, fp32: float) -> float:
 
 
 def weighted_of_these_models(amp: Estimate, fp32: Estimate) -> Estimate:
-    """`weighted` with the error of its two independent parts, to first order: d log W = sum of share * G / W * d log G."""
+    """`weighted` with the error of its two independent parts, to first order.
+
+    d log W = sum over both of share * G / W * d log G (the delta method).
+    """
     total = weighted(amp.ratio, fp32.ratio)
     parts = [(AMP_SHARE * amp.ratio / total, amp), (FP32_SHARE * fp32.ratio / total, fp32)]
     return _sum_of_independent(math.log(total), parts)

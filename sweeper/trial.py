@@ -27,7 +27,7 @@ WEIGHTS = ("amp", "fp32")
 
 @dataclass(frozen=True)
 class Model:
-    """What to build: `library` says which builder, `name` is the library's own name (custom: `package.module:function`)."""
+    """What to build: `library` says which builder, `name` is the library's own (custom: `package.module:function`)."""
 
     library: str
     name: str
@@ -108,7 +108,7 @@ class Trial:
 
     @property
     def variant(self) -> str:
-        """Every axis without a column of its own that is not at its default, e.g. `optimizer=sgd; compile.fullgraph=true`."""
+        """Every axis without a column of its own that is not at its default, e.g. `compile.scope=step`."""
         parts = [f"model.{part}" for part in self.labels.model_overrides.split("; ") if part]
         if self.optimizer != ("adam" if self.workload == "train" else "none"):
             parts.append(f"optimizer={self.optimizer}")

@@ -19,7 +19,7 @@ ConfigStore.instance().store(group="hydra/launcher", name="local", node=LocalLau
 
 
 class LocalLauncher(Launcher):
-    """Runs all jobs of a batch as one sweep. Our own sweeper composes for it; another one (Optuna's) gives overrides."""
+    """Runs all jobs of a batch as one sweep. Our own sweeper composes for it; another one gives overrides."""
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:  # noqa: ARG002  # Hydra's signature
         self._context = hydra_context

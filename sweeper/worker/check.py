@@ -16,6 +16,7 @@ from sweeper.errors import nearest
 from sweeper.trial import Model, Trial
 
 LISTS = {
+    "options": "python -c 'import torch; print(*torch._inductor.list_options(), sep=\"\\n\")'",
     "torchvision": "python -c 'import torchvision; print(*torchvision.models.list_models(), sep=\"\\n\")'",
     "timm": "python -c 'import timm; print(*timm.list_models(), sep=\"\\n\")'",
     "transformers": "the model classes of `transformers`, e.g. BertForMaskedLM",
@@ -34,7 +35,7 @@ def _problems(trials: Iterable[Trial]) -> Iterator[str]:
     """Every distinct thing that is wrong; each model and option is asked for once."""
     trials = list(trials)
     if any(trial.device == "cuda" for trial in trials) and not torch.cuda.is_available():
-        yield f"a GPU is there, but torch {torch.__version__} cannot use it: install torch's CUDA build, or take device=cpu"
+        yield f"torch {torch.__version__} cannot use the GPU: install torch's CUDA build, or take device=cpu"
         return
     yield from _option_problems({key for trial in trials for key in trial.compile.options})
     seen: list[tuple[Model, int]] = []
@@ -49,7 +50,7 @@ def _option_problems(keys: set[str]) -> Iterator[str]:
         return
     known = torch._inductor.list_options()
     for key in sorted(keys - set(known)):
-        yield f"compile.options.{key}: no such Inductor option; {nearest(key, known)}\nall options: python -c 'import torch; print(*torch._inductor.list_options())'"
+        yield f"compile.options.{key}: no such Inductor option; {nearest(key, known)}\nall options: {LISTS['options']}"
 
 
 def _model_problems(trial: Trial) -> Iterator[str]:
@@ -65,7 +66,8 @@ def _model_problems(trial: Trial) -> Iterator[str]:
         yield f"model.library={model.library}: cannot be imported: {error}"
         return
     if model.name not in names:
-        yield f"model.name={model.name}: {model.library} has no such model; {nearest(model.name, names)}\nall models: {LISTS[model.library]}"
+        hint = f"{nearest(model.name, names)}\nall models: {LISTS[model.library]}"
+        yield f"model.name={model.name}: {model.library} has no such model; {hint}"
 
 
 def _factory_problems(trial: Trial) -> Iterator[str]:

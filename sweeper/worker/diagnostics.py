@@ -41,6 +41,14 @@ class Watch:
         """Graphs that Dynamo captured and handed to the backend."""
         return int(counters["stats"]["unique_graphs"])
 
+    def why_not_compiled(self) -> str | None:
+        """Why the timed steps are not the compiled model, or None."""
+        if self.graphs == 0:
+            return "no graph of the model reached the backend: everything ran eager"
+        if any("limit exceeded" in reason for reason in counters["unimplemented"]):
+            return f"past torch's limit of recompilations ({torch._dynamo.config.recompile_limit}) a frame runs eager"
+        return None
+
     def report(self, settings: Mapping[str, Json]) -> Diagnostics:
         return Diagnostics(
             graphs=self.graphs,
@@ -70,7 +78,11 @@ def _first_line(text: str) -> str:
 
 
 def _cudagraph_skips() -> tuple[str, ...]:
-    reasons = {str(metrics.cudagraph_skip_reason)[:REASON_LENGTH] for metrics in get_compilation_metrics() if metrics.cudagraph_skip_reason}
+    reasons = {
+        str(metrics.cudagraph_skip_reason)[:REASON_LENGTH]
+        for metrics in get_compilation_metrics()
+        if metrics.cudagraph_skip_reason
+    }
     skipped = counters["inductor"]["cudagraph_skips"]
     if skipped and not reasons:
         return (f"{skipped} graphs, no reason given",)

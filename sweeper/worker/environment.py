@@ -35,7 +35,7 @@ def _versions() -> dict[str, str]:
     versions["torch"] = torch.__version__
     if torch.version.cuda is not None:
         versions["cuda"] = torch.version.cuda
-        versions["cudnn"] = str(torch.backends.cudnn.version())
+        versions["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
     return versions
 
 

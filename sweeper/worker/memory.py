@@ -25,7 +25,9 @@ def in_use_bytes(device: torch.device) -> float | None:
     return float(total - free)
 
 
-def of_arm(run_steps: Callable[[int], object], device: torch.device, before: float | None) -> tuple[float | None, float | None]:
+def of_arm(
+    run_steps: Callable[[int], object], device: torch.device, before: float | None
+) -> tuple[float | None, float | None]:
     """Bytes in use after three steps less `before`, and torch's allocator peak in them."""
     if before is None:
         return None, None

@@ -49,7 +49,7 @@ class MismatchError(Exception):
 
 
 class NotCompiledError(Exception):
-    """Nothing of the model reached the backend."""
+    """What would be timed is not the compiled model."""
 
 
 @dataclass
@@ -131,15 +131,17 @@ def _measure(job: Job, index: int, draw: int, cold: bool, notes: Notes) -> Proce
     with notes.enter("compiling"):
         notes.watch = Watch()
         first_steps_s = bench.first_steps_s(candidate)
-        _require_finite(bench.run(candidate, 1), MismatchError, "the compiled step gives NaN or infinity, eager does not")
-        if trial.mode != "eager" and notes.watch.graphs == 0:
-            raise NotCompiledError("no graph of the model reached the backend: everything ran eager")
+        _require_finite(
+            bench.run(candidate, 1), MismatchError, "the compiled step gives NaN or infinity, eager does not"
+        )
+        _require_compiled(trial, notes.watch)
     with notes.enter("measuring"):
         compiled_s, compiled_flat = bench.warm_up(candidate, measure.warmup_s)
         faster, step_s = (candidate, compiled_s) if compiled_s < eager_s else (eager, eager_s)
         with torch.compiler.set_stance(faster.stance):
             steps = bench.steps_per_block(faster, step_s, measure)
         rounds = measure_rounds(bench, eager, candidate, steps, measure.rounds)
+        _require_compiled(trial, notes.watch)
         _require_still_finite(bench, eager, candidate)
     with notes.enter("memory"):
         compiled_memory, compiled_peak = memory.of_arm(lambda steps: bench.run(candidate, steps), device, before)
@@ -211,6 +213,11 @@ def _flags(rounds: tuple[Round, ...], flat: bool) -> set[str]:
     if any(item.void == "recompiled" for item in rounds):
         flags.add("recompiled")
     return flags
+
+
+def _require_compiled(trial: Trial, watch: Watch) -> None:
+    if trial.mode != "eager" and (reason := watch.why_not_compiled()):
+        raise NotCompiledError(reason)
 
 
 def _require_finite(output: object, error: type[Exception], message: str) -> None:

@@ -44,14 +44,15 @@ def resolve(precision: Precision, device: torch.device) -> Numerics:
 
 
 def make_optimizer(name: str, module: torch.nn.Module, scaler: bool) -> torch.optim.Optimizer | None:
-    """An optimizer with torch's defaults. With a gradient scaler Adam is fused, else each step would wait for the device."""
+    """An optimizer with torch's defaults; Adam is fused with a gradient scaler, or each step would wait for the GPU."""
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if name == "none" or not parameters:
         return None
     if name == "sgd":
         return torch.optim.SGD(parameters, lr=1e-3, momentum=0.9)
     adam = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[name]
-    return adam(parameters, fused=True) if scaler else adam(parameters)
+    optimizer: torch.optim.Optimizer = adam(parameters, fused=True) if scaler else adam(parameters)
+    return optimizer
 
 
 def make_scaler(numerics: Numerics, device: torch.device) -> torch.amp.GradScaler | None:

@@ -62,7 +62,7 @@ class Bench:
         output: object = None
         for _ in range(steps):
             if arm.marks_steps:
-                torch.compiler.cudagraph_mark_step_begin()
+                torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
             output = arm.step(next(self._batches))
         return output
 
@@ -149,7 +149,7 @@ def _guarded_block_s(bench: Bench, arm: Arm, steps: int) -> float:
 
 
 def _allocator_retries() -> int:
-    if not torch.cuda.is_available() or not torch.cuda.is_initialized():
+    if not torch.cuda.is_available() or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return 0
     return int(torch.cuda.memory_stats().get("num_alloc_retries", 0))
 

@@ -17,6 +17,7 @@ _SCHEMAS = {
 }
 
 if torch.version.cuda is None and importlib.util.find_spec("torchvision") is not None:
-    _library = torch.library.Library("torchvision", "DEF")  # the schemas live as long as this object
+    # The schemas live as long as this object.
+    _library = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
     for _schema in _SCHEMAS.values():
-        _library.define(_schema)
+        _library.define(_schema)  # type: ignore[no-untyped-call]

@@ -1,0 +1,42 @@
+# make help lists every target. No target deletes runs/.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+SWEEP ?= cpu_demo
+PYTEST_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help install dev sweep test check ui report
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+
+install: $(VENV)/.installed ## make .venv and install sweeper with the tested versions
+
+dev: $(VENV)/.installed-dev ## install what the tests and checks need as well
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+sweep: install ## run a small real sweep on the CPU: three families, fp32 and AMP, into runs/cpu_demo
+	$(BIN)/python -m sweeper experiment=cpu_demo sweep=$(SWEEP)
+
+test: check ## run the checks and the tests
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: dev ## lint and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+ui: install ## open the MLflow UI on what is in runs/
+	$(BIN)/mlflow ui --backend-store-uri sqlite:///$(CURDIR)/runs/mlflow.db
+
+report: install ## write and print the tables of a sweep again: make report SWEEP=name
+	$(BIN)/python -m sweeper.report $(SWEEP)

@@ -1,0 +1,54 @@
+"""`python -m sweeper.report NAME|FOLDER... [--out DIR]`: tables of sweeps that have run.
+
+Exit codes: 0 everything was read; 1 some record could not be; 2 no such sweep, or tables that make no sense.
+Try: `python -m sweeper.report my-sweep`
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+OK, NOT_READ, BAD_INPUT = 0, 1, 2
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m sweeper.report",
+        description="Write speedups.csv, summary.csv, failures.csv and report.md, and print the tables.",
+        epilog="exit code: 0 everything was read, 1 some record could not be, 2 bad input",
+    )
+    parser.add_argument("sweeps", nargs="+", metavar="NAME|FOLDER", help="a sweep under runs/, or a folder of trials")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where to write (default: report/ in the first sweep)")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Load, write, print; the exit code."""
+    parsed = parse(arguments)
+    from rich.console import Console
+
+    from sweeper.errors import ConfigError
+    from sweeper.paths import SweepPaths
+    from sweeper.report.build import print_report, write_report
+    from sweeper.report.load import find_sweep
+
+    try:
+        sweeps = [find_sweep(name) for name in parsed.sweeps]
+        out = parsed.out or SweepPaths(sweeps[0]).report
+        report = write_report(sweeps, out)
+    except (ConfigError, OSError) as error:
+        print(error, file=sys.stderr)
+        return BAD_INPUT
+    console = Console()
+    print_report(report, console)
+    console.print(f"tables: {out}", soft_wrap=True, markup=False, highlight=False)
+    for problem in report.problems:
+        print(problem, file=sys.stderr)
+    return NOT_READ if report.problems else OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())

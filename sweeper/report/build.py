@@ -1,0 +1,73 @@
+"""`write_report`: everything that is known of some sweeps, as files; `print_report`: the same for a terminal.
+
+Place in the flow: the driver calls both at the end of a sweep, `python -m sweeper.report` for any sweeps later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from sweeper.paths import write_text
+from sweeper.report import markdown, terminal
+from sweeper.report.failures import failures
+from sweeper.report.load import load
+from sweeper.report.provenance import describe
+from sweeper.report.speedups import speedups
+from sweeper.report.summary import groups, incomplete, summary
+from sweeper.report.table import Table
+from sweeper.report.units import collect
+
+LEAST_WIDTH = 100  # columns of a console that is no terminal
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was written. `problems` are trials that could not be read, `notes` what a reader should know beside."""
+
+    facts: tuple[str, ...]
+    speedups: Table
+    summary: Table
+    failures: Table
+    notes: tuple[str, ...]
+    problems: tuple[str, ...]
+    paths: tuple[Path, ...]
+
+
+def write_report(sweeps: Sequence[Path], out: Path) -> Report:
+    """Write the tables of all trials in the folders `sweeps` to the folder `out`.
+
+    Raises ConfigError, before anything is written, when two precision options carry one weight in a row of the summary.
+    """
+    loaded = load(sweeps)
+    units = collect(loaded.entries)
+    rows = groups(units.units)
+    judged = {entry for group in rows for unit in group.judged for entry in unit.entries.values()}
+    facts = describe(sweeps, loaded.entries)
+    notes = [*units.notes, *incomplete(rows)]
+    tables = {
+        "speedups": speedups(loaded.entries),
+        "summary": summary(rows),
+        "failures": failures(loaded.entries, judged),
+    }
+    texts = {out / f"{name}.csv": table.csv() for name, table in tables.items()}
+    texts[out / "report.md"] = markdown.document(facts, **tables, notes=notes, problems=loaded.problems)
+    for path, content in texts.items():
+        write_text(path, content)
+    return Report(tuple(facts), **tables, notes=tuple(notes), problems=loaded.problems, paths=tuple(texts))
+
+
+def print_report(report: Report, console: Console) -> None:
+    """The tables for people. A console that is no terminal is made `LEAST_WIDTH` columns wide, at least."""
+    if not console.is_terminal:
+        console.width = max(console.width, LEAST_WIDTH)
+    for fact in report.facts:
+        console.print(fact, soft_wrap=True, markup=False, highlight=False)
+    terminal.print_speedups(report.speedups.rows, console)
+    terminal.print_failures(report.failures.rows, console)
+    terminal.print_summary(report.summary.rows, console)
+    for note in report.notes:
+        console.print(f"note: {note}", soft_wrap=True, markup=False, highlight=False)

@@ -1,0 +1,101 @@
+"""Records from the folders of sweeps; what cannot be read becomes a line for people, and the rest goes on.
+
+Place in the flow: `runs/<sweep>/<trial>/record.json -> Entry`, the row that every table is made from.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sweeper import paths
+from sweeper.errors import ConfigError, nearest
+from sweeper.paths import SWEEP_NAME, TrialPaths
+from sweeper.record import Record
+from sweeper.report.readable import printable
+from sweeper.result import Result, derive
+
+# What `Record.loads` and `derive` raise for JSON of the right shape whose values make no sense, e.g. text for a number.
+BROKEN = (ValueError, TypeError, AttributeError, ArithmeticError, RecursionError)
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """A record, its result and what the tables need beside them."""
+
+    record: Record
+    result: Result
+    folder: Path  # the trial's
+    variant: str  # the trial's, with `device=...` where the records at hand come from more than one type of device
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """Entries in the order of sweeps and folders; `problems` has a line for each trial that could not be read."""
+
+    entries: tuple[Entry, ...]
+    problems: tuple[str, ...]
+
+
+def find_sweep(name: str) -> Path:
+    """The folder of a sweep, `runs/NAME` or a path. Raises ConfigError when there is none or it holds no trial."""
+    named = paths.RUNS / name
+    folder = named if SWEEP_NAME.fullmatch(name) and named.is_dir() else Path(name)
+    if not folder.is_dir():
+        raise ConfigError(f"{name}: no sweep {named} and no folder of that name; {_known_sweeps(name)}")
+    if next(_trials(folder), None) is None:
+        raise ConfigError(f"{folder} holds no trials: expected {folder}/<trial>/record.json; {_known_sweeps(name)}")
+    return folder
+
+
+def _known_sweeps(name: str) -> str:
+    known = [path.name for path in paths.RUNS.iterdir() if path.is_dir()] if paths.RUNS.is_dir() else []
+    return nearest(name, known) if known else f"there are no sweeps in {paths.RUNS.absolute()}"
+
+
+def load(sweeps: Sequence[Path]) -> Loaded:
+    """Read every trial of the sweeps; a sweep that is named twice is read once."""
+    read: list[tuple[Record, Result, Path]] = []
+    problems: list[str] = []
+    for sweep in {folder.resolve(): folder for folder in sweeps}.values():
+        for trial in _trials(sweep):
+            try:
+                record = _read(trial.record)
+                read.append((record, derive(record), trial.folder))
+            except FileNotFoundError:
+                problems.append(printable(f"{trial.folder}: no record.json; the trial has not ended"))
+            except (OSError, *BROKEN) as error:
+                problems.append(printable(f"{trial.record}: {_reason(error)}"))
+    several = len({record.trial.device for record, _, _ in read}) > 1
+    return Loaded(tuple(Entry(*parts, _variant(parts[0], several)) for parts in read), tuple(problems))
+
+
+def _trials(sweep: Path) -> Iterator[TrialPaths]:
+    for folder in sorted(sweep.iterdir()):
+        trial = TrialPaths(folder)
+        if trial.record.exists() or trial.trial.exists():
+            yield trial
+
+
+def _read(path: Path) -> Record:
+    record = Record.loads(path.read_text(encoding="utf-8"))
+    labels, trial = record.trial.labels, record.trial
+    texts = (record.trial_id, labels.model, labels.precision, labels.family, trial.workload, trial.mode, *record.flags)
+    if not all(isinstance(text, str) for text in texts) or not isinstance(trial.batch_size, int):
+        raise ValueError("not a record: a value has the wrong type")
+    return record
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, (json.JSONDecodeError, UnicodeDecodeError)):
+        return f"not JSON, or cut short ({error})"
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return f"cannot be read ({error})"
+
+
+def _variant(record: Record, several_devices: bool) -> str:
+    parts = [record.trial.variant, f"device={record.trial.device}" if several_devices else ""]
+    return "; ".join(part for part in parts if part)

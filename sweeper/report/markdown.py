@@ -1,0 +1,87 @@
+"""report.md: the tables with what is needed to read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from sweeper.report import readable
+from sweeper.report.readable import text
+from sweeper.report.summary import ALL
+from sweeper.report.table import Column, Row, Table
+
+# Names come from users and messages from anywhere: neither may end a cell, start HTML or make a link.
+_ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", **{sign: f"\\{sign}" for sign in "\\|`*[]"}})
+
+
+def escape(value: str) -> str:
+    return readable.printable(value).translate(_ESCAPES)
+
+
+def document(
+    facts: Iterable[str],
+    speedups: Table,
+    summary: Table,
+    failures: Table,
+    notes: Sequence[str],
+    problems: Sequence[str],
+) -> str:
+    """The whole report."""
+    sections = [
+        "# Speedups of torch.compile",
+        bullets(facts),
+        *_summary(summary.rows),
+        *_speedups(speedups.rows),
+        *_failures(failures.rows),
+    ]
+    sections += ["## Notes", bullets(notes)] if notes else []
+    sections += ["## Records that could not be read", bullets(problems)] if problems else []
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _summary(rows: Sequence[Row]) -> list[str]:
+    if not rows:
+        return ["## Summary", "No trial carries a weight (amp or fp32), so there is nothing to take means over."]
+    overall = [row for row in rows if row["family"] == ALL]
+    lines = [f"**{escape(readable.headline(row))}** ({escape(readable.key(row))})" for row in overall]
+    return [
+        "## Summary",
+        "\n\n".join(lines),
+        table(readable.summary_columns(rows), rows),
+        "Geometric means of speedups; in brackets the 95 % interval for these models, in parentheses how many models.",
+    ]
+
+
+def _speedups(rows: Sequence[Row]) -> list[str]:
+    if not any(row["status"] == "ok" for row in rows):
+        return ["## Speedups", "No trial is ok." if rows else "There are no records."]
+    rows = readable.in_order(rows)
+    common = readable.in_common(rows)
+    return [
+        "## Speedups",
+        f"All trials: {escape(common)}." if common else "",
+        table(readable.speedup_columns(rows), rows),
+        readable.what_intervals_mean(rows),
+        "Speedup is eager / compiled step time; memory ratio is eager / compiled peak: above 1, compiling saves.",
+    ]
+
+
+def _failures(rows: Sequence[Row]) -> list[str]:
+    if not rows:
+        return []
+    left_out = sum(row["in_pass_rate"] is not True for row in rows)
+    return [
+        "## Failures",
+        table(readable.failure_columns(rows), readable.in_order(rows)),
+        f"{len(rows)} trials are not ok; {left_out} of them are not in a pass rate.",
+    ]
+
+
+def table(columns: Sequence[Column[Row]], rows: Iterable[Row]) -> str:
+    """A Markdown table; everything in its cells is escaped."""
+    lines = [[column.name for column in columns], ["---"] * len(columns)]
+    lines += [[escape(text(column.value(row))) for column in columns] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def bullets(lines: Iterable[str]) -> str:
+    return "\n".join(f"- {escape(line)}" for line in lines)

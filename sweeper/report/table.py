@@ -1,0 +1,70 @@
+"""A table is a list of declared columns: a name and the function that gives its value.
+
+A new column is one `Column` in a list of columns; a new table is one such list.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+Value = None | bool | int | float | str | tuple[str, ...]
+Row = Mapping[str, Value]
+T = TypeVar("T")
+
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")  # https://owasp.org/www-community/attacks/CSV_Injection
+
+
+@dataclass(frozen=True)
+class Column(Generic[T]):
+    """One column of a table over things of type `T`."""
+
+    name: str
+    value: Callable[[T], Value]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of plain values; every row has every column."""
+
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+    @staticmethod
+    def of(columns: Sequence[Column[T]], items: Iterable[T]) -> Table:
+        """A row for each item, in order."""
+        rows = tuple({column.name: column.value(item) for column in columns} for item in items)
+        return Table(tuple(column.name for column in columns), rows)
+
+    def csv(self) -> str:
+        """The table as CSV text (RFC 4180 quoting, lines end in LF), the names of the columns first."""
+        lines = [",".join(self.columns)]
+        lines += [",".join(quote(cell(row[name])) for name in self.columns) for row in self.rows]
+        return "\n".join(lines) + "\n"
+
+
+def plain(value: Value) -> str:
+    """A value as text: floats in full precision, lists joined by `;`, missing and non-finite as empty."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return repr(value)
+    text = value if isinstance(value, str) else ";".join(value)
+    return text.encode("utf-8", "replace").decode()  # JSON can carry a lone surrogate, UTF-8 cannot
+
+
+def cell(value: Value) -> str:
+    """Like `plain`; text that a spreadsheet would take for a formula gets a leading apostrophe."""
+    text = plain(value)
+    return f"'{text}" if isinstance(value, (str, tuple)) and text.startswith(FORMULA_STARTS) else text
+
+
+def quote(text: str) -> str:
+    """In double quotes where CSV needs them; the csv module leaves a bare CR unquoted, which no reader takes."""
+    if any(character in text for character in ',"\r\n'):
+        return '"' + text.replace('"', '""') + '"'
+    return text

@@ -1,0 +1,87 @@
+"""The report on a terminal: speedups by model, what failed, then the summary with the weighted mean in bold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as RichTable
+
+from sweeper.report import readable
+from sweeper.report.readable import text
+from sweeper.report.summary import ALL
+from sweeper.report.table import Column, Row
+
+FOLDED = ("model", "variant", "family")  # columns of text that may take several lines
+LEAST_FOLDED = 12  # characters; a number that was cut would be another number, so those keep their width
+NUMBERS = ("eager ms", "compiled ms", "compile s", "break-even steps", "memory ratio")
+MOST_ROWS = 200  # of a table; the files have all
+MOST_FAILURES = 20
+
+
+def print_speedups(rows: Sequence[Row], console: Console) -> None:
+    """A table of all trials, and a line for each flag."""
+    if not any(row["status"] == "ok" for row in rows):
+        console.print("no trial is ok" if rows else "there are no records", style="bold red")
+    if not rows:
+        return
+    rows = readable.in_order(rows)
+    columns = [column for column in readable.speedup_columns(rows) if column.name != "flags"]
+    print_table(columns, rows, readable.in_common(rows), console)
+    for line in (readable.what_intervals_mean(rows), *readable.flagged(rows)):
+        print_line(escape(line), console)
+
+
+def print_failures(rows: Sequence[Row], console: Console) -> None:
+    """A line for each trial that is not ok."""
+    axes = readable.varying(rows, readable.AXES)
+    for row in readable.in_order(rows)[:MOST_FAILURES]:
+        phase = f" while {text(row['phase'])}" if row["phase"] else ""
+        message = f": {text(row['message'])}" if row["message"] else ""
+        name = readable.trial_name(row, axes)
+        print_line(f"{escape(name)}: [red]{escape(text(row['status']))}[/]{escape(phase + message)}", console)
+    if len(rows) > MOST_FAILURES:
+        print_line(f"and {len(rows) - MOST_FAILURES} more in failures.csv", console)
+
+
+def print_summary(rows: Sequence[Row], console: Console) -> None:
+    """A row for each family, and a line with the weighted mean for each mode."""
+    if not rows:
+        return
+    print_table(readable.summary_columns(rows), rows, "geometric means", console)
+    for row in rows:
+        if row["family"] == ALL:
+            style = "bold" if row["weighted"] is None else "bold green"
+            print_line(f"{escape(readable.key(row))}: [{style}]{escape(readable.headline(row))}[/]", console)
+
+
+def print_table(columns: Sequence[Column[Row]], rows: Sequence[Row], title: str, console: Console) -> None:
+    """At most `MOST_ROWS` rows; a name in the first column that repeats is shown once."""
+    table = RichTable(box=box.SIMPLE_HEAD, padding=0, show_edge=False)
+    cells = [[text(column.value(row)) for column in columns] for row in rows[:MOST_ROWS]]
+    for index, column in enumerate(columns):
+        title_lines = column.name.split() if column.name in NUMBERS else [column.name]
+        widest = max(map(cell_len, (*title_lines, *(row[index] for row in cells))))
+        table.add_column(
+            "\n".join(title_lines),
+            overflow="fold",
+            justify="right" if column.name in NUMBERS else "left",
+            min_width=min(widest, LEAST_FOLDED) if column.name in FOLDED else widest,
+        )
+    above = None
+    for first, *others in cells:
+        table.add_row("" if first == above else escape(first), *map(escape, others))
+        above = first
+    console.print(f"\n[bold]{escape(title)}[/]", soft_wrap=True, highlight=False)
+    console.print(table, soft_wrap=False, crop=False)
+    if len(rows) > MOST_ROWS:
+        print_line(f"and {len(rows) - MOST_ROWS} more in the files", console)
+
+
+def print_line(line: str, console: Console) -> None:
+    """A line of markup, as long as it is: a pipe or a log should not find it broken."""
+    if line:
+        console.print(line, soft_wrap=True, highlight=False)

@@ -1,0 +1,129 @@
+"""Units: what summary.csv takes its means over, a model at a batch size with its trials in the weighted precisions.
+
+Place in the flow: `Entry -> Unit`, under the key that a row holds fixed. mode=eager and precisions without a weight
+stay out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from sweeper.codec import to_json
+from sweeper.errors import ConfigError
+from sweeper.record import NOT_JUDGED
+from sweeper.report.load import Entry
+from sweeper.report.speedups import backend
+from sweeper.stats import Estimate
+from sweeper.trial import MODES
+
+
+@dataclass(frozen=True)
+class Key:
+    """What a row of the summary holds fixed, beside the family."""
+
+    workload: str
+    mode: str
+    backend: str | None
+    variant: str
+
+    def __str__(self) -> str:
+        return ", ".join(part for part in (self.workload, self.mode, self.backend, self.variant) if part)
+
+    @property
+    def order(self) -> tuple[str, int, str, str]:
+        mode = MODES.index(self.mode) if self.mode in MODES else len(MODES)
+        return self.workload, mode, self.backend or "", self.variant
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A model at a batch size under one key; `entries` maps each weight to the trial that carries it, one at least."""
+
+    key: Key
+    entries: Mapping[str, Entry]
+
+    @property
+    def name(self) -> str:
+        trial = next(iter(self.entries.values())).record.trial
+        return f"{trial.labels.model} (batch {trial.batch_size})"
+
+    @property
+    def family(self) -> str:
+        return next(iter(self.entries.values())).record.trial.labels.family
+
+    @property
+    def judged(self) -> bool:
+        """Whether nothing but the compiler can be to blame for what failed."""
+        return all(entry.record.status not in NOT_JUDGED for entry in self.entries.values())
+
+    def passed(self, weights: Iterable[str]) -> bool:
+        return all(weight in self.entries and self.entries[weight].record.status == "ok" for weight in weights)
+
+    def estimate(self, weight: str) -> Estimate | None:
+        """The speedup under `weight`; None when that is not ok or was not tried."""
+        return self.entries[weight].result.estimate if weight in self.entries else None
+
+
+@dataclass(frozen=True)
+class Units:
+    """`notes` say which records were set aside because another one stands for the same unit."""
+
+    units: tuple[Unit, ...]
+    notes: tuple[str, ...]
+
+
+def collect(entries: Iterable[Entry]) -> Units:
+    """Put the trials of each model together, units in order of key and then of first appearance.
+
+    A model is what is built (its axes), not what it is called. Where a unit has two records in one precision, one that
+    got its batch size as asked goes before one that backed off to it, then the later one.
+    Raises ConfigError when two precision options carry the same weight under one key.
+    """
+    weighted = [entry for entry in entries if entry.record.trial.mode != "eager" and entry.record.trial.labels.weight]
+    _check_weights(weighted)
+    slots: dict[tuple[Key, str], dict[str, Entry]] = defaultdict(dict)
+    notes = []
+    for entry in weighted:
+        slot = slots[_key(entry), _identity(entry)]
+        weight = entry.record.trial.labels.weight or ""
+        held = slot.get(weight)
+        if held is not None:
+            held, entry = sorted((held, entry), key=_backed_off, reverse=True)  # stable: the later one wins a tie
+            notes.append(f"{held.folder} is not in the summary: {entry.folder} stands for the same model and precision")
+        slot[weight] = entry
+    units = [Unit(key, slot) for (key, _), slot in slots.items()]
+    return Units(tuple(sorted(units, key=lambda unit: unit.key.order)), tuple(notes))
+
+
+def _key(entry: Entry) -> Key:
+    trial = entry.record.trial
+    return Key(trial.workload, trial.mode, backend(entry), entry.variant)
+
+
+def _identity(entry: Entry) -> str:
+    return json.dumps([to_json(entry.record.trial.model), entry.record.trial.batch_size], sort_keys=True)
+
+
+def _backed_off(entry: Entry) -> bool:
+    return "smaller_batch" in entry.record.flags
+
+
+def _check_weights(entries: Iterable[Entry]) -> None:
+    """One weight is one precision option with one meaning, or the mean would mix number formats."""
+    first: dict[tuple[Key, str | None], Entry] = {}
+    for entry in entries:
+        trial, key = entry.record.trial, _key(entry)
+        other = first.setdefault((key, trial.labels.weight), entry).record.trial
+        if trial.labels.precision != other.labels.precision:
+            which = f"precision={other.labels.precision} and precision={trial.labels.precision}"
+        elif trial.precision != other.precision:
+            which = f"two settings of precision={trial.labels.precision}"
+        else:
+            continue
+        raise ConfigError(
+            f"{which} both carry the weight {trial.labels.weight} in the row ({key}) of the summary, which takes one; "
+            "run them as two sweeps and report each alone, or run one of them with precision.weight=null"
+        )

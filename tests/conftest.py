@@ -1,0 +1,49 @@
+"""Fixtures that several test modules share."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sweeper.trial import Labels, Model, Trial
+
+TESTS = Path(__file__).parent
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def trial() -> Trial:
+    return Trial(
+        Model("timm", "vit_tiny_patch16_224"), 4, Labels("vit_tiny", "fp32", "vit", weight="fp32"), device="cpu"
+    )
+
+
+@pytest.fixture
+def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, so that `runs/` is a fresh one."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def run_module(tmp_path: Path) -> Run:
+    """`python -m MODULE ARGUMENTS` in an empty folder, with the factories of these tests importable."""
+
+    def run(module: str, *arguments: str, timeout_s: float = 300, **variables: str) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}", **variables}
+        return subprocess.run(
+            [sys.executable, "-m", module, *arguments],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+
+    return run

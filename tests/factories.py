@@ -1,0 +1,164 @@
+"""Models that misbehave in one way each, for `model=custom model.factory=factories:NAME`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import torch
+from torch import nn
+
+WIDTH = 16
+
+
+def _inputs(batch_size, device):
+    return (torch.randn(batch_size, WIDTH, device=device),)
+
+
+def _mlp():
+    return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Linear(WIDTH, 4))
+
+
+def mlp(batch_size, device):
+    return _mlp().to(device), _inputs(batch_size, device)
+
+
+def dict_and_loss(batch_size, device):
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(WIDTH, 4)
+
+        def forward(self, x, scale):
+            return {"logits": self.layer(x) * scale}
+
+    inputs = {"x": torch.randn(batch_size, WIDTH, device=device), "scale": torch.ones(1, device=device)}
+    return Named().to(device), inputs, lambda output: output["logits"].square().mean()
+
+
+class _Special(nn.Module):
+    """An MLP whose forward first does `act`; the factory itself is harmless, as the check calls it."""
+
+    def __init__(self, act):
+        super().__init__()
+        self.mlp = _mlp()
+        self.act = act
+
+    def forward(self, x):
+        self.act()
+        return self.mlp(x)
+
+
+def killed(batch_size, device):
+    return _Special(lambda: os.kill(os.getpid(), signal.SIGKILL)).to(device), _inputs(batch_size, device)
+
+
+def hangs(batch_size, device):
+    return _Special(lambda: time.sleep(3600)).to(device), _inputs(batch_size, device)
+
+
+def exits(batch_size, device):
+    return _Special(lambda: os._exit(0)).to(device), _inputs(batch_size, device)
+
+
+def raises(batch_size, device):
+    def act():
+        raise ZeroDivisionError("this model divides by zero")
+
+    return _Special(act).to(device), _inputs(batch_size, device)
+
+
+def out_of_memory(batch_size, device):
+    def act():
+        raise torch.OutOfMemoryError("out of memory, says the test")
+
+    return _Special(act).to(device), _inputs(batch_size, device)
+
+
+def gives_nan(batch_size, device):
+    class Nan(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(WIDTH, 4)
+
+        def forward(self, x):
+            return self.layer(x) * float("nan")
+
+    return Nan().to(device), _inputs(batch_size, device)
+
+
+def breaks_once(batch_size, device):
+    class Breaks(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 4)
+
+        def forward(self, x):
+            x = self.first(x)
+            torch._dynamo.graph_break()
+            return self.second(x)
+
+    return Breaks().to(device), _inputs(batch_size, device)
+
+
+def only_compiled_raises(batch_size, device):
+    class CompilerHater(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(WIDTH, 4)
+
+        def forward(self, x):
+            if torch.compiler.is_compiling():
+                x = x.reshape(-1, WIDTH + 1)
+            return self.layer(x)
+
+    return CompilerHater().to(device), _inputs(batch_size, device)
+
+
+def never_captured(batch_size, device):
+    class Disabled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(WIDTH, 4)
+
+        @torch.compiler.disable
+        def forward(self, x):
+            return self.layer(x)
+
+    return Disabled().to(device), _inputs(batch_size, device)
+
+
+def recompiles_each_time(batch_size, device):
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(WIDTH, 4)
+            self.calls = 0
+
+        def forward(self, x):
+            self.calls += 1  # a guard on a Python number, which is another one each time
+            return self.layer(x) * (1.0 + 1e-3 * (self.calls % 64))
+
+    return Counting().to(device), _inputs(batch_size, device)
+
+
+def returns_a_list(batch_size, device):
+    return [_mlp(), _inputs(batch_size, device)]
+
+
+def returns_no_tensor(batch_size, device):
+    return _mlp(), ("x",)
+
+
+def fails_to_build(batch_size, device):
+    raise RuntimeError("no such dataset")
+
+
+def waits_for_a_file(batch_size, device):
+    def act():
+        if not os.path.exists(os.environ["GO"]):
+            open("waiting", "w").close()
+            time.sleep(3600)
+
+    return _Special(act).to(device), _inputs(batch_size, device)

@@ -1,0 +1,102 @@
+"""`python -m sweeper` with bad input, as a user types it: exit 2, a few lines, no traceback, nothing started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from conftest import Run
+
+YAMLS = {
+    "unknown_key": "library: timm\nname: x\nbatch_size: 4\nfamly: cnn\n",
+    "missing_key": "library: timm\nname: x\n",
+    "tab": "library: timm\n\tname: x\n",
+    "duplicate": "library: timm\nname: x\nname: y\nbatch_size: 1\n",
+    "wrong_type": "library: timm\nname: x\nbatch_size: many\n",
+    "no_library": "library: keras\nname: x\nbatch_size: 4\n",
+}
+
+
+def assert_refused(run: Run, folder: Path, arguments: list[str], *says: str) -> None:
+    result = run("sweeper", *arguments)
+    assert result.returncode == 2, result.stderr
+    assert "Traceback" not in result.stderr
+    assert len(result.stderr.splitlines()) <= 7, result.stderr
+    for text in says:
+        assert text in result.stderr
+    assert not (folder / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["model=resnet51"], ["nearest: resnet50", "python -m sweeper --help"]),
+        (["mode=reduce_overhead"], ["nearest: reduce-overhead"]),
+        (["backend=inducter"], ["nearest: inductor"]),
+        (["precision=fp16"], ["amp_fp16"]),
+        (["batch_size=abc"], ["batch_size", "'abc'"]),
+        (["batch_size=0"], ["at least 1"]),
+        (["batchsize=4"], ["nearest: batch_size"]),
+        (["compile.fulgraph=true"], ["nearest: compile.fullgraph"]),
+        (["mode=max-autotune", "backend=aot_eager"], ["backend=aot_eager takes no mode"]),
+        (["sweep=../../x"], ["sweep's name"]),
+        (["model=resnet18,resnet50"], ["add -m"]),
+        (["-m", "model=resnet18,resnet51"], ["nearest: resnet50"]),
+        (["-m", "experiment=cpu_demo,modes"], ["one experiment a command"]),
+        (["-m", "measure=quick,trusted"], ["cannot be swept"]),
+        (["-m", "batch_size=4,0"], ["at least 1"]),
+        (["-m", "batch_size=range(1,4)"], []),
+        (["batch_size=[1"], []),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_bad_override(run_module: Run, tmp_path: Path, arguments: list[str], says: list[str]) -> None:
+    if "range" in arguments[-1]:  # a grid too: it composes, and stops at the name that no library has
+        arguments = [*arguments, "model=timm"]
+        says = ["model.name=convnext_tiny"]
+    assert_refused(run_module, tmp_path, arguments, *says)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("unknown_key", ["model.famly", "family"]),
+        ("missing_key", ["model.batch_size"]),
+        ("tab", ["tab.yaml, line 2", "spaces, not tabs"]),
+        ("duplicate", ["duplicate.yaml, line 3"]),
+        ("wrong_type", ["batch_size", "many"]),
+        ("no_library", ["torchvision, timm, transformers, custom"]),
+    ],
+)
+def test_bad_yaml_of_the_user(run_module: Run, tmp_path: Path, name: str, says: list[str]) -> None:
+    (tmp_path / "mine" / "model").mkdir(parents=True)
+    (tmp_path / "mine" / "model" / f"{name}.yaml").write_text(YAMLS[name])
+    assert_refused(run_module, tmp_path, ["--config-dir", "mine", f"model={name}", "device=cpu"], *says)
+
+
+def test_gpu_that_is_not_there(run_module: Run, tmp_path: Path) -> None:
+    result = run_module("sweeper", "device=cuda", CUDA_VISIBLE_DEVICES="")
+    assert result.returncode == 2
+    assert "use device=cpu" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["model=timm", "model.name=convnext_tinny"], ["nearest: convnext_tiny", "list_models"]),
+        (["model=torchvision", "model.name=resnet19"], ["nearest: resnet1"]),
+        (["model=transformers", "model.name=BertForMaskedML"], ["nearest: BertForMaskedLM"]),
+        (["model=custom", "model.factory=factories:nothing"], ["has no function nothing"]),
+        (["model=custom", "model.factory=no_such_module:build"], ["cannot import no_such_module"]),
+        (["model=custom", "model.factory=factories"], ["package.module:function"]),
+        (["model=custom", "model.factory=factories:returns_a_list"], ["must return", "a list"]),
+        (["model=custom", "model.factory=factories:returns_no_tensor"], ["must return", "a tuple of str"]),
+        (["model=custom", "model.factory=factories:fails_to_build"], ["no such dataset"]),
+        (["model=resnet18", "compile.options.epilogue_fussion=true"], ["nearest: epilogue_fusion"]),
+        (["-m", "model=resnet18,timm", "model.name=resnet18,no_such_resnet"], ["no_such_resnet"]),
+    ],
+    ids=lambda value: value[-1] if isinstance(value, list) else None,
+)
+def test_what_the_check_process_finds(run_module: Run, tmp_path: Path, arguments: list[str], says: list[str]) -> None:
+    assert_refused(run_module, tmp_path, [*arguments, "device=cpu"], *says)

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import open_dict, read_write
+
+from sweeper import config
+from sweeper.config import GENERIC_MODELS, Point, conf_folder
+from sweeper.errors import ConfigError
+from sweeper.trial import MODES, Precision
+
+OPTIONS = sorted(
+    (path.relative_to(conf_folder()).parent.as_posix(), path.stem)
+    for path in conf_folder().glob("*/*.yaml")
+    if path.parent.name != "experiment"
+)
+
+
+def point(*overrides: str, gpu: bool = False) -> Point:
+    with initialize_config_dir(str(conf_folder()), version_base="1.3"):
+        cfg = compose("config", ["sweep=test", *overrides], return_hydra_config=True)
+        HydraConfig.instance().set_config(cfg)
+        hydra_cfg = HydraConfig.get()
+        with read_write(cfg), open_dict(cfg):
+            del cfg["hydra"]
+        return config.read(cfg, dict(hydra_cfg.runtime.choices), list(hydra_cfg.overrides.task), gpu)
+
+
+@pytest.mark.parametrize(("group", "option"), OPTIONS, ids=lambda value: value)
+def test_every_option_composes_into_a_trial(group: str, option: str) -> None:
+    extra = [GENERIC_MODELS[option]] if group == "model" and option in GENERIC_MODELS else []
+    assert point(f"{group}={option}", *extra).trial.id
+
+
+@pytest.mark.parametrize("path", sorted(conf_folder().glob("**/*.yaml")), ids=lambda path: path.stem)
+def test_every_option_begins_with_a_command_that_uses_it(path: Path) -> None:
+    lines = [line for line in path.read_text().splitlines() if not line.startswith("# @package")]
+    assert lines[0].startswith("# python -m sweeper ")
+
+
+def test_modes_of_the_groups_are_those_of_a_trial() -> None:
+    assert {option for group, option in OPTIONS if group == "mode"} == set(MODES)
+
+
+def test_labels_hold_the_names_of_the_options() -> None:
+    labels = point("model=vit_b16", "precision=amp").trial.labels
+    assert (labels.model, labels.precision, labels.family, labels.weight) == ("vit_b16", "amp", "vit", "amp")
+
+
+def test_generic_model_is_called_by_the_name_that_the_library_has() -> None:
+    trial = point("model=timm", "model.name=convnext_tiny", "model.image_size=64").trial
+    assert (trial.labels.model, trial.variant) == ("convnext_tiny", "model.image_size=64")
+
+
+def test_named_option_and_generic_model_are_the_same_experiment() -> None:
+    named = point("model=vit_b16", "batch_size=4").trial
+    generic = point("model=timm", "model.name=vit_base_patch16_224", "batch_size=4").trial
+    assert named.id == generic.id
+
+
+def test_mode_eager_has_neither_backend_nor_options() -> None:
+    trial = point("mode=eager", "compile.fullgraph=true", "backend=aot_eager").trial
+    assert trial.backend is None
+    assert trial.id == point("mode=eager").trial.id
+
+
+def test_inference_has_no_optimizer() -> None:
+    assert point("workload=inference", "optimizer=sgd").trial.id == point("workload=inference").trial.id
+
+
+def test_nested_options_are_flattened() -> None:
+    options = point("++compile.options.triton.cudagraphs=true", "++compile.options.epilogue_fusion=false").trial.compile
+    assert options.options == {"triton.cudagraphs": True, "epilogue_fusion": False}
+
+
+def test_precisions_are_what_they_are_called() -> None:
+    assert point("precision=fp32").trial.precision == Precision()
+    assert point("precision=amp").trial.precision == Precision(autocast="auto", grad_scaler=True)
+    assert point("precision=tf32").trial.precision == Precision(tf32=True)
+    assert point("precision=bf16").trial.precision == Precision(parameters="bfloat16")
+
+
+def test_sequence_length_of_a_transformer_is_128_unless_given() -> None:
+    generic = ["model=transformers", "model.name=ModernBertForMaskedLM"]
+    assert point(*generic).trial.model.sequence_length == 128
+    assert point(*generic, "model.sequence_length=64").trial.model.sequence_length == 64
+
+
+@pytest.mark.parametrize(
+    ("device", "gpu", "kind"), [(None, True, "cuda"), (None, False, "cpu"), ("cuda:1", True, "cuda")]
+)
+def test_device_of_a_trial_is_its_type(device: str | None, gpu: bool, kind: str) -> None:
+    assert point(*([f"device={device}"] if device else []), gpu=gpu).trial.device == kind
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (["batch_size=0"], "at least 1"),
+        (["batch_size=-1"], "at least 1"),
+        (["device=gpu"], "allowed are cpu, cuda"),
+        (["device=cuda:"], "allowed are cpu, cuda"),
+        (["device=cpu:1"], "allowed are cpu, cuda"),
+        (["model=timm"], "model.name=convnext_tiny"),
+        (["model=custom"], "model.factory="),
+        (["compile.scope=block"], "allowed are model, step"),
+        (["retry=often"], "allowed are failed, none, all"),
+        (["measure.rounds=0"], "greater than 0"),
+        (["mode.name=fastest"], "allowed are eager, default"),
+        (["precision.weight=0.5"], "allowed are amp, fp32"),
+        (["model.image_size=0"], "at least 1"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else None,
+)
+def test_value_that_makes_no_sense_is_answered_with_what_is_allowed(overrides: list[str], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        point(*overrides)
+
+
+def test_keys_for_suggestions_are_those_of_the_schema() -> None:
+    assert {"batch_size", "compile.scope", "model.name", "measure.rounds"} <= set(config.keys())

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sweeper.errors import ConfigError
+from sweeper.plan import describe, plan
+from sweeper.trial import Compile, Precision, Trial
+
+
+def test_same_experiment_runs_once_and_that_is_said(trial: Trial) -> None:
+    planned = plan([trial, trial], {})
+    assert planned.trials == (trial,)
+    assert "the same experiment" in planned.left_out[0].reason
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"backend": "eager", "mode": "reduce-overhead"},
+        {"backend": "aot_eager", "compile": Compile(options={"x": 1})},
+        {"compile": Compile(fullgraph=True, scope="step")},
+        {"compile": Compile(scope="step"), "workload": "inference"},
+        {"precision": Precision("bfloat16", grad_scaler=True)},
+    ],
+)
+def test_impossible_combination_is_left_out_of_a_grid_and_refused_alone(
+    trial: Trial, change: dict[str, object]
+) -> None:
+    impossible = replace(trial, **change)
+    planned = plan([impossible, trial], {})
+    assert planned.trials == (trial,)
+    assert planned.left_out[0].trial == impossible
+    with pytest.raises(ConfigError):
+        plan([impossible], {})
+
+
+@pytest.mark.parametrize(
+    ("retry", "status", "runs"),
+    [
+        ("failed", "ok", False),
+        ("failed", "crashed", True),
+        ("none", "crashed", False),
+        ("all", "ok", True),
+    ],
+)
+def test_resume_leaves_out_what_has_a_record(trial: Trial, retry: str, status: str, runs: bool) -> None:
+    planned = plan([trial], {trial.id: status}, retry)
+    assert bool(planned.trials) == runs
+    assert [item.finished for item in planned.left_out] == ([] if runs else [True])
+
+
+def test_description_has_a_line_a_trial_that_starts_with_its_id(trial: Trial) -> None:
+    lines = describe(plan([trial, replace(trial, batch_size=8), trial], {}))
+    assert lines[0].startswith(f"{trial.id}  {trial.label}")
+    assert lines[-1].startswith(trial.id)
+    assert "left out:" in lines

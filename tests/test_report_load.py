@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from records import make_record, write_sweep
+
+from sweeper.errors import ConfigError
+from sweeper.report.load import find_sweep, load
+
+
+def broken(runs: Path, text: str) -> Path:
+    """A sweep of two trials, of which one has `text` for a record."""
+    folder = write_sweep(runs, [make_record("good"), make_record("bad")])
+    next(folder.glob("bad-*/record.json")).write_text(text)
+    return folder
+
+
+def changed(**values: Any) -> str:
+    return json.dumps(json.loads(make_record("bad").dumps()) | values)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "not JSON, or cut short"),
+        (make_record().dumps()[:300], "not JSON, or cut short"),
+        ("[]", "not a record: no schema_version"),
+        ('{"schema_version": 1}', "missing"),
+        (changed(schema_version=2), "schema_version 2 is newer than 1"),
+        (changed(schema_version="1"), "cannot be read"),
+        (changed(invented=1), "unknown key invented"),
+        (changed(status="fine"), "status 'fine' is not one of"),
+        (changed(label="x", flags=[1]), "wrong type"),
+        (changed(flags=None), "cannot be read"),
+        (changed(processes=[{"index": 0, "draw": 0, "cold": True, "compile_s": "long"}] * 2), "cannot be read"),
+        ("[" * 100_000, "cannot be read"),
+    ],
+)
+def test_a_record_that_cannot_be_read_is_a_line_and_the_rest_is_loaded(tmp_path: Path, text: str, reason: str) -> None:
+    loaded = load([broken(tmp_path, text)])
+    assert [entry.record.trial.labels.model for entry in loaded.entries] == ["good"]
+    assert len(loaded.problems) == 1
+    assert reason in loaded.problems[0]
+    assert "/bad-" in loaded.problems[0]
+
+
+def test_a_record_that_is_not_text_is_a_line(tmp_path: Path) -> None:
+    folder = broken(tmp_path, "")
+    next(folder.glob("bad-*/record.json")).write_bytes(b"\xff\xfe")
+    assert "not JSON" in load([folder]).problems[0]
+
+
+def test_a_trial_without_a_record_is_a_line(tmp_path: Path) -> None:
+    folder = broken(tmp_path, "")
+    next(folder.glob("bad-*/record.json")).unlink()
+    assert "no record.json" in load([folder]).problems[0]
+
+
+def test_other_folders_of_a_sweep_are_no_trials(tmp_path: Path) -> None:
+    folder = write_sweep(tmp_path, [make_record()])
+    (folder / "report").mkdir()
+    (folder / "sweep.json").write_text("{}")
+    assert load([folder]).problems == ()
+
+
+def test_a_sweep_named_twice_is_read_once(tmp_path: Path) -> None:
+    folder = write_sweep(tmp_path, [make_record()])
+    assert len(load([folder, folder / ".." / folder.name]).entries) == 1
+
+
+def test_the_device_is_named_only_where_there_are_several(tmp_path: Path) -> None:
+    one = load([write_sweep(tmp_path, [make_record(optimizer="sgd")], "one")])
+    two = load([write_sweep(tmp_path, [make_record(optimizer="sgd"), make_record(device="cpu")], "two")])
+    assert [entry.variant for entry in one.entries] == ["optimizer=sgd"]
+    assert {entry.variant for entry in two.entries} == {"optimizer=sgd; device=cuda", "device=cpu"}
+
+
+def test_a_name_is_looked_for_under_runs_and_then_as_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_sweep(Path("runs"), [make_record()], "night")
+    write_sweep(Path(), [make_record()], "night")
+    write_sweep(Path(), [make_record()], "copied")
+    assert find_sweep("night") == Path("runs/night")
+    assert find_sweep("copied") == Path("copied")
+    assert find_sweep("./night") == Path("night")
+
+
+def test_an_unknown_sweep_is_answered_with_the_nearest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"nihgt: .*there are no sweeps"):
+        find_sweep("nihgt")
+    write_sweep(Path("runs"), [make_record()], "night")
+    with pytest.raises(ConfigError, match=r"nihgt: .*nearest: night"):
+        find_sweep("nihgt")
+
+
+def test_a_folder_without_trials_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="holds no trials"):
+        find_sweep(str(tmp_path))

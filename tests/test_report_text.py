@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import io
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from records import make_process, make_record, make_trial, write_sweep
+from rich.console import Console
+
+from sweeper.record import PerArm, Record
+from sweeper.report import readable
+from sweeper.report.build import print_report, write_report
+
+MEMORY = PerArm(eager=3.0 * 2**30, compiled=2.0 * 2**30)
+
+
+def shown(tmp_path: Path, *records: Record, width: int = 100) -> str:
+    tmp_path.joinpath("night").mkdir(parents=True, exist_ok=True)
+    report = write_report([write_sweep(tmp_path, records)], tmp_path / "out")
+    console = Console(file=io.StringIO(), width=width)
+    print_report(report, console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def document(tmp_path: Path, *records: Record) -> str:
+    tmp_path.joinpath("night").mkdir(parents=True, exist_ok=True)
+    write_report([write_sweep(tmp_path, records)], tmp_path / "out")
+    return (tmp_path / "out/report.md").read_text()
+
+
+def usual() -> list[Record]:
+    noisy = [1.55, 1.58, 1.61]
+    models = (("resnet50", "cnn", 1.0), ("mobilenet_v2", "cnn", 1.1), ("bert_base", "nlp", 0.9))
+    records = [
+        make_record(model, precision, [value * scale for value in noisy], family=family, mode=mode)
+        for model, family, scale in models
+        for precision in ("amp", "fp32")
+        for mode in ("default", "reduce-overhead")
+    ]
+    return [replace(r, processes=tuple(replace(p, memory_bytes=MEMORY) for p in r.processes)) for r in records]
+
+
+def test_tables_fit_into_100_columns(tmp_path: Path) -> None:
+    text = shown(tmp_path, *usual())
+    assert max(len(line) for line in text.splitlines() if "  " in line) <= 100
+    row = next(line for line in text.splitlines() if line.startswith("resnet50"))
+    assert " ".join(row.split()) == "resnet50 amp default 1.58 [1.51, 1.66] 20.0 12.7 3.00 409 1.50"
+
+
+def test_what_does_not_fit_is_not_cut(tmp_path: Path) -> None:
+    record = make_record("a_model_with_quite_a_long_name", mode="max-autotune-no-cudagraphs", speedups=[1.55, 1.58])
+    text = shown(tmp_path, record, make_record(batch_size=4096), width=60)
+    assert re.search(r"32 +amp +max-autotune-no-cudagraphs 1.56 \[1.39, 1.77\] +20.0", text)
+    assert "4096" in text
+
+
+def test_a_model_is_named_once(tmp_path: Path) -> None:
+    assert shown(tmp_path, *usual()).count("resnet50") == 1
+
+
+def test_the_weighted_mean_has_a_line_of_its_own(tmp_path: Path) -> None:
+    # Geomeans over three models, scales 1, 1.1 and 0.9: 1.5798 * 0.99^(1/3) = 1.5745 in both precisions.
+    assert "train, default, inductor: weighted 0.75 AMP + 0.25 fp32: 1.57 (3 models), these models [" in shown(
+        tmp_path, *usual()
+    )
+
+
+def test_without_fp32_the_weighted_mean_says_why_there_is_none(tmp_path: Path) -> None:
+    why = "weighted 0.75 AMP + 0.25 fp32: none, no model is ok in a precision of weight fp32"
+    assert why in shown(tmp_path, make_record())
+    assert why in document(tmp_path, make_record())
+
+
+def test_with_nothing_ok_that_is_said(tmp_path: Path) -> None:
+    records = [make_record(status="oom", message="out of memory"), make_record(precision="fp32", status="crashed")]
+    text = shown(tmp_path, *records)
+    assert "no trial is ok" in text
+    assert "oom" in text
+    assert "No trial is ok." in document(tmp_path, *records)
+
+
+def test_without_a_record_that_is_said(tmp_path: Path) -> None:
+    assert "there are no records" in shown(tmp_path)
+    assert "There are no records." in document(tmp_path)
+
+
+def test_a_status_stands_in_place_of_the_speedup_and_is_explained(tmp_path: Path) -> None:
+    text = shown(tmp_path, make_record(), make_record("b", status="timeout", message="still compiling\n(stack)"))
+    assert re.search(r"^b +amp +default +timeout *$", text, re.MULTILINE)
+    assert "b amp default: timeout while compiling: still compiling | (stack)\n" in text
+    assert not re.search(r"\bok\b", text.split("family")[0])
+
+
+def test_flags_are_lines_below_the_table(tmp_path: Path) -> None:
+    records = [make_record(f"m{i}", flags=("throttled", "unsteady")[: 1 + (i == 0)]) for i in range(5)]
+    text = shown(tmp_path, *records)
+    assert "\nthrottled: m0 amp default, m1 amp default, m2 amp default and 2 more\nunsteady: m0 amp default\n" in text
+
+
+def test_axes_are_columns_where_they_differ_and_named_above_where_not(tmp_path: Path) -> None:
+    same = shown(tmp_path / "a", make_record(), make_record("b"))
+    assert "train, inductor, batch 32" in same
+    differ = shown(tmp_path / "b", make_record(), make_record(batch_size=64), width=120)
+    assert "\ntrain, inductor\n" in differ
+    assert re.search(r"model +batch +precision", differ)
+
+
+def test_names_are_not_markup(tmp_path: Path) -> None:
+    text = shown(tmp_path, make_record("[bold]x[/bold]"), make_record("[/]y"), make_record("\x1b[31mred"), width=160)
+    assert "[bold]x[/bold]" in text
+    assert "[/]y" in text
+    assert "\x1b" not in text
+
+
+def test_a_long_table_is_cut_on_the_terminal_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sweeper.report.terminal.MOST_ROWS", 2)
+    text = shown(tmp_path, *(make_record(f"m{i}") for i in range(5)))
+    assert "and 3 more" in text
+    assert "| m4 |" in (tmp_path / "out/report.md").read_text()
+
+
+def test_document_has_everything(tmp_path: Path) -> None:
+    failed = make_record("vit", family="vit", status="compile_error", message="BackendCompilerFailed:\nboom")
+    folder = write_sweep(tmp_path, [*usual(), failed, make_record("cut")])
+    invocations = [{"started": "2026-03-01T10:00:00+00:00"}, {"started": "2026-03-02T10:00:00+00:00"}]
+    (folder / "sweep.json").write_text(json.dumps({"invocations": invocations}))
+    next(folder.glob("cut-*/record.json")).write_text("{")
+    report = write_report([folder], tmp_path / "out")
+    text = (tmp_path / "out/report.md").read_text()
+    assert "- sweeps: night\n- run: 2026-03-01T10:00:00+00:00 to 2026-03-02T10:00:00+00:00\n" in text
+    assert "- device: NVIDIA H200\n- versions: torch 2.13.0\n" in text
+    assert "**weighted 0.75 AMP + 0.25 fp32: 1.57 (3 models), these models \\[" in text
+    assert "| resnet50 | amp | default | 1.58 \\[1.51, 1.66\\] | 20.0 | 12.7 | 3.00 | 409 | 1.50 |" in text
+    assert "| vit | amp | default | compile_error | compiling | BackendCompilerFailed: \\| boom |" in text
+    assert "share one compiled artifact" in text
+    assert "## Records that could not be read" in text
+    assert report.problems[0].split(":")[0] in text
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["<script>alert(1)</script>", "a|b", "[x](javascript:alert(1))", "`code`", "two\nlines", "**bold**", "a\\|b"],
+)
+def test_a_name_cannot_break_the_document(tmp_path: Path, name: str) -> None:
+    text = document(tmp_path, make_record(name), make_record(name, "fp32", status="crashed", message=name))
+    assert "<" not in text
+    for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        assert len({len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) for line in table.splitlines()}) == 1, table
+    assert not re.search(r"(?<!\\)\[x", text)
+    assert not re.search(r"(?<!\\)`", text)
+
+
+@pytest.mark.parametrize("environment", [{}, {"versions": None}, {"device": "cuda"}, {"versions": [], "device": {}}])
+def test_an_environment_may_say_little(tmp_path: Path, environment: dict[str, None]) -> None:
+    assert "- sweeps: night\n\n" in document(tmp_path, replace(make_record(), environment=environment))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"invocations": []}', '{"invocations": [{}]}', "\ud800"])
+def test_a_sweep_may_have_no_date(tmp_path: Path, text: str) -> None:
+    folder = write_sweep(tmp_path, [make_record()])
+    (folder / "sweep.json").write_text(text, errors="surrogatepass")
+    write_report([folder], tmp_path)
+    assert "- run:" not in (tmp_path / "report.md").read_text()
+
+
+def test_different_versions_are_all_named(tmp_path: Path) -> None:
+    older = replace(make_record("b"), environment={"versions": {"torch": "2.12.0"}})
+    assert "- versions: torch 2.12.0 and 2.13.0\n" in document(tmp_path, make_record(), older)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, ""),
+        (0.0, "0"),
+        (0.0123, "0.0123"),
+        (1.5, "1.50"),
+        (12.34, "12.3"),
+        (123.4, "123"),
+        (1234567.8, "1,234,568"),
+    ],
+)
+def test_figures_have_three_digits_and_no_exponent(value: float | None, text: str) -> None:
+    assert readable.figure(value) == text
+
+
+def test_intervals_say_what_they_mean(tmp_path: Path) -> None:
+    draws = replace(make_record("a"), processes=tuple(make_process(2.0 + i, index=i, draw=i) for i in range(3)))
+    text = document(tmp_path, draws, make_record("b"), make_record("c", speedups=[2.0, 2.1]))
+    assert "over processes that share one compiled artifact" in text
+    assert "over compile caches of their own (draws)" in text
+    assert "a speedup without an interval comes from a single process" in text
+
+
+def test_what_never_pays_back_says_never(tmp_path: Path) -> None:
+    assert "| never |" in document(tmp_path, make_record(trial=make_trial(), speedups=[0.5]))

@@ -1,0 +1,198 @@
+"""The runner against real processes that stand in for a worker."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from sweeper import runner
+from sweeper.devices import Device
+from sweeper.messages import Job
+from sweeper.record import Record
+from sweeper.settings import Measure, Settings
+from sweeper.trial import Trial
+
+ROOT = Path(__file__).parent.parent
+PRELUDE = """
+import json, os, signal, subprocess, sys, time, argparse
+from sweeper.messages import Outcome, Phase, encode
+from sweeper.record import Process, Round
+parser = argparse.ArgumentParser()
+parser.add_argument("trial"); parser.add_argument("--index", type=int); parser.add_argument("--draw", type=int)
+parser.add_argument("--cold", action="store_true"); parser.add_argument("--answer-fd", type=int)
+a = parser.parse_args()
+answer = os.fdopen(a.answer_fd, "w")
+def say(message):
+    answer.write(encode(message)); answer.flush()
+def process():
+    return Process(a.index, a.draw, a.cold, 1.0, (1.0,), 2, (Round("AB", 2.0, 1.0),))
+"""
+GOOD = 'say(Phase("building")); say(Outcome("ok", process=process(), environment={"cache": os.environ["TRITON_CACHE_DIR"]}))'
+
+
+@pytest.fixture
+def run(in_empty_folder: Path, monkeypatch: pytest.MonkeyPatch, trial: Trial):  # noqa: ANN201
+    def run(body: str, **measure: float) -> Record:
+        script = in_empty_folder / "worker.py"
+        script.write_text(PRELUDE + textwrap.dedent(body))
+        monkeypatch.setenv("PYTHONPATH", str(ROOT))
+        monkeypatch.setattr(runner, "WORKER", (sys.executable, str(script)))
+        settings = Settings("s", measure=Measure(**{"processes": 1, "timeout_s": 30.0, **measure}))  # type: ignore[arg-type]
+        return runner.run_trial(trial, settings, Device("cpu"))
+
+    return run
+
+
+def folder(trial: Trial) -> Path:
+    return Path("runs/s") / f"{trial.label}-{trial.id}"
+
+
+def test_processes_of_a_draw_share_a_private_cache_that_is_gone_afterwards(run, trial: Trial) -> None:  # noqa: ANN001
+    record = run(
+        """
+        os.makedirs(os.environ["TRITON_CACHE_DIR"], exist_ok=True)
+        say(Outcome("ok", process=process(), flags=(os.environ["TRITON_CACHE_DIR"].split("cache-")[1],)))
+        """,
+        processes=2,
+        draws=2,
+    )
+    assert record.status == "ok"
+    assert [(p.index, p.draw, p.cold) for p in record.processes] == [
+        (0, 0, True),
+        (1, 0, False),
+        (2, 1, True),
+        (3, 1, False),
+    ]
+    assert record.flags == ("0/triton", "1/triton")
+    assert not list(folder(trial).glob("cache-*"))
+
+
+def test_worker_is_told_the_trial_and_the_record_names_no_log_when_all_is_well(run, trial: Trial) -> None:  # noqa: ANN001
+    record = run(GOOD)
+    assert Job.loads((folder(trial) / "trial.json").read_text()).trial == trial
+    assert json.loads((folder(trial) / "trial.json").read_text())["trial_id"] == trial.id
+    assert (record.status, record.log, record.message) == ("ok", None, None)
+    assert "single_process" in record.flags
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("say(Phase('compiling')); os.kill(os.getpid(), signal.SIGKILL)", "killed by SIGKILL"),
+        ("say(Phase('compiling')); os.kill(os.getpid(), signal.SIGSEGV)", "killed by SIGSEGV"),
+        ("say(Phase('compiling')); os._exit(0)", "exited with code 0 without a result"),
+        ("say(Phase('compiling')); raise SystemExit(7)", "exited with code 7 without a result"),
+    ],
+)
+def test_worker_that_dies_is_a_crashed_record(run, body: str, says: str) -> None:  # noqa: ANN001
+    record = run(body)
+    assert (record.status, record.phase, record.log) == ("crashed", "compiling", "worker-0.log")
+    assert says in str(record.message)
+
+
+def test_worker_that_talks_nonsense_is_a_crashed_record(run) -> None:  # noqa: ANN001
+    record = run("answer.write('{\\n'); answer.flush(); time.sleep(60)")
+    assert record.status == "crashed"
+    assert "cannot be understood" in str(record.message)
+
+
+def test_failure_in_a_later_process_keeps_what_the_first_measured(run) -> None:  # noqa: ANN001
+    record = run(
+        """
+        if a.index == 1:
+            say(Outcome("oom", "measuring", "no memory", process()))
+        else:
+            say(Outcome("ok", process=process()))
+        """,
+        processes=3,
+    )
+    assert (record.status, record.message, len(record.processes)) == ("oom", "no memory", 2)
+    assert record.log == "worker-1.log"
+
+
+def test_timeout_kills_the_whole_process_group(run, in_empty_folder: Path) -> None:  # noqa: ANN001
+    record = run(
+        """
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        open("child", "w").write(str(child.pid))
+        say(Phase("measuring"))
+        signal.signal(signal.SIGUSR1, lambda *_: None)
+        while True: time.sleep(1)
+        """,
+        timeout_s=2.0,
+    )
+    assert (record.status, record.phase) == ("timeout", "measuring")
+    assert "measure.timeout_s=2" in str(record.message)
+    assert_gone(int((in_empty_folder / "child").read_text()))
+
+
+def test_child_that_holds_the_pipe_does_not_hold_up_the_runner(run) -> None:  # noqa: ANN001
+    record = run(
+        """
+        os.set_inheritable(a.answer_fd, True)
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], close_fds=False)
+        say(Phase("compiling")); os.kill(os.getpid(), signal.SIGKILL)
+        """
+    )
+    assert record.status == "crashed"
+
+
+def test_interrupt_ends_the_worker_and_gives_a_record(run, in_empty_folder: Path) -> None:  # noqa: ANN001
+    def interrupt() -> None:
+        while not (in_empty_folder / "ready").exists():
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    record = run("say(Phase('eager')); open('ready', 'w').write('x'); time.sleep(600)")
+    assert (record.status, record.phase) == ("interrupted", "eager")
+
+
+def test_worker_ends_when_its_driver_dies(in_empty_folder: Path, trial: Trial) -> None:
+    """A real worker waits in its own watch; the driver is a process that is killed."""
+    job = in_empty_folder / "trial.json"
+    job.write_text(Job(trial, Measure()).dumps())
+    driver = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import subprocess, sys, time\n"
+            f"w = subprocess.Popen([sys.executable, '-c', {WATCH!r}], stdin=subprocess.PIPE, start_new_session=True)\n"
+            "print(w.pid, flush=True); time.sleep(600)",
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert driver.stdout is not None
+    worker = int(driver.stdout.readline())
+    driver.kill()
+    driver.wait()
+    assert_gone(worker)
+
+
+WATCH = """
+import threading, time
+from sweeper.worker.__main__ import _end_with_the_driver
+threading.Thread(target=_end_with_the_driver, daemon=True).start()
+time.sleep(600)
+"""
+
+
+def assert_gone(pid: int, within_s: float = 20.0) -> None:
+    """The process has ended (or is a zombie that only waits to be collected)."""
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        stat = Path(f"/proc/{pid}/stat")
+        if not stat.exists() or stat.read_text().rsplit(")", 1)[1].split()[0] == "Z":
+            return
+        time.sleep(0.05)
+    pytest.fail(f"process {pid} is still running")

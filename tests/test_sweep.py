@@ -1,0 +1,182 @@
+"""Whole sweeps as a user runs them, on tiny models: exit codes, records, tables, MLflow, resume."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from conftest import TESTS, Run
+from sweeper.record import Record
+
+pytestmark = pytest.mark.compile
+
+FAST = ["device=cpu", "batch_size=4", "backend=aot_eager", "measure=quick", "measure.rounds=2", "measure.warmup_s=0.1"]
+FAST += ["measure.block_s=0.002"]
+
+
+def custom(*names: str) -> list[str]:
+    return ["model=custom", f"model.factory={','.join(f'factories:{name}' for name in names)}"]
+
+
+def records(folder: Path, sweep: str) -> dict[str, Record]:
+    found = [Record.loads(path.read_text()) for path in (folder / "runs" / sweep).glob("*/record.json")]
+    return {
+        f"{record.trial.labels.model.removeprefix('factories:')}/{record.trial.labels.precision}": record
+        for record in found
+    }
+
+
+def rows(folder: Path, sweep: str, table: str) -> list[dict[str, str]]:
+    with (folder / "runs" / sweep / "report" / f"{table}.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_grid_ends_with_tables_and_runs_again_without_work(run_module: Run, tmp_path: Path) -> None:
+    command = ["mode=default", "-m", *custom("mlp", "dict_and_loss"), "precision=fp32,amp", "sweep=grid", *FAST]
+    result = run_module("sweeper", *command)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "weighted" in result.stdout
+    assert "mlflow ui --backend-store-uri sqlite:///" in result.stdout
+    assert {record.status for record in records(tmp_path, "grid").values()} == {"ok"}
+    assert len(rows(tmp_path, "grid", "speedups")) == 4
+    assert rows(tmp_path, "grid", "failures") == []
+    (total,) = [row for row in rows(tmp_path, "grid", "summary") if row["family"] == "all"]
+    assert (total["models"], total["passed"]) == ("2", "2")
+    assert float(total["weighted"]) > 0
+    before = {path: path.read_bytes() for path in (tmp_path / "runs/grid").glob("*/record.json")}
+
+    again = run_module("sweeper", *command)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert again.stdout.count("has a record: ok") == 4
+    assert {path: path.read_bytes() for path in before} == before
+    invocations = json.loads((tmp_path / "runs/grid/sweep.json").read_text())["invocations"]
+    assert [len(item["plan"]) for item in invocations] == [4, 0]
+
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{tmp_path}/runs/mlflow.db")
+    experiment = client.get_experiment_by_name("sweeper")
+    assert experiment is not None
+    runs = client.search_runs([experiment.experiment_id])
+    assert len(runs) == 5  # the sweep and its trials, once
+    assert sum("mlflow.parentRunId" in run.data.tags for run in runs) == 4
+
+
+def test_single_trial_is_a_sweep_of_one_with_real_inductor(run_module: Run, tmp_path: Path) -> None:
+    fast = [item for item in FAST if not item.startswith("backend")]
+    result = run_module("sweeper", *custom("mlp"), "sweep=one", "measure.processes=2", "tracking=none", *fast)
+    assert result.returncode == 0, result.stdout + result.stderr
+    (record,) = records(tmp_path, "one").values()
+    assert [process.cold for process in record.processes] == [True, False]
+    assert record.diagnostics is not None
+    assert record.diagnostics.graphs == 1
+    (row,) = rows(tmp_path, "one", "speedups")
+    assert row["interval"] == "processes"
+    assert float(row["speedup_low"]) < float(row["speedup"]) < float(row["speedup_high"])
+    assert float(row["compile_warm_s"]) < float(row["compile_cold_s"])
+    assert not (tmp_path / "runs" / "mlflow.db").exists()
+
+
+def test_bad_models_become_records_and_the_sweep_goes_on(run_module: Run, tmp_path: Path) -> None:
+    names = ["killed", "hangs", "exits", "raises", "gives_nan", "only_compiled_raises", "mlp"]
+    result = run_module("sweeper", "-m", *custom(*names), "sweep=bad", "measure.timeout_s=25", "tracking=none", *FAST)
+    assert result.returncode == 1, result.stdout + result.stderr
+    statuses = {name.split("/")[0]: record.status for name, record in records(tmp_path, "bad").items()}
+    assert statuses == {
+        "killed": "crashed",
+        "hangs": "timeout",
+        "exits": "crashed",
+        "raises": "eager_error",
+        "gives_nan": "eager_error",
+        "only_compiled_raises": "compile_error",
+        "mlp": "ok",
+    }
+    failed = {row["model"]: row for row in rows(tmp_path, "bad", "failures")}
+    assert len(failed) == 6
+    for row in failed.values():
+        assert row["message"]
+        assert row["phase"]
+        assert (tmp_path / row["log"]).exists()
+    hung = next(path for path in (tmp_path / "runs/bad").glob("*hangs*/worker-0.log"))
+    assert "factories.py" in hung.read_text()  # the stack of every thread at the time limit
+
+
+def test_kill_9_of_a_worker_from_outside_is_one_crashed_row(tmp_path: Path) -> None:
+    """The worker of the first trial is killed while it works; the second trial is ok."""
+    driver = start(tmp_path, "-m", *custom("hangs", "mlp"), "sweep=killed", *FAST)
+    worker = wait_for_worker(driver)
+    os.kill(worker, signal.SIGKILL)
+    output, _ = driver.communicate(timeout=240)
+    assert driver.returncode == 1, output
+    statuses = {name: record.status for name, record in records(tmp_path, "killed").items()}
+    assert statuses == {"hangs/fp32": "crashed", "mlp/fp32": "ok"}
+    assert "SIGKILL" in str(records(tmp_path, "killed")["hangs/fp32"].message)
+
+
+def test_interrupt_writes_tables_and_exits_130_and_resume_finishes(run_module: Run, tmp_path: Path) -> None:
+    flag = tmp_path / "go"
+    arguments = ["-m", *custom("mlp", "waits_for_a_file"), "sweep=stopped", "tracking=none", *FAST]
+    driver = start(tmp_path, *arguments, GO=str(flag))
+    while not (tmp_path / "waiting").exists():
+        assert driver.poll() is None
+        time.sleep(0.1)
+    driver.send_signal(signal.SIGINT)
+    output, _ = driver.communicate(timeout=120)
+    assert driver.returncode == 130, output
+    assert {name: record.status for name, record in records(tmp_path, "stopped").items()} == {
+        "mlp/fp32": "ok",
+        "waits_for_a_file/fp32": "interrupted",
+    }
+    assert len(rows(tmp_path, "stopped", "speedups")) == 2
+
+    flag.touch()
+    result = run_module("sweeper", *arguments, GO=str(flag))
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert {record.status for record in records(tmp_path, "stopped").values()} == {"ok"}
+
+
+def test_names_never_leave_the_sweep_or_become_formulas(run_module: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "mine" / "model"
+    folder.mkdir(parents=True)
+    (folder / "=cmd|x.yaml").write_text("library: custom\nfactory: factories:mlp\nbatch_size: 4\nfamily: '=1+1'\n")
+    result = run_module("sweeper", "--config-dir", "mine", "model='=cmd|x'", "sweep=names", "tracking=none", *FAST)
+    assert result.returncode == 0, result.stdout + result.stderr
+    (folder_made,) = [path for path in (tmp_path / "runs" / "names").iterdir() if (path / "record.json").exists()]
+    assert folder_made.name.startswith("_cmd_x-train")
+    (row,) = rows(tmp_path, "names", "speedups")
+    assert (row["model"], row["family"]) == ("'=cmd|x", "'=1+1")
+
+
+def start(folder: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "sweeper", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}", **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def wait_for_worker(driver: subprocess.Popen[str]) -> int:
+    """The pid of the first worker once it builds or measures."""
+    while driver.poll() is None:
+        for entry in Path("/proc").iterdir():
+            try:
+                command = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
+                parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1]) if command else 0
+            except OSError:
+                continue  # it ended while we looked
+            if parent == driver.pid and b"--answer-fd" in command:
+                time.sleep(1)
+                return int(entry.name)
+        time.sleep(0.05)
+    pytest.fail(f"the driver ended without a worker: {driver.communicate()[0]}")

@@ -1,0 +1,269 @@
+"""The worker on tiny models: what becomes of each kind of trouble. Real torch.compile; aot_eager where no kernel is needed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+pytestmark = pytest.mark.compile
+
+from sweeper.messages import Job, Outcome, Phase  # noqa: E402
+from sweeper.settings import Measure  # noqa: E402
+from sweeper.trial import Compile, Labels, Model, Precision, Trial  # noqa: E402
+
+MEASURE = Measure(processes=1, rounds=4, block_s=0.002, block_steps=2, warmup_s=0.2)
+
+
+@pytest.fixture(autouse=True)
+def private_cache(tmp_path, monkeypatch) -> None:  # noqa: ANN001
+    import torch
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    torch._dynamo.reset()
+
+
+def custom(name: str, **changes: object) -> Trial:
+    trial = Trial(
+        Model("custom", f"factories:{name}"),
+        4,
+        Labels(name, "fp32"),
+        backend="aot_eager",
+        optimizer="adam",
+        device="cpu",
+    )
+    return replace(trial, **changes)
+
+
+def run(trial: Trial) -> tuple[Outcome, list[str]]:
+    from sweeper.worker.session import run as run_session
+
+    phases: list[str] = []
+
+    def say(message: Phase) -> None:
+        phases.append(message.name)
+
+    return run_session(Job(trial, MEASURE), 0, 0, True, say), phases
+
+
+def test_training_is_measured_in_alternating_order() -> None:
+    outcome, phases = run(custom("mlp"))
+    assert outcome.status == "ok", outcome.message
+    assert phases == ["building", "eager", "compiling", "measuring", "memory"]
+    process = outcome.process
+    assert process is not None
+    assert [item.order for item in process.rounds] == ["AB", "BA", "AB", "BA"]
+    assert all(item.eager_s and item.compiled_s and item.void is None for item in process.rounds)
+    assert process.compile_s is not None
+    assert process.compile_s > 0
+    assert process.memory_bytes is not None
+    assert process.memory_bytes.eager is None  # a CPU has no device memory
+    assert outcome.diagnostics is not None
+    assert outcome.diagnostics.graphs == 1
+    assert outcome.diagnostics.settings["optimizer"] == "Adam"
+    assert "accuracy_unverified" in outcome.flags
+    assert set(phases) == set(process.phases_s)
+
+
+def test_inductor_generates_code_and_counts_one_graph(tmp_path) -> None:  # noqa: ANN001
+    outcome, _ = run(custom("mlp", backend="inductor"))
+    assert outcome.status == "ok", outcome.message
+    assert outcome.diagnostics is not None
+    assert outcome.diagnostics.graphs == 1
+    assert list((tmp_path / "inductor").glob("**/*.cpp"))
+
+
+@pytest.mark.parametrize("workload", ["train", "inference"])
+@pytest.mark.parametrize(
+    "precision",
+    [
+        Precision(),
+        Precision(tf32=True),
+        Precision(autocast="auto", grad_scaler=True),
+        Precision(autocast="float16", grad_scaler=True),
+        Precision(parameters="bfloat16"),
+    ],
+    ids=["fp32", "tf32", "amp", "amp_fp16", "bf16"],
+)
+def test_every_precision_runs(workload: str, precision: Precision) -> None:
+    outcome, _ = run(custom("mlp", workload=workload, precision=precision))
+    assert outcome.status == "ok", outcome.message
+    settings = outcome.diagnostics.settings  # type: ignore[union-attr]
+    expected = {"auto": "bfloat16", "float16": "float16", None: None}[precision.autocast]
+    assert settings["autocast"] == expected
+    assert settings["grad_scaler"] == (expected == "float16")
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd", "none"])
+@pytest.mark.parametrize("scope", ["model", "step"])
+def test_every_optimizer_runs_under_both_scopes(optimizer: str, scope: str) -> None:
+    outcome, _ = run(custom("mlp", optimizer=optimizer, compile=Compile(scope=scope)))
+    assert outcome.status == "ok", outcome.message
+
+
+def test_inputs_as_dict_and_own_loss() -> None:
+    outcome, _ = run(custom("dict_and_loss"))
+    assert outcome.status == "ok", outcome.message
+
+
+def test_mode_eager_compiles_nothing() -> None:
+    outcome, _ = run(custom("mlp", mode="eager", backend=None))
+    assert outcome.status == "ok", outcome.message
+    assert outcome.process is not None
+    assert outcome.process.compile_s is None
+    assert outcome.diagnostics is not None
+    assert outcome.diagnostics.graphs == 0
+
+
+def test_options_and_mode_go_together() -> None:
+    options = Compile(options={"epilogue_fusion": False, "triton.cudagraphs": False})
+    outcome, _ = run(custom("mlp", backend="inductor", mode="reduce-overhead", compile=options))
+    assert outcome.status == "ok", outcome.message
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "phase", "says"),
+    [
+        ("raises", "eager_error", "eager", "this model divides by zero"),
+        ("fails_to_build", "eager_error", "building", "no such dataset"),
+        ("out_of_memory", "oom", "eager", "out of memory"),
+        ("gives_nan", "eager_error", "eager", "NaN"),
+        ("only_compiled_raises", "compile_error", "compiling", "reshape"),
+        ("never_captured", "not_compiled", "compiling", "no graph"),
+    ],
+)
+def test_trouble_becomes_a_status(name: str, status: str, phase: str, says: str) -> None:
+    outcome, _ = run(custom(name))
+    assert (outcome.status, outcome.phase) == (status, phase), outcome.message
+    assert says in str(outcome.message)
+    assert outcome.environment["versions"]
+
+
+def test_model_that_fell_back_to_eager_past_the_limit_is_not_compiled() -> None:
+    outcome, _ = run(custom("recompiles_each_time"))
+    assert outcome.status == "not_compiled", outcome.message
+    assert "limit of recompilations (8)" in str(outcome.message)
+
+
+def test_backend_that_is_not_there_is_unavailable() -> None:
+    for backend in ("no_such_backend", "cudagraphs"):
+        outcome, phases = run(custom("mlp", backend=backend))
+        assert outcome.status == "unavailable", outcome.message
+        assert phases == []
+
+
+def test_graph_break_is_listed_with_its_place() -> None:
+    outcome, _ = run(custom("breaks_once"))
+    assert outcome.status == "ok", outcome.message
+    assert outcome.diagnostics is not None
+    assert outcome.diagnostics.graphs == 2
+    (broken,) = outcome.diagnostics.graph_breaks
+    assert "graph_break" in broken.reason
+    assert "factories.py" in str(broken.where)
+
+
+class Growing:
+    """A step that is called with another shape at the calls listed, which Dynamo compiles anew."""
+
+    def __init__(self, at: set[int]) -> None:
+        import torch
+
+        self.compiled = torch.compile(lambda x: x * 2, backend="eager", dynamic=False)
+        self.at, self.calls, self.width = at, 0, 1
+
+    def __call__(self, _batch: object) -> object:
+        import torch
+
+        self.calls += 1
+        self.width += self.calls in self.at
+        return self.compiled(torch.ones(self.width))
+
+
+@pytest.mark.parametrize(
+    ("recompiles_at", "void"),
+    [(set(), 0), ({7}, 1), ({7, 17}, 2)],
+    ids=["never", "once", "twice"],
+)
+def test_recompile_in_a_block_voids_the_round(recompiles_at: set[int], void: int) -> None:
+    import torch
+
+    from sweeper.worker.models import Batch
+    from sweeper.worker.timing import Arm, Bench, measure_rounds
+
+    bench = Bench((Batch(),), torch.device("cpu"))
+    compiled = Arm("compiled", Growing(recompiles_at), "fail_on_recompile")
+    bench.run(compiled, 1)
+    rounds = measure_rounds(bench, Arm("eager", lambda _batch: None, "force_eager"), compiled, 2, 4)
+    assert [item.void for item in rounds].count("recompiled") == void
+    assert [item.void for item in rounds].count(None) == 4
+
+
+def test_three_void_rounds_end_the_trial() -> None:
+    import torch
+
+    from sweeper.worker.models import Batch
+    from sweeper.worker.timing import Arm, Bench, UnsteadyError, measure_rounds
+
+    bench = Bench((Batch(),), torch.device("cpu"))
+    compiled = Arm("compiled", Growing({2, 6, 10, 14}), "fail_on_recompile")
+    bench.run(compiled, 1)
+    with pytest.raises(UnsteadyError, match="3 of 3 rounds were void: recompiled"):
+        measure_rounds(bench, Arm("eager", lambda _batch: None, "force_eager"), compiled, 2, 4)
+
+
+def test_dropout_is_off_unless_asked_for() -> None:
+    import torch
+
+    from sweeper.worker.models import build
+
+    for keep, expected in ((False, 0.0), (True, 0.5)):
+        trial = custom("mlp", model=Model("torchvision", "alexnet", dropout=keep, num_classes=3))
+        module = build(trial, 0, torch.device("cpu")).module
+        assert {child.p for child in module.modules() if isinstance(child, torch.nn.Dropout)} == {expected}
+
+
+@pytest.mark.parametrize(
+    ("model", "shape"),
+    [
+        (Model("torchvision", "resnet18", image_size=64), (2, 3, 64, 64)),
+        (Model("timm", "vit_tiny_patch16_224", image_size=32), (2, 3, 32, 32)),
+        (Model("timm", "resnet18", num_classes=7), (2, 3, 224, 224)),
+        (Model("transformers", "BertForMaskedLM", sequence_length=16, arguments={"num_hidden_layers": 1}), (2, 16)),
+        (
+            Model("transformers", "BertForQuestionAnswering", sequence_length=16, arguments={"num_hidden_layers": 1}),
+            (2, 16),
+        ),
+        (
+            Model("transformers", "BertForSequenceClassification", num_classes=5, arguments={"num_hidden_layers": 1}),
+            (2, 128),
+        ),
+        (Model("transformers", "GPT2LMHeadModel", sequence_length=16, arguments={"n_layer": 1}), (2, 16)),
+        (Model("transformers", "BertModel", sequence_length=16, arguments={"num_hidden_layers": 1}), (2, 16)),
+    ],
+    ids=lambda value: value.name if isinstance(value, Model) else None,
+)
+def test_builders_give_a_model_with_a_finite_loss(model: Model, shape: tuple[int, ...]) -> None:
+    import torch
+
+    from sweeper.worker.models import build
+
+    built = build(custom("mlp", model=model, batch_size=2), 0, torch.device("cpu"))
+    losses = []
+    for batch in built.batches:
+        inputs = batch.args[0] if batch.args else batch.kwargs["input_ids"]
+        assert tuple(inputs.shape) == shape
+        with torch.no_grad():
+            losses.append(float(built.loss(built.module(*batch.args, **batch.kwargs), batch)))
+    assert all(map(math.isfinite, losses))
+    assert losses[0] != losses[1]  # two batches, not one twice
+
+
+def test_the_same_seed_gives_the_same_data() -> None:
+    import torch
+
+    from sweeper.worker.models import build
+
+    first, second = (build(custom("mlp"), 7, torch.device("cpu")) for _ in range(2))
+    assert torch.equal(first.batches[0].args[0], second.batches[0].args[0])
+    assert not torch.equal(first.batches[0].args[0], first.batches[1].args[0])
