@@ -6,14 +6,8 @@ calls `run_grid`. Both end in `drive`, the whole life of a sweep in the driver.
 
 from __future__ import annotations
 
-import datetime as dt
-import importlib.metadata
-import json
-import platform
-import shlex
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import hydra
@@ -22,13 +16,12 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from rich.console import Console
 
-from sweeper import config
+from sweeper import config, invocation
 from sweeper.check import require_runnable
-from sweeper.codec import to_json
 from sweeper.devices import Device, resolve, visible_gpus
 from sweeper.errors import ConfigError
 from sweeper.execute import Watcher, execute
-from sweeper.paths import SweepPaths, write_text
+from sweeper.paths import SweepPaths
 from sweeper.plan import Plan, describe, plan
 from sweeper.progress import Progress
 from sweeper.record import Record
@@ -38,7 +31,6 @@ from sweeper.tracking import Tracker
 from sweeper.trial import Trial
 
 OK, NOT_OK, BAD_CONFIGURATION, INTERRUPTED = 0, 1, 2, 130
-PACKAGES = ("sweeper", "torch", "torchvision", "timm", "transformers", "hydra-core", "omegaconf", "mlflow", "pandas")
 
 
 @hydra.main(version_base="1.3", config_path=str(config.conf_folder()), config_name="config")
@@ -82,7 +74,7 @@ def _split(cfg: DictConfig) -> config.Point:
 
 
 def drive(grid: Sequence[Trial], settings: Settings) -> int:
-    """Plan, check, run, report; the exit code."""
+    """Plan, check, run, report; the exit code. Raises ConfigError before anything has started."""
     console = Console(highlight=False, soft_wrap=True)
     paths = SweepPaths.of(settings.sweep)
     planned = plan(grid, _statuses(paths, grid), settings.retry)
@@ -91,7 +83,8 @@ def drive(grid: Sequence[Trial], settings: Settings) -> int:
     if settings.dry_run:
         return OK
     require_runnable(planned.trials, device)
-    _write_sweep(paths, settings, planned, device, console)
+    if differences := invocation.add(paths, settings, planned, device):
+        console.print(f"note: {', '.join(differences)} differ from the earlier run of this sweep; its records are kept")
     tracker = Tracker(settings.tracking.uri, settings.sweep) if settings.tracking.enabled else None
     try:
         records = _run(planned, settings, tracker, console)
@@ -126,78 +119,40 @@ class _Tracking(Watcher):
 
 def _report(paths: SweepPaths, settings: Settings, tracker: Tracker | None, console: Console) -> None:
     """Tables to files, terminal and MLflow, over everything the sweep has, and what to do next."""
-    report = write_report([paths.folder], paths.report)
+    try:
+        report = write_report([paths.folder], paths.report)
+    except ConfigError as error:  # an earlier run of this sweep used another option for the same weight
+        print(f"no tables: {error}", file=sys.stderr)
+        return
     print_report(report, console)
     console.print(f"tables: {paths.report}")
     if tracker is None:
         return
-    tracker.log_report(sorted(paths.report.iterdir()))
+    tracker.log_report(report.paths)
     tracker.finish()
     if tracker.failure:
-        console.print(
-            f"MLflow: {tracker.failure}; nothing is lost, send it later: python -m sweeper.sync {settings.sweep}"
-        )
+        console.print(f"MLflow: {tracker.failure}; nothing is lost, send it: python -m sweeper.sync {settings.sweep}")
     else:
         console.print(f"MLflow: mlflow ui --backend-store-uri {tracker.uri}")
 
 
 def _statuses(paths: SweepPaths, grid: Sequence[Trial]) -> dict[str, str]:
-    """The status of each trial of the grid that has a readable record."""
+    """The status of each trial of the grid that has a record; one that cannot be read is as good as none."""
     statuses = {}
     for trial in grid:
-        record = paths.trial(trial.label, trial.id).record
-        if record.exists():
-            statuses[trial.id] = Record.loads(record.read_text()).status
+        path = paths.trial(trial.label, trial.id).record
+        if path.exists():
+            try:
+                statuses[trial.id] = Record.loads(path.read_text()).status
+            except ValueError as error:
+                print(f"note: {path} cannot be read ({error}); the trial runs again", file=sys.stderr)
     return statuses
 
 
 def _announce(console: Console, planned: Plan, settings: Settings, device: Device) -> None:
-    where = device.gpu.name if device.gpu else "CPU"
-    console.print(f"sweep {settings.sweep}: {len(planned.trials)} trials to run on {where}")
+    where = device.gpu.name if device.gpu else "the CPU"
+    count = len(planned.trials)
+    console.print(f"sweep {settings.sweep}: {count} trial{'' if count == 1 else 's'} to run on {where}")
     if settings.dry_run or planned.left_out:
         lines = describe(planned if settings.dry_run else Plan((), planned.left_out))
         console.print("\n".join(lines).strip(), markup=False)
-
-
-def _write_sweep(paths: SweepPaths, settings: Settings, planned: Plan, device: Device, console: Console) -> None:
-    """Add this invocation to sweep.json; say what differs from the one before."""
-    invocation = {
-        "command": shlex.join(["python", "-m", "sweeper", *sys.argv[1:]]),
-        "started": dt.datetime.now().astimezone().isoformat(timespec="seconds"),
-        "versions": _versions(),
-        "device": device.gpu.name if device.gpu else "cpu",
-        "settings": to_json(settings),
-        "plan": [{"trial_id": trial.id, "label": trial.label} for trial in planned.trials],
-        "left_out": [
-            {"trial_id": item.trial.id, "label": item.trial.label, "reason": item.reason} for item in planned.left_out
-        ],
-    }
-    earlier = _invocations(paths.sweep)
-    if earlier:
-        changed = [key for key in ("versions", "device") if earlier[-1].get(key) != invocation[key]]
-        if earlier[-1].get("settings", {}).get("measure") != to_json(settings.measure):
-            changed.append("measure")
-        if changed:
-            console.print(f"note: {', '.join(changed)} differ from the earlier run of this sweep; its records are kept")
-    write_text(paths.sweep, json.dumps({"sweep": settings.sweep, "invocations": [*earlier, invocation]}, indent=1))
-
-
-def _invocations(path: Path) -> list[dict[str, Any]]:
-    if not path.exists():
-        return []
-    try:
-        earlier: list[dict[str, Any]] = json.loads(path.read_text())["invocations"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{path} is not a sweep's file ({error}); take another sweep=NAME or move it away") from error
-    return earlier
-
-
-def _versions() -> dict[str, str]:
-    """Versions of installed packages, without importing them."""
-    versions = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue  # run from a checkout, or a package that this sweep does not need
-    return versions

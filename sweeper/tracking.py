@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sweeper import paths
 from sweeper.mlflow_store import TrackingError, artifact_location, connect, default_uri, explained, sqlite_file
-from sweeper.paths import SweepPaths, check_sweep_name
+from sweeper.paths import SweepPaths, TrialPaths, check_sweep_name
 from sweeper.record import Record
 from sweeper.result import derive
 
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 EXPERIMENT = "sweeper"
+EXPERIMENT_TAGS = {
+    "mlflow.experimentKind": "custom_model_development"
+}  # else MLflow's pages open on traces, not on runs
 METRICS = (
     "speedup", "speedup_low", "speedup_high", "device_speedup", "eager_step_s", "compiled_step_s", "samples_per_s",
     "compile_cold_s", "compile_warm_s", "break_even_steps", "eager_peak_memory_bytes", "compiled_peak_memory_bytes",
@@ -80,8 +83,8 @@ class Tracker:
     def log(self, record: Record) -> bool:
         """Send a record as the child run of its trial. False when it is there already or MLflow cannot be reached."""
         self._interrupted |= record.status == "interrupted"
-        folder = self._paths.trial(record.label, record.trial_id).folder
-        return bool(self._attempt(lambda runs: runs.send(record, sorted(folder.glob("*.log")))))
+        files = self._paths.trial(record.label, record.trial_id)
+        return bool(self._attempt(lambda runs: runs.send(record, files)))
 
     def catch_up(self) -> Sent:
         """Log every record in the sweep's folder."""
@@ -240,21 +243,23 @@ class _Runs:
         self._children: dict[str, _Child] = {}
         for run in found:
             if run.data.tags.get(KIND) == "trial":
-                shown = View(run.data.params, run.data.metrics, run.data.tags)
-                self._children.setdefault(run.data.tags.get(TRIAL, ""), _Child(run.info.run_id, shown))
+                self._adopt(run)
+        for run in parents[1:]:
+            client.delete_run(run.info.run_id)
 
-    def send(self, record: Record, logs: Sequence[Path]) -> bool:
+    def send(self, record: Record, files: TrialPaths) -> bool:
         """Make the child run of the record's trial show this record; False when it does already."""
         new = view(record, self._parent_id)
         child = self._children.get(record.trial_id)
         if child is not None and all(child.view.tags.get(key) == new.tags[key] for key in (RECORD, PARENT)):
             return False
         self._begin()
-        run_id = self._child_for(record, child, new)
+        end_ms = int(1000 * (files.record.stat().st_mtime if files.record.exists() else time.time()))
+        run_id = self._child_for(record, child, new, end_ms)
         self._client.log_text(run_id, record.dumps(), "record.json")
-        for log in logs:
+        for log in sorted(files.folder.glob("*.log")):
             self._client.log_artifact(run_id, str(log))
-        self._client.set_terminated(run_id, RUN_STATUSES.get(record.status, "FAILED"))
+        self._client.set_terminated(run_id, RUN_STATUSES.get(record.status, "FAILED"), end_ms)
         self._log_batch(run_id, new)  # last, because it holds the digest
         self._children[record.trial_id] = _Child(run_id, new)
         return True
@@ -276,21 +281,33 @@ class _Runs:
             self._client.set_terminated(self._parent_id, status)
             self._running = False
 
+    def _adopt(self, run: Run) -> None:
+        """Remember a child. Of two for one trial, as an answer that got lost leaves behind, the complete one stays."""
+        trial_id = run.data.tags.get(TRIAL, "")
+        new = _Child(run.info.run_id, View(run.data.params, run.data.metrics, run.data.tags))
+        old = self._children.get(trial_id)
+        if old is not None:
+            new, dropped = (old, new) if RECORD in old.view.tags else (new, old)
+            self._client.delete_run(dropped.run_id)
+        self._children[trial_id] = new
+
     def _begin(self) -> None:
         """The parent of a resumed sweep runs again."""
         if not self._running:
             self._client.update_run(self._parent_id, status="RUNNING")
             self._running = True
 
-    def _child_for(self, record: Record, child: _Child | None, new: View) -> str:
+    def _child_for(self, record: Record, child: _Child | None, new: View, end_ms: int) -> str:
+        """The run that can show `new`: the child there is, or a new one, which began when the workers did."""
         if child is not None and child.view.can_become(new):
             return child.run_id
         if child is not None:
             self._client.delete_run(child.run_id)
             del self._children[record.trial_id]
         tags = {key: value for key, value in new.tags.items() if key != RECORD}
-        run_id: str = self._client.create_run(self._experiment_id, tags=tags, run_name=record.label).info.run_id
-        return run_id
+        start_ms = end_ms - int(1000 * sum(sum(process.phases_s.values()) for process in record.processes))
+        run = self._client.create_run(self._experiment_id, start_ms, tags, run_name=record.label)
+        return str(run.info.run_id)
 
     def _log_batch(self, run_id: str, new: View) -> None:
         from mlflow.entities import Metric, Param, RunTag
@@ -319,7 +336,7 @@ def _experiment_id(client: MlflowClient, artifacts: str | None) -> str:
     """The id of our experiment, created when there is none. Raises TrackingError for one that was deleted."""
     experiment = client.get_experiment_by_name(EXPERIMENT)
     if experiment is None:
-        return client.create_experiment(EXPERIMENT, artifact_location=artifacts)
+        return client.create_experiment(EXPERIMENT, artifact_location=artifacts, tags=EXPERIMENT_TAGS)
     experiment_id = str(experiment.experiment_id)
     if not experiment_id:
         raise TrackingError("it answers, but not as an MLflow server does")

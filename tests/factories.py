@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -157,8 +158,8 @@ def fails_to_build(batch_size, device):
 
 def waits_for_a_file(batch_size, device):
     def act():
-        if not os.path.exists(os.environ["GO"]):
-            open("waiting", "w").close()
+        if not Path(os.environ["GO"]).exists():
+            Path("waiting").touch()
             time.sleep(3600)
 
     return _Special(act).to(device), _inputs(batch_size, device)

@@ -51,6 +51,14 @@ def test_resume_leaves_out_what_has_a_record(trial: Trial, retry: str, status: s
     assert [item.finished for item in planned.left_out] == ([] if runs else [True])
 
 
+def test_two_precisions_with_one_weight_are_refused_before_anything_runs(trial: Trial) -> None:
+    tf32 = replace(trial, precision=Precision(tf32=True), labels=replace(trial.labels, precision="my_tf32"))
+    with pytest.raises(ConfigError, match="precision=fp32 and precision=my_tf32 both carry the weight fp32"):
+        plan([trial, tf32], {})
+    without = replace(tf32, labels=replace(tf32.labels, weight=None))
+    assert len(plan([trial, without], {}).trials) == 2
+
+
 def test_description_has_a_line_a_trial_that_starts_with_its_id(trial: Trial) -> None:
     lines = describe(plan([trial, replace(trial, batch_size=8), trial], {}))
     assert lines[0].startswith(f"{trial.id}  {trial.label}")

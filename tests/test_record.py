@@ -7,9 +7,21 @@ import pytest
 from sweeper.record import SCHEMA_VERSION, Diagnostics, GraphBreak, PerArm, Process, Record, Round
 from sweeper.trial import Trial
 
-CONTRACT = (
-    "schema_version trial_id sweep label status flags phase message log trial environment processes diagnostics"
-).split()
+CONTRACT = [
+    "schema_version",
+    "trial_id",
+    "sweep",
+    "label",
+    "status",
+    "flags",
+    "phase",
+    "message",
+    "log",
+    "trial",
+    "environment",
+    "processes",
+    "diagnostics",
+]
 
 
 @pytest.fixture

@@ -36,11 +36,11 @@ def say(message):
 def process():
     return Process(a.index, a.draw, a.cold, 1.0, (1.0,), 2, (Round("AB", 2.0, 1.0),))
 """
-GOOD = 'say(Phase("building")); say(Outcome("ok", process=process(), environment={"cache": os.environ["TRITON_CACHE_DIR"]}))'
+GOOD = 'say(Phase("building")); say(Outcome("ok", process=process()))'
 
 
 @pytest.fixture
-def run(in_empty_folder: Path, monkeypatch: pytest.MonkeyPatch, trial: Trial):  # noqa: ANN201
+def run(in_empty_folder: Path, monkeypatch: pytest.MonkeyPatch, trial: Trial):
     def run(body: str, **measure: float) -> Record:
         script = in_empty_folder / "worker.py"
         script.write_text(PRELUDE + textwrap.dedent(body))
@@ -56,7 +56,7 @@ def folder(trial: Trial) -> Path:
     return Path("runs/s") / f"{trial.label}-{trial.id}"
 
 
-def test_processes_of_a_draw_share_a_private_cache_that_is_gone_afterwards(run, trial: Trial) -> None:  # noqa: ANN001
+def test_processes_of_a_draw_share_a_private_cache_that_is_gone_afterwards(run, trial: Trial) -> None:
     record = run(
         """
         os.makedirs(os.environ["TRITON_CACHE_DIR"], exist_ok=True)
@@ -76,7 +76,7 @@ def test_processes_of_a_draw_share_a_private_cache_that_is_gone_afterwards(run, 
     assert not list(folder(trial).glob("cache-*"))
 
 
-def test_worker_is_told_the_trial_and_the_record_names_no_log_when_all_is_well(run, trial: Trial) -> None:  # noqa: ANN001
+def test_worker_is_told_the_trial_and_the_record_names_no_log_when_all_is_well(run, trial: Trial) -> None:
     record = run(GOOD)
     assert Job.loads((folder(trial) / "trial.json").read_text()).trial == trial
     assert json.loads((folder(trial) / "trial.json").read_text())["trial_id"] == trial.id
@@ -93,19 +93,19 @@ def test_worker_is_told_the_trial_and_the_record_names_no_log_when_all_is_well(r
         ("say(Phase('compiling')); raise SystemExit(7)", "exited with code 7 without a result"),
     ],
 )
-def test_worker_that_dies_is_a_crashed_record(run, body: str, says: str) -> None:  # noqa: ANN001
+def test_worker_that_dies_is_a_crashed_record(run, body: str, says: str) -> None:
     record = run(body)
     assert (record.status, record.phase, record.log) == ("crashed", "compiling", "worker-0.log")
     assert says in str(record.message)
 
 
-def test_worker_that_talks_nonsense_is_a_crashed_record(run) -> None:  # noqa: ANN001
+def test_worker_that_talks_nonsense_is_a_crashed_record(run) -> None:
     record = run("answer.write('{\\n'); answer.flush(); time.sleep(60)")
     assert record.status == "crashed"
     assert "cannot be understood" in str(record.message)
 
 
-def test_failure_in_a_later_process_keeps_what_the_first_measured(run) -> None:  # noqa: ANN001
+def test_failure_in_a_later_process_keeps_what_the_first_measured(run) -> None:
     record = run(
         """
         if a.index == 1:
@@ -119,7 +119,7 @@ def test_failure_in_a_later_process_keeps_what_the_first_measured(run) -> None: 
     assert record.log == "worker-1.log"
 
 
-def test_timeout_kills_the_whole_process_group(run, in_empty_folder: Path) -> None:  # noqa: ANN001
+def test_timeout_kills_the_whole_process_group(run, in_empty_folder: Path) -> None:
     record = run(
         """
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -135,7 +135,7 @@ def test_timeout_kills_the_whole_process_group(run, in_empty_folder: Path) -> No
     assert_gone(int((in_empty_folder / "child").read_text()))
 
 
-def test_child_that_holds_the_pipe_does_not_hold_up_the_runner(run) -> None:  # noqa: ANN001
+def test_child_that_holds_the_pipe_does_not_hold_up_the_runner(run) -> None:
     record = run(
         """
         os.set_inheritable(a.answer_fd, True)
@@ -146,7 +146,7 @@ def test_child_that_holds_the_pipe_does_not_hold_up_the_runner(run) -> None:  # 
     assert record.status == "crashed"
 
 
-def test_interrupt_ends_the_worker_and_gives_a_record(run, in_empty_folder: Path) -> None:  # noqa: ANN001
+def test_interrupt_ends_the_worker_and_gives_a_record(run, in_empty_folder: Path) -> None:
     def interrupt() -> None:
         while not (in_empty_folder / "ready").exists():
             time.sleep(0.05)

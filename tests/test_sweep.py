@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 import pytest
-
 from conftest import TESTS, Run
+
 from sweeper.record import Record
 
 pytestmark = pytest.mark.compile

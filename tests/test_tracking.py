@@ -14,13 +14,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
 from mlflow import MlflowClient
-from mlflow.entities import Run, ViewType
+from mlflow.entities import Run
 from records import make_record, make_trial, write_sweep
-from tracking_server import free_port, mlflow_server
+from tracking_server import Server, free_port, mlflow_server
 
 from sweeper import sync
 from sweeper.mlflow_store import ENVIRONMENT, TrackingError, artifact_location, connect, default_uri
@@ -31,6 +32,7 @@ from sweeper.trial import Compile
 
 pytestmark = pytest.mark.usefixtures("in_empty_folder")
 RUNS = Path("runs")
+ENVIRONMENT_OF_CODE = {**os.environ, "PYTHONPATH": str(Path(sync.__file__).parent.parent)}
 
 
 @pytest.fixture(autouse=True)
@@ -57,9 +59,9 @@ def store(empty_database: Path, in_empty_folder: Path) -> MlflowClient:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with mlflow_server(tmp_path_factory.mktemp("server")) as address:
-        yield address
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with mlflow_server(tmp_path_factory.mktemp("server")) as running:
+        yield running
 
 
 def runs_of(client: MlflowClient, kind: str, query: str = "", sweep: str = "night") -> list[Run]:
@@ -73,6 +75,10 @@ def child(client: MlflowClient) -> Run:
     return run
 
 
+def everything(client: MlflowClient, sweep: str) -> list[dict[str, Any]]:
+    return [run.to_dictionary() for kind in ("sweep", "trial") for run in runs_of(client, kind, sweep=sweep)]
+
+
 def log(*logged: Record, uri: str | None = None) -> Tracker:
     tracker = Tracker(uri, "night")
     for record in logged:
@@ -84,14 +90,14 @@ def artifacts(client: MlflowClient, run: Run, folder: str | None = None) -> list
     return sorted(file.path for file in client.list_artifacts(run.info.run_id, folder))
 
 
-def test_first_use_creates_store_and_artifacts_under_runs_and_prints_nothing(
-    in_empty_folder: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    tracker = log(make_record())
-    assert tracker.failure is None
-    assert capfd.readouterr() == ("", "")
+def test_first_use_creates_store_and_artifacts_under_runs_and_prints_nothing(in_empty_folder: Path) -> None:
+    write_sweep(RUNS, [make_record()])
+    code = "from sweeper.tracking import Tracker; print(Tracker(None, 'night').catch_up())"
+    command = [sys.executable, "-c", code]
+    process = subprocess.run(command, env=ENVIRONMENT_OF_CODE, capture_output=True, text=True, check=True)
+    assert (process.stdout, process.stderr) == (f"{Sent(1, 0)}\n", "")
     assert sorted(path.name for path in in_empty_folder.iterdir()) == ["runs"]
-    assert sorted(path.name for path in RUNS.iterdir()) == ["mlartifacts", "mlflow.db"]
+    assert sorted(path.name for path in RUNS.iterdir()) == ["mlartifacts", "mlflow.db", "night"]
     run = child(MlflowClient(default_uri()))
     assert run.info.artifact_uri.startswith((in_empty_folder / "runs" / "mlartifacts").as_uri())
 
@@ -274,10 +280,8 @@ def test_run_that_a_kill_left_half_written_is_completed(store: MlflowClient, cal
 
 
 def test_kill_while_the_database_is_made_does_not_spoil_it() -> None:
-    code = "from sweeper.tracking import Tracker; Tracker(None, 'night').log_report([__import__('pathlib').Path('x')])"
-    Path("x").write_text("x")
-    environment = {**os.environ, "PYTHONPATH": str(Path(sync.__file__).parent.parent)}
-    process = subprocess.Popen([sys.executable, "-c", code], env=environment)
+    code = "from sweeper.mlflow_store import *; connect(default_uri(), print)"
+    process = subprocess.Popen([sys.executable, "-c", code], env=ENVIRONMENT_OF_CODE)
     while not any(file.stat().st_size for file in RUNS.glob(".mlflow.db.*/mlflow.db")):
         assert process.poll() is None, "it ended before it could be killed"
         time.sleep(0.01)
@@ -286,6 +290,17 @@ def test_kill_while_the_database_is_made_does_not_spoil_it() -> None:
     assert not (RUNS / "mlflow.db").exists()
     assert log(make_record()).failure is None
     assert records(None, "night") == [make_record()]
+
+
+def test_runs_that_a_lost_answer_doubled_are_one_again(store: MlflowClient) -> None:
+    log(make_record("one"), make_record("two"))
+    for run in (*runs_of(store, "sweep"), *runs_of(store, "trial")):
+        tags = {key: value for key, value in run.data.tags.items() if key != "sweeper.record"}
+        store.create_run(run.info.experiment_id, tags=tags)
+    assert len(runs_of(store, "trial")) == 4
+    assert not log().log(make_record("one"))
+    assert len(runs_of(store, "sweep")) == 1
+    assert sorted(run.data.params["model"] for run in runs_of(store, "trial")) == ["one", "two"]
 
 
 def test_records_come_back_as_they_were(store: MlflowClient) -> None:
@@ -350,7 +365,7 @@ def wrong_server(request: pytest.FixtureRequest) -> Iterator[tuple[str, type[_Wr
     status, body = request.param
     handler = type("Handler", (_Wrong,), {"status": status, "body": body})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http:
-        threading.Thread(target=http.serve_forever, daemon=True).start()
+        threading.Thread(target=http.serve_forever, args=(0.05,), daemon=True).start()
         yield f"http://127.0.0.1:{http.server_port}", handler
         http.shutdown()
 
@@ -411,61 +426,66 @@ def test_store_that_cannot_be_opened_is_a_failure(uri: str) -> None:
     assert tracker.failure.startswith(uri)
 
 
-def test_server_keeps_records_and_gives_them_back(server: str) -> None:
+def test_server_keeps_records_and_gives_them_back(server: Server) -> None:
     logged = [make_record("one"), make_record("two", status="timeout")]
     folder = write_sweep(RUNS, logged)
     write_text(folder / "report" / "report.md", "# tables")
-    tracker = log(*logged, uri=server)
+    tracker = log(*logged, uri=server.uri)
     tracker.log_report([folder / "report" / "report.md"])
     tracker.finish()
     assert tracker.failure is None
-    assert records(server, "night") == logged
-    client = MlflowClient(server)
+    assert records(server.uri, "night") == logged
+    client = MlflowClient(server.uri)
     assert [run.data.params["model"] for run in runs_of(client, "trial", "metrics.speedup > 1")] == ["one"]
     (parent,) = runs_of(client, "sweep")
     assert (parent.info.status, artifacts(client, parent, "report")) == ("FINISHED", ["report/report.md"])
 
 
 def test_what_a_dead_tracker_missed_is_sent_once_when_it_is_back(
-    server: str, capsys: pytest.CaptureFixture[str]
+    server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
     logged = [make_record("one", sweep="missed"), make_record("two", sweep="missed", status="oom")]
     write_sweep(RUNS, logged, "missed")
     dead = Tracker(f"http://127.0.0.1:{free_port()}", "missed")
     assert dead.catch_up() == Sent(0, 0)
     assert dead.failure is not None
-    assert sync.main(["missed", "--tracking-uri", server]) == 0
-    assert f"missed: 2 records sent, 0 were there already; {server}" in capsys.readouterr().out
+    assert sync.main(["missed", "--tracking-uri", server.uri]) == 0
+    assert f"missed: 2 records sent, 0 were there already; {server.uri}" in capsys.readouterr().out
     before = [
         run.to_dictionary()
         for kind in ("sweep", "trial")
-        for run in runs_of(MlflowClient(server), kind, sweep="missed")
+        for run in runs_of(MlflowClient(server.uri), kind, sweep="missed")
     ]
-    assert sync.main(["missed", "--tracking-uri", server]) == 0
+    assert sync.main(["missed", "--tracking-uri", server.uri]) == 0
     assert "missed: 0 records sent, 2 were there already" in capsys.readouterr().out
     after = [
         run.to_dictionary()
         for kind in ("sweep", "trial")
-        for run in runs_of(MlflowClient(server), kind, sweep="missed")
+        for run in runs_of(MlflowClient(server.uri), kind, sweep="missed")
     ]
     assert after == before
     assert len(after) == 3
-    assert records(server, "missed") == logged
+    assert records(server.uri, "missed") == logged
 
 
-def test_server_that_dies_in_mid_sweep_loses_nothing(in_empty_folder: Path) -> None:
-    logged = [make_record("one"), make_record("two")]
-    write_sweep(RUNS, logged)
-    store = f"sqlite:///{in_empty_folder}/server.db"
-    with mlflow_server(in_empty_folder / "first", store) as address:
-        tracker = Tracker(address, "night")
-        assert tracker.log(logged[0])
-    assert not tracker.log(logged[1])
-    tracker.finish()
-    assert tracker.failure is not None
-    late = Tracker(store, "night")  # the artifacts of the first record are with the server that is gone
-    assert late.catch_up() == Sent(0, 0)
-    assert late.failure is not None
+def test_server_that_falls_silent_in_mid_sweep_loses_and_doubles_nothing(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    logged = [make_record("one", sweep="silent"), make_record("two", sweep="silent")]
+    write_sweep(RUNS, logged, "silent")
+    tracker = Tracker(server.uri, "silent")
+    assert tracker.log(logged[0])
+    with server.silent():
+        assert not tracker.log(logged[1])
+        tracker.finish()
+    assert "timeout" in str(tracker.failure)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
+    assert Tracker(server.uri, "silent").catch_up() == Sent(1, 1)
+    assert Tracker(server.uri, "silent").catch_up() == Sent(0, 2)
+    assert records(server.uri, "silent") == logged
+    assert len(runs_of(MlflowClient(server.uri), "trial", sweep="silent")) == 2
 
 
 def test_sync_sends_retried_records_and_the_report(store: MlflowClient, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""The worker on tiny models: what becomes of each kind of trouble. Real torch.compile; aot_eager where no kernel is needed."""
+"""The worker on tiny models: what becomes of each kind of trouble. Real torch.compile, aot_eager where it will do."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MEASURE = Measure(processes=1, rounds=4, block_s=0.002, block_steps=2, warmup_s=
 
 
 @pytest.fixture(autouse=True)
-def private_cache(tmp_path, monkeypatch) -> None:  # noqa: ANN001
+def private_cache(tmp_path, monkeypatch) -> None:
     import torch
 
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
@@ -66,7 +66,7 @@ def test_training_is_measured_in_alternating_order() -> None:
     assert set(phases) == set(process.phases_s)
 
 
-def test_inductor_generates_code_and_counts_one_graph(tmp_path) -> None:  # noqa: ANN001
+def test_inductor_generates_code_and_counts_one_graph(tmp_path) -> None:
     outcome, _ = run(custom("mlp", backend="inductor"))
     assert outcome.status == "ok", outcome.message
     assert outcome.diagnostics is not None

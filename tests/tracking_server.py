@@ -11,6 +11,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.error import URLError
 
@@ -23,9 +24,26 @@ def free_port() -> int:
         return port
 
 
+@dataclass(frozen=True)
+class Server:
+    """A running server and the group of its processes."""
+
+    uri: str
+    group: int
+
+    @contextmanager
+    def silent(self) -> Iterator[None]:
+        """The server takes calls and does not answer."""
+        os.killpg(self.group, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.killpg(self.group, signal.SIGCONT)
+
+
 @contextmanager
-def mlflow_server(folder: Path, store: str | None = None) -> Iterator[str]:
-    """Serve `store`, by default a fresh one in `folder`; the value is the server's address."""
+def mlflow_server(folder: Path, store: str | None = None) -> Iterator[Server]:
+    """Serve `store`, by default a fresh one in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     address = f"http://127.0.0.1:{(port := free_port())}"
     with (folder / "server.log").open("w") as log:
@@ -54,7 +72,7 @@ def mlflow_server(folder: Path, store: str | None = None) -> Iterator[str]:
         )
     try:
         _wait(process, f"{address}/health", folder / "server.log")
-        yield address
+        yield Server(address, process.pid)
     finally:
         os.killpg(process.pid, signal.SIGTERM)
         try:
