@@ -125,6 +125,8 @@ def _report(paths: SweepPaths, settings: Settings, tracker: Tracker | None, cons
         print(f"no tables: {error}", file=sys.stderr)
         return
     print_report(report, console)
+    for problem in report.problems:
+        print(f"note: {problem}", file=sys.stderr)
     console.print(f"tables: {paths.report}")
     if tracker is None:
         return

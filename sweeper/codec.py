@@ -6,9 +6,10 @@ Used by `trial` and `record`; standard library only.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
@@ -45,29 +46,46 @@ def without_defaults(value: Any) -> Any:
 def from_json(cls: type[T], data: Any) -> T:
     """Build the dataclass `cls` from what `to_json` gave.
 
-    Raises ValueError when `data` is no mapping, or has a key that `cls` does not know or lacks one that it needs.
+    Raises ValueError when `data` is no mapping, has a key that `cls` does not know, lacks one that it needs, or has a
+    value of the wrong type.
     """
     if not isinstance(data, Mapping):
         raise ValueError(f"{cls.__name__}: expected an object, got {type(data).__name__}")
-    hints = typing.get_type_hints(cls)
-    fields = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    if unknown := sorted(set(data) - fields):
-        raise ValueError(f"{cls.__name__}: unknown key {', '.join(unknown)}; allowed: {', '.join(sorted(fields))}")
+    decoders = _decoders(cls)  # type: ignore[arg-type]
+    if unknown := data.keys() - decoders.keys():
+        raise ValueError(
+            f"{cls.__name__}: unknown key {', '.join(sorted(unknown))}; allowed: {', '.join(sorted(decoders))}"
+        )
     try:
-        return cls(**{name: _decode(hints[name], value) for name, value in data.items()})
-    except TypeError as error:  # a required field is missing
-        raise ValueError(str(error)) from error
+        return cls(**{name: decoders[name](value) for name, value in data.items()})
+    except TypeError as error:  # a required field is missing, or a value has the wrong type
+        raise ValueError(f"{cls.__name__}: {error}") from error
 
 
-def _decode(hint: Any, value: Any) -> Any:
+@functools.cache
+def _decoders(cls: type) -> dict[str, Callable[[Any], Any]]:
+    """How to read each field; worked out once, since resolving type hints costs more than all the rest."""
+    hints = typing.get_type_hints(cls)
+    return {field.name: _decoder(field.name, hints[field.name]) for field in dataclasses.fields(cls)}
+
+
+def _decoder(name: str, hint: Any) -> Callable[[Any], Any]:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        if value is None:
-            return None
-        nested = [option for option in arguments if dataclasses.is_dataclass(option)]
-        return _decode(nested[0], value) if nested else value
+        some, *others = [_decoder(name, option) for option in arguments if option is not type(None)]
+        return lambda value: value if value is None or others else some(value)
     if dataclasses.is_dataclass(hint):
-        return from_json(typing.cast(type, hint), value)
-    if origin is tuple and isinstance(value, Sequence):
-        return tuple(_decode(arguments[0], item) for item in value)
+        return functools.partial(from_json, typing.cast(type, hint))
+    if origin is tuple:
+        item = _decoder(name, arguments[0])
+        return lambda value: tuple(map(item, _checked(name, (list, tuple), value)))
+    if origin is Mapping:
+        return functools.partial(_checked, name, Mapping)
+    allowed = {float: (float, int), int: int, str: str, bool: bool}.get(hint)
+    return functools.partial(_checked, name, allowed) if allowed else lambda value: value
+
+
+def _checked(name: str, allowed: Any, value: Any) -> Any:
+    if not isinstance(value, allowed) or (isinstance(value, bool) and allowed is not bool):
+        raise TypeError(f"{name}: {value!r:.40} has the wrong type")
     return value

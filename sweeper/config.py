@@ -44,6 +44,9 @@ GENERIC_MODELS = {
 }
 
 
+LABELS = ("model.family", "model.suite", "precision.weight")  # they change how a trial is called, not what it is
+
+
 @dataclass
 class ModelConf:
     """`conf/model/*.yaml`: what to build."""
@@ -242,7 +245,8 @@ def _compile(compile_: CompileConf) -> Compile:
 
 def _labels(config: Config, choices: Mapping[str, str | None], overrides: Sequence[str]) -> Labels:
     option = str(choices.get("model"))
-    changed = dict(part.lstrip("+").split("=", 1) for part in overrides if part.lstrip("+").startswith("model."))
+    bare = (part.lstrip("+") for part in overrides)
+    changed = dict(part.split("=", 1) for part in bare if part.startswith(("model.", "precision.")))
     renamed = changed.pop("model.name", None) or changed.pop("model.factory", None)
     weight = config.precision.weight
     return Labels(
@@ -251,7 +255,7 @@ def _labels(config: Config, choices: Mapping[str, str | None], overrides: Sequen
         family=config.model.family,
         suite=config.model.suite,
         weight=None if weight is None else _one_of("precision.weight", weight, WEIGHTS),
-        model_overrides="; ".join(f"{key.removeprefix('model.')}={value}" for key, value in sorted(changed.items())),
+        model_overrides="; ".join(f"{key}={value}" for key, value in sorted(changed.items()) if key not in LABELS),
     )
 
 

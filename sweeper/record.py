@@ -112,7 +112,7 @@ class Record:
         """The record as JSON text, keys in the order of the contract."""
         data = to_json(self)
         order = ("schema_version", "trial_id", "sweep", "label", "status", "flags", "phase", "message", "log")
-        return json.dumps({key: data[key] for key in (*order, *(k for k in data if k not in order))}, indent=1)
+        return json.dumps({**{key: data[key] for key in order}, **data}, indent=1, allow_nan=False)
 
     @staticmethod
     def loads(text: str) -> Record:
@@ -120,6 +120,7 @@ class Record:
         data: Any = json.loads(text)
         if not isinstance(data, dict) or "schema_version" not in data:
             raise ValueError("not a record: no schema_version")
-        if data["schema_version"] > SCHEMA_VERSION:
-            raise ValueError(f"schema_version {data['schema_version']} is newer than {SCHEMA_VERSION}: upgrade sweeper")
+        version = data["schema_version"]
+        if isinstance(version, int) and version > SCHEMA_VERSION:
+            raise ValueError(f"schema_version {version} is newer than {SCHEMA_VERSION}: upgrade sweeper")
         return from_json(Record, data)

@@ -93,6 +93,7 @@ def _step_s(process: Process, arm: str) -> float | None:
     if not process.steps_per_block:
         return None
     blocks = [getattr(round_, f"{arm}_s") for round_ in process.rounds if round_.void is None]
+    blocks = [block_s for block_s in blocks if block_s is not None]
     return median(blocks) / process.steps_per_block if blocks else None
 
 

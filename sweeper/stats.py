@@ -90,8 +90,8 @@ def weighted_of_these_models(amp: Estimate, fp32: Estimate) -> Estimate:
     return _sum_of_independent(math.log(total), parts)
 
 
-def weighted_of_a_new_model(amp_logs: Sequence[float], fp32_logs: Sequence[float]) -> Estimate:
-    """`weighted` with the error from choosing the models, taken as a sample of all models.
+def weighted_of_sampled_models(amp_logs: Sequence[float], fp32_logs: Sequence[float]) -> Estimate:
+    """`weighted` with the error from choosing the models, taken as a sample: where it would lie over all such models.
 
     `amp_logs` and `fp32_logs` [models] belong to the same models in the same order: the two are correlated, so the
     influence of each model on log W is summed first and its scatter taken over models (the delta method).

@@ -122,3 +122,7 @@ def test_value_that_makes_no_sense_is_answered_with_what_is_allowed(overrides: l
 
 def test_keys_for_suggestions_are_those_of_the_schema() -> None:
     assert {"batch_size", "compile.scope", "model.name", "measure.rounds"} <= set(config.keys())
+
+
+def test_changed_option_shows_in_the_variant_and_labels_do_not() -> None:
+    assert point("precision=amp", "precision.tf32=true", "model.family=vit").trial.variant == "precision.tf32=true"

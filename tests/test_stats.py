@@ -70,14 +70,14 @@ def test_weighted_of_these_models_by_hand() -> None:
     assert estimate.degrees == pytest.approx(3.709199, abs=1e-6)
 
 
-def test_weighted_of_a_new_model_takes_the_precisions_of_a_model_together() -> None:
+def test_weighted_of_sampled_models_takes_the_precisions_of_a_model_together() -> None:
     # Geomeans 1 and 1, so the influence of a model is 0.75 amp + 0.25 fp32 of its logs.
-    together = stats.weighted_of_a_new_model([0.4, -0.4], [0.4, -0.4])
-    against = stats.weighted_of_a_new_model([0.4, -0.4], [-0.4, 0.4])
+    together = stats.weighted_of_sampled_models([0.4, -0.4], [0.4, -0.4])
+    against = stats.weighted_of_sampled_models([0.4, -0.4], [-0.4, 0.4])
     assert together.ratio == against.ratio == pytest.approx(1.0)
     assert together.variance == pytest.approx(0.4**2)  # two values, 0.8 apart: s^2 / 2 = 0.8^2 / 4
     assert against.variance == pytest.approx(0.2**2)
-    assert (together.degrees, stats.weighted_of_a_new_model([0.4], [0.1]).interval()) == (1, None)
+    assert (together.degrees, stats.weighted_of_sampled_models([0.4], [0.1]).interval()) == (1, None)
 
 
 REPEATS = 4000
@@ -114,5 +114,5 @@ def test_weighted_interval_for_a_sample_of_models_covers_the_population_in_95_of
     common = random.normal(0, 0.2, (REPEATS, 12))
     amp = math.log(1.5) + common + random.normal(0, 0.1, common.shape)
     fp32 = math.log(1.2) + common / 2 + random.normal(0, 0.05, common.shape)
-    intervals = [stats.weighted_of_a_new_model(list(a), list(f)).interval() for a, f in zip(amp, fp32, strict=True)]
+    intervals = [stats.weighted_of_sampled_models(list(a), list(f)).interval() for a, f in zip(amp, fp32, strict=True)]
     assert 0.93 < coverage(intervals, truth) < 0.97

@@ -18,7 +18,7 @@ from sweeper.report.readable import printable
 from sweeper.result import Result, derive
 
 # What `Record.loads` and `derive` raise for JSON of the right shape whose values make no sense, e.g. text for a number.
-BROKEN = (ValueError, TypeError, AttributeError, ArithmeticError, RecursionError)
+BROKEN = (ValueError, ArithmeticError, RecursionError)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +62,7 @@ def load(sweeps: Sequence[Path]) -> Loaded:
     for sweep in {folder.resolve(): folder for folder in sweeps}.values():
         for trial in _trials(sweep):
             try:
-                record = _read(trial.record)
+                record = Record.loads(trial.record.read_text(encoding="utf-8"))
                 read.append((record, derive(record), trial.folder))
             except FileNotFoundError:
                 problems.append(printable(f"{trial.folder}: no record.json; the trial has not ended"))
@@ -77,15 +77,6 @@ def _trials(sweep: Path) -> Iterator[TrialPaths]:
         trial = TrialPaths(folder)
         if trial.record.exists() or trial.trial.exists():
             yield trial
-
-
-def _read(path: Path) -> Record:
-    record = Record.loads(path.read_text(encoding="utf-8"))
-    labels, trial = record.trial.labels, record.trial
-    texts = (record.trial_id, labels.model, labels.precision, labels.family, trial.workload, trial.mode, *record.flags)
-    if not all(isinstance(text, str) for text in texts) or not isinstance(trial.batch_size, int):
-        raise ValueError("not a record: a value has the wrong type")
-    return record
 
 
 def _reason(error: Exception) -> str:

@@ -86,7 +86,7 @@ class Group:
     def weighted_new_model(self) -> Estimate | None:
         if not self.both:
             return None
-        return stats.weighted_of_a_new_model([amp.log for amp, _ in self.both], [fp32.log for _, fp32 in self.both])
+        return stats.weighted_of_sampled_models([amp.log for amp, _ in self.both], [fp32.log for _, fp32 in self.both])
 
     @property
     def weighted_failures_as_one(self) -> float | None:
