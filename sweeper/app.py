@@ -21,6 +21,7 @@ from sweeper.check import require_runnable
 from sweeper.devices import Device, resolve, visible_gpus
 from sweeper.errors import ConfigError
 from sweeper.execute import Watcher, execute
+from sweeper.mlflow_store import sqlite_file, without_password
 from sweeper.paths import SweepPaths
 from sweeper.plan import Plan, describe, plan
 from sweeper.progress import Progress
@@ -130,12 +131,16 @@ def _report(paths: SweepPaths, settings: Settings, tracker: Tracker | None, cons
     console.print(f"tables: {paths.report}")
     if tracker is None:
         return
+    tracker.catch_up()  # what an earlier run of this sweep could not send
     tracker.log_report(report.paths)
     tracker.finish()
     if tracker.failure:
         console.print(f"MLflow: {tracker.failure}; nothing is lost, send it: python -m sweeper.sync {settings.sweep}")
-    else:
+    elif sqlite_file(tracker.uri):
         console.print(f"MLflow: mlflow ui --backend-store-uri {tracker.uri}")
+        console.print(f"        then open http://127.0.0.1:5000{tracker.page}")
+    else:
+        console.print(f"MLflow: {without_password(tracker.uri)}{tracker.page}")
 
 
 def _statuses(paths: SweepPaths, grid: Sequence[Trial]) -> dict[str, str]:

@@ -33,12 +33,9 @@ from sweeper.result import derive
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Run
+    from mlflow.entities import Experiment, Run
 
 EXPERIMENT = "sweeper"
-EXPERIMENT_TAGS = {
-    "mlflow.experimentKind": "custom_model_development"
-}  # else MLflow's pages open on traces, not on runs
 METRICS = (
     "speedup", "speedup_low", "speedup_high", "device_speedup", "eager_step_s", "compiled_step_s", "samples_per_s",
     "compile_cold_s", "compile_warm_s", "break_even_steps", "eager_peak_memory_bytes", "compiled_peak_memory_bytes",
@@ -111,6 +108,11 @@ class Tracker:
         if self._runs is not None:
             self._attempt(lambda runs: runs.finish("KILLED" if self._interrupted else "FINISHED"))
 
+    @property
+    def page(self) -> str | None:
+        """The runs in MLflow's pages, to go after the server's address; what it opens with is about traces."""
+        return f"/#/experiments/{self._runs.experiment_id}/runs" if self._runs else None
+
     def _attempt(self, action: Callable[[_Runs], T]) -> T | None:
         if self.failure is not None:
             return None
@@ -157,9 +159,9 @@ class View:
         return self.params.items() <= other.params.items() and self.metrics.keys() <= other.metrics.keys()
 
 
-def view(record: Record, parent_id: str) -> View:
-    """The child run of a record."""
-    return View(_params(record), _metrics(record), _tags(record, parent_id))
+def view(record: Record, sweep: str, parent_id: str) -> View:
+    """The child run of a record. `sweep` names the folder that it lies in, which may be a copy with another name."""
+    return View(_params(record), _metrics(record), _tags(record, sweep, parent_id))
 
 
 def _params(record: Record) -> dict[str, str]:
@@ -205,12 +207,12 @@ def _metrics(record: Record) -> dict[str, float]:
     return {name: float(value) for name, value in values.items() if value is not None and math.isfinite(value)}
 
 
-def _tags(record: Record, parent_id: str) -> dict[str, str]:
+def _tags(record: Record, sweep: str, parent_id: str) -> dict[str, str]:
     device = record.environment.get("device")
     tags = {
         PARENT: parent_id,
         KIND: "trial",
-        SWEEP: record.sweep,
+        SWEEP: sweep,
         TRIAL: record.trial_id,
         "status": record.status,
         "flags": ";".join(record.flags),
@@ -232,11 +234,12 @@ class _Runs:
 
     def __init__(self, client: MlflowClient, sweep: str, artifacts: str | None) -> None:
         self._client = client
-        self._experiment_id = _experiment_id(client, artifacts)
-        found = _search(client, self._experiment_id, sweep)
+        self._sweep = sweep
+        self.experiment_id = _experiment_id(client, artifacts)
+        found = _search(client, self.experiment_id, sweep)
         parents = [run for run in found if run.data.tags.get(KIND) == "sweep"]
         tags = {SWEEP: sweep, KIND: "sweep"}
-        parent = parents[0] if parents else client.create_run(self._experiment_id, tags=tags, run_name=sweep)
+        parent = parents[0] if parents else client.create_run(self.experiment_id, tags=tags, run_name=sweep)
         self._parent_id: str = parent.info.run_id
         self._running = parent.info.status == "RUNNING"
         self._report = parent.data.tags.get(REPORT)
@@ -249,7 +252,7 @@ class _Runs:
 
     def send(self, record: Record, files: TrialPaths) -> bool:
         """Make the child run of the record's trial show this record; False when it does already."""
-        new = view(record, self._parent_id)
+        new = view(record, self._sweep, self._parent_id)
         child = self._children.get(record.trial_id)
         if child is not None and all(child.view.tags.get(key) == new.tags[key] for key in (RECORD, PARENT)):
             return False
@@ -306,7 +309,7 @@ class _Runs:
             del self._children[record.trial_id]
         tags = {key: value for key, value in new.tags.items() if key != RECORD}
         start_ms = end_ms - int(1000 * sum(sum(process.phases_s.values()) for process in record.processes))
-        run = self._client.create_run(self._experiment_id, start_ms, tags, run_name=record.label)
+        run = self._client.create_run(self.experiment_id, start_ms, tags, run_name=record.label)
         return str(run.info.run_id)
 
     def _log_batch(self, run_id: str, new: View) -> None:
@@ -334,9 +337,7 @@ def _digest(files: Sequence[Path]) -> str:
 
 def _experiment_id(client: MlflowClient, artifacts: str | None) -> str:
     """The id of our experiment, created when there is none. Raises TrackingError for one that was deleted."""
-    experiment = client.get_experiment_by_name(EXPERIMENT)
-    if experiment is None:
-        return client.create_experiment(EXPERIMENT, artifact_location=artifacts, tags=EXPERIMENT_TAGS)
+    experiment = client.get_experiment_by_name(EXPERIMENT) or _create_experiment(client, artifacts)
     experiment_id = str(experiment.experiment_id)
     if not experiment_id:
         raise TrackingError("it answers, but not as an MLflow server does")
@@ -345,6 +346,18 @@ def _experiment_id(client: MlflowClient, artifacts: str | None) -> str:
             f"its experiment {EXPERIMENT} was deleted; bring it back: mlflow experiments restore -x {experiment_id}"
         )
     return experiment_id
+
+
+def _create_experiment(client: MlflowClient, artifacts: str | None) -> Experiment:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return client.get_experiment(client.create_experiment(EXPERIMENT, artifact_location=artifacts))
+    except MlflowException:
+        experiment = client.get_experiment_by_name(EXPERIMENT)
+        if experiment is None:
+            raise
+        return experiment  # another driver was faster
 
 
 def _search(client: MlflowClient, experiment_id: str, sweep: str) -> list[Run]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -14,13 +15,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
-from mlflow import MlflowClient
-from mlflow.entities import Run
-from records import make_record, make_trial, write_sweep
+from records import make_process, make_record, make_trial, write_sweep
 from tracking_server import Server, free_port, mlflow_server
 
 from sweeper import sync
@@ -29,6 +28,10 @@ from sweeper.paths import SweepPaths, write_text
 from sweeper.record import Record
 from sweeper.tracking import Sent, Tracker, records
 from sweeper.trial import Compile
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
 
 pytestmark = pytest.mark.usefixtures("in_empty_folder")
 RUNS = Path("runs")
@@ -55,13 +58,19 @@ def store(empty_database: Path, in_empty_folder: Path) -> MlflowClient:
     """The default store of the working directory."""
     RUNS.mkdir()
     shutil.copy(empty_database, in_empty_folder / "runs" / "mlflow.db")
-    return MlflowClient(default_uri())
+    return client_of(default_uri())
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with mlflow_server(tmp_path_factory.mktemp("server")) as running:
         yield running
+
+
+def client_of(uri: str) -> MlflowClient:
+    from mlflow import MlflowClient
+
+    return MlflowClient(uri)
 
 
 def runs_of(client: MlflowClient, kind: str, query: str = "", sweep: str = "night") -> list[Run]:
@@ -98,7 +107,7 @@ def test_first_use_creates_store_and_artifacts_under_runs_and_prints_nothing(in_
     assert (process.stdout, process.stderr) == (f"{Sent(1, 0)}\n", "")
     assert sorted(path.name for path in in_empty_folder.iterdir()) == ["runs"]
     assert sorted(path.name for path in RUNS.iterdir()) == ["mlartifacts", "mlflow.db", "night"]
-    run = child(MlflowClient(default_uri()))
+    run = child(client_of(default_uri()))
     assert run.info.artifact_uri.startswith((in_empty_folder / "runs" / "mlartifacts").as_uri())
 
 
@@ -258,6 +267,34 @@ def test_restarted_driver_finds_its_parent_again(store: MlflowClient) -> None:
     assert {run.data.tags["mlflow.parentRunId"] for run in runs_of(store, "trial")} == {parent.info.run_id}
 
 
+def test_times_of_a_run_are_those_of_the_trial(store: MlflowClient) -> None:
+    processes = tuple(replace(make_process(index=i), phases_s={"building": 1.0, "eager": 2.5}) for i in range(2))
+    record = replace(make_record(), processes=processes)
+    write_sweep(RUNS, [record])
+    file = SweepPaths.of("night").trial(record.label, record.trial_id).record
+    os.utime(file, (1_700_000_000, 1_700_000_000))
+    log(record)
+    info = child(store).info
+    assert (info.start_time, info.end_time) == (1_699_999_993_000, 1_700_000_000_000)
+
+
+def test_copy_of_a_sweep_is_a_sweep_of_its_own(store: MlflowClient) -> None:
+    write_sweep(RUNS, [make_record(sweep="night")], "copy")
+    assert Tracker(None, "copy").catch_up() == Sent(1, 0)
+    assert Tracker(None, "copy").catch_up() == Sent(0, 1)
+    assert len(runs_of(store, "trial", sweep="copy")) == 1
+    assert not runs_of(store, "trial", sweep="night")
+
+
+def test_experiment_that_another_driver_creates_meanwhile_is_used(store: MlflowClient) -> None:
+    found = "mlflow.MlflowClient.get_experiment_by_name"
+    store.create_experiment("sweeper", artifact_location=artifact_location(default_uri()))
+    experiment = store.get_experiment_by_name("sweeper")
+    with mock.patch(found, side_effect=[None, experiment]):
+        assert log(make_record()).failure is None
+    assert child(store).data.tags["status"] == "ok"
+
+
 def test_same_trial_of_two_sweeps_has_two_runs(store: MlflowClient) -> None:
     log(make_record())
     Tracker(None, "day").log(make_record(sweep="day"))
@@ -269,7 +306,7 @@ def test_same_trial_of_two_sweeps_has_two_runs(store: MlflowClient) -> None:
 def test_run_that_a_kill_left_half_written_is_completed(store: MlflowClient, call: str) -> None:
     record = make_record()
     write_text(SweepPaths.of("night").trial(record.label, record.trial_id).log(0), "log")
-    with mock.patch.object(MlflowClient, call, side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+    with mock.patch(f"mlflow.MlflowClient.{call}", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
         log(record)
     assert records(None, "night") == []
     assert log(record).failure is None
@@ -303,7 +340,8 @@ def test_runs_that_a_lost_answer_doubled_are_one_again(store: MlflowClient) -> N
     assert sorted(run.data.params["model"] for run in runs_of(store, "trial")) == ["one", "two"]
 
 
-def test_records_come_back_as_they_were(store: MlflowClient) -> None:
+@pytest.mark.usefixtures("store")
+def test_records_come_back_as_they_were() -> None:
     logged = [make_record("b", speedups=(2.0, 1.5)), make_record("a", status="compile_error", message="no")]
     log(*logged)
     assert records(None, "night") == [logged[1], logged[0]]
@@ -322,7 +360,8 @@ def test_deleted_experiment_is_explained(store: MlflowClient) -> None:
     assert "mlflow experiments restore -x 1" in str(log(make_record("other")).failure)
 
 
-def test_user_settings_win_over_ours(store: MlflowClient, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("store")
+def test_user_settings_win_over_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "60")
     log(make_record())
     assert os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] == "60"
@@ -347,14 +386,14 @@ class _Wrong(BaseHTTPRequestHandler):
 
     status, body, requests = 200, b"", 0
 
-    def do_GET(self) -> None:
+    def answer(self) -> None:
         type(self).requests += 1
         self.send_response(self.status)
         self.send_header("Retry-After", "3600")
         self.end_headers()
         self.wfile.write(self.body)
 
-    do_POST = do_GET
+    do_GET = do_POST = answer  # noqa: N815 (names of the standard library)
 
     def log_message(self, *_: object) -> None:
         pass
@@ -434,8 +473,9 @@ def test_server_keeps_records_and_gives_them_back(server: Server) -> None:
     tracker.log_report([folder / "report" / "report.md"])
     tracker.finish()
     assert tracker.failure is None
+    assert str(tracker.page).startswith("/#/experiments/")
     assert records(server.uri, "night") == logged
-    client = MlflowClient(server.uri)
+    client = client_of(server.uri)
     assert [run.data.params["model"] for run in runs_of(client, "trial", "metrics.speedup > 1")] == ["one"]
     (parent,) = runs_of(client, "sweep")
     assert (parent.info.status, artifacts(client, parent, "report")) == ("FINISHED", ["report/report.md"])
@@ -454,14 +494,14 @@ def test_what_a_dead_tracker_missed_is_sent_once_when_it_is_back(
     before = [
         run.to_dictionary()
         for kind in ("sweep", "trial")
-        for run in runs_of(MlflowClient(server.uri), kind, sweep="missed")
+        for run in runs_of(client_of(server.uri), kind, sweep="missed")
     ]
     assert sync.main(["missed", "--tracking-uri", server.uri]) == 0
     assert "missed: 0 records sent, 2 were there already" in capsys.readouterr().out
     after = [
         run.to_dictionary()
         for kind in ("sweep", "trial")
-        for run in runs_of(MlflowClient(server.uri), kind, sweep="missed")
+        for run in runs_of(client_of(server.uri), kind, sweep="missed")
     ]
     assert after == before
     assert len(after) == 3
@@ -485,7 +525,7 @@ def test_server_that_falls_silent_in_mid_sweep_loses_and_doubles_nothing(
     assert Tracker(server.uri, "silent").catch_up() == Sent(1, 1)
     assert Tracker(server.uri, "silent").catch_up() == Sent(0, 2)
     assert records(server.uri, "silent") == logged
-    assert len(runs_of(MlflowClient(server.uri), "trial", sweep="silent")) == 2
+    assert len(runs_of(client_of(server.uri), "trial", sweep="silent")) == 2
 
 
 def test_sync_sends_retried_records_and_the_report(store: MlflowClient, capsys: pytest.CaptureFixture[str]) -> None:
@@ -504,7 +544,8 @@ def test_sync_sends_retried_records_and_the_report(store: MlflowClient, capsys: 
 def test_sync_asks_the_sweep_where_its_runs_are(capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_sweep(RUNS, [make_record()])
     uri = f"http://127.0.0.1:{free_port()}"
-    write_text(folder / "sweep.json", '{"invocations": [{"settings": {"tracking": {"uri": "%s"}}}]}' % uri)
+    invocation = {"settings": {"tracking": {"uri": uri}}}
+    write_text(folder / "sweep.json", json.dumps({"invocations": [invocation]}))
     assert sync.main(["night"]) == 1
     error = capsys.readouterr().err
     assert uri in error

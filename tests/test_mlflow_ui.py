@@ -1,0 +1,163 @@
+"""What a user sees of a sweep in MLflow's pages, in a real browser."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+from unittest import mock
+from urllib.parse import quote
+
+import pytest
+from records import make_record, write_sweep
+from tracking_server import mlflow_server
+
+from sweeper.tracking import Sent, Tracker
+
+if TYPE_CHECKING:
+    from selenium.webdriver import Chrome
+
+pytestmark = pytest.mark.browser
+
+CHROMIUM, DRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
+FLAGS = (
+    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+    "--disable-background-networking", "--disable-component-update", "--window-size=1600,1000",
+)  # fmt: skip
+LIMIT_S = 60
+QUICK = make_record("quick_net", speedups=(1.5, 1.6, 1.55))
+SLOW = make_record("slow_net", speedups=(0.8,))
+BROKEN = make_record("broken_net", status="compile_error", message="no kernel for this")
+FASTER = "metrics.speedup > 1"
+
+
+@pytest.fixture(scope="module")
+def chromium() -> None:
+    """Skips where there is none, before a server starts."""
+    pytest.importorskip("selenium", reason="not installed: the package selenium")
+    if missing := [str(path) for path in (CHROMIUM, DRIVER) if not path.exists()]:
+        pytest.skip(f"not installed: {', '.join(missing)}")
+
+
+@pytest.fixture
+def browser(chromium: None, tmp_path: Path) -> Iterator[Chrome]:
+    """A chromium with a fresh profile; a screenshot of its last page stays in the test's folder."""
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(CHROMIUM)
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path / 'profile'}"):
+        options.add_argument(flag)
+    driver = webdriver.Chrome(options, Service(str(DRIVER)))
+    try:
+        yield driver
+        driver.save_screenshot(str(tmp_path / "last.png"))
+    finally:
+        driver.quit()
+
+
+@pytest.fixture(scope="module")
+def pages(chromium: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """MLflow's server on the store of a sweep with a fast, a slow and a failed trial; the address of its runs page."""
+    folder = tmp_path_factory.mktemp("pages")
+    with mock.patch.dict(os.environ):
+        write_sweep(folder / "runs", [QUICK, SLOW, BROKEN])
+        tracker = Tracker(None, "night", folder / "runs")
+        assert tracker.catch_up() == Sent(3, 0)
+        tracker.finish()
+        with mlflow_server(folder / "server", tracker.uri) as server:
+            yield f"{server.uri}{tracker.page}"
+
+
+def wait_for(browser: Chrome, *texts: str, gone: str = "\0") -> None:
+    """Until the page shows all of `texts`, and not `gone`."""
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    def shown(driver: Chrome) -> bool:
+        page = driver.find_element(By.TAG_NAME, "body").text
+        return gone not in page and all(text in page for text in texts)
+
+    WebDriverWait(browser, LIMIT_S, ignored_exceptions=_passing()).until(shown, f"not shown: {texts}, or shown: {gone}")
+
+
+def click(browser: Chrome, xpath: str) -> None:
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    def clicked(driver: Chrome) -> bool:
+        driver.find_element(By.XPATH, xpath).click()
+        return True
+
+    WebDriverWait(browser, LIMIT_S, ignored_exceptions=_passing()).until(clicked, f"cannot click {xpath}")
+
+
+def _passing() -> tuple[type[Exception], ...]:
+    """What a page that is still being built answers with."""
+    from selenium.common.exceptions import (
+        ElementClickInterceptedException,
+        ElementNotInteractableException,
+        NoSuchElementException,
+        StaleElementReferenceException,
+    )
+
+    return (
+        ElementClickInterceptedException,
+        ElementNotInteractableException,
+        NoSuchElementException,
+        StaleElementReferenceException,
+    )
+
+
+def expand_sweep(browser: Chrome) -> None:
+    """The little plus in the cell with the sweep's name."""
+    click(browser, "//div[@role='gridcell'][.//a[normalize-space()='night']]//button")
+
+
+def test_sweep_opens_to_its_trials(browser: Chrome, pages: str) -> None:
+    browser.get(pages)
+    wait_for(browser, "night", "4 matching runs", gone=QUICK.label)
+    expand_sweep(browser)
+    wait_for(browser, "night", QUICK.label, SLOW.label, BROKEN.label)
+
+
+def test_search_box_keeps_the_trials_that_gained(browser: Chrome, pages: str) -> None:
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+
+    browser.get(pages)
+    wait_for(browser, "night", "4 matching runs")
+    expand_sweep(browser)
+    wait_for(browser, SLOW.label)
+    browser.find_element(By.CSS_SELECTOR, "[data-testid=search-box]").send_keys(FASTER, Keys.ENTER)
+    wait_for(browser, "night", QUICK.label, "2 matching runs", gone=SLOW.label)
+    wait_for(browser, "night", QUICK.label, gone=BROKEN.label)
+
+
+def test_link_with_a_filter_shows_the_trials_that_gained(browser: Chrome, pages: str) -> None:
+    browser.get(f"{pages}?searchFilter={quote(FASTER)}")
+    wait_for(browser, "night", "2 matching runs")
+    expand_sweep(browser)
+    wait_for(browser, "night", QUICK.label, gone=SLOW.label)
+
+
+def test_page_of_a_trial_shows_metrics_params_tags_and_its_sweep(browser: Chrome, pages: str) -> None:
+    browser.get(f"{pages}?searchFilter={quote(FASTER)}")
+    wait_for(browser, "night", "2 matching runs")
+    expand_sweep(browser)
+    click(browser, f"//a[normalize-space()='{QUICK.label}']")
+    wait_for(browser, "speedup\n1.549", "eager_step_s\n0.02", "version.torch\n2.13.0", "trial_id\n: " + QUICK.trial_id)
+    wait_for(browser, "Parent run\nnight", "Status\nFinished")
+    browser.get(f"{browser.current_url.partition('?')[0]}/artifacts")
+    click(browser, "//*[normalize-space(text())='record.json']")
+    wait_for(browser, '"schema_version": 1')
+
+
+def test_page_of_a_failed_trial_says_why(browser: Chrome, pages: str) -> None:
+    browser.get(pages)
+    wait_for(browser, "night", "4 matching runs")
+    expand_sweep(browser)
+    click(browser, f"//a[normalize-space()='{BROKEN.label}']")
+    wait_for(browser, "Status\nFailed", "compiling: no kernel for this", "status\n: compile_error")
