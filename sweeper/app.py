@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import hydra
@@ -137,10 +138,16 @@ def _report(paths: SweepPaths, settings: Settings, tracker: Tracker | None, cons
     if tracker.failure:
         console.print(f"MLflow: {tracker.failure}; nothing is lost, send it: python -m sweeper.sync {settings.sweep}")
     elif sqlite_file(tracker.uri):
-        console.print(f"MLflow: mlflow ui --backend-store-uri {tracker.uri}")
+        console.print(f"MLflow: {_python()} -m mlflow ui --backend-store-uri {tracker.uri}")
         console.print(f"        then open http://127.0.0.1:5000{tracker.page}")
     else:
         console.print(f"MLflow: {without_password(tracker.uri)}{tracker.page}")
+
+
+def _python() -> str:
+    """This interpreter as the user would type it here."""
+    executable = Path(sys.executable)
+    return str(executable.relative_to(Path.cwd()) if executable.is_relative_to(Path.cwd()) else executable)
 
 
 def _statuses(paths: SweepPaths, grid: Sequence[Trial]) -> dict[str, str]:

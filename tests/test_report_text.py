@@ -96,9 +96,11 @@ def test_a_status_stands_in_place_of_the_speedup_and_is_explained(tmp_path: Path
 
 
 def test_flags_are_lines_below_the_table(tmp_path: Path) -> None:
-    records = [make_record(f"m{i}", flags=("throttled", "unsteady")[: 1 + (i == 0)]) for i in range(5)]
+    some = {0: ("throttled", "unsteady"), **dict.fromkeys(range(1, 5), ("throttled",))}
+    records = [make_record(f"m{i}", flags=("verified_by_hand", *some.get(i, ()))) for i in range(6)]
     text = shown(tmp_path, *records)
     assert "\nthrottled: m0 amp default, m1 amp default, m2 amp default and 2 more\nunsteady: m0 amp default\n" in text
+    assert "\nverified_by_hand: every trial\n" in text
 
 
 def test_axes_are_columns_where_they_differ_and_named_above_where_not(tmp_path: Path) -> None:

@@ -90,7 +90,10 @@ def flagged(rows: Sequence[Row]) -> list[str]:
     for row in rows:
         for flag in flags(row):
             names.setdefault(flag, []).append(trial_name(row, axes))
-    return [f"{flag}: {shortened(found)}" for flag, found in sorted(names.items())]
+    return [
+        f"{flag}: {'every trial' if len(found) == len(rows) > 1 else shortened(found)}"
+        for flag, found in sorted(names.items())
+    ]
 
 
 def shortened(names: Sequence[str], most: int = 3) -> str:
@@ -140,6 +143,7 @@ def speedup_columns(rows: Sequence[Row]) -> tuple[Column[Row], ...]:
         Column[Row]("break-even steps", break_even),
         Column[Row]("memory ratio", memory_ratio),
     )
+    columns = tuple(column for column in columns if column.name != "memory ratio" or any(map(memory_ratio, rows)))
     return (*columns, Column[Row]("flags", flags)) if any(map(flags, rows)) else columns
 
 
