@@ -30,7 +30,7 @@ def add(paths: SweepPaths, settings: Settings, planned: Plan, device: Device) ->
     Raises ConfigError when the folder cannot be written or its sweep.json is not ours.
     """
     invocation = {
-        "command": shlex.join(["python", "-m", "sweeper", *sys.argv[1:]]),
+        "command": shlex.join(["python", *sys.orig_argv[1:]]),
         "started": dt.datetime.now().astimezone().isoformat(timespec="seconds"),
         "versions": _versions(),
         "device": device.gpu.name if device.gpu else "cpu",

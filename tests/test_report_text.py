@@ -133,7 +133,7 @@ def test_document_has_everything(tmp_path: Path) -> None:
     next(folder.glob("cut-*/record.json")).write_text("{")
     report = write_report([folder], tmp_path / "out")
     text = (tmp_path / "out/report.md").read_text()
-    assert "- sweeps: night\n- run: 2026-03-01T10:00:00+00:00 to 2026-03-02T10:00:00+00:00\n" in text
+    assert "- sweeps: night\n- started: 2026-03-01T10:00:00+00:00, last 2026-03-02T10:00:00+00:00\n" in text
     assert "- device: NVIDIA H200\n- versions: torch 2.13.0\n" in text
     assert "**weighted 0.75 AMP + 0.25 fp32: 1.57 (3 models), these models \\[" in text
     assert "| resnet50 | amp | default | 1.58 \\[1.51, 1.66\\] | 20.0 | 12.7 | 3.00 | 409 | 1.50 |" in text

@@ -22,7 +22,7 @@ def describe(sweeps: Sequence[Path], entries: Iterable[Entry]) -> list[str]:
             versions.setdefault(str(package), set()).add(str(version))
     facts = {
         "sweeps": ", ".join(folder.resolve().name for folder in sweeps),
-        "run": "; ".join(date for folder in sweeps if (date := _date(folder))),
+        "started": "; ".join(date for folder in sweeps if (date := _date(folder))),
         "device": ", ".join(sorted(devices)),
         "versions": ", ".join(f"{package} {' and '.join(sorted(found))}" for package, found in versions.items()),
     }
@@ -42,4 +42,4 @@ def _date(sweep: Path) -> str | None:
         started = [str(invocation["started"]) for invocation in invocations]
     except (OSError, ValueError, KeyError, TypeError):
         return None  # a folder of records need not be a sweep of ours
-    return " to ".join(dict.fromkeys((started[0], started[-1]))) if started else None
+    return ", last ".join(dict.fromkeys((started[0], started[-1]))) if started else None

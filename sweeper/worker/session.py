@@ -34,8 +34,9 @@ from sweeper.worker.step import (
     resolve,
     training_step,
 )
-from sweeper.worker.timing import Arm, Bench, measure_rounds
+from sweeper.worker.timing import Arm, Bench, measure_rounds, spread
 
+STEADY = 0.05  # the slowest block of an arm may take so much longer than its fastest
 MESSAGE_LINES = 8
 MESSAGE_LENGTH = 2000
 
@@ -208,7 +209,10 @@ def _settings(trial: Trial, numerics: Numerics) -> dict[str, Json]:
 
 def _flags(rounds: tuple[Round, ...], flat: bool) -> set[str]:
     flags = {"accuracy_unverified"}  # results are only checked to be finite
-    if not flat:
+    counted = [item for item in rounds if item.void is None]
+    if not flat or any(
+        spread([getattr(item, f"{arm}_s") for item in counted]) > STEADY for arm in ("eager", "compiled")
+    ):
         flags.add("unsteady")
     if any(item.void == "recompiled" for item in rounds):
         flags.add("recompiled")

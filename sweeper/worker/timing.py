@@ -78,7 +78,7 @@ class Bench:
         """Wall seconds of the first steps one by one, until they are steady; compiling happens in here."""
         least, most = FIRST_STEPS
         times: list[float] = []
-        while len(times) < most and (len(times) < least or _range(times[-3:]) > STEADY):
+        while len(times) < most and (len(times) < least or spread(times[-3:]) > STEADY):
             times.append(self.block_s(arm, 1))
         return times
 
@@ -89,7 +89,7 @@ class Bench:
         readings = [self.block_s(arm, steps) / steps]
         while time.perf_counter() < deadline:
             readings.append(self.block_s(arm, steps) / steps)
-            if len(readings) >= 3 and _range(readings[-3:]) <= FLAT:
+            if len(readings) >= 3 and spread(readings[-3:]) <= FLAT:
                 return readings[-1], True
         return readings[-1], False
 
@@ -154,5 +154,6 @@ def _allocator_retries() -> int:
     return int(torch.cuda.memory_stats().get("num_alloc_retries", 0))
 
 
-def _range(values: list[float]) -> float:
+def spread(values: list[float]) -> float:
+    """How much longer the longest takes than the shortest, as a share."""
     return max(values) / min(values) - 1
