@@ -255,7 +255,7 @@ def _labels(config: Config, choices: Mapping[str, str | None], overrides: Sequen
         family=config.model.family,
         suite=config.model.suite,
         weight=None if weight is None else _one_of("precision.weight", weight, WEIGHTS),
-        model_overrides="; ".join(f"{key}={value}" for key, value in sorted(changed.items()) if key not in LABELS),
+        overrides="; ".join(f"{key}={value}" for key, value in sorted(changed.items()) if key not in LABELS),
     )
 
 

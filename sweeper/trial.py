@@ -67,7 +67,7 @@ class Labels:
     family: str = "other"
     suite: str | None = None
     weight: str | None = None  # amp, fp32 or None: which share of the weighted geomean the precision carries
-    model_overrides: str = ""  # what the user changed on the options of model and precision, e.g. "model.image_size=64"
+    overrides: str = ""  # what the user changed on the options of model and precision, e.g. "model.image_size=64"
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Trial:
     @property
     def variant(self) -> str:
         """Every axis without a column of its own that is not at its default, e.g. `compile.scope=step`."""
-        parts = [self.labels.model_overrides] if self.labels.model_overrides else []
+        parts = [self.labels.overrides] if self.labels.overrides else []
         if self.optimizer != ("adam" if self.workload == "train" else "none"):
             parts.append(f"optimizer={self.optimizer}")
         for key, value in without_defaults(self.compile).items():

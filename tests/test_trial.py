@@ -70,7 +70,7 @@ def test_variant_lists_what_has_no_column_and_is_not_default(trial: Trial) -> No
         trial,
         optimizer="sgd",
         compile=Compile(fullgraph=True, options={"triton.cudagraphs": True}),
-        labels=replace(trial.labels, model_overrides="model.image_size=64"),
+        labels=replace(trial.labels, overrides="model.image_size=64"),
     )
     assert changed.variant == (
         "model.image_size=64; optimizer=sgd; compile.fullgraph=true; compile.options.triton.cudagraphs=true"
