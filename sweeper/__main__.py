@@ -6,13 +6,16 @@ Try: `python -m sweeper --help`, `python -m sweeper -m model=resnet18,vit_tiny d
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import traceback
 
 from sweeper.errors import ConfigError, explain
 
 
 def main() -> int:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra's own handling prints tracebacks and exits with 1
+    signal.signal(signal.SIGTERM, _interrupt)
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
@@ -27,9 +30,25 @@ def main() -> int:
     except (ConfigError, HydraException, OmegaConfBaseException, YAMLError) as error:
         print(f"sweeper: {explain(error, config.keys())}", file=sys.stderr)
         return BAD_CONFIGURATION
+    except ValueError as error:  # Hydra has plain ones too
+        if _passed_through_our_work(error):
+            raise
+        print(f"sweeper: {explain(error, config.keys())}", file=sys.stderr)
+        return BAD_CONFIGURATION
     except KeyboardInterrupt:
         return INTERRUPTED
     return 0
+
+
+def _passed_through_our_work(error: Exception) -> bool:
+    """Whether it was raised below `sweeper.app` rather than while Hydra read the command line and the files."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_globals.get("__name__") == "sweeper.app" for frame, _ in frames)
+
+
+def _interrupt(_signal: int, _frame: object) -> None:
+    """A termination, as clusters and containers send it, ends a sweep like Ctrl-C."""
+    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -6,15 +6,16 @@ calls `run_grid`. Both end in `drive`, the whole life of a sweep in the driver.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import hydra
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf, open_dict, read_write
+from omegaconf import DictConfig, open_dict, read_write
 from rich.console import Console
 
 from sweeper import config, invocation
@@ -37,12 +38,9 @@ OK, NOT_OK, BAD_CONFIGURATION, INTERRUPTED = 0, 1, 2, 130
 
 @hydra.main(version_base="1.3", config_path=str(config.conf_folder()), config_name="config")
 def job(cfg: DictConfig) -> None:
-    """What Hydra runs for one composed configuration: the driver's whole work, or one job of a cluster's launcher."""
+    """What Hydra runs for a single configuration: the driver's whole work."""
     try:
         point = read_point(cfg, HydraConfig.get())
-        if HydraConfig.get().mode == RunMode.MULTIRUN:
-            execute([point.trial], point.settings)
-            return
         code = drive([point.trial], point.settings)
     except ConfigError as error:  # Hydra would print the job's overrides before it passes the error on
         print(f"sweeper: {error}", file=sys.stderr)
@@ -52,15 +50,25 @@ def job(cfg: DictConfig) -> None:
 
 def read_point(cfg: DictConfig, hydra_cfg: Any) -> config.Point:
     """A composed configuration, without its `hydra` node, as trial and settings. Raises ConfigError."""
-    choices = OmegaConf.to_container(hydra_cfg.runtime.choices)
-    assert isinstance(choices, dict)
-    named = {str(group): option for group, option in choices.items()}
-    return config.read(cfg, named, list(hydra_cfg.overrides.task), gpu=bool(visible_gpus()))
+    choices = {str(group): option for group, option in hydra_cfg.runtime.choices.items()}
+    for group in config.GROUPS:
+        if not isinstance(choices.get(group), str):  # a list of options leaves no choice behind
+            raise ConfigError(f"{group}: give one option; several make a grid: -m {group}=a,b")
+    own = {group: _own_values(group, choices[group]) for group in ("model", "precision")}
+    return config.read(cfg, choices, own, gpu=bool(visible_gpus()))
+
+
+@functools.cache
+def _own_values(group: str, option: str) -> dict[str, Any]:
+    """What an option's file says by itself, before anything is overridden."""
+    loader: Any = GlobalHydra.instance().config_loader()
+    found = loader.repository.load_config(f"{group}/{option}")
+    return {str(key): value for key, value in found.config.items()} if found else {}
 
 
 def run_grid(composed: Sequence[DictConfig]) -> int:
     """Run every configuration of a grid as one sweep; the exit code. Raises ConfigError before anything has started."""
-    points = [_split(cfg) for cfg in composed]
+    points = [split(cfg) for cfg in composed]
     settings = points[0].settings
     if different := next((point.settings for point in points if point.settings != settings), None):
         keys = [key for key, value in vars(settings).items() if getattr(different, key) != value]
@@ -68,7 +76,8 @@ def run_grid(composed: Sequence[DictConfig]) -> int:
     return drive([point.trial for point in points], settings)
 
 
-def _split(cfg: DictConfig) -> config.Point:
+def split(cfg: DictConfig) -> config.Point:
+    """A whole composed configuration as trial and settings. Raises ConfigError."""
     hydra_cfg = cfg.hydra
     with read_write(cfg), open_dict(cfg):
         del cfg["hydra"]
@@ -81,10 +90,11 @@ def drive(grid: Sequence[Trial], settings: Settings) -> int:
     paths = SweepPaths.of(settings.sweep)
     planned = plan(grid, _statuses(paths, grid), settings.retry)
     device = resolve(settings.device, visible_gpus())
-    _announce(console, planned, settings, device)
     if settings.dry_run:
+        _announce(console, planned, settings, device)
         return OK
     require_runnable(planned.trials, device)
+    _announce(console, planned, settings, device)
     if differences := invocation.add(paths, settings, planned, device):
         console.print(f"note: {', '.join(differences)} differ from the earlier run of this sweep; its records are kept")
     tracker = Tracker(settings.tracking.uri, settings.sweep) if settings.tracking.enabled else None

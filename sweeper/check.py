@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 
 from sweeper.devices import Device
 from sweeper.errors import ConfigError
@@ -21,24 +25,38 @@ MOST_PROBLEMS = 10
 
 
 def require_runnable(trials: Sequence[Trial], device: Device) -> None:
-    """Raises ConfigError that lists what cannot be built here, or when the check itself cannot run."""
+    """Raises ConfigError that lists what cannot be built here, or says why the check itself could not be made."""
     if not trials:
         return
-    try:
-        answer = subprocess.run(
-            [sys.executable, "-m", "sweeper.worker", "--check"],
-            input=json.dumps([trial.to_json() for trial in trials]),
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            env={**os.environ, **device.environment()},
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise ConfigError(f"checking the models took longer than {TIMEOUT_S} s; nothing was started") from error
-    if answer.returncode != 0:
-        last = "\n".join(answer.stderr.strip().splitlines()[-4:])
-        raise ConfigError(f"the check process failed (exit code {answer.returncode}):\n{last}")
-    problems = json.loads(answer.stdout.splitlines()[-1])
+    with tempfile.TemporaryDirectory() as folder:
+        problems = _ask(trials, device, Path(folder))
     if problems:
         raise ConfigError("\n".join(problems[:MOST_PROBLEMS]))
+
+
+def _ask(trials: Sequence[Trial], device: Device, folder: Path) -> list[str]:
+    """Run the check in a process group of its own; a user's factory may print, exit or leave children behind."""
+    question, answer, log = folder / "trials.json", folder / "problems.json", folder / "log"
+    question.write_text(json.dumps([trial.to_json() for trial in trials]))
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "sweeper.worker", "--check", str(question), str(answer)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **device.environment()},
+            start_new_session=True,
+        )
+    try:
+        process.wait(TIMEOUT_S)
+    except subprocess.TimeoutExpired as error:
+        raise ConfigError(f"checking the models took longer than {TIMEOUT_S} s; nothing was started") from error
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    if not answer.exists():
+        last = "\n".join(log.read_text(errors="replace").strip().splitlines()[-4:])
+        raise ConfigError(f"the check of the models ended with code {process.returncode} and no answer:\n{last}")
+    problems: list[str] = json.loads(answer.read_text())
+    return problems

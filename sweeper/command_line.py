@@ -1,4 +1,4 @@
-"""The command line before Hydra sees it: flags first, one checked sweep name, open dictionaries marked as such.
+"""The command line before Hydra sees it: flags last, one checked sweep name, open dictionaries marked as such.
 
 Hydra 1.3 wants its flags before or after all overrides, reads `sweep=007` as a number, and takes a new key of a
 dictionary only with `+`. Users should not have to know.
@@ -11,11 +11,10 @@ import re
 import secrets
 from collections.abc import Sequence
 
-from sweeper.errors import ConfigError
 from sweeper.paths import check_sweep_name
 
 SWEEP = re.compile(r"\+{0,2}sweep=(.*)", re.DOTALL)
-OPEN_DICTIONARY = re.compile(r"(compile\.options|model\.arguments)\.[^=]+=")
+OPEN_DICTIONARY = re.compile(r"(compile\.options|model\.arguments)(\.[^=]+=|=\{)")
 
 
 def normalise(arguments: Sequence[str]) -> list[str]:
@@ -26,11 +25,8 @@ def normalise(arguments: Sequence[str]) -> list[str]:
     flags, overrides = _split(arguments)
     names = [match.group(1) for item in overrides if (match := SWEEP.fullmatch(item))]
     others = [open_dictionary(item) for item in overrides if not SWEEP.fullmatch(item)]
-    try:
-        name = check_sweep_name(names[-1].strip("'\"")) if names else _new_name()
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-    return [*flags, f"sweep='{name}'", *others]
+    name = check_sweep_name(names[-1].strip("'\"")) if names else _new_name()
+    return [f"sweep='{name}'", *others, *flags]
 
 
 def open_dictionary(override: str) -> str:

@@ -8,8 +8,10 @@ Try: `python -m sweeper --cfg job model=vit_b16 precision=amp`
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 
 from sweeper.codec import Json
-from sweeper.errors import ConfigError, nearest
+from sweeper.errors import ConfigError
 from sweeper.paths import check_sweep_name
 from sweeper.settings import RETRIES, Measure, Settings, Tracking, check_measure
 from sweeper.trial import (
@@ -44,7 +46,8 @@ GENERIC_MODELS = {
 }
 
 
-LABELS = ("model.family", "model.suite", "precision.weight")  # they change how a trial is called, not what it is
+# Keys of an option that have a column of their own or only change how a trial is called.
+LABELS = ("name", "factory", "batch_size", "family", "suite", "weight")
 
 
 @dataclass
@@ -126,6 +129,8 @@ class Config:
     tracking: Tracking = field(default_factory=Tracking)
 
 
+GROUPS = ("model", "mode", "backend", "precision", "workload", "optimizer", "measure", "tracking")
+
 ConfigStore.instance().store(name="sweeper_schema", node=Config)
 
 
@@ -158,11 +163,11 @@ def conf_folder() -> Path:
     return packaged if packaged.is_dir() else package.parent / "conf"
 
 
-def read(cfg: DictConfig, choices: Mapping[str, str | None], overrides: Sequence[str], gpu: bool) -> Point:
+def read(cfg: DictConfig, choices: Mapping[str, str | None], own: Mapping[str, Mapping[str, Any]], gpu: bool) -> Point:
     """Turn a composed configuration into a trial and settings.
 
-    `choices` maps a group to the option chosen (`hydra.runtime.choices`), `overrides` are the command line's, `gpu`
-    says what `device=null` means. Raises ConfigError for values that make no sense.
+    `choices` maps a group to the option chosen (`hydra.runtime.choices`), `own` a group to what that option's file
+    says, `gpu` is what `device=null` means. Raises ConfigError for values that make no sense.
     """
     if missing := sorted(str(key) for key in OmegaConf.missing_keys(cfg)):
         raise ConfigError(
@@ -170,18 +175,17 @@ def read(cfg: DictConfig, choices: Mapping[str, str | None], overrides: Sequence
         )
     config: Any = OmegaConf.to_object(cfg)
     settings = Settings(
-        sweep=_checked(check_sweep_name, config.sweep),
+        sweep=check_sweep_name(config.sweep),
         device=config.device,
         dry_run=config.dry_run,
         retry=_one_of("retry", config.retry, RETRIES),
-        measure=config.measure,
+        measure=check_measure(config.measure),
         tracking=config.tracking,
     )
-    _checked(check_measure, settings.measure)
-    return Point(_trial(config, choices, overrides, gpu), settings)
+    return Point(_trial(config, choices, own, gpu), settings)
 
 
-def _trial(config: Config, choices: Mapping[str, str | None], overrides: Sequence[str], gpu: bool) -> Trial:
+def _trial(config: Config, choices: Mapping[str, str | None], own: Mapping[str, Mapping[str, Any]], gpu: bool) -> Trial:
     workload = _one_of("workload.name", config.workload.name, WORKLOADS)
     mode = _one_of("mode.name", config.mode.name, MODES)
     compiled = mode != "eager"
@@ -189,7 +193,7 @@ def _trial(config: Config, choices: Mapping[str, str | None], overrides: Sequenc
     return Trial(
         model=_model(config.model, choices),
         batch_size=_batch_size(config),
-        labels=_labels(config, choices, overrides),
+        labels=_labels(config, choices, own),
         workload=workload,
         precision=_precision(config.precision),
         mode=mode,
@@ -207,6 +211,9 @@ def _model(model: ModelConf, choices: Mapping[str, str | None]) -> Model:
         raise ConfigError(f"model={choices.get('model')} needs a name, e.g. {GENERIC_MODELS[library]}")
     for key in ("image_size", "sequence_length", "num_classes"):
         _positive(f"model.{key}", getattr(model, key))
+    if library == "custom" and (model.arguments or model.image_size or model.num_classes or model.sequence_length):
+        raise ConfigError("model=custom takes no other model settings: the factory gets batch_size and device only")
+    flatten(model.arguments)
     return Model(
         library=library,
         name=name,
@@ -226,6 +233,8 @@ def _batch_size(config: Config) -> int:
 def _precision(precision: PrecisionConf) -> Precision:
     if precision.autocast is not None:
         _one_of("precision.autocast", precision.autocast, AUTOCASTS)
+    if precision.grad_scaler and precision.autocast not in ("auto", "float16"):
+        raise ConfigError("precision.grad_scaler=true is for precision.autocast=auto or float16")
     return Precision(
         parameters=_one_of("precision.parameters", precision.parameters, PARAMETER_DTYPES),
         autocast=precision.autocast,
@@ -243,20 +252,28 @@ def _compile(compile_: CompileConf) -> Compile:
     )
 
 
-def _labels(config: Config, choices: Mapping[str, str | None], overrides: Sequence[str]) -> Labels:
-    option = str(choices.get("model"))
-    bare = (part.lstrip("+") for part in overrides)
-    changed = dict(part.split("=", 1) for part in bare if part.startswith(("model.", "precision.")))
-    renamed = changed.pop("model.name", None) or changed.pop("model.factory", None)
-    weight = config.precision.weight
+def _labels(config: Config, choices: Mapping[str, str | None], own: Mapping[str, Mapping[str, Any]]) -> Labels:
+    model, weight = config.model, config.precision.weight
+    named = {key: own["model"].get(key) for key in ("name", "factory")}
+    renamed = named != {"name": model.name, "factory": model.factory}
+    changed = [*_changed("model", model, own["model"]), *_changed("precision", config.precision, own["precision"])]
     return Labels(
-        model=str(config.model.factory or config.model.name) if renamed else option.rsplit("/", 1)[-1],
+        model=str(model.factory or model.name) if renamed else str(choices.get("model")).rsplit("/", 1)[-1],
         precision=str(choices.get("precision")),
-        family=config.model.family,
-        suite=config.model.suite,
+        family=model.family,
+        suite=model.suite,
         weight=None if weight is None else _one_of("precision.weight", weight, WEIGHTS),
-        overrides="; ".join(f"{key}={value}" for key, value in sorted(changed.items()) if key not in LABELS),
+        overrides="; ".join(changed),
     )
+
+
+def _changed(group: str, composed: Any, own: Mapping[str, Any]) -> list[str]:
+    """What differs from the option's own file, e.g. `model.image_size=64`."""
+    known = {entry.name for entry in fields(composed)}
+    before = flatten(asdict(type(composed)(**{key: value for key, value in own.items() if key in known})))
+    now = flatten(asdict(composed))
+    keys_changed = sorted(key for key in now if now[key] != before.get(key, MISSING) and key not in LABELS)
+    return [f"{group}.{key}={json.dumps(now[key]).strip(chr(34))}" for key in keys_changed]
 
 
 def device_type(device: str | None, gpu: bool) -> str:
@@ -270,19 +287,28 @@ def device_type(device: str | None, gpu: bool) -> str:
 
 
 def flatten(options: Mapping[str, Any], prefix: str = "") -> dict[str, Json]:
-    """Nested options with their keys joined by `.`, as Inductor names them: `triton: {cudagraphs: true}`."""
+    """Nested options with their keys joined by `.`, as Inductor names them: `triton: {cudagraphs: true}`.
+
+    Raises ConfigError for NaN and infinity, which JSON cannot hold.
+    """
     flat: dict[str, Json] = {}
     for key, value in options.items():
         if isinstance(value, Mapping):
             flat |= flatten(value, f"{prefix}{key}.")
         else:
+            _require_finite(f"{prefix}{key}", value)
             flat[f"{prefix}{key}"] = value
     return flat
 
 
+def _require_finite(key: str, value: Any) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{key}={value}: it must be a finite number")
+
+
 def _one_of(key: str, value: str, allowed: Sequence[str]) -> str:
     if value not in allowed:
-        raise ConfigError(f"{key}={value}: allowed are {', '.join(allowed)}; {nearest(value, allowed)}")
+        raise ConfigError(f"{key}={value}: allowed are {', '.join(allowed)}")
     return value
 
 
@@ -290,11 +316,3 @@ def _positive(key: str, value: int | None) -> int | None:
     if value is not None and value < 1:
         raise ConfigError(f"{key}={value}: it must be a whole number of at least 1, e.g. {key}=8")
     return value
-
-
-def _checked(check: Any, value: Any) -> Any:
-    try:
-        result = check(value)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-    return value if result is None else result

@@ -51,14 +51,22 @@ def visible_gpus() -> tuple[Gpu, ...]:
     return tuple(gpus if chosen is None else _select(gpus, chosen))
 
 
-def _select(gpus: list[Gpu], chosen: str) -> list[Gpu]:
-    """Those named by CUDA_VISIBLE_DEVICES, by index or the beginning of a UUID; the list ends at an unknown name."""
+def _select(gpus: Sequence[Gpu], chosen: str) -> list[Gpu]:
+    """Those named by CUDA_VISIBLE_DEVICES, by index or the beginning of a UUID; the list ends at an unknown name.
+
+    Raises ConfigError when it names something but none of the GPUs: measuring the CPU instead would surprise.
+    """
     selected = []
     for name in (part.strip() for part in chosen.split(",")):
         match = next((gpu for gpu in gpus if name and (name == gpu.selector or gpu.uuid.startswith(name))), None)
         if match is None:
             break
         selected.append(match)
+    if gpus and not selected and chosen.strip() not in ("", "-1"):
+        known = ", ".join(f"{gpu.selector} ({gpu.uuid})" for gpu in gpus)
+        raise ConfigError(
+            f"CUDA_VISIBLE_DEVICES={chosen} names none of the GPUs {known}; parts of a GPU are not supported"
+        )
     return selected
 
 

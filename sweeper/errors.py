@@ -50,13 +50,16 @@ def explain(error: Exception, keys: Iterable[str] = ()) -> str:
     if match := re.match(r"(In '[^']+'): .*\n(Key '.+' not in .*\n.*full_key: [\s\S]*)", text):
         return _explain_value(ValueError(match[2]), match[1], list(keys))
     if match := re.match(r"Ambiguous value for argument '(.+)'", text):
-        return f"{match[1]}: several values make a grid; add -m"
+        one = match[1].startswith("experiment=")
+        return f"{match[1]}: {'one experiment a command' if one else 'several values make a grid; add -m'}"
+    if text.startswith("LexerNoViableAlt"):
+        return f"{_first_lines(text)}\nquote a value with unusual characters twice, e.g. \"model.name='a+b'\""
     return _first_lines(text) or type(error).__name__
 
 
 def _explain_option(error: Exception) -> str:
     """An option that a group does not have, with those that it has."""
-    match = re.search(r"'([\w./-]+)/([^'/]*)'", str(error))
+    match = re.search(r"(?:Could not find|Could not load) '([\w./-]+)/([^'/]*)'", str(error))
     options = getattr(error, "options", None)
     if not match or not options:
         return _first_lines(str(error))

@@ -46,7 +46,9 @@ def execute(trials: Sequence[Trial], settings: Settings, watchers: Sequence[Watc
                 watcher.phase_started(trial, phase, process)
 
         record = run_trial(trial, settings, device, on_phase)
-        write_text(paths.trial(record.label, record.trial_id).record, record.dumps())
+        path = paths.trial(record.label, record.trial_id).record
+        if record.status != "interrupted" or not path.exists():  # an earlier record is worth more
+            write_text(path, record.dumps())
         records.append(record)
         for watcher in watchers:
             watcher.trial_finished(record)

@@ -62,7 +62,7 @@ def encode(message: Phase | Outcome) -> str:
 def decode(line: str) -> Phase | Outcome:
     """The inverse of `encode`. Raises ValueError for anything else."""
     data = json.loads(line)
-    kind = data.pop("kind", None)
+    kind = data.pop("kind", None) if isinstance(data, dict) else None
     if kind == "Phase":
         return from_json(Phase, data)
     if kind == "Outcome":

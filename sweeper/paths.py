@@ -12,16 +12,19 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from sweeper.errors import ConfigError
+
 RUNS = Path("runs")
+TAKEN = ("mlflow.db", "mlartifacts")  # beside the sweeps
 SWEEP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def check_sweep_name(name: str) -> str:
-    """Return `name` when it can name a folder. Raises ValueError otherwise."""
-    if not SWEEP_NAME.fullmatch(name) or len(name) > 100:
-        raise ValueError(
+    """Return `name` when it can name a folder. Raises ConfigError otherwise."""
+    if not SWEEP_NAME.fullmatch(name) or len(name) > 100 or name in TAKEN:
+        raise ConfigError(
             f"sweep={name}: a sweep's name starts with a letter or digit, goes on with letters, digits, '.', '_' or "
-            "'-', and has at most 100 characters, e.g. sweep=resnets-h200"
+            "'-', has at most 100 characters and is none of the names that MLflow's store has; e.g. sweep=resnets-h200"
         )
     return name
 
@@ -67,6 +70,11 @@ class TrialPaths:
         """Remove the caches of every draw, also those that a killed driver left."""
         for folder in self.folder.glob("cache-*"):
             shutil.rmtree(folder, ignore_errors=True)
+
+    def clear_logs(self) -> None:
+        """Remove the logs of an earlier attempt."""
+        for log in self.folder.glob("worker-*.log"):
+            log.unlink()
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ def plan(grid: Iterable[Trial], statuses: Mapping[str, str], retry: str = "faile
             possible[trial.id] = trial
     if grid and not possible:
         raise ConfigError(left_out[0].reason)
-    _check_weights(possible.values())
+    check_weights(possible.values())
     kept = []
     for trial in possible.values():
         status = statuses.get(trial.id)
@@ -72,22 +72,30 @@ def incompatible(trial: Trial) -> str | None:
         )
     if trial.compile.scope == "step" and trial.workload == "inference":
         return "compile.scope=step is for workload=train: an inference step is the model's forward"
-    if trial.precision.grad_scaler and trial.precision.parameters != "float32":
-        return "precision.grad_scaler=true needs precision.parameters=float32"
     return None
 
 
-def _check_weights(trials: Iterable[Trial]) -> None:
-    """One weight is one precision option a row of the summary, or its mean would mix number formats."""
+def check_weights(trials: Iterable[Trial]) -> None:
+    """One weight is one precision option with one meaning in a row of the summary, or its mean would mix formats.
+
+    Raises ConfigError otherwise.
+    """
     first: dict[tuple[str | None, ...], Trial] = {}
     for trial in trials:
-        row = (trial.workload, trial.mode, trial.backend, trial.variant, trial.labels.weight)
+        if trial.labels.weight is None or trial.mode == "eager":
+            continue
+        row = (trial.device, trial.workload, trial.mode, trial.backend, trial.variant, trial.labels.weight)
         other = first.setdefault(row, trial)
-        if trial.labels.weight and trial.precision != other.precision and trial.mode != "eager":
-            raise ConfigError(
-                f"precision={other.labels.precision} and precision={trial.labels.precision} both carry the weight "
-                f"{trial.labels.weight}, which one of them can have: run two sweeps, or one with precision.weight=null"
-            )
+        if trial.labels.precision != other.labels.precision:
+            which = f"precision={other.labels.precision} and precision={trial.labels.precision}"
+        elif trial.precision != other.precision:
+            which = f"two settings of precision={trial.labels.precision}"
+        else:
+            continue
+        raise ConfigError(
+            f"{which} both carry the weight {trial.labels.weight}, which only one of them can have: make two sweeps of "
+            "them and report each alone, or run one with precision.weight=null"
+        )
 
 
 def describe(plan: Plan) -> list[str]:

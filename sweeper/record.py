@@ -23,7 +23,6 @@ STATUSES = (
 # Left out of the denominator of a pass rate: the compiler is not to blame.
 NOT_JUDGED = ("eager_error", "unavailable", "interrupted")
 
-PHASES = ("starting", "building", "eager", "compiling", "measuring", "memory")
 EAGER_PHASES = ("starting", "building", "eager")
 
 

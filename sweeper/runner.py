@@ -67,6 +67,7 @@ def run_trial(
     """
     paths = SweepPaths.of(settings.sweep).trial(trial.label, trial.id)
     paths.clear_caches()
+    paths.clear_logs()
     write_text(paths.trial, Job(trial, settings.measure).dumps())
     runs: list[WorkerRun] = []
     try:
@@ -75,6 +76,8 @@ def run_trial(
             runs.append(run)
             if run.outcome.status != "ok":
                 break
+    except KeyboardInterrupt:  # between two processes; inside of one it is that one's outcome
+        runs.append(WorkerRun(Outcome("interrupted", "starting", "interrupted by the user"), paths.log(len(runs))))
     finally:
         paths.clear_caches()
     return _record(trial, settings, runs)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from sweeper.errors import ConfigError
+
 RETRIES = ("failed", "none", "all")
 
 
@@ -56,9 +58,10 @@ class Settings:
     tracking: Tracking = field(default_factory=Tracking)
 
 
-def check_measure(measure: Measure) -> None:
-    """Raises ValueError for values that cannot be measured with."""
+def check_measure(measure: Measure) -> Measure:
+    """Return `measure` when one can measure so. Raises ConfigError otherwise."""
     for name in ("processes", "draws", "rounds", "timeout_s", "warmup_s", "block_s", "block_steps"):
         value = getattr(measure, name)
         if value is not None and not value > 0:
-            raise ValueError(f"measure.{name}={value}: it must be greater than 0")
+            raise ConfigError(f"measure.{name}={value}: it must be greater than 0")
+    return measure

@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from sweeper.codec import Json, from_json, to_json, without_defaults
@@ -126,7 +126,3 @@ class Trial:
     def from_json(data: Any) -> Trial:
         """The inverse of `to_json`. Raises ValueError on unknown or missing keys."""
         return from_json(Trial, data)
-
-    def with_batch_size(self, batch_size: int) -> Trial:
-        """The same trial at another batch size (another id)."""
-        return replace(self, batch_size=batch_size)

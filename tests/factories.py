@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -163,3 +165,65 @@ def waits_for_a_file(batch_size, device):
             time.sleep(3600)
 
     return _Special(act).to(device), _inputs(batch_size, device)
+
+
+def transformer_layer(batch_size, device):
+    return nn.TransformerEncoderLayer(WIDTH, 2, WIDTH).to(device), (torch.randn(batch_size, 3, WIDTH, device=device),)
+
+
+def turns_nan(batch_size, device):
+    """A loss that is finite while it is timed and NaN afterwards: `measure_rounds` is over when `poisoned` is set."""
+
+    class TurnsNan(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(WIDTH, 4)
+            self.register_buffer("poison", torch.zeros(()))
+
+        def forward(self, x):
+            return self.layer(x) + self.poison
+
+    module = TurnsNan().to(device)
+    poisoned.append(module)
+    return module, _inputs(batch_size, device)
+
+
+poisoned = []
+
+
+def compiles_itself(batch_size, device):
+    class Wrapper(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = torch.compile(_mlp(), backend="aot_eager")
+
+        def forward(self, x):
+            return self.inner(x)
+
+    return Wrapper().to(device), _inputs(batch_size, device)
+
+
+def masks_with_infinity(batch_size, device):
+    class Masked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(WIDTH, 4)
+
+        def forward(self, x):
+            return self.layer(x).masked_fill(torch.eye(4, device=x.device, dtype=torch.bool)[0], float("-inf"))
+
+    return Masked().to(device), _inputs(batch_size, device)
+
+
+def leaves(batch_size, device):
+    sys.exit(0)
+
+
+def chatters(batch_size, device):
+    atexit.register(print, "good bye")
+    print("hello")
+    return mlp(batch_size, device)
+
+
+def killed_while_built(batch_size, device):
+    os.kill(os.getpid(), signal.SIGKILL)

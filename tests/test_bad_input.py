@@ -45,15 +45,21 @@ def assert_refused(run: Run, folder: Path, arguments: list[str], *says: str) -> 
         (["-m", "experiment=cpu_demo,modes"], ["one experiment a command"]),
         (["-m", "measure=quick,trusted"], ["cannot be swept"]),
         (["-m", "batch_size=4,0"], ["at least 1"]),
-        (["-m", "batch_size=range(1,4)"], []),
+        (["-m", "batch_size=range(1,4)", "model=timm"], ["model.name=convnext_tiny"]),
+        (["-m", "batch_size=interval(1,4)"], ["list the values"]),
         (["batch_size=[1"], []),
+        (["model=résnet"], ["quote"]),
+        (["tracking=null"], []),
+        (["measure=null"], []),
+        (["--resolve"], ["--cfg"]),
+        (["experiment=cpu_demo,modes"], ["one experiment a command"]),
+        (["hydra/launcher=nope"], ["hydra/launcher=nope"]),
+        (["-m", "hydra/launcher=basic", "dry_run=true"], ["hydra/launcher=local only"]),
+        (["model=[resnet18,resnet50]"], ["give one option"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
 def test_bad_override(run_module: Run, tmp_path: Path, arguments: list[str], says: list[str]) -> None:
-    if "range" in arguments[-1]:  # a grid too: it composes, and stops at the name that no library has
-        arguments = [*arguments, "model=timm"]
-        says = ["model.name=convnext_tiny"]
     assert_refused(run_module, tmp_path, arguments, *says)
 
 
@@ -93,6 +99,13 @@ def test_gpu_that_is_not_there(run_module: Run, tmp_path: Path) -> None:
         (["model=custom", "model.factory=factories:returns_no_tensor"], ["must return", "a tuple of str"]),
         (["model=custom", "model.factory=factories:fails_to_build"], ["no such dataset"]),
         (["model=resnet18", "compile.options.epilogue_fussion=true"], ["nearest: epilogue_fusion"]),
+        (["model=resnet18", "compile.options.max_autotune=abc"], ["compile.options", "max_autotune"]),
+        (["model=resnet18", "compile.options={max_autotun:true}"], ["nearest: max_autotune"]),
+        (["model=resnet18", "model.arguments.x=1"], ["model.arguments", "'x'"]),
+        (["model=bert_small", "model.arguments.num_hiden_layers=1"], ["nearest: num_hidden_layers"]),
+        (["model=transformers", "model.name=ViTForImageClassification"], ["reads tokens"]),
+        (["model=custom", "model.factory=factories:leaves"], ["calling it failed: SystemExit"]),
+        (["model=custom", "model.factory=factories:killed_while_built"], ["no answer"]),
         (["-m", "model=resnet18,timm", "model.name=resnet18,no_such_resnet"], ["no_such_resnet"]),
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else None,

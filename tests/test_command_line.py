@@ -8,9 +8,9 @@ from sweeper.command_line import normalise, open_dictionary
 from sweeper.errors import ConfigError
 
 
-def test_flags_come_first_wherever_they_stood() -> None:
+def test_flags_come_last_wherever_they_stood() -> None:
     arguments = normalise(["mode=default", "-m", "model=a,b", "--config-dir", "mine", "sweep=x"])
-    assert arguments == ["-m", "--config-dir", "mine", "sweep='x'", "mode=default", "model=a,b"]
+    assert arguments == ["sweep='x'", "mode=default", "model=a,b", "-m", "--config-dir", "mine"]
 
 
 @pytest.mark.parametrize("name", ["007", "1e3", "true", "null"])

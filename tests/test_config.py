@@ -4,10 +4,8 @@ from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import open_dict, read_write
 
-from sweeper import config
+from sweeper import app, config
 from sweeper.config import GENERIC_MODELS, Point, conf_folder
 from sweeper.errors import ConfigError
 from sweeper.trial import MODES, Precision
@@ -19,14 +17,14 @@ OPTIONS = sorted(
 )
 
 
-def point(*overrides: str, gpu: bool = False) -> Point:
+def point(*overrides: str, gpu: bool = False, folder: Path | None = None) -> Point:
+    own = [f"hydra.searchpath=[file://{folder}]"] if folder else []
+    app._own_values.cache_clear()
     with initialize_config_dir(str(conf_folder()), version_base="1.3"):
-        cfg = compose("config", ["sweep=test", *overrides], return_hydra_config=True)
-        HydraConfig.instance().set_config(cfg)
-        hydra_cfg = HydraConfig.get()
-        with read_write(cfg), open_dict(cfg):
-            del cfg["hydra"]
-        return config.read(cfg, dict(hydra_cfg.runtime.choices), list(hydra_cfg.overrides.task), gpu)
+        cfg = compose("config", ["sweep=test", *own, *overrides], return_hydra_config=True)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(app, "visible_gpus", lambda: ("a GPU",) if gpu else ())
+            return app.split(cfg)
 
 
 @pytest.mark.parametrize(("group", "option"), OPTIONS, ids=lambda value: value)
@@ -126,3 +124,37 @@ def test_keys_for_suggestions_are_those_of_the_schema() -> None:
 
 def test_changed_option_shows_in_the_variant_and_labels_do_not() -> None:
     assert point("precision=amp", "precision.tf32=true", "model.family=vit").trial.variant == "precision.tf32=true"
+
+
+def test_variant_comes_from_values_wherever_they_were_set(tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "small.yaml").write_text("# @package _global_\nmodel: {image_size: 64}\n")
+    assert point("experiment=small", folder=tmp_path).trial.variant == "model.image_size=64"
+    assert point("model.dropout=false", "model.batch_size=4").trial.variant == ""
+    assert (
+        point("model.dropout=True").trial.variant == point("model.dropout=true").trial.variant == "model.dropout=true"
+    )
+    changed = point("model=bert_small", "model.arguments.num_hidden_layers=2").trial
+    assert changed.variant == "model.arguments.num_hidden_layers=2"
+
+
+@pytest.mark.parametrize("override", ["model=[resnet18,resnet50]", "mode=[default,eager]"])
+def test_list_of_options_is_refused(override: str) -> None:
+    with pytest.raises(ConfigError, match="give one option"):
+        point(override)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["++compile.options.x=nan"],
+        ["++model.arguments.x=inf"],
+        ["precision.grad_scaler=true"],
+        ["model=custom", "model.factory=a:b", "model.image_size=64"],
+        ["sweep=mlflow.db"],
+    ],
+    ids=lambda value: value[-1],
+)
+def test_value_that_would_be_lost_or_break_something_is_refused(overrides: list[str]) -> None:
+    with pytest.raises(ConfigError):
+        point(*overrides)

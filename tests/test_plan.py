@@ -22,7 +22,6 @@ def test_same_experiment_runs_once_and_that_is_said(trial: Trial) -> None:
         {"backend": "aot_eager", "compile": Compile(options={"x": 1})},
         {"compile": Compile(fullgraph=True, scope="step")},
         {"compile": Compile(scope="step"), "workload": "inference"},
-        {"precision": Precision("bfloat16", grad_scaler=True)},
     ],
 )
 def test_impossible_combination_is_left_out_of_a_grid_and_refused_alone(

@@ -157,34 +157,29 @@ def test_interrupt_ends_the_worker_and_gives_a_record(run, in_empty_folder: Path
     assert (record.status, record.phase) == ("interrupted", "eager")
 
 
-def test_worker_ends_when_its_driver_dies(in_empty_folder: Path, trial: Trial) -> None:
-    """A real worker waits in its own watch; the driver is a process that is killed."""
-    job = in_empty_folder / "trial.json"
-    job.write_text(Job(trial, Measure()).dumps())
-    driver = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            "import subprocess, sys, time\n"
-            f"w = subprocess.Popen([sys.executable, '-c', {WATCH!r}], stdin=subprocess.PIPE, start_new_session=True)\n"
-            "print(w.pid, flush=True); time.sleep(600)",
-        ],
-        stdout=subprocess.PIPE,
-        text=True,
+@pytest.mark.parametrize("hold", ["time.sleep(600)", "ctypes.PyDLL(None).sleep(600)"], ids=["waits", "holds the GIL"])
+def test_worker_ends_when_its_driver_dies(in_empty_folder: Path, hold: str) -> None:
+    """A stand-in with the worker's own two watches, started as the runner does, by a driver that is killed."""
+    worker = (
+        "import ctypes, threading, time\n"
+        "from sweeper.worker.__main__ import _end_with_the_driver, _end_with_the_parent_process\n"
+        "_end_with_the_parent_process()\n"
+        "threading.Thread(target=_end_with_the_driver, daemon=True).start()\n"
+        f"print('ready', flush=True); {hold}"
     )
-    assert driver.stdout is not None
-    worker = int(driver.stdout.readline())
-    driver.kill()
-    driver.wait()
-    assert_gone(worker)
-
-
-WATCH = """
-import threading, time
-from sweeper.worker.__main__ import _end_with_the_driver
-threading.Thread(target=_end_with_the_driver, daemon=True).start()
-time.sleep(600)
-"""
+    driver = (
+        "import subprocess, sys, time\n"
+        f"w = subprocess.Popen([sys.executable, '-c', {worker!r}], stdin=subprocess.PIPE, stdout=subprocess.PIPE,"
+        " start_new_session=True)\n"
+        "w.stdout.readline(); print(w.pid, flush=True); time.sleep(600)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen([sys.executable, "-c", driver], stdout=subprocess.PIPE, text=True, env=environment)
+    assert process.stdout is not None
+    pid = int(process.stdout.readline())
+    process.kill()
+    process.wait()
+    assert_gone(pid)
 
 
 def assert_gone(pid: int, within_s: float = 20.0) -> None:

@@ -92,7 +92,7 @@ def test_every_precision_runs(workload: str, precision: Precision) -> None:
     settings = outcome.diagnostics.settings  # type: ignore[union-attr]
     expected = {"auto": "bfloat16", "float16": "float16", None: None}[precision.autocast]
     assert settings["autocast"] == expected
-    assert settings["grad_scaler"] == (expected == "float16")
+    assert settings["grad_scaler"] == (expected == "float16" and workload == "train")
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd", "none"])
@@ -192,9 +192,9 @@ def test_recompile_in_a_block_voids_the_round(recompiles_at: set[int], void: int
     from sweeper.worker.timing import Arm, Bench, measure_rounds
 
     bench = Bench((Batch(),), torch.device("cpu"))
-    compiled = Arm("compiled", Growing(recompiles_at), "fail_on_recompile")
+    compiled = Arm("compiled", Growing(recompiles_at), eager=False)
     bench.run(compiled, 1)
-    rounds = measure_rounds(bench, Arm("eager", lambda _batch: None, "force_eager"), compiled, 2, 4)
+    rounds = list(measure_rounds(bench, Arm("eager", lambda _batch: None, eager=True), compiled, 2, 4))
     assert [item.void for item in rounds].count("recompiled") == void
     assert [item.void for item in rounds].count(None) == 4
 
@@ -202,25 +202,119 @@ def test_recompile_in_a_block_voids_the_round(recompiles_at: set[int], void: int
 def test_three_void_rounds_end_the_trial() -> None:
     import torch
 
+    from sweeper.worker.failures import UnsteadyError
     from sweeper.worker.models import Batch
-    from sweeper.worker.timing import Arm, Bench, UnsteadyError, measure_rounds
+    from sweeper.worker.timing import Arm, Bench, measure_rounds
 
     bench = Bench((Batch(),), torch.device("cpu"))
-    compiled = Arm("compiled", Growing({2, 6, 10, 14}), "fail_on_recompile")
+    compiled = Arm("compiled", Growing({2, 6, 10, 14}), eager=False)
     bench.run(compiled, 1)
     with pytest.raises(UnsteadyError, match="3 of 3 rounds were void: recompiled"):
-        measure_rounds(bench, Arm("eager", lambda _batch: None, "force_eager"), compiled, 2, 4)
+        list(measure_rounds(bench, Arm("eager", lambda _batch: None, eager=True), compiled, 2, 4))
 
 
-def test_dropout_is_off_unless_asked_for() -> None:
+def rates(module: object) -> set[float]:
+    """Every rate at which something is dropped at random, found by looking at all float attributes."""
+    found = set()
+    for child in module.modules():  # type: ignore[attr-defined]
+        kind = type(child).__name__.lower()
+        if "drop" in kind or "stochastic" in kind or "attention" in kind:
+            found |= {
+                value
+                for name, value in vars(child).items()
+                if isinstance(value, float) and name in ("p", "drop_prob", "dropout", "dropout_prob", "dropout_p")
+            }
+    return found
+
+
+@pytest.mark.parametrize(
+    ("model", "kept"),
+    [
+        (Model("torchvision", "alexnet", num_classes=3), 0.5),
+        (Model("torchvision", "efficientnet_b0", num_classes=3), 0.2),
+        (Model("timm", "vit_tiny_patch16_224", arguments={"drop_path_rate": 0.1}), 0.1),
+        (Model("transformers", "BertForMaskedLM", arguments={"num_hidden_layers": 1}), 0.1),
+        (Model("custom", "factories:transformer_layer"), 0.1),
+    ],
+    ids=lambda value: value.name if isinstance(value, Model) else None,
+)
+def test_dropout_is_off_unless_asked_for(model: Model, kept: float) -> None:
     import torch
 
     from sweeper.worker.models import build
 
-    for keep, expected in ((False, 0.0), (True, 0.5)):
-        trial = custom("mlp", model=Model("torchvision", "alexnet", dropout=keep, num_classes=3))
-        module = build(trial, 0, torch.device("cpu")).module
-        assert {child.p for child in module.modules() if isinstance(child, torch.nn.Dropout)} == {expected}
+    silent = build(custom("mlp", model=model), 0, torch.device("cpu")).module
+    assert rates(silent) <= {0.0}
+    as_it_is = build(custom("mlp", model=replace(model, dropout=True)), 0, torch.device("cpu")).module
+    assert any(rate == pytest.approx(kept) for rate in rates(as_it_is))
+
+
+def test_failure_after_the_rounds_keeps_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    import factories
+
+    from sweeper.worker import session
+
+    def rounds_then_poison(*arguments):
+        yield from measure_rounds(*arguments)
+        factories.poisoned[-1].poison.fill_(float("nan"))
+
+    measure_rounds = session.measure_rounds
+    monkeypatch.setattr(session, "measure_rounds", rounds_then_poison)
+    outcome, _ = run(custom("turns_nan"))
+    assert outcome.status == "eager_error", outcome.message
+    assert outcome.process is not None
+    assert len(outcome.process.rounds) == MEASURE.rounds
+    assert outcome.process.first_steps_s
+    assert outcome.process.compile_s is not None
+    assert outcome.process.phases_s["measuring"] > 0
+
+
+def test_what_torch_compile_itself_refuses_is_the_compilers_fault() -> None:
+    outcome, _ = run(custom("mlp", backend="inductor", compile=Compile(options={"max_autotune": "abc"})))
+    assert (outcome.status, outcome.phase) == ("compile_error", "compiling"), outcome.message
+
+
+def test_mode_eager_runs_no_compiled_code_that_the_model_brings() -> None:
+    outcome, _ = run(custom("compiles_itself", mode="eager", backend=None))
+    assert outcome.status == "ok", outcome.message
+    assert outcome.diagnostics is not None
+    assert outcome.diagnostics.graphs == 0
+
+
+def test_infinite_output_of_inference_is_no_error() -> None:
+    outcome, _ = run(custom("masks_with_infinity", workload="inference"))
+    assert outcome.status == "ok", outcome.message
+
+
+def test_second_batch_of_a_custom_model_holds_the_samples_in_another_order() -> None:
+    import torch
+
+    from sweeper.worker.models import build
+
+    first, second = build(custom("mlp"), 0, torch.device("cpu")).batches
+    assert torch.equal(first.args[0].roll(1, 0), second.args[0])
+
+
+@pytest.mark.parametrize("seconds", [1.0, 0.002], ids=["slow first step", "even"])
+def test_warm_up_is_not_fooled_by_a_slow_first_step(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """On a clock that only steps move: 2 ms each, the first as given."""
+    import torch
+
+    from sweeper.worker import timing
+    from sweeper.worker.models import Batch
+
+    class Clock:
+        now, steps = 0.0, 0
+
+        def step(self, _batch: Batch) -> None:
+            self.now += seconds if self.steps == 0 else 0.002
+            self.steps += 1
+
+    clock = Clock()
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: clock.now)
+    bench = timing.Bench((Batch(),), torch.device("cpu"))
+    assert bench.warm_up(timing.Arm("eager", clock.step, eager=True), 10.0) == (pytest.approx(0.002), True)
+    assert clock.steps > 50
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,10 @@
 """Hydra's view of a sweep: `hydra/sweeper=grid` expands the axes and composes each configuration once.
 
-Unlike Hydra's basic sweeper it does not hand override strings to a launcher that composes them again.
+Unlike Hydra's basic sweeper it composes nothing itself: the local launcher composes each point once and validates all
+of them before the first one runs.
 """
 
 import itertools
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,18 +42,17 @@ class GridSweeper(Sweeper):
         )
 
     def sweep(self, arguments: list[str]) -> Any:
-        # Hydra executes plugin modules anew while it scans them, so the class is looked up late.
-        from hydra_plugins.sweeper_hydra.local import LocalLauncher
         from sweeper.command_line import open_dictionary
+        from sweeper.errors import ConfigError
 
+        if not self._config.hydra.launcher._target_.endswith("LocalLauncher"):
+            launcher = self._config.hydra.runtime.choices["hydra/launcher"]
+            raise ConfigError(
+                f"hydra/launcher={launcher}: a sweep's trials run through hydra/launcher=local only, so far"
+            )
         axes = [open_dictionary(f"{key}={value}") for key, value in self._params.items()]
-        points = expand(OverridesParser.create(self._context.config_loader).parse_overrides([*axes, *arguments]))
-        if isinstance(self._launcher, LocalLauncher):
-            from sweeper.app import run_grid
-
-            load = self._context.config_loader.load_sweep_config
-            sys.exit(run_grid([load(self._config, list(point)) for point in points]))
-        return self._launcher.launch(points, initial_job_idx=0)
+        overrides = OverridesParser.create(self._context.config_loader).parse_overrides([*axes, *arguments])
+        return self._launcher.launch(expand(overrides), initial_job_idx=0)
 
 
 def expand(overrides: Sequence[Override]) -> list[list[str]]:

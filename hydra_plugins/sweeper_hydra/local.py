@@ -1,5 +1,6 @@
 """`hydra/launcher=local`: the whole sweep in this process, through `sweeper.app.run_grid`."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,15 +20,14 @@ ConfigStore.instance().store(group="hydra/launcher", name="local", node=LocalLau
 
 
 class LocalLauncher(Launcher):
-    """Runs all jobs of a batch as one sweep. Our own sweeper composes for it; another one gives overrides."""
+    """Composes each point of the grid once and runs all of them as one sweep."""
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:  # noqa: ARG002  # Hydra's signature
-        self._context = hydra_context
+        self._load = hydra_context.config_loader.load_sweep_config
         self._config = config
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:  # noqa: ARG002  # Hydra's signature
+        """Ends the process with the sweep's exit code: Hydra would drop it."""
         from sweeper.app import run_grid
 
-        load = self._context.config_loader.load_sweep_config
-        code = run_grid([load(self._config, list(overrides)) for overrides in job_overrides])
-        return [JobReturn(return_value=code) for _ in job_overrides]
+        sys.exit(run_grid([self._load(self._config, list(overrides)) for overrides in job_overrides]))

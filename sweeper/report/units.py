@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from sweeper.codec import to_json
-from sweeper.errors import ConfigError
+from sweeper.plan import check_weights
 from sweeper.record import NOT_JUDGED
 from sweeper.report.load import Entry
 from sweeper.report.speedups import backend
@@ -83,7 +83,7 @@ def collect(entries: Iterable[Entry]) -> Units:
     Raises ConfigError when two precision options carry the same weight under one key.
     """
     weighted = [entry for entry in entries if entry.record.trial.mode != "eager" and entry.record.trial.labels.weight]
-    _check_weights(weighted)
+    check_weights(entry.record.trial for entry in weighted)
     slots: dict[tuple[Key, str], dict[str, Entry]] = defaultdict(dict)
     notes = []
     for entry in weighted:
@@ -109,21 +109,3 @@ def _identity(entry: Entry) -> str:
 
 def _backed_off(entry: Entry) -> bool:
     return "smaller_batch" in entry.record.flags
-
-
-def _check_weights(entries: Iterable[Entry]) -> None:
-    """One weight is one precision option with one meaning, or the mean would mix number formats."""
-    first: dict[tuple[Key, str | None], Entry] = {}
-    for entry in entries:
-        trial, key = entry.record.trial, _key(entry)
-        other = first.setdefault((key, trial.labels.weight), entry).record.trial
-        if trial.labels.precision != other.labels.precision:
-            which = f"precision={other.labels.precision} and precision={trial.labels.precision}"
-        elif trial.precision != other.precision:
-            which = f"two settings of precision={trial.labels.precision}"
-        else:
-            continue
-        raise ConfigError(
-            f"{which} both carry the weight {trial.labels.weight} in the row ({key}) of the summary, which takes one; "
-            "run them as two sweeps and report each alone, or run one of them with precision.weight=null"
-        )

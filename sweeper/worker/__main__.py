@@ -1,7 +1,7 @@
 """Entry point of a worker process.
 
     python -m sweeper.worker runs/<sweep>/<trial>/trial.json      measure once, print the outcome (also under pdb)
-    python -m sweeper.worker --check < trials.json                say which trials cannot be built here
+    python -m sweeper.worker --check trials.json problems.json    say which trials cannot be built here
 
 Place in the flow: started by `runner`, which passes `--answer-fd`; without it the answer goes to standard output.
 The one broad `except` of the project stands in `session`: whatever a user's model raises becomes a status.
@@ -10,6 +10,7 @@ The one broad `except` of the project stands in `session`: whatever a user's mod
 from __future__ import annotations
 
 import argparse
+import ctypes
 import faulthandler
 import os
 import signal
@@ -19,17 +20,20 @@ from pathlib import Path
 
 from sweeper.messages import Job, Outcome, Phase, encode
 
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
 
 def main() -> None:
     arguments = _parse()
-    sys.path.insert(0, "") if "" not in sys.path else None  # a user's model is imported from the working directory
     if arguments.check:
-        from sweeper.worker.check import main as check
+        from sweeper.worker.check import check
 
-        sys.exit(check())
+        check(*arguments.check)
+        os._exit(0)  # whatever a user's module registered for the end is not wanted here
     answer = os.fdopen(arguments.answer_fd, "w") if arguments.answer_fd is not None else sys.stdout
     if arguments.answer_fd is not None:
         os.set_inheritable(arguments.answer_fd, False)
+        _end_with_the_parent_process()
         threading.Thread(target=_end_with_the_driver, daemon=True).start()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
 
@@ -54,11 +58,19 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--draw", type=int, default=0, help="which compile cache it belongs to")
     parser.add_argument("--cold", action="store_true", help="the compile cache is empty")
     parser.add_argument("--answer-fd", type=int, help="file descriptor for phases and the outcome, as JSON lines")
-    parser.add_argument("--check", action="store_true", help="read trials from standard input, list what is wrong")
+    parser.add_argument("--check", type=Path, nargs=2, metavar=("TRIALS", "PROBLEMS"), help="list what cannot be built")
     arguments = parser.parse_args()
     if not arguments.check and arguments.trial is None:
         parser.error("give the path of a trial.json")
     return arguments
+
+
+def _end_with_the_parent_process() -> None:
+    """Have the kernel kill this process when its parent dies; a model that holds the GIL would stop a thread.
+
+    Should the parent have died before this call, the watch on standard input sees it.
+    """
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _end_with_the_driver() -> None:

@@ -1,19 +1,21 @@
-"""`python -m sweeper.worker --check`: trials as JSON on standard input, a JSON list of problems as the last line out.
+"""`python -m sweeper.worker --check trials.json problems.json`: which trials cannot be built here, and why.
 
-Only the libraries that the trials need are imported; a custom factory is called once with its batch size.
+Only the libraries that the trials need are imported; a custom factory is called once with its batch size, and a
+library's model that got arguments of the user is built once.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import sys
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import torch
 
 from sweeper.errors import nearest
-from sweeper.trial import Model, Trial
+from sweeper.trial import Trial
+from sweeper.worker.compiler import compile_arguments
+from sweeper.worker.failures import message_of
 
 LISTS = {
     "options": "python -c 'import torch; print(*torch._inductor.list_options(), sep=\"\\n\")'",
@@ -23,67 +25,71 @@ LISTS = {
 }
 
 
-def main() -> int:
-    trials = [Trial.from_json(data) for data in json.load(sys.stdin)]
-    with contextlib.redirect_stdout(sys.stderr):  # a factory may print
-        problems = list(dict.fromkeys(_problems(trials)))
-    print(json.dumps(problems))
-    return 0
+def check(question: Path, answer: Path) -> None:
+    """Read trials, write the list of problems."""
+    trials = [Trial.from_json(data) for data in json.loads(question.read_text())]
+    answer.write_text(json.dumps(list(dict.fromkeys(_problems(trials)))))
 
 
-def _problems(trials: Iterable[Trial]) -> Iterator[str]:
-    """Every distinct thing that is wrong; each model and option is asked for once."""
-    trials = list(trials)
+def _problems(trials: list[Trial]) -> Iterator[str]:
+    """Everything that is wrong; each model is asked for once."""
     if any(trial.device == "cuda" for trial in trials) and not torch.cuda.is_available():
         yield f"torch {torch.__version__} cannot use the GPU: install torch's CUDA build, or take device=cpu"
         return
-    yield from _option_problems({key for trial in trials for key in trial.compile.options})
-    seen: list[tuple[Model, int]] = []
+    yield from _option_problems(trials)
+    models = {json.dumps([trial.to_json()["model"], trial.batch_size]): trial for trial in trials}
+    for trial in models.values():
+        yield from _factory_problems(trial) if trial.model.library == "custom" else _model_problems(trial)
+
+
+def _option_problems(trials: Iterable[Trial]) -> Iterator[str]:
+    """Inductor options that do not exist, and values that they cannot have."""
+    known = set(torch._inductor.list_options())
     for trial in trials:
-        if (trial.model, trial.batch_size) not in seen:
-            seen.append((trial.model, trial.batch_size))
-            yield from _model_problems(trial)
-
-
-def _option_problems(keys: set[str]) -> Iterator[str]:
-    if not keys:
-        return
-    known = torch._inductor.list_options()
-    for key in sorted(keys - set(known)):
-        yield f"compile.options.{key}: no such Inductor option; {nearest(key, known)}\nall options: {LISTS['options']}"
+        options = trial.compile.options
+        if unknown := sorted(options.keys() - known):
+            hint = f"{nearest(unknown[0], known)}\nall options: {LISTS['options']}"
+            yield f"compile.options.{unknown[0]}: no such Inductor option; {hint}"
+        elif options:
+            try:
+                torch.compile(lambda: None, **compile_arguments(trial))  # compiles nothing before it is called
+            except (RuntimeError, TypeError, ValueError) as error:
+                yield f"compile.options: {error}"
 
 
 def _model_problems(trial: Trial) -> Iterator[str]:
     from sweeper.worker.models import builder
 
     model = trial.model
-    if model.library == "custom":
-        yield from _factory_problems(trial)
-        return
     try:
-        names = builder(model.library).names()
+        library = builder(model.library)
     except ImportError as error:
         yield f"model.library={model.library}: cannot be imported: {error}"
         return
-    if model.name not in names:
+    if model.name not in (names := library.names()):
         hint = f"{nearest(model.name, names)}\nall models: {LISTS[model.library]}"
         yield f"model.name={model.name}: {model.library} has no such model; {hint}"
+        return
+    yield from library.problems(model)
 
 
 def _factory_problems(trial: Trial) -> Iterator[str]:
     from sweeper.worker.models.custom_models import find_factory, parts
 
+    name = trial.model.name
     try:
-        factory = find_factory(trial.model.name)
+        factory = find_factory(name)
     except ValueError as error:
         yield str(error)
         return
     try:
         returned = factory(trial.batch_size, torch.device(trial.device))
-    except Exception as error:  # noqa: BLE001  # a user's factory may raise anything, and that is the answer
-        yield f"model.factory={trial.model.name}: calling it failed: {type(error).__name__}: {error}"
+    except torch.OutOfMemoryError:
+        return  # that is what the trial is for: it has a status
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # a user's factory may do anything, and that is the answer
+        yield f"model.factory={name}: calling it failed: {message_of(error)}"
         return
     try:
-        parts(returned, trial.model.name)
+        parts(returned, name)
     except ValueError as error:
         yield str(error)

@@ -12,10 +12,7 @@ from typing import Any
 import torch
 
 from sweeper.trial import Trial
-
-
-class UnavailableError(Exception):
-    """This machine cannot run the backend or mode that the trial asks for."""
+from sweeper.worker.failures import UnavailableError
 
 
 def require_available(trial: Trial, device: torch.device) -> None:

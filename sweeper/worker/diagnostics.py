@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 import torch
-from torch._dynamo.callback import CallbackArgs, callback_handler
+from torch._dynamo.callback import CallbackArgs, CallbackTrigger, callback_handler
 from torch._dynamo.utils import counters, get_compilation_metrics, graph_break_reasons
 
 from sweeper.codec import Json
@@ -29,7 +29,8 @@ class Watch:
         callback_handler.register_start_callback(self._compilation_started)
 
     def _compilation_started(self, call: CallbackArgs) -> None:
-        self._compile_ids.add(str(call.compile_id))
+        if call.callback_trigger is CallbackTrigger.DYNAMO:  # not a recording of CUDA graphs, nor a lazy backward
+            self._compile_ids.add(str(call.compile_id))
 
     @property
     def recompiles(self) -> int:

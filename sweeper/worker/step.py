@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from sweeper.trial import Precision, Trial
+from sweeper.trial import Trial
 from sweeper.worker.models import Batch, Built
 
 Step = Callable[[Batch], torch.Tensor]  # gives the loss, or for inference the mean of the output, a scalar
@@ -31,8 +31,9 @@ class Numerics:
         return torch.autocast(device.type, dtype=self.autocast)
 
 
-def resolve(precision: Precision, device: torch.device) -> Numerics:
+def resolve(trial: Trial, device: torch.device) -> Numerics:
     """Choose the autocast type that the device has, and set the tf32 switches if the precision asks for it."""
+    precision = trial.precision
     if precision.tf32 is not None:
         torch.backends.cuda.matmul.allow_tf32 = precision.tf32
         torch.backends.cudnn.allow_tf32 = precision.tf32
@@ -40,7 +41,8 @@ def resolve(precision: Precision, device: torch.device) -> Numerics:
         return Numerics(None, False)
     has_bfloat16 = device.type != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False)
     name = ("bfloat16" if has_bfloat16 else "float16") if precision.autocast == "auto" else precision.autocast
-    return Numerics(getattr(torch, name), precision.grad_scaler and name == "float16")
+    scaler = precision.grad_scaler and name == "float16" and trial.workload == "train"
+    return Numerics(getattr(torch, name), scaler)
 
 
 def make_optimizer(name: str, module: torch.nn.Module, scaler: bool) -> torch.optim.Optimizer | None:
@@ -105,10 +107,11 @@ def inference_step(
     return step
 
 
-def is_finite(output: object) -> bool:
-    """Whether every floating-point tensor of a loss or of a model's output is free of NaN and infinity."""
+def is_sound(output: object, workload: str) -> bool:
+    """Whether a loss is finite; whether a model's output has no NaN (infinity may be meant there, as in masks)."""
+    wrong = (lambda leaf: ~torch.isfinite(leaf)) if workload == "train" else torch.isnan
     leaves = torch.utils._pytree.tree_leaves(output)
-    return all(bool(torch.isfinite(leaf).all()) for leaf in leaves if isinstance(leaf, torch.Tensor))
+    return not any(bool(wrong(leaf).any()) for leaf in leaves if isinstance(leaf, torch.Tensor))
 
 
 def optimizer_settings(trial: Trial, optimizer: torch.optim.Optimizer | None) -> dict[str, str | bool | None]:

@@ -11,13 +11,15 @@ import gc
 import itertools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 
 from sweeper.record import Round
 from sweeper.settings import Measure
+from sweeper.worker.failures import UnsteadyError
 from sweeper.worker.models import Batch
 
 LEAST_BLOCK_S = {"cuda": 0.3, "cpu": 0.1}
@@ -26,23 +28,20 @@ STEPS_BEFORE_BLOCK = 2
 MOST_VOID_ROUNDS = 3
 SAME = 0.05  # time a step at K and at 2K agrees when it differs by less
 MOST_DOUBLINGS = 3
-FLAT = 0.03  # warm-up ends when the last three readings lie within this range
+FLAT = {"cuda": 0.03, "cpu": 0.10}  # warm-up ends when the last three readings lie within this range
+SCATTER = {"cuda": 0.05, "cpu": 0.10}  # the blocks of an arm are unsteady when they lie further apart
 READING_S = 0.05  # of warm-up, at least
-FIRST_STEPS = (5, 30)  # at least and at most so many compiled steps are timed singly
+FIRST_STEPS = (5, 15)  # at least and at most so many compiled steps are timed singly
 STEADY = 0.10  # the first steps are over when three in a row lie within this range
-
-
-class UnsteadyError(Exception):
-    """Too many rounds were void."""
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One side of a trial. `stance` is for `torch.compiler.set_stance` while a block is timed."""
+    """One side of a trial. An eager arm never runs compiled code, also where the model brings its own."""
 
     name: str
     step: Callable[[Batch], object]
-    stance: str
+    eager: bool
     marks_steps: bool = False
 
 
@@ -57,20 +56,21 @@ class Bench:
         if self._device.type == "cuda":
             torch.cuda.synchronize()
 
-    def run(self, arm: Arm, steps: int) -> object:
+    def run(self, arm: Arm, steps: int, stance: str = "default") -> object:
         """Run steps without waiting for the device; give the last one's loss or output."""
         output: object = None
-        for _ in range(steps):
-            if arm.marks_steps:
-                torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-            output = arm.step(next(self._batches))
+        with torch.compiler.set_stance("force_eager" if arm.eager else stance):
+            for _ in range(steps):
+                if arm.marks_steps:
+                    torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+                output = arm.step(next(self._batches))
         return output
 
-    def block_s(self, arm: Arm, steps: int) -> float:
+    def block_s(self, arm: Arm, steps: int, stance: str = "default") -> float:
         """Wall seconds of `steps` steps, from one synchronisation to the next."""
         self.synchronize()
         start = time.perf_counter()
-        self.run(arm, steps)
+        self.run(arm, steps, stance)
         self.synchronize()
         return time.perf_counter() - start
 
@@ -85,11 +85,12 @@ class Bench:
     def warm_up(self, arm: Arm, limit_s: float) -> tuple[float, bool]:
         """Run until the time a step is flat or `limit_s` is over; seconds a step, and whether it became flat."""
         deadline = time.perf_counter() + limit_s
-        steps = max(1, math.ceil(READING_S / self.block_s(arm, 1)))
+        self.run(arm, STEPS_BEFORE_BLOCK)  # libraries load and pick algorithms in the first steps
+        steps = max(1, math.ceil(READING_S / min(self.block_s(arm, 1) for _ in range(2))))
         readings = [self.block_s(arm, steps) / steps]
         while time.perf_counter() < deadline:
             readings.append(self.block_s(arm, steps) / steps)
-            if len(readings) >= 3 and spread(readings[-3:]) <= FLAT:
+            if len(readings) >= 3 and spread(readings[-3:]) <= FLAT[self._device.type]:
                 return readings[-1], True
         return readings[-1], False
 
@@ -107,18 +108,23 @@ class Bench:
         return steps
 
 
-def measure_rounds(bench: Bench, eager: Arm, compiled: Arm, steps: int, rounds: int) -> tuple[Round, ...]:
+def measure_rounds(bench: Bench, eager: Arm, compiled: Arm, steps: int, rounds: int) -> Iterator[Round]:
     """Rounds in the order AB, BA, AB, ... until `rounds` of them count.
 
     Raises UnsteadyError after three void rounds.
     """
-    measured: list[Round] = []
-    while sum(item.void is None for item in measured) < rounds:
-        measured.append(_round(bench, eager, compiled, steps, "AB" if len(measured) % 2 == 0 else "BA"))
-        void = [item.void for item in measured if item.void]
+    counted, void = 0, []
+    while counted < rounds:
+        measured = _round(bench, eager, compiled, steps, "AB" if counted % 2 == 0 else "BA")
+        yield measured
+        if measured.void is None:
+            counted += 1
+            continue
+        void.append(measured.void)
         if len(void) >= MOST_VOID_ROUNDS:
-            raise UnsteadyError(f"{len(void)} of {len(measured)} rounds were void: {'; '.join(sorted(set(void)))}")
-    return tuple(measured)
+            raise UnsteadyError(
+                f"{len(void)} of {len(void) + counted} rounds were void: {'; '.join(sorted(set(void)))}"
+            )
 
 
 def _round(bench: Bench, eager: Arm, compiled: Arm, steps: int, order: str) -> Round:
@@ -126,7 +132,9 @@ def _round(bench: Bench, eager: Arm, compiled: Arm, steps: int, order: str) -> R
     retries = _allocator_retries()
     for arm in (eager, compiled) if order == "AB" else (compiled, eager):
         try:
-            times[arm.name] = _guarded_block_s(bench, arm, steps)
+            with _collector_off():
+                bench.run(arm, STEPS_BEFORE_BLOCK, "fail_on_recompile")
+                times[arm.name] = bench.block_s(arm, steps, "fail_on_recompile")
         except RuntimeError as error:
             if "Detected recompile" not in str(error):
                 raise
@@ -136,14 +144,12 @@ def _round(bench: Bench, eager: Arm, compiled: Arm, steps: int, order: str) -> R
     return Round(order, times["eager"], times["compiled"], void)
 
 
-def _guarded_block_s(bench: Bench, arm: Arm, steps: int) -> float:
-    """A block under the arm's stance, with the garbage collector off."""
+@contextmanager
+def _collector_off() -> Iterator[None]:
     gc.collect()
     gc.disable()
     try:
-        with torch.compiler.set_stance(arm.stance):
-            bench.run(arm, STEPS_BEFORE_BLOCK)
-            return bench.block_s(arm, steps)
+        yield
     finally:
         gc.enable()
 

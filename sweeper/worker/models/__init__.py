@@ -14,6 +14,9 @@ import torch
 
 from sweeper.trial import Model, Trial
 
+RATES = ("p", "drop_prob", "drop_path_prob", "dropout")
+WITH_DROPOUT = (torch.nn.MultiheadAttention, torch.nn.RNNBase)  # a float `dropout` of their own
+
 Loss = Callable[[Any, "Batch"], torch.Tensor]
 
 
@@ -40,6 +43,9 @@ class Builder(Protocol):
 
     def names(self) -> list[str]:
         """Every model name that the library knows."""
+
+    def problems(self, model: Model) -> list[str]:
+        """What is wrong with the settings of a model whose name is right."""
 
     def build(self, model: Model, batch_size: int, device: torch.device) -> Built:
         """Construct the model and two batches on `device`."""
@@ -70,11 +76,24 @@ def build(trial: Trial, seed: int, device: torch.device) -> Built:
 
 
 def silence_dropout(module: torch.nn.Module) -> None:
-    """Set every dropout and drop-path rate in the module tree to 0."""
+    """Set every rate of dropout, drop-path and stochastic depth in the module tree to 0."""
     for child in module.modules():
-        for name in ("p", "drop_prob", "drop_path_prob"):
-            if "drop" in type(child).__name__.lower() and isinstance(getattr(child, name, None), float):
-                setattr(child, name, 0.0)
+        name = type(child).__name__.lower()
+        if "drop" in name or "stochasticdepth" in name or isinstance(child, WITH_DROPOUT):
+            for rate in RATES:
+                if isinstance(getattr(child, rate, None), float):
+                    setattr(child, rate, 0.0)
+
+
+def problems_of_building(construct: Callable[[], object], model: Model) -> list[str]:
+    """Whether a constructor takes the user's arguments; without any there is nothing to try."""
+    if not model.arguments:
+        return []
+    try:
+        construct()
+    except (TypeError, ValueError, RuntimeError, AttributeError, KeyError) as error:
+        return [f"model.name={model.name} with model.arguments {dict(model.arguments)}: {error}"]
+    return []
 
 
 def cross_entropy(output: Any, batch: Batch) -> torch.Tensor:

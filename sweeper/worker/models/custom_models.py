@@ -18,19 +18,15 @@ from sweeper.worker.models import Batch, Built, Loss, mean_of_floats
 SHAPE = "(module, inputs) or (module, inputs, loss_fn), inputs a tensor, a tuple or a dict of tensors"
 
 
-def names() -> list[str]:
-    return []
-
-
 def build(model: Model, batch_size: int, device: torch.device) -> Built:
-    """Call the factory twice, for two different batches; the second module is dropped.
+    """Call the factory once; the second batch is the first with its samples moved by one.
 
     Raises ValueError when it returns something else than promised.
     """
-    factory = find_factory(model.name)
-    module, first, loss = parts(factory(batch_size, device), model.name)
-    _, second, _ = parts(factory(batch_size, device), model.name)
-    return Built(module.to(device), (_moved(first, device), _moved(second, device)), loss)
+    module, batch, loss = parts(find_factory(model.name)(batch_size, device), model.name)
+    first = _each(batch, lambda tensor: tensor.to(device))
+    second = _each(first, lambda tensor: tensor.roll(1, 0) if tensor.dim() else tensor.clone())
+    return Built(module.to(device), (first, second), loss)
 
 
 def find_factory(name: str) -> Callable[[int, torch.device], Any]:
@@ -74,12 +70,12 @@ def _batch(inputs: Any) -> Batch | None:
     return None
 
 
-def _moved(batch: Batch, device: torch.device) -> Batch:
-    def move(item: Any) -> Any:
-        return item.to(device) if isinstance(item, torch.Tensor) else item
+def _each(batch: Batch, change: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
+    def changed(item: Any) -> Any:
+        return change(item) if isinstance(item, torch.Tensor) else item
 
     tree_map = torch.utils._pytree.tree_map
-    return Batch(tree_map(move, batch.args), tree_map(move, dict(batch.kwargs)), batch.target)
+    return Batch(tree_map(changed, batch.args), tree_map(changed, dict(batch.kwargs)), batch.target)
 
 
 def _describe(value: Any) -> str:

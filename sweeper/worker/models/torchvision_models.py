@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import torch
 import torchvision.models
 
 from sweeper.trial import Model
-from sweeper.worker.models import Built, cross_entropy, images
+from sweeper.worker.models import Built, cross_entropy, images, problems_of_building
 
 IMAGE_SIZES = {"inception_v3": 299}
 IMAGE_SIZE = 224
@@ -20,16 +19,22 @@ def names() -> list[str]:
     return list(torchvision.models.list_models(module=torchvision.models))
 
 
+def problems(model: Model) -> list[str]:
+    return problems_of_building(lambda: _module(model), model)
+
+
 def build(model: Model, batch_size: int, device: torch.device) -> Built:
-    classes = model.num_classes or CLASSES
-    arguments: dict[str, Any] = {"weights": None, "num_classes": classes, **model.arguments}
-    constructor = torchvision.models.get_model_builder(model.name)
-    accepted = inspect.signature(constructor).parameters
-    if "image_size" not in arguments and model.image_size and "vit" in model.name and "kwargs" in accepted:
-        arguments["image_size"] = model.image_size
+    with torch.device(device):
+        module = _module(model)
+    size = IMAGE_SIZES.get(model.name, IMAGE_SIZE)
+    return Built(module, images(model, size, model.num_classes or CLASSES, batch_size, device), cross_entropy)
+
+
+def _module(model: Model) -> torch.nn.Module:
+    arguments: dict[str, Any] = {"weights": None, "num_classes": model.num_classes or CLASSES}
+    if model.image_size and model.name.startswith("vit_"):
+        arguments["image_size"] = model.image_size  # its position embeddings are built for one size
     if model.name in ("googlenet", "inception_v3"):
         arguments |= {"aux_logits": False, "init_weights": True}
-    with torch.device(device):
-        module = torchvision.models.get_model(model.name, **arguments)
-    size = IMAGE_SIZES.get(model.name, IMAGE_SIZE)
-    return Built(module, images(model, size, classes, batch_size, device), cross_entropy)
+    module: torch.nn.Module = torchvision.models.get_model(model.name, **{**arguments, **model.arguments})
+    return module

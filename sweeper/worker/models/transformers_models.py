@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import transformers
 
+from sweeper.errors import nearest
 from sweeper.trial import Model
 from sweeper.worker.models import Batch, Built, mean_of_floats
 
@@ -22,6 +23,20 @@ def names() -> list[str]:
         name
         for name in dir(transformers)
         if not name.startswith(("TF", "Flax", "Auto")) and ("For" in name or name.endswith(("Model", "LMHeadModel")))
+    ]
+
+
+def problems(model: Model) -> list[str]:
+    """A class without a text model, and settings that its configuration does not have (it would take them silently)."""
+    config_class = getattr(getattr(transformers, model.name), "config_class", None)
+    config = config_class() if config_class else None
+    if config is None or not hasattr(config.get_text_config(), "vocab_size"):
+        return [f"model.name={model.name}: not a model that reads tokens, which is all that is fed here"]
+    known = config.to_dict()
+    return [
+        f"model.arguments.{key}: {type(config).__name__} has no such setting; {nearest(key, known)}"
+        for key in model.arguments
+        if key not in known
     ]
 
 
@@ -68,7 +83,9 @@ def _own_loss(output: Any, batch: Batch) -> torch.Tensor:  # noqa: ARG001  # the
 
 
 def _silence_dropout(config: Any) -> None:
-    """Functional dropout reads its rate from the configuration, under a dozen names."""
-    for name, value in vars(config).items():
-        if "drop" in name and isinstance(value, float):
+    """Functional dropout reads its rate from the configuration or one nested in it, under a dozen names."""
+    for name, value in list(vars(config).items()):
+        if isinstance(value, transformers.PretrainedConfig):
+            _silence_dropout(value)
+        elif "drop" in name and isinstance(value, float):
             setattr(config, name, 0.0)

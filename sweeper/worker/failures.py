@@ -1,0 +1,72 @@
+"""What can go wrong with a trial: exceptions that know their status, and the status of everybody else's."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+
+from sweeper.record import EAGER_PHASES
+
+OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "STATUS_ALLOC_FAILED")  # CUDA, the CPU, cuBLAS and cuDNN
+MESSAGE_LINES = 8
+MESSAGE_LENGTH = 2000
+
+
+class Failure(Exception):  # noqa: N818  # the family; its members say what the error is
+    """A trial cannot be measured, for a reason that has a status of its own."""
+
+    status: ClassVar[str]
+
+
+class UnavailableError(Failure):
+    """This machine cannot run the backend or mode that the trial asks for."""
+
+    status = "unavailable"
+
+
+class EagerError(Failure):
+    """The model itself goes wrong, before any compiler."""
+
+    status = "eager_error"
+
+
+class MismatchError(Failure):
+    """The compiled step gives something else than the eager one."""
+
+    status = "accuracy_mismatch"
+
+
+class NotCompiledError(Failure):
+    """What would be timed is not the compiled model."""
+
+    status = "not_compiled"
+
+
+class UnsteadyError(Failure):
+    """Too many rounds were void."""
+
+    status = "runtime_error"
+
+
+def status_of(error: Exception, phase: str) -> str:
+    """The status that an exception in a phase means."""
+    if isinstance(error, Failure):
+        return error.status
+    if _is_out_of_memory(error):
+        return "oom"
+    if phase in EAGER_PHASES:
+        return "eager_error"
+    return "compile_error" if phase == "compiling" else "runtime_error"
+
+
+def message_of(error: BaseException) -> str:
+    """The exception's type and first lines."""
+    lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    return f"{type(error).__name__}: {chr(10).join(lines[:MESSAGE_LINES])}"[:MESSAGE_LENGTH]
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in OUT_OF_MEMORY)
