@@ -48,6 +48,8 @@ def write_report(sweeps: Sequence[Path], out: Path) -> Report:
     judged = {entry for group in rows for unit in group.judged for entry in unit.entries.values()}
     facts = describe(sweeps, loaded.entries)
     notes = [*units.notes, *incomplete(rows)]
+    if loaded.entries and not rows:
+        notes.append("no geometric means: they are taken over compiled trials whose precision has a weight (amp, fp32)")
     tables = {
         "speedups": speedups(loaded.entries),
         "summary": summary(rows),
