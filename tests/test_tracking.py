@@ -374,11 +374,11 @@ def test_user_settings_win_over_ours(monkeypatch: pytest.MonkeyPatch) -> None:
         ("http://host:5000", None),
         ("databricks", None),
         ("sqlite:////data/my runs/a.db", "file:///data/my%20runs/mlartifacts"),
-        ("postgresql+psycopg2://host/db", "file:///work/runs/mlartifacts"),
+        ("postgresql+psycopg2://host/db", "file:///srv/runs/mlartifacts"),
     ],
 )
 def test_artifacts_lie_beside_the_database_and_a_server_has_its_own(uri: str, expected: str | None) -> None:
-    assert artifact_location(uri, Path("/work/runs")) == expected
+    assert artifact_location(uri, Path("/srv/runs")) == expected
 
 
 class _Wrong(BaseHTTPRequestHandler):
