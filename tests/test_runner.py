@@ -152,8 +152,12 @@ def test_interrupt_ends_the_worker_and_gives_a_record(run, in_empty_folder: Path
             time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGINT)
 
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a script runs in the background
     threading.Thread(target=interrupt).start()
-    record = run("say(Phase('eager')); open('ready', 'w').write('x'); time.sleep(600)")
+    try:
+        record = run("say(Phase('eager')); open('ready', 'w').write('x'); time.sleep(600)")
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert (record.status, record.phase) == ("interrupted", "eager")
 
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from conftest import TESTS, Run
 from sweeper.record import Record
 
 pytestmark = pytest.mark.compile
+
+Start = Callable[..., "subprocess.Popen[str]"]
 
 FAST = ["device=cpu", "batch_size=4", "backend=aot_eager", "measure=quick", "measure.rounds=2", "measure.warmup_s=0.1"]
 FAST += ["measure.block_s=0.002"]
@@ -37,6 +40,31 @@ def records(folder: Path, sweep: str) -> dict[str, Record]:
 def rows(folder: Path, sweep: str, table: str) -> list[dict[str, str]]:
     with (folder / "runs" / sweep / "report" / f"{table}.csv").open(newline="") as file:
         return list(csv.DictReader(file))
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """`python -m sweeper ARGUMENTS` in an empty folder, going on while the test does something; ended with the test."""
+    drivers: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: str, **variables: str) -> subprocess.Popen[str]:
+        driver = subprocess.Popen(
+            [sys.executable, "-m", "sweeper", *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}", **variables},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            # A test run in the background of a script has inherited that SIGINT is ignored.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+        drivers.append(driver)
+        return driver
+
+    yield start
+    for driver in drivers:
+        driver.kill()
+        driver.communicate()
 
 
 def test_grid_ends_with_tables_and_runs_again_without_work(run_module: Run, tmp_path: Path) -> None:
@@ -110,9 +138,9 @@ def test_bad_models_become_records_and_the_sweep_goes_on(run_module: Run, tmp_pa
     assert "factories.py" in hung.read_text()  # the stack of every thread at the time limit
 
 
-def test_kill_9_of_a_worker_from_outside_is_one_crashed_row(tmp_path: Path) -> None:
+def test_kill_9_of_a_worker_from_outside_is_one_crashed_row(start: Start, tmp_path: Path) -> None:
     """The worker of the first trial is killed while it works; the second trial is ok."""
-    driver = start(tmp_path, "-m", *custom("hangs", "mlp"), "sweep=killed", *FAST)
+    driver = start("-m", *custom("hangs", "mlp"), "sweep=killed", *FAST)
     worker = wait_for_worker(driver)
     os.kill(worker, signal.SIGKILL)
     output, _ = driver.communicate(timeout=240)
@@ -122,10 +150,12 @@ def test_kill_9_of_a_worker_from_outside_is_one_crashed_row(tmp_path: Path) -> N
     assert "SIGKILL" in str(records(tmp_path, "killed")["hangs/fp32"].message)
 
 
-def test_interrupt_writes_tables_and_exits_130_and_resume_finishes(run_module: Run, tmp_path: Path) -> None:
+def test_interrupt_writes_tables_and_exits_130_and_resume_finishes(
+    start: Start, run_module: Run, tmp_path: Path
+) -> None:
     flag = tmp_path / "go"
     arguments = ["-m", *custom("mlp", "waits_for_a_file"), "sweep=stopped", "tracking=none", *FAST]
-    driver = start(tmp_path, *arguments, GO=str(flag))
+    driver = start(*arguments, GO=str(flag))
     while not (tmp_path / "waiting").exists():
         assert driver.poll() is None
         time.sleep(0.1)
@@ -151,15 +181,15 @@ def test_hydras_own_sweeper_and_a_factory_that_prints_work_too(run_module: Run, 
     assert {record.status for record in records(tmp_path, "basic").values()} == {"ok"}
 
 
-def test_termination_is_like_an_interrupt_and_keeps_an_ok_record(tmp_path: Path) -> None:
+def test_termination_is_like_an_interrupt_and_keeps_an_ok_record(start: Start, tmp_path: Path) -> None:
     flag = tmp_path / "go"
     arguments = [*custom("waits_for_a_file"), "sweep=terminated", "tracking=none", *FAST]
     flag.touch()
-    first = start(tmp_path, *arguments, GO=str(flag))
+    first = start(*arguments, GO=str(flag))
     output, _ = first.communicate(timeout=120)
     assert first.returncode == 0, output
     flag.unlink()
-    again = start(tmp_path, *arguments, "retry=all", GO=str(flag))
+    again = start(*arguments, "retry=all", GO=str(flag))
     while not (tmp_path / "waiting").exists():
         assert again.poll() is None
         time.sleep(0.1)
@@ -180,17 +210,6 @@ def test_names_never_leave_the_sweep_or_become_formulas(run_module: Run, tmp_pat
     assert folder_made.name.startswith("_cmd_x-train")
     (row,) = rows(tmp_path, "names", "speedups")
     assert (row["model"], row["family"]) == ("'=cmd|x", "'=1+1")
-
-
-def start(folder: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "sweeper", *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}", **variables},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
 
 
 def wait_for_worker(driver: subprocess.Popen[str]) -> int:
