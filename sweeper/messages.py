@@ -50,7 +50,6 @@ class Outcome:
     message: str | None = None
     process: Process | None = None
     diagnostics: Diagnostics | None = None
-    flags: tuple[str, ...] = ()
     environment: Mapping[str, Json] = field(default_factory=dict)
 
 

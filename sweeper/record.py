@@ -14,7 +14,7 @@ from typing import Any
 from sweeper.codec import Json, from_json, to_json
 from sweeper.trial import Trial
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # 1 had no accuracy, no state of device and host, no fingerprints; it is read with those missing
 
 STATUSES = (
     "ok", "accuracy_mismatch", "not_compiled", "eager_error", "compile_error", "runtime_error",
@@ -23,7 +23,7 @@ STATUSES = (
 # Left out of the denominator of a pass rate: the compiler is not to blame.
 NOT_JUDGED = ("eager_error", "unavailable", "interrupted")
 
-EAGER_PHASES = ("starting", "building", "eager")
+EAGER_PHASES = ("starting", "building", "eager", "reference")
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,45 @@ class PerArm:
 
 
 @dataclass(frozen=True)
+class Accuracy:
+    """How the compiled step's loss, outputs and gradients compare with a reference, on inputs it was not compiled with.
+
+    Errors are root mean squares against the reference; those kept belong to the tensor that comes nearest to its bound,
+    or goes furthest beyond it.
+    """
+
+    reference: str | None  # float64, or float32 where that does not fit or run; None: there is none
+    passed: bool | None  # None: it could not be judged
+    unverified: str | None = None  # why it could not be judged
+    nondeterministic: bool = False  # eager, run twice from one state, differs from itself by more than the bound
+    tensors: int = 0  # how many were judged
+    worst: str | None = None  # e.g. `gradient of layer1.0.conv1.weight`
+    compiled_error: float | None = None
+    eager_error: float | None = None
+    bound: float | None = None  # compiled_error may be so large
+
+
+@dataclass(frozen=True)
+class GpuState:
+    """What NVML said of the GPU right after blocks; medians over an arm's blocks."""
+
+    clock_mhz: PerArm
+    power_w: PerArm
+    temperature_c: PerArm
+    slowdowns: tuple[str, ...] = ()  # reasons for lowered clocks that were seen, e.g. power_cap, thermal
+    other_processes: int = 0  # the most that computed on this GPU beside us, before and in the rounds
+
+
+@dataclass(frozen=True)
+class HostState:
+    """What the host did beside us. Shares are of all its cores."""
+
+    busy_while_compiling: float | None = None  # share kept busy by others
+    busy_while_measuring: float | None = None
+    throttled_s: float | None = None  # seconds in the rounds for which the cgroup's quota stopped us
+
+
+@dataclass(frozen=True)
 class Process:
     """What one fresh worker process measured."""
 
@@ -52,13 +91,23 @@ class Process:
     draw: int
     cold: bool  # the first process of its draw, with an empty compile cache
     compile_s: float | None = None  # extra wall seconds that the first compiled steps took over steady ones
+    compile_parts_s: Mapping[str, float] = field(default_factory=dict)  # dynamo, aot_autograd, inductor, autotuning
+    compile_cache: Mapping[str, int] = field(default_factory=dict)  # hits, misses, bypassed: graphs in Inductor's cache
     first_steps_s: tuple[float, ...] = ()  # wall seconds of the first compiled steps, each synchronised
+    time_to_first_step_s: float | None = None  # from the start of the process to the end of its first compiled step
+    code_fingerprint: str | None = None  # of the generated code
+    autotuning_fingerprint: str | None = None  # of the configurations that won the races of kernels
+    accuracy: Accuracy | None = None
     steps_per_block: int | None = None
+    warm_up_flat: bool | None = None  # whether the step times of both arms became flat
     rounds: tuple[Round, ...] = ()
+    changed_settings: Mapping[str, Json] = field(default_factory=dict)  # global switches that did not stay as they were
     device_time_s: PerArm | None = None  # device busy seconds a step
-    memory_bytes: PerArm | None = (
-        None  # device memory in use after three steps, over what the process held before building
-    )
+    device_kernels: PerArm | None = None  # kernels, copies and memsets a step
+    device_time_missing: str | None = None  # why an arm has no device time
+    gpu: GpuState | None = None
+    host: HostState | None = None
+    memory_bytes: PerArm | None = None  # device memory in use after three steps, less that before building
     allocator_peak_bytes: PerArm | None = None  # torch's own peak, which misses what lives in graph pools
     phases_s: Mapping[str, float] = field(default_factory=dict)  # wall seconds spent in each phase
 

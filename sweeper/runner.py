@@ -14,14 +14,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sweeper.devices import Device
+from sweeper.flags import flags_of, is_resolved
 from sweeper.messages import Job, Outcome, Phase, decode
 from sweeper.paths import SweepPaths, TrialPaths, write_text
 from sweeper.record import Record
-from sweeper.settings import Settings
+from sweeper.settings import FEWEST_FOR_A_TARGET, Settings
 from sweeper.trial import Trial
 
 WORKER = (sys.executable, "-m", "sweeper.worker")
@@ -61,7 +62,7 @@ class _Listener:
 def run_trial(
     trial: Trial, settings: Settings, device: Device, on_phase: OnPhase = lambda _phase, _index: None
 ) -> Record:
-    """Run the worker processes of a trial, one after the other, until all are done or one is not ok.
+    """Run the worker processes of a trial, one after the other, until there are enough or one is not ok.
 
     A KeyboardInterrupt ends the running worker and gives a record with status `interrupted`.
     """
@@ -71,11 +72,8 @@ def run_trial(
     write_text(paths.trial, Job(trial, settings.measure).dumps())
     runs: list[WorkerRun] = []
     try:
-        for index in range(settings.measure.processes * settings.measure.draws):
-            run = _run_process(paths, settings, device, index, on_phase)
-            runs.append(run)
-            if run.outcome.status != "ok":
-                break
+        while not _enough(trial, settings, runs):
+            runs.append(_run_process(paths, settings, device, len(runs), on_phase))
     except KeyboardInterrupt:  # between two processes; inside of one it is that one's outcome
         runs.append(WorkerRun(Outcome("interrupted", "starting", "interrupted by the user"), paths.log(len(runs))))
     finally:
@@ -83,8 +81,20 @@ def run_trial(
     return _record(trial, settings, runs)
 
 
+def _enough(trial: Trial, settings: Settings, runs: list[WorkerRun]) -> bool:
+    """Whether no further process is wanted; with a target that is seen from the interval so far."""
+    if runs and runs[-1].outcome.status != "ok":
+        return True
+    measure = settings.measure
+    if measure.target is None:
+        return len(runs) >= measure.processes * measure.draws
+    if len(runs) < max(measure.processes, FEWEST_FOR_A_TARGET):
+        return False
+    return len(runs) >= measure.max_processes or is_resolved(_record(trial, settings, runs), measure.target)
+
+
 def _run_process(paths: TrialPaths, settings: Settings, device: Device, index: int, on_phase: OnPhase) -> WorkerRun:
-    draw, of_draw = divmod(index, settings.measure.processes)
+    draw, of_draw = (0, index) if settings.measure.target else divmod(index, settings.measure.processes)
     cache = paths.cache(draw).resolve()
     arguments = [str(paths.trial), "--index", str(index), "--draw", str(draw)] + (["--cold"] if of_draw == 0 else [])
     environment = {
@@ -188,16 +198,12 @@ def _record(trial: Trial, settings: Settings, runs: list[WorkerRun]) -> Record:
     last = runs[-1]
     outcomes = [run.outcome for run in runs]
     failed = last.outcome.status != "ok"
-    flags = {flag for outcome in outcomes for flag in outcome.flags}
-    if len(runs) == 1 and not failed:
-        flags.add("single_process")
-    return Record(
+    record = Record(
         trial_id=trial.id,
         sweep=settings.sweep,
         label=trial.label,
         status=last.outcome.status,
         trial=trial,
-        flags=tuple(sorted(flags)),
         phase=last.outcome.phase if failed else None,
         message=last.outcome.message if failed else None,
         log=last.log.name if failed else None,
@@ -205,3 +211,4 @@ def _record(trial: Trial, settings: Settings, runs: list[WorkerRun]) -> Record:
         processes=tuple(o.process for o in outcomes if o.process is not None),
         diagnostics=next((o.diagnostics for o in outcomes if o.diagnostics), None),
     )
+    return replace(record, flags=flags_of(record, settings.measure))

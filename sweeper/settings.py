@@ -10,6 +10,10 @@ from dataclasses import dataclass, field
 
 from sweeper.errors import ConfigError
 
+FEWEST_FOR_A_TARGET = 5  # stopping early at a narrow interval by chance makes intervals too narrow
+POSITIVE = (
+    "processes", "draws", "max_processes", "rounds", "target", "timeout_s", "warmup_s", "block_s", "block_steps",
+)  # fmt: skip
 RETRIES = ("failed", "none", "all")
 
 
@@ -21,6 +25,10 @@ class Measure:
     "Fresh worker processes of each draw."
     draws: int = 1
     "Private compile caches, each compiled cold once."
+    target: float | None = None
+    "Go on with more processes until the interval's half-width is this share of the speedup, e.g. 0.01."
+    max_processes: int = 15
+    "Most processes of a trial with a target."
     rounds: int = 10
     "Rounds of a process; each times one block of both arms."
     block_s: float | None = None
@@ -60,8 +68,13 @@ class Settings:
 
 def check_measure(measure: Measure) -> Measure:
     """Return `measure` when one can measure so. Raises ConfigError otherwise."""
-    for name in ("processes", "draws", "rounds", "timeout_s", "warmup_s", "block_s", "block_steps"):
+    for name in POSITIVE:
         value = getattr(measure, name)
         if value is not None and not value > 0:
             raise ConfigError(f"measure.{name}={value}: it must be greater than 0")
+    if measure.target is not None and (measure.draws > 1 or measure.max_processes < FEWEST_FOR_A_TARGET):
+        raise ConfigError(
+            f"measure.target={measure.target}: it wants measure.draws=1 and measure.max_processes of at least "
+            f"{FEWEST_FOR_A_TARGET}, so many processes are measured before the first look at the interval"
+        )
     return measure

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import os
 import signal
 import sys
 import time
 from pathlib import Path
 
+import backends  # noqa: F401  # registers them, so that a trial may name one
 import torch
 from torch import nn
 
@@ -227,3 +229,102 @@ def chatters(batch_size, device):
 
 def killed_while_built(batch_size, device):
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def random_each_time(batch_size, device):
+    class Random(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(WIDTH, 4)
+
+        def forward(self, x):
+            return self.layer(x * torch.rand_like(x))
+
+    return Random().to(device), _inputs(batch_size, device)
+
+
+@dataclasses.dataclass
+class Answer:
+    logits: torch.Tensor
+    aside: dict[str, torch.Tensor]
+
+
+def _answering(answer):
+    class Answers(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(WIDTH, 4)
+
+        def forward(self, x):
+            return answer(self.layer(x))
+
+    return Answers()
+
+
+def gives_tuple(batch_size, device):
+    return _answering(lambda x: (x, (x.sin(), None))).to(device), _inputs(batch_size, device)
+
+
+def gives_dict(batch_size, device):
+    return _answering(lambda x: {"logits": x, "more": [x.sin()]}).to(device), _inputs(batch_size, device)
+
+
+def gives_dataclass(batch_size, device):
+    return _answering(lambda x: Answer(x, {"sin": x.sin()})).to(device), _inputs(batch_size, device)
+
+
+def noisy_cnn(batch_size, device):
+    """Biases before batch normalisation: their gradients are zero but for rounding, noise in both arms."""
+    layers = []
+    for width_in, width_out in ((3, 16), (16, 32), (32, 32)):
+        layers += [nn.Conv2d(width_in, width_out, 3, padding=1, bias=True), nn.BatchNorm2d(width_out), nn.ReLU()]
+    module = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))
+    return module.to(device), (torch.randn(batch_size, 3, 24, 24, device=device),), lambda out: out.square().mean()
+
+
+def refuses_fp64(batch_size, device):
+    class OnlyFp32(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(WIDTH, 4)
+
+        def forward(self, x):
+            if x.dtype == torch.float64:
+                raise TypeError("no float64 here")
+            return self.layer(x)
+
+    return OnlyFp32().to(device), _inputs(batch_size, device)
+
+
+def wide_mlp(batch_size, device):
+    layers = [nn.Linear(1024, 1024), nn.GELU(), nn.Linear(1024, 1024), nn.GELU(), nn.Linear(1024, 8)]
+    inputs = (torch.randn(batch_size, 1024, device=device),)
+    return nn.Sequential(*layers).to(device), inputs, lambda output: output.square().mean()
+
+
+def changes_its_input(batch_size, device):
+    """An input that is written to, which the replay of a CUDA graph would not do."""
+
+    class Changes(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(WIDTH, 4)
+
+        def forward(self, x):
+            return self.layer(x.clamp_(-1, 1))
+
+    return Changes().to(device), _inputs(batch_size, device)
+
+
+def long_on_the_device(batch_size, device):
+    class Long(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(8192, 8192)
+
+        def forward(self, x):
+            for _ in range(8):
+                x = self.layer(x).tanh()
+            return x
+
+    return Long().to(device), (torch.randn(8192, 8192, device=device),)

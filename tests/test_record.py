@@ -4,7 +4,18 @@ import json
 
 import pytest
 
-from sweeper.record import SCHEMA_VERSION, Diagnostics, GraphBreak, PerArm, Process, Record, Round
+from sweeper.record import (
+    SCHEMA_VERSION,
+    Accuracy,
+    Diagnostics,
+    GpuState,
+    GraphBreak,
+    HostState,
+    PerArm,
+    Process,
+    Record,
+    Round,
+)
 from sweeper.trial import Trial
 
 CONTRACT = [
@@ -27,7 +38,13 @@ CONTRACT = [
 @pytest.fixture
 def record(trial: Trial) -> Record:
     rounds = (Round("AB", 2.0, 1.0), Round("BA", None, None, "recompiled"))
-    process = Process(0, 0, True, 12.5, (12.0, 1.0), 4, rounds, memory_bytes=PerArm(1.0, 2.0))
+    process = Process(
+        0, 0, True,
+        compile_s=12.5, compile_parts_s={"dynamo": 1.0}, first_steps_s=(12.0, 1.0), code_fingerprint="abc",
+        accuracy=Accuracy("float64", True, tensors=3, worst="loss", compiled_error=1e-7, eager_error=1e-7, bound=1e-4),
+        steps_per_block=4, rounds=rounds, memory_bytes=PerArm(1.0, 2.0),
+        gpu=GpuState(PerArm(1980.0, 1965.0), PerArm(), PerArm(40.0, 41.0), ("power_cap",), 1), host=HostState(0.1),
+    )  # fmt: skip
     diagnostics = Diagnostics(2, (GraphBreak("why", "file.py:3"),), 1)
     return Record(
         trial.id, "s", trial.label, "ok", trial, ("single_process",), processes=(process,), diagnostics=diagnostics
@@ -45,6 +62,18 @@ def test_keys_are_those_of_the_contract_in_its_order(record: Record) -> None:
         data["processes"][0]
     )
     assert list(data["processes"][0]["rounds"][0]) == ["order", "eager_s", "compiled_s", "void"]
+
+
+def test_record_of_schema_1_is_read_with_what_it_lacks_missing(record: Record) -> None:
+    old = {**json.loads(record.dumps()), "schema_version": 1}
+    (process,) = old["processes"]
+    for key in ("accuracy", "gpu", "host", "code_fingerprint", "compile_parts_s", "warm_up_flat"):
+        del process[key]
+    read = Record.loads(json.dumps(old)).processes[0]
+    assert (read.accuracy, read.gpu, read.host, read.code_fingerprint, dict(read.compile_parts_s)) == (
+        None, None, None, None, {},
+    )  # fmt: skip
+    assert read.rounds == record.processes[0].rounds
 
 
 def test_newer_schema_is_refused(record: Record) -> None:

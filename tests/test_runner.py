@@ -34,7 +34,9 @@ answer = os.fdopen(a.answer_fd, "w")
 def say(message):
     answer.write(encode(message)); answer.flush()
 def process():
-    return Process(a.index, a.draw, a.cold, 1.0, (1.0,), 2, (Round("AB", 2.0, 1.0),))
+    speedup = float(os.environ.get("SPEEDUPS", "2").split()[a.index % len(os.environ.get("SPEEDUPS", "2").split())])
+    rounds = (Round("AB", 2.0, 2.0 / speedup),)
+    return Process(a.index, a.draw, a.cold, compile_s=1.0, first_steps_s=(1.0,), steps_per_block=2, rounds=rounds)
 """
 GOOD = 'say(Phase("building")); say(Outcome("ok", process=process()))'
 
@@ -60,7 +62,8 @@ def test_processes_of_a_draw_share_a_private_cache_that_is_gone_afterwards(run, 
     record = run(
         """
         os.makedirs(os.environ["TRITON_CACHE_DIR"], exist_ok=True)
-        say(Outcome("ok", process=process(), flags=(os.environ["TRITON_CACHE_DIR"].split("cache-")[1],)))
+        print(os.environ["TRITON_CACHE_DIR"], flush=True)
+        say(Outcome("ok", process=process()))
         """,
         processes=2,
         draws=2,
@@ -72,7 +75,8 @@ def test_processes_of_a_draw_share_a_private_cache_that_is_gone_afterwards(run, 
         (2, 1, True),
         (3, 1, False),
     ]
-    assert record.flags == ("0/triton", "1/triton")
+    logs = [(folder(trial) / f"worker-{index}.log").read_text() for index in range(4)]
+    assert [log.strip().split("cache-")[1] for log in logs] == ["0/triton", "0/triton", "1/triton", "1/triton"]
     assert not list(folder(trial).glob("cache-*"))
 
 
@@ -195,3 +199,19 @@ def assert_gone(pid: int, within_s: float = 20.0) -> None:
             return
         time.sleep(0.05)
     pytest.fail(f"process {pid} is still running")
+
+
+@pytest.mark.parametrize(
+    ("speedups", "processes", "flagged"),
+    [("2.0 2.001", 5, False), ("2.0 3.0", 7, True)],
+    ids=["narrow at once", "never narrow"],
+)
+def test_target_asks_for_processes_until_the_interval_is_narrow(
+    run, monkeypatch: pytest.MonkeyPatch, speedups: str, processes: int, flagged: bool
+) -> None:
+    monkeypatch.setenv("SPEEDUPS", speedups)
+    record = run(GOOD, processes=3, target=0.01, max_processes=7)
+    assert len(record.processes) == processes
+    assert ("unresolved" in record.flags) is flagged
+    assert {process.draw for process in record.processes} == {0}
+    assert [process.cold for process in record.processes].count(True) == 1

@@ -50,7 +50,9 @@ def run(trial: Trial) -> tuple[Outcome, list[str]]:
 def test_training_is_measured_in_alternating_order() -> None:
     outcome, phases = run(custom("mlp"))
     assert outcome.status == "ok", outcome.message
-    assert phases == ["building", "eager", "compiling", "measuring", "memory"]
+    assert phases == [
+        "building", "eager", "reference", "compiling", "warming", "checking", "measuring", "memory", "profiling"
+    ]  # fmt: skip
     process = outcome.process
     assert process is not None
     assert [item.order for item in process.rounds] == ["AB", "BA", "AB", "BA"]
@@ -62,7 +64,13 @@ def test_training_is_measured_in_alternating_order() -> None:
     assert outcome.diagnostics is not None
     assert outcome.diagnostics.graphs == 1
     assert outcome.diagnostics.settings["optimizer"] == "Adam"
-    assert "accuracy_unverified" in outcome.flags
+    assert process.accuracy is not None
+    assert process.accuracy.passed
+    assert process.accuracy.reference == "float64"
+    assert process.accuracy.tensors == 7  # loss, output, four gradients, and these put together
+    assert process.device_time_s is None  # there is no device to be busy
+    assert process.time_to_first_step_s is not None
+    assert process.time_to_first_step_s > process.first_steps_s[0]
     assert set(phases) == set(process.phases_s)
 
 
@@ -71,6 +79,12 @@ def test_inductor_generates_code_and_counts_one_graph(tmp_path) -> None:
     assert outcome.status == "ok", outcome.message
     assert outcome.diagnostics is not None
     assert outcome.diagnostics.graphs == 1
+    process = outcome.process
+    assert process is not None
+    assert process.code_fingerprint is not None
+    assert process.compile_cache == {"hits": 0, "misses": 2, "bypassed": 0}  # forward and backward
+    assert process.compile_parts_s["inductor"] > process.compile_parts_s["dynamo"] > 0
+    assert sum(process.compile_parts_s.values()) < sum(process.first_steps_s)
     assert list((tmp_path / "inductor").glob("**/*.cpp"))
 
 
@@ -150,7 +164,7 @@ def test_backend_that_is_not_there_is_unavailable() -> None:
     for backend in ("no_such_backend", "cudagraphs"):
         outcome, phases = run(custom("mlp", backend=backend))
         assert outcome.status == "unavailable", outcome.message
-        assert phases == []
+        assert phases == ["building"]
 
 
 def test_graph_break_is_listed_with_its_place() -> None:
@@ -188,13 +202,15 @@ class Growing:
 def test_recompile_in_a_block_voids_the_round(recompiles_at: set[int], void: int) -> None:
     import torch
 
+    from sweeper.worker.lookout import Lookout
     from sweeper.worker.models import Batch
     from sweeper.worker.timing import Arm, Bench, measure_rounds
 
-    bench = Bench((Batch(),), torch.device("cpu"))
+    cpu = torch.device("cpu")
+    bench = Bench((Batch(),), cpu)
     compiled = Arm("compiled", Growing(recompiles_at), eager=False)
     bench.run(compiled, 1)
-    rounds = list(measure_rounds(bench, Arm("eager", lambda _batch: None, eager=True), compiled, 2, 4))
+    rounds = list(measure_rounds(bench, Arm("eager", lambda _batch: None, eager=True), compiled, 2, 4, Lookout(cpu)))
     assert [item.void for item in rounds].count("recompiled") == void
     assert [item.void for item in rounds].count(None) == 4
 
@@ -203,14 +219,16 @@ def test_three_void_rounds_end_the_trial() -> None:
     import torch
 
     from sweeper.worker.failures import UnsteadyError
+    from sweeper.worker.lookout import Lookout
     from sweeper.worker.models import Batch
     from sweeper.worker.timing import Arm, Bench, measure_rounds
 
-    bench = Bench((Batch(),), torch.device("cpu"))
+    cpu = torch.device("cpu")
+    bench = Bench((Batch(),), cpu)
     compiled = Arm("compiled", Growing({2, 6, 10, 14}), eager=False)
     bench.run(compiled, 1)
     with pytest.raises(UnsteadyError, match="3 of 3 rounds were void: recompiled"):
-        list(measure_rounds(bench, Arm("eager", lambda _batch: None, eager=True), compiled, 2, 4))
+        list(measure_rounds(bench, Arm("eager", lambda _batch: None, eager=True), compiled, 2, 4, Lookout(cpu)))
 
 
 def rates(module: object) -> set[float]:

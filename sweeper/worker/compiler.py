@@ -6,12 +6,14 @@ Torch refuses `mode` together with `options`, ignores `mode` for all backends bu
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from sweeper.trial import Trial
+from sweeper.worker.diagnostics import Watch
 from sweeper.worker.failures import UnavailableError
 
 
@@ -40,12 +42,27 @@ def compile_arguments(trial: Trial) -> dict[str, Any]:
     return arguments
 
 
-def compiled(function: Callable[..., Any], trial: Trial) -> Callable[..., Any]:
+def compiled(function: Callable[..., Any], trial: Trial, watch: Watch) -> Callable[..., Any]:
     """`function` compiled as the trial says; nothing is compiled before the first call. mode=eager gives it back."""
     if trial.mode == "eager":
         return function
-    wrapped: Callable[..., Any] = torch.compile(function, **compile_arguments(trial))
+    arguments = compile_arguments(trial)
+    arguments["backend"] = watch.backend(str(trial.backend))
+    wrapped: Callable[..., Any] = torch.compile(function, **arguments)
     return wrapped
+
+
+def end_compile_workers() -> None:
+    """End the processes in which Inductor compiles; the next compilation, if there is one, starts new ones.
+
+    They are killed first: one that has not finished importing torch would be waited for.
+    """
+    from torch._inductor import async_compile
+
+    for pool in async_compile._pool_set:
+        if isinstance(sidecar := getattr(pool, "process", None), subprocess.Popen):
+            sidecar.kill()
+    async_compile.shutdown_compile_workers()
 
 
 def uses_cuda_graphs(trial: Trial, device: torch.device) -> bool:

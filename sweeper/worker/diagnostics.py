@@ -6,16 +6,20 @@ Place in the flow: `Watch` is made before the first compiled call; `report` is r
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
+from torch._dynamo.backends.registry import lookup_backend
 from torch._dynamo.callback import CallbackArgs, CallbackTrigger, callback_handler
 from torch._dynamo.utils import counters, get_compilation_metrics, graph_break_reasons
 
 from sweeper.codec import Json
 from sweeper.record import Diagnostics, GraphBreak
+from sweeper.worker.artifact import code_fingerprint
 
 REASON_LENGTH = 300
+RUN_EAGER_ON_PURPOSE = ("eager", "eager_noexcept", "eager_debug", "pre_dispatch_eager")
 
 
 class Watch:
@@ -26,6 +30,8 @@ class Watch:
         counters.clear()
         graph_break_reasons.clear()
         self._compile_ids: set[str] = set()
+        self._returned_as_given: list[bool] = []  # for each graph that a watched backend got
+        self._inductor = False
         callback_handler.register_start_callback(self._compilation_started)
 
     def _compilation_started(self, call: CallbackArgs) -> None:
@@ -42,10 +48,23 @@ class Watch:
         """Graphs that Dynamo captured and handed to the backend."""
         return int(counters["stats"]["unique_graphs"])
 
+    def backend(self, name: str) -> str | Callable[..., Any]:
+        """What to give `torch.compile` as backend: the one of that name, watched for giving graphs back uncompiled."""
+        if name in RUN_EAGER_ON_PURPOSE:
+            return name
+        if name == "inductor":
+            self._inductor = True  # torch treats this name alone in a way of its own; its code is looked for instead
+            return name
+        return _WatchedBackend(lookup_backend(name), self._returned_as_given)
+
     def why_not_compiled(self) -> str | None:
         """Why the timed steps are not the compiled model, or None."""
         if self.graphs == 0:
             return "no graph of the model reached the backend: everything ran eager"
+        if self._returned_as_given and all(self._returned_as_given):
+            return "the backend gave every graph back as it got it: everything ran eager"
+        if self._inductor and code_fingerprint() is None:
+            return "Inductor was given graphs and left no code: everything ran eager"
         if any("limit exceeded" in reason for reason in counters["unimplemented"]):
             return f"past torch's limit of recompilations ({torch._dynamo.config.recompile_limit}) a frame runs eager"
         return None
@@ -58,6 +77,22 @@ class Watch:
             cudagraph_skips=_cudagraph_skips(),
             settings=settings,
         )
+
+
+class _WatchedBackend:
+    """A backend, and for each graph whether what came back is the graph itself, which runs eager."""
+
+    def __init__(self, backend: Callable[..., Any], returned_as_given: list[bool]) -> None:
+        self._backend, self._returned_as_given = backend, returned_as_given
+
+    def __call__(self, graph: torch.fx.GraphModule, *arguments: Any, **options: Any) -> Any:
+        returned = self._backend(graph, *arguments, **options)
+        owner = getattr(returned, "__self__", returned)
+        self._returned_as_given.append(isinstance(owner, torch.fx.GraphModule))
+        return returned
+
+    def __getattr__(self, name: str) -> Any:  # Dynamo asks a backend for its name and for a way to reset it
+        return getattr(self._backend, name)
 
 
 def _graph_breaks() -> tuple[GraphBreak, ...]:

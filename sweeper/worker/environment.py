@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
 import torch
 
-PACKAGES = ("sweeper", "torch", "torchvision", "timm", "transformers", "triton", "numpy")
+PACKAGES = ("sweeper", "torch", "torchvision", "timm", "transformers", "triton", "numpy", "hydra-core", "omegaconf")
 PREFIXES = ("TORCH", "PYTORCH", "TRITON", "CUDA", "CUBLAS", "NVIDIA_TF32", "OMP_", "MKL_", "KMP_", "ATEN_")
 
 
@@ -22,7 +24,39 @@ def describe(device: torch.device) -> dict[str, Any]:
         "cpu": {"name": _cpu_name(), "cores": os.cpu_count(), "threads": torch.get_num_threads()},
         "variables": {key: value for key, value in sorted(os.environ.items()) if key.startswith(PREFIXES)},
         "system": platform.platform(),
+        "inductor_config": _inductor_config(),
+        "commit": _commit(),
     }
+
+
+def process_age_s() -> float:
+    """Wall seconds since this process was started: field 22 of /proc/self/stat, see proc_pid_stat(5)."""
+    started_ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - started_ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _inductor_config() -> list[str]:
+    """Inductor's settings that differ from their declared defaults, e.g. by an environment variable."""
+    from torch._inductor import config
+
+    found = []
+    for name, entry in config._config.items():  # type: ignore[attr-defined]
+        value = getattr(config, name)
+        if entry.default is not None and entry.justknob is None and value != entry.default:
+            found.append(f"{name}={value!r}"[:200])
+    return sorted(found)
+
+
+def _commit() -> str | None:
+    """The git commit that sweeper runs from, with `+` for changes on top; None outside of a checkout."""
+    folder = Path(__file__).resolve().parents[2]
+    if not (folder / ".git").exists():
+        return None
+    try:
+        asked = ["git", "-C", str(folder), "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"]
+        return subprocess.run(asked, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):  # no git, or a folder that git does not trust
+        return None
 
 
 def _versions() -> dict[str, str]:
@@ -49,7 +83,21 @@ def _device(device: torch.device) -> dict[str, Any]:
         "uuid": f"GPU-{properties.uuid}",
         "memory_bytes": properties.total_memory,
         "capability": f"{properties.major}.{properties.minor}",
+        **_of_driver(f"GPU-{properties.uuid}"),
     }
+
+
+def _of_driver(uuid: str) -> dict[str, Any]:
+    """What NVML knows beside: the driver and the limit of power."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        limit_w = pynvml.nvmlDeviceGetPowerManagementLimit(handle) / 1e3
+        return {"driver": pynvml.nvmlSystemGetDriverVersion(), "power_limit_w": limit_w}
+    except pynvml.NVMLError:  # not every GPU and container answers
+        return {}
 
 
 def _cpu_name() -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
@@ -25,15 +26,21 @@ def in_use_bytes(device: torch.device) -> float | None:
     return float(total - free)
 
 
-def of_arm(
-    run_steps: Callable[[int], object], device: torch.device, before: float | None
-) -> tuple[float | None, float | None]:
-    """Bytes in use after three steps less `before`, and torch's allocator peak in them."""
+@dataclass(frozen=True)
+class Reading:
+    """Bytes; None on a CPU."""
+
+    in_use_bytes: float | None = None
+    allocator_peak_bytes: float | None = None
+
+
+def of_arm(run_steps: Callable[[int], object], device: torch.device, before: float | None) -> Reading:
+    """What is in use after three steps less `before`, and torch's allocator peak in them."""
     if before is None:
-        return None, None
+        return Reading()
     in_use_bytes(device)
     torch.cuda.reset_peak_memory_stats()
     run_steps(STEPS)
     torch.cuda.synchronize()
     free, total = torch.cuda.mem_get_info()
-    return float(total - free) - before, float(torch.cuda.max_memory_allocated())
+    return Reading(float(total - free) - before, float(torch.cuda.max_memory_allocated()))

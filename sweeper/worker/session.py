@@ -1,11 +1,13 @@
 """One worker process from building to the last reading: `Job -> Outcome`.
 
-Place in the flow: `python -m sweeper.worker` calls `run`. The order is fixed: build; eager, with nothing compiled yet;
-compile; measure both in turn; then the readings that need the device for themselves.
+Place in the flow: `python -m sweeper.worker` calls `run`. The order is fixed: build; eager and the reference, with
+nothing compiled yet; compile and warm up; check that it is right; measure both in turn; then the readings that need the
+device for themselves.
 """
 
 from __future__ import annotations
 
+import math
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -18,24 +20,19 @@ import torch
 
 from sweeper.codec import Json
 from sweeper.messages import Job, Outcome, Phase
-from sweeper.record import Diagnostics, PerArm, Process, Round
+from sweeper.record import Accuracy, Diagnostics, HostState, PerArm, Process
 from sweeper.trial import Trial
-from sweeper.worker import environment, memory
-from sweeper.worker.compiler import compiled, require_available, uses_cuda_graphs
+from sweeper.worker import artifact, device_time, environment, memory
+from sweeper.worker.accuracy import PERTURBATION, TOLERANCE, Bounds, bounds, judge, perturbed_steps, tolerance
+from sweeper.worker.compiler import end_compile_workers, require_available
 from sweeper.worker.diagnostics import Watch
 from sweeper.worker.failures import EagerError, MismatchError, NotCompiledError, message_of, status_of
-from sweeper.worker.models import Built, build
-from sweeper.worker.step import (
-    Numerics,
-    inference_step,
-    is_sound,
-    make_optimizer,
-    make_scaler,
-    optimizer_settings,
-    resolve,
-    training_step,
-)
-from sweeper.worker.timing import SCATTER, Arm, Bench, measure_rounds, spread
+from sweeper.worker.lab import Lab
+from sweeper.worker.lookout import Lookout
+from sweeper.worker.observation import Named, Observed, observe, on_host, reference
+from sweeper.worker.state import Saved, perturb
+from sweeper.worker.surroundings import HostWatch
+from sweeper.worker.timing import Arm, measure_rounds
 
 
 @dataclass
@@ -48,7 +45,6 @@ class Notes:
     environment: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Json] = field(default_factory=dict)
     watch: Watch | None = None
-    flags: set[str] = field(default_factory=set)
 
     @contextmanager
     def enter(self, phase: str) -> Iterator[None]:
@@ -67,9 +63,7 @@ class Notes:
 
     def outcome(self, status: str, phase: str | None = None, message: str | None = None) -> Outcome:
         diagnostics: Diagnostics | None = self.watch.report(self.settings) if self.watch else None
-        return Outcome(
-            status, phase, message, self.process, diagnostics, tuple(sorted(self.flags)), dict(self.environment)
-        )
+        return Outcome(status, phase, message, self.process, diagnostics, dict(self.environment))
 
 
 def run(job: Job, index: int, draw: int, cold: bool, say: Callable[[Phase], None]) -> Outcome:
@@ -84,87 +78,162 @@ def run(job: Job, index: int, draw: int, cold: bool, say: Callable[[Phase], None
 
 
 def _measure(job: Job, notes: Notes) -> None:
-    trial, measure = job.trial, job.measure
-    device = torch.device(trial.device)
+    device = torch.device(job.trial.device)
+    lookout = Lookout(device)
     notes.environment |= environment.describe(device)
-    require_available(trial, device)
     with notes.enter("building"):
-        before = memory.in_use_bytes(device)
-        numerics = resolve(trial, device)
-        built = build(trial, measure.seed, device)
-        bench = Bench(built.batches, device)
-        arms = Arms(trial, built, numerics, device)
-        notes.settings |= _settings(trial, numerics) | arms.settings
+        lab = Lab(job, device, lookout)
+        require_available(job.trial, device)  # after the model: its module may register a backend of its own
+        notes.settings |= lab.settings()
+    check = Check(lab)
     with notes.enter("eager"):
-        eager = arms.eager()
-        eager_s, flat = bench.warm_up(eager, measure.warmup_s)
-        _require_sound(bench.run(eager, 1), trial, EagerError("the eager step gives NaN or infinity"))
-        eager_memory, eager_peak = memory.of_arm(lambda steps: bench.run(eager, steps), device, before)
-        notes.found(memory_bytes=PerArm(eager_memory), allocator_peak_bytes=PerArm(eager_peak))
+        eager_s, eager_flat = lab.bench.warm_up(lab.eager, job.measure.warmup_s)
+        lab.require_sound(lab.eager, EagerError("the eager step gives NaN or infinity"))
+        eager_memory = lab.memory_of(lab.eager)
+        _note_memory(notes, lookout, eager_memory)
+    with notes.enter("reference"):
+        check.take_reference()
     with notes.enter("compiling"):
-        notes.watch = Watch()
-        candidate = arms.compiled()
-        notes.found(first_steps_s=tuple(bench.first_steps_s(candidate)))
-        mismatch = MismatchError("the compiled step gives NaN or infinity, eager does not")
-        _require_sound(bench.run(candidate, 1), trial, mismatch)
-        _require_compiled(trial, notes.watch)
+        _compile(lab, notes)
+    with notes.enter("warming"):
+        compiled_s, compiled_flat = lab.bench.warm_up(lab.compiled, job.measure.warmup_s)
+        faster, step_s = (lab.compiled, compiled_s) if compiled_s < eager_s else (lab.eager, eager_s)
+        steps = lab.bench.steps_per_block(faster, step_s, job.measure)
+        notes.found(warm_up_flat=eager_flat and compiled_flat, steps_per_block=steps, **artifact.found())
+    with notes.enter("checking"):
+        _check(check, notes)
+        end_compile_workers()
     with notes.enter("measuring"):
-        compiled_s, compiled_flat = bench.warm_up(candidate, measure.warmup_s)
-        faster, step_s = (candidate, compiled_s) if compiled_s < eager_s else (eager, eager_s)
-        steps = bench.steps_per_block(faster, step_s, measure)
-        notes.found(steps_per_block=steps)
-        for measured in measure_rounds(bench, eager, candidate, steps, measure.rounds):
-            notes.found(rounds=(*notes.process.rounds, measured))
-        notes.flags |= _flags(notes.process.rounds, flat and compiled_flat, device)
-        notes.found(compile_s=None if trial.mode == "eager" else compile_s(notes.process))
-        _require_compiled(trial, notes.watch)
-        _require_still_sound(bench, eager, candidate, trial)
+        _rounds(lab, notes)
     with notes.enter("memory"):
-        arms.forget_eager()
-        compiled_memory, compiled_peak = memory.of_arm(lambda steps: bench.run(candidate, steps), device, before)
-        notes.found(
-            memory_bytes=PerArm(eager_memory, compiled_memory), allocator_peak_bytes=PerArm(eager_peak, compiled_peak)
+        lab.arms.forget_eager()
+        _note_memory(notes, lookout, eager_memory, lab.memory_of(lab.compiled))
+    with notes.enter("profiling"):
+        _device_time(lab, notes)
+
+
+class Check:
+    """Collects what the accuracy of the compiled step is judged by, in the order in which it can be had."""
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+        self._saved = Saved(lab.built.module)
+        self._reference: Observed | str = "not taken"
+        self._bounds: Bounds | None = None
+
+    def take_reference(self) -> None:
+        """The step in fp64, and eager steps from the same state: two with different seeds, and some perturbed."""
+        lab, seed = self._lab, self._lab.measure.seed
+        self._restore(seed)
+        allowed = tolerance(lab.trial, lab.built.module)
+        keep = torch.float32 if allowed == TOLERANCE["reduced"] else torch.float64
+        self._reference = reference(lab.built, lab.trial, seed, keep)
+        if isinstance(self._reference, Observed):
+            first = on_host(self._see(lab.eager, seed))
+            perturbed = (self._see(lab.eager, seed + i, PERTURBATION) for i in range(perturbed_steps(allowed)))
+            self._bounds = bounds(self._reference, first, self._see(lab.eager, seed + 1), allowed, perturbed)
+        self._restore(seed)
+
+    def judge(self) -> Accuracy:
+        """The verdict on the compiled arm; parameters are afterwards as they were built.
+
+        Raises MismatchError when it gives other tensors than the reference.
+        """
+        if not isinstance(self._reference, Observed) or self._bounds is None:
+            return Accuracy(None, None, str(self._reference))
+        try:
+            return judge(self._see(self._lab.compiled, self._lab.measure.seed), self._reference, self._bounds)
+        except ValueError as error:
+            raise MismatchError(f"the compiled step gives other tensors: {error}") from error
+        finally:
+            self._restore(self._lab.measure.seed)
+
+    def _see(self, arm: Arm, seed: int, perturbation: float = 0.0) -> Named:
+        lab = self._lab
+        self._restore(seed)
+        batch = lab.built.unseen
+        if perturbation:
+            batch = perturb(lab.built.module, batch, perturbation)
+
+        def run() -> object:
+            return lab.bench.run_on(arm, batch)
+
+        return observe(run, lab.tap, lab.built.module, lab.trial, lab.arms.left_in_gradients())
+
+    def _restore(self, seed: int) -> None:
+        self._saved.restore(self._lab.arms.optimizers, seed)
+
+
+def _compile(lab: Lab, notes: Notes) -> None:
+    notes.watch = Watch()
+    host, candidate = HostWatch(), lab.compile(notes.watch)
+    first = lab.bench.first_steps_s(candidate, lambda: notes.found(time_to_first_step_s=environment.process_age_s()))
+    notes.found(first_steps_s=tuple(first), host=HostState(busy_while_compiling=host.busy_by_others()))
+    lab.require_sound(candidate, MismatchError("the compiled step gives NaN or infinity, eager does not"))
+    _require_compiled(lab.trial, notes.watch)
+
+
+def _check(check: Check, notes: Notes) -> None:
+    accuracy = check.judge()
+    notes.found(accuracy=accuracy)
+    if accuracy.passed is False:
+        error = math.inf if accuracy.compiled_error is None else accuracy.compiled_error
+        raise MismatchError(
+            f"{accuracy.worst} is off by {error:.3g} (root mean square against {accuracy.reference}); "
+            f"eager is by {accuracy.eager_error:.3g}, and {accuracy.bound:.3g} is allowed"
         )
 
 
-class Arms:
-    """Makes eager and compiled. Under scope=model both share one optimizer; under scope=step each has its own."""
+def _rounds(lab: Lab, notes: Notes) -> None:
+    host, steps = HostWatch(), notes.process.steps_per_block or 1
+    lookout = lab.lookout
+    try:
+        for measured in measure_rounds(lab.bench, lab.eager, lab.compiled, steps, lab.measure.rounds, lookout):
+            notes.found(rounds=(*notes.process.rounds, measured))
+    finally:
+        before = notes.process.host.busy_while_compiling if notes.process.host else None
+        notes.found(
+            gpu=lookout.gpu.state(),
+            host=HostState(before, host.busy_by_others(), host.throttled_s()),
+            changed_settings=dict(lookout.changed_switches),
+        )
+    notes.found(compile_s=None if lab.trial.mode == "eager" else compile_s(notes.process))
+    _require_compiled(lab.trial, notes.watch)
+    _require_still_sound(lab)
 
-    def __init__(self, trial: Trial, built: Built, numerics: Numerics, device: torch.device) -> None:
-        self._trial, self._built, self._numerics, self._device = trial, built, numerics, device
-        self._trains = trial.workload == "train"
-        self._optimizer = make_optimizer(trial.optimizer, built.module, numerics.scaler) if self._trains else None
-        self._scaler = make_scaler(numerics, device)
-        self.settings = optimizer_settings(trial, self._optimizer)
 
-    def eager(self) -> Arm:
-        module = self._built.module
-        if not self._trains:
-            return Arm("eager", inference_step(module, self._context), eager=True)
-        step = training_step(self._built, module, self._optimizer, self._scaler, self._context)
-        return Arm("eager", step, eager=True)
+def _note_memory(notes: Notes, lookout: Lookout, eager: memory.Reading, compiled: memory.Reading | None = None) -> None:
+    """Device memory of both arms; what the whole device has in use says nothing when others are on it."""
+    lookout.gpu.look("before")
+    state = lookout.gpu.state()
+    alone = state is None or not state.other_processes
+    both = eager, compiled or memory.Reading()
+    notes.found(
+        memory_bytes=PerArm(*(reading.in_use_bytes for reading in both)) if alone else None,
+        allocator_peak_bytes=PerArm(*(reading.allocator_peak_bytes for reading in both)),
+    )
 
-    def compiled(self) -> Arm:
-        """The arm that is compared with eager; with mode=eager it is eager as well. Nothing is compiled yet."""
-        trial, built = self._trial, self._built
-        if not self._trains:
-            step: Callable[..., object] = inference_step(compiled(built.module, trial), self._context)
-        elif trial.compile.scope == "step":
-            own = make_optimizer(trial.optimizer, built.module, self._numerics.scaler)
-            scaler = make_scaler(self._numerics, self._device)
-            step = compiled(training_step(built, built.module, own, scaler, self._context), trial)
-        else:
-            module = compiled(built.module, trial)
-            step = training_step(built, module, self._optimizer, self._scaler, self._context)
-        return Arm("compiled", step, trial.mode == "eager", uses_cuda_graphs(trial, self._device))
 
-    def forget_eager(self) -> None:
-        """Free what only the eager arm keeps, so that it does not count as the compiled one's memory."""
-        if self._trial.compile.scope == "step" and self._optimizer is not None:
-            self._optimizer.state.clear()
+def _device_time(lab: Lab, notes: Notes) -> None:
+    if lab.device.type != "cuda":
+        return
+    step_s = {arm: _step_s(notes.process, arm) for arm in ("eager", "compiled")}
+    found: dict[str, device_time.Busy] = {}
+    for arm, passes in device_time.passes(lab.bench, (lab.eager, lab.compiled), step_s).items():
+        try:
+            found[arm] = device_time.a_step(passes, step_s[arm])
+        except device_time.UnknownError as error:
+            notes.found(device_time_missing=f"{arm}: {error}")
+    notes.found(
+        device_time_s=PerArm(**{arm: busy.busy_s for arm, busy in found.items()}),
+        device_kernels=PerArm(**{arm: busy.kernels for arm, busy in found.items()}),
+    )
+    notes.settings |= {f"attention_ran_{arm}": " and ".join(sorted(busy.attention)) for arm, busy in found.items()}
 
-    def _context(self) -> Any:
-        return self._numerics.context(self._device)
+
+def _step_s(process: Process, arm: str) -> float:
+    blocks: list[float] = [getattr(item, f"{arm}_s") for item in process.rounds if item.void is None]
+    return median(blocks) / (process.steps_per_block or 1)
 
 
 def compile_s(process: Process) -> float | None:
@@ -176,49 +245,14 @@ def compile_s(process: Process) -> float | None:
     return max(sum(first) - len(first) * median(steady) / process.steps_per_block, 0.0)
 
 
-def _settings(trial: Trial, numerics: Numerics) -> dict[str, Json]:
-    """What was equal in both arms, as it came out."""
-    return {
-        "autocast": str(numerics.autocast).removeprefix("torch.") if numerics.autocast else None,
-        "grad_scaler": numerics.scaler,
-        "float32_matmul_precision": torch.get_float32_matmul_precision(),
-        "cudnn_allow_tf32": _cudnn_allow_tf32(),
-        "cudnn_benchmark": torch.backends.cudnn.benchmark,
-        "dropout": trial.model.dropout,
-        "memory_format": "contiguous",
-    }
-
-
-def _cudnn_allow_tf32() -> bool | None:
-    try:
-        return bool(torch.backends.cudnn.allow_tf32)
-    except RuntimeError:  # a user's model set torch's newer `fp32_precision`, beside which the old switch has no value
-        return None
-
-
-def _flags(rounds: tuple[Round, ...], flat: bool, device: torch.device) -> set[str]:
-    flags = {"accuracy_unverified"}  # results are only checked to be finite
-    for arm in ("eager_s", "compiled_s"):
-        if not flat or spread([getattr(item, arm) for item in rounds if item.void is None]) > SCATTER[device.type]:
-            flags.add("unsteady")
-    if any(item.void == "recompiled" for item in rounds):
-        flags.add("recompiled")
-    return flags
-
-
-def _require_compiled(trial: Trial, watch: Watch) -> None:
-    if trial.mode != "eager" and (reason := watch.why_not_compiled()):
+def _require_compiled(trial: Trial, watch: Watch | None) -> None:
+    if trial.mode != "eager" and watch is not None and (reason := watch.why_not_compiled()):
         raise NotCompiledError(reason)
 
 
-def _require_sound(output: object, trial: Trial, error: Exception) -> None:
-    if not is_sound(output, trial.workload):
-        raise error
-
-
-def _require_still_sound(bench: Bench, eager: Arm, candidate: Arm, trial: Trial) -> None:
+def _require_still_sound(lab: Lab) -> None:
     """Training on random labels may diverge; that is the model's doing when eager has no finite loss either."""
-    if is_sound(bench.run(candidate, 1), trial.workload):
+    if lab.is_sound(lab.compiled):
         return
-    _require_sound(bench.run(eager, 1), trial, EagerError("the loss became NaN or infinite while it was trained"))
+    lab.require_sound(lab.eager, EagerError("the loss became NaN or infinite while it was trained"))
     raise MismatchError("the compiled step gives NaN or infinity after the rounds, eager does not")

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from sweeper.trial import Trial
-from sweeper.worker.models import Batch, Built
+from sweeper.worker.models import Batch, Built, tensors_of
 
 Step = Callable[[Batch], torch.Tensor]  # gives the loss, or for inference the mean of the output, a scalar
 SCALER_GROWTH_INTERVAL = 1 << 30  # the scale only falls, so that no timed step is one of growth
@@ -109,9 +110,8 @@ def inference_step(
 
 def is_sound(output: object, workload: str) -> bool:
     """Whether a loss is finite; whether a model's output has no NaN (infinity may be meant there, as in masks)."""
-    wrong = (lambda leaf: ~torch.isfinite(leaf)) if workload == "train" else torch.isnan
-    leaves = torch.utils._pytree.tree_leaves(output)
-    return not any(bool(wrong(leaf).any()) for leaf in leaves if isinstance(leaf, torch.Tensor))
+    wrong = (lambda tensor: ~torch.isfinite(tensor)) if workload == "train" else torch.isnan
+    return not any(bool(wrong(tensor).any()) for tensor in tensors_of(output))
 
 
 def optimizer_settings(trial: Trial, optimizer: torch.optim.Optimizer | None) -> dict[str, str | bool | None]:
@@ -122,5 +122,16 @@ def optimizer_settings(trial: Trial, optimizer: torch.optim.Optimizer | None) ->
     return {
         "optimizer": type(optimizer).__name__,
         "optimizer_in_compiled_region": trial.compile.scope == "step",
-        **{f"optimizer_{name}": group.get(name) for name in ("foreach", "fused", "capturable")},
+        **{f"optimizer_{name}": bool(group.get(name)) for name in ("fused", "capturable")},
+        "optimizer_foreach": _runs_foreach(group),
     }
+
+
+def _runs_foreach(group: dict[str, Any]) -> bool:
+    """Whether the optimizer takes all parameters at once; where the group says None, torch decides as is done here."""
+    from torch.optim.optimizer import _default_to_fused_or_foreach
+
+    if group.get("foreach") is not None or group.get("fused"):
+        return bool(group.get("foreach"))
+    _, foreach = _default_to_fused_or_foreach(group["params"], differentiable=False, use_fused=False)
+    return foreach

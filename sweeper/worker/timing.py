@@ -20,6 +20,7 @@ import torch
 from sweeper.record import Round
 from sweeper.settings import Measure
 from sweeper.worker.failures import UnsteadyError
+from sweeper.worker.lookout import Lookout
 from sweeper.worker.models import Batch
 
 LEAST_BLOCK_S = {"cuda": 0.3, "cpu": 0.1}
@@ -27,9 +28,8 @@ LEAST_BLOCK_STEPS = {"cuda": 8, "cpu": 2}
 STEPS_BEFORE_BLOCK = 2
 MOST_VOID_ROUNDS = 3
 SAME = 0.05  # time a step at K and at 2K agrees when it differs by less
-MOST_DOUBLINGS = 3
+MOST_DOUBLINGS = 2
 FLAT = {"cuda": 0.03, "cpu": 0.10}  # warm-up ends when the last three readings lie within this range
-SCATTER = {"cuda": 0.05, "cpu": 0.10}  # the blocks of an arm are unsteady when they lie further apart
 READING_S = 0.05  # of warm-up, at least
 FIRST_STEPS = (5, 15)  # at least and at most so many compiled steps are timed singly
 STEADY = 0.10  # the first steps are over when three in a row lie within this range
@@ -61,10 +61,13 @@ class Bench:
         output: object = None
         with torch.compiler.set_stance("force_eager" if arm.eager else stance):
             for _ in range(steps):
-                if arm.marks_steps:
-                    torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-                output = arm.step(next(self._batches))
+                output = _step(arm, next(self._batches))
         return output
+
+    def run_on(self, arm: Arm, batch: Batch) -> object:
+        """One step on a batch that is not among those that alternate."""
+        with torch.compiler.set_stance("force_eager" if arm.eager else "default"):
+            return _step(arm, batch)
 
     def block_s(self, arm: Arm, steps: int, stance: str = "default") -> float:
         """Wall seconds of `steps` steps, from one synchronisation to the next."""
@@ -74,12 +77,14 @@ class Bench:
         self.synchronize()
         return time.perf_counter() - start
 
-    def first_steps_s(self, arm: Arm) -> list[float]:
+    def first_steps_s(self, arm: Arm, after_first: Callable[[], None] = lambda: None) -> list[float]:
         """Wall seconds of the first steps one by one, until they are steady; compiling happens in here."""
         least, most = FIRST_STEPS
         times: list[float] = []
         while len(times) < most and (len(times) < least or spread(times[-3:]) > STEADY):
             times.append(self.block_s(arm, 1))
+            if len(times) == 1:
+                after_first()
         return times
 
     def warm_up(self, arm: Arm, limit_s: float) -> tuple[float, bool]:
@@ -108,14 +113,25 @@ class Bench:
         return steps
 
 
-def measure_rounds(bench: Bench, eager: Arm, compiled: Arm, steps: int, rounds: int) -> Iterator[Round]:
-    """Rounds in the order AB, BA, AB, ... until `rounds` of them count.
+def _step(arm: Arm, batch: Batch) -> object:
+    if arm.marks_steps:
+        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+    return arm.step(batch)
+
+
+def measure_rounds(
+    bench: Bench, eager: Arm, compiled: Arm, steps: int, rounds: int, lookout: Lookout
+) -> Iterator[Round]:
+    """Rounds in the order AB, BA, AB, ... until `rounds` of them count; `lookout` says which do not.
 
     Raises UnsteadyError after three void rounds.
     """
     counted, void = 0, []
+    gc.collect()
+    gc.freeze()  # the collections before blocks look only at what came after this, or they would take as long as blocks
     while counted < rounds:
-        measured = _round(bench, eager, compiled, steps, "AB" if counted % 2 == 0 else "BA")
+        order = "AB" if counted % 2 == 0 else "BA"
+        measured = _round(bench, (eager, compiled) if order == "AB" else (compiled, eager), steps, order, lookout)
         yield measured
         if measured.void is None:
             counted += 1
@@ -127,10 +143,10 @@ def measure_rounds(bench: Bench, eager: Arm, compiled: Arm, steps: int, rounds: 
             )
 
 
-def _round(bench: Bench, eager: Arm, compiled: Arm, steps: int, order: str) -> Round:
+def _round(bench: Bench, arms: tuple[Arm, Arm], steps: int, order: str, lookout: Lookout) -> Round:
     times: dict[str, float] = {}
-    retries = _allocator_retries()
-    for arm in (eager, compiled) if order == "AB" else (compiled, eager):
+    lookout.start_round()
+    for arm in arms:
         try:
             with _collector_off():
                 bench.run(arm, STEPS_BEFORE_BLOCK, "fail_on_recompile")
@@ -140,8 +156,8 @@ def _round(bench: Bench, eager: Arm, compiled: Arm, steps: int, order: str) -> R
                 raise
             bench.run(arm, STEPS_BEFORE_BLOCK)  # let it compile what it wants, outside of a block
             return Round(order, times.get("eager"), None, "recompiled")
-    void = "the allocator ran out of memory and retried" if _allocator_retries() != retries else None
-    return Round(order, times["eager"], times["compiled"], void)
+        lookout.after_block(arm.name)
+    return Round(order, times["eager"], times["compiled"], lookout.why_void())
 
 
 @contextmanager
@@ -152,12 +168,6 @@ def _collector_off() -> Iterator[None]:
         yield
     finally:
         gc.enable()
-
-
-def _allocator_retries() -> int:
-    if not torch.cuda.is_available() or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return 0
-    return int(torch.cuda.memory_stats().get("num_alloc_retries", 0))
 
 
 def spread(values: list[float]) -> float:

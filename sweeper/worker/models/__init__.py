@@ -5,6 +5,7 @@ Random weights, random data from a seed, no download. Place in the flow: `sessio
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -31,10 +32,14 @@ class Batch:
 
 @dataclass(frozen=True)
 class Built:
-    """A module on its device and batches that alternate between steps. `loss(output, batch)` is a scalar."""
+    """A module on its device, two batches that alternate between steps, and one of the same shapes kept for the check.
+
+    `loss(output, batch)` is a scalar.
+    """
 
     module: torch.nn.Module
     batches: tuple[Batch, Batch]
+    unseen: Batch
     loss: Loss
 
 
@@ -48,7 +53,7 @@ class Builder(Protocol):
         """What is wrong with the settings of a model whose name is right."""
 
     def build(self, model: Model, batch_size: int, device: torch.device) -> Built:
-        """Construct the model and two batches on `device`."""
+        """Construct the model and its batches on `device`."""
 
 
 def builder(library: str) -> Builder:
@@ -72,7 +77,21 @@ def build(trial: Trial, seed: int, device: torch.device) -> Built:
     dtype = getattr(torch, trial.precision.parameters)
     if dtype == torch.float32:
         return built
-    return Built(module.to(dtype), (_cast(built.batches[0], dtype), _cast(built.batches[1], dtype)), built.loss)
+    first, second, unseen = (cast(batch, dtype) for batch in (*built.batches, built.unseen))
+    return Built(module.to(dtype), (first, second), unseen, built.loss)
+
+
+def memory_format(module: torch.nn.Module) -> str:
+    """How the weights of two-dimensional convolutions lie in memory."""
+    weights = [parameter for parameter in module.parameters() if parameter.dim() == 4]
+    moved = [weight for weight in weights if not weight.is_contiguous()]
+    return "channels_last" if moved else "contiguous"
+
+
+def attention_of(module: torch.nn.Module) -> str | None:
+    """The implementation of attention that a Hugging Face configuration chose; None for models without one."""
+    found = getattr(getattr(module, "config", None), "_attn_implementation", None)
+    return str(found) if found else None
 
 
 def silence_dropout(module: torch.nn.Module) -> None:
@@ -104,30 +123,50 @@ def cross_entropy(output: Any, batch: Batch) -> torch.Tensor:
 
 def mean_of_floats(output: Any, batch: Batch) -> torch.Tensor:  # noqa: ARG001  # the same shape as every loss
     """The mean over every floating-point tensor in the output, whatever its structure."""
-    tensors = [item for item in torch.utils._pytree.tree_leaves(output) if _is_float(item)]
+    tensors = [item for item in tensors_of(output) if item.is_floating_point()]
     if not tensors:
         raise ValueError("the model's output holds no floating-point tensor; give a loss_fn")
-    return torch.stack([tensor.float().mean() for tensor in tensors]).mean()
+    return torch.stack([_at_least_float32(tensor).mean() for tensor in tensors]).mean()
 
 
-def images(model: Model, size: int, classes: int, batch_size: int, device: torch.device) -> tuple[Batch, Batch]:
-    """Two batches of random images float32 [batch, 3, size, size] with random labels int64 [batch]."""
+def tensors_of(output: Any) -> list[torch.Tensor]:
+    """Every tensor in tuples, lists, dicts, dataclasses and what is registered with torch's pytree, in order."""
+    found: list[torch.Tensor] = []
+    for leaf in torch.utils._pytree.tree_leaves(output):
+        if isinstance(leaf, torch.Tensor):
+            found.append(leaf)
+        elif dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
+            for entry in dataclasses.fields(leaf):
+                found += tensors_of(getattr(leaf, entry.name))
+    return found
+
+
+def images(model: Model, size: int, classes: int, batch_size: int, device: torch.device) -> tuple[Batch, ...]:
+    """Three batches of random images float32 [batch, 3, size, size] with random labels int64 [batch]."""
     side = model.image_size or size
 
     def batch() -> Batch:
         pixels = torch.randn(batch_size, 3, side, side, device=device)
         return Batch(args=(pixels,), target=torch.randint(classes, (batch_size,), device=device))
 
-    return batch(), batch()
+    return batch(), batch(), batch()
 
 
-def _cast(batch: Batch, dtype: torch.dtype) -> Batch:
-    def cast(item: Any) -> Any:
-        return item.to(dtype) if _is_float(item) else item
+def cast(batch: Batch, dtype: torch.dtype) -> Batch:
+    """The batch with its floating-point tensors in another number format."""
+
+    return each(batch, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
+
+
+def each(batch: Batch, change: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
+    """The batch with `change` made to every tensor in it."""
+
+    def changed(item: Any) -> Any:
+        return change(item) if isinstance(item, torch.Tensor) else item
 
     tree_map = torch.utils._pytree.tree_map
-    return Batch(tree_map(cast, batch.args), tree_map(cast, dict(batch.kwargs)), cast(batch.target))
+    return Batch(tree_map(changed, batch.args), tree_map(changed, dict(batch.kwargs)), changed(batch.target))
 
 
-def _is_float(item: Any) -> bool:
-    return isinstance(item, torch.Tensor) and item.is_floating_point()
+def _at_least_float32(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor

@@ -13,20 +13,29 @@ from typing import Any
 import torch
 
 from sweeper.trial import Model
-from sweeper.worker.models import Batch, Built, Loss, mean_of_floats
+from sweeper.worker.models import Batch, Built, Loss, each, mean_of_floats
 
 SHAPE = "(module, inputs) or (module, inputs, loss_fn), inputs a tensor, a tuple or a dict of tensors"
 
 
 def build(model: Model, batch_size: int, device: torch.device) -> Built:
-    """Call the factory once; the second batch is the first with its samples moved by one.
+    """Call the factory once; the second batch is the first with its samples moved by one, the third a mixture.
 
     Raises ValueError when it returns something else than promised.
     """
     module, batch, loss = parts(find_factory(model.name)(batch_size, device), model.name)
-    first = _each(batch, lambda tensor: tensor.to(device))
-    second = _each(first, lambda tensor: tensor.roll(1, 0) if tensor.dim() else tensor.clone())
-    return Built(module.to(device), (first, second), loss)
+    first = each(batch, lambda tensor: tensor.to(device))
+    second = each(first, lambda tensor: tensor.roll(1, 0) if tensor.dim() else tensor.clone())
+    return Built(module.to(device), (first, second), each(first, _mixed), loss)
+
+
+def _mixed(tensor: torch.Tensor) -> torch.Tensor:
+    """Other values of the same kind: floats are mixed with the next sample's, whole numbers change their places."""
+    if not tensor.dim():
+        return tensor.clone()
+    if tensor.is_floating_point():
+        return 0.9 * tensor + 0.2 * tensor.roll(1, 0)
+    return tensor.roll((1, 1), (0, -1)) if tensor.dim() > 1 else tensor.roll(1, 0)
 
 
 def find_factory(name: str) -> Callable[[int, torch.device], Any]:
@@ -68,14 +77,6 @@ def _batch(inputs: Any) -> Batch | None:
     if isinstance(inputs, (tuple, list)):
         return Batch(args=tuple(inputs)) if any(isinstance(item, torch.Tensor) for item in inputs) else None
     return None
-
-
-def _each(batch: Batch, change: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
-    def changed(item: Any) -> Any:
-        return change(item) if isinstance(item, torch.Tensor) else item
-
-    tree_map = torch.utils._pytree.tree_map
-    return Batch(tree_map(changed, batch.args), tree_map(changed, dict(batch.kwargs)), batch.target)
 
 
 def _describe(value: Any) -> str:

@@ -23,7 +23,8 @@ def build(model: Model, batch_size: int, device: torch.device) -> Built:
     with torch.device(device):
         module = _module(model)
     size = int(module.pretrained_cfg.get("input_size", (3, 224, 224))[-1])
-    return Built(module, images(model, size, module.num_classes, batch_size, device), cross_entropy)
+    first, second, unseen = images(model, size, module.num_classes, batch_size, device)
+    return Built(module, (first, second), unseen, cross_entropy)
 
 
 def _module(model: Model) -> Any:

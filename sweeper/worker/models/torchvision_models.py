@@ -27,7 +27,8 @@ def build(model: Model, batch_size: int, device: torch.device) -> Built:
     with torch.device(device):
         module = _module(model)
     size = IMAGE_SIZES.get(model.name, IMAGE_SIZE)
-    return Built(module, images(model, size, model.num_classes or CLASSES, batch_size, device), cross_entropy)
+    first, second, unseen = images(model, size, model.num_classes or CLASSES, batch_size, device)
+    return Built(module, (first, second), unseen, cross_entropy)
 
 
 def _module(model: Model) -> torch.nn.Module:

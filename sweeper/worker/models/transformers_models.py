@@ -53,9 +53,9 @@ def build(model: Model, batch_size: int, device: torch.device) -> Built:
     with torch.device(device):
         module = model_class(config)
     length = model.sequence_length or SEQUENCE_LENGTH
-    batches = tuple(_batch(model.name, config, batch_size, length, device) for _ in range(2))
-    has_loss = "labels" in batches[0].kwargs or "start_positions" in batches[0].kwargs
-    return Built(module, (batches[0], batches[1]), _own_loss if has_loss else mean_of_floats)
+    first, second, unseen = (_batch(model.name, config, batch_size, length, device) for _ in range(3))
+    has_loss = "labels" in first.kwargs or "start_positions" in first.kwargs
+    return Built(module, (first, second), unseen, _own_loss if has_loss else mean_of_floats)
 
 
 def _batch(name: str, config: Any, batch_size: int, length: int, device: torch.device) -> Batch:

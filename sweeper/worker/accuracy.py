@@ -1,0 +1,189 @@
+"""Is the compiled step right? Loss, outputs and gradients against the same step in fp64.
+
+The question is asked after warm-up, of the code that is timed next (a replay, for CUDA graphs), on inputs that it was
+not compiled with, from the state in which the model was built. The rule, for each tensor, in root mean squares:
+
+    error(compiled) <= max(MOST_TIMES * error(eager), tolerance * max(size(reference), FLOOR * size(all gradients)))
+
+Compiled code sums in another order than eager does, so it may be a few times further from the truth. The form is that
+of torch's own benchmark suite, `same` in torch/_dynamo/utils.py; three things are added, each for a correct model that
+failed without it. Gradients that are tiny beside the others get a floor. A gradient that is smaller than eager's own
+error (a bias before batch normalisation) is noise in both arms and gets a higher one, NOISE. And in full precision the
+error of eager is the largest of several steps whose inputs and parameters were moved by PERTURBATION, which is about
+what reordered sums do: some activations near zero then change sides, and a single one moves gradients a thousand times
+further than rounding does. `docs/decisions/what-counts-as-wrong.md` has the figures.
+
+Place in the flow: `session` takes the reference before anything is compiled and judges before the rounds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from sweeper.record import Accuracy
+from sweeper.trial import Trial
+from sweeper.worker.observation import GRADIENT, Named, Observed
+
+MOST_TIMES = 3.0
+TOLERANCE = {"full": 1e-4, "reduced": 1e-2}  # reduced: tf32 and half precisions anywhere in the step
+FLOOR = 1e-3
+NOISE = 1e-3  # of the size of all gradients
+PERTURBATION = 1e-5  # relative; a well-conditioned model answers with an error of the size of the tolerance
+PERTURBED_STEPS = 3
+ALL_GRADIENTS = "all gradients"
+CHUNK = 1 << 24  # elements that are compared at a time
+
+
+@dataclass
+class Comparison:
+    """Sums over elements for each name: of squared differences, of squared references, and how many."""
+
+    squares: dict[str, float] = field(default_factory=dict)
+    sizes: dict[str, float] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def error(self, name: str) -> float:
+        return _root_mean(self.squares[name], self.counts[name])
+
+    def size(self, name: str) -> float:
+        return _root_mean(self.sizes[name], self.counts[name])
+
+    def with_all_gradients(self) -> Comparison:
+        """The same with the concatenation of all gradients under a name of its own."""
+        gradients = [name for name in self.counts if name.startswith(GRADIENT)]
+        if gradients:
+            self.squares[ALL_GRADIENTS] = sum(self.squares[name] for name in gradients)
+            self.sizes[ALL_GRADIENTS] = sum(self.sizes[name] for name in gradients)
+            self.counts[ALL_GRADIENTS] = sum(self.counts[name] for name in gradients)
+        return self
+
+
+def compare(found: Named, with_: Observed) -> Comparison:
+    """Root mean squares of the differences between two steps, over the elements that are finite in `with_`.
+
+    Raises ValueError when the steps did not give the same tensors.
+    """
+    comparison = Comparison()
+    for name, tensor in found:
+        other = with_.tensors.get(name)
+        if other is None or other.shape != tensor.shape:
+            shape = "nothing" if other is None else list(other.shape)
+            raise ValueError(f"{name} has shape {list(tensor.shape)}, where the reference has {shape}")
+        sums = [_sums(*pair) for pair in zip(_chunks(tensor), _chunks(other), strict=True)]
+        comparison.squares[name] = sum(item[0] for item in sums)
+        comparison.sizes[name] = sum(item[1] for item in sums)
+        comparison.counts[name] = int(sum(item[2] for item in sums))
+    if missing := sorted(with_.tensors.keys() - comparison.counts.keys()):
+        raise ValueError(f"{missing[0]} is missing ({len(missing)} tensors that the reference has)")
+    return comparison.with_all_gradients()
+
+
+def _chunks(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return torch.split(tensor.reshape(-1), CHUNK) if tensor.numel() else ()
+
+
+def _sums(found: torch.Tensor, other: torch.Tensor) -> tuple[float, float, float]:
+    other = other.to(found.device).double()
+    finite = torch.isfinite(other)
+    difference = torch.where(finite, found.double() - other, 0.0)
+    known = torch.where(finite, other, 0.0)
+    sums = torch.stack([difference.square().sum(), known.square().sum(), finite.sum().double()])
+    squares, sizes, count = sums.tolist()
+    return squares, sizes, count
+
+
+def tolerance(trial: Trial, module: torch.nn.Module) -> float:
+    """What the number formats of the step allow, relative to the size of a tensor."""
+    precision = trial.precision
+    half = precision.autocast is not None or precision.parameters != "float32"
+    convolves = any(isinstance(child, torch.nn.modules.conv._ConvNd) for child in module.modules())
+    on_gpu = trial.device == "cuda"
+    tf32 = on_gpu and (
+        torch.get_float32_matmul_precision() != "highest" or (convolves and _allowed_tf32(torch.backends.cudnn))
+    )
+    return TOLERANCE["reduced" if half or tf32 else "full"]
+
+
+def _allowed_tf32(backend: object) -> bool:
+    try:
+        return bool(backend.allow_tf32)  # type: ignore[attr-defined]
+    except RuntimeError:  # beside torch's newer `fp32_precision` the old switch has no value
+        return True
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How far the compiled step may be from the reference, by name, and how far eager is."""
+
+    kind: str
+    errors: Mapping[str, float]
+    bounds: Mapping[str, float]
+    nondeterministic: bool
+
+
+def perturbed_steps(tolerance: float) -> int:
+    """How many perturbed steps are wanted; in reduced precision rounding itself moves activations enough."""
+    return PERTURBED_STEPS if tolerance == TOLERANCE["full"] else 0
+
+
+def bounds(
+    reference: Observed, eager: Observed, again: Named, tolerance: float, perturbed: Iterable[Named] = ()
+) -> Bounds:
+    """From eager steps against the reference, and a second one from another seed against the first.
+
+    Eager counts as nondeterministic when its loss, an output or the concatenated gradient moves by more than the
+    tolerance: random numbers in the step do that, rounding does not.
+    """
+    found = compare(eager.tensors.items(), reference)
+    repeated = compare(again, eager)
+    compared = [found, *(compare(step, reference) for step in perturbed)]
+    errors = {name: max(item.error(name) for item in compared) for name in found.counts}
+    floors = {name: _floor(name, found, tolerance) for name in found.counts}
+    moved = any(not repeated.error(n) <= floors[n] for n in repeated.counts if not n.startswith(GRADIENT))
+    allowed = {name: max(MOST_TIMES * error, floors[name]) for name, error in errors.items() if math.isfinite(error)}
+    return Bounds(reference.kind, errors, allowed, moved)
+
+
+def _floor(name: str, eager: Comparison, tolerance: float) -> float:
+    """What is allowed however exact eager is."""
+    all_gradients = eager.size(ALL_GRADIENTS) if name.startswith(GRADIENT) else 0.0
+    floor = tolerance * max(eager.size(name), FLOOR * all_gradients)
+    return max(floor, NOISE * all_gradients) if eager.size(name) < eager.error(name) else floor
+
+
+def judge(found: Named, reference: Observed, bounds: Bounds) -> Accuracy:
+    """The verdict on the compiled step; a tensor in which eager itself is not finite is not judged.
+
+    Raises ValueError when it did not give the tensors that the reference has.
+    """
+    compared = compare(found, reference)
+    shares = {name: _share(compared.error(name), allowed) for name, allowed in bounds.bounds.items()}
+    if not shares:
+        return Accuracy(bounds.kind, None, "the step gives no finite floating-point tensor to compare")
+    worst = max(shares, key=lambda name: shares[name])
+    error = compared.error(worst)
+    return Accuracy(
+        reference=bounds.kind,
+        passed=None if bounds.nondeterministic else shares[worst] <= 1,
+        unverified="eager differs from itself when it is run twice" if bounds.nondeterministic else None,
+        nondeterministic=bounds.nondeterministic,
+        tensors=len(shares),
+        worst=worst,
+        compiled_error=error if math.isfinite(error) else None,
+        eager_error=bounds.errors[worst],
+        bound=bounds.bounds[worst],
+    )
+
+
+def _share(error: float, allowed: float) -> float:
+    if not math.isfinite(error):
+        return math.inf
+    return error / allowed if allowed else (0.0 if error == 0 else math.inf)
+
+
+def _root_mean(total: float, count: int) -> float:
+    return math.sqrt(total / count) if count and total >= 0 else 0.0 if not count else math.nan

@@ -1,0 +1,54 @@
+"""What is watched between the blocks of a round, and which of it makes a round void.
+
+Void: the allocator ran out of memory and tried again, the gradient scaler skipped a step, another process ran kernels
+on the GPU. A recompilation is `timing`'s to see. Clocks, temperature and global switches are noted and void nothing:
+dropping rounds for them would favour one arm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from sweeper.codec import Json
+from sweeper.worker import switches
+from sweeper.worker.surroundings import GpuWatch
+
+
+class Lookout:
+    """Made before the model is built. `gradient_scales` reads the scale of each gradient scaler in use."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.gpu = GpuWatch(device)
+        self.gradient_scales: Callable[[], Sequence[float]] = tuple
+        self.switches = switches.read()
+        self.changed_switches: dict[str, Json] = {}
+        self._before: tuple[int, Sequence[float]] = (0, ())
+
+    def settle(self) -> None:
+        """What the switches say now is what they have to stay; the precision of the trial has been set."""
+        self.switches = switches.read()
+
+    def start_round(self) -> None:
+        self._before = _allocator_retries(), self.gradient_scales()
+        self.gpu.used_by_others()
+
+    def after_block(self, arm: str) -> None:
+        self.gpu.look(arm)
+        self.changed_switches |= switches.changed(self.switches, arm)
+
+    def why_void(self) -> str | None:
+        """Why the round since `start_round` does not count, or None."""
+        retries, scales = self._before
+        if _allocator_retries() != retries:
+            return "the allocator ran out of memory and retried"
+        if self.gradient_scales() != scales:
+            return "the gradient scaler skipped a step"
+        return "another process used the GPU" if self.gpu.used_by_others() else None
+
+
+def _allocator_retries() -> int:
+    if not torch.cuda.is_available() or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return 0
+    return int(torch.cuda.memory_stats().get("num_alloc_retries", 0))

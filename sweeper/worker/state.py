@@ -1,0 +1,48 @@
+"""The state that a step changes, and the way back to where it began: by copies into the same tensors.
+
+Compiled code and recorded CUDA graphs hold the addresses of parameters, so nothing is ever replaced. The saved values
+lie on the host, where they do not count as the model's memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from sweeper.worker.models import Batch, each
+
+
+class Saved:
+    """Parameters and buffers of a module as they were when this was made."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        tensors = (*module.parameters(), *module.buffers())
+        self._pairs = [(tensor, tensor.detach().to("cpu", copy=True)) for tensor in tensors]
+
+    def restore(self, optimizers: Iterable[torch.optim.Optimizer | None], seed: int) -> None:
+        """Set parameters and buffers back, every state of the optimizers to zero, and the random generators to `seed`.
+
+        Zero is where Adam's moments, its count of steps and the momentum of SGD begin.
+        """
+        with torch.no_grad():
+            for tensor, saved in self._pairs:
+                tensor.copy_(saved)
+            for optimizer in optimizers:
+                for state in optimizer.state.values() if optimizer is not None else ():
+                    for value in state.values():
+                        if isinstance(value, torch.Tensor):
+                            value.zero_()
+        torch.manual_seed(seed)
+
+
+def perturb(module: torch.nn.Module, batch: Batch, relative: float) -> Batch:
+    """Move every parameter and floating-point input at random by about `relative`; parameters in place."""
+
+    def moved(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor * (1 + relative * torch.randn_like(tensor)) if tensor.is_floating_point() else tensor
+
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(moved(parameter))
+        return each(batch, moved)

@@ -1,0 +1,185 @@
+"""What else goes on: on the GPU (asked of NVML) and on the host (asked of the kernel).
+
+Only facts are collected here; `sweeper.flags` says from when on they matter. Readings are taken between blocks, never
+inside one.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from sweeper.record import GpuState, PerArm
+
+# nvml.h, nvmlClocksEventReason*: why the clock is lower than it could be. Idle and application settings are not listed.
+SLOWDOWNS = {0x04: "power_cap", 0x08: "hardware", 0x20: "thermal", 0x40: "hardware_thermal", 0x80: "power_brake"}
+TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One look at the GPU; None where it does not tell."""
+
+    clock_mhz: float | None
+    power_w: float | None
+    temperature_c: float | None
+    slowdowns: frozenset[str]
+    other_processes: int
+
+
+class GpuWatch:
+    """Looks at one GPU. Without NVML, or on a CPU, it sees nothing and says so with None."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._readings: dict[str, list[Reading]] = {"before": [], "eager": [], "compiled": []}
+        self._last_sample_us = 0
+        self._nvml, self._handle = _connect(device)
+        if self._handle is not None:
+            self._readings["before"].append(self._read())
+
+    def look(self, arm: str) -> None:
+        """Take a reading right after a block of an arm: NVML's clock is that of the last tenth of a second."""
+        if self._handle is not None:
+            self._readings[arm].append(self._read())
+
+    def state(self) -> GpuState | None:
+        """What was seen so far."""
+        if self._handle is None:
+            return None
+        everything = [reading for readings in self._readings.values() for reading in readings]
+        arms = self._readings["eager"], self._readings["compiled"]
+        return GpuState(
+            clock_mhz=_medians(arms, lambda reading: reading.clock_mhz),
+            power_w=_medians(arms, lambda reading: reading.power_w),
+            temperature_c=_medians(arms, lambda reading: reading.temperature_c),
+            slowdowns=tuple(sorted({name for arm in arms for reading in arm for name in reading.slowdowns})),
+            other_processes=max((reading.other_processes for reading in everything), default=0),
+        )
+
+    def used_by_others(self) -> bool:
+        """Whether another process ran kernels since this was last asked; False where the driver does not tell."""
+        if self._handle is None:
+            return False
+        try:
+            samples = self._nvml.nvmlDeviceGetProcessUtilization(self._handle, self._last_sample_us)
+        except self._nvml.NVMLError:  # no samples since then, or a driver that keeps none
+            return False
+        self._last_sample_us = max((sample.timeStamp for sample in samples), default=self._last_sample_us)
+        own = own_processes()
+        return any(sample.pid not in own and sample.smUtil > 0 for sample in samples)
+
+    def _read(self) -> Reading:
+        nvml, handle = self._nvml, self._handle
+        reasons = self._ask(lambda: nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)) or 0
+        power_mw = self._ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
+        return Reading(
+            clock_mhz=self._ask(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
+            power_w=None if power_mw is None else power_mw / 1e3,
+            temperature_c=self._ask(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
+            slowdowns=frozenset(name for bit, name in SLOWDOWNS.items() if reasons & bit),
+            other_processes=self._others(),
+        )
+
+    def _others(self) -> int:
+        """Compute processes beside us. In a container our own number may be another one, or hidden."""
+        found = self._ask(lambda: self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)) or []
+        pids = {process.pid for process in found}
+        if pids & own_processes():
+            return len(pids - own_processes())
+        return max(len(pids) - 1, 0)
+
+    def _ask(self, question: Callable[[], Any]) -> Any:
+        try:
+            return question()
+        except self._nvml.NVMLError:  # not every GPU and driver answers every question
+            return None
+
+
+def _connect(device: torch.device) -> tuple[Any, Any]:
+    """NVML and the handle of the GPU that torch uses, found by its UUID; None without them."""
+    if device.type != "cuda":
+        return None, None
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        return pynvml, pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
+    except pynvml.NVMLError:
+        return pynvml, None
+
+
+def _medians(arms: Sequence[Sequence[Reading]], figure: Callable[[Reading], float | None]) -> PerArm:
+    known = [[value for reading in arm if (value := figure(reading)) is not None] for arm in arms]
+    return PerArm(*(float(median(values)) if values else None for values in known))
+
+
+class HostWatch:
+    """Processor time that others took between two looks, as a share of all cores, and time lost to a quota."""
+
+    def __init__(self) -> None:
+        self._start = self._now()
+
+    def busy_by_others(self) -> float | None:
+        """Since this was made; None where the kernel does not tell."""
+        (start_s, busy_s, own_s, _), (now_s, busy_now_s, own_now_s, _) = self._start, self._now()
+        if busy_now_s <= 0 or now_s <= start_s:
+            return None
+        others_s = (busy_now_s - busy_s) - (own_now_s - own_s)
+        return max(0.0, others_s / (now_s - start_s) / (os.cpu_count() or 1))
+
+    def throttled_s(self) -> float | None:
+        """Seconds since this was made for which the cgroup's quota kept us waiting."""
+        now = self._now()[3]
+        return None if now is None or self._start[3] is None else now - self._start[3]
+
+    @staticmethod
+    def _now() -> tuple[float, float, float, float | None]:
+        return time.monotonic(), _busy_s(), _own_s(), _quota_waited_s()
+
+
+def _busy_s() -> float:
+    """Processor seconds of everybody since the machine started: /proc/stat, see proc_pid_stat(5)."""
+    user, nice, system, _idle, _iowait, irq, softirq = map(int, Path("/proc/stat").read_text().split()[1:8])
+    return (user + nice + system + irq + softirq) / TICKS_A_SECOND
+
+
+def _own_s() -> float:
+    """Processor seconds of this process's session, ended children included."""
+    return sum(sum(map(int, fields[11:15])) for _, fields in _session()) / TICKS_A_SECOND
+
+
+def own_processes() -> set[int]:
+    """Numbers of the processes of this session: ours and those that compile for us."""
+    return {pid for pid, _ in _session()}
+
+
+def _session() -> Iterator[tuple[int, list[str]]]:
+    """Processes of our session with the fields of their /proc/<pid>/stat that follow the name."""
+    session = str(os.getsid(0))
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with suppress(OSError):  # it has just ended
+                fields = (folder / "stat").read_text().rpartition(")")[2].split()
+                if fields[3] == session:
+                    yield int(folder.name), fields
+
+
+def _quota_waited_s() -> float | None:
+    """`throttled_usec` of cgroup v2 (kernel documentation, admin-guide/cgroup-v2), or v1's `throttled_time`."""
+    for path, name, unit in (
+        ("/sys/fs/cgroup/cpu.stat", "throttled_usec", 1e-6),
+        ("/sys/fs/cgroup/cpu/cpu.stat", "throttled_time", 1e-9),
+    ):
+        with suppress(OSError):
+            found = dict(line.split() for line in Path(path).read_text().splitlines())
+            if name in found:
+                return int(found[name]) * unit
+    return None

@@ -1,0 +1,86 @@
+"""Backends of torch.compile that misbehave in one way each; importing this module registers them."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from torch._dynamo.backends.registry import register_backend
+from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
+
+
+def _with(run_graph):
+    """A backend that differentiates as aot_eager does and runs each graph, forward and backward, by `run_graph`."""
+
+    def compiler(graph, _inputs):
+        return make_boxed_func(lambda *arguments: run_graph(graph, arguments))
+
+    return lambda graph, inputs: aot_module_simplified(graph, inputs, fw_compiler=compiler, bw_compiler=compiler)
+
+
+def _floats(results, change):
+    """`change` made to every floating-point tensor of a graph's results."""
+    return [change(item) if isinstance(item, torch.Tensor) and item.is_floating_point() else item for item in results]
+
+
+@register_backend
+def gives_graph_back(graph, _inputs):
+    return graph.forward
+
+
+@register_backend
+def slightly_off(graph, inputs):
+    return _with(lambda graph, arguments: _floats(graph(*arguments), lambda item: item * 1.01))(graph, inputs)
+
+
+@register_backend
+def nan_when_compiled(graph, inputs):
+    return _with(lambda graph, arguments: _floats(graph(*arguments), lambda item: item * float("nan")))(graph, inputs)
+
+
+@register_backend
+def remembers(graph, inputs):
+    """After six calls a graph gives its last results again and does no work."""
+    last = {}
+
+    def run(graph, arguments):
+        calls, results = last.get(id(graph), (0, None))
+        if calls < 6:
+            results = graph(*arguments)
+        last[id(graph)] = calls + 1, results
+        return list(results)
+
+    return _with(run)(graph, inputs)
+
+
+@register_backend
+def switches_tf32_on(graph, inputs):
+    torch.backends.cuda.matmul.allow_tf32 = True
+    return _with(lambda graph, arguments: graph(*arguments))(graph, inputs)
+
+
+@register_backend
+def runs_out_of_memory(graph, inputs):
+    def run(_graph, _arguments):
+        raise torch.OutOfMemoryError("out of memory, says the backend")
+
+    return _with(run)(graph, inputs)
+
+
+@register_backend
+def hangs_in_compile(graph, _inputs):
+    time.sleep(3600)
+    return graph.forward
+
+
+@register_backend
+def hangs_in_a_step(graph, inputs):
+    calls = []
+
+    def run(graph, arguments):
+        calls.append(1)
+        if len(calls) > 20:
+            time.sleep(3600)
+        return graph(*arguments)
+
+    return _with(run)(graph, inputs)

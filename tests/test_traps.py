@@ -1,0 +1,266 @@
+"""Traps of measuring torch.compile, each with a model or backend built for it: what status and flags come out.
+
+The GPU's own traps are in test_gpu.py.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from test_worker import MEASURE, custom, private_cache, run
+
+from sweeper.flags import flags_of
+from sweeper.messages import Outcome
+from sweeper.record import Record
+from sweeper.trial import Compile, Precision, Trial
+
+pytestmark = pytest.mark.compile
+assert private_cache  # a fixture that every test here uses
+
+
+@pytest.fixture(autouse=True)
+def switches_as_they_were():
+    import torch
+
+    before = torch.backends.cuda.matmul.allow_tf32
+    yield
+    torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def flags(trial: Trial, outcome: Outcome) -> set[str]:
+    """The flags that the runner would give; those that tell of a noisy test machine left out."""
+    assert outcome.process is not None
+    record = Record(trial.id, "s", trial.label, outcome.status, trial, processes=(outcome.process,))
+    noise = {"unsteady", "host_busy", "compile_contended", "single_process"}
+    return set(flags_of(record, MEASURE)) - noise
+
+
+@pytest.mark.parametrize(
+    ("backend", "status", "phase", "says"),
+    [
+        ("gives_graph_back", "not_compiled", "compiling", "gave every graph back"),
+        ("slightly_off", "accuracy_mismatch", "checking", "is off by"),
+        ("remembers", "accuracy_mismatch", "checking", "is off by"),
+        ("nan_when_compiled", "accuracy_mismatch", "compiling", "NaN"),
+        ("runs_out_of_memory", "oom", "compiling", "out of memory"),
+    ],
+)
+@pytest.mark.parametrize("workload", ["train", "inference"])
+def test_backend_that_does_not_do_its_work(backend: str, status: str, phase: str, says: str, workload: str) -> None:
+    outcome, _ = run(custom("mlp", backend=backend, workload=workload))
+    assert (outcome.status, outcome.phase) == (status, phase), outcome.message
+    assert says in str(outcome.message)
+
+
+def test_backend_whose_results_are_right_passes_the_same_check() -> None:
+    trial = custom("mlp", backend="aot_eager")
+    outcome, _ = run(trial)
+    assert outcome.status == "ok", outcome.message
+    assert flags(trial, outcome) == set()
+
+
+def test_inductor_that_fails_silently_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    def fails(*_arguments, **_options):
+        raise RuntimeError("no code today")
+
+    monkeypatch.setattr("torch._inductor.graph.GraphLowering.compile_to_module", fails)
+    with torch._dynamo.config.patch(suppress_errors=True):
+        outcome, _ = run(custom("mlp", backend="inductor"))
+    assert outcome.status == "not_compiled", outcome.message
+
+
+def test_switch_set_by_one_arm_is_flagged() -> None:
+    trial = custom("mlp", backend="switches_tf32_on")
+    outcome, _ = run(trial)
+    assert outcome.status == "ok", outcome.message
+    assert "unequal_settings" in flags(trial, outcome)
+    assert outcome.process is not None
+    assert "matmul_allow_tf32 after compiled" in outcome.process.changed_settings
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_eager_that_differs_from_itself_is_told_apart_from_a_mismatch(backend: str) -> None:
+    trial = custom("random_each_time", backend=backend)
+    outcome, _ = run(trial)
+    assert outcome.status == "ok", outcome.message
+    assert {"eager_nondeterministic", "accuracy_unverified"} <= flags(trial, outcome)
+    assert outcome.process is not None
+    assert outcome.process.accuracy is not None
+    assert outcome.process.accuracy.passed is None
+
+
+def test_correct_cnn_with_gradients_of_noise_passes() -> None:
+    outcome, _ = run(custom("noisy_cnn", backend="inductor"))
+    assert outcome.status == "ok", outcome.message
+    assert outcome.process is not None
+    assert outcome.process.accuracy is not None
+    assert outcome.process.accuracy.passed
+
+
+def tensors(**values: float) -> list:
+    """Tensors of four elements that all have the value given; names are those of gradients."""
+    import torch
+
+    return [(f"gradient of {name}", torch.full((4,), value, dtype=torch.float64)) for name, value in values.items()]
+
+
+@pytest.mark.parametrize(
+    ("noise", "weight", "passed"),
+    [
+        (30e-9, 1.0, True),  # thirty times as far as eager is, on a gradient of nothing but rounding
+        (1e-3, 1.0, False),  # the floor for noise: 1e-3 * the size of all gradients, which is sqrt(1 / 2)
+        (1e-9, 1.00005, True),
+        (1e-9, 1.0002, False),  # tolerance of fp32 is 1e-4
+    ],
+)
+def test_rule_of_accuracy_by_hand(noise: float, weight: float, passed: bool) -> None:
+    from sweeper.worker.accuracy import bounds, judge
+    from sweeper.worker.observation import on_host
+
+    truth = on_host(tensors(bias=0.0, weight=1.0))
+    eager = on_host(tensors(bias=1e-9, weight=1.0 + 1e-7))
+    allowed = bounds(truth, eager, tensors(bias=1e-9, weight=1.0 + 1e-7), 1e-4)
+    verdict = judge(tensors(bias=noise, weight=weight), truth, allowed)
+    assert verdict.passed is passed
+    assert not verdict.nondeterministic
+
+
+def test_result_that_is_not_finite_fails_and_is_written_as_missing() -> None:
+    from sweeper.worker.accuracy import bounds, judge
+    from sweeper.worker.observation import on_host
+
+    truth = on_host(tensors(weight=1.0))
+    verdict = judge(tensors(weight=math.nan), truth, bounds(truth, truth, tensors(weight=1.0), 1e-4))
+    assert (verdict.passed, verdict.compiled_error) == (False, None)
+
+
+def test_infinity_that_is_meant_is_left_out_of_the_comparison() -> None:
+    import torch
+
+    from sweeper.worker.accuracy import compare
+    from sweeper.worker.observation import Observed
+
+    masked = torch.tensor([1.0, -math.inf])
+    found = compare([("output", torch.tensor([1.5, -math.inf]))], Observed({"output": masked}, "float64"))
+    assert found.error("output") == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("factory", ["gives_tuple", "gives_dict", "gives_dataclass"])
+@pytest.mark.parametrize("workload", ["train", "inference"])
+def test_output_of_any_structure_is_judged(factory: str, workload: str) -> None:
+    trial = custom(factory, workload=workload)
+    outcome, _ = run(trial)
+    assert outcome.status == "ok", outcome.message
+    assert outcome.process is not None
+    assert outcome.process.accuracy is not None
+    assert outcome.process.accuracy.passed
+    # Two outputs; training has the loss, the gradients of weight and bias, and both together as well.
+    assert outcome.process.accuracy.tensors == (6 if workload == "train" else 2)
+    wrong, _ = run(replace(trial, backend="slightly_off"))
+    assert wrong.status == "accuracy_mismatch", wrong.message
+
+
+def test_batch_of_one() -> None:
+    trial = replace(custom("mlp"), batch_size=1)
+    outcome, _ = run(trial)
+    assert outcome.status == "ok", outcome.message
+    wrong, _ = run(replace(trial, backend="remembers"))
+    assert wrong.status == "accuracy_mismatch", wrong.message
+
+
+def test_model_with_a_compile_of_its_own_runs_eager_in_the_eager_arm() -> None:
+    outcome, _ = run(custom("compiles_itself"))
+    assert outcome.status == "ok", outcome.message
+    assert outcome.diagnostics is not None
+    assert outcome.diagnostics.graphs == 1
+
+
+def test_reference_falls_back_to_fp32_and_says_so() -> None:
+    outcome, _ = run(custom("refuses_fp64"))
+    assert outcome.status == "ok", outcome.message
+    assert outcome.process is not None
+    assert outcome.process.accuracy is not None
+    assert (outcome.process.accuracy.reference, outcome.process.accuracy.passed) == ("float32", True)
+
+
+def test_wrong_result_is_seen_through_half_precision_and_a_compiled_step() -> None:
+    for changes in (
+        {"precision": Precision(autocast="bfloat16")},
+        {"precision": Precision(parameters="bfloat16")},
+        {"compile": Compile(scope="step")},
+    ):
+        right, _ = run(custom("mlp", **changes))
+        assert right.status == "ok", right.message
+        wrong, _ = run(custom("mlp", backend="remembers", **changes))
+        assert wrong.status == "accuracy_mismatch", (changes, wrong.message)
+
+
+def test_gradients_are_compared_without_the_factor_of_the_scaler() -> None:
+    for optimizer in ("adam", "sgd", "none"):
+        outcome, _ = run(custom("mlp", optimizer=optimizer, precision=Precision(autocast="float16", grad_scaler=True)))
+        assert outcome.status == "ok", outcome.message
+        assert outcome.process is not None
+        assert outcome.process.accuracy is not None
+        assert outcome.process.accuracy.passed, outcome.process.accuracy
+
+
+def test_step_that_the_scaler_skips_voids_the_round() -> None:
+    import torch
+
+    from sweeper.worker.lookout import Lookout
+
+    lookout, scale = Lookout(torch.device("cpu")), [65536.0]
+    lookout.gradient_scales = lambda: tuple(scale)
+    lookout.start_round()
+    assert lookout.why_void() is None
+    scale[0] /= 2
+    assert lookout.why_void() == "the gradient scaler skipped a step"
+
+
+def test_state_is_restored_in_place() -> None:
+    import torch
+
+    from sweeper.worker.state import Saved
+
+    module = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    places = [parameter.data_ptr() for parameter in module.parameters()]
+    optimizer = torch.optim.Adam(module.parameters())
+    saved = Saved(module)
+    module(torch.randn(4, 2)).sum().backward()
+    optimizer.step()
+    saved.restore([optimizer, None], 1)
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    assert [parameter.data_ptr() for parameter in module.parameters()] == places
+    assert all(not value.any() for state in optimizer.state.values() for value in state.values())
+
+
+def test_traps_show_in_the_table(run_module, tmp_path: Path) -> None:
+    """Through the command: each row has its status or flag, and what is wrong is in no mean."""
+    done = run_module(
+        "sweeper", "-m", "model=custom", "model.factory=factories:mlp", "batch_size=4", "device=cpu", "sweep=traps",
+        "backend=aot_eager", "backend.name=aot_eager,gives_graph_back,slightly_off,switches_tf32_on",
+        "measure=quick", "measure.rounds=2", "measure.block_s=0.002", "measure.block_steps=2", "measure.warmup_s=0.2",
+        "tracking=none",
+    )  # fmt: skip
+    assert done.returncode == 1, done.stdout + done.stderr
+    with (tmp_path / "runs/traps/report/speedups.csv").open() as file:
+        rows = {row["backend"]: row for row in csv.DictReader(file)}
+    assert {name: row["status"] for name, row in rows.items()} == {
+        "aot_eager": "ok",
+        "gives_graph_back": "not_compiled",
+        "slightly_off": "accuracy_mismatch",
+        "switches_tf32_on": "ok",
+    }
+    assert "unequal_settings" in rows["switches_tf32_on"]["flags"]
+    assert rows["slightly_off"]["speedup"] == ""
+    with (tmp_path / "runs/traps/report/summary.csv").open() as file:
+        means = {row["backend"]: row["geomean_fp32"] for row in csv.DictReader(file) if row["family"] == "all"}
+    assert means["aot_eager"]
+    assert (means["slightly_off"], means["gives_graph_back"]) == ("", "")
