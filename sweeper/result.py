@@ -6,79 +6,72 @@ Place in the flow: `Record -> Result`. Figures that do not exist are None, never
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean, median
 
-from sweeper.record import Process, Record
-from sweeper.stats import Estimate, mean_of_logs
+from sweeper.record import PerArm, Process, Record
+from sweeper.stats import Estimate, mean_of_logs, mean_within
 
-DRAWS_FOR_AN_INTERVAL = 3  # with fewer compile caches, an interval speaks of one compiled artifact
+DRAWS_FOR_AN_INTERVAL = 3  # with fewer compile caches, an interval speaks of the compiled artifacts at hand
+ARMS = ("eager", "compiled")
+# Between two kernels that follow each other without waiting for the host; measured on an H200.
+USUAL_GAP_S = 2e-6
+HOST_BOUND = 0.05  # an arm is host-bound when its device waits for the host for a larger share of wall time
+# Host noise may have two humps, and few processes all lie in one of them: docs/results/coverage.md.
+PROCESSES_IF_HOST_BOUND = 5
 
 
 @dataclass(frozen=True)
 class Result:
     """Speedups are eager / compiled; times are wall seconds; memory is bytes on the device."""
 
-    estimate: Estimate | None
-    interval: str  # none, processes or draws: what the interval is taken over
     processes: int
     draws: int
+    interval: str = "none"  # none, processes or draws: what the interval is taken over
+    estimate: Estimate | None = None
     speedup: float | None = None
     speedup_low: float | None = None
     speedup_high: float | None = None
+    speedup_min: float | None = None  # of the processes, from two on
+    speedup_max: float | None = None
+    device_estimate: Estimate | None = None
     device_speedup: float | None = None
-    host_bound_fraction: float | None = None
+    device_speedup_low: float | None = None
+    device_speedup_high: float | None = None
+    host_bound_fraction: float | None = None  # of wall time; the larger one of the two arms
+    host_bound_arms: str | None = None  # eager, compiled, both; None: neither, or unknown
     eager_step_s: float | None = None
     compiled_step_s: float | None = None
     samples_per_s: float | None = None
     compile_cold_s: float | None = None
     compile_warm_s: float | None = None
+    compile_dynamo_s: float | None = None
+    compile_aot_autograd_s: float | None = None
+    compile_inductor_s: float | None = None
+    compile_autotuning_s: float | None = None
+    first_step_cold_s: float | None = None  # from the start of the process
+    first_step_warm_s: float | None = None
     break_even_steps: float | None = None
+    break_even_steps_low: float | None = None
+    break_even_steps_high: float | None = None  # None beside a `low`: perhaps never
     break_even_warm_steps: float | None = None
+    break_even_warm_steps_low: float | None = None
+    break_even_warm_steps_high: float | None = None
     eager_peak_memory_bytes: float | None = None
     compiled_peak_memory_bytes: float | None = None
     graph_breaks: int | None = None
     recompiles: int | None = None
+    artifacts: int | None = None  # different compiled programs over the processes
 
 
 def derive(record: Record) -> Result:
     """The result of a record. Speedups and what needs them only for status `ok`: a wrong program has no speed."""
-    measured = [process for process in record.processes if _step_s(process, "eager") and _step_s(process, "compiled")]
-    eager_s = _median(_step_s(process, "eager") for process in measured)
-    compiled_s = _median(_step_s(process, "compiled") for process in measured)
-    cold_s = _median(process.compile_s for process in record.processes if process.cold)
-    warm_s = _median(process.compile_s for process in record.processes if not process.cold)
-    ok = record.status == "ok"
-    draws = {process.draw for process in measured}
-    interval = "draws" if len(draws) >= DRAWS_FOR_AN_INTERVAL else "processes" if len(measured) > 1 else "none"
-    estimate = _estimate(measured, by_draw=interval == "draws", log_ratio=_log_speedup) if ok and measured else None
-    bounds = estimate.interval() if estimate else None
-    device = [process for process in measured if _device_log_speedup(process) is not None]
-    diagnostics = record.diagnostics
-    return Result(
-        estimate=estimate,
-        interval=interval if ok and bounds else "none",
-        processes=len(measured),
-        draws=len(draws),
-        speedup=estimate.ratio if estimate else None,
-        speedup_low=bounds.low if bounds else None,
-        speedup_high=bounds.high if bounds else None,
-        device_speedup=_estimate(device, by_draw=interval == "draws", log_ratio=_device_log_speedup).ratio
-        if ok and device
-        else None,
-        eager_step_s=eager_s,
-        compiled_step_s=compiled_s if ok else None,
-        samples_per_s=record.trial.batch_size / compiled_s if ok and compiled_s else None,
-        compile_cold_s=cold_s,
-        compile_warm_s=warm_s,
-        break_even_steps=break_even_steps(cold_s, eager_s, compiled_s) if ok else None,
-        break_even_warm_steps=break_even_steps(warm_s, eager_s, compiled_s) if ok else None,
-        eager_peak_memory_bytes=_median(p.memory_bytes.eager for p in record.processes if p.memory_bytes),
-        compiled_peak_memory_bytes=_median(p.memory_bytes.compiled for p in record.processes if p.memory_bytes),
-        graph_breaks=sum(item.count for item in diagnostics.graph_breaks) if diagnostics else None,
-        recompiles=diagnostics.recompiles if diagnostics else None,
-    )
+    measured = [found for process in record.processes if (found := _measured(process))]
+    result = _with_compile_times(_of_any_status(record, measured), record.processes)
+    if record.status != "ok" or not measured:
+        return result
+    return _with_break_even(_with_speedups(_with_compiled_arm(result, record, measured), measured))
 
 
 def break_even_steps(compile_s: float | None, eager_s: float | None, compiled_s: float | None) -> float | None:
@@ -86,6 +79,43 @@ def break_even_steps(compile_s: float | None, eager_s: float | None, compiled_s:
     if compile_s is None or not eager_s or not compiled_s or compiled_s >= eager_s:
         return None
     return max(compile_s, 0.0) / (eager_s - compiled_s)
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """A process in which both arms were timed: median wall seconds a step over the rounds that count."""
+
+    process: Process
+    eager_s: float
+    compiled_s: float
+
+    @property
+    def draw(self) -> int:
+        return self.process.draw
+
+    @property
+    def log_speedup(self) -> float:
+        return math.log(self.eager_s / self.compiled_s)
+
+    @property
+    def device_log_speedup(self) -> float | None:
+        busy = self.process.device_time_s
+        return math.log(busy.eager / busy.compiled) if busy and busy.eager and busy.compiled else None
+
+    def waiting(self, arm: str) -> float | None:
+        """Share of an arm's wall time in which the device waits for the host: gaps beyond the usual ones."""
+        busy_s, kernels = (
+            _of_arm(figures, arm) for figures in (self.process.device_time_s, self.process.device_kernels)
+        )
+        if busy_s is None or kernels is None:
+            return None
+        wall_s: float = getattr(self, f"{arm}_s")
+        return max(0.0, 1 - (busy_s + kernels * USUAL_GAP_S) / wall_s)
+
+
+def _measured(process: Process) -> _Measured | None:
+    eager_s, compiled_s = (_step_s(process, arm) for arm in ARMS)
+    return _Measured(process, eager_s, compiled_s) if eager_s and compiled_s else None
 
 
 def _step_s(process: Process, arm: str) -> float | None:
@@ -97,23 +127,119 @@ def _step_s(process: Process, arm: str) -> float | None:
     return median(blocks) / process.steps_per_block if blocks else None
 
 
-def _log_speedup(process: Process) -> float | None:
-    eager_s, compiled_s = _step_s(process, "eager"), _step_s(process, "compiled")
-    return math.log(eager_s / compiled_s) if eager_s and compiled_s else None
+def _of_any_status(record: Record, measured: Sequence[_Measured]) -> Result:
+    """What is true of a trial that failed as well."""
+    diagnostics = record.diagnostics
+    prints = [(process.code_fingerprint, process.autotuning_fingerprint) for process in record.processes]
+    return Result(
+        processes=len(measured),
+        draws=len({item.draw for item in measured}),
+        eager_step_s=_median(item.eager_s for item in measured),
+        eager_peak_memory_bytes=_median(_of_arm(process.memory_bytes, "eager") for process in record.processes),
+        compiled_peak_memory_bytes=_median(_of_arm(process.memory_bytes, "compiled") for process in record.processes),
+        graph_breaks=sum(item.count for item in diagnostics.graph_breaks) if diagnostics else None,
+        recompiles=diagnostics.recompiles if diagnostics else None,
+        artifacts=len({pair for pair in prints if any(pair)}) or None,
+    )
 
 
-def _device_log_speedup(process: Process) -> float | None:
-    busy = process.device_time_s
-    return math.log(busy.eager / busy.compiled) if busy and busy.eager and busy.compiled else None
+def _with_compile_times(result: Result, processes: Sequence[Process]) -> Result:
+    """Medians over the processes that had an empty cache, and over those that found it filled."""
+    cold = [process for process in processes if process.cold]
+    warm = [process for process in processes if not process.cold]
+    return replace(
+        result,
+        compile_cold_s=_median(process.compile_s for process in cold),
+        compile_warm_s=_median(process.compile_s for process in warm),
+        compile_dynamo_s=_median(process.compile_parts_s.get("dynamo") for process in cold),
+        compile_aot_autograd_s=_median(process.compile_parts_s.get("aot_autograd") for process in cold),
+        compile_inductor_s=_median(process.compile_parts_s.get("inductor") for process in cold),
+        compile_autotuning_s=_median(process.compile_parts_s.get("autotuning") for process in cold),
+        first_step_cold_s=_median(process.time_to_first_step_s for process in cold),
+        first_step_warm_s=_median(process.time_to_first_step_s for process in warm),
+    )
 
 
-def _estimate(processes: list[Process], *, by_draw: bool, log_ratio: Callable[[Process], float | None]) -> Estimate:
-    """Over processes, or over the means of draws: kernels are raced anew in each draw, so draws are what varies."""
-    logs = [(process.draw, value) for process in processes if (value := log_ratio(process)) is not None]
-    if not by_draw:
-        return mean_of_logs([value for _, value in logs])
-    draws = sorted({draw for draw, _ in logs})
-    return mean_of_logs([fmean(value for of, value in logs if of == draw) for draw in draws])
+def _with_compiled_arm(result: Result, record: Record, measured: Sequence[_Measured]) -> Result:
+    compiled_s = median(item.compiled_s for item in measured)
+    waiting = {arm: _median(item.waiting(arm) for item in measured) for arm in ARMS}
+    bound = [arm for arm, share in waiting.items() if share is not None and share > HOST_BOUND]
+    return replace(
+        result,
+        compiled_step_s=compiled_s,
+        samples_per_s=record.trial.batch_size / compiled_s,
+        host_bound_fraction=max((share for share in waiting.values() if share is not None), default=None),
+        host_bound_arms="both" if len(bound) > 1 else bound[0] if bound else None,
+    )
+
+
+def _with_speedups(result: Result, measured: Sequence[_Measured]) -> Result:
+    """Wall clock and device. A host-bound trial of few processes has the range of its processes and no interval."""
+    by_draw = result.draws >= DRAWS_FOR_AN_INTERVAL
+    estimate = _estimate([(item.draw, item.log_speedup) for item in measured], by_draw=by_draw)
+    if estimate and result.host_bound_arms and len(measured) < PROCESSES_IF_HOST_BOUND:
+        estimate = Estimate(estimate.log, count=estimate.count)
+    device = _estimate([(item.draw, item.device_log_speedup) for item in measured], by_draw=by_draw)
+    bounds, device_bounds = (found.interval() if found else None for found in (estimate, device))
+    several = [math.exp(item.log_speedup) for item in measured] if len(measured) > 1 else []
+    return replace(
+        result,
+        interval="none" if bounds is None else "draws" if by_draw else "processes",
+        estimate=estimate,
+        speedup=estimate.ratio if estimate else None,
+        speedup_low=bounds.low if bounds else None,
+        speedup_high=bounds.high if bounds else None,
+        speedup_min=min(several, default=None),
+        speedup_max=max(several, default=None),
+        device_estimate=device,
+        device_speedup=device.ratio if device else None,
+        device_speedup_low=device_bounds.low if device_bounds else None,
+        device_speedup_high=device_bounds.high if device_bounds else None,
+    )
+
+
+def _estimate(logs: Iterable[tuple[int, float | None]], *, by_draw: bool) -> Estimate | None:
+    """From the draw and the log ratio of each process.
+
+    Kernels are raced anew in each draw, so with enough of them (`by_draw`) draws are what varies. Fewer are taken as
+    they are: the variance is that of processes within their draws, unless no draw has two.
+    """
+    draws: dict[int, list[float]] = {}
+    for draw, log in logs:
+        if log is not None:
+            draws.setdefault(draw, []).append(log)
+    groups = list(draws.values())
+    if not groups:
+        return None
+    if by_draw:
+        return mean_of_logs([fmean(group) for group in groups])
+    if any(len(group) > 1 for group in groups):
+        return mean_within(groups)
+    return mean_of_logs([log for group in groups for log in group])
+
+
+def _with_break_even(result: Result) -> Result:
+    """Break-even with the eager step time and the printed speedup, whose bounds are its bounds."""
+    eager_s = result.eager_step_s
+
+    def steps(compile_s: float | None, speedup: float | None) -> float | None:
+        return break_even_steps(compile_s, eager_s, eager_s / speedup if eager_s and speedup else None)
+
+    cold_s, warm_s = result.compile_cold_s, result.compile_warm_s
+    return replace(
+        result,
+        break_even_steps=steps(cold_s, result.speedup),
+        break_even_steps_low=steps(cold_s, result.speedup_high),
+        break_even_steps_high=steps(cold_s, result.speedup_low),
+        break_even_warm_steps=steps(warm_s, result.speedup),
+        break_even_warm_steps_low=steps(warm_s, result.speedup_high),
+        break_even_warm_steps_high=steps(warm_s, result.speedup_low),
+    )
+
+
+def _of_arm(figures: PerArm | None, arm: str) -> float | None:
+    value: float | None = getattr(figures, arm) if figures else None
+    return value
 
 
 def _median(values: Iterable[float | None]) -> float | None:

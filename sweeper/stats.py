@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from statistics import fmean, variance
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from statistics import fmean, median, variance
 
 CONFIDENCE = 0.95
 AMP_SHARE = 0.75  # the weighting of the PyTorch 2.0 announcement, https://pytorch.org/get-started/pytorch-2.x/
 FP32_SHARE = 0.25
+LEAST_VARIANCE = 1e-5  # of the median variance: what a variance of 0, which has no log, is taken for (as limma does)
 
 
 @dataclass(frozen=True)
@@ -25,11 +27,15 @@ class Interval:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean log ratio, the variance of that mean and its degrees of freedom (None when one sample is all there is)."""
+    """A mean log ratio, the variance of that mean and its degrees of freedom (None when one sample is all there is).
+
+    `count` is how many values the mean was taken over, None for what was put together from other estimates.
+    """
 
     log: float
     variance: float | None = None
     degrees: float | None = None
+    count: int | None = None
 
     @property
     def ratio(self) -> float:
@@ -43,8 +49,12 @@ class Estimate:
         return Interval(math.exp(self.log - half), math.exp(self.log + half))
 
 
+@lru_cache(maxsize=1024)
 def t_quantile(degrees: float) -> float:
-    """The factor of a two-sided 95 % interval with `degrees` degrees of freedom (Student, Biometrika 6, 1908)."""
+    """The factor of a two-sided 95 % interval with `degrees` degrees of freedom (Student, Biometrika 6, 1908).
+
+    That of the normal distribution for infinitely many.
+    """
     from scipy.special import stdtrit
 
     return float(stdtrit(degrees, (1 + CONFIDENCE) / 2))
@@ -53,8 +63,41 @@ def t_quantile(degrees: float) -> float:
 def mean_of_logs(logs: Sequence[float]) -> Estimate:
     """The mean of independent log ratios with the variance of that mean, s^2 / n on n - 1 degrees of freedom."""
     if len(logs) < 2:
-        return Estimate(fmean(logs))
-    return Estimate(fmean(logs), variance(logs) / len(logs), len(logs) - 1)
+        return Estimate(fmean(logs), count=1)
+    return Estimate(fmean(logs), variance(logs) / len(logs), len(logs) - 1, len(logs))
+
+
+def mean_within(groups: Sequence[Sequence[float]]) -> Estimate:
+    """The mean over all values of some groups, with the error that it has for these groups alone.
+
+    How far groups lie apart does not enter: the variance of a value is the pooled one, squares about each group's own
+    mean over N - groups degrees of freedom (one-way analysis of variance; Fisher, Statistical Methods for Research
+    Workers, 1925, ch. VII). Some group must have two values.
+    """
+    values = [value for group in groups for value in group]
+    degrees = len(values) - len(groups)
+    squares = sum((value - fmean(group)) ** 2 for group in groups for value in group)
+    return Estimate(fmean(values), squares / degrees / len(values), degrees, len(values))
+
+
+def difference(one: Estimate, other: Estimate) -> Estimate:
+    """The log of the ratio of two independent ratios, without the assumption of equal variances (Welch's t).
+
+    Welch, "The generalization of Student's problem when several different population variances are involved",
+    Biometrika 34, 1947.
+    """
+    return _sum_of_independent(one.log - other.log, [(1, one), (-1, other)])
+
+
+def prediction(logs: Sequence[float]) -> Estimate:
+    """Where one more log ratio of the same normal population will lie: `variance` is that of mean minus new value.
+
+    s^2 * (1 + 1/n) on n - 1 degrees of freedom: Hahn and Meeker, Statistical Intervals, 1991, chapter 4.
+    """
+    mean = mean_of_logs(logs)
+    if mean.variance is None:
+        return Estimate(mean.log)
+    return Estimate(mean.log, mean.variance * (len(logs) + 1), mean.degrees)
 
 
 def geomean(ratios: Sequence[float]) -> float:
@@ -90,19 +133,87 @@ def weighted_of_these_models(amp: Estimate, fp32: Estimate) -> Estimate:
     return _sum_of_independent(math.log(total), parts)
 
 
-def weighted_of_sampled_models(amp_logs: Sequence[float], fp32_logs: Sequence[float]) -> Estimate:
-    """`weighted` with the error from choosing the models, taken as a sample: where it would lie over all such models.
+def weighted_new_model(amp_logs: Sequence[float], fp32_logs: Sequence[float]) -> Estimate:
+    """The `weighted` value that one more model would get, if the models at hand are a sample of its kind.
 
-    `amp_logs` and `fp32_logs` [models] belong to the same models in the same order: the two are correlated, so the
-    influence of each model on log W is summed first and its scatter taken over models (the delta method).
+    `amp_logs` and `fp32_logs` [models] belong to the same models in the same order. Each model has its own weighted
+    value; one more is predicted from their logs.
     """
-    amp, fp32 = math.exp(fmean(amp_logs)), math.exp(fmean(fp32_logs))
-    total = weighted(amp, fp32)
-    influences = [
-        (AMP_SHARE * amp * a + FP32_SHARE * fp32 * f) / total for a, f in zip(amp_logs, fp32_logs, strict=True)
+    pairs = zip(amp_logs, fp32_logs, strict=True)
+    return prediction([math.log(weighted(math.exp(amp), math.exp(fp32))) for amp, fp32 in pairs])
+
+
+@dataclass(frozen=True)
+class Prior:
+    """What many variances say of one more: about `variance`, as sure as a sample with `degrees` degrees of freedom."""
+
+    variance: float
+    degrees: float  # infinite when the variances differ no more than chance alone would have it
+
+
+def moderated(estimates: Sequence[Estimate]) -> list[Estimate]:
+    """The same means with variances drawn towards what all of them have in common: the moderated t.
+
+    The variance s^2 of one value, on d degrees of freedom, becomes (d0 * s0^2 + d * s^2) / (d0 + d) on d0 + d, where
+    the prior s0^2, d0 is fitted to all variances: Smyth, "Linear models and empirical Bayes methods for assessing
+    differential expression in microarray experiments", Stat. Appl. Genet. Mol. Biol. 3(1), 2004, sections 3 and 6.2.
+    Degrees stop at what all estimates have together, as in limma, or an infinite d0 would promise too much.
+    Estimates that have no variance, and all of them where every variance is 0, come back as they are.
+    """
+    known = [parts for estimate in estimates if (parts := _single(estimate))]
+    if len(known) < 2 or not any(value for value, _ in known):
+        return list(estimates)
+    prior = fit_prior([value for value, _ in known], [degrees for _, degrees in known])
+    most = sum(degrees for _, degrees in known)
+    return [_drawn_to(prior, estimate, most) for estimate in estimates]
+
+
+def fit_prior(variances: Sequence[float], degrees: Sequence[float]) -> Prior:
+    """Fit d0 and s0^2 by the first two moments of log s^2 (Smyth 2004, section 6.2)."""
+    from scipy.special import polygamma, psi
+
+    least = LEAST_VARIANCE * median(value for value in variances if value > 0)
+    halves = [value / 2 for value in degrees]
+    logs = [
+        math.log(max(value, least)) - float(psi(half)) + math.log(half)
+        for value, half in zip(variances, halves, strict=True)
     ]
-    scatter = mean_of_logs(influences)
-    return Estimate(math.log(total), scatter.variance, scatter.degrees)
+    excess = variance(logs) - fmean(float(polygamma(1, half)) for half in halves)
+    if excess <= 0:
+        return Prior(math.exp(fmean(logs)), math.inf)
+    half = inverse_trigamma(excess)
+    return Prior(math.exp(fmean(logs) + float(psi(half)) - math.log(half)), 2 * half)
+
+
+def inverse_trigamma(value: float) -> float:
+    """The y with trigamma(y) = value > 0, by Newton's method on 1 / trigamma (Smyth 2004, appendix)."""
+    from scipy.special import polygamma
+
+    y = 0.5 + 1 / value
+    for _ in range(50):
+        trigamma = float(polygamma(1, y))
+        step = trigamma * (1 - trigamma / value) / float(polygamma(2, y))
+        y += step
+        if abs(step) < 1e-10 * y:
+            break
+    return y
+
+
+def _single(estimate: Estimate) -> tuple[float, float] | None:
+    """The variance of one value and its degrees of freedom."""
+    if estimate.variance is None or estimate.degrees is None or estimate.count is None:
+        return None
+    return estimate.variance * estimate.count, estimate.degrees
+
+
+def _drawn_to(prior: Prior, estimate: Estimate, most_degrees: float) -> Estimate:
+    single = _single(estimate)
+    if single is None or estimate.count is None:
+        return estimate
+    value, degrees = single
+    share = degrees / (prior.degrees + degrees)  # of what is known of this variance, its own sample's
+    posterior = share * value + (1 - share) * prior.variance
+    return replace(estimate, variance=posterior / estimate.count, degrees=min(prior.degrees + degrees, most_degrees))
 
 
 def _sum_of_independent(log: float, parts: Sequence[tuple[float, Estimate]]) -> Estimate:

@@ -8,6 +8,7 @@ import pytest
 from records import make_record, write_sweep
 
 from sweeper.errors import ConfigError
+from sweeper.record import SCHEMA_VERSION
 from sweeper.report.load import find_sweep, load
 
 
@@ -29,7 +30,7 @@ def changed(**values: Any) -> str:
         (make_record().dumps()[:300], "not JSON, or cut short"),
         ("[]", "not a record: no schema_version"),
         ('{"schema_version": 1}', "missing"),
-        (changed(schema_version=2), "schema_version 2 is newer than 1"),
+        (changed(schema_version=SCHEMA_VERSION + 1), f"is newer than {SCHEMA_VERSION}: upgrade"),
         (changed(schema_version="1"), "cannot be read"),
         (changed(invented=1), "unknown key invented"),
         (changed(status="fine"), "status 'fine' is not one of"),
@@ -64,6 +65,17 @@ def test_other_folders_of_a_sweep_are_no_trials(tmp_path: Path) -> None:
     (folder / "report").mkdir()
     (folder / "sweep.json").write_text("{}")
     assert load([folder]).problems == ()
+
+
+def test_a_record_of_the_first_schema_is_read(tmp_path: Path) -> None:
+    data = json.loads(make_record("old").dumps()) | {"schema_version": 1}
+    new = ("accuracy", "gpu", "host", "time_to_first_step_s", "compile_parts_s", "device_kernels", "code_fingerprint")
+    data["processes"] = [{k: v for k, v in item.items() if k not in new} for item in data["processes"]]
+    folder = write_sweep(tmp_path, [make_record("old")])
+    next(folder.glob("old-*/record.json")).write_text(json.dumps(data))
+    entry = load([folder]).entries[0]
+    assert entry.result.speedup == pytest.approx(2.0)
+    assert (entry.result.host_bound_arms, entry.result.artifacts) == (None, None)
 
 
 def test_a_sweep_named_twice_is_read_once(tmp_path: Path) -> None:

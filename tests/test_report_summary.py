@@ -41,10 +41,9 @@ def families() -> list[Record]:
 
     cnn: AMP (2 * 8)^(1/2) = 4, fp32 (1/4 * 4)^(1/2) = 1, weighted 0.75 * 4 + 0.25 * 1 = 3.25
       clipped: 1/4 becomes 1, fp32 (1 * 4)^(1/2) = 2, 0.75 * 4 + 0.25 * 2 = 3.5; no failures
-      a new model: the logs, in units of ln 2, are (1, -2) and (3, 2), the influence of a model on log W is
-      (0.75 * 4 * amp + 0.25 * 1 * fp32) / 3.25: (3 * 1 - 0.25 * 2) / 3.25 = 2.5 / 3.25 and (3 * 3 + 0.25 * 2) / 3.25 =
-      9.5 / 3.25; for two values the standard error of the mean is half their difference, 3.5 / 3.25 * ln 2 = 0.746466;
-      t(1 degree) = 12.7062, so 3.25 * exp(+-9.484752) = 0.000247006 and 42762.09
+      a new model: the models' own values are 0.75 * 2 + 0.25 * 1/4 = 1.5625 and 0.75 * 8 + 0.25 * 4 = 7, in the middle
+      (1.5625 * 7)^(1/2) = 3.307189; s of their logs is ln(7 / 1.5625) / 2^(1/2) = 1.060394, times (1 + 1/2)^(1/2) =
+      1.298712; t(1 degree) = 12.7062, so 3.307189 * exp(+-16.501696) = 2.25353e-7 and 4.85349e7
     vit: a failure in one of two precisions: tried 1, passed 0; AMP 1/2 counts on its own; weighted needs both, so null;
       failures as one: 0.75 * 1/2 + 0.25 * 1 = 0.625
     nlp: an eager failure leaves the denominator: 0 of 0, pass rate null; fp32 counts on its own: 8

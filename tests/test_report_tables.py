@@ -10,23 +10,96 @@ import pytest
 from records import GIB, make_process, make_record, make_trial, write_sweep
 from tables import differences
 
-from sweeper.record import PerArm, Record
+from sweeper.record import Accuracy, PerArm, Process, Record
 from sweeper.report.build import write_report
+from sweeper.report.speedups import COLUMNS, worst_accuracy
 from sweeper.report.table import Column, Table, Value, cell, plain, quote
 
 
+def checked(error: float | None, *, passed: bool = True, worst: str = "loss") -> Accuracy:
+    return Accuracy("float64", passed, worst=worst, compiled_error=error, bound=0.02)
+
+
+def measured() -> Record:
+    """Two processes, twice as fast: an eager step takes 20 ms, a compiled one 10 ms, 32 / 10 ms = 3200 samples/s.
+
+    Compiling takes 3 s cold, 0.5 s warm: 3 s / 10 ms = 300 steps, 50 warm. Two equal processes: an empty interval.
+    The device waits for 1 % of the step in both arms: 18 ms busy and 900 usual gaps of 2 us make 19.8 of 20 ms, 7.5 ms
+    and 1200 gaps make 9.9 of 10 ms. 18 / 7.5 = 2.4. Of the two checks the second comes nearer to its bound.
+    """
+    busy, kernels = PerArm(0.018, 0.0075), PerArm(900, 1200)
+    parts = {"dynamo": 0.25, "aot_autograd": 0.5, "inductor": 1.5, "autotuning": 0.75}
+    processes = [
+        replace(
+            make_process(index=index),
+            memory_bytes=PerArm(eager=2 * GIB, compiled=1.5 * GIB),
+            device_time_s=busy,
+            device_kernels=kernels,
+            compile_parts_s=parts if index == 0 else {},
+            time_to_first_step_s=(40.0, 12.5)[index],
+            code_fingerprint="c0de",
+            accuracy=(checked(0.005), checked(0.0125, worst="gradient of fc.weight"))[index],
+        )
+        for index in (0, 1)
+    ]
+    return replace(make_record(flags=("throttled",)), processes=tuple(processes))
+
+
+def host_bound() -> Record:
+    """Speedups 2 and 8, so 4, without an interval; compiled steps of 10 and 2.5 ms, median 6.25, 5120 samples/s.
+
+    The device is busy for 1.2 ms of them and waits for 88 % and 52 %, median 70; its speedup is 18 / 1.2 = 15.
+    Compiling has paid after 3 s / (20 ms - 20 ms / 4) = 200 steps; there are no bounds on that. Both programs differ.
+    """
+    record = make_record("bert", family="nlp", speedups=[2.0, 8.0], flags=("host_bound",))
+    processes = [
+        replace(
+            process,
+            device_time_s=PerArm(0.018, 0.0012),
+            device_kernels=PerArm(900, 0),
+            code_fingerprint="c0de",
+            autotuning_fingerprint=f"{process.index}",
+        )
+        for process in record.processes
+    ]
+    return replace(record, processes=tuple(processes))
+
+
 def test_speedups_equal_the_table_worked_out_by_hand(tmp_path: Path) -> None:
-    # An eager step takes 20 ms; two processes, twice as fast: 10 ms, 32 / 10 ms = 3200 samples/s.
-    # Compiling takes 3 s cold, 0.5 s warm: 3 s / 10 ms = 300 steps, 50 warm. Two equal processes: an empty interval.
-    memory = PerArm(eager=2 * GIB, compiled=1.5 * GIB)
-    device = PerArm(eager=0.018, compiled=0.006)
-    processes = [make_process(index=i) for i in (0, 1)]
-    measured = [replace(process, memory_bytes=memory, device_time_s=device) for process in processes]
-    good = replace(make_record(flags=("host_bound", "throttled")), processes=tuple(measured))
     failed = make_record("vit_b16", "fp32", family="vit", status="oom", message="CUDA out of memory\nTried 2 GiB")
     eager = make_record("vit_b16", "fp32", [0.5], family="vit", mode="eager", backend=None)
-    write_report([write_sweep(tmp_path, [good, failed, eager])], tmp_path / "out")
+    wrong = make_record("vgg16", "fp32", status="accuracy_mismatch", message="loss is too far off")
+    wrong = replace(wrong, processes=(Process(0, 0, True, accuracy=checked(0.5, passed=False)),))
+    write_report([write_sweep(tmp_path, [measured(), host_bound(), failed, eager, wrong])], tmp_path / "out")
     assert differences((tmp_path / "out/speedups.csv").read_text(), "speedups.csv") == []
+
+
+def test_the_columns_of_the_contract_come_first_and_in_order() -> None:
+    contract = (
+        "trial_id model family suite library workload mode backend precision batch_size variant status flags interval "
+        "speedup speedup_low speedup_high processes draws device_speedup host_bound_fraction eager_step_ms "
+        "compiled_step_ms samples_per_s compile_cold_s compile_warm_s break_even_steps break_even_warm_steps "
+        "eager_peak_memory_mib compiled_peak_memory_mib graph_breaks recompiles message"
+    )
+    assert " ".join(column.name for column in COLUMNS).startswith(f"{contract} ")
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "worst"),
+    [
+        ([None, None], None),
+        ([checked(0.01), None, checked(0.015), checked(0.002)], 2),
+        ([checked(0.5, passed=False), checked(None, passed=False)], 1),
+        ([replace(checked(None), bound=None, passed=None), checked(0.0)], 1),
+        ([checked(0.01), replace(checked(0.001), bound=0.0)], 1),
+        ([replace(checked(0.0), bound=0.0), checked(0.001)], 1),
+    ],
+    ids=["none", "nearest to the bound", "not finite", "not compared", "bound 0", "bound 0 and no error"],
+)
+def test_the_worst_check_of_a_trial_is_shown(accuracies: list[Accuracy | None], worst: int | None) -> None:
+    processes = [replace(make_process(index=index), accuracy=accuracy) for index, accuracy in enumerate(accuracies)]
+    found = worst_accuracy(replace(make_record(), processes=tuple(processes)))
+    assert found is (None if worst is None else accuracies[worst])
 
 
 def test_failures_equal_the_table_worked_out_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,8 +48,20 @@ def usual() -> list[Record]:
 def test_tables_fit_into_100_columns(tmp_path: Path) -> None:
     text = shown(tmp_path, *usual())
     assert max(len(line) for line in text.splitlines() if "  " in line) <= 100
-    row = next(line for line in text.splitlines() if line.startswith("resnet50"))
-    assert " ".join(row.split()) == "resnet50 amp default 1.58 [1.51, 1.66] 20.0 12.7 3.00 409 1.50"
+    measured, costs = (" ".join(line.split()) for line in text.splitlines() if line.startswith("resnet50"))
+    assert measured == "resnet50 amp default 1.58 [1.51, 1.66] 20.0 12.7"
+    assert costs == "resnet50 amp default 3.00 409 [379, 446] 1.50"
+
+
+def test_a_wide_terminal_shows_one_table(tmp_path: Path) -> None:
+    text = shown(tmp_path, *usual(), width=120)
+    assert re.search(r"resnet50 +amp +default +1.58 \[1.51, 1.66\] +20.0 +12.7 +3.00 +409 \[379, 446\] +1.50", text)
+    assert "costs" not in text
+
+
+def test_what_failed_has_no_row_among_the_costs(tmp_path: Path) -> None:
+    failed = make_record("vgg16", status="oom")
+    assert "vgg16" not in shown(tmp_path, *usual(), failed).split("costs")[1].split("vgg16 amp default: oom")[0]
 
 
 def test_what_does_not_fit_is_not_cut(tmp_path: Path) -> None:
@@ -59,14 +72,14 @@ def test_what_does_not_fit_is_not_cut(tmp_path: Path) -> None:
 
 
 def test_a_model_is_named_once(tmp_path: Path) -> None:
-    assert shown(tmp_path, *usual()).count("resnet50") == 1
+    assert shown(tmp_path, *usual(), width=120).count("resnet50") == 1
 
 
 def test_the_weighted_mean_has_a_line_of_its_own(tmp_path: Path) -> None:
     # Geomeans over three models, scales 1, 1.1 and 0.9: 1.5798 * 0.99^(1/3) = 1.5745 in both precisions.
-    assert "train, default, inductor: weighted 0.75 AMP + 0.25 fp32: 1.57 (3 models), these models [" in shown(
-        tmp_path, *usual()
-    )
+    text = shown(tmp_path, *usual())
+    assert "train, default, inductor: weighted 0.75 AMP + 0.25 fp32: 1.57 (3 models), these models [" in text
+    assert re.search(r"these models \[\d\.\d\d, \d\.\d\d\], a new model \[\d\.\d\d, \d\.\d\d\]", text)
 
 
 def test_without_fp32_the_weighted_mean_says_why_there_is_none(tmp_path: Path) -> None:
@@ -136,7 +149,9 @@ def test_document_has_everything(tmp_path: Path) -> None:
     assert "- sweeps: night\n- started: 2026-03-01T10:00:00+00:00, last 2026-03-02T10:00:00+00:00\n" in text
     assert "- device: NVIDIA H200\n- versions: torch 2.13.0\n" in text
     assert "**weighted 0.75 AMP + 0.25 fp32: 1.57 (3 models), these models \\[" in text
-    assert "| resnet50 | amp | default | 1.58 \\[1.51, 1.66\\] | 20.0 | 12.7 | 3.00 | 409 | 1.50 |" in text
+    assert (
+        "| resnet50 | amp | default | 1.58 \\[1.51, 1.66\\] | 20.0 | 12.7 | 3.00 | 409 \\[379, 446\\] | 1.50 |" in text
+    )
     assert "| vit | amp | default | compile_error | compiling | BackendCompilerFailed: \\| boom |" in text
     assert "share one compiled artifact" in text
     assert "## Records that could not be read" in text
@@ -190,12 +205,87 @@ def test_figures_have_three_digits_and_no_exponent(value: float | None, text: st
     assert readable.figure(value) == text
 
 
+def host_bound(name: str = "resnet50", speedups: Sequence[float] = (1.89, 2.12, 2.01), **axes: object) -> Record:
+    """Its compiled arm waits for the host; the device alone is 3 times as fast."""
+    record = make_record(name, speedups=speedups, flags=("host_bound",), **axes)  # type: ignore[arg-type]
+    busy, kernels = PerArm(0.018, 0.006), PerArm(900, 500)
+    processes = (replace(p, device_time_s=busy, device_kernels=kernels) for p in record.processes)
+    return replace(record, processes=tuple(processes))
+
+
+def test_a_host_bound_trial_of_few_processes_shows_its_range(tmp_path: Path) -> None:
+    text = document(tmp_path, host_bound(), make_record("vgg16", speedups=[2.0, 2.0]))
+    assert "| resnet50 | amp | default | 2.00 (1.89 to 2.12) | 3.00 \\[3.00, 3.00\\] | 30 % | 20.0 |" in text
+    assert "| vgg16 | amp | default | 2.00 \\[2.00, 2.00\\] |  |  | 20.0 |" in text
+    assert "(low to high) is the range of the processes of a host-bound trial" in text
+    assert "device is the same ratio of the time in which the GPU was busy" in text
+    assert "single process" not in text
+
+
+def test_a_host_bound_trial_of_five_processes_shows_its_interval(tmp_path: Path) -> None:
+    text = document(tmp_path, host_bound(speedups=[2.0] * 5))
+    assert "| 2.00 \\[2.00, 2.00\\] |" in text
+    assert "(low to high)" not in text
+
+
+def test_columns_that_say_nothing_are_left_out(tmp_path: Path) -> None:
+    text = document(tmp_path, make_record())
+    assert "host-bound" not in text
+    assert "| device |" not in text
+
+
+def test_the_flag_host_bound_names_the_arm(tmp_path: Path) -> None:
+    assert "\nhost_bound: resnet50 amp default (compiled)\n" in shown(tmp_path, host_bound(), make_record("vgg16"))
+    both = shown(tmp_path / "both", host_bound(), host_bound("vgg16"))
+    assert "\nhost_bound: every trial (compiled)\n" in both
+
+
+def test_every_trial_is_named_where_they_are_host_bound_in_different_arms(tmp_path: Path) -> None:
+    slow_eager = host_bound("vgg16")
+    processes = (replace(p, device_time_s=PerArm(0.001, 0.006)) for p in slow_eager.processes)
+    text = shown(tmp_path, host_bound(), replace(slow_eager, processes=tuple(processes)))
+    assert "\nhost_bound: resnet50 amp default (compiled), vgg16 amp default (both)\n" in text
+
+
+def test_times_beside_busy_neighbours_are_upper_bounds(tmp_path: Path) -> None:
+    record = make_record(speedups=[2.0, 2.0], flags=("compile_contended",))
+    assert "| ≤3.00 | ≤300 \\[300, 300\\] |" in document(tmp_path, record)
+
+
+@pytest.mark.parametrize(
+    ("speedups", "text"),
+    [
+        ([2.0], "300"),
+        ([2.0, 2.0], "300 \\[300, 300\\]"),
+        ([1.0, 1.1, 1.05], "3,199 \\[979, never\\]"),
+        ([0.9, 1.0, 1.05], "never \\[926, never\\]"),
+        ([0.5, 0.5], "never"),
+    ],
+)
+def test_break_even_with_its_bounds(tmp_path: Path, speedups: Sequence[float], text: str) -> None:
+    assert f"| 3.00 | {text} |" in document(tmp_path, make_record(speedups=speedups))
+
+
+def test_an_eager_step_that_moved_is_a_flag_in_every_table(tmp_path: Path) -> None:
+    moved = replace(make_record(mode="reduce-overhead"), processes=(make_process(eager_s=0.03),))
+    text = document(tmp_path, make_record(), moved)
+    assert text.count("| eager_moved |") == 2
+    assert (tmp_path / "out/speedups.csv").read_text().count(",ok,eager_moved,") == 2
+
+
 def test_intervals_say_what_they_mean(tmp_path: Path) -> None:
     draws = replace(make_record("a"), processes=tuple(make_process(2.0 + i, index=i, draw=i) for i in range(3)))
     text = document(tmp_path, draws, make_record("b"), make_record("c", speedups=[2.0, 2.1]))
     assert "over processes that share one compiled artifact" in text
     assert "over compile caches of their own (draws)" in text
     assert "a speedup without an interval comes from a single process" in text
+
+
+def test_an_interval_within_two_draws_says_so(tmp_path: Path) -> None:
+    processes = tuple(make_process(2.0 + i, index=i, draw=i // 2) for i in range(4))
+    text = document(tmp_path, replace(make_record(), processes=processes))
+    assert "over processes within their draws, and speak of these compiled artifacts alone" in text
+    assert "share one compiled artifact" not in text
 
 
 def test_what_never_pays_back_says_never(tmp_path: Path) -> None:

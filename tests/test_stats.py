@@ -4,13 +4,15 @@ import math
 
 import numpy as np
 import pytest
+from scipy.special import polygamma
 
 from sweeper import stats
 from sweeper.stats import Estimate, Interval
 
 
 @pytest.mark.parametrize(
-    ("degrees", "quantile"), [(1, 12.7062), (2, 4.3027), (4, 2.7764), (9, 2.2622), (30, 2.0423), (1e9, 1.9600)]
+    ("degrees", "quantile"),
+    [(1, 12.7062), (2, 4.3027), (4, 2.7764), (9, 2.2622), (30, 2.0423), (1e9, 1.9600), (math.inf, 1.9600)],
 )
 def test_t_quantile_equals_the_printed_tables(degrees: float, quantile: float) -> None:
     assert stats.t_quantile(degrees) == pytest.approx(quantile, abs=5e-5)
@@ -19,7 +21,7 @@ def test_t_quantile_equals_the_printed_tables(degrees: float, quantile: float) -
 def test_interval_of_three_values_by_hand() -> None:
     # Mean 2, variance 1, variance of the mean 1/3 on 2 degrees: 2 +- 4.302653 / sqrt(3) = 2 +- 2.484138.
     estimate = stats.mean_of_logs([1.0, 2.0, 3.0])
-    assert estimate == Estimate(2.0, pytest.approx(1 / 3), 2)
+    assert estimate == Estimate(2.0, pytest.approx(1 / 3), 2, 3)
     interval = estimate.interval()
     assert interval is not None
     assert math.log(interval.low) == pytest.approx(2 - 2.484138, abs=1e-6)
@@ -27,7 +29,7 @@ def test_interval_of_three_values_by_hand() -> None:
 
 
 def test_one_value_has_no_interval() -> None:
-    assert stats.mean_of_logs([0.5]) == Estimate(0.5)
+    assert stats.mean_of_logs([0.5]) == Estimate(0.5, count=1)
     assert stats.mean_of_logs([0.5]).interval() is None
 
 
@@ -70,14 +72,115 @@ def test_weighted_of_these_models_by_hand() -> None:
     assert estimate.degrees == pytest.approx(3.709199, abs=1e-6)
 
 
-def test_weighted_of_sampled_models_takes_the_precisions_of_a_model_together() -> None:
-    # Geomeans 1 and 1, so the influence of a model is 0.75 amp + 0.25 fp32 of its logs.
-    together = stats.weighted_of_sampled_models([0.4, -0.4], [0.4, -0.4])
-    against = stats.weighted_of_sampled_models([0.4, -0.4], [-0.4, 0.4])
-    assert together.ratio == against.ratio == pytest.approx(1.0)
-    assert together.variance == pytest.approx(0.4**2)  # two values, 0.8 apart: s^2 / 2 = 0.8^2 / 4
-    assert against.variance == pytest.approx(0.2**2)
-    assert (together.degrees, stats.weighted_of_sampled_models([0.4], [0.1]).interval()) == (1, None)
+def test_mean_within_leaves_the_distance_of_groups_out_by_hand() -> None:
+    # Squares about the means 1 and 10: 1 + 1 and 4 + 4 + 0; 10 / (5 - 2) is the variance of a value, a fifth that of
+    # the mean, which is (0 + 2 + 8 + 12 + 10) / 5 = 6.4.
+    estimate = stats.mean_within([[0.0, 2.0], [8.0, 12.0, 10.0]])
+    assert estimate == Estimate(6.4, pytest.approx(10 / 3 / 5), 3, 5)
+
+
+def test_mean_within_one_group_is_the_plain_mean() -> None:
+    within, plain = stats.mean_within([[1.0, 2.0, 4.0]]), stats.mean_of_logs([1.0, 2.0, 4.0])
+    assert within == Estimate(pytest.approx(plain.log), pytest.approx(plain.variance), plain.degrees, plain.count)
+
+
+def test_mean_within_takes_a_group_of_one_without_learning_from_it() -> None:
+    assert stats.mean_within([[0.0, 2.0], [7.0]]) == Estimate(3.0, pytest.approx(2 / 1 / 3), 1, 3)
+
+
+def test_prediction_of_one_more_value_by_hand() -> None:
+    # Mean 2, variance 1: one more lies within 4.302653 * sqrt(1 + 1/3) = 4.968275 of the mean.
+    interval = stats.prediction([1.0, 2.0, 3.0]).interval()
+    assert interval is not None
+    assert math.log(interval.low) == pytest.approx(2 - 4.968275, abs=1e-6)
+    assert math.log(interval.high) == pytest.approx(2 + 4.968275, abs=1e-6)
+
+
+def test_a_new_model_is_predicted_from_the_weighted_value_of_each() -> None:
+    # Model values 0.75 * 2 + 0.25 * 2 = 2 and 0.75 * 8 + 0.25 * 8 = 8: logs ln 2 and ln 8, mean ln 4, s = sqrt(2) ln 2.
+    logs = [math.log(2), math.log(8)]
+    estimate = stats.weighted_new_model(logs, logs)
+    assert estimate.ratio == pytest.approx(4)
+    assert estimate.variance == pytest.approx(2 * math.log(2) ** 2 * 1.5)
+    assert estimate.degrees == 1
+
+
+def test_one_model_says_nothing_of_the_next() -> None:
+    assert stats.weighted_new_model([0.4], [0.1]).interval() is None
+
+
+@pytest.mark.parametrize(("value", "y"), [(math.pi**2 / 6, 1.0), (math.pi**2 / 2, 0.5), (math.pi**2 / 6 - 1.25, 3.0)])
+def test_inverse_trigamma_at_its_known_values(value: float, y: float) -> None:
+    assert stats.inverse_trigamma(value) == pytest.approx(y, rel=1e-9)
+
+
+@pytest.mark.parametrize("value", [1e-6, 1e-3, 1.0, 1e3, 1e6])
+def test_inverse_trigamma_over_its_range(value: float) -> None:
+    assert polygamma(1, stats.inverse_trigamma(value)) == pytest.approx(value, rel=1e-8)
+
+
+def test_prior_of_variances_that_do_not_differ_is_sure() -> None:
+    # One half degree each: E log s^2 = log sigma^2 + psi(1) = log sigma^2 - 0.577216, so s0^2 = 4 * exp(0.577216).
+    prior = stats.fit_prior([4.0] * 8, [2.0] * 8)
+    assert prior.degrees == math.inf
+    assert prior.variance == pytest.approx(4 * math.exp(0.5772156649))
+
+
+def test_prior_of_two_variances_by_hand() -> None:
+    # Two degrees each; logs of s^2 are +-a about 0 with variance 2 a^2, and trigamma(1) = pi^2 / 6 is chance. Let the
+    # rest be trigamma(1) as well: a = pi / sqrt(6), d0 / 2 = 1; psi(d / 2) and psi(d0 / 2) cancel, so s0^2 = 1.
+    a = math.pi / math.sqrt(6)
+    prior = stats.fit_prior([math.exp(a), math.exp(-a)], [2.0, 2.0])
+    assert (prior.variance, prior.degrees) == (pytest.approx(1.0), pytest.approx(2.0))
+
+
+def test_prior_is_found_again_in_simulated_variances() -> None:
+    # sigma^2 is 0.5 * 6 / chi^2 with 6 degrees, s^2 is sigma^2 * chi^2 / d with d = 2 or 4.
+    random = np.random.default_rng(4)
+    degrees = np.repeat([2.0, 4.0], 20_000)
+    variances = 0.5 * 6 / random.chisquare(6, degrees.size) * random.chisquare(degrees) / degrees
+    prior = stats.fit_prior(variances.tolist(), degrees.tolist())
+    assert prior.variance == pytest.approx(0.5, rel=0.03)
+    assert prior.degrees == pytest.approx(6, rel=0.1)
+
+
+def test_moderated_variances_lie_between_their_own_and_the_prior_by_hand() -> None:
+    # As above the prior is 1 on 2 degrees; of one value (2 * e^a + 2 * 1) / 4, so (e^a + 1) / 2; of a mean of three a
+    # third; 2 + 2 degrees, which is all that the two estimates have together.
+    a = math.pi / math.sqrt(6)
+    high, low = stats.moderated([Estimate(0.1, math.exp(a) / 3, 2, 3), Estimate(0.2, math.exp(-a) / 3, 2, 3)])
+    assert high == Estimate(0.1, pytest.approx((math.exp(a) + 1) / 6), pytest.approx(4.0), 3)
+    assert low == Estimate(0.2, pytest.approx((math.exp(-a) + 1) / 6), pytest.approx(4.0), 3)
+
+
+def test_moderated_variances_are_of_one_value_whatever_the_sample_sizes() -> None:
+    # Equal variances of a value, but means of 2 and 8 values: an infinite d0 gives each s0^2 over its own count.
+    small, large = stats.moderated([Estimate(0.0, 1 / 2, 1, 2), Estimate(0.0, 1 / 8, 7, 8)])
+    assert small.variance is not None
+    assert large.variance == pytest.approx(small.variance / 4)
+    assert small.degrees == large.degrees == 8, "no more than both have together"
+
+
+@pytest.mark.parametrize(
+    "estimates",
+    [
+        [],
+        [Estimate(0.1, 0.5, 2, 3)],
+        [Estimate(0.1), Estimate(0.2)],
+        [Estimate(0.1, 0.0, 2, 3), Estimate(0.2, 0.0, 2, 3)],
+    ],
+    ids=["none", "one", "without variance", "all zero"],
+)
+def test_what_cannot_be_moderated_stays_as_it_is(estimates: list[Estimate]) -> None:
+    assert stats.moderated(estimates) == estimates
+
+
+def test_a_variance_of_zero_is_drawn_up_and_an_estimate_without_one_stays() -> None:
+    zero, other, none = stats.moderated([Estimate(0.0, 0.0, 2, 3), Estimate(0.0, 0.3, 2, 3), Estimate(0.5)])
+    assert zero.variance is not None
+    assert other.variance is not None
+    assert 0 < zero.variance < other.variance
+    assert none == Estimate(0.5)
 
 
 REPEATS = 4000
@@ -104,15 +207,4 @@ def test_weighted_interval_for_these_models_covers_the_truth_in_95_of_100() -> N
         return stats.geomean_of_these_models([stats.mean_of_logs(list(row)) for row in processes])
 
     intervals = [stats.weighted_of_these_models(measured(amp), measured(fp32)).interval() for _ in range(REPEATS)]
-    assert 0.93 < coverage(intervals, truth) < 0.97
-
-
-def test_weighted_interval_for_a_sample_of_models_covers_the_population_in_95_of_100() -> None:
-    # Models drawn from a population in which the two precisions go together.
-    random = np.random.default_rng(3)
-    truth = stats.weighted(1.5, 1.2)
-    common = random.normal(0, 0.2, (REPEATS, 12))
-    amp = math.log(1.5) + common + random.normal(0, 0.1, common.shape)
-    fp32 = math.log(1.2) + common / 2 + random.normal(0, 0.05, common.shape)
-    intervals = [stats.weighted_of_sampled_models(list(a), list(f)).interval() for a, f in zip(amp, fp32, strict=True)]
     assert 0.93 < coverage(intervals, truth) < 0.97

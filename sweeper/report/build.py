@@ -13,9 +13,10 @@ from rich.console import Console
 
 from sweeper.paths import write_text
 from sweeper.report import markdown, terminal
+from sweeper.report.across import compared
 from sweeper.report.failures import failures
 from sweeper.report.load import load
-from sweeper.report.provenance import describe
+from sweeper.report.provenance import describe, weighted_as_amp
 from sweeper.report.speedups import speedups
 from sweeper.report.summary import groups, incomplete, summary
 from sweeper.report.table import Table
@@ -29,6 +30,7 @@ class Report:
     """What was written. `problems` are trials that could not be read, `notes` what a reader should know beside."""
 
     facts: tuple[str, ...]
+    amp: str  # what carried the weight amp
     speedups: Table
     summary: Table
     failures: Table
@@ -43,23 +45,24 @@ def write_report(sweeps: Sequence[Path], out: Path) -> Report:
     Raises ConfigError, before anything is written, when two precision options carry one weight in a row of the summary.
     """
     loaded = load(sweeps)
-    units = collect(loaded.entries)
+    entries = compared(loaded.entries)
+    units = collect(entries)
     rows = groups(units.units)
     judged = {entry for group in rows for unit in group.judged for entry in unit.entries.values()}
-    facts = describe(sweeps, loaded.entries)
+    facts, amp = describe(sweeps, entries), weighted_as_amp(entries)
     notes = [*units.notes, *incomplete(rows)]
-    if loaded.entries and not rows:
+    if entries and not rows:
         notes.append("no geometric means: they are taken over compiled trials whose precision has a weight (amp, fp32)")
     tables = {
-        "speedups": speedups(loaded.entries),
+        "speedups": speedups(entries),
         "summary": summary(rows),
-        "failures": failures(loaded.entries, judged),
+        "failures": failures(entries, judged),
     }
     texts = {out / f"{name}.csv": table.csv() for name, table in tables.items()}
-    texts[out / "report.md"] = markdown.document(facts, **tables, notes=notes, problems=loaded.problems)
+    texts[out / "report.md"] = markdown.document(facts, **tables, amp=amp, notes=notes, problems=loaded.problems)
     for path, content in texts.items():
         write_text(path, content)
-    return Report(tuple(facts), **tables, notes=tuple(notes), problems=loaded.problems, paths=tuple(texts))
+    return Report(tuple(facts), amp, **tables, notes=tuple(notes), problems=loaded.problems, paths=tuple(texts))
 
 
 def print_report(report: Report, console: Console) -> None:
@@ -70,6 +73,6 @@ def print_report(report: Report, console: Console) -> None:
         console.print(fact, soft_wrap=True, markup=False, highlight=False)
     terminal.print_speedups(report.speedups.rows, console)
     terminal.print_failures(report.failures.rows, console)
-    terminal.print_summary(report.summary.rows, console)
+    terminal.print_summary(report.summary.rows, report.amp, console)
     for note in report.notes:
         console.print(f"note: {note}", soft_wrap=True, markup=False, highlight=False)

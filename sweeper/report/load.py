@@ -16,6 +16,7 @@ from sweeper.paths import SWEEP_NAME, TrialPaths
 from sweeper.record import Record
 from sweeper.report.readable import printable
 from sweeper.result import Result, derive
+from sweeper.stats import Interval
 
 # What `Record.loads` and `derive` raise for JSON of the right shape whose values make no sense, e.g. text for a number.
 BROKEN = (ValueError, ArithmeticError, RecursionError)
@@ -29,6 +30,8 @@ class Entry:
     result: Result
     folder: Path  # the trial's
     variant: str  # the trial's, with `device=...` where the records at hand come from more than one type of device
+    flags: tuple[str, ...] = ()  # the record's, and those that only a look at other trials can give
+    moderated: Interval | None = None  # of the speedup, where `across` found enough trials like it
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,10 @@ def load(sweeps: Sequence[Path]) -> Loaded:
             except (OSError, *BROKEN) as error:
                 problems.append(printable(f"{trial.record}: {_reason(error)}"))
     several = len({record.trial.device for record, _, _ in read}) > 1
-    return Loaded(tuple(Entry(*parts, _variant(parts[0], several)) for parts in read), tuple(problems))
+    entries = tuple(
+        Entry(record, result, folder, _variant(record, several), record.flags) for record, result, folder in read
+    )
+    return Loaded(entries, tuple(problems))
 
 
 def _trials(sweep: Path) -> Iterator[TrialPaths]:

@@ -22,14 +22,15 @@ def document(
     speedups: Table,
     summary: Table,
     failures: Table,
+    amp: str,
     notes: Sequence[str],
     problems: Sequence[str],
 ) -> str:
-    """The whole report."""
+    """The whole report; `amp` says what carried the weight amp."""
     sections = [
         "# Speedups of torch.compile",
         bullets(facts),
-        *_summary(summary.rows),
+        *_summary(summary.rows, amp),
         *_speedups(speedups.rows),
         *_failures(failures.rows),
     ]
@@ -38,7 +39,7 @@ def document(
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
-def _summary(rows: Sequence[Row]) -> list[str]:
+def _summary(rows: Sequence[Row], amp: str) -> list[str]:
     if not rows:
         return ["## Summary", "No trial carries a weight (amp or fp32), so there is nothing to take means over."]
     overall = [row for row in rows if row["family"] == ALL]
@@ -47,7 +48,8 @@ def _summary(rows: Sequence[Row]) -> list[str]:
         "## Summary",
         "\n\n".join(lines),
         table(readable.summary_columns(rows), rows),
-        "Geometric means of speedups; in brackets the 95 % interval for these models, in parentheses how many models.",
+        "Geometric means of speedups; in brackets the 95 % interval for these models, in parentheses how many models. "
+        "A new model: where one more of the same kind would lie." + (f" AMP: {escape(amp)}." if amp else ""),
     ]
 
 
@@ -55,13 +57,13 @@ def _speedups(rows: Sequence[Row]) -> list[str]:
     if not any(row["status"] == "ok" for row in rows):
         return ["## Speedups", "No trial is ok." if rows else "There are no records."]
     rows = readable.in_order(rows)
-    common = readable.in_common(rows)
+    common, columns = readable.in_common(rows), readable.speedup_columns(rows)
     return [
         "## Speedups",
         f"All trials: {escape(common)}." if common else "",
-        table(readable.speedup_columns(rows), rows),
+        table(columns, rows),
         readable.what_intervals_mean(rows),
-        "Speedup is eager / compiled step time; memory ratio is eager / compiled peak: above 1, compiling saves.",
+        readable.what_columns_mean(columns),
     ]
 
 

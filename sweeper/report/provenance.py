@@ -1,4 +1,4 @@
-"""Where the numbers come from: dates, devices and versions, as lines at the head of a report."""
+"""Where the numbers come from: dates, devices, versions and settings, as lines at the head of a report."""
 
 from __future__ import annotations
 
@@ -8,31 +8,118 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.paths import SweepPaths
+from sweeper.record import Record
 from sweeper.report.load import Entry
-from sweeper.report.readable import printable
+from sweeper.report.readable import printable, shortened
+
+MOST_CHARACTERS = 60  # of one setting
 
 
 def describe(sweeps: Sequence[Path], entries: Iterable[Entry]) -> list[str]:
     """Lines such as `device: NVIDIA H200`; what is not known is left out."""
+    entries = list(entries)
     environments = [entry.record.environment for entry in entries]
-    devices = {str(name) for environment in environments if (name := _mapping(environment, "device").get("name"))}
-    versions: dict[str, set[str]] = {}
-    for environment in environments:
-        for package, version in _mapping(environment, "versions").items():
-            versions.setdefault(str(package), set()).add(str(version))
+    devices = [_mapping(environment, "device") for environment in environments]
     facts = {
         "sweeps": ", ".join(folder.resolve().name for folder in sweeps),
         "started": "; ".join(date for folder in sweeps if (date := _date(folder))),
-        "device": ", ".join(sorted(devices)),
-        "versions": ", ".join(f"{package} {' and '.join(sorted(found))}" for package, found in versions.items()),
+        "device": ", ".join(sorted(_different(device.get("name") for device in devices))),
+        "driver": ", ".join(_different(device.get("driver") for device in devices)),
+        "power limit": ", ".join(_different(_watts(device.get("power_limit_w")) for device in devices)),
+        "versions": _versions(environments),
+        "commit": ", ".join(_different(_plain_mapping(environment).get("commit") for environment in environments)),
+        "inductor config": _inductor_config(environments),
+        "settings": _settings([entry.record for entry in entries]),
+        "amp": weighted_as_amp(entries),
     }
     return [printable(f"{name}: {value}") for name, value in facts.items() if value]
 
 
-def _mapping(environment: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """The mapping under `key`; the environment of a record is free, and older records may have none."""
-    found = environment.get(key) if isinstance(environment, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
+def weighted_as_amp(entries: Iterable[Entry]) -> str:
+    """What carried the weight amp, e.g. `bfloat16 autocast without gradient scaler`; empty where records do not say."""
+    records = [entry.record for entry in entries if entry.record.trial.mode != "eager"]
+    formats = (_format(record) for record in records if record.trial.labels.weight == "amp")
+    return printable(" or ".join(_different(formats)))
+
+
+def _format(record: Record) -> str | None:
+    """The number format of a step as it came out; the name of its option where that is not just `amp`."""
+    settings = _settings_of(record)
+    if "autocast" not in settings:
+        return None
+    autocast, label = settings["autocast"], record.trial.labels.precision
+    numbers = f"{autocast} autocast" if autocast else f"{record.trial.precision.parameters} parameters, no autocast,"
+    scaler = "with" if settings.get("grad_scaler") else "without"
+    return f"{numbers} {scaler} gradient scaler" + ("" if label == "amp" else f" (precision={label})")
+
+
+def _settings(records: Iterable[Record]) -> str:
+    """Every setting that was equal in both arms, with its value, or its values and where each was in force."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for record in records:
+        for key, value in _settings_of(record).items():
+            found.setdefault(key, {}).setdefault(record.trial.labels.precision, []).append(_value(value))
+    return "; ".join(f"{key} {_by_precision(values)}" for key, values in found.items())
+
+
+def _by_precision(values: Mapping[str, Sequence[str]]) -> str:
+    """One value; or `bfloat16 (amp), none (fp32)` where the precision decides; or all values joined by `or`."""
+    different = _different(value for of_label in values.values() for value in of_label)
+    if len(different) == 1:
+        return different[0]
+    if any(len(set(of_label)) > 1 for of_label in values.values()):
+        return " or ".join(different)
+    labels = {value: [label for label, of_label in values.items() if of_label[0] == value] for value in different}
+    return ", ".join(f"{value} ({', '.join(found)})" for value, found in labels.items())
+
+
+def _value(value: object) -> str:
+    named = {None: "none", True: "on", False: "off"}
+    return named[value] if value is None or isinstance(value, bool) else _cut(str(value))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 1]}…"
+
+
+def _settings_of(record: Record) -> Mapping[str, Any]:
+    return record.diagnostics.settings if record.diagnostics else {}
+
+
+def _versions(environments: Iterable[Mapping[str, Any]]) -> str:
+    versions: dict[str, set[str]] = {}
+    for environment in environments:
+        for package, version in _mapping(environment, "versions").items():
+            versions.setdefault(str(package), set()).add(str(version))
+    return ", ".join(f"{package} {' and '.join(sorted(found))}" for package, found in versions.items())
+
+
+def _inductor_config(environments: Iterable[Mapping[str, Any]]) -> str:
+    """How many of Inductor's settings are not at their defaults, and the first few."""
+    lists = [_plain_mapping(environment).get("inductor_config") for environment in environments]
+    items = _different(item for items in lists if isinstance(items, list) for item in items)
+    if not items:
+        return ""
+    count = "1 setting differs from its default" if len(items) == 1 else f"{len(items)} settings differ from defaults"
+    return f"{count}: {shortened([_cut(item) for item in items])}"
+
+
+def _different(values: Iterable[object]) -> list[str]:
+    """The values that are there, as text, each once, in the order in which they came."""
+    return list(dict.fromkeys(str(value) for value in values if value is not None and value != ""))
+
+
+def _watts(value: object) -> str | None:
+    return f"{value:g} W" if isinstance(value, (int, float)) else None
+
+
+def _plain_mapping(environment: object) -> Mapping[str, Any]:
+    """The environment of a record is free, and older records may have none."""
+    return environment if isinstance(environment, Mapping) else {}
+
+
+def _mapping(environment: object, key: str) -> Mapping[str, Any]:
+    return _plain_mapping(_plain_mapping(environment).get(key))
 
 
 def _date(sweep: Path) -> str | None:

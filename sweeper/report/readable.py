@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from sweeper.report.table import Column, Row, Value, plain
+from sweeper.result import PROCESSES_IF_HOST_BOUND
 from sweeper.stats import AMP_SHARE, FP32_SHARE
 from sweeper.trial import MODES
 
@@ -58,11 +59,27 @@ def estimate(row: Row, name: str) -> str:
 
 
 def break_even(row: Row) -> str:
-    """Steps until compiling has paid, rounded up; `never` when the compiled step is not faster."""
-    eager, compiled, steps = (number(row, name) for name in ("eager_step_ms", "compiled_step_ms", "break_even_steps"))
-    if steps is not None:
-        return f"{math.ceil(steps):,}"
-    return "never" if eager is not None and compiled is not None and compiled >= eager else ""
+    """Steps until compiling has paid, e.g. `1,272 [1,250, 1,310]` or `never`; `≤` as in `compile_time`."""
+    speedup, steps = number(row, "speedup"), number(row, "break_even_steps")
+    if speedup is None or number(row, "compile_cold_s") is None:
+        return ""
+    low, high = number(row, "break_even_steps_low"), number(row, "break_even_steps_high")
+    bounds = f" [{_steps(low)}, {_steps(high)}]" if low is not None else ""
+    return f"{_at_most(row) if steps is not None else ''}{_steps(steps)}{bounds}"
+
+
+def _steps(steps: float | None) -> str:
+    return "never" if steps is None else f"{math.ceil(steps):,}"
+
+
+def compile_time(row: Row) -> str:
+    """Seconds of compiling cold; `≤24.6` where others kept the processor busy meanwhile."""
+    found = figure(number(row, "compile_cold_s"))
+    return f"{_at_most(row)}{found}" if found else ""
+
+
+def _at_most(row: Row) -> str:
+    return "≤" if "compile_contended" in flags(row) else ""
 
 
 def memory_ratio(row: Row) -> str:
@@ -71,7 +88,24 @@ def memory_ratio(row: Row) -> str:
 
 
 def speedup_or_status(row: Row) -> str:
-    return estimate(row, "speedup") if row["status"] == "ok" else text(row["status"])
+    """`1.58 [1.55, 1.61]`, or the range of processes, `2.01 (1.89 to 2.12)`, where host noise allows no interval."""
+    if row["status"] != "ok":
+        return text(row["status"])
+    if shows_range(row):
+        low, high = (ratio(number(row, name)) for name in ("speedup_min", "speedup_max"))
+        return f"{ratio(number(row, 'speedup'))} ({low} to {high})"
+    return estimate(row, "speedup")
+
+
+def shows_range(row: Row) -> bool:
+    """Whether few processes and a host that holds the device up leave only their range to be shown."""
+    return bool(row["host_bound_arms"]) and row["interval"] == "none" and row["speedup_min"] is not None
+
+
+def host_bound_share(row: Row) -> str:
+    """Share of wall time, of the arm where it is larger."""
+    share = number(row, "host_bound_fraction")
+    return "" if share is None else f"{100 * share:.0f} %"
 
 
 def flags(row: Row) -> tuple[str, ...]:
@@ -84,16 +118,24 @@ def trial_name(row: Row, axes: Iterable[str]) -> str:
 
 
 def flagged(rows: Sequence[Row]) -> list[str]:
-    """A line for each flag with the first few trials that have it."""
+    """A line for each flag with the first few trials that have it, and for host_bound the arms that are."""
     names: dict[str, list[str]] = {}
+    details: dict[str, set[str]] = {}
     axes = varying(rows, AXES)
     for row in rows:
         for flag in flags(row):
-            names.setdefault(flag, []).append(trial_name(row, axes))
+            detail = f" ({text(row['host_bound_arms'])})" if flag == "host_bound" and row["host_bound_arms"] else ""
+            names.setdefault(flag, []).append(trial_name(row, axes) + detail)
+            details.setdefault(flag, set()).add(detail)
     return [
-        f"{flag}: {'every trial' if len(found) == len(rows) > 1 else shortened(found)}"
+        f"{flag}: "
+        + (f"every trial{''.join(details[flag])}" if _same_in_all(found, rows, details[flag]) else shortened(found))
         for flag, found in sorted(names.items())
     ]
+
+
+def _same_in_all(found: Sequence[str], rows: Sequence[Row], details: set[str]) -> bool:
+    return len(found) == len(rows) > 1 and len(details) == 1
 
 
 def shortened(names: Sequence[str], most: int = 3) -> str:
@@ -128,6 +170,10 @@ def _plain(name: str, title: str | None = None) -> Column[Row]:
     return Column(title or name, lambda row: text(row[name]))
 
 
+def _known(rows: Iterable[Row], name: str) -> bool:
+    return any(row[name] is not None for row in rows)
+
+
 def speedup_columns(rows: Sequence[Row]) -> tuple[Column[Row], ...]:
     """Columns of text over rows of speedups.csv."""
     axes = [_plain(name, "batch" if name == "batch_size" else None) for name in varying(rows, AXES)]
@@ -137,14 +183,33 @@ def speedup_columns(rows: Sequence[Row]) -> tuple[Column[Row], ...]:
         _plain("precision"),
         _plain("mode"),
         Column[Row]("speedup", speedup_or_status),
+        *(
+            [Column[Row]("device", lambda row: estimate(row, "device_speedup"))]
+            if _known(rows, "device_speedup")
+            else []
+        ),
+        *([Column[Row]("host-bound", host_bound_share)] if any("host_bound" in flags(row) for row in rows) else []),
         Column[Row]("eager ms", lambda row: figure(number(row, "eager_step_ms"))),
         Column[Row]("compiled ms", lambda row: figure(number(row, "compiled_step_ms"))),
-        Column[Row]("compile s", lambda row: figure(number(row, "compile_cold_s"))),
+        Column[Row]("compile s", compile_time),
         Column[Row]("break-even steps", break_even),
         Column[Row]("memory ratio", memory_ratio),
     )
     columns = tuple(column for column in columns if column.name != "memory ratio" or any(map(memory_ratio, rows)))
     return (*columns, Column[Row]("flags", flags)) if any(map(flags, rows)) else columns
+
+
+def what_columns_mean(columns: Iterable[Column[Row]]) -> str:
+    """A line on the columns of speedups that their names do not explain."""
+    meanings = {
+        "speedup": "speedup is eager / compiled step time",
+        "device": "device is the same ratio of the time in which the GPU was busy, which the host cannot disturb",
+        "host-bound": "host-bound is the share of wall time in which the GPU waits for the host, in the worse arm",
+        "break-even steps": "after break-even steps, compiling has paid",
+        "memory ratio": "memory ratio is eager / compiled peak: above 1, compiling saves",
+    }
+    line = "; ".join(meanings[column.name] for column in columns if column.name in meanings)
+    return f"{line[:1].upper()}{line[1:]}."
 
 
 def summary_columns(rows: Sequence[Row]) -> tuple[Column[Row], ...]:
@@ -183,7 +248,7 @@ def headline(row: Row) -> str:
     if row["weighted"] is None:
         return f"{WEIGHTING}: none, {_why_not_weighted(row)}"
     line = f"{WEIGHTING}: {ratio(number(row, 'weighted'))} ({models(row['models_weighted'])})"
-    named = {"these models": interval(row, "weighted"), "models as a sample": interval(row, "weighted_new_model")}
+    named = {"these models": interval(row, "weighted"), "a new model": interval(row, "weighted_new_model")}
     return ", ".join([line, *(f"{name} {found}" for name, found in named.items() if found)])
 
 
@@ -204,13 +269,28 @@ def key(row: Row) -> str:
 
 
 def what_intervals_mean(rows: Sequence[Row]) -> str:
-    """One line on the brackets that the speedups show."""
-    kinds = {row["interval"] for row in rows if row["speedup"] is not None}
-    meanings = {
-        "processes": "over processes that share one compiled artifact, and speak of that artifact alone",
-        "draws": "over compile caches of their own (draws), so that the luck of autotuning is in them",
-    }
-    parts = [f"95 % intervals are {meaning}" for kind, meaning in meanings.items() if kind in kinds]
-    if "none" in kinds:
-        parts.append("a speedup without an interval comes from a single process and may move from run to run")
+    """One line on the brackets and parentheses that the speedups show."""
+    parts = [f"95 % intervals are {meaning}" for kind, meaning in _MEANINGS.items() if kind in map(_kind, rows)]
+    parts += [meaning for kind, meaning in _WITHOUT.items() if kind in map(_kind, rows)]
     return "; ".join(parts) + "." if parts else ""
+
+
+_MEANINGS = {
+    "processes": "over processes that share one compiled artifact, and speak of that artifact alone",
+    "processes of several draws": "over processes within their draws, and speak of these compiled artifacts alone",
+    "draws": "over compile caches of their own (draws), so that the luck of autotuning is in them",
+}
+_WITHOUT = {
+    "range": "(low to high) is the range of the processes of a host-bound trial: host noise may have two humps, which "
+    f"an interval over fewer than {PROCESSES_IF_HOST_BOUND} processes often misses",
+    "none": "a speedup without an interval comes from a single process and may move from run to run",
+}
+
+
+def _kind(row: Row) -> str | None:
+    """What stands beside the speedup of a row: a key of the meanings above, None without a speedup."""
+    if row["speedup"] is None:
+        return None
+    if row["interval"] == "processes" and (number(row, "draws") or 0) > 1:
+        return "processes of several draws"
+    return "range" if shows_range(row) else text(row["interval"])

@@ -18,16 +18,46 @@
 | `eager_peak_memory_mib compiled_peak_memory_mib` | device memory, MiB |
 | `graph_breaks recompiles` | counts |
 | `message` | the first line of what went wrong |
+| `speedup_min speedup_max` | the smallest and largest speedup of a process; from two processes on |
+| `speedup_moderated_low speedup_moderated_high` | moderated t interval, see `across`; never the one that is printed |
+| `device_speedup_low device_speedup_high` | 95 % interval, by the same rule of draws and processes |
+| `host_bound_arms` | `eager`, `compiled` or `both`: where the device waits for the host for more than 5 % of the time |
+| `break_even_steps_low break_even_steps_high` | from the bounds of the speedup; no `high`: perhaps never; `warm` too |
+| `first_step_cold_s first_step_warm_s` | from the start of the process to the end of its first compiled step |
+| `compile_dynamo_s compile_aot_autograd_s compile_inductor_s compile_autotuning_s` | parts of compiling cold |
+| `artifacts` | how many different compiled programs the processes ran |
+| `accuracy_reference accuracy_worst` | what the compiled step was compared with; its worst tensor, by error / bound |
+| `accuracy_error accuracy_bound` | root mean squares against the reference: that tensor's, and what is allowed |
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable
 
+from sweeper.record import Accuracy, Record
 from sweeper.report.load import Entry
-from sweeper.report.table import Column, Table
+from sweeper.report.table import Column, Table, Value
 
 MIB = 2**20
+
+
+def worst_accuracy(record: Record) -> Accuracy | None:
+    """The check of the process whose compiled step came nearest to its bound, or went furthest beyond it."""
+    return max((item.accuracy for item in record.processes if item.accuracy), key=_share_of_bound, default=None)
+
+
+def _share_of_bound(accuracy: Accuracy) -> float:
+    """Error by bound; infinite where a failed check has no finite error, negative where nothing was compared."""
+    error, bound = accuracy.compiled_error, accuracy.bound
+    if error is None or bound is None:
+        return math.inf if accuracy.passed is False else -1.0
+    return error / bound if bound else (math.inf if error else 0.0)
+
+
+def _of_accuracy(name: str, value: Callable[[Accuracy], Value]) -> Column[Entry]:
+    return Column(name, lambda entry: value(found) if (found := worst_accuracy(entry.record)) else None)
+
 
 COLUMNS: tuple[Column[Entry], ...] = (
     Column("trial_id", lambda entry: entry.record.trial_id),
@@ -42,7 +72,7 @@ COLUMNS: tuple[Column[Entry], ...] = (
     Column("batch_size", lambda entry: entry.record.trial.batch_size),
     Column("variant", lambda entry: entry.variant),
     Column("status", lambda entry: entry.record.status),
-    Column("flags", lambda entry: entry.record.flags),
+    Column("flags", lambda entry: entry.flags),
     Column("interval", lambda entry: entry.result.interval),
     Column("speedup", lambda entry: entry.result.speedup),
     Column("speedup_low", lambda entry: entry.result.speedup_low),
@@ -63,6 +93,29 @@ COLUMNS: tuple[Column[Entry], ...] = (
     Column("graph_breaks", lambda entry: entry.result.graph_breaks),
     Column("recompiles", lambda entry: entry.result.recompiles),
     Column("message", lambda entry: _first_line(entry.record.message)),
+    # What stands above is a contract: names and order stay. What is new is added at the end.
+    Column("speedup_min", lambda entry: entry.result.speedup_min),
+    Column("speedup_max", lambda entry: entry.result.speedup_max),
+    Column("speedup_moderated_low", lambda entry: entry.moderated.low if entry.moderated else None),
+    Column("speedup_moderated_high", lambda entry: entry.moderated.high if entry.moderated else None),
+    Column("device_speedup_low", lambda entry: entry.result.device_speedup_low),
+    Column("device_speedup_high", lambda entry: entry.result.device_speedup_high),
+    Column("host_bound_arms", lambda entry: entry.result.host_bound_arms),
+    Column("break_even_steps_low", lambda entry: entry.result.break_even_steps_low),
+    Column("break_even_steps_high", lambda entry: entry.result.break_even_steps_high),
+    Column("break_even_warm_steps_low", lambda entry: entry.result.break_even_warm_steps_low),
+    Column("break_even_warm_steps_high", lambda entry: entry.result.break_even_warm_steps_high),
+    Column("first_step_cold_s", lambda entry: entry.result.first_step_cold_s),
+    Column("first_step_warm_s", lambda entry: entry.result.first_step_warm_s),
+    Column("compile_dynamo_s", lambda entry: entry.result.compile_dynamo_s),
+    Column("compile_aot_autograd_s", lambda entry: entry.result.compile_aot_autograd_s),
+    Column("compile_inductor_s", lambda entry: entry.result.compile_inductor_s),
+    Column("compile_autotuning_s", lambda entry: entry.result.compile_autotuning_s),
+    Column("artifacts", lambda entry: entry.result.artifacts),
+    _of_accuracy("accuracy_reference", lambda accuracy: accuracy.reference),
+    _of_accuracy("accuracy_worst", lambda accuracy: accuracy.worst),
+    _of_accuracy("accuracy_error", lambda accuracy: accuracy.compiled_error),
+    _of_accuracy("accuracy_bound", lambda accuracy: accuracy.bound),
 )
 
 

@@ -8,8 +8,8 @@ The unit is a model at a batch size, in the precisions that carry the weights am
 | `passed pass_rate` | units that are ok in each of amp and fp32 that the sweep asked for; their share |
 | `models_amp geomean_amp geomean_amp_low geomean_amp_high` | over all units that are ok in amp; `fp32` likewise |
 | `models_weighted weighted` | 0.75 * geomean over AMP + 0.25 * geomean over fp32 of the units that are ok in both |
-| `weighted_low weighted_high` | 95 % interval for these models: the error of measuring alone |
-| `weighted_new_model_low weighted_new_model_high` | the same with the models taken as a sample of all models |
+| `weighted_low weighted_high` | 95 % interval for "these models": the error of measuring alone |
+| `weighted_new_model_low weighted_new_model_high` | 95 % prediction interval for "a new model": one more like these |
 | `weighted_failures_as_one` | units judged in both precisions, where a failure counts 1.0: it would run eager |
 | `weighted_clipped` | slowdowns raised to 1.0 first, as the tables of 2022 had it |
 """
@@ -86,7 +86,7 @@ class Group:
     def weighted_new_model(self) -> Estimate | None:
         if not self.both:
             return None
-        return stats.weighted_of_sampled_models([amp.log for amp, _ in self.both], [fp32.log for _, fp32 in self.both])
+        return stats.weighted_new_model([amp.log for amp, _ in self.both], [fp32.log for _, fp32 in self.both])
 
     @property
     def weighted_failures_as_one(self) -> float | None:

@@ -17,7 +17,8 @@ from sweeper.report.table import Column, Row
 
 FOLDED = ("model", "variant", "family")  # columns of text that may take several lines
 LEAST_FOLDED = 12  # characters; a number that was cut would be another number, so those keep their width
-NUMBERS = ("eager ms", "compiled ms", "compile s", "break-even steps", "memory ratio")
+NUMBERS = ("host-bound", "eager ms", "compiled ms", "compile s", "break-even steps", "memory ratio")
+COSTS = ("compile s", "break-even steps", "memory ratio")  # a table of their own where one would be too wide
 MOST_ROWS = 200  # of a table; the files have all
 MOST_FAILURES = 20
 
@@ -30,9 +31,22 @@ def print_speedups(rows: Sequence[Row], console: Console) -> None:
         return
     rows = readable.in_order(rows)
     columns = [column for column in readable.speedup_columns(rows) if column.name != "flags"]
-    print_table(columns, rows, readable.in_common(rows), console)
+    parts = _parts(columns, rows, console.width)
+    print_table(parts[0], rows, readable.in_common(rows), console)
+    for costs in parts[1:]:
+        known = [row for row in rows if any(text(column.value(row)) for column in costs if column.name in COSTS)]
+        print_table(costs, known, "costs", console)
     for line in (readable.what_intervals_mean(rows), *readable.flagged(rows)):
         print_line(escape(line), console)
+
+
+def _parts(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int) -> list[list[Column[Row]]]:
+    """All columns as one table, or costs in a second one where that does not fit into `width`."""
+    if _width(columns, rows) <= width:
+        return [list(columns)]
+    speedup = [column.name for column in columns].index("speedup")
+    costs = [column for column in columns if column.name in COSTS]
+    return [[column for column in columns if column not in costs], [*columns[:speedup], *costs]]
 
 
 def print_failures(rows: Sequence[Row], console: Console) -> None:
@@ -47,11 +61,11 @@ def print_failures(rows: Sequence[Row], console: Console) -> None:
         print_line(f"and {len(rows) - MOST_FAILURES} more in failures.csv", console)
 
 
-def print_summary(rows: Sequence[Row], console: Console) -> None:
+def print_summary(rows: Sequence[Row], amp: str, console: Console) -> None:
     """A row for each family, and a line with the weighted mean for each mode."""
     if not rows:
         return
-    print_table(readable.summary_columns(rows), rows, "geometric means", console)
+    print_table(readable.summary_columns(rows), rows, f"geometric means{f' (AMP: {amp})' if amp else ''}", console)
     for row in rows:
         if row["family"] == ALL:
             style = "bold" if row["weighted"] is None else "bold green"
@@ -62,14 +76,12 @@ def print_table(columns: Sequence[Column[Row]], rows: Sequence[Row], title: str,
     """At most `MOST_ROWS` rows; a name in the first column that repeats is shown once."""
     table = RichTable(box=box.SIMPLE_HEAD, padding=0, show_edge=False)
     cells = [[text(column.value(row)) for column in columns] for row in rows[:MOST_ROWS]]
-    for index, column in enumerate(columns):
-        title_lines = column.name.split() if column.name in NUMBERS else [column.name]
-        widest = max(map(cell_len, (*title_lines, *(row[index] for row in cells))))
+    for column in columns:
         table.add_column(
-            "\n".join(title_lines),
+            "\n".join(_title_lines(column)),
             overflow="fold",
             justify="right" if column.name in NUMBERS else "left",
-            min_width=min(widest, LEAST_FOLDED) if column.name in FOLDED else widest,
+            min_width=_least_width(column, rows),
         )
     above = None
     for first, *others in cells:
@@ -79,6 +91,22 @@ def print_table(columns: Sequence[Column[Row]], rows: Sequence[Row], title: str,
     console.print(table, soft_wrap=False, crop=False)
     if len(rows) > MOST_ROWS:
         print_line(f"and {len(rows) - MOST_ROWS} more in the files", console)
+
+
+def _title_lines(column: Column[Row]) -> list[str]:
+    return column.name.split() if column.name in NUMBERS else [column.name]
+
+
+def _least_width(column: Column[Row], rows: Sequence[Row]) -> int:
+    """Characters that a column cannot do without: all of its widest cell, unless it may be folded."""
+    cells = (text(column.value(row)) for row in rows[:MOST_ROWS])
+    widest = max(map(cell_len, (*_title_lines(column), *cells)))
+    return min(widest, LEAST_FOLDED) if column.name in FOLDED else widest
+
+
+def _width(columns: Sequence[Column[Row]], rows: Sequence[Row]) -> int:
+    """Characters of a table at its narrowest, with one between columns."""
+    return sum(_least_width(column, rows) for column in columns) + len(columns) - 1
 
 
 def print_line(line: str, console: Console) -> None:

@@ -108,4 +108,4 @@ def _identity(entry: Entry) -> str:
 
 
 def _backed_off(entry: Entry) -> bool:
-    return "smaller_batch" in entry.record.flags
+    return "smaller_batch" in entry.flags

@@ -1,0 +1,267 @@
+"""How often the 95 % intervals of the program hold the truth, on simulated records whose truth is known.
+
+    python benchmarks/coverage.py [--repeats 4000]
+
+Each simulated process has a true log ratio and blocks that scatter around it; records of such processes go through
+`derive` like measured ones, medians and all. Prints the Markdown table of docs/results/coverage.md. The seed is fixed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sweeper import stats
+from sweeper.flags import is_resolved
+from sweeper.record import PerArm, Process, Record, Round
+from sweeper.report.across import moderated_intervals
+from sweeper.report.load import Entry
+from sweeper.result import derive
+from sweeper.settings import FEWEST_FOR_A_TARGET, Measure
+from sweeper.stats import Interval
+from sweeper.trial import Labels, Model, Trial
+
+SEED = 20240
+REPEATS = 4000
+ROUNDS = 10
+STEPS = 10  # of a block
+EAGER_S = 0.02  # a step
+BLOCK_SD = 0.005  # of the log of a block's time, in each arm
+SPEEDUP = 1.5
+LOG = math.log(SPEEDUP)
+TRIAL = Trial(Model("torchvision", "resnet50"), 32, Labels("resnet50", "fp32", weight="fp32"))
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One interval and the truth that it should hold; None where the rules give no interval."""
+
+    interval: Interval | None
+    truth: float = SPEEDUP
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A row of the table; `simulate(random, repeats)` gives about so many outcomes."""
+
+    kind: str
+    text: str
+    simulate: Callable[[np.random.Generator, int], Iterator[Outcome]]
+    nominal: bool = True  # whether the coverage should be near 95 %
+
+
+def block_noise(random: np.random.Generator, shape: tuple[int, ...], autocorrelation: float) -> Floats:
+    """Logs of block times about their process's own, [..., rounds]; AR(1) along the last axis."""
+    noise = random.normal(0, BLOCK_SD, shape)
+    for index in range(1, shape[-1]):
+        kept = math.sqrt(1 - autocorrelation**2)
+        noise[..., index] = autocorrelation * noise[..., index - 1] + kept * noise[..., index]
+    return noise
+
+
+def records(
+    random: np.random.Generator, logs: Floats, draws: Sequence[int], autocorrelation: float = 0.0, host: bool = False
+) -> Iterator[Record]:
+    """A record for each row of `logs` [records, processes], the true log ratios of its processes.
+
+    With `host` the device is busy for half of a compiled step, so that the trial is host-bound.
+    """
+    shape = (*logs.shape, ROUNDS)
+    eager_s = EAGER_S * STEPS * np.exp(block_noise(random, shape, autocorrelation))
+    compiled_s = EAGER_S * STEPS * np.exp(block_noise(random, shape, autocorrelation) - logs[..., None])
+    busy = PerArm(EAGER_S, EAGER_S / SPEEDUP / (2 if host else 1))
+    for of_record in zip(eager_s.tolist(), compiled_s.tolist(), strict=True):
+        processes = [
+            Process(
+                index,
+                draw,
+                cold=False,
+                steps_per_block=STEPS,
+                rounds=tuple(Round("AB", *blocks) for blocks in zip(eager, compiled, strict=True)),
+                device_time_s=busy,
+                device_kernels=PerArm(100, 100),
+            )
+            for index, (draw, eager, compiled) in enumerate(zip(draws, *of_record, strict=True))
+        ]
+        yield Record("0" * 12, "simulated", "simulated", "ok", TRIAL, processes=tuple(processes))
+
+
+def interval_of(record: Record) -> Interval | None:
+    result = derive(record)
+    if result.speedup_low is None or result.speedup_high is None:
+        return None
+    return Interval(result.speedup_low, result.speedup_high)
+
+
+def one_draw(
+    random: np.random.Generator, repeats: int, *, processes: int, sd: float, autocorrelation: float = 0.0
+) -> Iterator[Outcome]:
+    """Processes that share one artifact; the truth is what infinitely many of them would give."""
+    logs = random.normal(LOG, sd, (repeats, processes))
+    for record in records(random, logs, [0] * processes, autocorrelation):
+        yield Outcome(interval_of(record))
+
+
+def several_draws(
+    random: np.random.Generator, repeats: int, *, draws: int, processes: int, draw_sd: float, sd: float = 0.003
+) -> Iterator[Outcome]:
+    """Artifacts of different luck. From three on the truth is that of all artifacts, before that of those at hand."""
+    luck = random.normal(0, draw_sd, (repeats, draws))
+    logs = LOG + np.repeat(luck, processes, axis=1) + random.normal(0, sd, (repeats, draws * processes))
+    found = records(random, logs, np.repeat(np.arange(draws), processes).tolist())
+    for record, own in zip(found, luck.mean(axis=1).tolist(), strict=True):
+        yield Outcome(interval_of(record), SPEEDUP if draws > 2 else math.exp(LOG + own))
+
+
+def sequential(random: np.random.Generator, repeats: int, *, sd: float, target: float = 0.01) -> Iterator[Outcome]:
+    """One process after the other until the interval is narrow enough, by the rule of the runner."""
+    most = Measure().max_processes
+    for record in records(random, random.normal(LOG, sd, (repeats, most)), [0] * most):
+        for count in range(FEWEST_FOR_A_TARGET, most + 1):
+            so_far = replace(record, processes=record.processes[:count])
+            if count == most or is_resolved(so_far, target):
+                yield Outcome(interval_of(so_far))
+                break
+
+
+TRIALS = 16  # of a mixed sweep, half of them host-bound
+HALVES = {False: (0.003, 3), True: (0.01, 5)}  # host-bound or not: typical standard deviation, processes
+SPREAD = 0.5  # of the logs of standard deviations, within a half
+
+
+def mixed_sweep(random: np.random.Generator, repeats: int, *, host: bool, moderated: bool) -> Iterator[Outcome]:
+    """Sweeps of trials that differ in noise; outcomes of one half, with the plain or the moderated interval."""
+    for _ in range(max(1, repeats // (TRIALS // 2))):
+        entries = [entry for of_half in HALVES for entry in half_of_sweep(random, of_half)]
+        bounds = moderated_intervals(entries) if moderated else {}
+        for entry in entries:
+            if (entry.result.host_bound_arms is not None) is host:
+                yield Outcome(bounds.get(entry) if moderated else interval_of(entry.record))
+
+
+def half_of_sweep(random: np.random.Generator, host: bool) -> list[Entry]:
+    typical, processes = HALVES[host]
+    sds = typical * np.exp(random.normal(0, SPREAD, (TRIALS // 2, 1)))
+    found = records(random, random.normal(LOG, sds, (TRIALS // 2, processes)), [0] * processes, host=host)
+    return [Entry(record, derive(record), Path(), "") for record in found]
+
+
+def new_model(random: np.random.Generator, repeats: int, *, models: int) -> Iterator[Outcome]:
+    """Models drawn from a population in which AMP and fp32 go together; the truth is the next one's own value."""
+    common = random.normal(0, 0.2, (repeats, models + 1))
+    amp = math.log(1.5) + common + random.normal(0, 0.1, common.shape)
+    fp32 = math.log(1.2) + common / 2 + random.normal(0, 0.05, common.shape)
+    for amp_logs, fp32_logs in zip(amp.tolist(), fp32.tolist(), strict=True):
+        truth = stats.weighted(math.exp(amp_logs[-1]), math.exp(fp32_logs[-1]))
+        yield Outcome(stats.weighted_new_model(amp_logs[:-1], fp32_logs[:-1]).interval(), truth)
+
+
+APART = math.log(1.27)  # of the same order as the differences in docs/measuring.md, "How far to believe wall clock"
+
+
+def two_humps(random: np.random.Generator, repeats: int, *, processes: int) -> Iterator[Outcome]:
+    """Each process falls into one of two humps with probability one half; host-boundness is not told to the rules."""
+    logs = random.normal(LOG, 0.005, (repeats, processes)) + APART * (random.random((repeats, processes)) < 0.5)
+    for record in records(random, logs, [0] * processes):
+        yield Outcome(interval_of(record), math.exp(LOG + APART / 2))
+
+
+def scenarios() -> list[Scenario]:
+    """Every row of the table."""
+    rows = [
+        Scenario(
+            "processes",
+            f"{processes} processes, sd {sd:.1%} between them{', blocks AR(1) 0.8' if correlated else ''}",
+            partial(one_draw, processes=processes, sd=sd, autocorrelation=correlated),
+        )
+        for sd in (0.003, 0.01)
+        for processes in (3, 5)
+        for correlated in (0.0, 0.8)
+    ]
+    rows += [
+        Scenario(
+            "draws",
+            f"3 draws of {processes}, sd {draw_sd:.1%} between draws",
+            partial(several_draws, draws=3, processes=processes, draw_sd=draw_sd),
+        )
+        for draw_sd in (0.0, 0.005, 0.01)
+        for processes in (1, 3)
+    ]
+    rows += [
+        Scenario(
+            "two draws",
+            f"2 draws of {processes}, sd {draw_sd:.1%} between draws; truth: these artifacts",
+            partial(several_draws, draws=2, processes=processes, draw_sd=draw_sd),
+        )
+        for draw_sd in (0.0, 0.01)
+        for processes in (2, 3)
+    ]
+    rows += [
+        Scenario(
+            "mixed sweep",
+            f"{TRIALS // 2} {'host-bound' if host else 'other'} trials of {HALVES[host][1]} processes, "
+            f"{'moderated' if moderated else 'plain'} t",
+            partial(mixed_sweep, host=host, moderated=moderated),
+        )
+        for host in HALVES
+        for moderated in (False, True)
+    ]
+    rows += [
+        Scenario("new model", f"prediction from {models} models", partial(new_model, models=models))
+        for models in (3, 12)
+    ]
+    rows += [
+        Scenario("sequential", f"5 to 15 processes until ±1 %, sd {sd:.1%}", partial(sequential, sd=sd), nominal=False)
+        for sd in (0.005, 0.01, 0.02)
+    ]
+    rows += [
+        Scenario(
+            "two humps",
+            f"{processes} processes, two humps 27 % apart",
+            partial(two_humps, processes=processes),
+            nominal=False,
+        )
+        for processes in (3, 5, 10)
+    ]
+    return rows
+
+
+def outcomes(scenario: Scenario, repeats: int) -> list[Outcome]:
+    """Simulated anew from a seed of the scenario's own, whatever else runs."""
+    random = np.random.default_rng([SEED, *scenario.text.encode()])
+    return list(scenario.simulate(random, repeats))
+
+
+def coverage(found: Sequence[Outcome]) -> float:
+    """Share of the outcomes whose interval holds the truth."""
+    held = [item.interval for item in found if item.interval and item.interval.low <= item.truth <= item.interval.high]
+    return len(held) / len(found)
+
+
+def half_width(found: Sequence[Outcome]) -> float:
+    """Median half width of the intervals, relative to the speedup."""
+    return median(math.log(item.interval.high / item.interval.low) / 2 for item in found if item.interval)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Coverage of nominal 95 % intervals on simulated records.")
+    parser.add_argument("--repeats", type=int, default=REPEATS, help="intervals of each row")
+    repeats = parser.parse_args().repeats
+    print("| intervals over | simulated | coverage | median half-width |\n| --- | --- | --- | --- |")
+    for scenario in scenarios():
+        found = outcomes(scenario, repeats)
+        print(f"| {scenario.kind} | {scenario.text} | {coverage(found):.1%} | {half_width(found):.2%} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
