@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sweeper.errors import ConfigError
+
+# nvml.h, nvmlClocksEventReason*
+CLOCK_REASONS = {
+    0x01: "idle", 0x02: "application_clocks", 0x04: "power_cap", 0x08: "hardware", 0x10: "sync_boost",
+    0x20: "thermal", 0x40: "hardware_thermal", 0x80: "power_brake", 0x100: "display",
+}  # fmt: skip
+COMPUTE_MODES = ("default", "exclusive thread", "prohibited", "exclusive process")  # nvml.h, nvmlComputeMode_t
 
 
 @dataclass(frozen=True)
@@ -30,6 +38,24 @@ class Device:
         """What a worker's environment must say so that it sees this device alone."""
         # NVML counts GPUs in PCI order, CUDA by default the fastest first.
         return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": self.gpu.selector if self.gpu else ""}
+
+
+@dataclass(frozen=True)
+class GpuReading:
+    """What NVML says of a GPU at one moment; None where the GPU, the driver or the container does not tell."""
+
+    driver: str | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    processes: int | None = None  # that compute on it; a container may see only its own, or none
+    compute_mode: str | None = None
+    persistence_mode: bool | None = None
+    clock_mhz: int | None = None  # of the multiprocessors
+    max_clock_mhz: int | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    temperature_c: int | None = None
+    lowered_clocks: tuple[str, ...] | None = None  # why the clock is not at its maximum
 
 
 @functools.cache
@@ -81,3 +107,47 @@ def resolve(device: str | None, gpus: Sequence[Gpu]) -> Device:
         names = ", ".join(f"cuda:{i} ({gpu.name})" for i, gpu in enumerate(gpus))
         raise ConfigError(f"device={device}: no such GPU; visible are {names}")
     return Device("cuda", gpus[index])
+
+
+def read(gpu: Gpu) -> GpuReading:
+    """Ask NVML for the state of a GPU now."""
+    import pynvml
+
+    pynvml.nvmlInit()
+    try:
+        return _read(pynvml, pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid))
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _read(nvml: Any, handle: Any) -> GpuReading:
+    def ask(name: str, *arguments: object) -> Any:
+        try:
+            return getattr(nvml, name)(handle, *arguments)
+        except nvml.NVMLError:  # not every GPU and driver answers every question
+            return None
+
+    memory, processes = ask("nvmlDeviceGetMemoryInfo"), ask("nvmlDeviceGetComputeRunningProcesses")
+    reasons = ask("nvmlDeviceGetCurrentClocksEventReasons")
+    if reasons is None:
+        reasons = ask("nvmlDeviceGetCurrentClocksThrottleReasons")  # its name before driver 535
+    return GpuReading(
+        driver=nvml.nvmlSystemGetDriverVersion(),
+        memory_used_bytes=_if_known(memory, lambda info: int(info.used)),
+        memory_total_bytes=_if_known(memory, lambda info: int(info.total)),
+        processes=_if_known(processes, len),
+        compute_mode=_if_known(ask("nvmlDeviceGetComputeMode"), lambda mode: COMPUTE_MODES[mode]),
+        persistence_mode=_if_known(ask("nvmlDeviceGetPersistenceMode"), bool),
+        clock_mhz=ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
+        max_clock_mhz=ask("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM),
+        power_w=_if_known(ask("nvmlDeviceGetPowerUsage"), lambda milliwatts: milliwatts / 1e3),
+        power_limit_w=_if_known(ask("nvmlDeviceGetPowerManagementLimit"), lambda milliwatts: milliwatts / 1e3),
+        temperature_c=ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
+        lowered_clocks=_if_known(
+            reasons, lambda bits: tuple(name for bit, name in CLOCK_REASONS.items() if bits & bit)
+        ),
+    )
+
+
+def _if_known(value: Any, change: Callable[[Any], Any]) -> Any:
+    return None if value is None else change(value)

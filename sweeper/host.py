@@ -1,0 +1,83 @@
+"""The host: its processor, what else keeps it busy, and the C++ compiler that Inductor would use.
+
+Place in the flow: `doctor` reads it before it starts anything. Linux tells most; elsewhere fields stay None.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sweeper.probes import Part
+
+BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}  # in /proc/cpuinfo: x86, x86 with AMX, Arm
+
+
+@dataclass(frozen=True)
+class Host:
+    """A machine at one moment."""
+
+    cpu: str
+    cores: int
+    usable_cores: int  # that this process may run on
+    load: float | None = None  # average number of running processes over the last minute, of the whole machine
+    quota_cores: float | None = None  # the cgroup's limit of processor time
+    governor: str | None = None
+    bfloat16_native: bool | None = None
+
+    @property
+    def load_per_core(self) -> float | None:
+        return None if self.load is None else self.load / self.cores
+
+
+def read(root: Path = Path("/")) -> Host:
+    """What the kernel's files under `root` say now."""
+    facts = [line.partition(":") for line in (_text(root / "proc/cpuinfo") or "").splitlines()]
+    cpu = next((value.strip() for key, _, value in facts if key.strip() == "model name"), None)
+    flags = {word for key, _, value in facts if key.strip() in ("flags", "Features") for word in value.split()}
+    load = _text(root / "proc/loadavg")
+    cores = os.cpu_count() or 1
+    return Host(
+        cpu=cpu or platform.processor() or platform.machine(),
+        cores=cores,
+        usable_cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores,
+        load=float(load.split()[0]) if load else None,
+        quota_cores=_quota_cores(_text(root / "sys/fs/cgroup/cpu.max")),
+        governor=_text(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        bfloat16_native=bool(flags & BFLOAT16_FLAGS) if flags else None,
+    )
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return None
+
+
+def _quota_cores(text: str | None) -> float | None:
+    """`MICROSECONDS PERIOD` or `max PERIOD`, see cpu.max in the kernel's admin-guide/cgroup-v2."""
+    quota, _, period = (text or "").partition(" ")
+    return int(quota) / int(period) if quota.isdigit() and period.isdigit() else None
+
+
+def cpp_compiler(environment: Mapping[str, str] = os.environ) -> Part:
+    """The compiler that Inductor takes, `CXX` or the platform's own, and whether it answers."""
+    named = environment.get("CXX")
+    name = named or ("clang++" if sys.platform == "darwin" else "g++")
+    path = shutil.which(name, path=environment.get("PATH"))
+    if path is None:
+        others = [other for other in ("g++", "clang++") if shutil.which(other, path=environment.get("PATH"))]
+        hint = f"set CXX={others[0]}, which is here" if others else "install g++, e.g. apt-get install g++"
+        return Part("C++ compiler", None, f"{f'CXX={name}' if named else name} is not there; {hint}")
+    try:
+        said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30, check=True).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        return Part("C++ compiler", None, f"{path} does not work: {error}")
+    return Part("C++ compiler", f"{said.splitlines()[0] if said else 'of no version'}{' (from CXX)' if named else ''}")

@@ -1,0 +1,310 @@
+"""What torch and its backends can do here, tried out in a process that may break.
+
+    python -m sweeper.worker.probe versions cpu           what is installed, and which backends there are to try
+    python -m sweeper.worker.probe backend inductor cpu   train a tiny model with it, and compare with eager
+
+Place in the flow: started by `sweeper.probes`. The answer is one line of JSON on standard output; all that libraries
+print goes to standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import functools
+import importlib
+import importlib.metadata
+import json
+import os
+import platform
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sweeper.codec import to_json
+from sweeper.errors import nearest
+from sweeper.probes import Part, Software, Verdict
+
+if TYPE_CHECKING:  # a torch that cannot be imported is an answer too
+    import torch
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+STEPS = 3  # graph modes run the first as it is, record the second and replay the third
+TOLERANCE = 1e-3
+REASON_LENGTH = 300
+SKIPPED = "skipping cudagraphs due to"  # torch/_inductor/cudagraph_utils.py, sometimes twice
+RUNS_EAGER_UNSEEN = ("eager_debug",)  # through an interpreter that it makes for each call
+PACKAGES = {
+    "torchvision": "pip install torchvision",
+    "timm": "pip install timm",
+    "transformers": "pip install transformers",
+    "triton": "only a GPU needs it; torch built for CUDA brings it along",
+    "mlflow": "pip install mlflow; tracking=none does without",
+    "sweeper": "pip install --editable . in its checkout",
+}
+
+
+@dataclass(frozen=True)
+class Supplier:
+    """Where a backend comes from that torch itself does not have. Without a module there is nothing to install."""
+
+    module: str | None
+    advice: str
+
+
+SUPPLIERS = {
+    # https://docs.pytorch.org/TensorRT/dynamo/torch_compile.html: importing the package registers both names
+    "torch_tensorrt": Supplier("torch_tensorrt", "pip install torch-tensorrt, of torch's own version"),
+    "tensorrt": Supplier("torch_tensorrt", "pip install torch-tensorrt, of torch's own version"),
+    # https://docs.openvino.ai/torchcompile
+    "openvino": Supplier("openvino.torch", "pip install openvino"),
+    # https://github.com/pytorch/pytorch/issues/188866
+    "tvm": Supplier("tvm", "pip install apache-tvm; torch up to 2.13 needs tvm.relay, which TVM 0.20 took out"),
+    "openxla": Supplier("torch_xla", "pip install torch-xla, of torch's own version"),
+    "openxla_eval": Supplier("torch_xla", "pip install torch-xla, of torch's own version"),
+    # torch/_dynamo/backends/onnxrt.py of torch 2.13 is a placeholder
+    "onnxrt": Supplier(None, "removed from torch; nothing to install"),
+    # https://github.com/intel/intel-extension-for-pytorch/issues/867
+    "ipex": Supplier(
+        "intel_extension_for_pytorch",
+        "intel-extension-for-pytorch, whose life ended with torch 2.8; use inductor",
+    ),
+}
+
+
+class MissingError(Exception):
+    """The backend is not here; the message says what to install."""
+
+
+def main() -> None:
+    options = _parse()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # end with whoever asks
+    said = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    if options.question == "versions":
+        answer: Software | Verdict = software(options.device)
+    else:
+        answer = verdict(options.name, options.device, options.mode)
+    said.write(json.dumps(to_json(answer)) + "\n")
+    said.flush()
+    os._exit(0)  # teardown takes seconds, and some backends hang in it
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m sweeper.worker.probe", description="Try out torch's backends.")
+    questions = parser.add_subparsers(dest="question", required=True)
+    versions = questions.add_parser("versions", help="what is installed")
+    versions.add_argument("device", nargs="?", default="cpu", choices=("cpu", "cuda"))
+    backend = questions.add_parser("backend", help="train a tiny model with a backend")
+    backend.add_argument("name")
+    backend.add_argument("device", choices=("cpu", "cuda"))
+    backend.add_argument("--mode", default="default", help="a mode of Inductor")
+    return parser.parse_args()
+
+
+def software(device: str) -> Software:
+    """Versions of everything; torch is imported to see whether it works, the others are not."""
+    python = Part("Python", platform.python_version())
+    others = [Part(name, _version(name), None if _version(name) else advice) for name, advice in PACKAGES.items()]
+    try:
+        import torch
+
+        backends = dict.fromkeys([*SUPPLIERS, *torch._dynamo.list_backends(None)])
+    except Exception as error:  # noqa: BLE001  # a broken torch may raise anything, and that is the answer
+        note = f"cannot be imported: {_why(error)}" if _version("torch") else "pip install torch, see pytorch.org"
+        return Software((python, Part("torch", _version("torch"), note), *others), (), torch_works=False)
+    parts = (python, Part("torch", torch.__version__), *_cuda_parts(device), *others)
+    native = None
+    if device == "cuda" and torch.cuda.is_available():
+        native = bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    return Software(parts, tuple(backends), torch_works=True, bfloat16_native=native)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _cuda_parts(device: str) -> list[Part]:
+    """CUDA and cuDNN as torch was built with them, and whether torch can use the GPU."""
+    import torch
+
+    if torch.version.cuda is None:
+        note = "this torch is a CPU build; for the GPU install one built for CUDA, see pytorch.org"
+        return [Part("CUDA of torch", None, note if device == "cuda" else "a CPU build; a GPU would need another")]
+    problem = None
+    if device == "cuda":
+        try:
+            torch.zeros(1, device="cuda")
+        except RuntimeError as error:  # CUDA's errors, a driver that is too old among them
+            problem = f"the GPU cannot be used: {_why(error)}"
+    cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+    return [Part("CUDA of torch", torch.version.cuda, problem), Part("cuDNN", str(cudnn) if cudnn else None)]
+
+
+def verdict(backend: str, device: str, mode: str = "default") -> Verdict:
+    """Whether a training step compiled by the backend gives what eager gives, and is compiled at all."""
+    try:
+        import torch
+
+        torch._inductor.config.triton.cudagraph_or_error = True  # torch would only log that it does without
+        compiler = _Watched(_find(backend, mode))
+        reason, first_step_s = _try_out(backend, compiler, device)
+        return Verdict(backend, mode, "broken" if reason else "ok", reason, first_step_s)
+    except MissingError as error:
+        return Verdict(backend, mode, "missing", str(error))
+    except Exception as error:  # noqa: BLE001  # a backend may raise anything, and that is the answer
+        root = _root(error)
+        if isinstance(root, ModuleNotFoundError):
+            known = SUPPLIERS.get(backend)
+            return Verdict(backend, mode, "missing", known.advice if known else f"install what has {root.name}")
+        return Verdict(backend, mode, "broken", _why(error) + _if_inference_works(backend, device))
+
+
+def _find(backend: str, mode: str) -> Callable[..., Any]:
+    """The backend's compiler. Raises MissingError."""
+    import torch
+    from torch._dynamo.backends.registry import lookup_backend
+
+    supplier = SUPPLIERS.get(backend)
+    if backend not in torch._dynamo.list_backends(None) and supplier and supplier.module:
+        importlib.import_module(supplier.module)  # some register themselves only then
+    known = torch._dynamo.list_backends(None)
+    if backend not in known:
+        advice = supplier.advice if supplier else f"install the package that registers it; {nearest(backend, known)}"
+        raise MissingError(advice)
+    if backend == "inductor" and mode != "default":
+        from torch._inductor.compile_fx import compile_fx
+
+        return functools.partial(compile_fx, config_patches=torch._inductor.list_mode_options(mode))
+    found: Callable[..., Any] = lookup_backend(backend)
+    return found
+
+
+class _Watched:
+    """A backend that counts the graphs it is given, calls of what it returns, and runs of the graph as it came."""
+
+    def __init__(self, backend: Callable[..., Any]) -> None:
+        self._backend = backend
+        self.graphs = self.calls = self.runs_as_given = 0
+
+    def __call__(self, graph: torch.fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
+        import torch
+
+        compiled = self._backend(graph, inputs, **options)
+        owner = getattr(compiled, "__self__", compiled)
+        as_given = isinstance(owner, (torch.fx.GraphModule, torch.fx.Interpreter))
+        assert graph.code  # a lazy graph makes its forward now, instead of at its first call
+        forward = graph.forward
+
+        def forward_as_given(*arguments: Any) -> Any:
+            self.runs_as_given += 1
+            return forward(*arguments)
+
+        def call(*arguments: Any) -> Any:
+            self.calls += 1
+            self.runs_as_given += as_given
+            return compiled(*arguments)
+
+        self.graphs += 1
+        setattr(graph, "forward", forward_as_given)  # noqa: B010  # a backend's closure may run the graph after all
+        return call
+
+
+def _try_out(backend: str, compiler: _Watched, device: str) -> tuple[str | None, float | None]:
+    """What is wrong with the backend, or None, and the seconds of its first step. Raises whatever it raises."""
+    import torch
+    from torch._dynamo.utils import counters
+
+    expected, _ = _train(_model(device), None, device)
+    model = _model(device)
+    actual, first_step_s = _train(model, torch.compile(model, backend=compiler), device)
+    if compiler.graphs == 0 or compiler.calls == 0:
+        return "no graph reached it" if compiler.graphs == 0 else "what it compiled was never called", None
+    if (compiler.runs_as_given and backend != "eager") or backend in RUNS_EAGER_UNSEEN:
+        return "runs eager", None
+    if counters["inductor"]["cudagraph_skips"]:
+        return "CUDA graphs were skipped", None
+    return _difference(expected, actual), first_step_s
+
+
+def _model(device: str) -> torch.nn.Module:
+    """The same small model every time: a reduction, elementwise work and matrix products."""
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(32, 64), nn.LayerNorm(64), nn.ReLU(), nn.Linear(64, 8)).to(device)
+
+
+def _train(
+    model: torch.nn.Module, compiled: Callable[..., Any] | None, device: str
+) -> tuple[list[torch.Tensor], float]:
+    """Output and gradients of the last of `STEPS` steps, and the wall seconds of the first."""
+    import torch
+
+    inputs = torch.randn(16, 32, generator=torch.Generator().manual_seed(1)).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    results: list[torch.Tensor] = []
+    first_step_s = 0.0
+    for step in range(STEPS):
+        start = time.monotonic()
+        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+        optimizer.zero_grad()
+        output = (compiled or model)(inputs)
+        output.square().mean().backward()
+        optimizer.step()
+        gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+        results = [tensor.detach().cpu().clone() for tensor in (output, *gradients)]
+        if step == 0:
+            first_step_s = time.monotonic() - start
+    return results, first_step_s
+
+
+def _difference(expected: list[torch.Tensor], actual: list[torch.Tensor]) -> str | None:
+    import torch
+
+    if len(expected) != len(actual):
+        return f"{len(actual) - 1} of {len(expected) - 1} gradients came back"
+    pairs = list(zip(expected, actual, strict=True))
+    if all(torch.allclose(a, b, rtol=TOLERANCE, atol=TOLERANCE) for a, b in pairs):
+        return None
+    return f"wrong: differs from eager by up to {max(float((a - b).abs().max()) for a, b in pairs):.2g}"
+
+
+def _if_inference_works(backend: str, device: str) -> str:
+    """What to add to the reason why training does not work."""
+    import torch
+
+    torch._dynamo.reset()
+    model = _model(device).eval()
+    inputs = torch.randn(16, 32, device=device)
+    compiler = _Watched(_find(backend, "default"))
+    try:
+        with torch.no_grad():
+            same = torch.allclose(torch.compile(model, backend=compiler)(inputs), model(inputs), atol=TOLERANCE)
+    except Exception:  # noqa: BLE001  # the first error has been told already
+        return ""
+    return "; inference works" if same and compiler.calls and not compiler.runs_as_given else ""
+
+
+def _root(error: BaseException) -> BaseException:
+    """The innermost cause; Dynamo keeps a backend's error in `inner_exception`."""
+    inner = getattr(error, "inner_exception", None) or error.__cause__
+    return _root(inner) if isinstance(inner, BaseException) else error
+
+
+def _why(error: BaseException) -> str:
+    root = _root(error)
+    lines = str(root).strip().splitlines()
+    if lines and lines[0].startswith(SKIPPED):
+        return f"no CUDA graphs: {lines[0].replace(SKIPPED, '').strip()}"[:REASON_LENGTH]
+    return f"{type(root).__name__}: {lines[0] if lines else ''}"[:REASON_LENGTH]
+
+
+if __name__ == "__main__":
+    main()
