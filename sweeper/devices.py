@@ -143,10 +143,13 @@ def _read(nvml: Any, handle: Any) -> GpuReading:
         power_w=_if_known(ask("nvmlDeviceGetPowerUsage"), lambda milliwatts: milliwatts / 1e3),
         power_limit_w=_if_known(ask("nvmlDeviceGetPowerManagementLimit"), lambda milliwatts: milliwatts / 1e3),
         temperature_c=ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
-        lowered_clocks=_if_known(
-            reasons, lambda bits: tuple(name for bit, name in CLOCK_REASONS.items() if bits & bit)
-        ),
+        lowered_clocks=_if_known(reasons, clock_reasons),
     )
+
+
+def clock_reasons(bits: int) -> tuple[str, ...]:
+    """The names in NVML's bit field of reasons why the clock is not at its maximum."""
+    return tuple(name for bit, name in CLOCK_REASONS.items() if bits & bit)
 
 
 def _if_known(value: Any, change: Callable[[Any], Any]) -> Any:

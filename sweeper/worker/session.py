@@ -219,7 +219,12 @@ def _device_time(lab: Lab, notes: Notes) -> None:
         return
     step_s = {arm: _step_s(notes.process, arm) for arm in ("eager", "compiled")}
     found: dict[str, device_time.Busy] = {}
-    for arm, passes in device_time.passes(lab.bench, (lab.eager, lab.compiled), step_s).items():
+    try:
+        profiled = device_time.passes(lab.bench, (lab.eager, lab.compiled), step_s)
+    except RuntimeError as error:  # a profiler that does not work here must not cost what was measured
+        notes.found(device_time_missing=message_of(error))
+        return
+    for arm, passes in profiled.items():
         try:
             found[arm] = device_time.a_step(passes, step_s[arm])
         except device_time.UnknownError as error:

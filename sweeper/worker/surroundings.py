@@ -17,10 +17,11 @@ from typing import Any
 
 import torch
 
+from sweeper.devices import clock_reasons
 from sweeper.record import GpuState, PerArm
 
-# nvml.h, nvmlClocksEventReason*: why the clock is lower than it could be. Idle and application settings are not listed.
-SLOWDOWNS = {0x04: "power_cap", 0x08: "hardware", 0x20: "thermal", 0x40: "hardware_thermal", 0x80: "power_brake"}
+# Reasons that slow a step down; the other ones are those of an idle GPU and of clocks that somebody chose.
+SLOWDOWNS = ("power_cap", "hardware", "thermal", "hardware_thermal", "power_brake")
 TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 
 
@@ -84,7 +85,7 @@ class GpuWatch:
             clock_mhz=self._ask(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
             power_w=None if power_mw is None else power_mw / 1e3,
             temperature_c=self._ask(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
-            slowdowns=frozenset(name for bit, name in SLOWDOWNS.items() if reasons & bit),
+            slowdowns=frozenset(clock_reasons(reasons)).intersection(SLOWDOWNS),
             other_processes=self._others(),
         )
 
