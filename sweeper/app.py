@@ -115,7 +115,7 @@ def drive(grid: Sequence[Trial], settings: Settings) -> int:
 def _run(planned: Plan, settings: Settings, tracker: Tracker | None, console: Console) -> list[Record]:
     """Execute the plan under the progress view; each record goes to MLflow when it is on disk."""
     watchers: list[Watcher] = [_Tracking(tracker)] if tracker else []
-    with Progress(len(planned.trials), settings.measure.processes * settings.measure.draws, console) as progress:
+    with Progress(len(planned.trials), settings.measure.most_processes, console) as progress:
         return execute(planned.trials, settings, [*watchers, progress])
 
 

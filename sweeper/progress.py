@@ -102,4 +102,6 @@ def _outcome(record: Record) -> str:
     text = f"{result.speedup:.3f}x" if result.speedup else "ok"
     if result.speedup_low and result.speedup_high:
         text += f" [{result.speedup_low:.3f}, {result.speedup_high:.3f}]"
+    elif result.speedup_min and result.speedup_max:
+        text += f" ({result.speedup_min:.3f} to {result.speedup_max:.3f}, host-bound)"
     return f"[green]{escape(text)}[/green]"

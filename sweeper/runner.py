@@ -86,11 +86,11 @@ def _enough(trial: Trial, settings: Settings, runs: list[WorkerRun]) -> bool:
     if runs and runs[-1].outcome.status != "ok":
         return True
     measure = settings.measure
-    if measure.target is None:
-        return len(runs) >= measure.processes * measure.draws
-    if len(runs) < max(measure.processes, FEWEST_FOR_A_TARGET):
+    if len(runs) >= measure.most_processes:
+        return True
+    if measure.target is None or len(runs) < max(measure.processes, FEWEST_FOR_A_TARGET):
         return False
-    return len(runs) >= measure.max_processes or is_resolved(_record(trial, settings, runs), measure.target)
+    return is_resolved(_record(trial, settings, runs), measure.target)
 
 
 def _run_process(paths: TrialPaths, settings: Settings, device: Device, index: int, on_phase: OnPhase) -> WorkerRun:

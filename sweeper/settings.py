@@ -42,6 +42,11 @@ class Measure:
     seed: int = 1337
     "Seed of weights, inputs and labels."
 
+    @property
+    def most_processes(self) -> int:
+        """Of one trial."""
+        return self.processes * self.draws if self.target is None else max(self.processes, self.max_processes)
+
 
 @dataclass
 class Tracking:

@@ -36,13 +36,13 @@ def process_age_s() -> float:
 
 
 def _inductor_config() -> list[str]:
-    """Inductor's settings that differ from their declared defaults, e.g. by an environment variable."""
+    """Inductor's settings that were changed from their defaults; what its environment variables do is in `variables`."""
     from torch._inductor import config
 
     found = []
     for name, entry in config._config.items():  # type: ignore[attr-defined]
         value = getattr(config, name)
-        if entry.default is not None and entry.justknob is None and value != entry.default:
+        if entry.default is not None and entry.justknob is None and entry.alias is None and value != entry.default:
             found.append(f"{name}={value!r}"[:200])
     return sorted(found)
 
