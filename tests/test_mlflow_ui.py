@@ -13,6 +13,7 @@ import pytest
 from records import make_record, write_sweep
 from tracking_server import mlflow_server
 
+from sweeper.record import SCHEMA_VERSION
 from sweeper.tracking import Sent, Tracker
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ def test_page_of_a_trial_shows_metrics_params_tags_and_its_sweep(browser: Chrome
     wait_for(browser, "Parent run\nnight", "Status\nFinished")
     browser.get(f"{browser.current_url.partition('?')[0]}/artifacts")
     click(browser, "//*[normalize-space(text())='record.json']")
-    wait_for(browser, '"schema_version": 1')
+    wait_for(browser, f'"schema_version": {SCHEMA_VERSION}')
 
 
 def test_page_of_a_failed_trial_says_why(browser: Chrome, pages: str) -> None:

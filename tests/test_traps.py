@@ -264,3 +264,17 @@ def test_traps_show_in_the_table(run_module, tmp_path: Path) -> None:
         means = {row["backend"]: row["geomean_fp32"] for row in csv.DictReader(file) if row["family"] == "all"}
     assert means["aot_eager"]
     assert (means["slightly_off"], means["gives_graph_back"]) == ("", "")
+
+
+def test_hang_in_compile_and_in_a_step_end_at_the_limit(run_module, tmp_path: Path) -> None:
+    done = run_module(
+        "sweeper", "-m", "model=custom", "model.factory=factories:mlp", "batch_size=4", "device=cpu", "sweep=hangs",
+        "backend=aot_eager", "backend.name=hangs_in_compile,hangs_in_a_step", "measure=quick", "measure.timeout_s=15",
+        "tracking=none",
+    )  # fmt: skip
+    assert done.returncode == 1, done.stdout + done.stderr
+    with (tmp_path / "runs/hangs/report/failures.csv").open() as file:
+        rows = {row["backend"]: (row["status"], row["phase"]) for row in csv.DictReader(file)}
+    assert rows["hangs_in_compile"] == ("timeout", "compiling")
+    assert rows["hangs_in_a_step"][0] == "timeout"
+    assert rows["hangs_in_a_step"][1] in ("compiling", "warming", "checking", "measuring")

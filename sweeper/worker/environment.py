@@ -36,7 +36,7 @@ def process_age_s() -> float:
 
 
 def _inductor_config() -> list[str]:
-    """Inductor's settings that were changed from their defaults; what its environment variables do is in `variables`."""
+    """Inductor's settings that differ from their defaults; what environment variables do is in `variables`."""
     from torch._inductor import config
 
     found = []

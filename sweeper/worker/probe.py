@@ -35,6 +35,7 @@ STEPS = 3  # graph modes run the first as it is, record the second and replay th
 TOLERANCE = 1e-3
 REASON_LENGTH = 300
 SKIPPED = "skipping cudagraphs due to"  # torch/_inductor/cudagraph_utils.py, sometimes twice
+FOR_DEBUGGING = ("_TESTING_ONLY", "_minifier_backend")  # names in torch that end so are no choice of a user's
 RUNS_EAGER_UNSEEN = ("eager_debug",)  # through an interpreter that it makes for each call
 PACKAGES = {
     "torchvision": "pip install torchvision",
@@ -111,7 +112,8 @@ def software(device: str) -> Software:
     try:
         import torch
 
-        backends = dict.fromkeys([*SUPPLIERS, *torch._dynamo.list_backends(None)])
+        known = [name for name in torch._dynamo.list_backends(None) if not name.endswith(FOR_DEBUGGING)]
+        backends = dict.fromkeys([*SUPPLIERS, *known])
     except Exception as error:  # noqa: BLE001  # a broken torch may raise anything, and that is the answer
         note = f"cannot be imported: {_why(error)}" if _version("torch") else "pip install torch, see pytorch.org"
         return Software((python, Part("torch", _version("torch"), note), *others), (), torch_works=False)
