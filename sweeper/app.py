@@ -6,20 +6,21 @@ calls `run_grid`. Both end in `drive`, the whole life of a sweep in the driver.
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import hydra
+from hydra._internal.config_repository import IConfigRepository
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, open_dict, read_write
+from omegaconf import DictConfig
 from rich.console import Console
 
 from sweeper import config, invocation
 from sweeper.check import require_runnable
+from sweeper.compose import Composed, chosen, repository
 from sweeper.devices import Device, resolve, visible_gpus
 from sweeper.errors import ConfigError
 from sweeper.execute import Watcher, execute
@@ -27,7 +28,7 @@ from sweeper.mlflow_store import sqlite_file, without_password
 from sweeper.paths import SweepPaths
 from sweeper.plan import Plan, describe, plan
 from sweeper.progress import Progress
-from sweeper.record import Record
+from sweeper.record import Record, status_in
 from sweeper.report.build import print_report, write_report
 from sweeper.settings import Settings
 from sweeper.tracking import Tracker
@@ -40,7 +41,9 @@ OK, NOT_OK, BAD_CONFIGURATION, INTERRUPTED = 0, 1, 2, 130
 def job(cfg: DictConfig) -> None:
     """What Hydra runs for a single configuration: the driver's whole work."""
     try:
-        point = read_point(cfg, HydraConfig.get())
+        command: Any = HydraConfig.get()
+        files = repository(GlobalHydra.instance().config_loader(), command)
+        point = read_point(Composed(cfg, chosen(command), ()), files)
         code = drive([point.trial], point.settings)
     except ConfigError as error:  # Hydra would print the job's overrides before it passes the error on
         print(f"sweeper: {error}", file=sys.stderr)
@@ -48,40 +51,35 @@ def job(cfg: DictConfig) -> None:
     sys.exit(code)
 
 
-def read_point(cfg: DictConfig, hydra_cfg: Any) -> config.Point:
-    """A composed configuration, without its `hydra` node, as trial and settings. Raises ConfigError."""
-    choices = {str(group): option for group, option in hydra_cfg.runtime.choices.items()}
+def read_point(composed: Composed, files: IConfigRepository) -> config.Point:
+    """A configuration as trial and settings; `files` holds what the options say. Raises ConfigError."""
+    choices = composed.choices
     for group in config.GROUPS:
         if not isinstance(choices.get(group), str):  # a list of options leaves no choice behind
             raise ConfigError(f"{group}: give one option; several make a grid: -m {group}=a,b")
-    own = {group: _own_values(group, choices[group]) for group in ("model", "precision")}
-    return config.read(cfg, choices, own, gpu=bool(visible_gpus()))
+    own = {group: _own_values(files, f"{group}/{choices[group]}") for group in ("model", "precision")}
+    return config.read(composed.config, choices, own, gpu=bool(visible_gpus()))
 
 
-@functools.cache
-def _own_values(group: str, option: str) -> dict[str, Any]:
+def _own_values(files: IConfigRepository, file: str) -> dict[str, Any]:
     """What an option's file says by itself, before anything is overridden."""
-    loader: Any = GlobalHydra.instance().config_loader()
-    found = loader.repository.load_config(f"{group}/{option}")
+    found: Any = files.load_config(file)
     return {str(key): value for key, value in found.config.items()} if found else {}
 
 
-def run_grid(composed: Sequence[DictConfig]) -> int:
+def run_grid(composed: Iterable[Composed], files: IConfigRepository) -> int:
     """Run every configuration of a grid as one sweep; the exit code. Raises ConfigError before anything has started."""
-    points = [split(cfg) for cfg in composed]
-    settings = points[0].settings
-    if different := next((point.settings for point in points if point.settings != settings), None):
-        keys = [key for key, value in vars(settings).items() if getattr(different, key) != value]
-        raise ConfigError(f"{', '.join(keys)}: cannot be swept, every trial of a sweep shares it; run two sweeps")
-    return drive([point.trial for point in points], settings)
-
-
-def split(cfg: DictConfig) -> config.Point:
-    """A whole composed configuration as trial and settings. Raises ConfigError."""
-    hydra_cfg = cfg.hydra
-    with read_write(cfg), open_dict(cfg):
-        del cfg["hydra"]
-    return read_point(cfg, hydra_cfg)
+    trials: list[Trial] = []
+    settings: Settings | None = None
+    for item in composed:  # one at a time: a configuration takes a hundred times the memory of its trial
+        point = read_point(item, files)
+        settings = settings or point.settings
+        if point.settings != settings:
+            keys = [key for key, value in vars(settings).items() if getattr(point.settings, key) != value]
+            raise ConfigError(f"{', '.join(keys)}: cannot be swept, every trial of a sweep shares it; run two sweeps")
+        trials.append(point.trial)
+    assert settings is not None
+    return drive(trials, settings)
 
 
 def drive(grid: Sequence[Trial], settings: Settings) -> int:
@@ -162,14 +160,15 @@ def _python() -> str:
 
 def _statuses(paths: SweepPaths, grid: Sequence[Trial]) -> dict[str, str]:
     """The status of each trial of the grid that has a record; one that cannot be read is as good as none."""
-    statuses = {}
-    for trial in grid:
-        path = paths.trial(trial.label, trial.id).record
-        if path.exists():
-            try:
-                statuses[trial.id] = Record.loads(path.read_text()).status
-            except ValueError as error:
-                print(f"note: {path} cannot be read ({error}); the trial runs again", file=sys.stderr)
+    statuses, known = {}, paths.trials()
+    for trial_id in {trial.id for trial in grid} & known.keys():
+        path = known[trial_id].record
+        try:
+            statuses[trial_id] = status_in(path.read_text())
+        except FileNotFoundError:
+            continue
+        except ValueError as error:
+            print(f"note: {path} cannot be read ({error}); the trial runs again", file=sys.stderr)
     return statuses
 
 

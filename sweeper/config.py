@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
-from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf import MISSING, DictConfig, MissingMandatoryValue, OmegaConf
 
 from sweeper.codec import Json
 from sweeper.errors import ConfigError
@@ -169,11 +169,13 @@ def read(cfg: DictConfig, choices: Mapping[str, str | None], own: Mapping[str, M
     `choices` maps a group to the option chosen (`hydra.runtime.choices`), `own` a group to what that option's file
     says, `gpu` is what `device=null` means. Raises ConfigError for values that make no sense.
     """
-    if missing := sorted(str(key) for key in OmegaConf.missing_keys(cfg)):
+    try:
+        config: Any = OmegaConf.to_object(cfg)
+    except MissingMandatoryValue as error:
+        missing = ", ".join(sorted(str(key) for key in OmegaConf.missing_keys(cfg)))
         raise ConfigError(
-            f"{', '.join(missing)}: no value given, and there is no default (model={choices.get('model')})"
-        )
-    config: Any = OmegaConf.to_object(cfg)
+            f"{missing}: no value given, and there is no default (model={choices.get('model')})"
+        ) from error
     settings = Settings(
         sweep=check_sweep_name(config.sweep),
         device=config.device,

@@ -100,6 +100,11 @@ class SweepPaths:
         existing = sorted(self.folder.glob(f"*-{trial_id}"))
         return TrialPaths(existing[0] if existing else self.folder / f"{label}-{trial_id}")
 
+    def trials(self) -> dict[str, TrialPaths]:
+        """The folder of each trial that has one, by the trial's id."""
+        folders = self.folder.iterdir() if self.folder.is_dir() else ()
+        return {path.name.rpartition("-")[2]: TrialPaths(path) for path in folders if "-" in path.name}
+
     def records(self) -> list[Path]:
         """Every record of the sweep, ordered by name."""
         return sorted(self.folder.glob("*/record.json"))

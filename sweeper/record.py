@@ -165,10 +165,22 @@ class Record:
     @staticmethod
     def loads(text: str) -> Record:
         """Read what `dumps` wrote. Raises ValueError for text that is no record, or of a newer schema."""
-        data: Any = json.loads(text)
-        if not isinstance(data, dict) or "schema_version" not in data:
-            raise ValueError("not a record: no schema_version")
-        version = data["schema_version"]
-        if isinstance(version, int) and version > SCHEMA_VERSION:
-            raise ValueError(f"schema_version {version} is newer than {SCHEMA_VERSION}: upgrade sweeper")
-        return from_json(Record, data)
+        return from_json(Record, _checked(text))
+
+
+def status_in(text: str) -> str:
+    """The status alone, without making a record of the rest. Raises ValueError as `Record.loads` does."""
+    status: str = _checked(text).get("status", "")
+    if status not in STATUSES:
+        raise ValueError(f"status {status!r} is not one of: {', '.join(STATUSES)}")
+    return status
+
+
+def _checked(text: str) -> dict[str, Any]:
+    data: Any = json.loads(text)
+    if not isinstance(data, dict) or "schema_version" not in data:
+        raise ValueError("not a record: no schema_version")
+    version = data["schema_version"]
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        raise ValueError(f"schema_version {version} is newer than {SCHEMA_VERSION}: upgrade sweeper")
+    return data

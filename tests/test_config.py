@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
 
 from sweeper import app, config
+from sweeper.compose import repository, separated
 from sweeper.config import GENERIC_MODELS, Point, conf_folder
 from sweeper.errors import ConfigError
 from sweeper.trial import MODES, Precision
@@ -19,12 +21,12 @@ OPTIONS = sorted(
 
 def point(*overrides: str, gpu: bool = False, folder: Path | None = None) -> Point:
     own = [f"hydra.searchpath=[file://{folder}]"] if folder else []
-    app._own_values.cache_clear()
     with initialize_config_dir(str(conf_folder()), version_base="1.3"):
         cfg = compose("config", ["sweep=test", *own, *overrides], return_hydra_config=True)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(app, "visible_gpus", lambda: ("a GPU",) if gpu else ())
-            return app.split(cfg)
+            files = repository(GlobalHydra.instance().config_loader(), cfg.hydra)
+            return app.read_point(separated(cfg, overrides), files)
 
 
 @pytest.mark.parametrize(("group", "option"), OPTIONS, ids=lambda value: value)

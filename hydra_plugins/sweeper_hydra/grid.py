@@ -1,10 +1,9 @@
 """Hydra's view of a sweep: `hydra/sweeper=grid` expands the axes and composes each configuration once.
 
-Unlike Hydra's basic sweeper it composes nothing itself: the local launcher composes each point once and validates all
-of them before the first one runs.
+Unlike Hydra's basic sweeper it composes a point once, and all of them are validated before the first one runs.
 """
 
-import itertools
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +15,8 @@ from hydra.core.plugins import Plugins
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
+
+from sweeper.compose import Axis
 
 
 @dataclass
@@ -42,7 +43,9 @@ class GridSweeper(Sweeper):
         )
 
     def sweep(self, arguments: list[str]) -> Any:
+        from sweeper.app import run_grid
         from sweeper.command_line import open_dictionary
+        from sweeper.compose import Composer
         from sweeper.errors import ConfigError
 
         if not self._config.hydra.launcher._target_.endswith("LocalLauncher"):
@@ -51,26 +54,26 @@ class GridSweeper(Sweeper):
                 f"hydra/launcher={launcher}: a sweep's trials run through hydra/launcher=local only, so far"
             )
         axes = [open_dictionary(f"{key}={value}") for key, value in self._params.items()]
-        overrides = OverridesParser.create(self._context.config_loader).parse_overrides([*axes, *arguments])
-        return self._launcher.launch(expand(overrides), initial_job_idx=0)
+        loader = self._context.config_loader
+        overrides = OverridesParser.create(loader).parse_overrides([*axes, *arguments])
+        composer = Composer(loader, self._config)
+        sys.exit(run_grid(composer.points(expand(overrides)), composer.repository))  # Hydra would drop the exit code
 
 
-def expand(overrides: Sequence[Override]) -> list[list[str]]:
-    """Every combination of the values of the axes, as lists of override strings; the last of one key counts.
-
-    Raises ConfigError for what cannot be an axis.
-    """
+def expand(overrides: Sequence[Override]) -> list[Axis]:
+    """The axes of a grid; the last override of one key counts. Raises ConfigError for what cannot be an axis."""
     from sweeper.errors import ConfigError
 
-    axes: dict[str, list[str]] = {}
+    axes: dict[str, Axis] = {}
     for override in overrides:
         key = override.get_key_element()
+        name = key.lstrip("+")
         if not override.is_sweep_override():
-            axes[key.lstrip("+")] = [f"{key}={override.get_value_element_as_str()}"]
+            axes[name] = Axis(name, (f"{key}={override.get_value_element_as_str()}",))
         elif not override.is_discrete_sweep():
             raise ConfigError(f"{override.input_line}: list the values, separated by commas")
         elif key == "experiment":
             raise ConfigError(f"{override.input_line}: one experiment a command; each has a grid of its own")
         else:
-            axes[key.lstrip("+")] = [f"{key}={value}" for value in override.sweep_string_iterator()]
-    return [list(point) for point in itertools.product(*axes.values())]
+            axes[name] = Axis(name, tuple(f"{key}={value}" for value in override.sweep_string_iterator()))
+    return list(axes.values())

@@ -20,14 +20,16 @@ ConfigStore.instance().store(group="hydra/launcher", name="local", node=LocalLau
 
 
 class LocalLauncher(Launcher):
-    """Composes each point of the grid once and runs all of them as one sweep."""
+    """Runs what another sweeper than ours expands, as one sweep; ours needs no launcher to run in this process."""
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:  # noqa: ARG002  # Hydra's signature
-        self._load = hydra_context.config_loader.load_sweep_config
+        self._loader = hydra_context.config_loader
         self._config = config
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:  # noqa: ARG002  # Hydra's signature
         """Ends the process with the sweep's exit code: Hydra would drop it."""
         from sweeper.app import run_grid
+        from sweeper.compose import Composer
 
-        sys.exit(run_grid([self._load(self._config, list(overrides)) for overrides in job_overrides]))
+        composer = Composer(self._loader, self._config)
+        sys.exit(run_grid(map(composer.whole, job_overrides), composer.repository))
