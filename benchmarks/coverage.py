@@ -74,12 +74,12 @@ def records(
 ) -> Iterator[Record]:
     """A record for each row of `logs` [records, processes], the true log ratios of its processes.
 
-    With `host` the device is busy for half of a compiled step, so that the trial is host-bound.
+    With `host` the device is busy for half of a compiled step, so that the trial is host-bound; else nothing is known.
     """
     shape = (*logs.shape, ROUNDS)
     eager_s = EAGER_S * STEPS * np.exp(block_noise(random, shape, autocorrelation))
     compiled_s = EAGER_S * STEPS * np.exp(block_noise(random, shape, autocorrelation) - logs[..., None])
-    busy = PerArm(EAGER_S, EAGER_S / SPEEDUP / (2 if host else 1))
+    busy = PerArm(EAGER_S, EAGER_S / SPEEDUP / 2) if host else None
     for of_record in zip(eager_s.tolist(), compiled_s.tolist(), strict=True):
         processes = [
             Process(
@@ -156,6 +156,20 @@ def half_of_sweep(random: np.random.Generator, host: bool) -> list[Entry]:
     return [Entry(record, derive(record), Path(), "") for record in found]
 
 
+def these_models(random: np.random.Generator, repeats: int, *, models: int, spread: float) -> Iterator[Outcome]:
+    """The weighted mean of models that are given, each with a noise of its own; both precisions by three processes."""
+    truths = {"amp": random.normal(math.log(1.5), 0.2, models), "fp32": random.normal(math.log(1.2), 0.1, models)}
+    sds = {name: 0.005 * np.exp(random.normal(0, spread, (models, 1))) for name in truths}
+    whole = stats.weighted(*(math.exp(logs.mean()) for logs in truths.values()))
+    for _ in range(repeats):
+        means = []
+        for name, logs in truths.items():
+            found = records(random, random.normal(logs[:, None], sds[name], (models, 3)), [0] * 3)
+            estimates = [derive(record).estimate for record in found]
+            means.append(stats.geomean_of_these_models([estimate for estimate in estimates if estimate]))
+        yield Outcome(stats.weighted_of_these_models(*means).interval(), whole)
+
+
 def new_model(random: np.random.Generator, repeats: int, *, models: int) -> Iterator[Outcome]:
     """Models drawn from a population in which AMP and fp32 go together; the truth is the next one's own value."""
     common = random.normal(0, 0.2, (repeats, models + 1))
@@ -166,7 +180,7 @@ def new_model(random: np.random.Generator, repeats: int, *, models: int) -> Iter
         yield Outcome(stats.weighted_new_model(amp_logs[:-1], fp32_logs[:-1]).interval(), truth)
 
 
-APART = math.log(1.27)  # of the same order as the differences in docs/measuring.md, "How far to believe wall clock"
+APART = math.log(1.27)  # of the same order as the differences in docs/results/h200-repeatability.md: mobilenet_v2
 
 
 def two_humps(random: np.random.Generator, repeats: int, *, processes: int) -> Iterator[Outcome]:
@@ -215,6 +229,15 @@ def scenarios() -> list[Scenario]:
         )
         for host in HALVES
         for moderated in (False, True)
+    ]
+    rows += [
+        Scenario(
+            "these models",
+            f"weighted mean, {models} models{', noise of very different size' if spread else ''}",
+            partial(these_models, models=models, spread=spread),
+        )
+        for models in (1, 3, 12)
+        for spread in (0.0, 1.0)
     ]
     rows += [
         Scenario("new model", f"prediction from {models} models", partial(new_model, models=models))

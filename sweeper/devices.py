@@ -47,7 +47,7 @@ class GpuReading:
     driver: str | None = None
     memory_used_bytes: int | None = None
     memory_total_bytes: int | None = None
-    processes: int | None = None  # that compute on it; a container may see only its own, or none
+    pids: frozenset[int] | None = None  # of what computes on it; a container may see other numbers, or none
     compute_mode: str | None = None
     persistence_mode: bool | None = None
     clock_mhz: int | None = None  # of the multiprocessors
@@ -56,6 +56,11 @@ class GpuReading:
     power_limit_w: float | None = None
     temperature_c: int | None = None
     lowered_clocks: tuple[str, ...] | None = None  # why the clock is not at its maximum
+
+    @property
+    def processes(self) -> int | None:
+        """How many compute on it."""
+        return None if self.pids is None else len(self.pids)
 
 
 @functools.cache
@@ -115,12 +120,14 @@ def read(gpu: Gpu) -> GpuReading:
 
     pynvml.nvmlInit()
     try:
-        return _read(pynvml, pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid))
+        return look(pynvml, pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid))
     finally:
         pynvml.nvmlShutdown()
 
 
-def _read(nvml: Any, handle: Any) -> GpuReading:
+def look(nvml: Any, handle: Any) -> GpuReading:
+    """The same of a GPU whose NVML handle is at hand."""
+
     def ask(name: str, *arguments: object) -> Any:
         try:
             return getattr(nvml, name)(handle, *arguments)
@@ -135,7 +142,7 @@ def _read(nvml: Any, handle: Any) -> GpuReading:
         driver=nvml.nvmlSystemGetDriverVersion(),
         memory_used_bytes=_if_known(memory, lambda info: int(info.used)),
         memory_total_bytes=_if_known(memory, lambda info: int(info.total)),
-        processes=_if_known(processes, len),
+        pids=_if_known(processes, lambda found: frozenset(process.pid for process in found)),
         compute_mode=_if_known(ask("nvmlDeviceGetComputeMode"), lambda mode: COMPUTE_MODES[mode]),
         persistence_mode=_if_known(ask("nvmlDeviceGetPersistenceMode"), bool),
         clock_mhz=ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),

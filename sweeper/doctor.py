@@ -27,10 +27,10 @@ from sweeper import devices, host, noise, probes
 from sweeper.codec import from_json, to_json
 from sweeper.devices import Device, GpuReading
 from sweeper.errors import ConfigError
-from sweeper.host import Host
+from sweeper.host import Host, Part
 from sweeper.noise import Noise
 from sweeper.paths import write_text
-from sweeper.probes import Part, Software, Verdict
+from sweeper.probes import Software, Verdict
 
 OK, NOT_OK, BAD_ARGUMENTS, INTERRUPTED = 0, 1, 2, 130
 MODES = ("reduce-overhead", "max-autotune")  # of Inductor, beside the default; on a GPU

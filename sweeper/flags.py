@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 
 from sweeper.record import PerArm, Process, Record
-from sweeper.result import derive
+from sweeper.result import ARMS, derive
 from sweeper.settings import Measure
 
 SCATTER = {"cuda": 0.05, "cpu": 0.10}  # blocks of an arm may lie so far apart, as a share of the fastest
@@ -39,10 +39,8 @@ def is_resolved(record: Record, target: float) -> bool:
 
 def _unsteady(record: Record, process: Process) -> bool:
     """The warm-up of an arm did not become flat, or its blocks scatter."""
-    counted = [item for item in process.rounds if item.void is None]
-    arms = [[item.eager_s for item in counted], [item.compiled_s for item in counted]]
-    known = [[block_s for block_s in blocks if block_s] for blocks in arms]
-    scatter = max((max(blocks) / min(blocks) - 1 for blocks in known if blocks), default=0.0)
+    arms = [blocks for arm in ARMS if (blocks := process.blocks_s(arm))]
+    scatter = max((max(blocks) / min(blocks) - 1 for blocks in arms), default=0.0)
     return process.warm_up_flat is False or scatter > SCATTER[record.trial.device]
 
 
@@ -51,11 +49,18 @@ def _recompiled(_record: Record, process: Process) -> bool:
 
 
 def _shared_gpu(_record: Record, process: Process) -> bool:
-    return process.gpu is not None and process.gpu.other_processes > 0
+    return process.gpu is not None and bool(process.gpu.other_processes)
 
 
 def _throttled(_record: Record, process: Process) -> bool:
     return process.gpu is not None and bool(process.gpu.slowdowns)
+
+
+def _gpu_unobserved(record: Record, process: Process) -> bool:
+    """Nobody could say whether the GPU was shared or its clocks were lowered."""
+    if record.trial.device != "cuda" or not process.rounds:
+        return False
+    return process.gpu is None or process.gpu.other_processes is None or process.gpu.slowdowns is None
 
 
 def _clock_mismatch(_record: Record, process: Process) -> bool:
@@ -93,6 +98,7 @@ _OF_A_PROCESS: Mapping[str, Callable[[Record, Process], bool]] = {
     "recompiled": _recompiled,
     "shared_gpu": _shared_gpu,
     "throttled": _throttled,
+    "gpu_unobserved": _gpu_unobserved,
     "clock_mismatch": _clock_mismatch,
     "compile_contended": _compile_contended,
     "host_busy": _host_busy,
@@ -121,6 +127,7 @@ def _attention_differs(record: Record) -> bool:
 _OF_A_TRIAL: Mapping[str, Callable[[Record], bool]] = {
     "single_process": lambda record: record.status == "ok" and len(record.processes) == 1,
     "host_bound": lambda record: record.status == "ok" and derive(record).host_bound_arms is not None,
+    "partly_eager": lambda record: bool(record.diagnostics and record.diagnostics.graphs_run_eager),
     "cudagraphs_skipped": lambda record: bool(record.diagnostics and record.diagnostics.cudagraph_skips),
     "several_artifacts": _several_artifacts,
     "attention_differs": _attention_differs,

@@ -1,6 +1,7 @@
 """The host: its processor, what else keeps it busy, and the C++ compiler that Inductor would use.
 
-Place in the flow: `doctor` reads it before it starts anything. Linux tells most; elsewhere fields stay None.
+Place in the flow: `doctor` reads it before it starts anything, a worker for the record. Linux tells most; elsewhere
+fields stay None.
 """
 
 from __future__ import annotations
@@ -14,9 +15,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.probes import Part
-
 BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}  # in /proc/cpuinfo: x86, x86 with AMX, Arm
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece of software. `note` says what to install, or what is wrong with it; None when all is well."""
+
+    name: str
+    version: str | None
+    note: str | None = None
 
 
 @dataclass(frozen=True)

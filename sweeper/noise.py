@@ -17,7 +17,7 @@ from sweeper.devices import Device, visible_gpus
 from sweeper.paths import SweepPaths
 from sweeper.record import Process, Record
 from sweeper.report.load import load
-from sweeper.result import derive
+from sweeper.result import ARMS, derive
 from sweeper.stats import t_quantile
 
 MODELS = ("resnet18", "vit_tiny", "bert_small")  # a CNN, a vision transformer and a language model, all small
@@ -68,7 +68,7 @@ def noise_of(record: Record) -> Noise:
     """What a record of eager against eager says of the machine."""
     result = derive(record)
     logs = [log for process in record.processes if (log := _log_speedup(process)) is not None]
-    blocks = [arm for process in record.processes for arm in _blocks(process) if len(arm) > 1]
+    blocks = [blocks for process in record.processes for arm in ARMS if len(blocks := process.blocks_s(arm)) > 1]
     spread = stdev(logs) if len(logs) > 1 else None
     return Noise(
         model=record.trial.labels.model,
@@ -92,16 +92,9 @@ def processes_needed(spread: float, half_width: float = HALF_WIDTH, most: int = 
     return next(fitting, None)
 
 
-def _blocks(process: Process) -> tuple[list[float], list[float]]:
-    """Seconds of the blocks that count, eager and compiled."""
-    rounds = [round_ for round_ in process.rounds if round_.void is None]
-    eager_s = [round_.eager_s for round_ in rounds if round_.eager_s is not None]
-    return eager_s, [round_.compiled_s for round_ in rounds if round_.compiled_s is not None]
-
-
 def _log_speedup(process: Process) -> float | None:
-    eager_s, compiled_s = _blocks(process)
-    return math.log(median(eager_s) / median(compiled_s)) if eager_s and compiled_s else None
+    eager_s, compiled_s = process.step_s("eager"), process.step_s("compiled")
+    return math.log(eager_s / compiled_s) if eager_s and compiled_s else None
 
 
 def card(noises: Sequence[Noise]) -> list[list[str]]:

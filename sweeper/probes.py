@@ -20,18 +20,10 @@ from pathlib import Path
 
 from sweeper.codec import Json
 from sweeper.devices import Device
+from sweeper.host import Part
 
 PROBE = (sys.executable, "-m", "sweeper.worker.probe")
 POLL_S = 0.1
-
-
-@dataclass(frozen=True)
-class Part:
-    """A piece of software. `note` says what to install, or what is wrong with it; None when all is well."""
-
-    name: str
-    version: str | None
-    note: str | None = None
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 from sweeper.codec import Json, from_json, to_json
@@ -57,7 +58,9 @@ class Accuracy:
     unverified: str | None = None  # why it could not be judged
     nondeterministic: bool = False  # eager, run twice from one state, differs from itself by more than the bound
     tensors: int = 0  # how many were judged
+    unjudged: int = 0  # how many were not, because eager itself gives NaN or infinity there
     worst: str | None = None  # e.g. `gradient of layer1.0.conv1.weight`
+    too_small: bool = False  # it has less than a third of eager's size, where that has to decide
     compiled_error: float | None = None
     eager_error: float | None = None
     bound: float | None = None  # compiled_error may be so large
@@ -70,8 +73,8 @@ class GpuState:
     clock_mhz: PerArm
     power_w: PerArm
     temperature_c: PerArm
-    slowdowns: tuple[str, ...] = ()  # reasons for lowered clocks that were seen, e.g. power_cap, thermal
-    other_processes: int = 0  # the most that computed on this GPU beside us, before and in the rounds
+    slowdowns: tuple[str, ...] | None = None  # reasons for lowered clocks that were seen, e.g. power_cap, thermal
+    other_processes: int | None = None  # the most that computed on this GPU beside us, before and in the rounds
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,8 @@ class Process:
     compile_parts_s: Mapping[str, float] = field(default_factory=dict)  # dynamo, aot_autograd, inductor, autotuning
     compile_cache: Mapping[str, int] = field(default_factory=dict)  # hits, misses, bypassed: graphs in Inductor's cache
     first_steps_s: tuple[float, ...] = ()  # wall seconds of the first compiled steps, each synchronised
-    time_to_first_step_s: float | None = None  # from the start of the process to the end of its first compiled step
+    # From the start of the process to the end of its first compiled step, less what eager and the reference took.
+    time_to_first_step_s: float | None = None
     code_fingerprint: str | None = None  # of the generated code
     autotuning_fingerprint: str | None = None  # of the configurations that won the races of kernels
     accuracy: Accuracy | None = None
@@ -108,8 +112,19 @@ class Process:
     gpu: GpuState | None = None
     host: HostState | None = None
     memory_bytes: PerArm | None = None  # device memory in use after three steps, less that before building
+    memory_missing: str | None = None  # why an arm has no memory
     allocator_peak_bytes: PerArm | None = None  # torch's own peak, which misses what lives in graph pools
     phases_s: Mapping[str, float] = field(default_factory=dict)  # wall seconds spent in each phase
+
+    def blocks_s(self, arm: str) -> list[float]:
+        """Wall seconds of an arm's blocks in the rounds that count."""
+        blocks = (getattr(item, f"{arm}_s") for item in self.rounds if item.void is None)
+        return [block_s for block_s in blocks if block_s is not None]
+
+    def step_s(self, arm: str) -> float | None:
+        """Median wall seconds of a step of an arm, over the rounds that count."""
+        blocks = self.blocks_s(arm)
+        return median(blocks) / self.steps_per_block if blocks and self.steps_per_block else None
 
 
 @dataclass(frozen=True)
@@ -132,6 +147,7 @@ class Diagnostics:
     settings: Mapping[str, Json] = field(
         default_factory=dict
     )  # what was equal in both arms: TF32, cudnn, optimizer, ...
+    graphs_run_eager: int = 0  # graphs that the backend ran as they were, uncompiled
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,9 @@ from sweeper.stats import Estimate, mean_of_logs, mean_within
 
 DRAWS_FOR_AN_INTERVAL = 3  # with fewer compile caches, an interval speaks of the compiled artifacts at hand
 ARMS = ("eager", "compiled")
-# Between two kernels that follow each other without waiting for the host; measured on an H200.
-USUAL_GAP_S = 2e-6
+# Between two kernels that follow each other without waiting for the host: 0.6 to 1.5 us, typically 1.1, in the arms of
+# six models on an H200 (docs/results/h200-repeatability.md).
+USUAL_GAP_S = 1.2e-6
 HOST_BOUND = 0.05  # an arm is host-bound when its device waits for the host for a larger share of wall time
 # Host noise may have two humps, and few processes all lie in one of them: docs/results/coverage.md.
 PROCESSES_IF_HOST_BOUND = 5
@@ -114,17 +115,8 @@ class _Measured:
 
 
 def _measured(process: Process) -> _Measured | None:
-    eager_s, compiled_s = (_step_s(process, arm) for arm in ARMS)
+    eager_s, compiled_s = (process.step_s(arm) for arm in ARMS)
     return _Measured(process, eager_s, compiled_s) if eager_s and compiled_s else None
-
-
-def _step_s(process: Process, arm: str) -> float | None:
-    """Median seconds a step over the rounds that count."""
-    if not process.steps_per_block:
-        return None
-    blocks = [getattr(round_, f"{arm}_s") for round_ in process.rounds if round_.void is None]
-    blocks = [block_s for block_s in blocks if block_s is not None]
-    return median(blocks) / process.steps_per_block if blocks else None
 
 
 def _of_any_status(record: Record, measured: Sequence[_Measured]) -> Result:
@@ -175,16 +167,15 @@ def _with_compiled_arm(result: Result, record: Record, measured: Sequence[_Measu
 
 def _with_speedups(result: Result, measured: Sequence[_Measured]) -> Result:
     """Wall clock and device. A host-bound trial of few processes has the range of its processes and no interval."""
-    by_draw = result.draws >= DRAWS_FOR_AN_INTERVAL
-    estimate = _estimate([(item.draw, item.log_speedup) for item in measured], by_draw=by_draw)
+    estimate = _estimate([(item.draw, item.log_speedup) for item in measured])
     if estimate and result.host_bound_arms and len(measured) < PROCESSES_IF_HOST_BOUND:
         estimate = Estimate(estimate.log, count=estimate.count)
-    device = _estimate([(item.draw, item.device_log_speedup) for item in measured], by_draw=by_draw)
+    device = _estimate([(item.draw, item.device_log_speedup) for item in measured])
     bounds, device_bounds = (found.interval() if found else None for found in (estimate, device))
     several = [math.exp(item.log_speedup) for item in measured] if len(measured) > 1 else []
     return replace(
         result,
-        interval="none" if bounds is None else "draws" if by_draw else "processes",
+        interval="none" if bounds is None else "draws" if result.draws >= DRAWS_FOR_AN_INTERVAL else "processes",
         estimate=estimate,
         speedup=estimate.ratio if estimate else None,
         speedup_low=bounds.low if bounds else None,
@@ -198,11 +189,11 @@ def _with_speedups(result: Result, measured: Sequence[_Measured]) -> Result:
     )
 
 
-def _estimate(logs: Iterable[tuple[int, float | None]], *, by_draw: bool) -> Estimate | None:
+def _estimate(logs: Iterable[tuple[int, float | None]]) -> Estimate | None:
     """From the draw and the log ratio of each process.
 
-    Kernels are raced anew in each draw, so with enough of them (`by_draw`) draws are what varies. Fewer are taken as
-    they are: the variance is that of processes within their draws, unless no draw has two.
+    Kernels are raced anew in each draw, so with enough of them draws are what varies. Fewer are taken as they are: the
+    variance is that of processes within their draws, unless no draw has two.
     """
     draws: dict[int, list[float]] = {}
     for draw, log in logs:
@@ -211,7 +202,7 @@ def _estimate(logs: Iterable[tuple[int, float | None]], *, by_draw: bool) -> Est
     groups = list(draws.values())
     if not groups:
         return None
-    if by_draw:
+    if len(groups) >= DRAWS_FOR_AN_INTERVAL:
         return mean_of_logs([fmean(group) for group in groups])
     if any(len(group) > 1 for group in groups):
         return mean_within(groups)

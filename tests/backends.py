@@ -29,6 +29,30 @@ def gives_graph_back(graph, _inputs):
 
 
 @register_backend
+def gives_closure_over_graph(graph, _inputs):
+    return lambda *arguments: graph.forward(*arguments)
+
+
+@register_backend
+def gives_interpreter_of_graph(graph, _inputs):
+    return lambda *arguments: torch.fx.Interpreter(graph).run(*arguments)
+
+
+@register_backend
+def compiles_every_second_graph(graph, inputs):
+    turns.append(graph)
+    return graph.forward if len(turns) % 2 else _with(lambda graph, arguments: graph(*arguments))(graph, inputs)
+
+
+turns = []
+
+
+@register_backend
+def nothing_but_zeros(graph, inputs):
+    return _with(lambda graph, arguments: _floats(graph(*arguments), lambda item: item * 0.0))(graph, inputs)
+
+
+@register_backend
 def slightly_off(graph, inputs):
     return _with(lambda graph, arguments: _floats(graph(*arguments), lambda item: item * 1.01))(graph, inputs)
 
@@ -79,7 +103,7 @@ def hangs_in_a_step(graph, inputs):
 
     def run(graph, arguments):
         calls.append(1)
-        if len(calls) > 20:
+        if len(calls) > 60:  # the first steps are at most fifteen, each with a forward and a backward
             time.sleep(3600)
         return graph(*arguments)
 

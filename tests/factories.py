@@ -174,16 +174,17 @@ def transformer_layer(batch_size, device):
 
 
 def turns_nan(batch_size, device):
-    """A loss that is finite while it is timed and NaN afterwards: `measure_rounds` is over when `poisoned` is set."""
+    """A loss that is finite while it is timed; a test then puts NaN in a buffer or in another tensor."""
 
     class TurnsNan(nn.Module):
         def __init__(self):
             super().__init__()
             self.layer = nn.Linear(WIDTH, 4)
             self.register_buffer("poison", torch.zeros(()))
+            self.for_good = torch.zeros((), device=device)
 
         def forward(self, x):
-            return self.layer(x) + self.poison
+            return self.layer(x) + self.poison + self.for_good
 
     module = TurnsNan().to(device)
     poisoned.append(module)
@@ -328,3 +329,97 @@ def long_on_the_device(batch_size, device):
             return x
 
     return Long().to(device), (torch.randn(8192, 8192, device=device),)
+
+
+def complex_layer(batch_size, device):
+    class Complex(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(WIDTH, 4, dtype=torch.complex64))
+
+        def forward(self, x):
+            return torch.view_as_real(x.to(torch.complex64) @ self.weight)
+
+    return Complex().to(device), _inputs(batch_size, device), lambda output: output.square().mean()
+
+
+def other_path_in_fp64(batch_size, device):
+    """Neither fp64 nor anything else of another number format says what its fp32 step should give."""
+
+    class Other(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(WIDTH, 4)
+
+        def forward(self, x):
+            return self.layer(x).cos() if x.dtype == torch.float64 else self.layer(x).sin()
+
+    return Other().to(device), _inputs(batch_size, device), lambda output: output.square().mean()
+
+
+def has_a_table_of_formats(batch_size, device):
+    class Table(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(WIDTH, 4)
+
+        def forward(self, x):
+            return self.layer(x) * {torch.float32: 1.0}[x.dtype]
+
+    return Table().to(device), _inputs(batch_size, device)
+
+
+def sparse_gradients(batch_size, device):
+    module = nn.Sequential(nn.Embedding(50, WIDTH, sparse=True), nn.Flatten(), nn.Linear(3 * WIDTH, 4))
+    return module.to(device), (torch.randint(50, (batch_size, 3), device=device),), lambda out: out.square().mean()
+
+
+def puts_another_buffer_in_place(batch_size, device):
+    """A running mean that is a new tensor after each step, and an activation that is kept."""
+
+    class Rebinds(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(WIDTH, 4)
+            self.register_buffer("average", torch.zeros(4))
+
+        def forward(self, x):
+            self.seen = self.layer(x)
+            self.average = 0.9 * self.average + 0.1 * self.seen.detach().mean(0)
+            return self.seen + self.average
+
+    return Rebinds().to(device), _inputs(batch_size, device), lambda output: output.square().mean()
+
+
+def autoencoder(batch_size, device):
+    """Binary cross entropy takes nothing outside of [0, 1]."""
+    module = nn.Sequential(nn.Linear(WIDTH, 4), nn.ReLU(), nn.Linear(4, WIDTH), nn.Sigmoid())
+    inputs = torch.rand(batch_size, WIDTH, device=device)
+
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = module
+
+        def forward(self, x):
+            return self.net(x), x
+
+    return Both().to(device), (inputs,), lambda output: nn.functional.binary_cross_entropy(*output)
+
+
+def one_gradient_is_infinite(batch_size, device):
+    class Overflows(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(WIDTH, 4)
+            self.scale = nn.Parameter(torch.zeros(()))
+
+        def forward(self, x):
+            return self.layer(x) + self.scale * 1e38 * 1e3  # a slope that fp64 can hold
+
+    return Overflows().to(device), _inputs(batch_size, device), lambda output: output.square().mean()
+
+
+def allows_tf32(batch_size, device):
+    torch.set_float32_matmul_precision("high")
+    return mlp(batch_size, device)

@@ -280,11 +280,13 @@ def test_verdicts_are_printed_in_order_one_a_line(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_busy_host_or_gpu_disturbs() -> None:
-    assert list(what_disturbs(QUIET, GpuReading(processes=0, memory_used_bytes=2**29))) == []
+    assert list(what_disturbs(QUIET, GpuReading(pids=frozenset(), memory_used_bytes=2**29))) == []
     busy = dataclasses.replace(QUIET, load=1.2)
     assert list(what_disturbs(busy, None)) == ["load 1.20 on 4 cores; stop what runs beside, or wait"]
-    assert "2 other processes" in next(what_disturbs(QUIET, GpuReading(processes=2)))
-    assert "cannot be seen from here" in next(what_disturbs(QUIET, GpuReading(processes=0, memory_used_bytes=2**33)))
+    assert "2 other processes" in next(what_disturbs(QUIET, GpuReading(pids=frozenset({1, 2}))))
+    assert "cannot be seen from here" in next(
+        what_disturbs(QUIET, GpuReading(pids=frozenset(), memory_used_bytes=2**33))
+    )
     assert "hardware_thermal" in next(what_disturbs(QUIET, GpuReading(lowered_clocks=("idle", "hardware_thermal"))))
 
 
@@ -341,12 +343,12 @@ def test_what_a_gpu_does_not_tell_is_left_out() -> None:
         nvmlDeviceGetCurrentClocksThrottleReasons=lambda _: 0x01 | 0x40,
         nvmlDeviceGetPowerUsage=lambda _: 71_500,
     )
-    reading = devices._read(nvml, object())
+    reading = devices.look(nvml, object())
     assert reading == GpuReading(
         driver="580.1",
         memory_used_bytes=2**30,
         memory_total_bytes=2**37,
-        processes=0,
+        pids=frozenset(),
         power_w=71.5,
         lowered_clocks=("idle", "hardware_thermal"),
     )

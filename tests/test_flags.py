@@ -9,7 +9,7 @@ from sweeper.flags import flags_of
 from sweeper.record import Accuracy, Diagnostics, GpuState, HostState, PerArm, Process, Record, Round
 from sweeper.settings import Measure
 
-QUIET = GpuState(PerArm(1980.0, 1980.0), PerArm(400.0, 410.0), PerArm(40.0, 41.0))
+QUIET = GpuState(PerArm(1980.0, 1980.0), PerArm(400.0, 410.0), PerArm(40.0, 41.0), slowdowns=(), other_processes=0)
 RIGHT = Accuracy("float64", True)
 
 
@@ -36,6 +36,9 @@ def test_quiet_trial_has_no_flag() -> None:
         ("recompiled", {"rounds": (Round("AB", 0.2, None, "recompiled"), Round("BA", 0.2, 0.1))}),
         ("shared_gpu", {"gpu": replace(QUIET, other_processes=1)}),
         ("throttled", {"gpu": replace(QUIET, slowdowns=("thermal",))}),
+        ("gpu_unobserved", {"gpu": None}),
+        ("gpu_unobserved", {"gpu": replace(QUIET, slowdowns=None)}),
+        ("gpu_unobserved", {"gpu": replace(QUIET, other_processes=None)}),
         ("clock_mismatch", {"gpu": replace(QUIET, clock_mhz=PerArm(1980.0, 1950.0))}),
         ("compile_contended", {"host": HostState(busy_while_compiling=0.11)}),
         ("host_busy", {"host": HostState(busy_while_measuring=0.11)}),
@@ -56,13 +59,17 @@ def test_what_one_process_saw_flags_the_trial(flag: str, changes: dict[str, obje
         {"rounds": (Round("AB", 0.2, 0.1), Round("BA", 0.4, 0.4, "another process used the GPU"))},
         {"gpu": replace(QUIET, clock_mhz=PerArm(1980.0, 1965.0))},
         {"gpu": replace(QUIET, clock_mhz=PerArm())},
-        {"gpu": None},
+        {"gpu": None, "rounds": ()},
         {"host": None},
         {"host": HostState(0.09, 0.09, 0.001)},
     ],
 )
 def test_what_stays_within_the_rules_is_not_flagged(changes: dict[str, object]) -> None:
     assert flags(quiet(**changes), quiet(1)) == set()
+
+
+def test_a_cpu_has_no_gpu_to_observe() -> None:
+    assert flags(quiet(gpu=None), quiet(1), trial=make_trial(device="cpu")) == set()
 
 
 def test_eager_that_differs_from_itself_is_unverified_as_well() -> None:
@@ -90,6 +97,7 @@ def test_several_artifacts_in_one_draw() -> None:
 
 
 def test_facts_of_the_compiler() -> None:
+    assert flags(diagnostics=Diagnostics(graphs_run_eager=1)) == {"partly_eager"}
     assert flags(diagnostics=Diagnostics(cudagraph_skips=("mutated inputs",))) == {"cudagraphs_skipped"}
     ran = {"attention_ran_eager": "cudnn", "attention_ran_compiled": ""}
     assert flags(diagnostics=Diagnostics(settings=ran)) == {"attention_differs"}

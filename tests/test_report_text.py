@@ -208,7 +208,7 @@ def test_figures_have_three_digits_and_no_exponent(value: float | None, text: st
 def host_bound(name: str = "resnet50", speedups: Sequence[float] = (1.89, 2.12, 2.01), **axes: object) -> Record:
     """Its compiled arm waits for the host; the device alone is 3 times as fast."""
     record = make_record(name, speedups=speedups, flags=("host_bound",), **axes)  # type: ignore[arg-type]
-    busy, kernels = PerArm(0.018, 0.006), PerArm(900, 500)
+    busy, kernels = PerArm(0.018, 0.006), PerArm(1500, 833)
     processes = (replace(p, device_time_s=busy, device_kernels=kernels) for p in record.processes)
     return replace(record, processes=tuple(processes))
 

@@ -7,7 +7,7 @@ import pytest
 from records import make_process, make_record
 
 from sweeper.record import PerArm, Process, Record, Round
-from sweeper.result import break_even_steps, derive
+from sweeper.result import USUAL_GAP_S, break_even_steps, derive
 from sweeper.stats import Estimate
 
 
@@ -186,11 +186,11 @@ def test_artifacts_are_different_programs() -> None:
 
 
 def waiting(process: Process, eager: float | None, compiled: float | None, kernels: int = 100) -> Process:
-    """The same with a device that waits for the host for these shares of the arms' steps, usual gaps of 2 us apart."""
+    """The same with a device that waits for the host for these shares of the arms' steps, usual gaps apart."""
     arms = []
     for share, block_s in ((eager, process.rounds[0].eager_s), (compiled, process.rounds[0].compiled_s)):
         step_s = (block_s or 0) / (process.steps_per_block or 1)
-        arms.append(None if share is None else step_s * (1 - share) - kernels * 2e-6)
+        arms.append(None if share is None else step_s * (1 - share) - kernels * USUAL_GAP_S)
     return replace(process, device_time_s=PerArm(*arms), device_kernels=PerArm(kernels, kernels))
 
 
@@ -255,6 +255,15 @@ def test_device_speedup_has_an_interval_by_the_same_rule() -> None:
     assert result.device_speedup_low is not None
     assert result.device_speedup_high is not None
     assert result.device_speedup_low * result.device_speedup_high == pytest.approx(2 ** (17 / 3))
+
+
+def test_device_interval_counts_the_draws_that_have_device_time() -> None:
+    processes = [make_process(index=i, draw=i // 2) for i in range(6)]
+    processes[:4] = [replace(processes[i], device_time_s=PerArm(0.016, 0.016 / (2 + i / 10))) for i in range(4)]
+    result = derive(record_of(*processes))
+    assert result.interval == "draws"
+    assert result.device_estimate is not None
+    assert result.device_estimate.degrees == 2, "two processes within each of two draws"
 
 
 def test_device_speedup_comes_from_busy_time() -> None:

@@ -4,34 +4,46 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
 import torch
 
+from sweeper.worker import surroundings
 from sweeper.worker.lookout import Lookout
 from sweeper.worker.surroundings import HostWatch, own_processes
 
-SPIN = "while True: pass"
+
+class Clocks:
+    """What a host watch reads: seconds on the clock, of all processors, of our own processes, lost to a quota."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *readings: tuple[float, float, float, float | None]) -> None:
+        monkeypatch.setattr(HostWatch, "_now", staticmethod(iter(readings).__next__))
 
 
-def busy_by_others(*, own_session: bool) -> float:
-    """What a watch says while a process keeps one core busy, in our session or in one of its own."""
-    spinning = subprocess.Popen([sys.executable, "-c", SPIN], start_new_session=own_session)
-    try:
-        time.sleep(0.2)
-        watch = HostWatch()
-        time.sleep(1.5)
-        found = watch.busy_by_others()
-    finally:
-        spinning.kill()
-        spinning.wait()
-    assert found is not None
-    return found
+@pytest.mark.parametrize(
+    ("own_s", "share"),
+    [(0.0, 0.75), (2.0, 0.25), (3.0, 0.0), (3.5, 0.0)],
+    ids=["others alone", "both", "we alone", "clocks that disagree"],
+)
+def test_time_of_others_is_told_from_our_own(monkeypatch: pytest.MonkeyPatch, own_s: float, share: float) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    Clocks(monkeypatch, (100.0, 50.0, 7.0, None), (101.0, 53.0, 7.0 + own_s, None))
+    assert HostWatch().busy_by_others() == pytest.approx(share)
 
 
-def test_time_of_others_is_told_from_our_own() -> None:
-    others, own = busy_by_others(own_session=True), busy_by_others(own_session=False)
-    # Whatever else runs on this machine is in both; on a machine that is full, the spinning process gets less.
-    assert others - own > 0.3 / (os.cpu_count() or 1) or others > 0.9
+def test_host_that_does_not_count_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    Clocks(monkeypatch, (100.0, 0.0, 7.0, None), (101.0, 0.0, 7.5, None))
+    assert HostWatch().busy_by_others() is None
+
+
+def test_a_real_host_is_never_busier_than_its_cores() -> None:
+    watch = HostWatch()
+    time.sleep(0.2)
+    found = watch.busy_by_others()
+    assert found is None or 0 <= found <= 1.5  # ticks of a hundredth of a second
 
 
 def test_own_processes_are_those_of_the_session() -> None:
@@ -49,9 +61,105 @@ def test_own_processes_are_those_of_the_session() -> None:
             process.wait()
 
 
-def test_throttled_time_is_seconds_or_unknown() -> None:
-    found = HostWatch().throttled_s()
-    assert found is None or 0 <= found < 1
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("nr_periods 3\nthrottled_usec 1500000\n", 1.5), ("nr_periods 3\n", None), (None, None)],
+)
+def test_throttled_time_comes_from_the_cgroup(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str | None, seconds: float | None
+) -> None:
+    file = tmp_path / "cpu.stat"
+    monkeypatch.setattr(surroundings, "QUOTA_FILES", ((str(file), "throttled_usec", 1e-6),))
+    if text is not None:
+        file.write_text(text.replace("1500000", "500000"))
+    watch = HostWatch()
+    if text is not None:
+        file.write_text(text.replace("1500000", "2000000"))
+    assert watch.throttled_s() == (None if seconds is None else pytest.approx(seconds))
+
+
+class Nvml:
+    """A driver that answers what it is told to; None is a question that it refuses."""
+
+    class NVMLError(Exception):
+        pass
+
+    NVML_CLOCK_SM = NVML_TEMPERATURE_GPU = 0
+
+    def __init__(self, pids: tuple[int, ...] | None, users: tuple[int, ...] = (), reasons: int | None = 0) -> None:
+        self._pids, self._users, self._reasons = pids, users, reasons
+
+    def nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802  # NVML's name
+        return "580.1"
+
+    def nvmlDeviceGetProcessUtilization(self, _handle: object, since_us: int) -> list[SimpleNamespace]:  # noqa: N802
+        return [SimpleNamespace(pid=pid, smUtil=50, timeStamp=since_us + 1) for pid in self._users]
+
+    def __getattr__(self, name: str) -> Callable[..., object]:
+        answers: dict[str, object] = {
+            "nvmlDeviceGetComputeRunningProcesses": None
+            if self._pids is None
+            else [SimpleNamespace(pid=pid) for pid in self._pids],
+            "nvmlDeviceGetCurrentClocksThrottleReasons": self._reasons,  # of an old driver
+            "nvmlDeviceGetClockInfo": 1980,
+        }
+
+        def answer(*_arguments: object) -> object:
+            if answers.get(name) is None:
+                raise self.NVMLError(name)
+            return answers[name]
+
+        return answer
+
+
+def watching(monkeypatch: pytest.MonkeyPatch, nvml: Nvml) -> surroundings.GpuWatch:
+    monkeypatch.setattr(surroundings, "_connect", lambda _device: (nvml, "a handle"))
+    watch = surroundings.GpuWatch(torch.device("cuda"))
+    watch.look("eager")
+    watch.look("compiled")
+    return watch
+
+
+OURS, THEIRS, OUR_NUMBER_OUTSIDE = os.getpid(), 999_999_999, 888_888_888
+
+
+@pytest.mark.parametrize(
+    ("pids", "others"),
+    [
+        ((OURS,), 0),
+        ((OURS, THEIRS), 1),
+        ((OUR_NUMBER_OUTSIDE,), 0),
+        ((OUR_NUMBER_OUTSIDE, THEIRS), 1),
+        ((), 0),
+        (None, None),
+    ],
+)
+def test_other_processes_are_counted(
+    monkeypatch: pytest.MonkeyPatch, pids: tuple[int, ...] | None, others: int | None
+) -> None:
+    state = watching(monkeypatch, Nvml(pids)).state()
+    assert state is not None
+    assert state.other_processes == others
+
+
+@pytest.mark.parametrize(
+    ("users", "used"),
+    [((OURS,), False), ((OURS, THEIRS), True), ((OUR_NUMBER_OUTSIDE,), False), ((OUR_NUMBER_OUTSIDE, THEIRS), False)],
+    ids=["we", "we and another", "we by another number", "numbers that say nothing"],
+)
+def test_use_by_others_is_seen_where_numbers_of_processes_are_ours(
+    monkeypatch: pytest.MonkeyPatch, users: tuple[int, ...], used: bool
+) -> None:
+    assert watching(monkeypatch, Nvml((), users)).used_by_others() == used
+
+
+@pytest.mark.parametrize(("reasons", "slowdowns"), [(0x01, ()), (0x04 | 0x01, ("power_cap",)), (None, None)])
+def test_slowdowns_are_named_or_unknown(
+    monkeypatch: pytest.MonkeyPatch, reasons: int | None, slowdowns: tuple[str, ...] | None
+) -> None:
+    state = watching(monkeypatch, Nvml((OURS,), reasons=reasons)).state()
+    assert state is not None
+    assert (state.slowdowns, state.clock_mhz.eager) == (slowdowns, 1980.0)
 
 
 def test_a_cpu_has_no_state_of_a_gpu() -> None:

@@ -83,8 +83,9 @@ def test_inductor_generates_code_and_counts_one_graph(tmp_path) -> None:
     assert process is not None
     assert process.code_fingerprint is not None
     assert process.compile_cache == {"hits": 0, "misses": 2, "bypassed": 0}  # forward and backward
-    assert process.compile_parts_s["inductor"] > process.compile_parts_s["dynamo"] > 0
-    assert sum(process.compile_parts_s.values()) < sum(process.first_steps_s)
+    assert {"dynamo", "aot_autograd", "inductor"} <= {
+        part for part, took_s in process.compile_parts_s.items() if took_s > 0
+    }
     assert list((tmp_path / "inductor").glob("**/*.cpp"))
 
 
@@ -267,19 +268,22 @@ def test_dropout_is_off_unless_asked_for(model: Model, kept: float) -> None:
     assert any(rate == pytest.approx(kept) for rate in rates(as_it_is))
 
 
-def test_failure_after_the_rounds_keeps_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("where", "status"), [("for_good", "eager_error"), ("poison", "accuracy_mismatch")])
+def test_failure_after_the_rounds_keeps_what_was_measured(
+    monkeypatch: pytest.MonkeyPatch, where: str, status: str
+) -> None:
     import factories
 
     from sweeper.worker import session
 
     def rounds_then_poison(*arguments):
         yield from measure_rounds(*arguments)
-        factories.poisoned[-1].poison.fill_(float("nan"))
+        getattr(factories.poisoned[-1], where).fill_(float("nan"))
 
     measure_rounds = session.measure_rounds
     monkeypatch.setattr(session, "measure_rounds", rounds_then_poison)
     outcome, _ = run(custom("turns_nan"))
-    assert outcome.status == "eager_error", outcome.message
+    assert outcome.status == status, outcome.message
     assert outcome.process is not None
     assert len(outcome.process.rounds) == MEASURE.rounds
     assert outcome.process.first_steps_s

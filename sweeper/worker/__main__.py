@@ -10,7 +10,6 @@ The one broad `except` of the project stands in `session`: whatever a user's mod
 from __future__ import annotations
 
 import argparse
-import ctypes
 import faulthandler
 import os
 import signal
@@ -19,8 +18,7 @@ import threading
 from pathlib import Path
 
 from sweeper.messages import Job, Outcome, Phase, encode
-
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
+from sweeper.worker.lifeline import end_with_the_parent_process
 
 
 def main() -> None:
@@ -33,7 +31,7 @@ def main() -> None:
     answer = os.fdopen(arguments.answer_fd, "w") if arguments.answer_fd is not None else sys.stdout
     if arguments.answer_fd is not None:
         os.set_inheritable(arguments.answer_fd, False)
-        _end_with_the_parent_process()
+        end_with_the_parent_process()  # should it be dead already, the watch on standard input sees it
         threading.Thread(target=_end_with_the_driver, daemon=True).start()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
 
@@ -63,14 +61,6 @@ def _parse() -> argparse.Namespace:
     if not arguments.check and arguments.trial is None:
         parser.error("give the path of a trial.json")
     return arguments
-
-
-def _end_with_the_parent_process() -> None:
-    """Have the kernel kill this process when its parent dies; a model that holds the GIL would stop a thread.
-
-    Should the parent have died before this call, the watch on standard input sees it.
-    """
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _end_with_the_driver() -> None:

@@ -17,6 +17,7 @@ from torch._dynamo.utils import counters, get_compilation_metrics, graph_break_r
 from sweeper.codec import Json
 from sweeper.record import Diagnostics, GraphBreak
 from sweeper.worker.artifact import code_fingerprint
+from sweeper.worker.watched import WatchedBackend
 
 REASON_LENGTH = 300
 RUN_EAGER_ON_PURPOSE = ("eager", "eager_noexcept", "eager_debug", "pre_dispatch_eager")
@@ -30,7 +31,7 @@ class Watch:
         counters.clear()
         graph_break_reasons.clear()
         self._compile_ids: set[str] = set()
-        self._returned_as_given: list[bool] = []  # for each graph that a watched backend got
+        self._watched: WatchedBackend | None = None
         self._inductor = False
         callback_handler.register_start_callback(self._compilation_started)
 
@@ -55,14 +56,26 @@ class Watch:
         if name == "inductor":
             self._inductor = True  # torch treats this name alone in a way of its own; its code is looked for instead
             return name
-        return _WatchedBackend(lookup_backend(name), self._returned_as_given)
+        self._watched = WatchedBackend(lookup_backend(name))
+        return self._watched
+
+    def settle(self) -> None:
+        """Compiling is over: what the backend does with its graphs from now on is what is timed."""
+        if self._watched:
+            self._watched.forget()
+
+    @property
+    def graphs_run_eager(self) -> int:
+        """Graphs that the backend has run as they were given to it, since `settle`."""
+        return sum(1 for runs in self._watched.runs_as_given if runs) if self._watched else 0
 
     def why_not_compiled(self) -> str | None:
         """Why the timed steps are not the compiled model, or None."""
         if self.graphs == 0:
             return "no graph of the model reached the backend: everything ran eager"
-        if self._returned_as_given and all(self._returned_as_given):
-            return "the backend gave every graph back as it got it: everything ran eager"
+        called = sum(1 for calls in self._watched.calls if calls) if self._watched else 0
+        if called and self.graphs_run_eager >= called:
+            return "the backend runs every graph as it was given: everything ran eager"
         if self._inductor and code_fingerprint() is None:
             return "Inductor was given graphs and left no code: everything ran eager"
         if any("limit exceeded" in reason for reason in counters["unimplemented"]):
@@ -72,27 +85,12 @@ class Watch:
     def report(self, settings: Mapping[str, Json]) -> Diagnostics:
         return Diagnostics(
             graphs=self.graphs,
+            graphs_run_eager=self.graphs_run_eager,
             graph_breaks=_graph_breaks(),
             recompiles=self.recompiles,
             cudagraph_skips=_cudagraph_skips(),
             settings=settings,
         )
-
-
-class _WatchedBackend:
-    """A backend, and for each graph whether what came back is the graph itself, which runs eager."""
-
-    def __init__(self, backend: Callable[..., Any], returned_as_given: list[bool]) -> None:
-        self._backend, self._returned_as_given = backend, returned_as_given
-
-    def __call__(self, graph: torch.fx.GraphModule, *arguments: Any, **options: Any) -> Any:
-        returned = self._backend(graph, *arguments, **options)
-        owner = getattr(returned, "__self__", returned)
-        self._returned_as_given.append(isinstance(owner, torch.fx.GraphModule))
-        return returned
-
-    def __getattr__(self, name: str) -> Any:  # Dynamo asks a backend for its name and for a way to reset it
-        return getattr(self._backend, name)
 
 
 def _graph_breaks() -> tuple[GraphBreak, ...]:

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from sweeper import devices, host
+
 PACKAGES = ("sweeper", "torch", "torchvision", "timm", "transformers", "triton", "numpy", "hydra-core", "omegaconf")
 PREFIXES = ("TORCH", "PYTORCH", "TRITON", "CUDA", "CUBLAS", "NVIDIA_TF32", "OMP_", "MKL_", "KMP_", "ATEN_")
 
@@ -21,7 +23,7 @@ def describe(device: torch.device) -> dict[str, Any]:
     return {
         "versions": {"python": platform.python_version(), **_versions()},
         "device": _device(device),
-        "cpu": {"name": _cpu_name(), "cores": os.cpu_count(), "threads": torch.get_num_threads()},
+        "cpu": {"name": host.read().cpu, "cores": os.cpu_count(), "threads": torch.get_num_threads()},
         "variables": {key: value for key, value in sorted(os.environ.items()) if key.startswith(PREFIXES)},
         "system": platform.platform(),
         "inductor_config": _inductor_config(),
@@ -75,7 +77,7 @@ def _versions() -> dict[str, str]:
 
 def _device(device: torch.device) -> dict[str, Any]:
     if device.type != "cuda":
-        return {"type": device.type, "name": _cpu_name()}
+        return {"type": device.type, "name": host.read().cpu}
     properties = torch.cuda.get_device_properties(device)
     return {
         "type": "cuda",
@@ -93,17 +95,7 @@ def _of_driver(uuid: str) -> dict[str, Any]:
 
     try:
         pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-        limit_w = pynvml.nvmlDeviceGetPowerManagementLimit(handle) / 1e3
-        return {"driver": pynvml.nvmlSystemGetDriverVersion(), "power_limit_w": limit_w}
-    except pynvml.NVMLError:  # not every GPU and container answers
+        reading = devices.look(pynvml, pynvml.nvmlDeviceGetHandleByUUID(uuid))
+    except pynvml.NVMLError:  # no library, or a GPU that is not shown here
         return {}
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+    return {"driver": reading.driver, "power_limit_w": reading.power_limit_w}

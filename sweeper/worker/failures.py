@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, TypeVar
 
 import torch
 
@@ -11,6 +14,8 @@ from sweeper.record import EAGER_PHASES
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "STATUS_ALLOC_FAILED")  # CUDA, the CPU, cuBLAS and cuDNN
 MESSAGE_LINES = 8
 MESSAGE_LENGTH = 2000
+
+T = TypeVar("T")
 
 
 class Failure(Exception):  # noqa: N818  # the family; its members say what the error is
@@ -47,6 +52,27 @@ class UnsteadyError(Failure):
     """Too many rounds were void."""
 
     status = "runtime_error"
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A reading that could not be taken, and why."""
+
+    reason: str
+
+
+def beside(reading: Callable[[], T]) -> T | Missing:
+    """Take a reading beside what is timed: what goes wrong in it is said, and costs the trial nothing else.
+
+    A `Failure` passes: it says something of the trial.
+    """
+    try:
+        return reading()
+    except Failure:
+        raise
+    except Exception as error:  # noqa: BLE001  # models and libraries raise anything, here in steps of our own making
+        traceback.print_exc()
+        return Missing(message_of(error))
 
 
 def status_of(error: Exception, phase: str) -> str:

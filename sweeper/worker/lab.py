@@ -38,10 +38,12 @@ class Lab:
 
     def __init__(self, job: Job, device: torch.device, lookout: Lookout) -> None:
         self.trial, self.measure, self.device, self.lookout = job.trial, job.measure, device, lookout
-        self._memory_before = memory.in_use_bytes(device)
+        self._memory_before = memory.before_building(device)
         self.numerics = resolve(self.trial, device)
         lookout.settle()
         built = build(self.trial, self.measure.seed, device)
+        self._set_by_model = lookout.moved()
+        lookout.settle()  # what the model's own code sets counts in both arms
         self.tap = Tap(built.loss)
         whole_step = self.trial.compile.scope == "step"  # there the loss is compiled with the rest, and left alone
         self.built = built if whole_step else replace(built, loss=self.tap)
@@ -60,6 +62,7 @@ class Lab:
         """What is equal in both arms, as it came out."""
         return {
             **self.lookout.switches,
+            "set_by_model": ", ".join(f"{name}={value}" for name, value in self._set_by_model.items()) or None,
             "autocast": str(self.numerics.autocast).removeprefix("torch.") if self.numerics.autocast else None,
             "grad_scaler": self.numerics.scaler,
             "dropout": self.trial.model.dropout,
@@ -69,7 +72,7 @@ class Lab:
         }
 
     def memory_of(self, arm: Arm) -> memory.Reading:
-        return memory.of_arm(lambda steps: self.bench.run(arm, steps), self.device, self._memory_before)
+        return memory.of_arm(lambda steps: self.bench.run(arm, steps), self._memory_before)
 
     def is_sound(self, arm: Arm) -> bool:
         return is_sound(self.bench.run(arm, 1), self.trial.workload)

@@ -27,8 +27,12 @@ class Lookout:
         self._before: tuple[int, Sequence[float]] = (0, ())
 
     def settle(self) -> None:
-        """What the switches say now is what they have to stay; the precision of the trial has been set."""
+        """What the switches say now is what they have to stay."""
         self.switches = switches.read()
+
+    def moved(self) -> dict[str, Json]:
+        """Switches that do not stand as they were settled, with their values now."""
+        return switches.changed(self.switches)
 
     def start_round(self) -> None:
         self._before = _allocator_retries(), self.gradient_scales()
@@ -36,7 +40,7 @@ class Lookout:
 
     def after_block(self, arm: str) -> None:
         self.gpu.look(arm)
-        self.changed_switches |= switches.changed(self.switches, arm)
+        self.changed_switches |= {f"{name} after {arm}": value for name, value in self.moved().items()}
 
     def why_void(self) -> str | None:
         """Why the round since `start_round` does not count, or None."""

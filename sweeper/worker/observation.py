@@ -5,7 +5,6 @@ Place in the flow: `session` observes eager and compiled as they run, `accuracy`
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,13 +12,9 @@ from dataclasses import dataclass
 import torch
 
 from sweeper.trial import Trial
-from sweeper.worker.failures import message_of
-from sweeper.worker.models import Batch, Built, Loss, cast, tensors_of
+from sweeper.worker.models import Batch, Built, Loss, cast, in_format, tensors_of
 
-GRADIENT = "gradient of "  # a parameter
-# How a model, a kernel or a copy refuses another number format; running out of memory is a RuntimeError as well.
-REFUSALS = (RuntimeError, TypeError, ValueError, AttributeError, AssertionError)
-
+LOSS, OUTPUT, GRADIENT = "loss", "output", "gradient of "  # a parameter
 Named = Iterable[tuple[str, torch.Tensor]]
 
 
@@ -42,43 +37,40 @@ class Observed:
     """Tensors of one step by name, on the host: the loss, floating-point outputs, gradients."""
 
     tensors: Mapping[str, torch.Tensor]
-    kind: str  # float64, float32 or `as timed`
+    kind: str  # float64, float32, or `as timed`
 
 
-def reference(built: Built, trial: Trial, seed: int, keep: torch.dtype) -> Observed | str:
-    """The step in fp64, or in fp32 at the highest precision where fp64 does not fit or run; else why there is none.
+def reference(built: Built, trial: Trial, seed: int, dtype: torch.dtype, keep: torch.dtype) -> Observed:
+    """The step in a number format, nothing lower allowed in it; the module is cast in place.
 
-    `keep` is the number format of what is kept, which may be a shorter one where the comparison needs no more.
+    `keep` is the format of what is kept, which may be a shorter one where the comparison needs no more. Raises whatever
+    the model raises in that format.
     """
-    reasons = []
-    for dtype in (torch.float64, torch.float32):
-        try:
-            with _highest_precision():
-                found = _in_precision(built, trial, seed, dtype, keep)
-                return Observed(found, str(dtype).removeprefix("torch."))
-        except REFUSALS as error:
-            reasons.append(message_of(error).splitlines()[0])
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-    return f"no reference: {reasons[0]}; in fp32: {reasons[1]}"
-
-
-def _in_precision(
-    built: Built, trial: Trial, seed: int, dtype: torch.dtype, keep: torch.dtype
-) -> dict[str, torch.Tensor]:
-    module = copy.deepcopy(built.module).to(dtype)
+    module = built.module._apply(lambda tensor: in_format(tensor, dtype))  # type: ignore[no-untyped-call]
     batch = cast(built.unseen, dtype)
     torch.manual_seed(seed)
-    with torch.compiler.set_stance("force_eager"):
-        if trial.workload != "train":
-            with torch.inference_mode():
-                return _on_host(_outputs(module(*batch.args, **batch.kwargs)), keep)
-        output = module(*batch.args, **batch.kwargs)
-        loss = built.loss(output, batch)
-        outputs = _outputs(output) if shows_outputs(trial) else ()
-        found = _on_host([("loss", loss.detach()), *outputs], keep)
-        del output
-        loss.backward()  # type: ignore[no-untyped-call]
+    with _highest_precision(), torch.compiler.set_stance("force_eager"):
+        if trial.workload == "train":
+            found = _trained(module, batch, built.loss, trial, keep)
+        else:
+            found = _inferred(module, batch, keep)
+    return Observed(found, str(dtype).removeprefix("torch."))
+
+
+def _inferred(module: torch.nn.Module, batch: Batch, keep: torch.dtype) -> dict[str, torch.Tensor]:
+    with torch.inference_mode():
+        return _on_host(_outputs(module(*batch.args, **batch.kwargs)), keep)
+
+
+def _trained(
+    module: torch.nn.Module, batch: Batch, loss_of: Loss, trial: Trial, keep: torch.dtype
+) -> dict[str, torch.Tensor]:
+    output = module(*batch.args, **batch.kwargs)
+    loss = loss_of(output, batch)
+    outputs = _outputs(output) if shows_outputs(trial) else ()
+    found = _on_host([(LOSS, loss.detach()), *outputs], keep)
+    del output
+    loss.backward()  # type: ignore[no-untyped-call]
     return found | _on_host(_gradients(module), keep)
 
 
@@ -106,7 +98,7 @@ def observe(run: Callable[[], object], tap: Tap, module: torch.nn.Module, trial:
         return list(_outputs(returned))
     assert isinstance(returned, torch.Tensor)
     gradients = ((name, tensor / scale if scale != 1.0 else tensor) for name, tensor in _gradients(module))
-    return [("loss", returned), *_outputs(output), *gradients]
+    return [(LOSS, returned), *_outputs(output), *gradients]
 
 
 def shows_outputs(trial: Trial) -> bool:
@@ -119,15 +111,21 @@ def on_host(found: Named) -> Observed:
 
 
 def _outputs(output: object) -> Iterator[tuple[str, torch.Tensor]]:
-    floats = [tensor for tensor in tensors_of(output) if tensor.is_floating_point()]
-    for index, tensor in enumerate(floats):
-        yield f"output {index}" if len(floats) > 1 else "output", tensor.detach()
+    judged = [tensor for tensor in tensors_of(output) if tensor.is_floating_point() or tensor.is_complex()]
+    for index, tensor in enumerate(judged):
+        yield f"{OUTPUT} {index}" if len(judged) > 1 else OUTPUT, _as_reals(tensor.detach())
 
 
 def _gradients(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     for name, parameter in module.named_parameters():
         if parameter.grad is not None:
-            yield f"{GRADIENT}{name}", parameter.grad.detach()
+            yield f"{GRADIENT}{name}", _as_reals(parameter.grad.detach())
+
+
+def _as_reals(tensor: torch.Tensor) -> torch.Tensor:
+    """Dense, and complex numbers as pairs of real ones."""
+    dense = tensor if tensor.layout == torch.strided else tensor.to_dense()
+    return torch.view_as_real(dense.resolve_conj()) if dense.is_complex() else dense
 
 
 def _on_host(found: Named, keep: torch.dtype | None = None) -> dict[str, torch.Tensor]:

@@ -10,33 +10,33 @@ print goes to standard error.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import functools
 import importlib
 import importlib.metadata
 import json
 import os
 import platform
-import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sweeper.codec import to_json
 from sweeper.errors import nearest
-from sweeper.probes import Part, Software, Verdict
+from sweeper.host import Part
+from sweeper.probes import Software, Verdict
+from sweeper.worker.lifeline import end_with_the_parent_process
 
 if TYPE_CHECKING:  # a torch that cannot be imported is an answer too
     import torch
 
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
+    from sweeper.worker.watched import WatchedBackend
+
 STEPS = 3  # graph modes run the first as it is, record the second and replay the third
 TOLERANCE = 1e-3
 REASON_LENGTH = 300
 SKIPPED = "skipping cudagraphs due to"  # torch/_inductor/cudagraph_utils.py, sometimes twice
 FOR_DEBUGGING = ("_TESTING_ONLY", "_minifier_backend")  # names in torch that end so are no choice of a user's
-RUNS_EAGER_UNSEEN = ("eager_debug",)  # through an interpreter that it makes for each call
 PACKAGES = {
     "torchvision": "pip install torchvision",
     "timm": "pip install timm",
@@ -81,7 +81,7 @@ class MissingError(Exception):
 
 def main() -> None:
     options = _parse()
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # end with whoever asks
+    end_with_the_parent_process()
     said = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     if options.question == "versions":
@@ -154,7 +154,9 @@ def verdict(backend: str, device: str, mode: str = "default") -> Verdict:
         import torch
 
         torch._inductor.config.triton.cudagraph_or_error = True  # torch would only log that it does without
-        compiler = _Watched(_find(backend, mode))
+        from sweeper.worker.watched import WatchedBackend
+
+        compiler = WatchedBackend(_find(backend, mode))
         reason, first_step_s = _try_out(backend, compiler, device)
         return Verdict(backend, mode, "broken" if reason else "ok", reason, first_step_s)
     except MissingError as error:
@@ -187,47 +189,17 @@ def _find(backend: str, mode: str) -> Callable[..., Any]:
     return found
 
 
-class _Watched:
-    """A backend that counts the graphs it is given, calls of what it returns, and runs of the graph as it came."""
-
-    def __init__(self, backend: Callable[..., Any]) -> None:
-        self._backend = backend
-        self.graphs = self.calls = self.runs_as_given = 0
-
-    def __call__(self, graph: torch.fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
-        import torch
-
-        compiled = self._backend(graph, inputs, **options)
-        owner = getattr(compiled, "__self__", compiled)
-        as_given = isinstance(owner, (torch.fx.GraphModule, torch.fx.Interpreter))
-        assert graph.code  # a lazy graph makes its forward now, instead of at its first call
-        forward = graph.forward
-
-        def forward_as_given(*arguments: Any) -> Any:
-            self.runs_as_given += 1
-            return forward(*arguments)
-
-        def call(*arguments: Any) -> Any:
-            self.calls += 1
-            self.runs_as_given += as_given
-            return compiled(*arguments)
-
-        self.graphs += 1
-        setattr(graph, "forward", forward_as_given)  # noqa: B010  # a backend's closure may run the graph after all
-        return call
-
-
-def _try_out(backend: str, compiler: _Watched, device: str) -> tuple[str | None, float | None]:
+def _try_out(backend: str, compiler: WatchedBackend, device: str) -> tuple[str | None, float | None]:
     """What is wrong with the backend, or None, and the seconds of its first step. Raises whatever it raises."""
     import torch
     from torch._dynamo.utils import counters
 
     expected, _ = _train(_model(device), None, device)
     model = _model(device)
-    actual, first_step_s = _train(model, torch.compile(model, backend=compiler), device)
-    if compiler.graphs == 0 or compiler.calls == 0:
-        return "no graph reached it" if compiler.graphs == 0 else "what it compiled was never called", None
-    if (compiler.runs_as_given and backend != "eager") or backend in RUNS_EAGER_UNSEEN:
+    actual, first_step_s = _train(model, torch.compile(model, backend=compiler), device, compiler.forget)
+    if not any(compiler.calls):
+        return "what it compiled was never called" if compiler.calls else "no graph reached it", None
+    if any(compiler.runs_as_given) and backend != "eager":
         return "runs eager", None
     if counters["inductor"]["cudagraph_skips"]:
         return "CUDA graphs were skipped", None
@@ -244,7 +216,10 @@ def _model(device: str) -> torch.nn.Module:
 
 
 def _train(
-    model: torch.nn.Module, compiled: Callable[..., Any] | None, device: str
+    model: torch.nn.Module,
+    compiled: Callable[..., Any] | None,
+    device: str,
+    after_first: Callable[[], None] = lambda: None,
 ) -> tuple[list[torch.Tensor], float]:
     """Output and gradients of the last of `STEPS` steps, and the wall seconds of the first."""
     import torch
@@ -264,6 +239,7 @@ def _train(
         results = [tensor.detach().cpu().clone() for tensor in (output, *gradients)]
         if step == 0:
             first_step_s = time.monotonic() - start
+            after_first()
     return results, first_step_s
 
 
@@ -282,16 +258,21 @@ def _if_inference_works(backend: str, device: str) -> str:
     """What to add to the reason why training does not work."""
     import torch
 
+    from sweeper.worker.watched import WatchedBackend
+
     torch._dynamo.reset()
     model = _model(device).eval()
     inputs = torch.randn(16, 32, device=device)
-    compiler = _Watched(_find(backend, "default"))
+    compiler = WatchedBackend(_find(backend, "default"))
     try:
         with torch.no_grad():
-            same = torch.allclose(torch.compile(model, backend=compiler)(inputs), model(inputs), atol=TOLERANCE)
+            compiled = torch.compile(model, backend=compiler)
+            compiled(inputs)
+            compiler.forget()
+            same = torch.allclose(compiled(inputs), model(inputs), atol=TOLERANCE)
     except Exception:  # noqa: BLE001  # the first error has been told already
         return ""
-    return "; inference works" if same and compiler.calls and not compiler.runs_as_given else ""
+    return "; inference works" if same and any(compiler.calls) and not any(compiler.runs_as_given) else ""
 
 
 def _root(error: BaseException) -> BaseException:

@@ -13,26 +13,31 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from statistics import median
 from typing import Any
 
 import torch
 
 from sweeper.codec import Json
 from sweeper.messages import Job, Outcome, Phase
-from sweeper.record import Accuracy, Diagnostics, HostState, PerArm, Process
+from sweeper.record import Diagnostics, HostState, PerArm, Process
 from sweeper.trial import Trial
-from sweeper.worker import artifact, device_time, environment, memory
-from sweeper.worker.accuracy import PERTURBATION, TOLERANCE, Bounds, bounds, judge, perturbed_steps, tolerance
+from sweeper.worker import artifact, device_time, environment
 from sweeper.worker.compiler import end_compile_workers, require_available
 from sweeper.worker.diagnostics import Watch
-from sweeper.worker.failures import EagerError, MismatchError, NotCompiledError, message_of, status_of
+from sweeper.worker.failures import (
+    EagerError,
+    MismatchError,
+    Missing,
+    NotCompiledError,
+    beside,
+    message_of,
+    status_of,
+)
 from sweeper.worker.lab import Lab
 from sweeper.worker.lookout import Lookout
-from sweeper.worker.observation import Named, Observed, observe, on_host, reference
-from sweeper.worker.state import Saved, perturb
 from sweeper.worker.surroundings import HostWatch
 from sweeper.worker.timing import Arm, measure_rounds
+from sweeper.worker.verification import Verification
 
 
 @dataclass
@@ -85,14 +90,13 @@ def _measure(job: Job, notes: Notes) -> None:
         lab = Lab(job, device, lookout)
         require_available(job.trial, device)  # after the model: its module may register a backend of its own
         notes.settings |= lab.settings()
-    check = Check(lab)
+        verification = Verification(lab)
     with notes.enter("eager"):
         eager_s, eager_flat = lab.bench.warm_up(lab.eager, job.measure.warmup_s)
         lab.require_sound(lab.eager, EagerError("the eager step gives NaN or infinity"))
-        eager_memory = lab.memory_of(lab.eager)
-        _note_memory(notes, lookout, eager_memory)
+        _note_memory(notes, lab, lab.eager)
     with notes.enter("reference"):
-        check.take_reference()
+        verification.take_reference()
     with notes.enter("compiling"):
         _compile(lab, notes)
     with notes.enter("warming"):
@@ -101,81 +105,38 @@ def _measure(job: Job, notes: Notes) -> None:
         steps = lab.bench.steps_per_block(faster, step_s, job.measure)
         notes.found(warm_up_flat=eager_flat and compiled_flat, steps_per_block=steps, **artifact.found())
     with notes.enter("checking"):
-        _check(check, notes)
+        _check(verification, notes)
         end_compile_workers()
     with notes.enter("measuring"):
         _rounds(lab, notes)
+        _require_still_sound(lab, verification, notes.process)
     with notes.enter("memory"):
         lab.arms.forget_eager()
-        _note_memory(notes, lookout, eager_memory, lab.memory_of(lab.compiled))
+        _note_memory(notes, lab, lab.compiled)
     with notes.enter("profiling"):
         _device_time(lab, notes)
-
-
-class Check:
-    """Collects what the accuracy of the compiled step is judged by, in the order in which it can be had."""
-
-    def __init__(self, lab: Lab) -> None:
-        self._lab = lab
-        self._saved = Saved(lab.built.module)
-        self._reference: Observed | str = "not taken"
-        self._bounds: Bounds | None = None
-
-    def take_reference(self) -> None:
-        """The step in fp64, and eager steps from the same state: two with different seeds, and some perturbed."""
-        lab, seed = self._lab, self._lab.measure.seed
-        self._restore(seed)
-        allowed = tolerance(lab.trial, lab.built.module)
-        keep = torch.float32 if allowed == TOLERANCE["reduced"] else torch.float64
-        self._reference = reference(lab.built, lab.trial, seed, keep)
-        if isinstance(self._reference, Observed):
-            first = on_host(self._see(lab.eager, seed))
-            perturbed = (self._see(lab.eager, seed + i, PERTURBATION) for i in range(perturbed_steps(allowed)))
-            self._bounds = bounds(self._reference, first, self._see(lab.eager, seed + 1), allowed, perturbed)
-        self._restore(seed)
-
-    def judge(self) -> Accuracy:
-        """The verdict on the compiled arm; parameters are afterwards as they were built.
-
-        Raises MismatchError when it gives other tensors than the reference.
-        """
-        if not isinstance(self._reference, Observed) or self._bounds is None:
-            return Accuracy(None, None, str(self._reference))
-        try:
-            return judge(self._see(self._lab.compiled, self._lab.measure.seed), self._reference, self._bounds)
-        except ValueError as error:
-            raise MismatchError(f"the compiled step gives other tensors: {error}") from error
-        finally:
-            self._restore(self._lab.measure.seed)
-
-    def _see(self, arm: Arm, seed: int, perturbation: float = 0.0) -> Named:
-        lab = self._lab
-        self._restore(seed)
-        batch = lab.built.unseen
-        if perturbation:
-            batch = perturb(lab.built.module, batch, perturbation)
-
-        def run() -> object:
-            return lab.bench.run_on(arm, batch)
-
-        return observe(run, lab.tap, lab.built.module, lab.trial, lab.arms.left_in_gradients())
-
-    def _restore(self, seed: int) -> None:
-        self._saved.restore(self._lab.arms.optimizers, seed)
 
 
 def _compile(lab: Lab, notes: Notes) -> None:
     notes.watch = Watch()
     host, candidate = HostWatch(), lab.compile(notes.watch)
-    first = lab.bench.first_steps_s(candidate, lambda: notes.found(time_to_first_step_s=environment.process_age_s()))
+    ours_s = notes.process.phases_s.get("eager", 0.0) + notes.process.phases_s.get("reference", 0.0)
+
+    def first_is_done() -> None:
+        notes.found(time_to_first_step_s=environment.process_age_s() - ours_s)
+
+    first = lab.bench.first_steps_s(candidate, first_is_done)
     notes.found(first_steps_s=tuple(first), host=HostState(busy_while_compiling=host.busy_by_others()))
+    notes.watch.settle()
     lab.require_sound(candidate, MismatchError("the compiled step gives NaN or infinity, eager does not"))
     _require_compiled(lab.trial, notes.watch)
 
 
-def _check(check: Check, notes: Notes) -> None:
-    accuracy = check.judge()
+def _check(verification: Verification, notes: Notes) -> None:
+    accuracy = verification.judge()
     notes.found(accuracy=accuracy)
+    if accuracy.passed is False and accuracy.too_small:
+        raise MismatchError(f"{accuracy.worst} has less than a third of the size that it has in eager")
     if accuracy.passed is False:
         error = math.inf if accuracy.compiled_error is None else accuracy.compiled_error
         raise MismatchError(
@@ -199,31 +160,34 @@ def _rounds(lab: Lab, notes: Notes) -> None:
         )
     notes.found(compile_s=None if lab.trial.mode == "eager" else compile_s(notes.process))
     _require_compiled(lab.trial, notes.watch)
-    _require_still_sound(lab)
 
 
-def _note_memory(notes: Notes, lookout: Lookout, eager: memory.Reading, compiled: memory.Reading | None = None) -> None:
-    """Device memory of both arms; what the whole device has in use says nothing when others are on it."""
-    lookout.gpu.look("before")
-    state = lookout.gpu.state()
-    alone = state is None or not state.other_processes
-    both = eager, compiled or memory.Reading()
-    notes.found(
-        memory_bytes=PerArm(*(reading.in_use_bytes for reading in both)) if alone else None,
-        allocator_peak_bytes=PerArm(*(reading.allocator_peak_bytes for reading in both)),
-    )
+def _note_memory(notes: Notes, lab: Lab, arm: Arm) -> None:
+    """Device memory of an arm; what the whole device has in use says nothing when others are on it."""
+    lab.lookout.gpu.look("before")
+    state = lab.lookout.gpu.state()
+    reading = beside(lambda: lab.memory_of(arm))
+    if isinstance(reading, Missing):
+        notes.found(memory_missing=f"{arm.name}: {reading.reason}")
+        return
+    peaks = notes.process.allocator_peak_bytes or PerArm()
+    notes.found(allocator_peak_bytes=replace(peaks, **{arm.name: reading.allocator_peak_bytes}))
+    if state is not None and state.other_processes:
+        notes.found(memory_bytes=None, memory_missing="other processes on the GPU")
+    else:
+        known = notes.process.memory_bytes or PerArm()
+        notes.found(memory_bytes=replace(known, **{arm.name: reading.in_use_bytes}))
 
 
 def _device_time(lab: Lab, notes: Notes) -> None:
     if lab.device.type != "cuda":
         return
-    step_s = {arm: _step_s(notes.process, arm) for arm in ("eager", "compiled")}
-    found: dict[str, device_time.Busy] = {}
-    try:
-        profiled = device_time.passes(lab.bench, (lab.eager, lab.compiled), step_s)
-    except RuntimeError as error:  # a profiler that does not work here must not cost what was measured
-        notes.found(device_time_missing=message_of(error))
+    step_s = {arm: notes.process.step_s(arm) or 0.0 for arm in ("eager", "compiled")}
+    profiled = beside(lambda: device_time.passes(lab.bench, (lab.eager, lab.compiled), step_s))
+    if isinstance(profiled, Missing):
+        notes.found(device_time_missing=profiled.reason)
         return
+    found: dict[str, device_time.Busy] = {}
     for arm, passes in profiled.items():
         try:
             found[arm] = device_time.a_step(passes, step_s[arm])
@@ -236,18 +200,10 @@ def _device_time(lab: Lab, notes: Notes) -> None:
     notes.settings |= {f"attention_ran_{arm}": " and ".join(sorted(busy.attention)) for arm, busy in found.items()}
 
 
-def _step_s(process: Process, arm: str) -> float:
-    blocks: list[float] = [getattr(item, f"{arm}_s") for item in process.rounds if item.void is None]
-    return median(blocks) / (process.steps_per_block or 1)
-
-
 def compile_s(process: Process) -> float | None:
     """What compiling cost: the first n compiled steps less n steady ones."""
-    steady = [item.compiled_s for item in process.rounds if item.void is None and item.compiled_s is not None]
-    if not steady or not process.steps_per_block:
-        return None
-    first = process.first_steps_s
-    return max(sum(first) - len(first) * median(steady) / process.steps_per_block, 0.0)
+    steady_s, first = process.step_s("compiled"), process.first_steps_s
+    return None if steady_s is None else max(sum(first) - len(first) * steady_s, 0.0)
 
 
 def _require_compiled(trial: Trial, watch: Watch | None) -> None:
@@ -255,9 +211,15 @@ def _require_compiled(trial: Trial, watch: Watch | None) -> None:
         raise NotCompiledError(reason)
 
 
-def _require_still_sound(lab: Lab) -> None:
-    """Training on random labels may diverge; that is the model's doing when eager has no finite loss either."""
+def _require_still_sound(lab: Lab, verification: Verification, process: Process) -> None:
+    """Training on random labels may diverge; that is the model's doing when eager alone does it as well.
+
+    The arms share their parameters, so eager has to begin anew.
+    """
     if lab.is_sound(lab.compiled):
         return
-    lab.require_sound(lab.eager, EagerError("the loss became NaN or infinite while it was trained"))
-    raise MismatchError("the compiled step gives NaN or infinity after the rounds, eager does not")
+    verification.restore()
+    steps = (process.steps_per_block or 1) * 2 * len(process.rounds)
+    lab.bench.run(lab.eager, steps)
+    lab.require_sound(lab.eager, EagerError(f"the loss of eager alone is NaN or infinite after {steps} steps"))
+    raise MismatchError("the compiled step gives NaN or infinity after the rounds, eager alone does not")

@@ -17,14 +17,19 @@ class Saved:
     """Parameters and buffers of a module as they were when this was made."""
 
     def __init__(self, module: torch.nn.Module) -> None:
-        tensors = (*module.parameters(), *module.buffers())
-        self._pairs = [(tensor, tensor.detach().to("cpu", copy=True)) for tensor in tensors]
+        tables = [table for owner in module.modules() for table in (owner._parameters, owner._buffers)]
+        self._tables = [(table, dict(table)) for table in tables]
+        found = [tensor for _, table in self._tables for tensor in table.values() if tensor is not None]
+        self._pairs = [(t, t.detach().to("cpu", copy=True)) for t in {id(t): t for t in found}.values()]
 
     def restore(self, optimizers: Iterable[torch.optim.Optimizer | None], seed: int) -> None:
         """Set parameters and buffers back, every state of the optimizers to zero, and the random generators to `seed`.
 
-        Zero is where Adam's moments, its count of steps and the momentum of SGD begin.
+        A step may put another tensor in a buffer's place; the first one comes back. Zero is where Adam's moments, its
+        count of steps and the momentum of SGD begin.
         """
+        for table, tensors in self._tables:
+            table.update(tensors)  # type: ignore[arg-type]
         with torch.no_grad():
             for tensor, saved in self._pairs:
                 tensor.copy_(saved)

@@ -10,46 +10,38 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
 
-from sweeper.devices import clock_reasons
+from sweeper.devices import GpuReading, look
 from sweeper.record import GpuState, PerArm
 
 # Reasons that slow a step down; the other ones are those of an idle GPU and of clocks that somebody chose.
 SLOWDOWNS = ("power_cap", "hardware", "thermal", "hardware_thermal", "power_brake")
+QUOTA_FILES = (
+    ("/sys/fs/cgroup/cpu.stat", "throttled_usec", 1e-6),
+    ("/sys/fs/cgroup/cpu/cpu.stat", "throttled_time", 1e-9),
+)
 TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
-
-
-@dataclass(frozen=True)
-class Reading:
-    """One look at the GPU; None where it does not tell."""
-
-    clock_mhz: float | None
-    power_w: float | None
-    temperature_c: float | None
-    slowdowns: frozenset[str]
-    other_processes: int
 
 
 class GpuWatch:
     """Looks at one GPU. Without NVML, or on a CPU, it sees nothing and says so with None."""
 
     def __init__(self, device: torch.device) -> None:
-        self._readings: dict[str, list[Reading]] = {"before": [], "eager": [], "compiled": []}
+        self._readings: dict[str, list[GpuReading]] = {"before": [], "eager": [], "compiled": []}
         self._last_sample_us = 0
+        self._sees_us = False  # whether NVML's numbers of processes are those that we know
         self._nvml, self._handle = _connect(device)
-        if self._handle is not None:
-            self._readings["before"].append(self._read())
+        self.look("before")
 
     def look(self, arm: str) -> None:
         """Take a reading right after a block of an arm: NVML's clock is that of the last tenth of a second."""
         if self._handle is not None:
-            self._readings[arm].append(self._read())
+            self._readings[arm].append(look(self._nvml, self._handle))
 
     def state(self) -> GpuState | None:
         """What was seen so far."""
@@ -61,8 +53,8 @@ class GpuWatch:
             clock_mhz=_medians(arms, lambda reading: reading.clock_mhz),
             power_w=_medians(arms, lambda reading: reading.power_w),
             temperature_c=_medians(arms, lambda reading: reading.temperature_c),
-            slowdowns=tuple(sorted({name for arm in arms for reading in arm for name in reading.slowdowns})),
-            other_processes=max((reading.other_processes for reading in everything), default=0),
+            slowdowns=_slowdowns([reading for arm in arms for reading in arm]),
+            other_processes=max((count for item in everything if (count := _others(item)) is not None), default=None),
         )
 
     def used_by_others(self) -> bool:
@@ -75,33 +67,21 @@ class GpuWatch:
             return False
         self._last_sample_us = max((sample.timeStamp for sample in samples), default=self._last_sample_us)
         own = own_processes()
-        return any(sample.pid not in own and sample.smUtil > 0 for sample in samples)
+        self._sees_us |= any(sample.pid in own for sample in samples)
+        return self._sees_us and any(sample.pid not in own and sample.smUtil > 0 for sample in samples)
 
-    def _read(self) -> Reading:
-        nvml, handle = self._nvml, self._handle
-        reasons = self._ask(lambda: nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)) or 0
-        power_mw = self._ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
-        return Reading(
-            clock_mhz=self._ask(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
-            power_w=None if power_mw is None else power_mw / 1e3,
-            temperature_c=self._ask(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
-            slowdowns=frozenset(clock_reasons(reasons)).intersection(SLOWDOWNS),
-            other_processes=self._others(),
-        )
 
-    def _others(self) -> int:
-        """Compute processes beside us. In a container our own number may be another one, or hidden."""
-        found = self._ask(lambda: self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)) or []
-        pids = {process.pid for process in found}
-        if pids & own_processes():
-            return len(pids - own_processes())
-        return max(len(pids) - 1, 0)
+def _slowdowns(readings: Sequence[GpuReading]) -> tuple[str, ...] | None:
+    known = [reading.lowered_clocks for reading in readings if reading.lowered_clocks is not None]
+    return tuple(sorted({name for names in known for name in names}.intersection(SLOWDOWNS))) if known else None
 
-    def _ask(self, question: Callable[[], Any]) -> Any:
-        try:
-            return question()
-        except self._nvml.NVMLError:  # not every GPU and driver answers every question
-            return None
+
+def _others(reading: GpuReading) -> int | None:
+    """Compute processes beside us. In a container our own number may be another one, or hidden."""
+    if reading.pids is None:
+        return None
+    own = own_processes()
+    return len(reading.pids - own) if reading.pids & own else max(len(reading.pids) - 1, 0)
 
 
 def _connect(device: torch.device) -> tuple[Any, Any]:
@@ -117,7 +97,7 @@ def _connect(device: torch.device) -> tuple[Any, Any]:
         return pynvml, None
 
 
-def _medians(arms: Sequence[Sequence[Reading]], figure: Callable[[Reading], float | None]) -> PerArm:
+def _medians(arms: Sequence[Sequence[GpuReading]], figure: Callable[[GpuReading], float | None]) -> PerArm:
     known = [[value for reading in arm if (value := figure(reading)) is not None] for arm in arms]
     return PerArm(*(float(median(values)) if values else None for values in known))
 
@@ -175,10 +155,7 @@ def _session() -> Iterator[tuple[int, list[str]]]:
 
 def _quota_waited_s() -> float | None:
     """`throttled_usec` of cgroup v2 (kernel documentation, admin-guide/cgroup-v2), or v1's `throttled_time`."""
-    for path, name, unit in (
-        ("/sys/fs/cgroup/cpu.stat", "throttled_usec", 1e-6),
-        ("/sys/fs/cgroup/cpu/cpu.stat", "throttled_time", 1e-9),
-    ):
+    for path, name, unit in QUOTA_FILES:
         with suppress(OSError):
             found = dict(line.split() for line in Path(path).read_text().splitlines())
             if name in found:

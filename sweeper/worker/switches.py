@@ -37,9 +37,9 @@ def read() -> dict[str, Json]:
     return values
 
 
-def changed(before: Mapping[str, Json], arm: str) -> dict[str, Json]:
-    """What differs from `before` now, e.g. `{"matmul_allow_tf32 after compiled": True}`."""
-    return {f"{name} after {arm}": value for name, value in read().items() if value != before[name]}
+def changed(before: Mapping[str, Json]) -> dict[str, Json]:
+    """What differs from `before` now, e.g. `{"matmul_allow_tf32": True}`."""
+    return {name: value for name, value in read().items() if value != before[name]}
 
 
 def _allowed_attention() -> list[str]:

@@ -154,8 +154,14 @@ def images(model: Model, size: int, classes: int, batch_size: int, device: torch
 
 def cast(batch: Batch, dtype: torch.dtype) -> Batch:
     """The batch with its floating-point tensors in another number format."""
+    return each(batch, lambda tensor: in_format(tensor, dtype))
 
-    return each(batch, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
+
+def in_format(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Floats in another number format, complex numbers in that of its pairs, the rest as it is."""
+    if tensor.is_complex():
+        return tensor.to(dtype.to_complex())
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
 def each(batch: Batch, change: Callable[[torch.Tensor], torch.Tensor]) -> Batch:

@@ -15,6 +15,7 @@ import torch
 from sweeper.trial import Model
 from sweeper.worker.models import Batch, Built, Loss, each, mean_of_floats
 
+MIXED = 0.1  # the next sample's share
 SHAPE = "(module, inputs) or (module, inputs, loss_fn), inputs a tensor, a tuple or a dict of tensors"
 
 
@@ -30,12 +31,16 @@ def build(model: Model, batch_size: int, device: torch.device) -> Built:
 
 
 def _mixed(tensor: torch.Tensor) -> torch.Tensor:
-    """Other values of the same kind: floats are mixed with the next sample's, whole numbers change their places."""
+    """Other values within the same range: floats are mixed with the next sample's, whole numbers change their places.
+
+    The next value's where there is one sample only.
+    """
     if not tensor.dim():
         return tensor.clone()
-    if tensor.is_floating_point():
-        return 0.9 * tensor + 0.2 * tensor.roll(1, 0)
-    return tensor.roll((1, 1), (0, -1)) if tensor.dim() > 1 else tensor.roll(1, 0)
+    moved = tensor.roll((1, 1), (0, -1)) if tensor.dim() > 1 else tensor.roll(1, 0)
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        return moved
+    return torch.lerp(tensor, moved if tensor.shape[0] == 1 else tensor.roll(1, 0), MIXED)
 
 
 def find_factory(name: str) -> Callable[[int, torch.device], Any]:

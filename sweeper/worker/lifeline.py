@@ -1,0 +1,16 @@
+"""A process that ends with the one that started it, however that one ends."""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def end_with_the_parent_process() -> None:
+    """Have the kernel kill this process when its parent dies; a model that holds the GIL would stop a thread.
+
+    A parent that has died before this call is not noticed.
+    """
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,0 +1,82 @@
+"""A backend that is watched: what it was given, and whether it compiles that or runs it as it came.
+
+A backend may give back the graph itself, a closure over it or an interpreter of it; all of these run eager. So runs of
+the graph as it came are counted where they end up, in its `forward` and in `torch.fx.Interpreter`, while the function
+that the backend made is running: compilers run graphs too, to trace them.
+
+Place in the flow: `diagnostics` wraps the backend of a trial, `probe` the one that it tries out.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+class WatchedBackend:
+    """Call it as the backend. Counts are by graph, in the order in which graphs came."""
+
+    def __init__(self, backend: Callable[..., Any]) -> None:
+        self._backend = backend
+        self.calls: list[int] = []  # of what the backend made of a graph
+        self.runs_as_given: list[int] = []
+        self._running: set[int] = set()
+        _watch_interpreters()
+
+    def __call__(self, graph: torch.fx.GraphModule, *arguments: Any, **options: Any) -> Callable[..., Any]:
+        index = len(self.calls)
+        self.calls.append(0)
+        self.runs_as_given.append(0)
+        assert graph.code  # a lazy graph makes its forward now, instead of at its first call
+        forward = graph.forward
+
+        def ran_as_given() -> None:
+            if index in self._running:
+                self.runs_as_given[index] += 1
+
+        def forward_as_given(*inputs: Any) -> Any:
+            ran_as_given()
+            return forward(*inputs)
+
+        setattr(graph, "forward", forward_as_given)  # noqa: B010  # a backend's closure may run the graph after all
+        setattr(graph, _ON_INTERPRETED, ran_as_given)
+        compiled = self._backend(graph, *arguments, **options)
+
+        def call(*inputs: Any) -> Any:
+            self.calls[index] += 1
+            self._running.add(index)
+            try:
+                return compiled(*inputs)
+            finally:
+                self._running.discard(index)
+
+        return call
+
+    def forget(self) -> None:
+        """Count from now on: a backend that compiles in its first call has done so."""
+        self.calls = [0] * len(self.calls)
+        self.runs_as_given = [0] * len(self.runs_as_given)
+
+    def __getattr__(self, name: str) -> Any:  # Dynamo asks a backend for its name and for a way to reset it
+        return getattr(self._backend, name)
+
+
+_ON_INTERPRETED = "_sweeper_on_interpreted"
+
+
+@functools.cache
+def _watch_interpreters() -> None:
+    """From now on a watched graph hears of it when an interpreter runs it."""
+    run = torch.fx.Interpreter.run
+
+    @functools.wraps(run)
+    def watched(self: torch.fx.Interpreter, *arguments: Any, **options: Any) -> Any:
+        heard = getattr(self.module, _ON_INTERPRETED, None)
+        if heard is not None:
+            heard()
+        return run(self, *arguments, **options)
+
+    torch.fx.Interpreter.run = watched  # type: ignore[method-assign]
