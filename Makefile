@@ -28,7 +28,7 @@ sweep: install ## run a small real sweep on the CPU: three families, fp32 and AM
 	$(BIN)/python -m sweeper experiment=cpu_demo sweep=$(SWEEP)
 
 test: check ## run the checks and the tests
-	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
 
 check: dev ## lint and types
 	$(BIN)/ruff check .

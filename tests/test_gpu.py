@@ -15,6 +15,7 @@ from sweeper.devices import visible_gpus
 from sweeper.flags import flags_of
 
 pytestmark = [
+    pytest.mark.xdist_group("gpu"),  # one after the other: some look for other processes on the GPU
     pytest.mark.gpu,
     pytest.mark.skipif(not visible_gpus(), reason="no NVIDIA GPU is visible"),
 ]
