@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,11 @@ from sweeper.compose import Composed, chosen, repository
 from sweeper.devices import Device, resolve, visible_gpus
 from sweeper.errors import ConfigError
 from sweeper.execute import Watcher, execute
+from sweeper.lock import held
 from sweeper.mlflow_store import sqlite_file, without_password
-from sweeper.paths import SweepPaths
-from sweeper.plan import Plan, describe, plan
-from sweeper.progress import Progress
+from sweeper.paths import RUNS, SweepPaths
+from sweeper.plan import Plan, Took, describe, estimate_s, plan
+from sweeper.progress import Progress, duration
 from sweeper.record import Record, status_in
 from sweeper.report.build import print_report, write_report
 from sweeper.settings import Settings
@@ -92,6 +94,13 @@ def drive(grid: Sequence[Trial], settings: Settings) -> int:
         _announce(console, planned, settings, device)
         return OK
     require_runnable(planned.trials, device)
+    with held(paths.lock, f"sweep={settings.sweep}"):
+        planned = plan(grid, _statuses(paths, grid), settings.retry)  # another driver may have ended meanwhile
+        return _carry_out(planned, grid, settings, device, console)
+
+
+def _carry_out(planned: Plan, grid: Sequence[Trial], settings: Settings, device: Device, console: Console) -> int:
+    paths = SweepPaths.of(settings.sweep)
     _announce(console, planned, settings, device)
     if differences := invocation.add(paths, settings, planned, device):
         console.print(f"note: {', '.join(differences)} differ from the earlier run of this sweep; its records are kept")
@@ -179,3 +188,19 @@ def _announce(console: Console, planned: Plan, settings: Settings, device: Devic
     if settings.dry_run or planned.left_out:
         lines = describe(planned if settings.dry_run else Plan((), planned.left_out))
         console.print("\n".join(lines).strip(), markup=False)
+    if settings.dry_run and planned.trials:
+        earlier = _earlier()
+        seconds = estimate_s(planned.trials, settings.measure.processes * settings.measure.draws, earlier)
+        known = f"about {duration(seconds)}, judging by {len(earlier)} earlier trials" if seconds else "no estimate yet"
+        console.print(f"{known}; nothing was started")
+
+
+def _earlier() -> list[Took]:
+    """How long trials took, from every record under `runs/`, the oldest first."""
+    found = []
+    for path in sorted(RUNS.glob("*/*/record.json"), key=lambda path: path.stat().st_mtime):
+        with suppress(ValueError, OSError):  # a report says what cannot be read
+            record = Record.loads(path.read_text())
+            if record.status == "ok" and record.wall_s and record.processes:
+                found.append(Took(record.trial, record.wall_s / len(record.processes)))
+    return found

@@ -10,14 +10,14 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from sweeper.devices import Device
 from sweeper.errors import ConfigError
+from sweeper.interpreter import command, search_path
 from sweeper.trial import Trial
 
 TIMEOUT_S = 300
@@ -28,23 +28,27 @@ def require_runnable(trials: Sequence[Trial], device: Device) -> None:
     """Raises ConfigError that lists what cannot be built here, or says why the check itself could not be made."""
     if not trials:
         return
-    with tempfile.TemporaryDirectory() as folder:
-        problems = _ask(trials, device, Path(folder))
+    problems = []
+    for python in dict.fromkeys(trial.python for trial in trials):
+        with tempfile.TemporaryDirectory() as folder, search_path(python) as variables:
+            own = [trial for trial in trials if trial.python == python]
+            found = _ask(own, python, {**device.environment(), **variables}, Path(folder))
+            problems += [f"worker.python={python}: {problem}" if python else problem for problem in found]
     if problems:
         raise ConfigError("\n".join(problems[:MOST_PROBLEMS]))
 
 
-def _ask(trials: Sequence[Trial], device: Device, folder: Path) -> list[str]:
+def _ask(trials: Sequence[Trial], python: str | None, variables: Mapping[str, str], folder: Path) -> list[str]:
     """Run the check in a process group of its own; a user's factory may print, exit or leave children behind."""
     question, answer, log = folder / "trials.json", folder / "problems.json", folder / "log"
     question.write_text(json.dumps([trial.to_json() for trial in trials]))
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "sweeper.worker", "--check", str(question), str(answer)],
+            [*command(python, "sweeper.worker"), "--check", str(question), str(answer)],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **device.environment()},
+            env={**os.environ, **variables},
             start_new_session=True,
         )
     try:
@@ -57,6 +61,7 @@ def _ask(trials: Sequence[Trial], device: Device, folder: Path) -> list[str]:
         process.wait()
     if not answer.exists():
         last = "\n".join(log.read_text(errors="replace").strip().splitlines()[-4:])
-        raise ConfigError(f"the check of the models ended with code {process.returncode} and no answer:\n{last}")
+        who = f"worker.python={python}: " if python else ""
+        raise ConfigError(f"{who}the check of the models ended with code {process.returncode} and no answer:\n{last}")
     problems: list[str] = json.loads(answer.read_text())
     return problems

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
@@ -106,6 +107,14 @@ class CompileConf:
 
 
 @dataclass
+class WorkerConf:
+    """What runs a trial."""
+
+    python: str | None = None
+    "an interpreter with torch and the model libraries; several compare versions; null: this one"
+
+
+@dataclass
 class Config:
     """Everything that can be overridden on the command line."""
 
@@ -125,6 +134,7 @@ class Config:
     workload: NamedConf = field(default_factory=NamedConf)
     optimizer: NamedConf = field(default_factory=NamedConf)
     compile: CompileConf = field(default_factory=CompileConf)
+    worker: WorkerConf = field(default_factory=WorkerConf)
     measure: Measure = field(default_factory=Measure)
     tracking: Tracking = field(default_factory=Tracking)
 
@@ -203,6 +213,7 @@ def _trial(config: Config, choices: Mapping[str, str | None], own: Mapping[str, 
         optimizer=optimizer if workload == "train" else "none",
         compile=_compile(config.compile) if compiled else Compile(),
         device=device_type(config.device, gpu),
+        python=_interpreter(config.worker.python),
     )
 
 
@@ -252,6 +263,16 @@ def _compile(compile_: CompileConf) -> Compile:
         scope=_one_of("compile.scope", compile_.scope, SCOPES),
         options=flatten(compile_.options),
     )
+
+
+def _interpreter(python: str | None) -> str | None:
+    """Its absolute path; links stay, since the interpreter of a virtual environment is one."""
+    if python is None:
+        return None
+    path = Path(python).expanduser().absolute()
+    if not (path.is_file() and os.access(path, os.X_OK)):
+        raise ConfigError(f"worker.python={python}: there is no program {path}; give the path of an interpreter")
+    return str(path)
 
 
 def _labels(config: Config, choices: Mapping[str, str | None], own: Mapping[str, Mapping[str, Any]]) -> Labels:

@@ -125,6 +125,7 @@ def _attention_differs(record: Record) -> bool:
 
 
 _OF_A_TRIAL: Mapping[str, Callable[[Record], bool]] = {
+    "smaller_batch": lambda record: record.smaller_batch_size is not None,
     "single_process": lambda record: record.status == "ok" and len(record.processes) == 1,
     "host_bound": lambda record: record.status == "ok" and derive(record).host_bound_arms is not None,
     "partly_eager": lambda record: bool(record.diagnostics and record.diagnostics.graphs_run_eager),

@@ -92,6 +92,11 @@ class SweepPaths:
         return self.folder / "sweep.json"
 
     @property
+    def lock(self) -> Path:
+        """Held by the driver that runs the sweep."""
+        return self.folder / ".lock"
+
+    @property
     def report(self) -> Path:
         return self.folder / "report"
 

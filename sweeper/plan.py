@@ -5,8 +5,9 @@ Place in the flow: `config` gives the trials of the grid, `execute` runs those t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from sweeper.errors import ConfigError
 from sweeper.trial import Trial
@@ -96,6 +97,35 @@ def check_weights(trials: Iterable[Trial]) -> None:
             f"{which} both carry the weight {trial.labels.weight}, which only one of them can have: make two sweeps of "
             "them and report each alone, or run one with precision.weight=null"
         )
+
+
+@dataclass(frozen=True)
+class Took:
+    """How long a trial took: wall seconds for each of its processes."""
+
+    trial: Trial
+    process_s: float
+
+
+def estimate_s(trials: Sequence[Trial], processes: int, earlier: Sequence[Took]) -> float | None:
+    """Seconds that `trials` take one after the other with so many processes each; None when nothing is known.
+
+    A trial that ran before takes as long as then (the latest of `earlier` counts), one of the same model as its others
+    did, any other as all did: medians.
+    """
+    if not earlier:
+        return None
+    known = {took.trial.id: took.process_s for took in earlier}
+    of_model: dict[str, list[float]] = {}
+    for took in earlier:
+        of_model.setdefault(took.trial.model.name, []).append(took.process_s)
+    of_all = median(took.process_s for took in earlier)
+
+    def expected(trial: Trial) -> float:
+        same_model = of_model.get(trial.model.name)
+        return known.get(trial.id, median(same_model) if same_model else of_all)
+
+    return processes * sum(expected(trial) for trial in trials)
 
 
 def describe(plan: Plan) -> list[str]:

@@ -166,11 +166,18 @@ class Record:
     environment: Mapping[str, Json] = field(default_factory=dict)
     processes: tuple[Process, ...] = ()
     diagnostics: Diagnostics | None = None
+    smaller_batch_size: int | None = None  # what both arms ran with after the trial's own ran out of memory
+    wall_s: float | None = None  # from the start of the trial to its end
     schema_version: int = SCHEMA_VERSION
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:
             raise ValueError(f"status {self.status!r} is not one of: {', '.join(STATUSES)}")
+
+    @property
+    def batch_size(self) -> int:
+        """The batch size that was used."""
+        return self.smaller_batch_size or self.trial.batch_size
 
     def dumps(self) -> str:
         """The record as JSON text, keys in the order of the contract."""

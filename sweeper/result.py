@@ -159,7 +159,7 @@ def _with_compiled_arm(result: Result, record: Record, measured: Sequence[_Measu
     return replace(
         result,
         compiled_step_s=compiled_s,
-        samples_per_s=record.trial.batch_size / compiled_s,
+        samples_per_s=record.batch_size / compiled_s,
         host_bound_fraction=max((share for share in waiting.values() if share is not None), default=None),
         host_bound_arms="both" if len(bound) > 1 else bound[0] if bound else None,
     )

@@ -10,25 +10,33 @@ import os
 import selectors
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sweeper.devices import Device
 from sweeper.flags import flags_of, is_resolved
+from sweeper.interpreter import command, search_path
 from sweeper.messages import Job, Outcome, Phase, decode
 from sweeper.paths import SweepPaths, TrialPaths, write_text
 from sweeper.record import Record
 from sweeper.settings import FEWEST_FOR_A_TARGET, Settings
 from sweeper.trial import Trial
 
-WORKER = (sys.executable, "-m", "sweeper.worker")
+WORKER = "sweeper.worker"
 POLL_S = 1.0
 GRACE_S = 1.0  # for a hanging worker to write its stack to the log before it is killed
 OnPhase = Callable[[str, int], None]  # phase, index of the process
+
+
+@dataclass(frozen=True)
+class Start:
+    """How a worker is started: its command line, and what its environment says beside the driver's."""
+
+    command: Sequence[str]
+    environment: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -62,23 +70,37 @@ class _Listener:
 def run_trial(
     trial: Trial, settings: Settings, device: Device, on_phase: OnPhase = lambda _phase, _index: None
 ) -> Record:
-    """Run the worker processes of a trial, one after the other, until there are enough or one is not ok.
+    """Run a trial; with `measure.back_off` again with half the batch as long as it runs out of memory.
 
     A KeyboardInterrupt ends the running worker and gives a record with status `interrupted`.
     """
+    begin = time.monotonic()
+    record = _attempt(trial, settings, device, on_phase)
+    while record.status == "oom" and settings.measure.back_off and record.batch_size > 1:
+        record = _attempt(trial, settings, device, on_phase, record.batch_size // 2)
+    return replace(record, wall_s=time.monotonic() - begin)
+
+
+def _attempt(
+    trial: Trial, settings: Settings, device: Device, on_phase: OnPhase, batch_size: int | None = None
+) -> Record:
+    """Run the worker processes of a trial, one after the other, until there are enough or one is not ok."""
     paths = SweepPaths.of(settings.sweep).trial(trial.label, trial.id)
     paths.clear_caches()
     paths.clear_logs()
-    write_text(paths.trial, Job(trial, settings.measure).dumps())
+    own = replace(trial, batch_size=batch_size) if batch_size else trial
+    write_text(paths.trial, Job(own, settings.measure).dumps())
     runs: list[WorkerRun] = []
     try:
-        while not _enough(trial, settings, runs):
-            runs.append(_run_process(paths, settings, device, len(runs), on_phase))
+        with search_path(trial.python) as variables:
+            start = Start(command(trial.python, WORKER), {**device.environment(), **variables})
+            while not _enough(trial, settings, runs):
+                runs.append(_run_process(paths, settings, start, len(runs), on_phase))
     except KeyboardInterrupt:  # between two processes; inside of one it is that one's outcome
         runs.append(WorkerRun(Outcome("interrupted", "starting", "interrupted by the user"), paths.log(len(runs))))
     finally:
         paths.clear_caches()
-    return _record(trial, settings, runs)
+    return _record(trial, settings, runs, batch_size)
 
 
 def _enough(trial: Trial, settings: Settings, runs: list[WorkerRun]) -> bool:
@@ -93,25 +115,24 @@ def _enough(trial: Trial, settings: Settings, runs: list[WorkerRun]) -> bool:
     return is_resolved(_record(trial, settings, runs), measure.target)
 
 
-def _run_process(paths: TrialPaths, settings: Settings, device: Device, index: int, on_phase: OnPhase) -> WorkerRun:
+def _run_process(paths: TrialPaths, settings: Settings, start: Start, index: int, on_phase: OnPhase) -> WorkerRun:
     draw, of_draw = (0, index) if settings.measure.target else divmod(index, settings.measure.processes)
     cache = paths.cache(draw).resolve()
     arguments = [str(paths.trial), "--index", str(index), "--draw", str(draw)] + (["--cold"] if of_draw == 0 else [])
     environment = {
-        **device.environment(),
+        **start.environment,
         "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
         "TRITON_CACHE_DIR": str(cache / "triton"),
     }
     listener = _Listener(lambda phase: on_phase(phase, index))
-    outcome = _run_worker(arguments, environment, paths.log(index), listener, settings.measure.timeout_s)
+    own = Start([*start.command, *arguments], environment)
+    outcome = _run_worker(own, paths.log(index), listener, settings.measure.timeout_s)
     return WorkerRun(outcome, paths.log(index))
 
 
-def _run_worker(
-    arguments: list[str], environment: dict[str, str], log: Path, listener: _Listener, timeout_s: float
-) -> Outcome:
+def _run_worker(start: Start, log: Path, listener: _Listener, timeout_s: float) -> Outcome:
     """Start one worker and wait for its last word, at most `timeout_s` wall seconds."""
-    with _started(arguments, environment, log) as (process, pipe):
+    with _started(start, log) as (process, pipe):
         try:
             in_time = _listen(process, pipe, listener, time.monotonic() + timeout_s)
         except KeyboardInterrupt:
@@ -128,9 +149,7 @@ def _run_worker(
 
 
 @contextmanager
-def _started(
-    arguments: list[str], environment: dict[str, str], log: Path
-) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+def _started(start: Start, log: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """A worker in a process group of its own and the pipe that it answers on; the whole group is gone afterwards.
 
     The worker holds the other end of `stdin`: when this process dies, that closes, and the worker ends itself.
@@ -139,13 +158,13 @@ def _started(
     inherited = {key: value for key, value in os.environ.items() if key != "HYDRA_FULL_ERROR"}
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [*WORKER, *arguments, "--answer-fd", str(send)],
+            [*start.command, "--answer-fd", str(send)],
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,
             pass_fds=[send],
             start_new_session=True,
-            env={**inherited, **environment},
+            env={**inherited, **start.environment},
         )
     os.close(send)
     try:
@@ -193,7 +212,7 @@ def _how_it_ended(code: int) -> str:
     return f"the worker was killed by {name}{hint}"
 
 
-def _record(trial: Trial, settings: Settings, runs: list[WorkerRun]) -> Record:
+def _record(trial: Trial, settings: Settings, runs: list[WorkerRun], smaller_batch_size: int | None = None) -> Record:
     """Put the outcomes of a trial's processes together; the last one decides the status."""
     last = runs[-1]
     outcomes = [run.outcome for run in runs]
@@ -210,5 +229,6 @@ def _record(trial: Trial, settings: Settings, runs: list[WorkerRun]) -> Record:
         environment=next((o.environment for o in outcomes if o.environment), {}),
         processes=tuple(o.process for o in outcomes if o.process is not None),
         diagnostics=next((o.diagnostics for o in outcomes if o.diagnostics), None),
+        smaller_batch_size=smaller_batch_size,
     )
     return replace(record, flags=flags_of(record, settings.measure))

@@ -39,6 +39,8 @@ class Measure:
     "Most wall seconds of warm-up of an arm; it ends earlier when the step time is flat."
     timeout_s: float = 1800.0
     "Most wall seconds of one worker process."
+    back_off: bool = True
+    "Halve the batch for both arms and start again when a trial runs out of memory."
     seed: int = 1337
     "Seed of weights, inputs and labels."
 

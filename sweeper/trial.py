@@ -84,6 +84,7 @@ class Trial:
     optimizer: str = "adam"
     compile: Compile = field(default_factory=Compile)
     device: str = "cuda"  # the type alone: which GPU is where it ran, not what it is
+    python: str | None = None  # the workers' interpreter, with a torch of its own; None: the driver's
 
     @property
     def id(self) -> str:
@@ -115,6 +116,8 @@ class Trial:
         for key, value in without_defaults(self.compile).items():
             entries = {f"options.{name}": item for name, item in value.items()} if key == "options" else {key: value}
             parts += [f"compile.{name}={json.dumps(item).strip(chr(34))}" for name, item in sorted(entries.items())]
+        if self.python is not None:
+            parts.append(f"worker.python={self.python}")
         return "; ".join(parts)
 
     def to_json(self) -> dict[str, Any]:

@@ -3,9 +3,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from records import make_trial
 
 from sweeper.errors import ConfigError
-from sweeper.plan import describe, plan
+from sweeper.plan import Took, describe, estimate_s, plan
 from sweeper.trial import Compile, Precision, Trial
 
 
@@ -63,3 +64,14 @@ def test_description_has_a_line_a_trial_that_starts_with_its_id(trial: Trial) ->
     assert lines[0].startswith(f"{trial.id}  {trial.label}")
     assert lines[-1].startswith(trial.id)
     assert "left out:" in lines
+
+
+def test_estimate_is_what_a_trial_took_or_its_model_or_all() -> None:
+    def trial(model: str, batch_size: int) -> Trial:
+        return replace(make_trial(model), batch_size=batch_size)
+
+    earlier = [Took(trial("a", 1), 9.0), Took(trial("a", 1), 10.0), Took(trial("a", 2), 30.0), Took(trial("b", 1), 2.0)]
+    assert estimate_s([trial("a", 1)], 1, earlier) == 10.0, "the latest"
+    assert estimate_s([trial("a", 4)], 3, earlier) == 30.0, "the median of 9, 10 and 30, three times"
+    assert estimate_s([trial("c", 4), trial("b", 1)], 1, earlier) == 9.5 + 2.0
+    assert estimate_s([trial("a", 1)], 1, []) is None

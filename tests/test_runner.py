@@ -47,7 +47,7 @@ def run(in_empty_folder: Path, monkeypatch: pytest.MonkeyPatch, trial: Trial):
         script = in_empty_folder / "worker.py"
         script.write_text(PRELUDE + textwrap.dedent(body))
         monkeypatch.setenv("PYTHONPATH", str(ROOT))
-        monkeypatch.setattr(runner, "WORKER", (sys.executable, str(script)))
+        monkeypatch.setattr(runner, "command", lambda _python, _module: [sys.executable, str(script)])
         settings = Settings("s", measure=Measure(**{"processes": 1, "timeout_s": 30.0, **measure}))  # type: ignore[arg-type]
         return runner.run_trial(trial, settings, Device("cpu"))
 
@@ -121,6 +121,36 @@ def test_failure_in_a_later_process_keeps_what_the_first_measured(run) -> None:
     )
     assert (record.status, record.message, len(record.processes)) == ("oom", "no memory", 2)
     assert record.log == "worker-1.log"
+
+
+SIZE = 'size = json.load(open(a.trial))["trial"]["batch_size"]; '
+FITS_NONE = SIZE + 'say(Outcome("oom", "eager", f"no room for {size}"))'
+FITS_TWO = (
+    SIZE + 'say(Outcome("ok", process=process()) if size <= 2 else Outcome("oom", "eager", f"no room for {size}"))'
+)
+
+
+def test_out_of_memory_halves_the_batch_of_both_arms(run, trial: Trial) -> None:
+    record = run(FITS_TWO, processes=2)
+    assert trial.batch_size == 4
+    assert (record.status, record.batch_size, record.smaller_batch_size) == ("ok", 2, 2)
+    assert (record.trial, record.trial_id) == (trial, trial.id)
+    assert "smaller_batch" in record.flags
+    assert len(record.processes) == 2
+
+
+def test_without_back_off_the_trial_is_out_of_memory(run) -> None:
+    record = run(FITS_TWO, back_off=False)
+    assert (record.status, record.message, record.batch_size) == ("oom", "no room for 4", 4)
+
+
+def test_what_fits_in_no_batch_is_out_of_memory(run) -> None:
+    record = run(FITS_NONE)
+    assert (record.status, record.message, record.batch_size) == ("oom", "no room for 1", 1)
+
+
+def test_record_says_how_long_the_trial_took(run) -> None:
+    assert run(GOOD).wall_s > 0
 
 
 def test_timeout_kills_the_whole_process_group(run, in_empty_folder: Path) -> None:

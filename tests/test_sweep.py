@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from conftest import TESTS, Run
+from test_runner import assert_gone
 
 from sweeper.record import Record
 
@@ -198,6 +199,72 @@ def test_termination_is_like_an_interrupt_and_keeps_an_ok_record(start: Start, t
     assert again.returncode == 130, output
     assert {record.status for record in records(tmp_path, "terminated").values()} == {"ok"}
     assert not list((tmp_path / "runs" / "terminated").glob("*/cache-*"))
+
+
+def test_second_driver_of_a_sweep_is_told_who_has_it(start: Start, run_module: Run, tmp_path: Path) -> None:
+    arguments = [*custom("waits_for_a_file"), "sweep=one", "tracking=none", *FAST]
+    driver = start(*arguments, GO="never")
+    while not (tmp_path / "waiting").exists():
+        assert driver.poll() is None
+        time.sleep(0.1)
+    second = run_module("sweeper", *custom("mlp"), "sweep=one", "tracking=none", *FAST)
+    assert second.returncode == 2
+    assert f"sweep=one is in use by process {driver.pid} on " in second.stderr
+    assert "Traceback" not in second.stderr
+    assert driver.poll() is None
+
+
+def other_environment(folder: Path) -> Path:
+    """An interpreter with torch, and without what only the driver needs."""
+    import torch
+
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    drivers = ("hydra", "omegaconf", "mlflow", "pandas", "rich", "sweeper", "_sweeper", "pynvml", "scipy", "__editable")
+    for entry in Path(torch.__file__).parents[1].iterdir():
+        if not entry.name.lower().startswith(drivers):
+            (site / entry.name).symlink_to(entry)
+    return folder / "bin" / "python"
+
+
+def test_two_interpreters_are_an_axis(run_module: Run, tmp_path: Path) -> None:
+    other = other_environment(tmp_path / "other")
+    interpreters = f"worker.python={other},{sys.executable}"
+    result = run_module("sweeper", "-m", *custom("mlp"), interpreters, "sweep=two", "tracking=none", *FAST)
+    assert result.returncode == 0, result.stdout + result.stderr
+    found = {row["variant"]: row["status"] for row in rows(tmp_path, "two", "speedups")}
+    assert found == {f"worker.python={other}": "ok", f"worker.python={sys.executable}": "ok"}
+    of_other = [
+        record
+        for path in (tmp_path / "runs" / "two").glob("*/record.json")
+        if (record := Record.loads(path.read_text())).trial.python == str(other)
+    ]
+    assert "hydra-core" not in of_other[0].environment["versions"]  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("python", "says"),
+    [("/nowhere/python", "there is no program /nowhere/python"), ("/bin/false", "ended with code 1 and no answer")],
+)
+def test_interpreter_that_is_none_is_said(run_module: Run, tmp_path: Path, python: str, says: str) -> None:
+    result = run_module("sweeper", *custom("mlp"), f"worker.python={python}", "sweep=none", "tracking=none", *FAST)
+    assert result.returncode == 2
+    assert says in result.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_interrupted_twice_ends_at_once_and_leaves_no_process(start: Start, tmp_path: Path) -> None:
+    driver = start(*custom("waits_for_a_file"), "sweep=twice", "tracking=none", *FAST, GO=str(tmp_path / "go"))
+    while not (tmp_path / "waiting").exists():
+        assert driver.poll() is None
+        time.sleep(0.1)
+    worker = wait_for_worker(driver)
+    driver.send_signal(signal.SIGINT)
+    driver.send_signal(signal.SIGINT)
+    output, _ = driver.communicate(timeout=60)
+    assert driver.returncode == 130, output
+    assert "Traceback" not in output
+    assert_gone(worker)
 
 
 def test_names_never_leave_the_sweep_or_become_formulas(run_module: Run, tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def _eager_step(entry: Entry) -> Hashable:
     """What decides how long an eager step takes, and the folder of the sweep."""
     trial = entry.record.trial
     axes = json.dumps([to_json(trial.model), to_json(trial.precision)], sort_keys=True)
-    return entry.folder.parent, axes, trial.workload, trial.batch_size, trial.optimizer, trial.device
+    return entry.folder.parent, axes, trial.workload, entry.record.batch_size, trial.optimizer, trial.device
 
 
 def _disagree(group: Sequence[Entry]) -> bool:

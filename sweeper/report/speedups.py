@@ -69,7 +69,7 @@ COLUMNS: tuple[Column[Entry], ...] = (
     Column("mode", lambda entry: entry.record.trial.mode),
     Column("backend", lambda entry: backend(entry)),
     Column("precision", lambda entry: entry.record.trial.labels.precision),
-    Column("batch_size", lambda entry: entry.record.trial.batch_size),
+    Column("batch_size", lambda entry: entry.record.batch_size),
     Column("variant", lambda entry: entry.variant),
     Column("status", lambda entry: entry.record.status),
     Column("flags", lambda entry: entry.flags),

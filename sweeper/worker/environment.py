@@ -91,8 +91,10 @@ def _device(device: torch.device) -> dict[str, Any]:
 
 def _of_driver(uuid: str) -> dict[str, Any]:
     """What NVML knows beside: the driver and the limit of power."""
-    import pynvml
-
+    try:
+        import pynvml
+    except ImportError:  # a worker needs torch and the model libraries alone
+        return {}
     try:
         pynvml.nvmlInit()
         reading = devices.look(pynvml, pynvml.nvmlDeviceGetHandleByUUID(uuid))

@@ -88,8 +88,10 @@ def _connect(device: torch.device) -> tuple[Any, Any]:
     """NVML and the handle of the GPU that torch uses, found by its UUID; None without them."""
     if device.type != "cuda":
         return None, None
-    import pynvml
-
+    try:
+        import pynvml
+    except ImportError:  # a worker needs torch and the model libraries alone
+        return None, None
     try:
         pynvml.nvmlInit()
         return pynvml, pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")

@@ -1,0 +1,79 @@
+"""A driver that is killed at any moment loses nothing and doubles nothing, in the folder and in MLflow."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import fake_python
+import pytest
+from conftest import TESTS
+
+from sweeper.record import Record
+
+SWEEPS, KILLS = 5, 10  # kills of each sweep
+TRIALS = 6
+LONGEST_S = 5.0  # from the start to the kill; a run that is not killed takes about as long
+
+
+def start(folder: Path) -> subprocess.Popen[bytes]:
+    python = fake_python.write(folder / "python", "time.sleep(random.random() / 5)")
+    sizes = ",".join(str(size + 1) for size in range(TRIALS))
+    grid = ["-m", "model=resnet18", f"batch_size={sizes}", "device=cpu", f"worker.python={python}", "measure=quick"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "sweeper", *grid, "sweep=killed"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(TESTS.parent)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+
+
+def records(folder: Path) -> dict[str, str]:
+    """Digests of the records by trial; reading them is a check of its own."""
+    found = {}
+    for path in sorted((folder / "runs" / "killed").glob("*/record.json")):
+        record = Record.loads(path.read_text())
+        assert record.trial_id not in found
+        assert record.status == "ok", record.message
+        found[record.trial_id] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return found
+
+
+def runs_in_mlflow(folder: Path) -> tuple[list[str], list[str]]:
+    """Names of the parents, and trial ids of the children."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{folder}/runs/mlflow.db")
+    experiment = client.get_experiment_by_name("sweeper")
+    assert experiment is not None
+    runs = client.search_runs([experiment.experiment_id])
+    kinds = [(run.data.tags["sweeper.kind"], run.data.tags.get("trial_id", run.info.run_name)) for run in runs]
+    return [name for kind, name in kinds if kind == "sweep"], sorted(name for kind, name in kinds if kind == "trial")
+
+
+@pytest.mark.parametrize("seed", range(SWEEPS))
+def test_killed_at_random_moments_and_resumed(tmp_path: Path, seed: int) -> None:
+    moments = random.Random(seed)
+    kept: dict[str, str] = {}
+    for _ in range(KILLS):
+        driver = start(tmp_path)
+        time.sleep(moments.uniform(0, LONGEST_S))
+        driver.send_signal(signal.SIGKILL)
+        driver.communicate()
+        now = records(tmp_path)
+        assert kept.items() <= now.items(), "a record was lost or measured again"
+        kept = now
+    driver = start(tmp_path)
+    output, _ = driver.communicate(timeout=120)
+    assert driver.returncode == 0, output.decode()
+    found = records(tmp_path)
+    assert kept.items() <= found.items()
+    assert len(found) == TRIALS
+    assert runs_in_mlflow(tmp_path) == (["killed"], sorted(found))
