@@ -24,7 +24,7 @@ from sweeper.check import require_runnable
 from sweeper.compose import Composed, chosen, repository
 from sweeper.devices import Device, resolve, visible_gpus
 from sweeper.errors import ConfigError
-from sweeper.execute import Watcher, execute
+from sweeper.execute import NoSpaceError, Watcher, execute
 from sweeper.lock import held
 from sweeper.mlflow_store import sqlite_file, without_password
 from sweeper.paths import RUNS, SweepPaths
@@ -32,7 +32,7 @@ from sweeper.plan import Plan, Took, describe, estimate_s, plan
 from sweeper.progress import Progress, duration
 from sweeper.record import Record, status_in
 from sweeper.report.build import print_report, write_report
-from sweeper.settings import Settings
+from sweeper.settings import FEWEST_FOR_A_TARGET, Measure, Settings
 from sweeper.tracking import Tracker
 from sweeper.trial import Trial
 
@@ -103,13 +103,16 @@ def _carry_out(planned: Plan, grid: Sequence[Trial], settings: Settings, device:
     paths = SweepPaths.of(settings.sweep)
     _announce(console, planned, settings, device)
     if differences := invocation.add(paths, settings, planned, device):
-        console.print(f"note: {', '.join(differences)} differ from the earlier run of this sweep; its records are kept")
+        changed = ", ".join(differences)
+        console.print(f"note: changed since the earlier run of this sweep, whose records are kept: {changed}")
     tracker = Tracker(settings.tracking.uri, settings.sweep) if settings.tracking.enabled else None
+    interrupted = False
     try:
-        records = _run(planned, settings, tracker, console)
-        interrupted = any(record.status == "interrupted" for record in records)
+        interrupted = _run(planned, settings, tracker, console)
     except KeyboardInterrupt:
         interrupted = True
+    except NoSpaceError as error:
+        print(f"sweeper: {error} and sweep={settings.sweep}", file=sys.stderr)
     _report(paths, settings, tracker, console)
     if interrupted:
         console.print(f"interrupted; go on with the same command and sweep={settings.sweep}")
@@ -119,11 +122,14 @@ def _carry_out(planned: Plan, grid: Sequence[Trial], settings: Settings, device:
     return OK if all(statuses.get(trial_id) == "ok" for trial_id in wanted) else NOT_OK
 
 
-def _run(planned: Plan, settings: Settings, tracker: Tracker | None, console: Console) -> list[Record]:
-    """Execute the plan under the progress view; each record goes to MLflow when it is on disk."""
+def _run(planned: Plan, settings: Settings, tracker: Tracker | None, console: Console) -> bool:
+    """Execute the plan under the progress view; each record goes to MLflow when it is on disk. Whether it was ended."""
     watchers: list[Watcher] = [_Tracking(tracker)] if tracker else []
+    interrupted = False
     with Progress(len(planned.trials), settings.measure.most_processes, console) as progress:
-        return execute(planned.trials, settings, [*watchers, progress])
+        for record in execute(planned.trials, settings, [*watchers, progress]):
+            interrupted |= record.status == "interrupted"
+    return interrupted
 
 
 class _Tracking(Watcher):
@@ -184,7 +190,8 @@ def _statuses(paths: SweepPaths, grid: Sequence[Trial]) -> dict[str, str]:
 def _announce(console: Console, planned: Plan, settings: Settings, device: Device) -> None:
     where = device.gpu.name if device.gpu else "the CPU"
     count = len(planned.trials)
-    console.print(f"sweep {settings.sweep}: {count} trial{'' if count == 1 else 's'} to run on {where}")
+    trials = f"{count} trial{'' if count == 1 else 's'}"
+    console.print(f"sweep {settings.sweep}: {trials} to run on {where}, {_processes(settings.measure)} each")
     if settings.dry_run or planned.left_out:
         lines = describe(planned if settings.dry_run else Plan((), planned.left_out))
         console.print("\n".join(lines).strip(), markup=False)
@@ -193,6 +200,15 @@ def _announce(console: Console, planned: Plan, settings: Settings, device: Devic
         seconds = estimate_s(planned.trials, settings.measure.processes * settings.measure.draws, earlier)
         known = f"about {duration(seconds)}, judging by {len(earlier)} earlier trials" if seconds else "no estimate yet"
         console.print(f"{known}; nothing was started")
+
+
+def _processes(measure: Measure) -> str:
+    if measure.target is None:
+        count = measure.most_processes
+        draws = f" in {measure.draws} draws" if measure.draws > 1 else ""
+        return f"{count} process{'' if count == 1 else 'es'}{draws}"
+    least = max(measure.processes, FEWEST_FOR_A_TARGET)
+    return f"{least} to {max(least, measure.most_processes)} processes"
 
 
 def _earlier() -> list[Took]:

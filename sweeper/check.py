@@ -21,6 +21,7 @@ from sweeper.interpreter import command, search_path
 from sweeper.trial import Trial
 
 TIMEOUT_S = 300
+AT = "at"  # the file that names the model which the check is at
 MOST_PROBLEMS = 10
 
 
@@ -54,7 +55,7 @@ def _ask(trials: Sequence[Trial], python: str | None, variables: Mapping[str, st
     try:
         process.wait(TIMEOUT_S)
     except subprocess.TimeoutExpired as error:
-        raise ConfigError(f"checking the models took longer than {TIMEOUT_S} s; nothing was started") from error
+        raise ConfigError(f"checking {_at(folder)} took longer than {TIMEOUT_S} s; nothing was started") from error
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -62,6 +63,13 @@ def _ask(trials: Sequence[Trial], python: str | None, variables: Mapping[str, st
     if not answer.exists():
         last = "\n".join(log.read_text(errors="replace").strip().splitlines()[-4:])
         who = f"worker.python={python}: " if python else ""
-        raise ConfigError(f"{who}the check of the models ended with code {process.returncode} and no answer:\n{last}")
+        how = f"{who}the check of {_at(folder)} ended with code {process.returncode} and no answer"
+        raise ConfigError(f"{how}:\n{last}" if last else how)
     problems: list[str] = json.loads(answer.read_text())
     return problems
+
+
+def _at(folder: Path) -> str:
+    """The model that was being checked."""
+    file = folder / AT
+    return f"model {file.read_text()}" if file.exists() else "the models"

@@ -20,7 +20,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, MissingMandatoryValue, OmegaConf
 
 from sweeper.codec import Json
-from sweeper.errors import ConfigError
+from sweeper.errors import ConfigError, nearest
 from sweeper.paths import check_sweep_name
 from sweeper.settings import RETRIES, Measure, Settings, Tracking, check_measure
 from sweeper.trial import (
@@ -179,6 +179,8 @@ def read(cfg: DictConfig, choices: Mapping[str, str | None], own: Mapping[str, M
     `choices` maps a group to the option chosen (`hydra.runtime.choices`), `own` a group to what that option's file
     says, `gpu` is what `device=null` means. Raises ConfigError for values that make no sense.
     """
+    if unknown := _unknown(cfg, Config()):
+        raise ConfigError(f"{unknown[0]}: there is no such key; {nearest(unknown[0], keys())}")
     try:
         config: Any = OmegaConf.to_object(cfg)
     except MissingMandatoryValue as error:
@@ -195,6 +197,18 @@ def read(cfg: DictConfig, choices: Mapping[str, str | None], own: Mapping[str, M
         tracking=config.tracking,
     )
     return Point(_trial(config, choices, own, gpu), settings)
+
+
+def _unknown(cfg: DictConfig, schema: Any, prefix: str = "") -> list[str]:
+    """Keys that `+key=value` has added where the schema has a fixed set."""
+    known, found = {entry.name for entry in fields(schema)}, []
+    for key in map(str, cfg):
+        value = getattr(schema, key, None)
+        if key not in known:
+            found.append(f"{prefix}{key}")
+        elif is_dataclass(value):
+            found += _unknown(cfg[key], value, f"{prefix}{key}.")
+    return found
 
 
 def _trial(config: Config, choices: Mapping[str, str | None], own: Mapping[str, Mapping[str, Any]], gpu: bool) -> Trial:

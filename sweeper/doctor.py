@@ -57,6 +57,7 @@ class Findings:
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
+        allow_abbrev=False,
         prog="python -m sweeper.doctor",
         description="Say what this machine can do: versions, backends of torch.compile, state of GPU and host, noise.",
         epilog="exit code: 0 a compiled training step works, 1 it does not, 2 bad arguments",

@@ -175,6 +175,11 @@ class Record:
             raise ValueError(f"status {self.status!r} is not one of: {', '.join(STATUSES)}")
 
     @property
+    def judges_the_compiler(self) -> bool:
+        """Whether the trial is ok, or nothing but the compiler can be to blame."""
+        return self.status not in NOT_JUDGED and (self.status == "ok" or self.phase not in EAGER_PHASES)
+
+    @property
     def batch_size(self) -> int:
         """The batch size that was used."""
         return self.smaller_batch_size or self.trial.batch_size

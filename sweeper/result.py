@@ -126,7 +126,7 @@ def _of_any_status(record: Record, measured: Sequence[_Measured]) -> Result:
     return Result(
         processes=len(measured),
         draws=len({item.draw for item in measured}),
-        eager_step_s=_median(item.eager_s for item in measured),
+        eager_step_s=_typical_s(measured, "eager"),
         eager_peak_memory_bytes=_median(_of_arm(process.memory_bytes, "eager") for process in record.processes),
         compiled_peak_memory_bytes=_median(_of_arm(process.memory_bytes, "compiled") for process in record.processes),
         graph_breaks=sum(item.count for item in diagnostics.graph_breaks) if diagnostics else None,
@@ -153,7 +153,7 @@ def _with_compile_times(result: Result, processes: Sequence[Process]) -> Result:
 
 
 def _with_compiled_arm(result: Result, record: Record, measured: Sequence[_Measured]) -> Result:
-    compiled_s = median(item.compiled_s for item in measured)
+    compiled_s = _typical_s(measured, "compiled") or 0.0
     waiting = {arm: _median(item.waiting(arm) for item in measured) for arm in ARMS}
     bound = [arm for arm, share in waiting.items() if share is not None and share > HOST_BOUND]
     return replace(
@@ -187,6 +187,12 @@ def _with_speedups(result: Result, measured: Sequence[_Measured]) -> Result:
         device_speedup_low=device_bounds.low if device_bounds else None,
         device_speedup_high=device_bounds.high if device_bounds else None,
     )
+
+
+def _typical_s(measured: Sequence[_Measured], arm: str) -> float | None:
+    """Seconds a step: the mean that the speedup is taken by, so that the ratio of the arms' is the speedup."""
+    estimate = _estimate([(item.draw, math.log(getattr(item, f"{arm}_s"))) for item in measured])
+    return estimate.ratio if estimate else None
 
 
 def _estimate(logs: Iterable[tuple[int, float | None]]) -> Estimate | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from sweeper.errors import ConfigError
 
 FEWEST_FOR_A_TARGET = 5  # stopping early at a narrow interval by chance makes intervals too narrow
+LARGEST_TARGET = 0.5
 POSITIVE = (
     "processes", "draws", "max_processes", "rounds", "target", "timeout_s", "warmup_s", "block_s", "block_steps",
 )  # fmt: skip
@@ -79,6 +80,10 @@ def check_measure(measure: Measure) -> Measure:
         value = getattr(measure, name)
         if value is not None and not value > 0:
             raise ConfigError(f"measure.{name}={value}: it must be greater than 0")
+    if measure.target is not None and measure.target > LARGEST_TARGET:
+        raise ConfigError(
+            f"measure.target={measure.target}: a share of the speedup, at most {LARGEST_TARGET}; write 0.02 for 2 %"
+        )
     if measure.target is not None and (measure.draws > 1 or measure.max_processes < FEWEST_FOR_A_TARGET):
         raise ConfigError(
             f"measure.target={measure.target}: it wants measure.draws=1 and measure.max_processes of at least "

@@ -22,7 +22,9 @@ OK, NOT_OK, BAD_CONFIGURATION = 0, 1, 2
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 0 all is there, 1 MLflow cannot be reached or a file is no record, 2 no such sweep."""
-    parser = argparse.ArgumentParser("python -m sweeper.sync", description="Send to MLflow what it lacks of a sweep.")
+    parser = argparse.ArgumentParser(
+        "python -m sweeper.sync", description="Send to MLflow what it lacks of a sweep.", allow_abbrev=False
+    )
     parser.add_argument("name", metavar="NAME", help="the sweep, a folder under runs/")
     parser.add_argument("--tracking-uri", metavar="URI", help="where to; default: where the sweep sent its runs")
     options = parser.parse_args(arguments)

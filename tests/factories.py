@@ -93,6 +93,26 @@ def gives_nan(batch_size, device):
     return Nan().to(device), _inputs(batch_size, device)
 
 
+def skipped_by_dynamo(batch_size, device):
+    """Its own forward is given up, the inherited one is compiled."""
+
+    class Inherited(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(WIDTH, 4)
+
+        def forward(self, x):
+            return self.layer(x)
+
+    class Skipped(Inherited):
+        def forward(self, x):
+            if torch.compiler.is_compiling():
+                raise ValueError("not while compiling")
+            return super().forward(x)
+
+    return Skipped().to(device), _inputs(batch_size, device)
+
+
 def breaks_once(batch_size, device):
     class Breaks(nn.Module):
         def __init__(self):

@@ -58,12 +58,12 @@ def test_a_process_of_void_rounds_only_is_left_out() -> None:
     assert (result.speedup, result.processes) == (pytest.approx(2.0), 1)
 
 
-def test_step_times_are_medians_over_rounds_and_processes() -> None:
-    # 10 steps a block. Eager medians: 3 s / 10 and 6 s / 10, so 0.45 s; compiled 0.1 s; batch 32.
+def test_step_times_are_medians_over_rounds_and_geometric_means_over_processes() -> None:
+    # 10 steps a block. Eager medians: 3 s / 10 and 12 s / 10, so sqrt(0.36) = 0.6 s; compiled 0.1 s; batch 32.
     rounds = tuple(Round("AB", eager_s, 1.0) for eager_s in (2.0, 3.0, 100.0))
-    later = tuple(Round("BA", eager_s, 1.0) for eager_s in (6.0, 6.0))
+    later = tuple(Round("BA", eager_s, 1.0) for eager_s in (12.0, 12.0))
     result = derive(record_of(replace(make_process(), rounds=rounds), replace(make_process(index=1), rounds=later)))
-    assert result.eager_step_s == pytest.approx(0.45)
+    assert result.eager_step_s == pytest.approx(0.6)
     assert result.compiled_step_s == pytest.approx(0.1)
     assert result.samples_per_s == pytest.approx(320)
 
@@ -255,6 +255,16 @@ def test_device_speedup_has_an_interval_by_the_same_rule() -> None:
     assert result.device_speedup_low is not None
     assert result.device_speedup_high is not None
     assert result.device_speedup_low * result.device_speedup_high == pytest.approx(2 ** (17 / 3))
+
+
+def test_printed_step_times_have_the_speedup_as_their_ratio() -> None:
+    times_s = [(0.02, 0.010), (0.09, 0.020), (0.01, 0.025)]  # medians of the arms would give 20 / 20
+    processes = [make_process(eager / compiled, index=i, eager_s=eager) for i, (eager, compiled) in enumerate(times_s)]
+    result = derive(record_of(*processes))
+    assert result.eager_step_s is not None
+    assert result.compiled_step_s is not None
+    assert result.speedup == pytest.approx(result.eager_step_s / result.compiled_step_s)
+    assert result.speedup == pytest.approx((2.0 * 4.5 * 0.4) ** (1 / 3))
 
 
 def test_device_interval_counts_the_draws_that_have_device_time() -> None:

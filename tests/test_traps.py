@@ -65,6 +65,14 @@ def test_backend_whose_results_are_right_passes_the_same_check() -> None:
     assert flags(trial, outcome) == set()
 
 
+def test_frame_that_dynamo_gives_up_is_a_graph_break() -> None:
+    outcome, _ = run(custom("skipped_by_dynamo"))
+    assert outcome.status == "ok", outcome.message
+    assert outcome.diagnostics is not None
+    (found,) = outcome.diagnostics.graph_breaks
+    assert found.reason.startswith("a whole frame runs eager: Observed exception")
+
+
 def test_half_of_the_graphs_run_eager_is_said() -> None:
     outcome, _ = run(custom("breaks_once", backend="compiles_every_second_graph"))
     assert outcome.status == "ok", outcome.message

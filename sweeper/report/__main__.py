@@ -16,12 +16,18 @@ OK, NOT_READ, BAD_INPUT = 0, 1, 2
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
+        allow_abbrev=False,
         prog="python -m sweeper.report",
         description="Write speedups.csv, summary.csv, failures.csv and report.md, and print the tables.",
         epilog="exit code: 0 everything was read, 1 some record could not be, 2 bad input",
     )
     parser.add_argument("sweeps", nargs="+", metavar="NAME|FOLDER", help="a sweep under runs/, or a folder of trials")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where to write (default: report/ in the first sweep)")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="where to write (default: report/ in the first sweep; of several, report-with-OTHERS/ there)",
+    )
     return parser.parse_args(arguments)
 
 
@@ -37,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         sweeps = [find_sweep(name) for name in parsed.sweeps]
-        out = parsed.out or SweepPaths(sweeps[0]).report
+        out = parsed.out or SweepPaths(sweeps[0]).report_with(sweeps[1:])
         report = write_report(sweeps, out)
     except (ConfigError, OSError) as error:
         print(error, file=sys.stderr)

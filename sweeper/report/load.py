@@ -54,7 +54,8 @@ def find_sweep(name: str) -> Path:
 
 
 def _known_sweeps(name: str) -> str:
-    known = [path.name for path in paths.RUNS.iterdir() if path.is_dir()] if paths.RUNS.is_dir() else []
+    folders = paths.RUNS.iterdir() if paths.RUNS.is_dir() else ()
+    known = [path.name for path in folders if path.is_dir() and next(_trials(path), None)]
     return nearest(name, known) if known else f"there are no sweeps in {paths.RUNS.absolute()}"
 
 

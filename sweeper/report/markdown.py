@@ -74,7 +74,7 @@ def _failures(rows: Sequence[Row]) -> list[str]:
     return [
         "## Failures",
         table(readable.failure_columns(rows), readable.in_order(rows)),
-        f"{len(rows)} trials are not ok; {left_out} of them are not in a pass rate.",
+        f"{len(rows)} trial{' is' if len(rows) == 1 else 's are'} not ok; {left_out or 'none'} left out of pass rates.",
     ]
 
 

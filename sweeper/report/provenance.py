@@ -23,6 +23,7 @@ def describe(sweeps: Sequence[Path], entries: Iterable[Entry]) -> list[str]:
     facts = {
         "sweeps": ", ".join(folder.resolve().name for folder in sweeps),
         "started": "; ".join(date for folder in sweeps if (date := _date(folder))),
+        "measured": "; ".join(_different(_measured(folder) for folder in sweeps)),
         "device": ", ".join(sorted(_different(device.get("name") for device in devices))),
         "driver": ", ".join(_different(device.get("driver") for device in devices)),
         "power limit": ", ".join(_different(_watts(device.get("power_limit_w")) for device in devices)),
@@ -122,11 +123,24 @@ def _mapping(environment: object, key: str) -> Mapping[str, Any]:
     return _plain_mapping(_plain_mapping(environment).get(key))
 
 
-def _date(sweep: Path) -> str | None:
-    """When the sweep was first and last started, after `sweep.json`."""
+def _invocations(sweep: Path) -> list[Mapping[str, Any]]:
+    """What `sweep.json` says; nothing in a folder of records that is no sweep of ours."""
     try:
-        invocations = json.loads(SweepPaths(sweep).sweep.read_text(encoding="utf-8"))["invocations"]
-        started = [str(invocation["started"]) for invocation in invocations]
+        found = json.loads(SweepPaths(sweep).sweep.read_text(encoding="utf-8"))["invocations"]
     except (OSError, ValueError, KeyError, TypeError):
-        return None  # a folder of records need not be a sweep of ours
+        return []
+    return [item for item in found if isinstance(item, Mapping)] if isinstance(found, list) else []
+
+
+def _measured(sweep: Path) -> str | None:
+    """How often, by the settings of each invocation, e.g. `processes 3, draws 1, rounds 10`."""
+    settings = [_mapping(_plain_mapping(item).get("settings"), "measure") for item in _invocations(sweep)]
+    names = ("processes", "draws", "target", "rounds")
+    texts = (", ".join(f"{name} {item[name]}" for name in names if item.get(name) is not None) for item in settings)
+    return " and ".join(_different(texts)) or None
+
+
+def _date(sweep: Path) -> str | None:
+    """When the sweep was first and last started."""
+    started = [str(item["started"]) for item in _invocations(sweep) if "started" in item]
     return ", last ".join(dict.fromkeys((started[0], started[-1]))) if started else None

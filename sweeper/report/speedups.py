@@ -116,6 +116,7 @@ COLUMNS: tuple[Column[Entry], ...] = (
     _of_accuracy("accuracy_worst", lambda accuracy: accuracy.worst),
     _of_accuracy("accuracy_error", lambda accuracy: accuracy.compiled_error),
     _of_accuracy("accuracy_bound", lambda accuracy: accuracy.bound),
+    Column("sweep", lambda entry: entry.folder.parent.resolve().name),
 )
 
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from sweeper.codec import to_json
 from sweeper.plan import check_weights
-from sweeper.record import NOT_JUDGED
 from sweeper.report.load import Entry
 from sweeper.report.speedups import backend
 from sweeper.stats import Estimate
@@ -57,7 +56,7 @@ class Unit:
     @property
     def judged(self) -> bool:
         """Whether nothing but the compiler can be to blame for what failed."""
-        return all(entry.record.status not in NOT_JUDGED for entry in self.entries.values())
+        return all(entry.record.judges_the_compiler for entry in self.entries.values())
 
     def passed(self, weights: Iterable[str]) -> bool:
         return all(weight in self.entries and self.entries[weight].record.status == "ok" for weight in weights)

@@ -7,11 +7,12 @@ library's model that got arguments of the user is built once.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import torch
 
+from sweeper.check import AT
 from sweeper.errors import nearest
 from sweeper.trial import Trial
 from sweeper.worker.compiler import compile_arguments
@@ -28,17 +29,19 @@ LISTS = {
 def check(question: Path, answer: Path) -> None:
     """Read trials, write the list of problems."""
     trials = [Trial.from_json(data) for data in json.loads(question.read_text())]
-    answer.write_text(json.dumps(list(dict.fromkeys(_problems(trials)))))
+    problems = _problems(trials, lambda at: question.with_name(AT).write_text(at))
+    answer.write_text(json.dumps(list(dict.fromkeys(problems))))
 
 
-def _problems(trials: list[Trial]) -> Iterator[str]:
-    """Everything that is wrong; each model is asked for once."""
+def _problems(trials: list[Trial], say: Callable[[str], object]) -> Iterator[str]:
+    """Everything that is wrong; each model is asked for once, and `say` hears of it before."""
     if any(trial.device == "cuda" for trial in trials) and not torch.cuda.is_available():
         yield f"torch {torch.__version__} cannot use the GPU: install torch's CUDA build, or take device=cpu"
         return
     yield from _option_problems(trials)
     models = {json.dumps([trial.to_json()["model"], trial.batch_size]): trial for trial in trials}
     for trial in models.values():
+        say(f"{trial.model.library} {trial.model.name}")
         yield from _factory_problems(trial) if trial.model.library == "custom" else _model_problems(trial)
 
 

@@ -16,13 +16,20 @@ from sweeper.trial import Trial
 from sweeper.worker.diagnostics import Watch
 from sweeper.worker.failures import UnavailableError
 
+FOR_DEBUGGING = ("_TESTING_ONLY", "_minifier_backend")
+
+
+def known_backends() -> list[str]:
+    """Names of the backends that torch lists, without its own tools for debugging."""
+    return [name for name in torch._dynamo.list_backends(None) if not name.endswith(FOR_DEBUGGING)]
+
 
 def require_available(trial: Trial, device: torch.device) -> None:
     """Raises UnavailableError when the backend is missing or does not work on the device."""
     if trial.backend is None:
         return
-    known = torch._dynamo.list_backends(None)
-    if trial.backend not in known:
+    known = known_backends()
+    if trial.backend not in torch._dynamo.list_backends(None):
         raise UnavailableError(f"backend {trial.backend} is not installed; torch knows {', '.join(sorted(known))}")
     if trial.backend == "cudagraphs" and device.type != "cuda":
         raise UnavailableError(f"backend cudagraphs needs a CUDA device, this trial runs on {device.type}")

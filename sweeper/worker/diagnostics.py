@@ -6,7 +6,7 @@ Place in the flow: `Watch` is made before the first compiled call; `report` is r
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -79,7 +79,8 @@ class Watch:
         if self._inductor and code_fingerprint() is None:
             return "Inductor was given graphs and left no code: everything ran eager"
         if any("limit exceeded" in reason for reason in counters["unimplemented"]):
-            return f"past torch's limit of recompilations ({torch._dynamo.config.recompile_limit}) a frame runs eager"
+            limit = torch._dynamo.config.recompile_limit
+            return f"past torch's limit of recompilations ({limit}) a frame runs eager; TORCH_LOGS=recompiles says why"
         return None
 
     def report(self, settings: Mapping[str, Json]) -> Diagnostics:
@@ -97,8 +98,18 @@ def _graph_breaks() -> tuple[GraphBreak, ...]:
     """Distinct breaks; Dynamo's own count is used where it has no place for a break."""
     placed = Counter((_first_line(item.reason), _place(item.user_stack)) for item in graph_break_reasons)
     if placed:
-        return tuple(GraphBreak(reason, where, count) for (reason, where), count in sorted(placed.items(), key=str))
-    return tuple(GraphBreak(_first_line(text), None, count) for text, count in sorted(counters["graph_break"].items()))
+        breaks = [GraphBreak(reason, where, count) for (reason, where), count in sorted(placed.items(), key=str)]
+    else:
+        breaks = [GraphBreak(_first_line(text), None, count) for text, count in sorted(counters["graph_break"].items())]
+    return (*breaks, *_skipped_frames({item.reason for item in breaks}))
+
+
+def _skipped_frames(known: Collection[str]) -> Iterator[GraphBreak]:
+    """Frames that Dynamo gave up as a whole, which run eager; torch counts them among no graph breaks."""
+    skipped = counters["frames"]["total"] - counters["frames"]["ok"]
+    if skipped > 0:
+        reasons = [line for text in counters["unimplemented"] if (line := _first_line(text)) not in known]
+        yield GraphBreak(f"a whole frame runs eager: {'; '.join(reasons) or 'no reason given'}", None, skipped)
 
 
 def _place(stack: object) -> str | None:

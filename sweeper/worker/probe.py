@@ -36,7 +36,6 @@ STEPS = 3  # graph modes run the first as it is, record the second and replay th
 TOLERANCE = 1e-3
 REASON_LENGTH = 300
 SKIPPED = "skipping cudagraphs due to"  # torch/_inductor/cudagraph_utils.py, sometimes twice
-FOR_DEBUGGING = ("_TESTING_ONLY", "_minifier_backend")  # names in torch that end so are no choice of a user's
 PACKAGES = {
     "torchvision": "pip install torchvision",
     "timm": "pip install timm",
@@ -112,8 +111,9 @@ def software(device: str) -> Software:
     try:
         import torch
 
-        known = [name for name in torch._dynamo.list_backends(None) if not name.endswith(FOR_DEBUGGING)]
-        backends = dict.fromkeys([*SUPPLIERS, *known])
+        from sweeper.worker.compiler import known_backends
+
+        backends = dict.fromkeys([*SUPPLIERS, *known_backends()])
     except Exception as error:  # noqa: BLE001  # a broken torch may raise anything, and that is the answer
         note = f"cannot be imported: {_why(error)}" if _version("torch") else "pip install torch, see pytorch.org"
         return Software((python, Part("torch", _version("torch"), note), *others), (), torch_works=False)

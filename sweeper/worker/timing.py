@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from statistics import median
 
 import torch
 
@@ -27,6 +28,7 @@ LEAST_BLOCK_S = {"cuda": 0.3, "cpu": 0.1}
 LEAST_BLOCK_STEPS = {"cuda": 8, "cpu": 2}
 STEPS_BEFORE_BLOCK = 2
 MOST_VOID_ROUNDS = 3
+SHORT = 0.8  # of the least length: a block shorter than this asks for a longer one
 SAME = 0.05  # time a step at K and at 2K agrees when it differs by less
 MOST_DOUBLINGS = 2
 FLAT = {"cuda": 0.03, "cpu": 0.10}  # warm-up ends when the last three readings lie within this range
@@ -96,13 +98,18 @@ class Bench:
         while time.perf_counter() < deadline:
             readings.append(self.block_s(arm, steps) / steps)
             if len(readings) >= 3 and spread(readings[-3:]) <= FLAT[self._device.type]:
-                return readings[-1], True
-        return readings[-1], False
+                return median(readings[-3:]), True
+        return median(readings[-3:]), False
 
     def steps_per_block(self, faster: Arm, step_s: float, measure: Measure) -> int:
-        """K: long enough for the faster arm, then doubled until the time a step no longer depends on it."""
+        """K: long enough for the faster arm, then doubled until the time a step no longer depends on it.
+
+        A machine that was busy when `step_s` was taken would make blocks too short, so a block is tried.
+        """
         least_s = measure.block_s or LEAST_BLOCK_S[self._device.type]
         steps = max(measure.block_steps or LEAST_BLOCK_STEPS[self._device.type], math.ceil(least_s / step_s))
+        while (tried_s := min(self.block_s(faster, steps) for _ in range(2))) < SHORT * least_s:
+            steps = math.ceil(steps * least_s / tried_s)
         if self._device.type == "cpu":
             return steps  # nothing is queued on a CPU, so K changes nothing
         for _ in range(MOST_DOUBLINGS):
