@@ -21,8 +21,9 @@ def main() -> int:
     from yaml import YAMLError
 
     from sweeper import config
-    from sweeper.app import BAD_CONFIGURATION, INTERRUPTED, job
+    from sweeper.app import job
     from sweeper.command_line import normalise
+    from sweeper.driver import BAD_CONFIGURATION, INTERRUPTED
 
     try:
         sys.argv[1:] = normalise(sys.argv[1:])

@@ -11,6 +11,8 @@ from difflib import get_close_matches
 
 LIST_OPTIONS = "all options and keys: python -m sweeper --help"
 MOST_LINES = 6
+# What brings an option of `hydra/launcher` that ours build on.
+PLUGINS = {"submitit_slurm": "hydra/launcher=slurm needs hydra-submitit-launcher: pip install 'sweeper[slurm]'"}
 
 
 class ConfigError(ValueError):
@@ -64,6 +66,8 @@ def _explain_option(error: Exception) -> str:
     if not match or not options:
         return _first_lines(str(error))
     group, name = match.groups()
+    if name in PLUGINS:
+        return PLUGINS[name]
     return f"{group}={name}: no such {group}; {nearest(name, options)}\n{LIST_OPTIONS}"
 
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.codec import to_json
-from sweeper.devices import Device
 from sweeper.errors import ConfigError
 from sweeper.paths import SweepPaths, write_text
 from sweeper.plan import Plan
@@ -24,7 +23,7 @@ from sweeper.settings import Settings
 PACKAGES = ("sweeper", "torch", "torchvision", "timm", "transformers", "hydra-core", "omegaconf", "mlflow", "pandas")
 
 
-def add(paths: SweepPaths, settings: Settings, planned: Plan, device: Device) -> list[str]:
+def add(paths: SweepPaths, settings: Settings, planned: Plan, device: str) -> list[str]:
     """Write this invocation behind the earlier ones; the names of what differs from the last (versions, measure, ...).
 
     Raises ConfigError when the folder cannot be written or its sweep.json is not ours.
@@ -33,7 +32,7 @@ def add(paths: SweepPaths, settings: Settings, planned: Plan, device: Device) ->
         "command": shlex.join(["python", *sys.orig_argv[1:]]),
         "started": dt.datetime.now().astimezone().isoformat(timespec="seconds"),
         "versions": _versions(),
-        "device": device.gpu.name if device.gpu else "cpu",
+        "device": device,
         "settings": to_json(settings),
         "plan": [{"trial_id": trial.id, "label": trial.label} for trial in planned.trials],
         "left_out": [

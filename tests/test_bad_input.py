@@ -58,7 +58,7 @@ def assert_refused(run: Run, folder: Path, arguments: list[str], *says: str) -> 
         (["+precission=amp"], ["precission"]),
         (["-m", "+junk=3,4"], ["junk"]),
         (["hydra/launcher=nope"], ["hydra/launcher=nope"]),
-        (["-m", "hydra/launcher=basic", "dry_run=true"], ["hydra/launcher=local only"]),
+        (["-m", "hydra/launcher=basic", "dry_run=true"], ["say device=cuda or device=cpu"]),
         (["model=[resnet18,resnet50]"], ["give one option"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,

@@ -3,6 +3,7 @@
 Unlike Hydra's basic sweeper it composes a point once, and all of them are validated before the first one runs.
 """
 
+import functools
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
+from hydra_plugins.sweeper_hydra.local import LocalLauncher
 from sweeper.compose import Axis
 
 
@@ -46,18 +48,16 @@ class GridSweeper(Sweeper):
         from sweeper.app import run_grid
         from sweeper.command_line import open_dictionary
         from sweeper.compose import Composer
-        from sweeper.errors import ConfigError
 
-        if not self._config.hydra.launcher._target_.endswith("LocalLauncher"):
-            launcher = self._config.hydra.runtime.choices["hydra/launcher"]
-            raise ConfigError(
-                f"hydra/launcher={launcher}: a sweep's trials run through hydra/launcher=local only, so far"
-            )
         axes = [open_dictionary(f"{key}={value}") for key, value in self._params.items()]
         loader = self._context.config_loader
         overrides = OverridesParser.create(loader).parse_overrides([*axes, *arguments])
         composer = Composer(loader, self._config)
-        sys.exit(run_grid(composer.points(expand(overrides)), composer.repository))  # Hydra would drop the exit code
+        points = composer.points(expand(overrides))
+        launcher = f"hydra/launcher={self._config.hydra.runtime.choices['hydra/launcher']}"
+        here = isinstance(self._launcher, LocalLauncher)
+        launch = None if here else functools.partial(self._launcher.launch, initial_job_idx=0)
+        sys.exit(run_grid(points, composer.repository, launcher, launch))  # Hydra would drop the exit code
 
 
 def expand(overrides: Sequence[Override]) -> list[Axis]:

@@ -1,0 +1,68 @@
+"""Sweeps through a real SLURM: a cluster of one node on loopback, two jobs at a time."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+import slurm_cluster
+from conftest import Run
+from test_sweep import FAST, custom, records, rows
+
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.xdist_group("slurm"),
+    pytest.mark.skipif(slurm_cluster.missing() is not None, reason=str(slurm_cluster.missing())),
+]
+SLURM = ["hydra/launcher=slurm", "hydra.launcher.gpus_per_node=null", "hydra.launcher.array_parallelism=2"]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
+    with slurm_cluster.cluster(tmp_path_factory.mktemp("slurm")) as variables:
+        yield variables
+
+
+def test_six_trials_as_array_jobs_and_a_killed_worker_is_one_row(
+    cluster: Mapping[str, str], run_module: Run, tmp_path: Path
+) -> None:
+    names = ("mlp", "killed", "dict_and_loss")
+    arguments = ["-m", *SLURM, *custom(*names), "precision=fp32,bf16", "sweep=six", *FAST]
+    result = run_module("sweeper", *arguments, **cluster)
+    assert result.returncode == 1, result.stdout + result.stderr
+    statuses = {name: record.status for name, record in records(tmp_path, "six").items()}
+    assert statuses == {
+        f"{name}/{precision}": "crashed" if name == "killed" else "ok"
+        for name in names
+        for precision in ("fp32", "bf16")
+    }
+    assert len(rows(tmp_path, "six", "speedups")) == 6
+    asked = ["squeue", "-h", "-t", "all", "-o", "%F %j %A"]
+    said = subprocess.run(asked, env={**os.environ, **cluster}, capture_output=True, text=True, check=True).stdout
+    jobs = [line.split() for line in said.splitlines() if line.split()[1] == "sweeper"]
+    assert len(jobs) == 6
+    assert len({array for array, *_ in jobs}) == 1, "one array"
+
+    again = run_module("sweeper", *arguments, "retry=none", **cluster)
+    assert "sweep six: 0 trials to run" in again.stdout, again.stdout + again.stderr
+
+
+def test_cancelled_job_is_a_crashed_row(cluster: Mapping[str, str], run_module: Run, tmp_path: Path) -> None:
+    """The job ends itself through SLURM, as `scancel` or a failing node would; the other one is not touched."""
+    result = run_module(
+        "sweeper", "-m", *SLURM, *custom("mlp", "cancels_its_job"), "sweep=gone", "tracking=none", *FAST, **cluster
+    )
+    assert result.returncode == 1, result.stdout + result.stderr
+    found = {name: (record.status, record.message) for name, record in records(tmp_path, "gone").items()}
+    assert found["mlp/fp32"] == ("ok", None)
+    assert found["cancels_its_job/fp32"][0] == "crashed"
+
+
+def test_device_has_to_be_said(cluster: Mapping[str, str], run_module: Run, tmp_path: Path) -> None:
+    result = run_module("sweeper", "-m", *SLURM, *custom("mlp"), "sweep=none", **cluster)
+    assert result.returncode == 2
+    assert "say device=cuda or device=cpu" in result.stderr
+    assert not (tmp_path / "runs").exists()
