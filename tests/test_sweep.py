@@ -201,6 +201,14 @@ def test_termination_is_like_an_interrupt_and_keeps_an_ok_record(start: Start, t
     assert not list((tmp_path / "runs" / "terminated").glob("*/cache-*"))
 
 
+def test_grid_needs_no_device_and_a_dry_run_writes_nothing(run_module: Run, tmp_path: Path) -> None:
+    result = run_module("sweeper", "-m", "model=resnet18,vit_tiny", "precision=fp32,amp", "dry_run=true", "sweep=dry")
+    assert result.returncode == 0, result.stderr
+    assert "sweep dry: 4 trials to run on" in result.stdout
+    assert "no estimate yet; nothing was started" in result.stdout
+    assert not (tmp_path / "runs").exists()
+
+
 def test_second_driver_of_a_sweep_is_told_who_has_it(start: Start, run_module: Run, tmp_path: Path) -> None:
     arguments = [*custom("waits_for_a_file"), "sweep=one", "tracking=none", *FAST]
     driver = start(*arguments, GO="never")

@@ -17,7 +17,6 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
-from hydra_plugins.sweeper_hydra.local import LocalLauncher
 from sweeper.compose import Axis
 
 
@@ -27,6 +26,8 @@ class GridSweeperConf:
     params: dict[str, str] = field(default_factory=dict)
     "axes that an experiment brings; the command line replaces one of the same name"
 
+
+LOCAL = "hydra_plugins.sweeper_hydra.local.LocalLauncher"  # Hydra loads that module a second time: another class
 
 ConfigStore.instance().store(group="hydra/sweeper", name="grid", node=GridSweeperConf, provider="sweeper")
 
@@ -55,7 +56,7 @@ class GridSweeper(Sweeper):
         composer = Composer(loader, self._config)
         points = composer.points(expand(overrides))
         launcher = f"hydra/launcher={self._config.hydra.runtime.choices['hydra/launcher']}"
-        here = isinstance(self._launcher, LocalLauncher)
+        here = self._config.hydra.launcher._target_ == LOCAL
         launch = None if here else functools.partial(self._launcher.launch, initial_job_idx=0)
         sys.exit(run_grid(points, composer.repository, launcher, launch))  # Hydra would drop the exit code
 
