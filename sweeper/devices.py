@@ -101,17 +101,22 @@ def _select(gpus: Sequence[Gpu], chosen: str) -> list[Gpu]:
     return selected
 
 
-def resolve(device: str | None, gpus: Sequence[Gpu]) -> Device:
-    """The device for `device=cpu|cuda|cuda:N|null`. Raises ConfigError when there is no such GPU."""
+def resolve(device: str | None, gpus: Sequence[Gpu]) -> tuple[Device, ...]:
+    """The devices for `device=cpu|cuda|cuda:N|null`: one, or every visible GPU.
+
+    Raises ConfigError when there is no such GPU.
+    """
     if device == "cpu" or (device is None and not gpus):
-        return Device("cpu")
+        return (Device("cpu"),)
     if not gpus:
         raise ConfigError(f"device={device}: no NVIDIA GPU is visible on this machine; use device=cpu")
-    index = int(device.partition(":")[2] or 0) if device else 0
+    if device in (None, "cuda"):
+        return tuple(Device("cuda", gpu) for gpu in gpus)
+    index = int(str(device).partition(":")[2])
     if index >= len(gpus):
         names = ", ".join(f"cuda:{i} ({gpu.name})" for i, gpu in enumerate(gpus))
         raise ConfigError(f"device={device}: no such GPU; visible are {names}")
-    return Device("cuda", gpus[index])
+    return (Device("cuda", gpus[index]),)
 
 
 def read(gpu: Gpu) -> GpuReading:
@@ -123,6 +128,19 @@ def read(gpu: Gpu) -> GpuReading:
         return look(pynvml, pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid))
     finally:
         pynvml.nvmlShutdown()
+
+
+def cores_near(gpu: Gpu) -> tuple[int, ...]:
+    """Numbers of the cores on the GPU's side of the machine; empty where NVML does not tell."""
+    import pynvml
+
+    words = -(-(os.cpu_count() or 1) // 64)
+    try:
+        pynvml.nvmlInit()
+        masks = pynvml.nvmlDeviceGetCpuAffinity(pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid), words)
+    except pynvml.NVMLError:
+        return ()
+    return tuple(64 * word + bit for word, mask in enumerate(masks) for bit in range(64) if int(mask) >> bit & 1)
 
 
 def look(nvml: Any, handle: Any) -> GpuReading:

@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Look, print, write; the exit code."""
     options = parse(arguments)
     try:
-        device = devices.resolve(options.device, devices.visible_gpus())
+        device = devices.resolve(options.device, devices.visible_gpus())[0]
     except ConfigError as error:
         print(f"sweeper.doctor: {error}", file=sys.stderr)
         return BAD_ARGUMENTS

@@ -51,7 +51,7 @@ def drive(grid: Sequence[Trial], settings: Settings, engine: Engine = HERE) -> i
 def _require_runnable(planned: Plan, settings: Settings, engine: Engine) -> None:
     """Ask the libraries; of jobs, which may run on other machines, all but whether there is a GPU."""
     if engine.name is None:
-        require_runnable(planned.trials, resolve(settings.device, visible_gpus()))
+        require_runnable(planned.trials, resolve(settings.device, visible_gpus())[0])
     else:
         require_runnable([replace(trial, device="cpu") for trial in planned.trials], Device("cpu"))
 
@@ -146,8 +146,9 @@ def _statuses(paths: SweepPaths, grid: Sequence[Trial]) -> dict[str, str]:
     return statuses
 
 
-def _name(device: Device) -> str:
-    return device.gpu.name if device.gpu else "the CPU"
+def _name(devices: Sequence[Device]) -> str:
+    names = [device.gpu.name if device.gpu else "the CPU" for device in devices]
+    return names[0] if len(names) == 1 else f"{len(names)} GPUs ({', '.join(dict.fromkeys(names))})"
 
 
 def _announce(console: Console, planned: Plan, settings: Settings, where: str) -> None:

@@ -1,20 +1,24 @@
 """`execute(trials, settings) -> Iterator[Record]`: the one way to run, whoever asks.
 
 Place in the flow: a single run gives it one trial, the local launcher the whole sweep, a cluster's job one trial.
-Every record is on disk before anything else happens to it. One trial runs at a time.
+Every record is on disk before anything else happens to it. Each device runs one trial at a time.
 """
 
 from __future__ import annotations
 
+import functools
 import shutil
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from sweeper.devices import resolve, visible_gpus
 from sweeper.paths import SweepPaths, write_text
 from sweeper.record import Record
-from sweeper.runner import run_trial
+from sweeper.runner import OnPhase, run_trial
+from sweeper.scheduler import Finished, News, PhaseBegan, Slot, Started, run_all
 from sweeper.settings import Settings
+from sweeper.slots import host_cores, owned, shared_out
 from sweeper.trial import Trial
 
 LEAST_FREE_BYTES = 2**30  # a max-autotune cache of a large model is about that
@@ -38,32 +42,40 @@ class Watcher:
 
 
 def execute(trials: Sequence[Trial], settings: Settings, watchers: Sequence[Watcher] = ()) -> Iterator[Record]:
-    """Run the trials in order and give the record of each when it is on disk and the watchers have heard of it.
+    """Run the trials, as many at a time as there are devices, and give each record when the watchers have heard of it.
 
-    The last one is that of an interrupted trial, after an interruption. Records are not kept: ten thousand take a
-    gigabyte. Raises NoSpaceError before a trial for which the disk has too little space.
+    After an interruption the last ones are those of interrupted trials. Records are not kept: ten thousand take a
+    gigabyte. Raises ConfigError when another driver has every device, NoSpaceError when the disk has too little space
+    for another trial.
     """
-    paths = SweepPaths.of(settings.sweep)
-    device = resolve(settings.device, visible_gpus())
-    paths.folder.mkdir(parents=True, exist_ok=True)
-    for trial in trials:
-        require_space(paths.folder)
-        for watcher in watchers:
-            watcher.trial_started(trial)
-
-        def on_phase(phase: str, process: int, trial: Trial = trial) -> None:
+    with owned(resolve(settings.device, visible_gpus())) as devices:
+        slots = shared_out(devices, host_cores())
+        for news in run_all(trials, slots, functools.partial(_run_and_write, settings)):
             for watcher in watchers:
-                watcher.phase_started(trial, phase, process)
+                tell(watcher, news)
+            if isinstance(news, Finished):
+                yield news.record
 
-        record = run_trial(trial, settings, device, on_phase)
-        path = paths.trial(record.label, record.trial_id).record
-        if record.status != "interrupted" or not path.exists():  # an earlier record is worth more
-            write_text(path, record.dumps())
-        for watcher in watchers:
-            watcher.trial_finished(record)
-        yield record
-        if record.status == "interrupted":
-            return
+
+def tell(watcher: Watcher, news: News) -> None:
+    if isinstance(news, Started):
+        watcher.trial_started(news.trial)
+    elif isinstance(news, PhaseBegan):
+        watcher.phase_started(news.trial, news.phase, news.process)
+    else:
+        watcher.trial_finished(news.record)
+
+
+def _run_and_write(settings: Settings, trial: Trial, slot: Slot, on_phase: OnPhase, stop: threading.Event) -> Record:
+    """A trial's record, on disk when it is given."""
+    paths = SweepPaths.of(settings.sweep)
+    paths.folder.mkdir(parents=True, exist_ok=True)
+    require_space(paths.folder)
+    record = run_trial(trial, settings, slot, on_phase, stop)
+    path = paths.trial(record.label, record.trial_id).record
+    if record.status != "interrupted" or not path.exists():  # an earlier record is worth more
+        write_text(path, record.dumps())
+    return record
 
 
 def require_space(folder: Path) -> None:

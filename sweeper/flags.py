@@ -16,7 +16,7 @@ from sweeper.settings import Measure
 
 SCATTER = {"cuda": 0.05, "cpu": 0.10}  # blocks of an arm may lie so far apart, as a share of the fastest
 CLOCKS_APART = 0.01
-BUSY_HOST = 0.10  # of all cores, kept busy by others
+BUSY_HOST = 0.10  # of the cores that we may use, kept busy by others
 THROTTLED = 0.01  # of the time of the rounds, lost to the quota of the cgroup
 
 

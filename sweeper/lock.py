@@ -12,6 +12,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from sweeper.errors import ConfigError
 
@@ -24,7 +25,7 @@ def held(path: Path, what: str) -> Iterator[None]:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("a+")
+        file = _opened(path)
     except OSError as error:
         raise ConfigError(f"cannot write to {path.parent}: {error.strerror}; nothing was started") from error
     with file:
@@ -33,8 +34,19 @@ def held(path: Path, what: str) -> Iterator[None]:
         except BlockingIOError:
             file.seek(0)
             raise ConfigError(f"{what} is in use by {file.read().strip() or 'another process'}") from None
-        file.truncate(0)
-        started = dt.datetime.now().astimezone().isoformat(timespec="seconds")
-        file.write(f"process {os.getpid()} on {socket.gethostname()} since {started}\n")
-        file.flush()
+        if file.writable():
+            file.truncate(0)
+            started = dt.datetime.now().astimezone().isoformat(timespec="seconds")
+            file.write(f"process {os.getpid()} on {socket.gethostname()} since {started}\n")
+            file.flush()
         yield
+
+
+def _opened(path: Path) -> TextIO:
+    """The file of another user can be locked all the same, by whoever can read it."""
+    try:
+        return path.open("a+")
+    except PermissionError:
+        if not path.exists():
+            raise
+        return path.open()

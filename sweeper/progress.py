@@ -6,6 +6,7 @@ A watcher of `execute`. It draws once a second at most: the parent must leave th
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -19,6 +20,17 @@ from sweeper.result import derive
 from sweeper.trial import Trial
 
 
+@dataclass
+class _Current:
+    """A trial that runs; `number` counts from 1 in the order of starts."""
+
+    trial: Trial
+    number: int
+    begin: float
+    phase: str = "starting"
+    process: int = 0
+
+
 class Progress(Watcher):
     """Use as a context manager around `execute`."""
 
@@ -26,9 +38,9 @@ class Progress(Watcher):
         self._total = trials
         self._processes = processes
         self._console = console
-        self._done = 0
+        self._started = self._done = 0
         self._begin = time.monotonic()
-        self._current: tuple[Trial, str, int, float] | None = None
+        self._current: dict[str, _Current] = {}
         self._live = Live(console=console, refresh_per_second=1, transient=True, get_renderable=self._view)
 
     def __enter__(self) -> Progress:
@@ -40,35 +52,39 @@ class Progress(Watcher):
         self._live.stop()
 
     def trial_started(self, trial: Trial) -> None:
-        self._current = (trial, "starting", 0, time.monotonic())
+        self._started += 1
+        current = self._current[trial.id] = _Current(trial, self._started, time.monotonic())
         if not self._console.is_terminal:
-            self._print(f"[{self._done + 1}/{self._total}] {escape(trial.label)}: starting")
+            self._print(f"{self._place(current)} {escape(trial.label)}: starting")
 
     def phase_started(self, trial: Trial, phase: str, process: int) -> None:
-        start = self._current[3] if self._current else time.monotonic()
-        self._current = (trial, phase, process, start)
+        current = self._current[trial.id]
+        current.phase, current.process = phase, process
         if not self._console.is_terminal:
-            self._print(f"[{self._done + 1}/{self._total}] {escape(trial.label)}: {self._phase(phase, process)}")
+            self._print(f"{self._place(current)} {escape(trial.label)}: {self._phase(current)}")
 
     def trial_finished(self, record: Record) -> None:
-        took_s = time.monotonic() - self._current[3] if self._current else 0.0
+        current = self._current.pop(record.trial_id)
         self._done += 1
-        self._current = None
-        self._print(f"[{self._done}/{self._total}] {escape(record.label)}: {_outcome(record)}  ({duration(took_s)})")
+        took = duration(time.monotonic() - current.begin)
+        self._print(f"{self._place(current)} {escape(record.label)}: {_outcome(record)}  ({took})")
+
+    def _place(self, current: _Current) -> str:
+        return f"[{current.number}/{self._total}]"
 
     def _print(self, line: str) -> None:
         self._console.print(line, soft_wrap=True, highlight=False)
 
-    def _phase(self, phase: str, process: int) -> str:
-        return phase if self._processes == 1 else f"{phase}, process {process + 1} of {self._processes}"
+    def _phase(self, current: _Current) -> str:
+        which = "" if self._processes == 1 else f", process {current.process + 1} of {self._processes}"
+        return f"{current.phase}{which}"
 
     def _view(self) -> Group:
         elapsed_s = time.monotonic() - self._begin
         lines: list[Text | ProgressBar] = []
-        if self._current:
-            trial, phase, process, start = self._current
-            took = duration(time.monotonic() - start)
-            lines.append(Text(f"{trial.label}: {self._phase(phase, process)}  {took}", style="bold"))
+        for current in self._current.values():
+            took = duration(time.monotonic() - current.begin)
+            lines.append(Text(f"{current.trial.label}: {self._phase(current)}  {took}", style="bold"))
         lines.append(ProgressBar(total=self._total, completed=self._done, width=40))
         lines.append(
             Text(f"{self._done}/{self._total} trials, {duration(elapsed_s)} elapsed{self._expected(elapsed_s)}")

@@ -79,7 +79,7 @@ class GpuState:
 
 @dataclass(frozen=True)
 class HostState:
-    """What the host did beside us. Shares are of all its cores."""
+    """What the host did beside us. Shares are of the cores that the process may use."""
 
     busy_while_compiling: float | None = None  # share kept busy by others
     busy_while_measuring: float | None = None

@@ -10,23 +10,24 @@ import os
 import selectors
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from sweeper.devices import Device
 from sweeper.flags import flags_of, is_resolved
 from sweeper.interpreter import command, search_path
 from sweeper.messages import Job, Outcome, Phase, decode
 from sweeper.paths import SweepPaths, TrialPaths, write_text
 from sweeper.record import Record
+from sweeper.scheduler import Slot
 from sweeper.settings import FEWEST_FOR_A_TARGET, Settings
 from sweeper.trial import Trial
 
 WORKER = "sweeper.worker"
-POLL_S = 1.0
+POLL_S = 0.5
 GRACE_S = 1.0  # for a hanging worker to write its stack to the log before it is killed
 OnPhase = Callable[[str, int], None]  # phase, index of the process
 
@@ -37,6 +38,7 @@ class Start:
 
     command: Sequence[str]
     environment: Mapping[str, str]
+    cores: tuple[int, ...] | None = None  # that it may run on; None: all
 
 
 @dataclass(frozen=True)
@@ -68,21 +70,30 @@ class _Listener:
 
 
 def run_trial(
-    trial: Trial, settings: Settings, device: Device, on_phase: OnPhase = lambda _phase, _index: None
+    trial: Trial,
+    settings: Settings,
+    slot: Slot,
+    on_phase: OnPhase = lambda _phase, _index: None,
+    stop: threading.Event | None = None,
 ) -> Record:
     """Run a trial; with `measure.back_off` again with half the batch as long as it runs out of memory.
 
-    A KeyboardInterrupt ends the running worker and gives a record with status `interrupted`.
+    When `stop` is set the running worker is ended, and the record has the status `interrupted`.
     """
-    begin = time.monotonic()
-    record = _attempt(trial, settings, device, on_phase)
+    begin, stop = time.monotonic(), stop or threading.Event()
+    record = _attempt(trial, settings, slot, on_phase, stop)
     while record.status == "oom" and settings.measure.back_off and record.batch_size > 1:
-        record = _attempt(trial, settings, device, on_phase, record.batch_size // 2)
+        record = _attempt(trial, settings, slot, on_phase, stop, record.batch_size // 2)
     return replace(record, wall_s=time.monotonic() - begin)
 
 
 def _attempt(
-    trial: Trial, settings: Settings, device: Device, on_phase: OnPhase, batch_size: int | None = None
+    trial: Trial,
+    settings: Settings,
+    slot: Slot,
+    on_phase: OnPhase,
+    stop: threading.Event,
+    batch_size: int | None = None,
 ) -> Record:
     """Run the worker processes of a trial, one after the other, until there are enough or one is not ok."""
     paths = SweepPaths.of(settings.sweep).trial(trial.label, trial.id)
@@ -93,11 +104,9 @@ def _attempt(
     runs: list[WorkerRun] = []
     try:
         with search_path(trial.python) as variables:
-            start = Start(command(trial.python, WORKER), {**device.environment(), **variables})
+            start = Start(command(trial.python, WORKER), {**slot.device.environment(), **variables}, slot.cores)
             while not _enough(trial, settings, runs):
-                runs.append(_run_process(paths, settings, start, len(runs), on_phase))
-    except KeyboardInterrupt:  # between two processes; inside of one it is that one's outcome
-        runs.append(WorkerRun(Outcome("interrupted", "starting", "interrupted by the user"), paths.log(len(runs))))
+                runs.append(_run_process(paths, settings, start, len(runs), on_phase, stop))
     finally:
         paths.clear_caches()
     return _record(trial, settings, runs, batch_size)
@@ -115,10 +124,16 @@ def _enough(trial: Trial, settings: Settings, runs: list[WorkerRun]) -> bool:
     return is_resolved(_record(trial, settings, runs), measure.target)
 
 
-def _run_process(paths: TrialPaths, settings: Settings, start: Start, index: int, on_phase: OnPhase) -> WorkerRun:
+def _run_process(
+    paths: TrialPaths, settings: Settings, start: Start, index: int, on_phase: OnPhase, stop: threading.Event
+) -> WorkerRun:
+    if stop.is_set():  # between two processes; inside of one it is that one's outcome
+        return WorkerRun(Outcome("interrupted", "starting", "interrupted by the user"), paths.log(index))
     draw, of_draw = (0, index) if settings.measure.target else divmod(index, settings.measure.processes)
     cache = paths.cache(draw).resolve()
-    arguments = [str(paths.trial), "--index", str(index), "--draw", str(draw)] + (["--cold"] if of_draw == 0 else [])
+    cores = ["--cores", ",".join(map(str, start.cores))] if start.cores else []
+    cold = ["--cold"] if of_draw == 0 else []
+    arguments = [str(paths.trial), *cores, "--index", str(index), "--draw", str(draw), *cold]
     environment = {
         **start.environment,
         "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
@@ -126,19 +141,19 @@ def _run_process(paths: TrialPaths, settings: Settings, start: Start, index: int
     }
     listener = _Listener(lambda phase: on_phase(phase, index))
     own = Start([*start.command, *arguments], environment)
-    outcome = _run_worker(own, paths.log(index), listener, settings.measure.timeout_s)
+    outcome = _run_worker(own, paths.log(index), listener, settings.measure.timeout_s, stop)
     return WorkerRun(outcome, paths.log(index))
 
 
-def _run_worker(start: Start, log: Path, listener: _Listener, timeout_s: float) -> Outcome:
+def _run_worker(start: Start, log: Path, listener: _Listener, timeout_s: float, stop: threading.Event) -> Outcome:
     """Start one worker and wait for its last word, at most `timeout_s` wall seconds."""
     with _started(start, log) as (process, pipe):
         try:
-            in_time = _listen(process, pipe, listener, time.monotonic() + timeout_s)
-        except KeyboardInterrupt:
-            return Outcome("interrupted", listener.phase, "interrupted by the user")
+            in_time = _listen(process, pipe, listener, time.monotonic() + timeout_s, stop)
         except ValueError as error:
             return Outcome("crashed", listener.phase, f"the worker's answer cannot be understood: {error}")
+        if stop.is_set() and listener.outcome is None:
+            return Outcome("interrupted", listener.phase, "interrupted by the user")
         if not in_time:
             process.send_signal(signal.SIGUSR1)  # the worker's fault handler writes every thread's stack to the log
             time.sleep(GRACE_S)
@@ -182,14 +197,16 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
         process.stdin.close()
 
 
-def _listen(process: subprocess.Popen[bytes], pipe: int, listener: _Listener, deadline: float) -> bool:
-    """Read until the worker has said its last word or has ended; False when the deadline came first.
+def _listen(
+    process: subprocess.Popen[bytes], pipe: int, listener: _Listener, deadline: float, stop: threading.Event
+) -> bool:
+    """Read until the worker has said its last word or has ended, or shall stop; False when the deadline came first.
 
     The end of the process is looked for as well as that of the pipe, which a child of the worker may hold open.
     """
     with selectors.DefaultSelector() as selector:
         selector.register(pipe, selectors.EVENT_READ)
-        while listener.outcome is None:
+        while listener.outcome is None and not stop.is_set():
             remaining_s = deadline - time.monotonic()
             if remaining_s <= 0:
                 return False

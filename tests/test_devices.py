@@ -9,14 +9,14 @@ GPUS = [Gpu("0", "GPU-aaa", "NVIDIA H200"), Gpu("1", "GPU-bbb", "NVIDIA H200")]
 
 
 def test_no_device_given_means_the_first_gpu_or_the_cpu() -> None:
-    assert resolve(None, GPUS).gpu == GPUS[0]
-    assert resolve(None, []) == Device("cpu")
+    assert resolve(None, GPUS) == resolve("cuda", GPUS) == tuple(Device("cuda", gpu) for gpu in GPUS)
+    assert resolve(None, []) == (Device("cpu"),)
 
 
 def test_index_counts_visible_gpus() -> None:
-    assert resolve("cuda:1", GPUS).gpu == GPUS[1]
-    assert resolve("cuda:0", _select(GPUS, "1")).gpu == GPUS[1]
-    assert resolve("cuda", _select(GPUS, "GPU-b")).gpu == GPUS[1]
+    assert resolve("cuda:1", GPUS) == (Device("cuda", GPUS[1]),)
+    assert resolve("cuda:0", _select(GPUS, "1")) == (Device("cuda", GPUS[1]),)
+    assert resolve("cuda", _select(GPUS, "GPU-b")) == (Device("cuda", GPUS[1]),)
 
 
 def test_visible_devices_end_at_the_first_unknown_name() -> None:

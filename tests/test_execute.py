@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import fake_python
 import pytest
 
-from sweeper import execute
+from sweeper import execute, slots
+from sweeper.devices import Gpu
 from sweeper.execute import LEAST_FREE_BYTES, NoSpaceError, Watcher
 from sweeper.record import Record
 from sweeper.settings import Measure, Settings
@@ -42,6 +45,20 @@ def test_records_come_in_order_after_they_are_on_disk(trials: list[Trial]) -> No
     found = list(execute.execute(trials, SETTINGS, [listener]))
     assert [(record.trial, record.status) for record in found] == [(trial, "ok") for trial in trials]
     assert listener.heard == ["start 1", "end 1", "start 2", "end 2", "start 3", "end 3"]
+
+
+def test_each_gpu_has_a_trial_at_a_time(trials: list[Trial], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    gpus = tuple(Gpu(str(index), f"GPU-{index}", "A GPU") for index in range(2))
+    monkeypatch.setattr(execute, "visible_gpus", lambda: gpus)
+    monkeypatch.setattr(slots, "cores_near", lambda _gpu: ())
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    body = (
+        "open(f'here-{os.environ[\"CUDA_VISIBLE_DEVICES\"]}', 'w').close()\n"
+        "while not (os.path.exists('here-0') and os.path.exists('here-1')): time.sleep(0.05)"
+    )
+    fake_python.write(Path(str(trials[0].python)), body)
+    found = list(execute.execute(trials, replace(SETTINGS, device="cuda")))
+    assert [record.status for record in found] == ["ok"] * 3
 
 
 def test_full_disk_is_said_before_a_trial_and_keeps_what_there_is(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import textwrap
@@ -18,6 +17,7 @@ from sweeper import runner
 from sweeper.devices import Device
 from sweeper.messages import Job
 from sweeper.record import Record
+from sweeper.scheduler import Slot
 from sweeper.settings import Measure, Settings
 from sweeper.trial import Trial
 
@@ -29,6 +29,7 @@ from sweeper.record import Process, Round
 parser = argparse.ArgumentParser()
 parser.add_argument("trial"); parser.add_argument("--index", type=int); parser.add_argument("--draw", type=int)
 parser.add_argument("--cold", action="store_true"); parser.add_argument("--answer-fd", type=int)
+parser.add_argument("--cores")
 a = parser.parse_args()
 answer = os.fdopen(a.answer_fd, "w")
 def say(message):
@@ -43,13 +44,15 @@ GOOD = 'say(Phase("building")); say(Outcome("ok", process=process()))'
 
 @pytest.fixture
 def run(in_empty_folder: Path, monkeypatch: pytest.MonkeyPatch, trial: Trial):
-    def run(body: str, **measure: float) -> Record:
+    def run(
+        body: str, stop: threading.Event | None = None, cores: tuple[int, ...] | None = None, **measure: float
+    ) -> Record:
         script = in_empty_folder / "worker.py"
         script.write_text(PRELUDE + textwrap.dedent(body))
         monkeypatch.setenv("PYTHONPATH", str(ROOT))
         monkeypatch.setattr(runner, "command", lambda _python, _module: [sys.executable, str(script)])
         settings = Settings("s", measure=Measure(**{"processes": 1, "timeout_s": 30.0, **measure}))  # type: ignore[arg-type]
-        return runner.run_trial(trial, settings, Device("cpu"))
+        return runner.run_trial(trial, settings, Slot(Device("cpu"), cores), stop=stop)
 
     return run
 
@@ -180,19 +183,30 @@ def test_child_that_holds_the_pipe_does_not_hold_up_the_runner(run) -> None:
     assert record.status == "crashed"
 
 
-def test_interrupt_ends_the_worker_and_gives_a_record(run, in_empty_folder: Path) -> None:
+def test_stop_ends_the_worker_and_gives_a_record(run, in_empty_folder: Path) -> None:
+    stop = threading.Event()
+
     def interrupt() -> None:
         while not (in_empty_folder / "ready").exists():
             time.sleep(0.05)
-        os.kill(os.getpid(), signal.SIGINT)
+        stop.set()
 
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a script runs in the background
     threading.Thread(target=interrupt).start()
-    try:
-        record = run("say(Phase('eager')); open('ready', 'w').write('x'); time.sleep(600)")
-    finally:
-        signal.signal(signal.SIGINT, before)
+    record = run("say(Phase('eager')); open('ready', 'w').write(str(os.getpid())); time.sleep(600)", stop=stop)
     assert (record.status, record.phase) == ("interrupted", "eager")
+    assert_gone(int((in_empty_folder / "ready").read_text()))
+
+
+def test_stop_between_processes_starts_no_other(run) -> None:
+    stop = threading.Event()
+    stop.set()
+    record = run(GOOD, stop=stop)
+    assert (record.status, record.phase, record.processes) == ("interrupted", "starting", ())
+
+
+def test_worker_is_told_its_cores(run) -> None:
+    record = run("say(Outcome('ok', process=process(), environment={'cores': a.cores}))", cores=(2, 3, 5))
+    assert record.environment["cores"] == "2,3,5"
 
 
 @pytest.mark.parametrize("hold", ["time.sleep(600)", "ctypes.PyDLL(None).sleep(600)"], ids=["waits", "holds the GIL"])
@@ -200,8 +214,8 @@ def test_worker_ends_when_its_driver_dies(in_empty_folder: Path, hold: str) -> N
     """A stand-in with the worker's own two watches, started as the runner does, by a driver that is killed."""
     worker = (
         "import ctypes, threading, time\n"
-        "from sweeper.worker.__main__ import _end_with_the_driver, _end_with_the_parent_process\n"
-        "_end_with_the_parent_process()\n"
+        "from sweeper.worker.__main__ import _end_with_the_driver, end_with_the_parent_process\n"
+        "end_with_the_parent_process()\n"
         "threading.Thread(target=_end_with_the_driver, daemon=True).start()\n"
         f"print('ready', flush=True); {hold}"
     )
@@ -209,7 +223,8 @@ def test_worker_ends_when_its_driver_dies(in_empty_folder: Path, hold: str) -> N
         "import subprocess, sys, time\n"
         f"w = subprocess.Popen([sys.executable, '-c', {worker!r}], stdin=subprocess.PIPE, stdout=subprocess.PIPE,"
         " start_new_session=True)\n"
-        "w.stdout.readline(); print(w.pid, flush=True); time.sleep(600)"
+        "assert w.stdout.readline() == b'ready\\n'\n"
+        "print(w.pid, flush=True); time.sleep(600)"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen([sys.executable, "-c", driver], stdout=subprocess.PIPE, text=True, env=environment)

@@ -29,9 +29,16 @@ class Clocks:
     ids=["others alone", "both", "we alone", "clocks that disagree"],
 )
 def test_time_of_others_is_told_from_our_own(monkeypatch: pytest.MonkeyPatch, own_s: float, share: float) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1, 2, 3})
     Clocks(monkeypatch, (100.0, 50.0, 7.0, None), (101.0, 53.0, 7.0 + own_s, None))
     assert HostWatch().busy_by_others() == pytest.approx(share)
+
+
+def test_only_our_cores_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ["cpu 900 0 0 0 0 0 0 0 0 0", "cpu0 100 20 30 999 999 4 6 0 0 0", "cpu1 500 0 0 0 0 0 0 0 0 0", "intr 5"]
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0})
+    monkeypatch.setattr(Path, "read_text", lambda _path: "\n".join(lines))
+    assert surroundings._busy_s() == 160 / surroundings.TICKS_A_SECOND
 
 
 def test_host_that_does_not_count_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,8 @@ def main() -> None:
         os.set_inheritable(arguments.answer_fd, False)
         end_with_the_parent_process()  # should it be dead already, the watch on standard input sees it
         threading.Thread(target=_end_with_the_driver, daemon=True).start()
+    if arguments.cores:
+        os.sched_setaffinity(0, arguments.cores)  # before torch counts them
     faulthandler.register(signal.SIGUSR1, all_threads=True)
 
     def say(message: Phase | Outcome) -> None:
@@ -49,12 +51,17 @@ def main() -> None:
     os._exit(0 if outcome.status == "ok" else 1)
 
 
+def cores(text: str) -> set[int]:
+    return {int(number) for number in text.split(",")}
+
+
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m sweeper.worker", description="Measure one trial in this process.")
     parser.add_argument("trial", type=Path, nargs="?", help="trial.json, as the runner writes it")
     parser.add_argument("--index", type=int, default=0, help="which process of the trial this is")
     parser.add_argument("--draw", type=int, default=0, help="which compile cache it belongs to")
     parser.add_argument("--cold", action="store_true", help="the compile cache is empty")
+    parser.add_argument("--cores", type=cores, help="numbers of the cores to run on, separated by commas")
     parser.add_argument("--answer-fd", type=int, help="file descriptor for phases and the outcome, as JSON lines")
     parser.add_argument("--check", type=Path, nargs=2, metavar=("TRIALS", "PROBLEMS"), help="list what cannot be built")
     arguments = parser.parse_args()

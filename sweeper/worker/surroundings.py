@@ -105,7 +105,10 @@ def _medians(arms: Sequence[Sequence[GpuReading]], figure: Callable[[GpuReading]
 
 
 class HostWatch:
-    """Processor time that others took between two looks, as a share of all cores, and time lost to a quota."""
+    """Processor time that others took between two looks, as a share of the cores we may use, and time lost to a quota.
+
+    A neighbour on cores of its own, as when each GPU of a machine has its share, does not count.
+    """
 
     def __init__(self) -> None:
         self._start = self._now()
@@ -116,7 +119,7 @@ class HostWatch:
         if busy_now_s <= 0 or now_s <= start_s:
             return None
         others_s = (busy_now_s - busy_s) - (own_now_s - own_s)
-        return max(0.0, others_s / (now_s - start_s) / (os.cpu_count() or 1))
+        return max(0.0, others_s / (now_s - start_s) / len(os.sched_getaffinity(0)))
 
     def throttled_s(self) -> float | None:
         """Seconds since this was made for which the cgroup's quota kept us waiting."""
@@ -129,9 +132,15 @@ class HostWatch:
 
 
 def _busy_s() -> float:
-    """Processor seconds of everybody since the machine started: /proc/stat, see proc_pid_stat(5)."""
-    user, nice, system, _idle, _iowait, irq, softirq = map(int, Path("/proc/stat").read_text().split()[1:8])
-    return (user + nice + system + irq + softirq) / TICKS_A_SECOND
+    """Processor seconds of everybody on our cores since the machine started: the lines `cpuN` of proc_stat(5)."""
+    ours = {f"cpu{core}" for core in os.sched_getaffinity(0)}
+    lines = (line.split() for line in Path("/proc/stat").read_text().splitlines())
+    return sum(_busy_ticks(line) for line in lines if line and line[0] in ours) / TICKS_A_SECOND
+
+
+def _busy_ticks(line: list[str]) -> int:
+    user, nice, system, _idle, _iowait, irq, softirq = map(int, line[1:8])
+    return user + nice + system + irq + softirq
 
 
 def _own_s() -> float:
