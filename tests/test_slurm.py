@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,11 @@ SLURM = ["hydra/launcher=slurm", "hydra.launcher.gpus_per_node=null", "hydra.lau
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
-    with slurm_cluster.cluster(tmp_path_factory.mktemp("slurm")) as variables:
+    with ExitStack() as stack:
+        try:
+            variables = stack.enter_context(slurm_cluster.cluster(tmp_path_factory.mktemp("slurm")))
+        except TimeoutError as error:  # e.g. in a container that may not do what slurmd wants
+            pytest.skip(f"SLURM is installed and does not start: {error}")
         yield variables
 
 
