@@ -22,7 +22,7 @@ from sweeper.execute import NoSpaceError, Watcher
 from sweeper.lock import held
 from sweeper.mlflow_store import sqlite_file, without_password
 from sweeper.paths import RUNS, SweepPaths
-from sweeper.plan import Plan, Took, describe, estimate_s, plan
+from sweeper.plan import History, Plan, describe, plan
 from sweeper.progress import Progress, duration
 from sweeper.record import Record, status_in
 from sweeper.report.build import print_report, write_report
@@ -38,13 +38,16 @@ def drive(grid: Sequence[Trial], settings: Settings, engine: Engine = HERE) -> i
     console = Console(highlight=False, soft_wrap=True)
     paths = SweepPaths.of(settings.sweep)
     planned = plan(grid, _statuses(paths, grid), settings.retry)
-    where = engine.name or _name(resolve(settings.device, visible_gpus()))
+    devices = resolve(settings.device, visible_gpus()) if engine.name is None else ()
+    where = engine.name or _name(devices)
     if settings.dry_run:
         _announce(console, planned, settings, where)
         return OK
     _require_runnable(planned, settings, engine)
     with held(paths.lock, f"sweep={settings.sweep}"):
         planned = plan(grid, _statuses(paths, grid), settings.retry)  # another driver may have ended meanwhile
+        if len(devices) > 1:
+            planned = replace(planned, trials=_history().longest_first(planned.trials))
         return _carry_out(planned, grid, settings, engine, where, console)
 
 
@@ -159,9 +162,12 @@ def _announce(console: Console, planned: Plan, settings: Settings, where: str) -
         lines = describe(planned if settings.dry_run else Plan((), planned.left_out))
         console.print("\n".join(lines).strip(), markup=False)
     if settings.dry_run and planned.trials:
-        earlier = _earlier()
-        seconds = estimate_s(planned.trials, settings.measure.processes * settings.measure.draws, earlier)
-        known = f"about {duration(seconds)}, judging by {len(earlier)} earlier trials" if seconds else "no estimate yet"
+        history = _history()
+        process_s = history.total_s(planned.trials)
+        processes = settings.measure.processes * settings.measure.draws
+        known = "no estimate yet"
+        if process_s is not None:
+            known = f"about {duration(processes * process_s)} on one device, judging by {len(history)} earlier trials"
         console.print(f"{known}; nothing was started")
 
 
@@ -174,12 +180,12 @@ def _processes(measure: Measure) -> str:
     return f"{least} to {max(least, measure.most_processes)} processes"
 
 
-def _earlier() -> list[Took]:
-    """How long trials took, from every record under `runs/`, the oldest first."""
+def _history() -> History:
+    """Of every record under `runs/`, the oldest first."""
     found = []
     for path in sorted(RUNS.glob("*/*/record.json"), key=lambda path: path.stat().st_mtime):
         with suppress(ValueError, OSError):  # a report says what cannot be read
-            record = Record.loads(path.read_text())
+            record = Record.loads(path.read_text(encoding="utf-8"))
             if record.status == "ok" and record.wall_s and record.processes:
-                found.append(Took(record.trial, record.wall_s / len(record.processes)))
-    return found
+                found.append((record.trial, record.wall_s / len(record.processes)))
+    return History(found)

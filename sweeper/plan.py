@@ -99,33 +99,38 @@ def check_weights(trials: Iterable[Trial]) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Took:
-    """How long a trial took: wall seconds for each of its processes."""
+class History:
+    """How long trials took, as wall seconds for each of their processes; what is expected of others by it.
 
-    trial: Trial
-    process_s: float
-
-
-def estimate_s(trials: Sequence[Trial], processes: int, earlier: Sequence[Took]) -> float | None:
-    """Seconds that `trials` take one after the other with so many processes each; None when nothing is known.
-
-    A trial that ran before takes as long as then (the latest of `earlier` counts), one of the same model as its others
-    did, any other as all did: medians.
+    A trial that ran before takes as long as the last time, one of the same model as its others did, any other as all
+    did: medians.
     """
-    if not earlier:
-        return None
-    known = {took.trial.id: took.process_s for took in earlier}
-    of_model: dict[str, list[float]] = {}
-    for took in earlier:
-        of_model.setdefault(took.trial.model.name, []).append(took.process_s)
-    of_all = median(took.process_s for took in earlier)
 
-    def expected(trial: Trial) -> float:
-        same_model = of_model.get(trial.model.name)
-        return known.get(trial.id, median(same_model) if same_model else of_all)
+    def __init__(self, earlier: Iterable[tuple[Trial, float]]) -> None:
+        of_model: dict[str, list[float]] = {}
+        self._of_trial: dict[str, float] = {}
+        for trial, process_s in earlier:
+            self._of_trial[trial.id] = process_s
+            of_model.setdefault(trial.model.name, []).append(process_s)
+        self._of_model = {name: median(times_s) for name, times_s in of_model.items()}
+        everything = [process_s for times_s in of_model.values() for process_s in times_s]
+        self._of_all = median(everything) if everything else None
 
-    return processes * sum(expected(trial) for trial in trials)
+    def __len__(self) -> int:
+        """How many different trials it knows."""
+        return len(self._of_trial)
+
+    def expected_s(self, trial: Trial) -> float | None:
+        """Seconds of a process; None when nothing is known of any trial."""
+        return self._of_trial.get(trial.id, self._of_model.get(trial.model.name, self._of_all))
+
+    def total_s(self, trials: Iterable[Trial]) -> float | None:
+        """Seconds of a process of each, one after the other."""
+        return sum(self.expected_s(trial) or 0.0 for trial in trials) if self._of_all is not None else None
+
+    def longest_first(self, trials: Sequence[Trial]) -> tuple[Trial, ...]:
+        """For several devices: a long trial that begins last would keep the others waiting."""
+        return tuple(sorted(trials, key=lambda trial: -(self.expected_s(trial) or 0.0)))
 
 
 def describe(plan: Plan) -> list[str]:

@@ -6,7 +6,7 @@ import pytest
 from records import make_trial
 
 from sweeper.errors import ConfigError
-from sweeper.plan import Took, describe, estimate_s, plan
+from sweeper.plan import History, describe, plan
 from sweeper.trial import Compile, Precision, Trial
 
 
@@ -66,12 +66,21 @@ def test_description_has_a_line_a_trial_that_starts_with_its_id(trial: Trial) ->
     assert "left out:" in lines
 
 
-def test_estimate_is_what_a_trial_took_or_its_model_or_all() -> None:
+def test_a_trial_takes_what_it_took_or_its_model_or_all() -> None:
     def trial(model: str, batch_size: int) -> Trial:
         return replace(make_trial(model), batch_size=batch_size)
 
-    earlier = [Took(trial("a", 1), 9.0), Took(trial("a", 1), 10.0), Took(trial("a", 2), 30.0), Took(trial("b", 1), 2.0)]
-    assert estimate_s([trial("a", 1)], 1, earlier) == 10.0, "the latest"
-    assert estimate_s([trial("a", 4)], 3, earlier) == 30.0, "the median of 9, 10 and 30, three times"
-    assert estimate_s([trial("c", 4), trial("b", 1)], 1, earlier) == 9.5 + 2.0
-    assert estimate_s([trial("a", 1)], 1, []) is None
+    history = History([(trial("a", 1), 9.0), (trial("a", 1), 10.0), (trial("a", 2), 30.0), (trial("b", 1), 2.0)])
+    assert history.expected_s(trial("a", 1)) == 10.0, "the last time"
+    assert history.expected_s(trial("a", 4)) == 10.0, "the median of 9, 10 and 30"
+    assert history.expected_s(trial("c", 4)) == 9.5
+    assert history.total_s([trial("c", 4), trial("b", 1)]) == 11.5
+    order = history.longest_first([trial("b", 1), trial("a", 1), trial("a", 2), trial("b", 2)])
+    assert order == (trial("a", 2), trial("a", 1), trial("b", 1), trial("b", 2))
+    assert len(history) == 3
+
+
+def test_without_a_history_nothing_is_expected_and_the_order_stays() -> None:
+    trials = [make_trial("a"), make_trial("b")]
+    assert History([]).total_s(trials) is None
+    assert History([]).longest_first(trials) == tuple(trials)
