@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -87,15 +87,13 @@ def _carry_out(
 def _run(planned: Plan, settings: Settings, engine: Engine, tracker: Tracker | None, console: Console) -> bool:
     """Execute the plan under the progress view; each record goes to MLflow when it is on disk. Whether it was ended."""
     watchers: list[Watcher] = [_Tracking(tracker)] if tracker else []
-    interrupted = False
-    with Progress(len(planned.trials), settings.measure.most_processes, console) as progress:
-        for record in engine.run(planned.trials, settings, [*watchers, progress]):
-            interrupted |= record.status == "interrupted"
-    return interrupted
+    progress = Progress(len(planned.trials), settings.measure.most_processes, console)
+    with progress, closing(engine.run(planned.trials, settings, [*watchers, progress])) as records:
+        return "interrupted" in {record.status for record in records}
 
 
 class _Tracking(Watcher):
-    """Sends each record to MLflow, between two trials."""
+    """Sends each record to MLflow, while the worker of the next trial starts."""
 
     def __init__(self, tracker: Tracker) -> None:
         self._tracker = tracker

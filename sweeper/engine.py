@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sweeper.execute import Watcher, execute
+from sweeper.execute import Records, Watcher, execute
 from sweeper.paths import SweepPaths, write_text
 from sweeper.record import Record
 from sweeper.settings import Settings
 from sweeper.trial import Trial
 
-Run = Callable[[Sequence[Trial], Settings, Sequence[Watcher]], Iterator[Record]]
+Run = Callable[[Sequence[Trial], Settings, Sequence[Watcher]], Records]
 Launch = Callable[[Sequence[Sequence[str]]], object]  # runs a job for each list of overrides, and waits for all
 
 
@@ -36,7 +36,7 @@ CLOCKS_APART_S = 5.0  # of the machine that writes a record and this one
 def jobs(name: str, launch: Launch, overrides: Mapping[str, Sequence[str]]) -> Engine:
     """Each trial as a job; `overrides` are those of the trials by their ids."""
 
-    def run(trials: Sequence[Trial], settings: Settings, watchers: Sequence[Watcher]) -> Iterator[Record]:
+    def run(trials: Sequence[Trial], settings: Settings, watchers: Sequence[Watcher]) -> Records:
         begin = time.time()
         try:
             launch([overrides[trial.id] for trial in trials])

@@ -1,4 +1,4 @@
-"""`execute(trials, settings) -> Iterator[Record]`: the one way to run, whoever asks.
+"""`execute(trials, settings) -> Records`, one by one: the one way to run, whoever asks.
 
 Place in the flow: a single run gives it one trial, the local launcher the whole sweep, a cluster's job one trial.
 Every record is on disk before anything else happens to it. Each device runs one trial at a time.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import shutil
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 
 from sweeper.devices import resolve, visible_gpus
@@ -20,6 +20,8 @@ from sweeper.scheduler import Finished, News, PhaseBegan, Slot, Started, run_all
 from sweeper.settings import Settings
 from sweeper.slots import host_cores, owned, shared_out
 from sweeper.trial import Trial
+
+Records = Generator[Record, None, None]  # to be closed by whoever has had enough: that ends what still runs
 
 LEAST_FREE_BYTES = 2**30  # a max-autotune cache of a large model is about that
 
@@ -41,7 +43,7 @@ class Watcher:
         """The record of a trial is on disk."""
 
 
-def execute(trials: Sequence[Trial], settings: Settings, watchers: Sequence[Watcher] = ()) -> Iterator[Record]:
+def execute(trials: Sequence[Trial], settings: Settings, watchers: Sequence[Watcher] = ()) -> Records:
     """Run the trials, as many at a time as there are devices, and give each record when the watchers have heard of it.
 
     After an interruption the last ones are those of interrupted trials. Records are not kept: ten thousand take a

@@ -108,15 +108,16 @@ class Bench:
         """
         least_s = measure.block_s or LEAST_BLOCK_S[self._device.type]
         steps = max(measure.block_steps or LEAST_BLOCK_STEPS[self._device.type], math.ceil(least_s / step_s))
-        while (tried_s := min(self.block_s(faster, steps) for _ in range(2))) < SHORT * least_s:
-            steps = math.ceil(steps * least_s / tried_s)
-        if self._device.type == "cpu":
+        on_cpu = self._device.type == "cpu"  # there other processes may hold up any single block
+        while (block_s := min(self.block_s(faster, steps) for _ in range(2 if on_cpu else 1))) < SHORT * least_s:
+            steps = math.ceil(steps * least_s / block_s)
+        if on_cpu:
             return steps  # nothing is queued on a CPU, so K changes nothing
         for _ in range(MOST_DOUBLINGS):
-            once, twice = self.block_s(faster, steps) / steps, self.block_s(faster, 2 * steps) / (2 * steps)
-            if abs(once / twice - 1) <= SAME:
+            twice_s = self.block_s(faster, 2 * steps)
+            if abs(2 * block_s / twice_s - 1) <= SAME:
                 break
-            steps *= 2
+            steps, block_s = 2 * steps, twice_s
         return steps
 
 
