@@ -58,7 +58,6 @@ def test_training_is_measured_in_alternating_order() -> None:
     assert [item.order for item in process.rounds] == ["AB", "BA", "AB", "BA"]
     assert all(item.eager_s and item.compiled_s and item.void is None for item in process.rounds)
     assert process.compile_s is not None
-    assert process.compile_s > 0
     assert process.memory_bytes is not None
     assert process.memory_bytes.eager is None  # a CPU has no device memory
     assert outcome.diagnostics is not None
