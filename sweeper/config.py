@@ -22,7 +22,7 @@ from omegaconf import MISSING, DictConfig, MissingMandatoryValue, OmegaConf
 from sweeper.codec import Json
 from sweeper.errors import ConfigError, nearest
 from sweeper.paths import check_sweep_name
-from sweeper.settings import RETRIES, Measure, Settings, Tracking, check_measure
+from sweeper.settings import RETRIES, Measure, Scheduler, Settings, Tracking, check_measure, check_scheduler
 from sweeper.trial import (
     AUTOCASTS,
     LIBRARIES,
@@ -137,6 +137,7 @@ class Config:
     worker: WorkerConf = field(default_factory=WorkerConf)
     measure: Measure = field(default_factory=Measure)
     tracking: Tracking = field(default_factory=Tracking)
+    scheduler: Scheduler = field(default_factory=Scheduler)
 
 
 GROUPS = ("model", "mode", "backend", "precision", "workload", "optimizer", "measure", "tracking")
@@ -195,6 +196,7 @@ def read(cfg: DictConfig, choices: Mapping[str, str | None], own: Mapping[str, M
         retry=_one_of("retry", config.retry, RETRIES),
         measure=check_measure(config.measure),
         tracking=config.tracking,
+        scheduler=check_scheduler(config.scheduler),
     )
     return Point(_trial(config, choices, own, gpu), settings)
 

@@ -130,6 +130,16 @@ def read(gpu: Gpu) -> GpuReading:
         pynvml.nvmlShutdown()
 
 
+def memory_bytes(gpu: Gpu) -> float | None:
+    """All the memory that a GPU has; None where NVML does not tell."""
+    import pynvml
+
+    try:
+        return read(gpu).memory_total_bytes
+    except pynvml.NVMLError:
+        return None
+
+
 def cores_near(gpu: Gpu) -> tuple[int, ...]:
     """Numbers of the cores on the GPU's side of the machine; empty where NVML does not tell."""
     import pynvml

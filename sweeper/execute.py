@@ -1,7 +1,7 @@
 """`execute(trials, settings) -> Records`, one by one: the one way to run, whoever asks.
 
 Place in the flow: a single run gives it one trial, the local launcher the whole sweep, a cluster's job one trial.
-Every record is on disk before anything else happens to it. Each device runs one trial at a time.
+Every record is on disk before anything else happens to it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from collections.abc import Generator, Sequence
 from pathlib import Path
 
 from sweeper.devices import resolve, visible_gpus
+from sweeper.guardian import guarding
 from sweeper.paths import SweepPaths, write_text
 from sweeper.record import Record
 from sweeper.runner import OnPhase, run_trial
 from sweeper.scheduler import Finished, News, PhaseBegan, Slot, Started, run_all
 from sweeper.settings import Settings
-from sweeper.slots import host_cores, owned, shared_out
+from sweeper.slots import host_cores, owned, slots_of
 from sweeper.trial import Trial
 
 Records = Generator[Record, None, None]  # to be closed by whoever has had enough: that ends what still runs
@@ -44,14 +45,14 @@ class Watcher:
 
 
 def execute(trials: Sequence[Trial], settings: Settings, watchers: Sequence[Watcher] = ()) -> Records:
-    """Run the trials, as many at a time as there are devices, and give each record when the watchers have heard of it.
+    """Run the trials, several at a time on each device, and give each record when the watchers have heard of it.
 
     After an interruption the last ones are those of interrupted trials. Records are not kept: ten thousand take a
     gigabyte. Raises ConfigError when another driver has every device, NoSpaceError when the disk has too little space
     for another trial.
     """
-    with owned(resolve(settings.device, visible_gpus())) as devices:
-        slots = shared_out(devices, host_cores())
+    with owned(resolve(settings.device, visible_gpus())) as devices, guarding() as guardian:
+        slots = slots_of(devices, host_cores(), settings.scheduler.prepare, guardian)
         for news in run_all(trials, slots, functools.partial(_run_and_write, settings)):
             for watcher in watchers:
                 tell(watcher, news)
@@ -77,6 +78,7 @@ def _run_and_write(settings: Settings, trial: Trial, slot: Slot, on_phase: OnPha
     path = paths.trial(record.label, record.trial_id).record
     if record.status != "interrupted" or not path.exists():  # an earlier record is worth more
         write_text(path, record.dumps())
+    slot.peaks.learn(record)
     return record
 
 

@@ -62,6 +62,16 @@ def read(root: Path = Path("/")) -> Host:
     )
 
 
+def free_memory_bytes(root: Path = Path("/")) -> float | None:
+    """What the kernel would give out without swapping, or what the cgroup's limit leaves of it; None elsewhere."""
+    facts = [line.split() for line in (_text(root / "proc/meminfo") or "").splitlines()]
+    found = [float(words[1]) * 1024 for words in facts if words and words[0] == "MemAvailable:"]
+    limit, used = (_text(root / f"sys/fs/cgroup/memory.{name}") for name in ("max", "current"))
+    if limit and used and limit.isdigit():
+        found.append(float(limit) - float(used))
+    return min(found, default=None)
+
+
 def _text(path: Path) -> str | None:
     try:
         return path.read_text(errors="replace").strip()

@@ -1,7 +1,8 @@
-"""What parent and worker say to each other: a job on the way in, JSON lines on the way out.
+"""What parent and worker say to each other: a job and grants on the way in, JSON lines on the way out.
 
-Place in the flow: `runner` writes a `Job` to `trial.json`, the worker answers on a pipe with `Phase` lines and one
-`Outcome`. Standard library only.
+Place in the flow: `runner` writes a `Job` to `trial.json`; the worker answers on a pipe with `Phase` lines, a `Wish`
+where it wants the device or lets go of it, and one `Outcome`. Each wish but the last is answered with a `Grant` on the
+worker's standard input. Standard library only.
 """
 
 from __future__ import annotations
@@ -41,6 +42,32 @@ class Phase:
     name: str
 
 
+NOTHING, DEVICE, ALONE = "nothing", "device", "alone"
+
+
+@dataclass(frozen=True)
+class Wish:
+    """The worker wants to compute on the device, wants it alone, or lets go of it."""
+
+    wants: str
+
+
+@dataclass(frozen=True)
+class Grant:
+    """The device is the worker's, until it says otherwise."""
+
+    stopped_s: float = 0.0  # wall seconds for which it was stopped since it last let go, while it did not wait
+    neighbours: tuple[int, ...] = ()  # process groups of other workers that have something on the device
+
+    def dumps(self) -> str:
+        """One line of JSON."""
+        return json.dumps(to_json(self)) + "\n"
+
+    @staticmethod
+    def loads(line: str) -> Grant:
+        return from_json(Grant, json.loads(line))
+
+
 @dataclass(frozen=True)
 class Outcome:
     """The worker's last word. `process` holds what was measured before a failure, if anything."""
@@ -53,17 +80,19 @@ class Outcome:
     environment: Mapping[str, Json] = field(default_factory=dict)
 
 
-def encode(message: Phase | Outcome) -> str:
+Message = Phase | Wish | Outcome
+_KINDS: Mapping[str, type[Message]] = {"Phase": Phase, "Wish": Wish, "Outcome": Outcome}
+
+
+def encode(message: Message) -> str:
     """One line of JSON."""
     return json.dumps({"kind": type(message).__name__, **to_json(message)}) + "\n"
 
 
-def decode(line: str) -> Phase | Outcome:
+def decode(line: str) -> Message:
     """The inverse of `encode`. Raises ValueError for anything else."""
     data = json.loads(line)
-    kind = data.pop("kind", None) if isinstance(data, dict) else None
-    if kind == "Phase":
-        return from_json(Phase, data)
-    if kind == "Outcome":
-        return from_json(Outcome, data)
-    raise ValueError(f"unknown message {kind!r}")
+    kind = str(data.pop("kind", None)) if isinstance(data, dict) else ""
+    if kind not in _KINDS:
+        raise ValueError(f"unknown message {kind!r}")
+    return from_json(_KINDS[kind], data)

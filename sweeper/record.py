@@ -24,7 +24,9 @@ STATUSES = (
 # Left out of the denominator of a pass rate: the compiler is not to blame.
 NOT_JUDGED = ("eager_error", "unavailable", "interrupted")
 
-EAGER_PHASES = ("starting", "building", "eager", "reference")
+EAGER_PHASES = ("starting", "building", "eager")
+ALONE_PHASES = ("reference", "checking", "warming", "measuring", "memory", "profiling")  # with the device alone
+PHASES = (*EAGER_PHASES, "compiling", *ALONE_PHASES)
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class Accuracy:
     compiled_error: float | None = None
     eager_error: float | None = None
     bound: float | None = None  # compiled_error may be so large
+    of_process: int | None = None  # whose verdict this is, where the process ran the same code as one that was checked
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,13 @@ class Process:
     memory_bytes: PerArm | None = None  # device memory in use after three steps, less that before building
     memory_missing: str | None = None  # why an arm has no memory
     allocator_peak_bytes: PerArm | None = None  # torch's own peak, which misses what lives in graph pools
-    phases_s: Mapping[str, float] = field(default_factory=dict)  # wall seconds spent in each phase
+    phases_s: Mapping[str, float] = field(default_factory=dict)  # wall seconds spent in each phase, waits left out
+    waited_s: float | None = None  # wall seconds in which it waited for the device, or was stopped for another
+
+    @property
+    def artifact(self) -> str | None:
+        """What tells the compiled code from other code; None where the backend leaves none."""
+        return f"{self.code_fingerprint}-{self.autotuning_fingerprint}" if self.code_fingerprint else None
 
     def blocks_s(self, arm: str) -> list[float]:
         """Wall seconds of an arm's blocks in the rounds that count."""
@@ -167,7 +176,7 @@ class Record:
     processes: tuple[Process, ...] = ()
     diagnostics: Diagnostics | None = None
     smaller_batch_size: int | None = None  # what both arms ran with after the trial's own ran out of memory
-    wall_s: float | None = None  # from the start of the trial to its end
+    wall_s: float | None = None  # from the start of the trial to its end, less what it waited or was stopped
     schema_version: int = SCHEMA_VERSION
 
     def __post_init__(self) -> None:

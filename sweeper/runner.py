@@ -19,12 +19,14 @@ from pathlib import Path
 
 from sweeper.flags import flags_of, is_resolved
 from sweeper.interpreter import command, search_path
-from sweeper.messages import Job, Outcome, Phase, decode
+from sweeper.messages import Grant, Job, Outcome, Phase, Wish, decode
 from sweeper.paths import SweepPaths, TrialPaths, write_text
-from sweeper.record import Record
+from sweeper.record import Process, Record
+from sweeper.room import EVERYTHING
 from sweeper.scheduler import Slot
-from sweeper.settings import FEWEST_FOR_A_TARGET, Settings
+from sweeper.settings import FEWEST_FOR_A_TARGET, Measure, Settings
 from sweeper.trial import Trial
+from sweeper.turns import Member, Turns
 
 WORKER = "sweeper.worker"
 POLL_S = 0.5
@@ -54,6 +56,7 @@ class _Listener:
     """What was heard from a worker so far."""
 
     on_phase: Callable[[str], None]
+    on_wish: Callable[[str], None] = lambda _wants: None
     phase: str = "starting"
     outcome: Outcome | None = None
     _tail: bytes = field(default=b"")
@@ -65,8 +68,42 @@ class _Listener:
             if isinstance(message, Phase):
                 self.phase = message.name
                 self.on_phase(message.name)
+            elif isinstance(message, Wish):
+                self.on_wish(message.wants)
             else:
                 self.outcome = message
+
+
+class _Clock:
+    """How long a worker has been at it, and at its phase; what it waited or was stopped does not count."""
+
+    def __init__(self, measure: Measure, idle_s: Callable[[], float]) -> None:
+        self._measure, self._idle_s = measure, idle_s
+        self._phase = "starting"
+        self._begin = self._phase_begin = self._now()
+
+    def enter(self, phase: str) -> None:
+        if phase != self._phase:
+            self._phase, self._phase_begin = phase, self._now()
+
+    def remaining_s(self) -> float:
+        return min(remaining_s for remaining_s, _ in self._limits())
+
+    def exceeded(self) -> str:
+        """The limit that is nearest, as the user would type it."""
+        return min(self._limits())[1]
+
+    def _limits(self) -> list[tuple[float, str]]:
+        now, measure = self._now(), self._measure
+        limits = [(self._begin + measure.timeout_s - now, f"measure.timeout_s={measure.timeout_s:g}")]
+        of_phase = measure.phase_timeouts_s.get(self._phase)
+        if of_phase is not None:
+            name = f"measure.phase_timeouts_s.{self._phase}={of_phase:g}"
+            limits.append((self._phase_begin + of_phase - now, name))
+        return limits
+
+    def _now(self) -> float:
+        return time.monotonic() - self._idle_s()
 
 
 def run_trial(
@@ -80,36 +117,69 @@ def run_trial(
 
     When `stop` is set the running worker is ended, and the record has the status `interrupted`.
     """
-    begin, stop = time.monotonic(), stop or threading.Event()
-    record = _attempt(trial, settings, slot, on_phase, stop)
+    run = _Run(trial, settings, slot, on_phase, stop or threading.Event())
+    record = _in_its_room(run)
     while record.status == "oom" and settings.measure.back_off and record.batch_size > 1:
-        record = _attempt(trial, settings, slot, on_phase, stop, record.batch_size // 2)
-    return replace(record, wall_s=time.monotonic() - begin)
+        record = _in_its_room(replace(run, smaller_batch_size=record.batch_size // 2))
+    return replace(record, wall_s=run.taken_s())
 
 
-def _attempt(
-    trial: Trial,
-    settings: Settings,
-    slot: Slot,
-    on_phase: OnPhase,
-    stop: threading.Event,
-    batch_size: int | None = None,
-) -> Record:
+@dataclass(frozen=True)
+class _Run:
+    """A trial as it is run: with what, where, and who hears of it."""
+
+    trial: Trial
+    settings: Settings
+    slot: Slot
+    on_phase: OnPhase
+    stop: threading.Event
+    smaller_batch_size: int | None = None
+    begin: float = field(default_factory=time.monotonic)
+    idle_s: list[float] = field(default_factory=list)  # of each worker
+
+    @property
+    def batch_size(self) -> int:
+        return self.smaller_batch_size or self.trial.batch_size
+
+    @property
+    def paths(self) -> TrialPaths:
+        return SweepPaths.of(self.settings.sweep).trial(self.trial.label, self.trial.id)
+
+    def taken_s(self) -> float:
+        """Wall seconds since the beginning that it did not wait, for memory, for the device or stopped."""
+        return time.monotonic() - self.begin - sum(self.idle_s)
+
+
+def _in_its_room(run: _Run) -> Record:
+    """An attempt; where memory runs out beside others, it was perhaps theirs: then once more with nobody else."""
+    needed_bytes = run.slot.peaks.of(run.trial, run.batch_size)
+    while True:
+        waiting = time.monotonic()
+        with run.slot.room.stay(needed_bytes, run.stop) as stay:
+            run.idle_s.append(time.monotonic() - waiting)
+            record = _attempt(run)
+        if record.status != "oom" or not stay.had_company:
+            return record
+        needed_bytes = EVERYTHING
+
+
+def _attempt(run: _Run) -> Record:
     """Run the worker processes of a trial, one after the other, until there are enough or one is not ok."""
-    paths = SweepPaths.of(settings.sweep).trial(trial.label, trial.id)
+    trial, settings, paths = run.trial, run.settings, run.paths
     paths.clear_caches()
     paths.clear_logs()
-    own = replace(trial, batch_size=batch_size) if batch_size else trial
+    own = replace(trial, batch_size=run.batch_size)
     write_text(paths.trial, Job(own, settings.measure).dumps())
     runs: list[WorkerRun] = []
     try:
         with search_path(trial.python) as variables:
-            start = Start(command(trial.python, WORKER), {**slot.device.environment(), **variables}, slot.cores)
+            environment = {**run.slot.device.environment(), **variables}
+            start = Start(command(trial.python, WORKER), environment, run.slot.cores)
             while not _enough(trial, settings, runs):
-                runs.append(_run_process(paths, settings, start, len(runs), on_phase, stop))
+                runs.append(_run_process(run, start, runs))
     finally:
         paths.clear_caches()
-    return _record(trial, settings, runs, batch_size)
+    return _record(trial, settings, runs, run.smaller_batch_size)
 
 
 def _enough(trial: Trial, settings: Settings, runs: list[WorkerRun]) -> bool:
@@ -124,50 +194,81 @@ def _enough(trial: Trial, settings: Settings, runs: list[WorkerRun]) -> bool:
     return is_resolved(_record(trial, settings, runs), measure.target)
 
 
-def _run_process(
-    paths: TrialPaths, settings: Settings, start: Start, index: int, on_phase: OnPhase, stop: threading.Event
-) -> WorkerRun:
-    if stop.is_set():  # between two processes; inside of one it is that one's outcome
+def _run_process(run: _Run, start: Start, earlier: Sequence[WorkerRun]) -> WorkerRun:
+    index, paths, settings = len(earlier), run.paths, run.settings
+    if run.stop.is_set():  # between two processes; inside of one it is that one's outcome
         return WorkerRun(Outcome("interrupted", "starting", "interrupted by the user"), paths.log(index))
     draw, of_draw = (0, index) if settings.measure.target else divmod(index, settings.measure.processes)
     cache = paths.cache(draw).resolve()
     cores = ["--cores", ",".join(map(str, start.cores))] if start.cores else []
     cold = ["--cold"] if of_draw == 0 else []
-    arguments = [str(paths.trial), *cores, "--index", str(index), "--draw", str(draw), *cold]
+    checked = _checked(draw, earlier)
+    found = ["--checked", checked.artifact] if checked and checked.artifact else []
+    if earlier and earlier[0].outcome.process and (steps := earlier[0].outcome.process.steps_per_block):
+        found += ["--steps-per-block", str(steps)]
+    arguments = [str(paths.trial), *cores, "--index", str(index), "--draw", str(draw), *cold, *found]
     environment = {
         **start.environment,
         "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
         "TRITON_CACHE_DIR": str(cache / "triton"),
     }
-    listener = _Listener(lambda phase: on_phase(phase, index))
-    own = Start([*start.command, *arguments], environment)
-    outcome = _run_worker(own, paths.log(index), listener, settings.measure.timeout_s, stop)
-    return WorkerRun(outcome, paths.log(index))
+    outcome = _run_worker(run, Start([*start.command, *arguments], environment), paths.log(index), index)
+    return WorkerRun(_handed_on(outcome, checked), paths.log(index))
 
 
-def _run_worker(start: Start, log: Path, listener: _Listener, timeout_s: float, stop: threading.Event) -> Outcome:
-    """Start one worker and wait for its last word, at most `timeout_s` wall seconds."""
-    with _started(start, log) as (process, pipe):
+def _checked(draw: int, earlier: Sequence[WorkerRun]) -> Process | None:
+    """The process of the draw whose compiled step was found right; those that run the same code need no check."""
+    processes = (item.outcome.process for item in earlier)
+    of_draw = (item for item in processes if item is not None and item.draw == draw)
+    return next((item for item in of_draw if item.accuracy and item.accuracy.passed), None)
+
+
+def _handed_on(outcome: Outcome, checked: Process | None) -> Outcome:
+    """The verdict on the code goes with the code."""
+    process = outcome.process
+    if process is None or process.accuracy or checked is None or not process.rounds:
+        return outcome
+    if checked.accuracy is None or process.artifact != checked.artifact:
+        return outcome
+    verdict = replace(checked.accuracy, of_process=checked.index)
+    return replace(outcome, process=replace(process, accuracy=verdict))
+
+
+def _run_worker(run: _Run, start: Start, log: Path, index: int) -> Outcome:
+    """Start one worker and wait for its last word, as long as its limits allow."""
+    turns, measure = run.slot.turns, run.settings.measure
+    with _started(start, log, turns) as (process, pipe, member):
+        clock = _Clock(measure, lambda: turns.idle_s(member))
+
+        def on_phase(phase: str) -> None:
+            clock.enter(phase)
+            run.on_phase(phase, index)
+
+        listener = _Listener(on_phase, lambda wants: turns.ask(member, wants))
         try:
-            in_time = _listen(process, pipe, listener, time.monotonic() + timeout_s, stop)
+            in_time = _listen(process, pipe, listener, clock, run.stop)
         except ValueError as error:
             return Outcome("crashed", listener.phase, f"the worker's answer cannot be understood: {error}")
-        if stop.is_set() and listener.outcome is None:
+        finally:
+            run.idle_s.append(turns.idle_s(member))
+        if run.stop.is_set() and listener.outcome is None:
             return Outcome("interrupted", listener.phase, "interrupted by the user")
         if not in_time:
+            exceeded = clock.exceeded()
             process.send_signal(signal.SIGUSR1)  # the worker's fault handler writes every thread's stack to the log
             time.sleep(GRACE_S)
-            return Outcome("timeout", listener.phase, f"still {listener.phase} after measure.timeout_s={timeout_s:g}")
+            return Outcome("timeout", listener.phase, f"still {listener.phase} after {exceeded}")
         if listener.outcome is not None:
             return listener.outcome
         return Outcome("crashed", listener.phase, _how_it_ended(process.wait()))
 
 
 @contextmanager
-def _started(start: Start, log: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+def _started(start: Start, log: Path, turns: Turns) -> Iterator[tuple[subprocess.Popen[bytes], int, Member]]:
     """A worker in a process group of its own and the pipe that it answers on; the whole group is gone afterwards.
 
-    The worker holds the other end of `stdin`: when this process dies, that closes, and the worker ends itself.
+    The worker holds the other end of `stdin`: when this process dies, that closes, and the worker ends itself. Its turn
+    ends when it is gone, with all that it had on the device.
     """
     receive, send = os.pipe()
     inherited = {key: value for key, value in os.environ.items() if key != "HYDRA_FULL_ERROR"}
@@ -182,11 +283,18 @@ def _started(start: Start, log: Path) -> Iterator[tuple[subprocess.Popen[bytes],
             env={**inherited, **start.environment},
         )
     os.close(send)
-    try:
-        yield process, receive
-    finally:
-        os.close(receive)
-        _kill_group(process)
+    with turns.member(process.pid, lambda grant: _send(process, grant)) as member:
+        try:
+            yield process, receive, member
+        finally:
+            os.close(receive)
+            _kill_group(process)
+
+
+def _send(process: subprocess.Popen[bytes], grant: Grant) -> None:
+    assert process.stdin
+    with suppress(BrokenPipeError):  # it has just ended; whoever listens to it will see that
+        os.write(process.stdin.fileno(), grant.dumps().encode())
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
@@ -198,16 +306,16 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def _listen(
-    process: subprocess.Popen[bytes], pipe: int, listener: _Listener, deadline: float, stop: threading.Event
+    process: subprocess.Popen[bytes], pipe: int, listener: _Listener, clock: _Clock, stop: threading.Event
 ) -> bool:
-    """Read until the worker has said its last word or has ended, or shall stop; False when the deadline came first.
+    """Read until the worker has said its last word or has ended, or shall stop; False when a limit came first.
 
     The end of the process is looked for as well as that of the pipe, which a child of the worker may hold open.
     """
     with selectors.DefaultSelector() as selector:
         selector.register(pipe, selectors.EVENT_READ)
         while listener.outcome is None and not stop.is_set():
-            remaining_s = deadline - time.monotonic()
+            remaining_s = clock.remaining_s()
             if remaining_s <= 0:
                 return False
             ended = process.poll() is not None

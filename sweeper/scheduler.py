@@ -1,7 +1,7 @@
-"""Many trials over several devices: each device takes the next trial when it is free.
+"""Many trials over several devices: each device has several trials in hand and takes the next when one has ended.
 
-One thread a device; what happens is told in the thread that asks, in the order in which it happened. Place in the flow:
-`execute` says what running a trial on a slot means, and tells its watchers.
+One thread a trial in hand; what happens is told in the thread that asks, in the order in which it happened. Place in
+the flow: `execute` says what running a trial on a slot means, and tells its watchers.
 """
 
 from __future__ import annotations
@@ -10,19 +10,25 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sweeper.devices import Device
 from sweeper.record import Record
+from sweeper.room import Peaks, Room
 from sweeper.trial import Trial
+from sweeper.turns import Turns
 
 
 @dataclass(frozen=True)
 class Slot:
-    """A device, and the cores of the host that belong to it; None: all of them."""
+    """A device with the cores of the host that belong to it (None: all), and what its trials have to share."""
 
     device: Device
     cores: tuple[int, ...] | None = None
+    prepare: int = 1  # trials in hand at a time
+    turns: Turns = field(default_factory=Turns, compare=False)
+    room: Room = field(default_factory=Room, compare=False)
+    peaks: Peaks = field(default_factory=Peaks, compare=False)
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,9 @@ def run_all(trials: Sequence[Trial], slots: Sequence[Slot], run: Run) -> Iterato
     raised. What `run` raises is raised here when the other slots have ended their trials.
     """
     todo, news, stop = deque(trials), queue.SimpleQueue[News | _Left](), threading.Event()
-    threads = [threading.Thread(target=_serve, args=(slot, todo, news, stop, run), daemon=True) for slot in slots]
+    # First one trial on each device, then a second: longest first has to hold over all of them.
+    hands = [slot for hand in range(max(slot.prepare for slot in slots)) for slot in slots if hand < slot.prepare]
+    threads = [threading.Thread(target=_serve, args=(slot, todo, news, stop, run), daemon=True) for slot in hands]
     for thread in threads:
         thread.start()
     error: Exception | None = None
@@ -95,7 +103,10 @@ def _serve(
     """Take trials until there are none, one goes wrong in a way that has no record, or all shall end."""
     try:
         while todo and not stop.is_set():
-            trial = todo.popleft()
+            try:
+                trial = todo.popleft()
+            except IndexError:  # another was faster
+                break
             news.put(Started(trial))
 
             def on_phase(phase: str, process: int, trial: Trial = trial) -> None:

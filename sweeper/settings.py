@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from sweeper.errors import ConfigError
+from sweeper.errors import ConfigError, nearest
+from sweeper.record import PHASES
 
 FEWEST_FOR_A_TARGET = 5  # stopping early at a narrow interval by chance makes intervals too narrow
 LARGEST_TARGET = 0.5
 POSITIVE = (
-    "processes", "draws", "max_processes", "rounds", "target", "timeout_s", "warmup_s", "block_s", "block_steps",
+    "processes", "draws", "max_processes", "rounds", "rounds_s", "target", "timeout_s", "warmup_s", "block_s",
+    "block_steps",
 )  # fmt: skip
 RETRIES = ("failed", "none", "all")
 
@@ -31,7 +33,9 @@ class Measure:
     max_processes: int = 15
     "Most processes of a trial with a target."
     rounds: int = 10
-    "Rounds of a process; each times one block of both arms."
+    "Most rounds of a process; each times one block of both arms."
+    rounds_s: float | None = None
+    "Wall seconds of rounds after which no other pair of them begins; null: all rounds, whatever they take."
     block_s: float | None = None
     "Least wall seconds of a block of the faster arm."
     block_steps: int | None = None
@@ -39,7 +43,9 @@ class Measure:
     warmup_s: float = 10.0
     "Most wall seconds of warm-up of an arm; it ends earlier when the step time is flat."
     timeout_s: float = 1800.0
-    "Most wall seconds of one worker process."
+    "Most wall seconds of one worker process, waiting not counted."
+    phase_timeouts_s: dict[str, float] = field(default_factory=dict)
+    "The same of single phases of a process, e.g. measure.phase_timeouts_s.compiling=600."
     back_off: bool = True
     "Halve the batch for both arms and start again when a trial runs out of memory."
     seed: int = 1337
@@ -61,6 +67,14 @@ class Tracking:
 
 
 @dataclass
+class Scheduler:
+    """How trials share a device."""
+
+    prepare: int | None = None
+    "Trials that a device has in hand: they prepare beside each other and are measured alone. null: from the machine."
+
+
+@dataclass
 class Settings:
     """How to run a sweep."""
 
@@ -72,6 +86,16 @@ class Settings:
     )
     measure: Measure = field(default_factory=Measure)
     tracking: Tracking = field(default_factory=Tracking)
+    scheduler: Scheduler = field(default_factory=Scheduler)
+
+
+def check_scheduler(scheduler: Scheduler) -> Scheduler:
+    """Return `scheduler` when one can schedule so. Raises ConfigError otherwise."""
+    if scheduler.prepare is not None and scheduler.prepare < 1:
+        raise ConfigError(
+            f"scheduler.prepare={scheduler.prepare}: a whole number of at least 1; 1 is one trial after the other"
+        )
+    return scheduler
 
 
 def check_measure(measure: Measure) -> Measure:
@@ -80,6 +104,12 @@ def check_measure(measure: Measure) -> Measure:
         value = getattr(measure, name)
         if value is not None and not value > 0:
             raise ConfigError(f"measure.{name}={value}: it must be greater than 0")
+    for phase, limit_s in measure.phase_timeouts_s.items():
+        if phase not in PHASES:
+            known = f"{nearest(phase, PHASES)}\nphases: {', '.join(PHASES)}"
+            raise ConfigError(f"measure.phase_timeouts_s.{phase}: there is no such phase; {known}")
+        if not limit_s > 0:
+            raise ConfigError(f"measure.phase_timeouts_s.{phase}={limit_s}: it must be greater than 0")
     if measure.target is not None and measure.target > LARGEST_TARGET:
         raise ConfigError(
             f"measure.target={measure.target}: a share of the speedup, at most {LARGEST_TARGET}; write 0.02 for 2 %"

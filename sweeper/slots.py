@@ -1,4 +1,4 @@
-"""Slots: the devices that a sweep may use, one owner a GPU, and the host's cores shared out among them.
+"""Slots: the devices that a sweep may use, one owner a GPU, and what of the host and of its memory belongs to each.
 
 Place in the flow: `execute` asks for them before the first trial.
 """
@@ -11,10 +11,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from sweeper.devices import Device, cores_near
+from sweeper.devices import Device, cores_near, memory_bytes
 from sweeper.errors import ConfigError
+from sweeper.guardian import Guardian
+from sweeper.host import free_memory_bytes
 from sweeper.lock import held
+from sweeper.room import Peaks, Room
 from sweeper.scheduler import Slot
+from sweeper.turns import Turns
+
+MOST_PREPARED = 8  # more would wait for the device most of the time
+CORES_A_TRIAL = 2  # that prepares: one traces, the compiler's own processes share the rest
+HOST_BYTES_A_TRIAL = 8 * 2**30  # a process with CUDA, torch and the model libraries, and Inductor's processes
 
 
 @contextmanager
@@ -52,15 +60,39 @@ def host_cores() -> tuple[int, ...]:
     return tuple(sorted(os.sched_getaffinity(0)))
 
 
-def shared_out(devices: Sequence[Device], cores: Sequence[int]) -> list[Slot]:
-    """A slot for each device. One device has the whole host; of several each has its share, near to it if known."""
+def slots_of(
+    devices: Sequence[Device], cores: Sequence[int], prepare: int | None = None, guardian: Guardian | None = None
+) -> list[Slot]:
+    """A slot for each device, with its share of the cores and of the host's memory.
+
+    `prepare` is how many trials each has in hand; None: as many as the share is good for, on a CPU one.
+    """
+    peaks, on_host = Peaks(), free_memory_bytes()
+    slots = []
+    for device, own in zip(devices, shared_out(devices, cores), strict=True):
+        in_hand = prepare or _in_hand(device, len(own or cores), None if on_host is None else on_host / len(devices))
+        slots.append(
+            Slot(device, own, in_hand, Turns(guardian), Room(memory_bytes(device.gpu) if device.gpu else None), peaks)
+        )
+    return slots
+
+
+def _in_hand(device: Device, cores: int, on_host_bytes: float | None) -> int:
+    if device.gpu is None:
+        return 1  # what prepares would take the cores from what measures
+    fit = MOST_PREPARED if on_host_bytes is None else int(on_host_bytes / HOST_BYTES_A_TRIAL)
+    return max(1, min(MOST_PREPARED, cores // CORES_A_TRIAL, fit))
+
+
+def shared_out(devices: Sequence[Device], cores: Sequence[int]) -> list[tuple[int, ...] | None]:
+    """Cores for each device. One device has the whole host (None); of several each its share, near to it if known."""
     if len(devices) == 1:
-        return [Slot(devices[0])]
+        return [None]
     near = [frozenset(cores_near(device.gpu)).intersection(cores) if device.gpu else frozenset() for device in devices]
     groups = [tuple(sorted(found or cores)) for found in near]
-    slots = []
-    for index, (device, group) in enumerate(zip(devices, groups, strict=True)):
+    shares: list[tuple[int, ...] | None] = []
+    for index, group in enumerate(groups):
         sharing = [other for other, of_other in enumerate(groups) if of_other == group]
         share, position = len(group) // len(sharing), sharing.index(index)
-        slots.append(Slot(device, group[position * share : (position + 1) * share] or group))
-    return slots
+        shares.append(group[position * share : (position + 1) * share] or group)
+    return shares

@@ -29,7 +29,7 @@ from sweeper.record import Process, Round
 parser = argparse.ArgumentParser()
 parser.add_argument("trial"); parser.add_argument("--index", type=int); parser.add_argument("--draw", type=int)
 parser.add_argument("--cold", action="store_true"); parser.add_argument("--answer-fd", type=int)
-parser.add_argument("--cores")
+parser.add_argument("--cores"); parser.add_argument("--checked"); parser.add_argument("--steps-per-block")
 a = parser.parse_args()
 answer = os.fdopen(a.answer_fd, "w")
 def say(message):
@@ -213,10 +213,10 @@ def test_worker_is_told_its_cores(run) -> None:
 def test_worker_ends_when_its_driver_dies(in_empty_folder: Path, hold: str) -> None:
     """A stand-in with the worker's own two watches, started as the runner does, by a driver that is killed."""
     worker = (
-        "import ctypes, threading, time\n"
-        "from sweeper.worker.__main__ import _end_with_the_driver, end_with_the_parent_process\n"
+        "import ctypes, queue, threading, time\n"
+        "from sweeper.worker.__main__ import _hear_the_driver, end_with_the_parent_process\n"
         "end_with_the_parent_process()\n"
-        "threading.Thread(target=_end_with_the_driver, daemon=True).start()\n"
+        "threading.Thread(target=_hear_the_driver, args=(queue.SimpleQueue(),), daemon=True).start()\n"
         f"print('ready', flush=True); {hold}"
     )
     driver = (

@@ -53,6 +53,21 @@ def test_a_real_host_is_never_busier_than_its_cores() -> None:
     assert found is None or 0 <= found <= 1.5  # ticks of a hundredth of a second
 
 
+def test_stopped_neighbours_are_not_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    try:
+        for pids, others in (((OURS, process.pid), 0), ((OURS, process.pid, THEIRS), 1), ((1, 2, 3), 1)):
+            monkeypatch.setattr(surroundings, "_connect", lambda _device, pids=pids: (Nvml(pids, pids), "a handle"))
+            watch = surroundings.GpuWatch(torch.device("cuda"), lambda: frozenset({process.pid}))
+            state = watch.state()
+            assert state is not None
+            assert state.other_processes == others
+            assert watch.used_by_others() is (THEIRS in pids)
+    finally:
+        process.kill()
+        process.wait()
+
+
 def test_own_processes_are_those_of_the_session() -> None:
     ours = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)

@@ -37,21 +37,23 @@ def custom(name: str, **changes: object) -> Trial:
 
 
 def run(trial: Trial) -> tuple[Outcome, list[str]]:
+    from sweeper.worker.session import Part
     from sweeper.worker.session import run as run_session
+    from sweeper.worker.turn import Turn
 
     phases: list[str] = []
 
     def say(message: Phase) -> None:
         phases.append(message.name)
 
-    return run_session(Job(trial, MEASURE), 0, 0, True, say), phases
+    return run_session(Job(trial, MEASURE), Part(), say, Turn()), phases
 
 
 def test_training_is_measured_in_alternating_order() -> None:
     outcome, phases = run(custom("mlp"))
     assert outcome.status == "ok", outcome.message
     assert phases == [
-        "building", "eager", "reference", "compiling", "warming", "checking", "measuring", "memory", "profiling"
+        "building", "eager", "compiling", "reference", "checking", "warming", "measuring", "memory", "profiling"
     ]  # fmt: skip
     process = outcome.process
     assert process is not None
@@ -210,7 +212,9 @@ def test_recompile_in_a_block_voids_the_round(recompiles_at: set[int], void: int
     bench = Bench((Batch(),), cpu)
     compiled = Arm("compiled", Growing(recompiles_at), eager=False)
     bench.run(compiled, 1)
-    rounds = list(measure_rounds(bench, Arm("eager", lambda _batch: None, eager=True), compiled, 2, 4, Lookout(cpu)))
+    rounds = list(
+        measure_rounds(bench, Arm("eager", lambda _batch: None, eager=True), compiled, 2, MEASURE, Lookout(cpu))
+    )
     assert [item.void for item in rounds].count("recompiled") == void
     assert [item.void for item in rounds].count(None) == 4
 
@@ -228,7 +232,7 @@ def test_three_void_rounds_end_the_trial() -> None:
     compiled = Arm("compiled", Growing({2, 6, 10, 14}), eager=False)
     bench.run(compiled, 1)
     with pytest.raises(UnsteadyError, match="3 of 3 rounds were void: recompiled"):
-        list(measure_rounds(bench, Arm("eager", lambda _batch: None, eager=True), compiled, 2, 4, Lookout(cpu)))
+        list(measure_rounds(bench, Arm("eager", lambda _batch: None, eager=True), compiled, 2, MEASURE, Lookout(cpu)))
 
 
 def rates(module: object) -> set[float]:

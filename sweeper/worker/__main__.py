@@ -12,12 +12,13 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import os
+import queue
 import signal
 import sys
 import threading
 from pathlib import Path
 
-from sweeper.messages import Job, Outcome, Phase, encode
+from sweeper.messages import NOTHING, Grant, Job, Message, Wish, encode
 from sweeper.worker.lifeline import end_with_the_parent_process
 
 
@@ -28,22 +29,31 @@ def main() -> None:
 
         check(*arguments.check)
         os._exit(0)  # whatever a user's module registered for the end is not wanted here
-    answer = os.fdopen(arguments.answer_fd, "w") if arguments.answer_fd is not None else sys.stdout
-    if arguments.answer_fd is not None:
+    has_driver = arguments.answer_fd is not None
+    answer = os.fdopen(arguments.answer_fd, "w") if has_driver else sys.stdout
+    grants = queue.SimpleQueue[Grant]()
+    if has_driver:
         os.set_inheritable(arguments.answer_fd, False)
         end_with_the_parent_process()  # should it be dead already, the watch on standard input sees it
-        threading.Thread(target=_end_with_the_driver, daemon=True).start()
+        threading.Thread(target=_hear_the_driver, args=(grants,), daemon=True).start()
     if arguments.cores:
         os.sched_setaffinity(0, arguments.cores)  # before torch counts them
     faulthandler.register(signal.SIGUSR1, all_threads=True)
 
-    def say(message: Phase | Outcome) -> None:
+    def say(message: Message) -> None:
         answer.write(encode(message))
         answer.flush()
 
-    from sweeper.worker.session import run
+    def ask(wants: str) -> Grant | None:
+        say(Wish(wants))
+        return None if wants == NOTHING else grants.get()
 
-    outcome = run(Job.loads(arguments.trial.read_text()), arguments.index, arguments.draw, arguments.cold, say)
+    from sweeper.worker.session import Part, run
+    from sweeper.worker.turn import Turn
+
+    job = Job.loads(arguments.trial.read_text())
+    part = Part(arguments.index, arguments.draw, arguments.cold, arguments.checked, arguments.steps_per_block)
+    outcome = run(job, part, say, Turn(ask) if has_driver else Turn())
     sys.stdout.flush()
     sys.stderr.flush()
     say(outcome)
@@ -61,6 +71,10 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--index", type=int, default=0, help="which process of the trial this is")
     parser.add_argument("--draw", type=int, default=0, help="which compile cache it belongs to")
     parser.add_argument("--cold", action="store_true", help="the compile cache is empty")
+    parser.add_argument(
+        "--checked", help="fingerprint of code that was found right; the same code is not checked again"
+    )
+    parser.add_argument("--steps-per-block", type=int, help="as an earlier process of the trial has found it")
     parser.add_argument("--cores", type=cores, help="numbers of the cores to run on, separated by commas")
     parser.add_argument("--answer-fd", type=int, help="file descriptor for phases and the outcome, as JSON lines")
     parser.add_argument("--check", type=Path, nargs=2, metavar=("TRIALS", "PROBLEMS"), help="list what cannot be built")
@@ -70,10 +84,11 @@ def _parse() -> argparse.Namespace:
     return arguments
 
 
-def _end_with_the_driver() -> None:
+def _hear_the_driver(grants: queue.SimpleQueue[Grant]) -> None:
     """The driver holds the other end of standard input; when it dies, however it dies, so do we and all we started."""
-    while os.read(0, 1024):
-        pass
+    with os.fdopen(0, "rb", buffering=0, closefd=False) as lines:
+        while line := lines.readline():
+            grants.put(Grant.loads(line.decode()))
     os.killpg(0, signal.SIGKILL)
 
 

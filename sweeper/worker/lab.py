@@ -36,9 +36,9 @@ from sweeper.worker.timing import Arm, Bench
 class Lab:
     """The things of a process that its phases share: the model, both arms, the bench and what watches them."""
 
-    def __init__(self, job: Job, device: torch.device, lookout: Lookout) -> None:
+    def __init__(self, job: Job, device: torch.device, lookout: Lookout, clock: Callable[[], float]) -> None:
         self.trial, self.measure, self.device, self.lookout = job.trial, job.measure, device, lookout
-        self._memory_before = memory.before_building(device)
+        self.meter = memory.Meter(device)
         self.numerics = resolve(self.trial, device)
         lookout.settle()
         built = build(self.trial, self.measure.seed, device)
@@ -47,7 +47,7 @@ class Lab:
         self.tap = Tap(built.loss)
         whole_step = self.trial.compile.scope == "step"  # there the loss is compiled with the rest, and left alone
         self.built = built if whole_step else replace(built, loss=self.tap)
-        self.bench = Bench(built.batches, device)
+        self.bench = Bench(built.batches, device, clock)
         self.arms = Arms(self.trial, self.built, self.numerics, device)
         lookout.gradient_scales = self.arms.gradient_scales
         self.eager = self.arms.eager()
@@ -72,7 +72,7 @@ class Lab:
         }
 
     def memory_of(self, arm: Arm) -> memory.Reading:
-        return memory.of_arm(lambda steps: self.bench.run(arm, steps), self._memory_before)
+        return self.meter.of_arm(lambda steps: self.bench.run(arm, steps))
 
     def is_sound(self, arm: Arm) -> bool:
         return is_sound(self.bench.run(arm, 1), self.trial.workload)

@@ -19,8 +19,8 @@ from sweeper.worker.surroundings import GpuWatch
 class Lookout:
     """Made before the model is built. `gradient_scales` reads the scale of each gradient scaler in use."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.gpu = GpuWatch(device)
+    def __init__(self, device: torch.device, neighbours: Callable[[], frozenset[int]] = frozenset) -> None:
+        self.gpu = GpuWatch(device, neighbours)
         self.gradient_scales: Callable[[], Sequence[float]] = tuple
         self.switches = switches.read()
         self.changed_switches: dict[str, Json] = {}

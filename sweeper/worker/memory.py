@@ -4,6 +4,9 @@ Three parts: the peak of torch's allocator, which alone misses what lives in the
 far as they are reserved; and what libraries and the context took beside the allocator. Memory that the allocator keeps
 without using it is left out: how much that is depends on what ran before, and differed by 17 % between two eager arms.
 
+What lies beside the allocator is known of the whole device only. Other workers of ours change their part of it in
+their own turns; so what changes while this process has the device is its own, and the rest is somebody else's.
+
 On a CPU there is no figure: a process that holds the compiler says little about the model.
 """
 
@@ -28,25 +31,39 @@ class Reading:
     allocator_peak_bytes: float | None = None
 
 
-def before_building(device: torch.device) -> float | None:
-    """Bytes of the device that are in use by anybody, the context of this process included; None on a CPU."""
-    if device.type != "cuda":
-        return None
-    _collect()
-    return float(_beside_the_allocator() + torch.cuda.memory_allocated())
+class Meter:
+    """Follows what this process has in use beside the allocator; made before the model is built.
 
+    To be told when the device is left to other workers and when it is ours again.
+    """
 
-def of_arm(run_steps: Callable[[int], object], before: float | None) -> Reading:
-    """What three steps need, less `before`, and torch's allocator peak in them."""
-    if before is None:
-        return Reading()
-    _collect()
-    torch.cuda.reset_peak_memory_stats()
-    run_steps(STEPS)
-    torch.cuda.synchronize()
-    peak = torch.cuda.max_memory_allocated()
-    reserved, allocated = of_graph_pools(torch.cuda.memory_snapshot())  # type: ignore[no-untyped-call]
-    return Reading(float(_beside_the_allocator() + reserved + peak - allocated - before), float(peak))
+    def __init__(self, device: torch.device) -> None:
+        self._counts = device.type == "cuda"
+        self._own = self._others = 0
+        if self._counts:
+            _collect()
+            self._others = _beside_the_allocator()  # the context of this process among it: it is there without a model
+
+    def leave(self) -> None:
+        if self._counts:
+            self._own = _beside_the_allocator() - self._others
+
+    def come_back(self) -> None:
+        if self._counts:
+            self._others = _beside_the_allocator() - self._own
+
+    def of_arm(self, run_steps: Callable[[int], object]) -> Reading:
+        """What three steps need, and torch's allocator peak in them."""
+        if not self._counts:
+            return Reading()
+        _collect()
+        torch.cuda.reset_peak_memory_stats()
+        run_steps(STEPS)
+        torch.cuda.synchronize()
+        peak = torch.cuda.max_memory_allocated()
+        reserved, allocated = of_graph_pools(torch.cuda.memory_snapshot())  # type: ignore[no-untyped-call]
+        beside = _beside_the_allocator() - self._others
+        return Reading(float(beside + reserved + peak - allocated), float(peak))
 
 
 def of_graph_pools(segments: list[dict[str, Any]]) -> tuple[int, int]:

@@ -1,14 +1,13 @@
 """One worker process from building to the last reading: `Job -> Outcome`.
 
-Place in the flow: `python -m sweeper.worker` calls `run`. The order is fixed: build; eager and the reference, with
-nothing compiled yet; compile and warm up; check that it is right; measure both in turn; then the readings that need the
-device for themselves.
+Place in the flow: `python -m sweeper.worker` calls `run`. The order is fixed: build; eager, with nothing compiled yet;
+compile; then, with the device alone, check that it is right, warm up, measure both in turn, and take the readings that
+are beside the rounds. Before that others may compile on the host, but nobody else uses the device.
 """
 
 from __future__ import annotations
 
 import math
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,10 +17,10 @@ from typing import Any
 import torch
 
 from sweeper.codec import Json
-from sweeper.messages import Job, Outcome, Phase
+from sweeper.messages import ALONE, Job, Outcome, Phase
 from sweeper.record import Diagnostics, HostState, PerArm, Process
 from sweeper.trial import Trial
-from sweeper.worker import artifact, device_time, environment
+from sweeper.worker import artifact, device_time, environment, models
 from sweeper.worker.compiler import end_compile_workers, require_available
 from sweeper.worker.diagnostics import Watch
 from sweeper.worker.failures import (
@@ -37,7 +36,22 @@ from sweeper.worker.lab import Lab
 from sweeper.worker.lookout import Lookout
 from sweeper.worker.surroundings import HostWatch
 from sweeper.worker.timing import Arm, measure_rounds
+from sweeper.worker.turn import Turn
 from sweeper.worker.verification import Verification
+
+AWAY = 0.01  # of the time of compiling: so much waiting leaves the compiler's own clocks right
+EAGER_STEPS = 3  # before anything is compiled; the warm-up comes when the device is ours alone
+
+
+@dataclass(frozen=True)
+class Part:
+    """Which process of a trial this is, and what earlier ones have found."""
+
+    index: int = 0
+    draw: int = 0
+    cold: bool = True
+    checked: str | None = None  # the artifact that was found right; the same code needs no other check
+    steps_per_block: int | None = None
 
 
 @dataclass
@@ -46,6 +60,7 @@ class Notes:
 
     say: Callable[[Phase], None]
     process: Process
+    clock: Callable[[], float]
     phase: str = "starting"
     environment: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Json] = field(default_factory=dict)
@@ -56,11 +71,11 @@ class Notes:
         """Announce a phase and note how long it took, also when it fails."""
         self.phase = phase
         self.say(Phase(phase))
-        start = time.perf_counter()
+        start = self.clock()
         try:
             yield
         finally:
-            self.found(phases_s={**self.process.phases_s, phase: time.perf_counter() - start})
+            self.found(phases_s={**self.process.phases_s, phase: self.clock() - start})
 
     def found(self, **values: Any) -> None:
         """Add to what is known of the process."""
@@ -71,42 +86,46 @@ class Notes:
         return Outcome(status, phase, message, self.process, diagnostics, dict(self.environment))
 
 
-def run(job: Job, index: int, draw: int, cold: bool, say: Callable[[Phase], None]) -> Outcome:
+def run(job: Job, part: Part, say: Callable[[Phase], None], turn: Turn) -> Outcome:
     """Measure once. Always returns; what the model, the compiler or torch raises becomes a status."""
-    notes = Notes(say, Process(index, draw, cold))
+    notes = Notes(say, Process(part.index, part.draw, part.cold), turn.clock)
     try:
-        _measure(job, notes)
+        _measure(job, notes, turn, part.checked, part.steps_per_block)
     except Exception as error:  # noqa: BLE001  # the one place where anything at all becomes a status
         traceback.print_exc()
         return notes.outcome(status_of(error, notes.phase), notes.phase, message_of(error))
+    finally:
+        notes.found(waited_s=turn.away_s)
     return notes.outcome("ok")
 
 
-def _measure(job: Job, notes: Notes) -> None:
+def _measure(job: Job, notes: Notes, turn: Turn, checked: str | None, steps_per_block: int | None) -> None:
     device = torch.device(job.trial.device)
-    lookout = Lookout(device)
     notes.environment |= environment.describe(device)
+    models.load(job.trial.model)
+    turn.take()
+    lookout = Lookout(device, lambda: turn.neighbours)
     with notes.enter("building"):
-        lab = Lab(job, device, lookout)
+        lab = Lab(job, device, lookout, turn.clock)
+        turn.before_leaving, turn.after_coming = lab.meter.leave, lab.meter.come_back
         require_available(job.trial, device)  # after the model: its module may register a backend of its own
         notes.settings |= lab.settings()
         verification = Verification(lab)
     with notes.enter("eager"):
-        eager_s, eager_flat = lab.bench.warm_up(lab.eager, job.measure.warmup_s)
+        lab.bench.run(lab.eager, EAGER_STEPS)
         lab.require_sound(lab.eager, EagerError("the eager step gives NaN or infinity"))
         _note_memory(notes, lab, lab.eager)
-    with notes.enter("reference"):
-        verification.take_reference()
     with notes.enter("compiling"):
-        _compile(lab, notes)
+        _compile(lab, notes, turn)
+    turn.take(ALONE)
+    if checked is None or checked != notes.process.artifact:
+        with notes.enter("reference"):
+            verification.take_reference()
+        with notes.enter("checking"):
+            _check(verification, notes)
+    end_compile_workers()
     with notes.enter("warming"):
-        compiled_s, compiled_flat = lab.bench.warm_up(lab.compiled, job.measure.warmup_s)
-        faster, step_s = (lab.compiled, compiled_s) if compiled_s < eager_s else (lab.eager, eager_s)
-        steps = lab.bench.steps_per_block(faster, step_s, job.measure)
-        notes.found(warm_up_flat=eager_flat and compiled_flat, steps_per_block=steps, **artifact.found())
-    with notes.enter("checking"):
-        _check(verification, notes)
-        end_compile_workers()
+        _warm_up(lab, notes, steps_per_block)
     with notes.enter("measuring"):
         _rounds(lab, notes)
         _require_still_sound(lab, verification, notes.process)
@@ -117,17 +136,32 @@ def _measure(job: Job, notes: Notes) -> None:
         _device_time(lab, notes)
 
 
-def _compile(lab: Lab, notes: Notes) -> None:
+def _warm_up(lab: Lab, notes: Notes, steps: int | None) -> None:
+    """Both arms until they are flat, and K, unless an earlier process has found it."""
+    bench, measure = lab.bench, lab.measure
+    eager_s, eager_flat = bench.warm_up(lab.eager, measure.warmup_s)
+    compiled_s, compiled_flat = bench.warm_up(lab.compiled, measure.warmup_s)
+    faster, step_s = (lab.compiled, compiled_s) if compiled_s < eager_s else (lab.eager, eager_s)
+    steps = steps or bench.steps_per_block(faster, step_s, measure)
+    notes.found(warm_up_flat=eager_flat and compiled_flat, steps_per_block=steps)
+
+
+def _compile(lab: Lab, notes: Notes, turn: Turn) -> None:
     notes.watch = Watch()
+    turn.rest_while_compiling()
     host, candidate = HostWatch(), lab.compile(notes.watch)
+    away_s = turn.away_s
     ours_s = notes.process.phases_s.get("eager", 0.0) + notes.process.phases_s.get("reference", 0.0)
 
     def first_is_done() -> None:
-        notes.found(time_to_first_step_s=environment.process_age_s() - ours_s)
+        notes.found(time_to_first_step_s=environment.process_age_s() - ours_s - turn.away_s)
 
     first = lab.bench.first_steps_s(candidate, first_is_done)
     notes.found(first_steps_s=tuple(first), host=HostState(busy_while_compiling=host.busy_by_others()))
     notes.watch.settle()
+    notes.found(**artifact.found())
+    if turn.away_s - away_s > AWAY * sum(first):
+        notes.found(compile_parts_s={})  # the compiler's own clocks went on while it waited
     lab.require_sound(candidate, MismatchError("the compiled step gives NaN or infinity, eager does not"))
     _require_compiled(lab.trial, notes.watch)
 
@@ -149,7 +183,7 @@ def _rounds(lab: Lab, notes: Notes) -> None:
     host, steps = HostWatch(), notes.process.steps_per_block or 1
     lookout = lab.lookout
     try:
-        for measured in measure_rounds(lab.bench, lab.eager, lab.compiled, steps, lab.measure.rounds, lookout):
+        for measured in measure_rounds(lab.bench, lab.eager, lab.compiled, steps, lab.measure, lookout):
             notes.found(rounds=(*notes.process.rounds, measured))
     finally:
         before = notes.process.host.busy_while_compiling if notes.process.host else None

@@ -29,10 +29,16 @@ TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 class GpuWatch:
-    """Looks at one GPU. Without NVML, or on a CPU, it sees nothing and says so with None."""
+    """Looks at one GPU. Without NVML, or on a CPU, it sees nothing and says so with None.
 
-    def __init__(self, device: torch.device) -> None:
+    `neighbours` gives the process groups of other workers of this sweep that are on the GPU; they are stopped while
+    this one measures, and are not others.
+    """
+
+    def __init__(self, device: torch.device, neighbours: Callable[[], frozenset[int]] = frozenset) -> None:
+        self._neighbours = neighbours
         self._readings: dict[str, list[GpuReading]] = {"before": [], "eager": [], "compiled": []}
+        self._others: list[int | None] = []
         self._last_sample_us = 0
         self._sees_us = False  # whether NVML's numbers of processes are those that we know
         self._nvml, self._handle = _connect(device)
@@ -41,20 +47,21 @@ class GpuWatch:
     def look(self, arm: str) -> None:
         """Take a reading right after a block of an arm: NVML's clock is that of the last tenth of a second."""
         if self._handle is not None:
-            self._readings[arm].append(look(self._nvml, self._handle))
+            reading = look(self._nvml, self._handle)
+            self._readings[arm].append(reading)
+            self._others.append(_others(reading, self._neighbours()))
 
     def state(self) -> GpuState | None:
         """What was seen so far."""
         if self._handle is None:
             return None
-        everything = [reading for readings in self._readings.values() for reading in readings]
         arms = self._readings["eager"], self._readings["compiled"]
         return GpuState(
             clock_mhz=_medians(arms, lambda reading: reading.clock_mhz),
             power_w=_medians(arms, lambda reading: reading.power_w),
             temperature_c=_medians(arms, lambda reading: reading.temperature_c),
             slowdowns=_slowdowns([reading for arm in arms for reading in arm]),
-            other_processes=max((count for item in everything if (count := _others(item)) is not None), default=None),
+            other_processes=max((count for count in self._others if count is not None), default=None),
         )
 
     def used_by_others(self) -> bool:
@@ -66,7 +73,7 @@ class GpuWatch:
         except self._nvml.NVMLError:  # no samples since then, or a driver that keeps none
             return False
         self._last_sample_us = max((sample.timeStamp for sample in samples), default=self._last_sample_us)
-        own = own_processes()
+        own = own_processes(self._neighbours())
         self._sees_us |= any(sample.pid in own for sample in samples)
         return self._sees_us and any(sample.pid not in own and sample.smUtil > 0 for sample in samples)
 
@@ -76,12 +83,12 @@ def _slowdowns(readings: Sequence[GpuReading]) -> tuple[str, ...] | None:
     return tuple(sorted({name for names in known for name in names}.intersection(SLOWDOWNS))) if known else None
 
 
-def _others(reading: GpuReading) -> int | None:
-    """Compute processes beside us. In a container our own number may be another one, or hidden."""
+def _others(reading: GpuReading, neighbours: frozenset[int]) -> int | None:
+    """Compute processes beside us and our neighbours. In a container our own number may be another one, or hidden."""
     if reading.pids is None:
         return None
-    own = own_processes()
-    return len(reading.pids - own) if reading.pids & own else max(len(reading.pids) - 1, 0)
+    own = own_processes(neighbours)
+    return len(reading.pids - own) if reading.pids & own else max(len(reading.pids) - 1 - len(neighbours), 0)
 
 
 def _connect(device: torch.device) -> tuple[Any, Any]:
@@ -145,22 +152,22 @@ def _busy_ticks(line: list[str]) -> int:
 
 def _own_s() -> float:
     """Processor seconds of this process's session, ended children included."""
-    return sum(sum(map(int, fields[11:15])) for _, fields in _session()) / TICKS_A_SECOND
+    return sum(sum(map(int, fields[11:15])) for _, fields in _of_sessions({os.getsid(0)})) / TICKS_A_SECOND
 
 
-def own_processes() -> set[int]:
-    """Numbers of the processes of this session: ours and those that compile for us."""
-    return {pid for pid, _ in _session()}
+def own_processes(neighbours: frozenset[int] = frozenset()) -> set[int]:
+    """Numbers of the processes of this session, ours and those that compile for us, and of those of neighbours."""
+    return {pid for pid, _ in _of_sessions({os.getsid(0), *neighbours})}
 
 
-def _session() -> Iterator[tuple[int, list[str]]]:
-    """Processes of our session with the fields of their /proc/<pid>/stat that follow the name."""
-    session = str(os.getsid(0))
+def _of_sessions(sessions: set[int]) -> Iterator[tuple[int, list[str]]]:
+    """Processes of these sessions with the fields of their /proc/<pid>/stat that follow the name."""
+    names = set(map(str, sessions))
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             with suppress(OSError):  # it has just ended
                 fields = (folder / "stat").read_text().rpartition(")")[2].split()
-                if fields[3] == session:
+                if fields[3] in names:
                     yield int(folder.name), fields
 
 

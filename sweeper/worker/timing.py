@@ -31,6 +31,7 @@ MOST_VOID_ROUNDS = 3
 SHORT = 0.8  # of the least length: a block shorter than this asks for a longer one
 SAME = 0.05  # time a step at K and at 2K agrees when it differs by less
 MOST_DOUBLINGS = 2
+LONG_S = 1.0  # what begins and ends a block, some milliseconds, is nothing in one so long: it need not be doubled
 FLAT = {"cuda": 0.03, "cpu": 0.10}  # warm-up ends when the last three readings lie within this range
 READING_S = 0.05  # of warm-up, at least
 FIRST_STEPS = (5, 15)  # at least and at most so many compiled steps are timed singly
@@ -50,9 +51,12 @@ class Arm:
 class Bench:
     """Runs steps of an arm on batches that alternate, and times them."""
 
-    def __init__(self, batches: tuple[Batch, ...], device: torch.device) -> None:
+    def __init__(
+        self, batches: tuple[Batch, ...], device: torch.device, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
         self._batches = itertools.cycle(batches)
         self._device = device
+        self._clock = clock  # seconds; it stands still while this process waits for the device
 
     def synchronize(self) -> None:
         if self._device.type == "cuda":
@@ -74,10 +78,10 @@ class Bench:
     def block_s(self, arm: Arm, steps: int, stance: str = "default") -> float:
         """Wall seconds of `steps` steps, from one synchronisation to the next."""
         self.synchronize()
-        start = time.perf_counter()
+        start = self._clock()
         self.run(arm, steps, stance)
         self.synchronize()
-        return time.perf_counter() - start
+        return self._clock() - start
 
     def first_steps_s(self, arm: Arm, after_first: Callable[[], None] = lambda: None) -> list[float]:
         """Wall seconds of the first steps one by one, until they are steady; compiling happens in here."""
@@ -114,6 +118,8 @@ class Bench:
         if on_cpu:
             return steps  # nothing is queued on a CPU, so K changes nothing
         for _ in range(MOST_DOUBLINGS):
+            if block_s >= LONG_S:
+                break
             twice_s = self.block_s(faster, 2 * steps)
             if abs(2 * block_s / twice_s - 1) <= SAME:
                 break
@@ -128,16 +134,21 @@ def _step(arm: Arm, batch: Batch) -> object:
 
 
 def measure_rounds(
-    bench: Bench, eager: Arm, compiled: Arm, steps: int, rounds: int, lookout: Lookout
+    bench: Bench, eager: Arm, compiled: Arm, steps: int, measure: Measure, lookout: Lookout
 ) -> Iterator[Round]:
-    """Rounds in the order AB, BA, AB, ... until `rounds` of them count; `lookout` says which do not.
+    """Rounds in the order AB, BA, AB, ... until `measure.rounds` of them count; `lookout` says which do not.
 
-    Raises UnsteadyError after three void rounds.
+    `measure.rounds_s` ends them earlier, when both orders came equally often. Raises UnsteadyError after three void
+    rounds.
     """
+    begin = time.perf_counter()
     counted, void = 0, []
     gc.collect()
     gc.freeze()  # the collections before blocks look only at what came after this, or they would take as long as blocks
-    while counted < rounds:
+    while counted < measure.rounds:
+        late = measure.rounds_s is not None and time.perf_counter() - begin >= measure.rounds_s
+        if late and counted and counted % 2 == 0:
+            break
         order = "AB" if counted % 2 == 0 else "BA"
         measured = _round(bench, (eager, compiled) if order == "AB" else (compiled, eager), steps, order, lookout)
         yield measured

@@ -4,8 +4,8 @@ The reference is the same step in fp64, of a copy that was taken before any step
 eager is nowhere near it, in fp32 at the highest precision. Nothing that goes wrong in here decides the trial's status:
 the record then says why its accuracy is unknown. `accuracy` has the rule itself.
 
-Place in the flow: `session` makes a `Verification` right after building, has the reference taken while nothing is
-compiled yet, and asks for the verdict before the rounds.
+Place in the flow: `session` makes a `Verification` right after building, before any step, and asks for the reference
+and the verdict when the step is compiled and the device is its own; eager steps are eager then as well, by the stance.
 """
 
 from __future__ import annotations

@@ -46,6 +46,9 @@ class Built:
 class Builder(Protocol):
     """What a module under `models/` offers."""
 
+    def load(self, model: Model) -> None:
+        """Import what the model needs beyond the library itself."""
+
     def names(self) -> list[str]:
         """Every model name that the library knows."""
 
@@ -62,6 +65,11 @@ def builder(library: str) -> Builder:
 
     module: Any = importlib.import_module(f"sweeper.worker.models.{library}_models")
     return module  # type: ignore[no-any-return]
+
+
+def load(model: Model) -> None:
+    """Import all that `build` will need: that takes seconds, and none of them on the device."""
+    builder(model.library).load(model)
 
 
 def build(trial: Trial, seed: int, device: torch.device) -> Built:

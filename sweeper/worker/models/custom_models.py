@@ -19,6 +19,10 @@ MIXED = 0.1  # the next sample's share
 SHAPE = "(module, inputs) or (module, inputs, loss_fn), inputs a tensor, a tuple or a dict of tensors"
 
 
+def load(model: Model) -> None:
+    find_factory(model.name)
+
+
 def build(model: Model, batch_size: int, device: torch.device) -> Built:
     """Call the factory once; the second batch is the first with its samples moved by one, the third a mixture.
 

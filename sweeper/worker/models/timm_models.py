@@ -19,6 +19,10 @@ def problems(model: Model) -> list[str]:
     return problems_of_building(lambda: _module(model), model)
 
 
+def load(model: Model) -> None:
+    """Everything is imported with the library."""
+
+
 def build(model: Model, batch_size: int, device: torch.device) -> Built:
     with torch.device(device):
         module = _module(model)

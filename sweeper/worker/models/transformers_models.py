@@ -40,6 +40,11 @@ def problems(model: Model) -> list[str]:
     ]
 
 
+def load(model: Model) -> None:
+    """Classes are imported when they are first asked for."""
+    getattr(transformers, model.name)
+
+
 def build(model: Model, batch_size: int, device: torch.device) -> Built:
     model_class = getattr(transformers, model.name)
     config = model_class.config_class(**model.arguments)
