@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from sweeper.paths import check_sweep_name
 
 SWEEP = re.compile(r"\+{0,2}sweep=(.*)", re.DOTALL)
-OPEN_DICTIONARY = re.compile(r"(compile\.options|model\.arguments)(\.[^=]+=|=\{)")
+OPEN_DICTIONARY = re.compile(r"(compile\.options|model\.arguments|hydra\.launcher\.ray\.(?:init|remote))(\.[^=]+=|=\{)")
 
 
 def normalise(arguments: Sequence[str]) -> list[str]:

@@ -456,3 +456,19 @@ def cancels_its_job(batch_size, device):
             time.sleep(600)
 
     return _Special(act).to(device), _inputs(batch_size, device)
+
+
+def takes_its_task_down(batch_size, device):
+    """Kills what has started the worker; harmless outside of a Ray task, as where the driver checks the model."""
+
+    def act():
+        if "RAY_RAYLET_PID" in os.environ:
+            os.kill(os.getppid(), signal.SIGKILL)
+            time.sleep(600)
+
+    return _Special(act).to(device), _inputs(batch_size, device)
+
+
+def says_its_node(batch_size, device):
+    """Prints which node of a Ray cluster it is on."""
+    return _Special(lambda: print(f"node {os.environ['RAY_RAYLET_PID']}")).to(device), _inputs(batch_size, device)
