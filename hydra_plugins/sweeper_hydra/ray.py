@@ -7,6 +7,7 @@ also sets `object_store_memory`, with which Ray 2 joins no existing cluster
 
 import importlib.util
 import signal
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,18 +35,33 @@ class RayLauncher(Launcher):
         self._config = config
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        """Raises, when all tasks have ended, what Ray says of the first one that is lost."""
+        """Raises ConfigError without a Ray to run on, and, when all tasks have ended, what Ray says of a lost one."""
         import ray
-        from hydra_plugins.hydra_ray_launcher._launcher_util import start_ray
 
         setup_globals()
-        on_termination = signal.getsignal(signal.SIGTERM)
-        start_ray(self._arguments.init)
-        signal.signal(signal.SIGTERM, on_termination)  # Ray's own handler would end the sweep without its report
+        self._join()
         tasks = [self._started(overrides, number) for number, overrides in enumerate(job_overrides, initial_job_idx)]
         ray.wait(tasks, num_returns=len(tasks))
         results: list[JobReturn] = ray.get(tasks)
         return results
+
+    def _join(self) -> None:
+        """Start a Ray or join a cluster."""
+        import ray
+        from hydra_plugins.hydra_ray_launcher._launcher_util import start_ray
+
+        from sweeper.errors import ConfigError
+
+        on_termination = signal.getsignal(signal.SIGTERM)
+        try:
+            start_ray(self._arguments.init)
+        except (OSError, RuntimeError, TypeError, ValueError) as error:
+            raise ConfigError(f"hydra.launcher.ray.init={self._arguments.init}: {error}") from error
+        finally:
+            signal.signal(signal.SIGTERM, on_termination)  # Ray's own handler would end the sweep without its report
+        if ray.cluster_resources().get("GPU", 0) < self._arguments.remote.get("num_gpus", 0):
+            hint = "for trials on CPUs say hydra.launcher.ray.remote.num_gpus=0"
+            print(f"note: Ray has too few GPUs for a task, and waits for a node that has them; {hint}", file=sys.stderr)
 
     def _started(self, overrides: Sequence[str], number: int) -> Any:
         """A reference to the result of one job, which Ray runs when it has room."""
