@@ -112,13 +112,14 @@ def test_interrupted_driver_ends_its_tasks_and_keeps_what_they_finished(
 
 
 @needs_ray
-def test_cluster_that_is_not_there_is_bad_configuration(
+def test_what_ray_does_not_take_is_bad_configuration(
     variables: Mapping[str, str], run_module: Run, tmp_path: Path
 ) -> None:
-    address = "hydra.launcher.ray.init.address=auto"
-    result = run_module("sweeper", *RAY, address, *custom("mlp"), "sweep=none", "tracking=none", *FAST, **variables)
+    unknown = "hydra.launcher.ray.init.no_such_key=1"
+    result = run_module("sweeper", *RAY, unknown, *custom("mlp"), "sweep=none", "tracking=none", *FAST, **variables)
     assert result.returncode == 2, result.stdout + result.stderr
-    assert "Could not find any running Ray instance" in result.stderr
+    assert "sweeper: hydra.launcher.ray.init={" in result.stderr
+    assert "no_such_key" in result.stderr.splitlines()[-1]
     assert not records(tmp_path, "none")
 
 
