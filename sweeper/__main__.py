@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import traceback
+import warnings
 
 from sweeper.errors import ConfigError, explain
 
@@ -16,6 +17,8 @@ from sweeper.errors import ConfigError, explain
 def main() -> int:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra's own handling prints tracebacks and exits with 1
     signal.signal(signal.SIGTERM, _interrupt)
+    # Hydra remarks that our option and that of hydra-ray-launcher, which it replaces, have one name.
+    warnings.filterwarnings("ignore", r"\n'hydra/launcher/ray' is validated against ConfigStore schema", UserWarning)
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError

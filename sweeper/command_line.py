@@ -14,7 +14,10 @@ from collections.abc import Sequence
 from sweeper.paths import check_sweep_name
 
 SWEEP = re.compile(r"\+{0,2}sweep=(.*)", re.DOTALL)
-OPEN_DICTIONARY = re.compile(r"(compile\.options|model\.arguments|measure\.phase_timeouts_s)(\.[^=]+=|=\{)")
+OPEN_DICTIONARIES = (
+    r"compile\.options", r"model\.arguments", r"measure\.phase_timeouts_s", r"hydra\.launcher\.ray\.(?:init|remote)",
+)  # fmt: skip
+OPEN_DICTIONARY = re.compile(rf"({'|'.join(OPEN_DICTIONARIES)})(\.[^=]+=|=\{{)")
 
 
 def normalise(arguments: Sequence[str]) -> list[str]:

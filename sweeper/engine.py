@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from sweeper.errors import ConfigError
 from sweeper.execute import Records, Watcher, execute
 from sweeper.paths import SweepPaths, write_text
 from sweeper.record import Record
@@ -34,12 +35,17 @@ CLOCKS_APART_S = 5.0  # of the machine that writes a record and this one
 
 
 def jobs(name: str, launch: Launch, overrides: Mapping[str, Sequence[str]]) -> Engine:
-    """Each trial as a job; `overrides` are those of the trials by their ids."""
+    """Each trial as a job; `overrides` are those of the trials by their ids.
+
+    `launch` raises ConfigError when it can start none, anything else when some job is lost.
+    """
 
     def run(trials: Sequence[Trial], settings: Settings, watchers: Sequence[Watcher]) -> Records:
         begin = time.time()
         try:
             launch([overrides[trial.id] for trial in trials])
+        except ConfigError:  # no job has begun
+            raise
         except Exception as error:  # noqa: BLE001  # an engine raises anything when a job is lost; its trial says so
             print(f"note: {name}: {type(error).__name__}: {error}", file=sys.stderr)
         for trial in trials:

@@ -456,3 +456,27 @@ def cancels_its_job(batch_size, device):
             time.sleep(600)
 
     return _Special(act).to(device), _inputs(batch_size, device)
+
+
+def takes_its_task_down(batch_size, device):
+    """Kills what has started the worker; harmless outside of a Ray task, as where the driver checks the model."""
+
+    def act():
+        if "RAY_RAYLET_PID" in os.environ:
+            os.kill(os.getppid(), signal.SIGKILL)
+            time.sleep(600)
+
+    return _Special(act).to(device), _inputs(batch_size, device)
+
+
+def meets_another_node(batch_size, device):
+    """Goes on when a trial runs on another node of the Ray cluster, too; harmless outside of a Ray task."""
+
+    @torch.compiler.disable
+    def act():
+        if "RAY_RAYLET_PID" in os.environ:
+            Path(f"node-{os.environ['RAY_RAYLET_PID']}").touch()
+            while len(list(Path().glob("node-*"))) < 2:
+                time.sleep(0.1)
+
+    return _Special(act).to(device), _inputs(batch_size, device)

@@ -30,7 +30,9 @@ def test_two_unnamed_sweeps_have_two_names() -> None:
     assert all(re.fullmatch(r"sweep='\d{8}-\d{6}-[0-9a-f]{4}'", name) for name in names)
 
 
-@pytest.mark.parametrize("key", ["compile.options.triton.cudagraphs", "model.arguments.hidden_size"])
+@pytest.mark.parametrize(
+    "key", ["compile.options.triton.cudagraphs", "model.arguments.hidden_size", "hydra.launcher.ray.init.num_cpus"]
+)
 def test_new_keys_of_open_dictionaries_are_allowed(key: str) -> None:
     assert open_dictionary(f"{key}=1") == f"++{key}=1"
     assert open_dictionary("compile.scope=step") == "compile.scope=step"

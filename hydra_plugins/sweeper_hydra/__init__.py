@@ -1,1 +1,1 @@
-"""sweeper's Hydra plugins: the grid sweeper and the local launcher, thin shells around `sweeper.app`."""
+"""sweeper's Hydra plugins: the grid sweeper and the launchers local and ray, thin shells around `sweeper.app`."""

@@ -1,0 +1,75 @@
+"""`hydra/launcher=ray`: the jobs of hydra-ray-launcher, each waited for whatever becomes of the others.
+
+That package's own launcher stops at the first task that Ray has lost, and the driver would end the rest with itself. It
+also sets `object_store_memory`, with which Ray 2 joins no existing cluster
+(https://github.com/facebookresearch/hydra/issues/2893).
+"""
+
+import importlib.util
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from hydra.core.singleton import Singleton
+from hydra.core.utils import JobReturn, setup_globals
+from hydra.plugins.launcher import Launcher
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig, open_dict
+
+
+class RayLauncher(Launcher):
+    """A Ray task for each job; `ray` holds the arguments of `ray.init` and `ray.remote`."""
+
+    def __init__(self, ray: DictConfig) -> None:
+        self._arguments = ray
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        """Raises ConfigError where hydra-ray-launcher is not installed."""
+        from sweeper.errors import ConfigError
+
+        if importlib.util.find_spec("hydra_plugins.hydra_ray_launcher") is None:
+            raise ConfigError("hydra/launcher=ray needs hydra-ray-launcher: pip install 'sweeper[ray]'")
+        self._context = hydra_context
+        self._task_function = task_function
+        self._config = config
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        """Raises ConfigError without a Ray to run on, and, when all tasks have ended, what Ray says of a lost one."""
+        import ray
+
+        setup_globals()
+        self._join()
+        tasks = [self._started(overrides, number) for number, overrides in enumerate(job_overrides, initial_job_idx)]
+        ray.wait(tasks, num_returns=len(tasks))
+        results: list[JobReturn] = ray.get(tasks)
+        return results
+
+    def _join(self) -> None:
+        """Start a Ray or join a cluster."""
+        import ray
+        from hydra_plugins.hydra_ray_launcher._launcher_util import start_ray
+
+        from sweeper.errors import ConfigError
+
+        on_termination = signal.getsignal(signal.SIGTERM)
+        try:
+            start_ray(self._arguments.init)
+        except (OSError, RuntimeError, TypeError, ValueError) as error:
+            raise ConfigError(f"hydra.launcher.ray.init={self._arguments.init}: {error}") from error
+        finally:
+            signal.signal(signal.SIGTERM, on_termination)  # Ray's own handler would end the sweep without its report
+        if ray.cluster_resources().get("GPU", 0) < self._arguments.remote.get("num_gpus", 0):
+            hint = "for trials on CPUs say hydra.launcher.ray.remote.num_gpus=0"
+            print(f"note: Ray has too few GPUs for a task, and waits for a node that has them; {hint}", file=sys.stderr)
+
+    def _started(self, overrides: Sequence[str], number: int) -> Any:
+        """A reference to the result of one job, which Ray runs when it has room."""
+        from hydra_plugins.hydra_ray_launcher._launcher_util import launch_job_on_ray
+
+        config = self._context.config_loader.load_sweep_config(self._config, list(overrides))
+        with open_dict(config):
+            config.hydra.job.id = str(number)
+            config.hydra.job.num = number
+        remote, state = self._arguments.remote, Singleton.get_state()
+        return launch_job_on_ray(self._context, remote, config, self._task_function, state)
