@@ -15,17 +15,19 @@ import pytest
 
 from sweeper import runner
 from sweeper.devices import Device
-from sweeper.messages import Job
+from sweeper.messages import DEVICE, NOTHING, Job
 from sweeper.record import Record
 from sweeper.scheduler import Slot
 from sweeper.settings import Measure, Settings
 from sweeper.trial import Trial
+from sweeper.turns import Member
 
 ROOT = Path(__file__).parent.parent
 PRELUDE = """
 import json, os, signal, subprocess, sys, time, argparse
-from sweeper.messages import Outcome, Phase, encode
-from sweeper.record import Process, Round
+from dataclasses import replace
+from sweeper.messages import Grant, Outcome, Phase, Wish, encode
+from sweeper.record import Accuracy, Process, Round
 parser = argparse.ArgumentParser()
 parser.add_argument("trial"); parser.add_argument("--index", type=int); parser.add_argument("--draw", type=int)
 parser.add_argument("--cold", action="store_true"); parser.add_argument("--answer-fd", type=int)
@@ -45,14 +47,18 @@ GOOD = 'say(Phase("building")); say(Outcome("ok", process=process()))'
 @pytest.fixture
 def run(in_empty_folder: Path, monkeypatch: pytest.MonkeyPatch, trial: Trial):
     def run(
-        body: str, stop: threading.Event | None = None, cores: tuple[int, ...] | None = None, **measure: float
+        body: str,
+        stop: threading.Event | None = None,
+        cores: tuple[int, ...] | None = None,
+        slot: Slot | None = None,
+        **measure: object,
     ) -> Record:
         script = in_empty_folder / "worker.py"
         script.write_text(PRELUDE + textwrap.dedent(body))
         monkeypatch.setenv("PYTHONPATH", str(ROOT))
         monkeypatch.setattr(runner, "command", lambda _python, _module: [sys.executable, str(script)])
         settings = Settings("s", measure=Measure(**{"processes": 1, "timeout_s": 30.0, **measure}))  # type: ignore[arg-type]
-        return runner.run_trial(trial, settings, Slot(Device("cpu"), cores), stop=stop)
+        return runner.run_trial(trial, settings, slot or Slot(Device("cpu"), cores), stop=stop)
 
     return run
 
@@ -170,6 +176,83 @@ def test_timeout_kills_the_whole_process_group(run, in_empty_folder: Path) -> No
     assert (record.status, record.phase) == ("timeout", "measuring")
     assert "measure.timeout_s=2" in str(record.message)
     assert_gone(int((in_empty_folder / "child").read_text()))
+
+
+def test_phase_has_a_limit_of_its_own(run) -> None:
+    record = run(
+        "say(Phase('building')); time.sleep(1); say(Phase('compiling')); time.sleep(600)",
+        phase_timeouts_s={"building": 30.0, "compiling": 0.5},
+    )
+    assert (record.status, record.phase) == ("timeout", "compiling")
+    assert record.message == "still compiling after measure.phase_timeouts_s.compiling=0.5"
+
+
+def test_waiting_for_the_device_counts_in_no_limit_and_not_as_time_of_the_trial(
+    run, in_empty_folder: Path, trial: Trial
+) -> None:
+    """Somebody else has the device for longer than the trial may last."""
+    slot, others = Slot(Device("cpu")), Member(0, lambda _grant: None)
+    slot.turns.ask(others, DEVICE)
+    threading.Timer(3.0, lambda: slot.turns.ask(others, NOTHING)).start()
+    record = run(
+        """
+        say(Phase("building")); say(Wish("device"))
+        grant = Grant.loads(sys.stdin.readline())
+        say(Outcome("ok", process=process(), environment={"stopped_s": grant.stopped_s}))
+        """,
+        slot=slot,
+        timeout_s=2.0,
+    )
+    assert record.status == "ok", record.message
+    assert record.environment == {"stopped_s": 0.0}
+    assert record.wall_s < 3.0
+
+
+def test_out_of_memory_beside_others_is_tried_again_alone(run, in_empty_folder: Path, trial: Trial) -> None:
+    """A neighbour is in the room until it sees that the trial has run out of memory."""
+    slot, inside = Slot(Device("cuda")), threading.Event()
+
+    def stay() -> None:
+        with slot.room.stay(None, threading.Event()):
+            inside.set()
+            while not (in_empty_folder / "failed").exists():
+                time.sleep(0.05)
+
+    threading.Thread(target=stay).start()
+    assert inside.wait(60)
+    record = run(
+        """
+        if os.path.exists("failed"):
+            say(Outcome("ok", process=process()))
+        else:
+            open("failed", "w").close(); say(Outcome("oom", "eager", "no room"))
+        """,
+        slot=slot,
+    )
+    assert (record.status, record.smaller_batch_size) == ("ok", None)
+
+
+CODE = """
+print(sys.argv, flush=True)
+code = "abc" if a.index < 3 else "other"
+checked = Accuracy("float64", True, worst="loss") if a.checked != f"{code}-None" else None
+say(Outcome("ok", process=replace(process(), code_fingerprint=code, accuracy=checked)))
+"""
+
+
+def test_verdict_and_block_length_are_handed_on_with_the_code(run, trial: Trial) -> None:
+    record = run(CODE, processes=4)
+    assert [item.accuracy.of_process for item in record.processes] == [None, 0, 0, None]
+    assert all(item.accuracy.passed and item.accuracy.worst == "loss" for item in record.processes)
+    assert "accuracy_unverified" not in record.flags
+    told = [(folder(trial) / f"worker-{index}.log").read_text() for index in range(2)]
+    assert "--checked" not in told[0]
+    assert "--steps-per-block', '2'" in told[1]
+
+
+def test_each_draw_is_checked(run) -> None:
+    record = run(CODE, processes=1, draws=2)
+    assert [item.accuracy.of_process for item in record.processes] == [None, None]
 
 
 def test_child_that_holds_the_pipe_does_not_hold_up_the_runner(run) -> None:

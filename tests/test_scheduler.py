@@ -50,6 +50,21 @@ def test_slots_work_beside_each_other() -> None:
     assert set(used.values()) == {"0", "1", "2"}
 
 
+def test_a_device_has_several_trials_in_hand() -> None:
+    """Each of four trials waits for the other three."""
+    together = threading.Barrier(4, timeout=60)
+    used: list[str] = []
+
+    def run(trial: Trial, slot: Slot, _on_phase: object, _stop: threading.Event) -> Record:
+        together.wait()
+        used.append(slot.device.gpu.selector if slot.device.gpu else "")
+        return record_of(trial)
+
+    slots = [Slot(Device("cuda", gpu), prepare=2) for gpu in GPUS[:2]]
+    assert len([item for item in run_all(TRIALS[:4], slots, run) if isinstance(item, Finished)]) == 4
+    assert sorted(used) == ["0", "0", "1", "1"]
+
+
 def test_interrupt_ends_what_runs_and_starts_no_other() -> None:
     def run(trial: Trial, _slot: Slot, _on_phase: object, stop: threading.Event) -> Record:
         if trial == TRIALS[0]:
