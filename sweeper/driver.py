@@ -22,11 +22,12 @@ from sweeper.execute import NoSpaceError, Watcher
 from sweeper.lock import held
 from sweeper.mlflow_store import sqlite_file, without_password
 from sweeper.paths import RUNS, SweepPaths
-from sweeper.plan import History, Plan, describe, plan
+from sweeper.plan import History, Plan, describe, estimate_s, plan
 from sweeper.progress import Progress, duration
 from sweeper.record import Record, status_in
 from sweeper.report.build import print_report, write_report
 from sweeper.settings import FEWEST_FOR_A_TARGET, Measure, Settings
+from sweeper.slots import host_cores, slots_of
 from sweeper.tracking import Tracker
 from sweeper.trial import Trial
 
@@ -39,15 +40,18 @@ def drive(grid: Sequence[Trial], settings: Settings, engine: Engine = HERE) -> i
     paths = SweepPaths.of(settings.sweep)
     planned = plan(grid, _statuses(paths, grid), settings.retry)
     devices = resolve(settings.device, visible_gpus()) if engine.name is None else ()
+    in_hand = sum(slot.prepare for slot in slots_of(devices, host_cores(), settings.scheduler.prepare))
     where = engine.name or _name(devices)
     if settings.dry_run:
         _announce(console, planned, settings, where)
+        if planned.trials:
+            _estimate(console, planned, settings, max(len(devices), 1), in_hand)
         return OK
     _require_runnable(planned, settings, engine)
     with held(paths.lock, f"sweep={settings.sweep}"):
         planned = plan(grid, _statuses(paths, grid), settings.retry)  # another driver may have ended meanwhile
-        if len(devices) > 1:
-            planned = replace(planned, trials=_history().longest_first(planned.trials))
+        if in_hand > 1:
+            planned = replace(planned, trials=_history()[0].longest_first(planned.trials))
         return _carry_out(planned, grid, settings, engine, where, console)
 
 
@@ -159,14 +163,19 @@ def _announce(console: Console, planned: Plan, settings: Settings, where: str) -
     if settings.dry_run or planned.left_out:
         lines = describe(planned if settings.dry_run else Plan((), planned.left_out))
         console.print("\n".join(lines).strip(), markup=False)
-    if settings.dry_run and planned.trials:
-        history = _history()
-        process_s = history.total_s(planned.trials)
-        processes = settings.measure.processes * settings.measure.draws
-        known = "no estimate yet"
-        if process_s is not None:
-            known = f"about {duration(processes * process_s)} on one device, judging by {len(history)} earlier trials"
-        console.print(f"{known}; nothing was started")
+
+
+def _estimate(console: Console, planned: Plan, settings: Settings, devices: int, in_hand: int) -> None:
+    """The last line of a dry run."""
+    whole, on_device = _history()
+    process_s = estimate_s(planned.trials, whole, on_device, devices, max(in_hand // devices, 1))
+    processes = settings.measure.processes * settings.measure.draws
+    known = "no estimate yet"
+    if process_s is not None:
+        where = "one device" if devices == 1 else f"{devices} devices"
+        beside = f" with {in_hand} trials in hand" if in_hand > devices else ""
+        known = f"about {duration(processes * process_s)} on {where}{beside}, judging by {len(whole)} earlier trials"
+    console.print(f"{known}; nothing was started")
 
 
 def _processes(measure: Measure) -> str:
@@ -178,12 +187,14 @@ def _processes(measure: Measure) -> str:
     return f"{least} to {max(least, measure.most_processes)} processes"
 
 
-def _history() -> History:
-    """Of every record under `runs/`, the oldest first."""
-    found = []
+def _history() -> tuple[History, History]:
+    """Seconds of a process, and of that with the device, by every record under `runs/`, the oldest first."""
+    whole, on_device = [], []
     for path in sorted(RUNS.glob("*/*/record.json"), key=lambda path: path.stat().st_mtime):
         with suppress(ValueError, OSError):  # a report says what cannot be read
             record = Record.loads(path.read_text(encoding="utf-8"))
             if record.status == "ok" and record.wall_s and record.processes:
-                found.append((record.trial, record.wall_s / len(record.processes)))
-    return History(found)
+                whole.append((record.trial, record.wall_s / len(record.processes)))
+                device_s = sum(process.device_s for process in record.processes)
+                on_device.append((record.trial, device_s / len(record.processes)))
+    return History(whole), History(on_device)

@@ -133,6 +133,19 @@ class History:
         return tuple(sorted(trials, key=lambda trial: -(self.expected_s(trial) or 0.0)))
 
 
+def estimate_s(
+    trials: Sequence[Trial], whole: History, on_device: History, devices: int = 1, in_hand: int = 1
+) -> float | None:
+    """Seconds for a process of each trial, `in_hand` of them at a time on each device; None without a history.
+
+    What a process does on the device only one can do at a time; the rest goes on beside.
+    """
+    whole_s, device_s = whole.total_s(trials), on_device.total_s(trials)
+    if whole_s is None or device_s is None:
+        return None
+    return (device_s + (whole_s - device_s) / in_hand) / devices
+
+
 def describe(plan: Plan) -> list[str]:
     """The plan as lines for people: a line a trial, its id first, then what is left out and why."""
     lines = [f"{trial.id}  {trial.label}{f'  [{trial.variant}]' if trial.variant else ''}" for trial in plan.trials]

@@ -125,6 +125,11 @@ class Process:
         """What tells the compiled code from other code; None where the backend leaves none."""
         return f"{self.code_fingerprint}-{self.autotuning_fingerprint}" if self.code_fingerprint else None
 
+    @property
+    def device_s(self) -> float:
+        """Wall seconds with the device, about: compiling needs it for moments."""
+        return sum(took_s for phase, took_s in self.phases_s.items() if phase != "compiling")
+
     def blocks_s(self, arm: str) -> list[float]:
         """Wall seconds of an arm's blocks in the rounds that count."""
         blocks = (getattr(item, f"{arm}_s") for item in self.rounds if item.void is None)

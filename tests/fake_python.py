@@ -11,7 +11,7 @@ from pathlib import Path
 PROGRAM = """#!{python}
 import argparse, json, os, random, sys, time
 sys.path[:0] = os.environ["PYTHONPATH"].split(os.pathsep)
-from sweeper.messages import Outcome, Phase, encode
+from sweeper.messages import Outcome, Phase, Wish, encode
 from sweeper.record import Process, Round
 
 if "--check" in sys.argv:
@@ -35,6 +35,12 @@ answer = os.fdopen(options.answer_fd, "w")
 def say(message):
     answer.write(encode(message))
     answer.flush()
+
+
+def take(wants):
+    say(Wish(wants))
+    if wants != "nothing":
+        sys.stdin.readline()
 
 
 def process(speedup=2.0):

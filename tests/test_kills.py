@@ -9,23 +9,30 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import fake_python
 import pytest
 from conftest import TESTS
+from test_runner import assert_gone
 
 from sweeper.record import Record
 
 SWEEPS, KILLS = 5, 10  # kills of each sweep
 TRIALS = 6
 LONGEST_S = 5.0  # from the start to the kill; a run that is not killed takes about as long
+WORK = """
+take("device"); time.sleep(random.random() / 20); take("nothing"); time.sleep(random.random() / 20)
+take("alone"); time.sleep(random.random() / 10)
+"""
 
 
-def start(folder: Path) -> subprocess.Popen[bytes]:
-    python = fake_python.write(folder / "python", "time.sleep(random.random() / 5)")
+def start(folder: Path, prepare: int) -> subprocess.Popen[bytes]:
+    python = fake_python.write(folder / "python", WORK)
     sizes = ",".join(str(size + 1) for size in range(TRIALS))
     grid = ["-m", "model=resnet18", f"batch_size={sizes}", "device=cpu", f"worker.python={python}", "measure=quick"]
+    grid.append(f"scheduler.prepare={prepare}")
     return subprocess.Popen(
         [sys.executable, "-m", "sweeper", *grid, "sweep=killed"],
         cwd=folder,
@@ -46,6 +53,16 @@ def records(folder: Path) -> dict[str, str]:
     return found
 
 
+def workers(folder: Path) -> list[int]:
+    """Processes that run the fake interpreter of this folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it has just ended
+            if str(folder / "python").encode() in path.read_bytes():
+                found.append(int(path.parent.name))
+    return found
+
+
 def runs_in_mlflow(folder: Path) -> tuple[list[str], list[str]]:
     """Names of the parents, and trial ids of the children."""
     from mlflow import MlflowClient
@@ -60,17 +77,19 @@ def runs_in_mlflow(folder: Path) -> tuple[list[str], list[str]]:
 
 @pytest.mark.parametrize("seed", range(SWEEPS))
 def test_killed_at_random_moments_and_resumed(tmp_path: Path, seed: int) -> None:
-    moments = random.Random(seed)
+    moments, prepare = random.Random(seed), 1 + seed % 3
     kept: dict[str, str] = {}
     for _ in range(KILLS):
-        driver = start(tmp_path)
+        driver = start(tmp_path, prepare)
         time.sleep(moments.uniform(0, LONGEST_S))
         driver.send_signal(signal.SIGKILL)
         driver.communicate()
+        for pid in workers(tmp_path):
+            assert_gone(pid)
         now = records(tmp_path)
         assert kept.items() <= now.items(), "a record was lost or measured again"
         kept = now
-    driver = start(tmp_path)
+    driver = start(tmp_path, prepare)
     output, _ = driver.communicate(timeout=120)
     assert driver.returncode == 0, output.decode()
     found = records(tmp_path)

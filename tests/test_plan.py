@@ -6,7 +6,7 @@ import pytest
 from records import make_trial
 
 from sweeper.errors import ConfigError
-from sweeper.plan import History, describe, plan
+from sweeper.plan import History, describe, estimate_s, plan
 from sweeper.trial import Compile, Precision, Trial
 
 
@@ -84,3 +84,12 @@ def test_without_a_history_nothing_is_expected_and_the_order_stays() -> None:
     trials = [make_trial("a"), make_trial("b")]
     assert History([]).total_s(trials) is None
     assert History([]).longest_first(trials) == tuple(trials)
+
+
+def test_estimate_divides_what_can_go_on_beside() -> None:
+    trials = [make_trial("a"), make_trial("b")]
+    whole, on_device = (History([(trial, seconds) for trial in trials]) for seconds in (40.0, 15.0))
+    assert estimate_s(trials, whole, on_device) == 80.0
+    assert estimate_s(trials, whole, on_device, in_hand=5) == 2 * 15.0 + 2 * 25.0 / 5
+    assert estimate_s(trials, whole, on_device, devices=2, in_hand=5) == 15.0 + 25.0 / 5
+    assert estimate_s(trials, History([]), History([])) is None
