@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 
-from sweeper.record import PerArm, Process, Record
+from sweeper.record import Accuracy, PerArm, Process, Record
 from sweeper.stats import Estimate, mean_of_logs, mean_within
 
 DRAWS_FOR_AN_INTERVAL = 3  # with fewer compile caches, an interval speaks of the compiled artifacts at hand
@@ -73,6 +73,19 @@ def derive(record: Record) -> Result:
     if record.status != "ok" or not measured:
         return result
     return _with_break_even(_with_speedups(_with_compiled_arm(result, record, measured), measured))
+
+
+def worst_accuracy(record: Record) -> Accuracy | None:
+    """The check of the process whose compiled step came nearest to its bound, or went furthest beyond it."""
+    return max((item.accuracy for item in record.processes if item.accuracy), key=_share_of_bound, default=None)
+
+
+def _share_of_bound(accuracy: Accuracy) -> float:
+    """Error by bound; infinite where a failed check has no finite error, negative where nothing was compared."""
+    error, bound = accuracy.compiled_error, accuracy.bound
+    if error is None or bound is None:
+        return math.inf if accuracy.passed is False else -1.0
+    return error / bound if bound else (math.inf if error else 0.0)
 
 
 def break_even_steps(compile_s: float | None, eager_s: float | None, compiled_s: float | None) -> float | None:

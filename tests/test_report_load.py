@@ -9,7 +9,8 @@ from records import make_record, write_sweep
 
 from sweeper.errors import ConfigError
 from sweeper.record import SCHEMA_VERSION
-from sweeper.report.load import find_sweep, load
+from sweeper.report.load import load
+from sweeper.report.sources import find_sweep
 
 
 def broken(runs: Path, text: str) -> Path:
