@@ -77,6 +77,7 @@ def connect(uri: str, first: Callable[[MlflowClient], T]) -> T:
         raise TrackingError(f"mlflow cannot be imported: {error}") from error
     for name in ("alembic", "urllib3.connectionpool"):  # migrations and single retries are nothing to tell users
         logging.getLogger(name).setLevel(logging.ERROR)
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # a traceback beside the TrackingError
     file = sqlite_file(uri)
     with explained(uri):
         if file is None:
