@@ -23,7 +23,7 @@ HOST_BOUND = 0.05  # an arm is host-bound when its device waits for the host for
 PROCESSES_IF_HOST_BOUND = 5
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Result:
     """Speedups are eager / compiled; times are wall seconds; memory is bytes on the device."""
 
@@ -95,7 +95,7 @@ def break_even_steps(compile_s: float | None, eager_s: float | None, compiled_s:
     return max(compile_s, 0.0) / (eager_s - compiled_s)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Measured:
     """A process in which both arms were timed: median wall seconds a step over the rounds that count."""
 

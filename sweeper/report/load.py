@@ -9,8 +9,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from sweeper.codec import to_json
 from sweeper.record import Accuracy, Record
 from sweeper.report.readable import printable
 from sweeper.report.sources import Source, SweepFolder, why_unreadable
@@ -20,8 +21,10 @@ from sweeper.stats import Interval
 # What `Record.loads` and `derive` raise for JSON of the right shape whose values make no sense, e.g. text for a number.
 BROKEN = (ValueError, ArithmeticError, RecursionError)
 
+T = TypeVar("T")
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True, eq=False, slots=True)
 class Entry:
     """A record, its result and what the tables need beside them."""
 
@@ -80,14 +83,21 @@ class _Shared:
 
     def slim(self, record: Record) -> Record:
         """The record without its processes, and with one copy of what is equal in others."""
-        diagnostics = record.diagnostics
+        trial, diagnostics = record.trial, record.diagnostics
+        parts = {name: self._one(getattr(trial, name)) for name in ("model", "labels", "precision", "compile")}
         if diagnostics is not None:
             diagnostics = replace(diagnostics, settings=self._one(diagnostics.settings))
-        environment = self._one(record.environment)
-        return replace(record, processes=(), diagnostics=diagnostics, environment=environment)
+        return replace(
+            record,
+            trial=replace(trial, **parts),
+            processes=(),
+            diagnostics=diagnostics,
+            environment=self._one(record.environment),
+        )
 
-    def _one(self, value: Any) -> Any:
-        return self._values.setdefault(json.dumps(value), value)
+    def _one(self, value: T) -> T:
+        kept: T = self._values.setdefault(json.dumps(to_json(value)), value)
+        return kept
 
 
 def _variant(record: Record, several_devices: bool) -> str:
