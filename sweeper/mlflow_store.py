@@ -10,9 +10,10 @@ import multiprocessing
 import os
 import re
 import sqlite3
+import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -34,6 +35,10 @@ ENVIRONMENT = {
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
+
+# mlflow imports these where they are installed, and does without them where they are not, as mlflow-skinny shows. Runs
+# and artifacts never need them, and they take a third of the memory: docs/decisions/mlflow-without-pandas.md.
+NOT_NEEDED = ("pandas", "pyarrow")
 
 T = TypeVar("T")
 
@@ -72,7 +77,7 @@ def connect(uri: str, first: Callable[[MlflowClient], T]) -> T:
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     try:
-        from mlflow import MlflowClient
+        client_class = _client_class()
     except ImportError as error:
         raise TrackingError(f"mlflow cannot be imported: {error}") from error
     for name in ("alembic", "urllib3.connectionpool"):  # migrations and single retries are nothing to tell users
@@ -81,9 +86,31 @@ def connect(uri: str, first: Callable[[MlflowClient], T]) -> T:
     file = sqlite_file(uri)
     with explained(uri):
         if file is None:
-            return _in_time(lambda: first(MlflowClient(uri)))
+            return _in_time(lambda: first(client_class(uri)))
         _require_database(file)
-        return first(MlflowClient(uri))
+        return first(client_class(uri))
+
+
+def _client_class() -> type[MlflowClient]:
+    with _as_if_not_installed(NOT_NEEDED), suppress(ImportError):
+        from mlflow import MlflowClient
+
+        return MlflowClient
+    from mlflow import MlflowClient  # a version that cannot do without, or none at all
+
+    return MlflowClient
+
+
+@contextmanager
+def _as_if_not_installed(packages: Iterable[str]) -> Iterator[None]:
+    """Importing one of these packages raises ImportError meanwhile, unless it is imported already."""
+    hidden = [name for name in packages if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None is how Python marks what is not there
+    try:
+        yield
+    finally:
+        for name in hidden:
+            del sys.modules[name]
 
 
 @contextmanager

@@ -76,9 +76,7 @@ class Tracker:
 
     def log(self, record: Record) -> bool:
         """Send a record as the child run of its trial. False when it is there already or MLflow cannot be reached."""
-        self._interrupted |= record.status == "interrupted"
-        files = self._paths.trial(record.label, record.trial_id)
-        return bool(self._attempt(lambda runs: runs.send(record, files)))
+        return self._log(record, self._paths.trial(record.label, record.trial_id))
 
     def catch_up(self) -> Sent:
         """Log every record in the sweep's folder."""
@@ -89,7 +87,7 @@ class Tracker:
             except ValueError:
                 unreadable.append(path)
                 continue
-            if self.log(record):
+            if self._log(record, TrialPaths(path.parent)):
                 sent += 1
             elif self.failure is None:
                 unchanged += 1
@@ -107,6 +105,10 @@ class Tracker:
         if (invocations := without_plans(self._paths.sweep)) is not None:
             self._attempt(lambda runs: runs.send_invocations(invocations))
         self._attempt(lambda runs: runs.finish("KILLED" if self._interrupted else "FINISHED"))
+
+    def _log(self, record: Record, files: TrialPaths) -> bool:
+        self._interrupted |= record.status == "interrupted"
+        return bool(self._attempt(lambda runs: runs.send(record, files)))
 
     @property
     def page(self) -> str | None:
