@@ -2,10 +2,10 @@
 
     python benchmarks/memory.py [TRIALS...]
 
-Sends the records of 10,000 finished trials to a sqlite store (`python -m sweeper.sync`), goes on with that sweep
-(nothing is left to run), and writes its report from the folder and from the store. Then sweeps of TRIALS trials each
-(default: 300 600 1200), with workers that answer at once. MiB are those of the process that had most of them at once,
-the driver, or a process of its own that it has waited for. Takes about half an hour on one core.
+Sends the records of 10,000 finished trials to a sqlite store (`python -m sweeper.sync`), goes on with that sweep, first
+with nothing left to run and then with 100 more trials, and writes its report from the folder and from the store. Then
+sweeps of TRIALS trials each (default: 300 600 1200). Workers answer at once. MiB are those of the process that had most
+of them at once, the driver, or a process of its own that it has waited for. Takes about half an hour on one core.
 """
 
 from __future__ import annotations
@@ -42,21 +42,24 @@ def main(counts: list[int]) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_options(folder / "conf" / "model")
-        write_records(folder)
+        worker = str(_write_worker(folder))
+        write_records(folder, worker)
         finished = FINISHED_MODELS * FINISHED_SIZES
-        again = [*sweep(folder), *grid(), "sweep=finished"]
-        store = f"sqlite:///{folder}/runs/mlflow.db"
+        start = [*sweep(folder), f"worker.python={worker}", "measure=quick"]
+        from_store = ["--tracking-uri", f"sqlite:///{folder}/runs/mlflow.db", "--out", "out"]
         print(f"{'':44} {'trials':>7} {'s':>6} {'MiB':>5}")
-        _row("sent to sqlite", finished, *measure(folder, "sweeper.sync", "finished"))
-        _row("sent again: all is there", finished, *measure(folder, "sweeper.sync", "finished"))
-        _row("all finished, with MLflow and the report", finished, *measure(folder, "sweeper", *again))
-        _row("report from the folder", finished, *measure(folder, "sweeper.report", "finished"))
-        from_store = ["finished", "--tracking-uri", store, "--out", "out"]
-        _row("report from the store", finished, *measure(folder, "sweeper.report", *from_store))
-        worker = f"worker.python={_write_worker(folder)}"
+        for what, module, *arguments in (
+            ("sent to sqlite", "sweeper.sync", "finished"),
+            ("sent again: all is there", "sweeper.sync", "finished"),
+            ("report from the folder", "sweeper.report", "finished"),
+            ("report from the store", "sweeper.report", "finished", *from_store),
+            ("nothing left to run, MLflow and report", "sweeper", *start, *grid(), "sweep=finished"),
+            ("100 more run, MLflow and report", "sweeper", *start, *grid(FINISHED_SIZES + 1), "sweep=finished"),
+        ):
+            _row(what, finished, *measure(folder, module, *arguments))
         for count in counts:
-            overrides = [*grid(count // FINISHED_MODELS), worker, "measure=quick", f"sweep=live-{count}"]
-            _row("run, with MLflow and the report", count, *measure(folder, "sweeper", *sweep(folder), *overrides))
+            overrides = [*grid(count // FINISHED_MODELS), f"sweep=live-{count}"]
+            _row("all run, MLflow and report", count, *measure(folder, "sweeper", *start, *overrides))
 
 
 def _row(what: str, trials: int, seconds: float, mebibytes: float) -> None:

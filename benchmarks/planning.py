@@ -80,12 +80,12 @@ def write_options(folder: Path) -> None:
         (folder / f"m{number:03}.yaml").write_text(text)
 
 
-def write_records(folder: Path) -> None:
-    """What the trials of the finished sweep would have left, three processes each, 12 kB each."""
+def write_records(folder: Path, python: str | None = None) -> None:
+    """What the trials of the finished sweep, whose workers ran by `python`, would have left, three processes each, 12 kB each."""
     paths = SweepPaths.of("finished", folder / "runs")
     for number in range(FINISHED_MODELS):
         for size in range(1, FINISHED_SIZES + 1):
-            record = _record(f"m{number:03}", f"model_{number:03}", size)
+            record = _record(f"m{number:03}", f"model_{number:03}", size, python)
             write_text(paths.trial(record.label, record.trial_id).record, record.dumps())
 
 
@@ -118,9 +118,9 @@ ENVIRONMENT = {
 DIAGNOSTICS = Diagnostics(graphs=1, recompiles=0, settings={f"setting_{number}": "a value" for number in range(40)})
 
 
-def _record(label: str, name: str, size: int) -> Record:
+def _record(label: str, name: str, size: int, python: str | None) -> Record:
     labels = Labels(label, "fp32", "cnn", weight="fp32")
-    trial = Trial(Model("timm", name), size, labels, precision=Precision(), device="cpu")
+    trial = Trial(Model("timm", name), size, labels, precision=Precision(), device="cpu", python=python)
     processes = tuple(process(index) for index in range(3))
     return Record(
         trial.id,
