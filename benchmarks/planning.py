@@ -81,7 +81,7 @@ def write_options(folder: Path) -> None:
 
 
 def write_records(folder: Path, python: str | None = None) -> None:
-    """What the trials of the finished sweep, whose workers ran by `python`, would have left, three processes each, 12 kB each."""
+    """What the trials of the finished sweep would have left: 12 kB each, three processes, by `python`."""
     paths = SweepPaths.of("finished", folder / "runs")
     for number in range(FINISHED_MODELS):
         for size in range(1, FINISHED_SIZES + 1):

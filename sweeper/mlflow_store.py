@@ -13,7 +13,7 @@ import sqlite3
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -92,12 +92,13 @@ def connect(uri: str, first: Callable[[MlflowClient], T]) -> T:
 
 
 def _client_class() -> type[MlflowClient]:
-    with _as_if_not_installed(NOT_NEEDED), suppress(ImportError):
+    try:
+        with _as_if_not_installed(NOT_NEEDED):
+            from mlflow import MlflowClient
+    except ImportError:  # a version that cannot do without: once more, from the beginning
+        for name in [name for name in sys.modules if name.partition(".")[0] == "mlflow"]:
+            del sys.modules[name]
         from mlflow import MlflowClient
-
-        return MlflowClient
-    from mlflow import MlflowClient  # a version that cannot do without, or none at all
-
     return MlflowClient
 
 

@@ -79,6 +79,15 @@ def test_a_record_of_the_first_schema_is_read(tmp_path: Path) -> None:
     assert (entry.result.host_bound_arms, entry.result.artifacts) == (None, None)
 
 
+def test_samples_are_not_kept_and_equal_environments_are_kept_once(tmp_path: Path) -> None:
+    folder = write_sweep(tmp_path, [make_record("one", speedups=(2.0, 2.1)), make_record("two")])
+    one, two = load([folder]).entries
+    assert (one.record.processes, one.result.processes) == ((), 2)
+    assert one.record.environment["versions"] == {"torch": "2.13.0"}
+    assert one.record.environment is two.record.environment
+    assert one.record.trial.labels.model != two.record.trial.labels.model
+
+
 def test_a_sweep_named_twice_is_read_once(tmp_path: Path) -> None:
     folder = write_sweep(tmp_path, [make_record()])
     assert len(load([folder, folder / ".." / folder.name]).entries) == 1

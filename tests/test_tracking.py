@@ -348,6 +348,60 @@ def test_runs_that_a_lost_answer_doubled_are_one_again(store: MlflowClient) -> N
     assert sorted(run.data.params["model"] for run in runs_of(store, "trial")) == ["one", "two"]
 
 
+def test_runs_on_several_pages_are_all_found_and_doubles_go(
+    store: MlflowClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sweeper.mlflow_runs.RUNS_A_PAGE", 2)
+    logged = [make_record(name) for name in ("a", "b", "c", "d", "e")]
+    write_sweep(RUNS, logged)
+    log(*logged)
+    for run in runs_of(store, "trial")[:3]:
+        tags = {key: value for key, value in run.data.tags.items() if key != "sweeper.record"}
+        store.create_run(run.info.experiment_id, 1, tags)
+    assert Tracker(None, "night").catch_up() == Sent(0, 5)
+    assert len(runs_of(store, "trial")) == 5
+    assert records(None, "night") == logged
+
+
+@pytest.mark.usefixtures("store")
+def test_a_search_that_takes_longer_than_a_call_may_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "0")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    monkeypatch.setattr("sweeper.mlflow_store.sqlite_file", lambda _: None)  # treated as a server is
+
+    def slow(*_: object) -> Iterator[Run]:
+        time.sleep(1.5)  # longer than the limit of the first answer
+        yield from ()
+
+    monkeypatch.setattr("sweeper.tracking.search", slow)
+    assert log(make_record()).failure is None
+
+
+@pytest.mark.parametrize(
+    ("not_needed", "imported"),
+    [
+        pytest.param(("pandas", "pyarrow"), "False False", id="left out"),
+        pytest.param(("requests",), "True True", id="a version of mlflow that cannot do without"),
+    ],
+)
+def test_mlflow_is_imported_without_what_it_does_not_need(
+    store: MlflowClient, not_needed: tuple[str, ...], imported: str
+) -> None:
+    write_sweep(RUNS, [make_record()])
+    code = f"""
+import sys
+from sweeper import mlflow_store
+from sweeper.tracking import Tracker
+mlflow_store.NOT_NEEDED = {not_needed}
+print(Tracker(None, "night").catch_up())
+print("pandas" in sys.modules, "pyarrow" in sys.modules)
+import pandas, requests
+"""
+    command = [sys.executable, "-c", code]
+    process = subprocess.run(command, env=ENVIRONMENT_OF_CODE, capture_output=True, text=True, check=True)
+    assert process.stdout.splitlines() == [str(Sent(1, 0)), imported]
+
+
 @pytest.mark.usefixtures("store")
 def test_records_come_back_as_they_were() -> None:
     logged = [make_record("b", speedups=(2.0, 1.5)), make_record("a", status="compile_error", message="no")]
