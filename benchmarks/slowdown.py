@@ -18,8 +18,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from sweeper.paths import SweepPaths
 from sweeper.record import Record
-from sweeper.report.load import load
 from sweeper.result import derive
 from sweeper.stats import difference, mean_of_logs
 
@@ -60,7 +60,8 @@ def main(folders: list[Path]) -> None:
     print("| try | wall | device |\n|---|---|---|")
     found, judged = {"wall": 0, "device": 0}, 0
     for folder in folders:
-        records = {entry.record.trial.labels.model: entry.record for entry in load([folder]).entries}
+        found = [Record.loads(path.read_text(encoding="utf-8")) for path in SweepPaths(folder).records()]
+        records = {record.trial.labels.model: record for record in found}
         if any(record.status != "ok" for record in records.values()) or len(records) < 2:
             print(f"| {folder.name} | not finished | |")
             continue

@@ -9,6 +9,7 @@ import datetime as dt
 import importlib.metadata
 import json
 import platform
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -45,6 +46,20 @@ def add(paths: SweepPaths, settings: Settings, planned: Plan, device: str) -> li
     except OSError as error:
         raise ConfigError(f"cannot write to {paths.folder}: {error.strerror}; nothing was started") from error
     return _differences(earlier[-1], invocation) if earlier else []
+
+
+def without_plans(path: Path) -> str | None:
+    """What others may see of `sweep.json`: no passwords in URIs, and no lists of trials, which every resume repeats.
+
+    None where there is no such file, or it is not ours.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        kept = [{key: item[key] for key in item if key not in ("plan", "left_out")} for item in data["invocations"]]
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    text = json.dumps({"sweep": path.parent.name, "invocations": kept}, indent=1)
+    return re.sub(r'//[^/@\s"]*@', "//", text)
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:

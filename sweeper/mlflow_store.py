@@ -10,8 +10,9 @@ import multiprocessing
 import os
 import re
 import sqlite3
+import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
@@ -34,6 +35,10 @@ ENVIRONMENT = {
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
+
+# mlflow imports these where they are installed, and does without them where they are not, as mlflow-skinny shows. Runs
+# and artifacts never need them, and they take a third of the memory: docs/decisions/mlflow-without-pandas.md.
+NOT_NEEDED = ("pandas", "pyarrow")
 
 T = TypeVar("T")
 
@@ -72,17 +77,41 @@ def connect(uri: str, first: Callable[[MlflowClient], T]) -> T:
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     try:
-        from mlflow import MlflowClient
+        client_class = _client_class()
     except ImportError as error:
         raise TrackingError(f"mlflow cannot be imported: {error}") from error
     for name in ("alembic", "urllib3.connectionpool"):  # migrations and single retries are nothing to tell users
         logging.getLogger(name).setLevel(logging.ERROR)
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # a traceback beside the TrackingError
     file = sqlite_file(uri)
     with explained(uri):
         if file is None:
-            return _in_time(lambda: first(MlflowClient(uri)))
+            return _in_time(lambda: first(client_class(uri)))
         _require_database(file)
-        return first(MlflowClient(uri))
+        return first(client_class(uri))
+
+
+def _client_class() -> type[MlflowClient]:
+    try:
+        with _as_if_not_installed(NOT_NEEDED):
+            from mlflow import MlflowClient
+    except ImportError:  # a version that cannot do without: once more, from the beginning
+        for name in [name for name in sys.modules if name.partition(".")[0] == "mlflow"]:
+            del sys.modules[name]
+        from mlflow import MlflowClient
+    return MlflowClient
+
+
+@contextmanager
+def _as_if_not_installed(packages: Iterable[str]) -> Iterator[None]:
+    """Importing one of these packages raises ImportError meanwhile, unless it is imported already."""
+    hidden = [name for name in packages if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None is how Python marks what is not there
+    try:
+        yield
+    finally:
+        for name in hidden:
+            del sys.modules[name]
 
 
 @contextmanager

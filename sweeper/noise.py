@@ -16,7 +16,6 @@ from statistics import fmean, median, stdev
 from sweeper.devices import Device, visible_gpus
 from sweeper.paths import SweepPaths
 from sweeper.record import Process, Record
-from sweeper.report.load import load
 from sweeper.result import ARMS, derive
 from sweeper.stats import t_quantile
 
@@ -61,7 +60,7 @@ def sweep_name() -> str:
 
 def read_sweep(name: str) -> tuple[Noise, ...]:
     """The noise of each model of a sweep."""
-    return tuple(noise_of(entry.record) for entry in load([SweepPaths.of(name).folder]).entries)
+    return tuple(noise_of(Record.loads(path.read_text(encoding="utf-8"))) for path in SweepPaths.of(name).records())
 
 
 def noise_of(record: Record) -> Noise:

@@ -29,7 +29,7 @@ ALONE_PHASES = ("reference", "checking", "warming", "measuring", "memory", "prof
 PHASES = (*EAGER_PHASES, "compiling", *ALONE_PHASES)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Round:
     """Two blocks, one an arm. Times are wall seconds of a whole block of `Process.steps_per_block` steps."""
 
@@ -39,7 +39,7 @@ class Round:
     void: str | None = None  # why the round does not count
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class PerArm:
     """One figure for each arm; None where it was not measured."""
 
@@ -47,7 +47,7 @@ class PerArm:
     compiled: float | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Accuracy:
     """How the compiled step's loss, outputs and gradients compare with a reference, on inputs it was not compiled with.
 
@@ -69,7 +69,7 @@ class Accuracy:
     of_process: int | None = None  # whose verdict this is, where the process ran the same code as one that was checked
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class GpuState:
     """What NVML said of the GPU right after blocks; medians over an arm's blocks."""
 
@@ -80,7 +80,7 @@ class GpuState:
     other_processes: int | None = None  # the most that computed on this GPU beside us, before and in the rounds
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class HostState:
     """What the host did beside us. Shares are of the cores that the process may use."""
 
@@ -89,7 +89,7 @@ class HostState:
     throttled_s: float | None = None  # seconds in the rounds for which the cgroup's quota stopped us
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Process:
     """What one fresh worker process measured."""
 
@@ -141,7 +141,7 @@ class Process:
         return median(blocks) / self.steps_per_block if blocks and self.steps_per_block else None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class GraphBreak:
     """Why and where Dynamo left the graph."""
 
@@ -150,7 +150,7 @@ class GraphBreak:
     count: int = 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Diagnostics:
     """What the compiler did, from the first process that got so far."""
 
@@ -164,7 +164,7 @@ class Diagnostics:
     graphs_run_eager: int = 0  # graphs that the backend ran as they were, uncompiled
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Record:
     """A trial and what became of it. `status` is one of `STATUSES`; a failed trial is data too."""
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 
-from sweeper.record import PerArm, Process, Record
+from sweeper.record import Accuracy, PerArm, Process, Record
 from sweeper.stats import Estimate, mean_of_logs, mean_within
 
 DRAWS_FOR_AN_INTERVAL = 3  # with fewer compile caches, an interval speaks of the compiled artifacts at hand
@@ -23,7 +23,7 @@ HOST_BOUND = 0.05  # an arm is host-bound when its device waits for the host for
 PROCESSES_IF_HOST_BOUND = 5
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Result:
     """Speedups are eager / compiled; times are wall seconds; memory is bytes on the device."""
 
@@ -75,6 +75,19 @@ def derive(record: Record) -> Result:
     return _with_break_even(_with_speedups(_with_compiled_arm(result, record, measured), measured))
 
 
+def worst_accuracy(record: Record) -> Accuracy | None:
+    """The check of the process whose compiled step came nearest to its bound, or went furthest beyond it."""
+    return max((item.accuracy for item in record.processes if item.accuracy), key=_share_of_bound, default=None)
+
+
+def _share_of_bound(accuracy: Accuracy) -> float:
+    """Error by bound; infinite where a failed check has no finite error, negative where nothing was compared."""
+    error, bound = accuracy.compiled_error, accuracy.bound
+    if error is None or bound is None:
+        return math.inf if accuracy.passed is False else -1.0
+    return error / bound if bound else (math.inf if error else 0.0)
+
+
 def break_even_steps(compile_s: float | None, eager_s: float | None, compiled_s: float | None) -> float | None:
     """Steps after which compiling has paid: compile_s / (eager_s - compiled_s); None when it never does."""
     if compile_s is None or not eager_s or not compiled_s or compiled_s >= eager_s:
@@ -82,7 +95,7 @@ def break_even_steps(compile_s: float | None, eager_s: float | None, compiled_s:
     return max(compile_s, 0.0) / (eager_s - compiled_s)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Measured:
     """A process in which both arms were timed: median wall seconds a step over the rounds that count."""
 

@@ -17,7 +17,7 @@ FP32_SHARE = 0.25
 LEAST_VARIANCE = 1e-5  # of the median variance: what a variance of 0, which has no log, is taken for (as limma does)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Interval:
     """Two-sided confidence interval of a ratio."""
 
@@ -25,7 +25,7 @@ class Interval:
     high: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Estimate:
     """A mean log ratio, the variance of that mean and its degrees of freedom (None when one sample is all there is).
 
@@ -143,7 +143,7 @@ def weighted_new_model(amp_logs: Sequence[float], fp32_logs: Sequence[float]) ->
     return prediction([math.log(weighted(math.exp(amp), math.exp(fp32))) for amp, fp32 in pairs])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Prior:
     """What many variances say of one more: about `variance`, as sure as a sample with `degrees` degrees of freedom."""
 

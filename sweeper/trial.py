@@ -25,7 +25,7 @@ AUTOCASTS = ("auto", "bfloat16", "float16")
 WEIGHTS = ("amp", "fp32")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Model:
     """What to build: `library` says which builder, `name` is the library's own (custom: `package.module:function`)."""
 
@@ -38,7 +38,7 @@ class Model:
     arguments: Mapping[str, Json] = field(default_factory=dict)  # for the library's constructor or configuration
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Precision:
     """Number formats of a step. `autocast="auto"` is bfloat16 where the device has it, else float16."""
 
@@ -48,7 +48,7 @@ class Precision:
     tf32: bool | None = None  # None: torch's defaults
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Compile:
     """How `torch.compile` is called, beside mode and backend."""
 
@@ -58,7 +58,7 @@ class Compile:
     options: Mapping[str, Json] = field(default_factory=dict)  # Inductor options, nested keys joined by "."
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Labels:
     """How people call the parts of a trial; never part of its identity."""
 
@@ -70,7 +70,7 @@ class Labels:
     overrides: str = ""  # what the user changed on the options of model and precision, e.g. "model.image_size=64"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Trial:
     """One experiment. `mode="eager"` times eager against eager and has neither backend nor options."""
 

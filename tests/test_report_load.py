@@ -9,7 +9,8 @@ from records import make_record, write_sweep
 
 from sweeper.errors import ConfigError
 from sweeper.record import SCHEMA_VERSION
-from sweeper.report.load import find_sweep, load
+from sweeper.report.load import load
+from sweeper.report.sources import find_sweep
 
 
 def broken(runs: Path, text: str) -> Path:
@@ -76,6 +77,15 @@ def test_a_record_of_the_first_schema_is_read(tmp_path: Path) -> None:
     entry = load([folder]).entries[0]
     assert entry.result.speedup == pytest.approx(2.0)
     assert (entry.result.host_bound_arms, entry.result.artifacts) == (None, None)
+
+
+def test_samples_are_not_kept_and_equal_environments_are_kept_once(tmp_path: Path) -> None:
+    folder = write_sweep(tmp_path, [make_record("one", speedups=(2.0, 2.1)), make_record("two")])
+    one, two = load([folder]).entries
+    assert (one.record.processes, one.result.processes) == ((), 2)
+    assert one.record.environment["versions"] == {"torch": "2.13.0"}
+    assert one.record.environment is two.record.environment
+    assert one.record.trial.labels.model != two.record.trial.labels.model
 
 
 def test_a_sweep_named_twice_is_read_once(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from sweeper.record import Diagnostics, Record
 from sweeper.report.build import print_report, write_report
 from sweeper.report.load import load
 from sweeper.report.provenance import describe, weighted_as_amp
+from sweeper.report.sources import SweepFolder
 
 SETTINGS: dict[str, Json] = {"autocast": None, "grad_scaler": False, "dropout": False, "cudnn_allow_tf32": True}
 AMP = {**SETTINGS, "autocast": "bfloat16"}
@@ -29,7 +30,7 @@ def with_environment(record: Record, device: dict[str, Any] | None = None, **env
 
 def facts(runs: Path, *records: Record) -> list[str]:
     folder = write_sweep(runs, records)
-    return describe([folder], load([folder]).entries)
+    return describe([SweepFolder(folder)], load([folder]).entries)
 
 
 def fact(runs: Path, name: str, *records: Record) -> str | None:

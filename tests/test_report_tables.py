@@ -12,8 +12,9 @@ from tables import differences
 
 from sweeper.record import Accuracy, PerArm, Process, Record
 from sweeper.report.build import write_report
-from sweeper.report.speedups import COLUMNS, worst_accuracy
+from sweeper.report.speedups import COLUMNS
 from sweeper.report.table import Column, Table, Value, cell, plain, quote
+from sweeper.result import worst_accuracy
 
 
 def checked(error: float | None, *, passed: bool = True, worst: str = "loss") -> Accuracy:

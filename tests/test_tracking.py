@@ -26,7 +26,8 @@ from sweeper import sync
 from sweeper.mlflow_store import ENVIRONMENT, TrackingError, artifact_location, connect, default_uri
 from sweeper.paths import SweepPaths, write_text
 from sweeper.record import Record
-from sweeper.tracking import Sent, Tracker, records
+from sweeper.retrieval import Store
+from sweeper.tracking import Sent, Tracker
 from sweeper.trial import Compile
 
 if TYPE_CHECKING:
@@ -86,6 +87,13 @@ def child(client: MlflowClient) -> Run:
 
 def everything(client: MlflowClient, sweep: str) -> list[dict[str, Any]]:
     return [run.to_dictionary() for kind in ("sweep", "trial") for run in runs_of(client, kind, sweep=sweep)]
+
+
+def records(uri: str | None, sweep: str) -> list[Record]:
+    """What the store gives back of a sweep, by label."""
+    store = Store(uri or default_uri())
+    found = [Record.loads(store.read(run, "record.json")) for run in store.sweep(sweep).trials]
+    return sorted(found, key=lambda record: record.label)
 
 
 def log(*logged: Record, uri: str | None = None) -> Tracker:
@@ -308,7 +316,7 @@ def test_run_that_a_kill_left_half_written_is_completed(store: MlflowClient, cal
     write_text(SweepPaths.of("night").trial(record.label, record.trial_id).log(0), "log")
     with mock.patch(f"mlflow.MlflowClient.{call}", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
         log(record)
-    assert records(None, "night") == []
+    assert "sweeper.record" not in child(store).data.tags
     assert log(record).failure is None
     run = child(store)
     assert (run.info.status, run.data.tags["status"]) == ("FINISHED", "ok")
@@ -338,6 +346,60 @@ def test_runs_that_a_lost_answer_doubled_are_one_again(store: MlflowClient) -> N
     assert not log().log(make_record("one"))
     assert len(runs_of(store, "sweep")) == 1
     assert sorted(run.data.params["model"] for run in runs_of(store, "trial")) == ["one", "two"]
+
+
+def test_runs_on_several_pages_are_all_found_and_doubles_go(
+    store: MlflowClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sweeper.mlflow_runs.RUNS_A_PAGE", 2)
+    logged = [make_record(name) for name in ("a", "b", "c", "d", "e")]
+    write_sweep(RUNS, logged)
+    log(*logged)
+    for run in runs_of(store, "trial")[:3]:
+        tags = {key: value for key, value in run.data.tags.items() if key != "sweeper.record"}
+        store.create_run(run.info.experiment_id, 1, tags)
+    assert Tracker(None, "night").catch_up() == Sent(0, 5)
+    assert len(runs_of(store, "trial")) == 5
+    assert records(None, "night") == logged
+
+
+@pytest.mark.usefixtures("store")
+def test_a_search_that_takes_longer_than_a_call_may_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "0")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    monkeypatch.setattr("sweeper.mlflow_store.sqlite_file", lambda _: None)  # treated as a server is
+
+    def slow(*_: object) -> Iterator[Run]:
+        time.sleep(1.5)  # longer than the limit of the first answer
+        yield from ()
+
+    monkeypatch.setattr("sweeper.tracking.search", slow)
+    assert log(make_record()).failure is None
+
+
+@pytest.mark.parametrize(
+    ("not_needed", "imported"),
+    [
+        pytest.param(("pandas", "pyarrow"), "False False", id="left out"),
+        pytest.param(("requests",), "True True", id="a version of mlflow that cannot do without"),
+    ],
+)
+def test_mlflow_is_imported_without_what_it_does_not_need(
+    store: MlflowClient, not_needed: tuple[str, ...], imported: str
+) -> None:
+    write_sweep(RUNS, [make_record()])
+    code = f"""
+import sys
+from sweeper import mlflow_store
+from sweeper.tracking import Tracker
+mlflow_store.NOT_NEEDED = {not_needed}
+print(Tracker(None, "night").catch_up())
+print("pandas" in sys.modules, "pyarrow" in sys.modules)
+import pandas, requests
+"""
+    command = [sys.executable, "-c", code]
+    process = subprocess.run(command, env=ENVIRONMENT_OF_CODE, capture_output=True, text=True, check=True)
+    assert process.stdout.splitlines() == [str(Sent(1, 0)), imported]
 
 
 @pytest.mark.usefixtures("store")

@@ -15,8 +15,9 @@ from sweeper.paths import write_text
 from sweeper.report import markdown, terminal
 from sweeper.report.across import compared
 from sweeper.report.failures import failures
-from sweeper.report.load import load
+from sweeper.report.load import load_from
 from sweeper.report.provenance import describe, weighted_as_amp
+from sweeper.report.sources import Source, SweepFolder
 from sweeper.report.speedups import speedups
 from sweeper.report.summary import groups, incomplete, summary
 from sweeper.report.table import Table
@@ -40,16 +41,21 @@ class Report:
 
 
 def write_report(sweeps: Sequence[Path], out: Path) -> Report:
-    """Write the tables of all trials in the folders `sweeps` to the folder `out`.
+    """Write the tables of all trials in the folders `sweeps` to the folder `out`; see `write_report_of`."""
+    return write_report_of([SweepFolder(folder) for folder in sweeps], out)
+
+
+def write_report_of(sources: Sequence[Source], out: Path) -> Report:
+    """Write the tables of all trials in `sources` to the folder `out`.
 
     Raises ConfigError, before anything is written, when two precision options carry one weight in a row of the summary.
     """
-    loaded = load(sweeps)
+    loaded = load_from(sources)
     entries = compared(loaded.entries)
     units = collect(entries)
     rows = groups(units.units)
     judged = {entry for group in rows for unit in group.judged for entry in unit.entries.values()}
-    facts, amp = describe(sweeps, entries), weighted_as_amp(entries)
+    facts, amp = describe(sources, entries), weighted_as_amp(entries)
     notes = [*units.notes, *incomplete(rows)]
     if entries and not rows:
         notes.append("no geometric means: they are taken over compiled trials whose precision has a weight (amp, fp32)")

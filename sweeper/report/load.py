@@ -1,36 +1,39 @@
-"""Records from the folders of sweeps; what cannot be read becomes a line for people, and the rest goes on.
+"""Records from the sources of sweeps; what cannot be read becomes a line for people, and the rest goes on.
 
-Place in the flow: `runs/<sweep>/<trial>/record.json -> Entry`, the row that every table is made from.
+Place in the flow: `record.json -> Entry`, the row that every table is made from.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, TypeVar
 
-from sweeper import paths
-from sweeper.errors import ConfigError, nearest
-from sweeper.paths import SWEEP_NAME, TrialPaths
-from sweeper.record import Record
+from sweeper.codec import to_json
+from sweeper.record import Accuracy, Record
 from sweeper.report.readable import printable
-from sweeper.result import Result, derive
+from sweeper.report.sources import Source, SweepFolder, why_unreadable
+from sweeper.result import Result, derive, worst_accuracy
 from sweeper.stats import Interval
 
 # What `Record.loads` and `derive` raise for JSON of the right shape whose values make no sense, e.g. text for a number.
 BROKEN = (ValueError, ArithmeticError, RecursionError)
 
+T = TypeVar("T")
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True, eq=False, slots=True)
 class Entry:
     """A record, its result and what the tables need beside them."""
 
-    record: Record
+    record: Record  # without its processes; `result` and `worst` have what the tables say of them
     result: Result
     folder: Path  # the trial's
     variant: str  # the trial's, with `device=...` where the records at hand come from more than one type of device
     flags: tuple[str, ...] = ()  # the record's, and those that only a look at other trials can give
+    worst: Accuracy | None = None  # the check that came nearest to its bound, or went furthest beyond it
     moderated: Interval | None = None  # of the speedup, where `across` found enough trials like it
 
 
@@ -42,56 +45,59 @@ class Loaded:
     problems: tuple[str, ...]
 
 
-def find_sweep(name: str) -> Path:
-    """The folder of a sweep, `runs/NAME` or a path. Raises ConfigError when there is none or it holds no trial."""
-    named = paths.RUNS / name
-    folder = named if SWEEP_NAME.fullmatch(name) and named.is_dir() else Path(name)
-    if not folder.is_dir():
-        raise ConfigError(f"{name}: no sweep {named} and no folder of that name; {_known_sweeps(name)}")
-    if next(_trials(folder), None) is None:
-        raise ConfigError(f"{folder} holds no trials: expected {folder}/<trial>/record.json; {_known_sweeps(name)}")
-    return folder
-
-
-def _known_sweeps(name: str) -> str:
-    folders = paths.RUNS.iterdir() if paths.RUNS.is_dir() else ()
-    known = [path.name for path in folders if path.is_dir() and next(_trials(path), None)]
-    return nearest(name, known) if known else f"there are no sweeps in {paths.RUNS.absolute()}"
-
-
 def load(sweeps: Sequence[Path]) -> Loaded:
-    """Read every trial of the sweeps; a sweep that is named twice is read once."""
-    read: list[tuple[Record, Result, Path]] = []
+    """Read every trial in the folders of the sweeps."""
+    return load_from([SweepFolder(folder) for folder in sweeps])
+
+
+def load_from(sources: Sequence[Source]) -> Loaded:
+    """Read every trial, one record at a time; a sweep that is named twice is read once."""
+    read: list[tuple[Record, Result, Accuracy | None, Path]] = []
     problems: list[str] = []
-    for sweep in {folder.resolve(): folder for folder in sweeps}.values():
-        for trial in _trials(sweep):
+    shared = _Shared()
+    for source in {source.folder.resolve(): source for source in sources}.values():
+        for found in source.records():
+            if found.problem is not None:
+                problems.append(printable(f"{found.where}: {found.problem}"))
+                continue
             try:
-                record = Record.loads(trial.record.read_text(encoding="utf-8"))
-                read.append((record, derive(record), trial.folder))
-            except FileNotFoundError:
-                problems.append(printable(f"{trial.folder}: no record.json; the trial has not ended"))
-            except (OSError, *BROKEN) as error:
-                problems.append(printable(f"{trial.record}: {_reason(error)}"))
-    several = len({record.trial.device for record, _, _ in read}) > 1
+                record = Record.loads(found.text)
+                result, worst = derive(record), worst_accuracy(record)
+            except BROKEN as error:
+                problems.append(printable(f"{found.where}: {why_unreadable(error)}"))
+                continue
+            read.append((shared.slim(record), result, worst, found.folder))
+    several = len({record.trial.device for record, *_ in read}) > 1
     entries = tuple(
-        Entry(record, result, folder, _variant(record, several), record.flags) for record, result, folder in read
+        Entry(record, result, folder, _variant(record, several), record.flags, worst)
+        for record, result, worst, folder in read
     )
     return Loaded(entries, tuple(problems))
 
 
-def _trials(sweep: Path) -> Iterator[TrialPaths]:
-    for folder in sorted(sweep.iterdir()):
-        trial = TrialPaths(folder)
-        if trial.record.exists() or trial.trial.exists():
-            yield trial
+class _Shared:
+    """Makes records small: ten thousand with their samples, and an environment each, take half a gigabyte."""
 
+    def __init__(self) -> None:
+        self._values: dict[str, Any] = {}
 
-def _reason(error: Exception) -> str:
-    if isinstance(error, (json.JSONDecodeError, UnicodeDecodeError)):
-        return f"not JSON, or cut short ({error})"
-    if isinstance(error, OSError):
-        return error.strerror or str(error)
-    return f"cannot be read ({error})"
+    def slim(self, record: Record) -> Record:
+        """The record without its processes, and with one copy of what is equal in others."""
+        trial, diagnostics = record.trial, record.diagnostics
+        parts = {name: self._one(getattr(trial, name)) for name in ("model", "labels", "precision", "compile")}
+        if diagnostics is not None:
+            diagnostics = replace(diagnostics, settings=self._one(diagnostics.settings))
+        return replace(
+            record,
+            trial=replace(trial, **parts),
+            processes=(),
+            diagnostics=diagnostics,
+            environment=self._one(record.environment),
+        )
+
+    def _one(self, value: T) -> T:
+        kept: T = self._values.setdefault(json.dumps(to_json(value)), value)
+        return kept
 
 
 def _variant(record: Record, several_devices: bool) -> str:

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from sweeper.paths import SweepPaths
 from sweeper.record import Record
 from sweeper.report.load import Entry
 from sweeper.report.readable import printable, shortened
+from sweeper.report.sources import Source
 
 MOST_CHARACTERS = 60  # of one setting
 
 
-def describe(sweeps: Sequence[Path], entries: Iterable[Entry]) -> list[str]:
+def describe(sources: Sequence[Source], entries: Iterable[Entry]) -> list[str]:
     """Lines such as `device: NVIDIA H200`; what is not known is left out."""
     entries = list(entries)
     environments = [entry.record.environment for entry in entries]
     devices = [_mapping(environment, "device") for environment in environments]
+    invocations = [_invocations(source) for source in sources]
     facts = {
-        "sweeps": ", ".join(folder.resolve().name for folder in sweeps),
-        "started": "; ".join(date for folder in sweeps if (date := _date(folder))),
-        "measured": "; ".join(_different(_measured(folder) for folder in sweeps)),
+        "sweeps": ", ".join(source.folder.resolve().name for source in sources),
+        "started": "; ".join(date for of_sweep in invocations if (date := _date(of_sweep))),
+        "measured": "; ".join(_different(map(_measured, invocations))),
         "device": ", ".join(sorted(_different(device.get("name") for device in devices))),
         "driver": ", ".join(_different(device.get("driver") for device in devices)),
         "power limit": ", ".join(_different(_watts(device.get("power_limit_w")) for device in devices)),
@@ -123,24 +123,24 @@ def _mapping(environment: object, key: str) -> Mapping[str, Any]:
     return _plain_mapping(_plain_mapping(environment).get(key))
 
 
-def _invocations(sweep: Path) -> list[Mapping[str, Any]]:
+def _invocations(source: Source) -> list[Mapping[str, Any]]:
     """What `sweep.json` says; nothing in a folder of records that is no sweep of ours."""
     try:
-        found = json.loads(SweepPaths(sweep).sweep.read_text(encoding="utf-8"))["invocations"]
+        found = json.loads(source.invocations())["invocations"]
     except (OSError, ValueError, KeyError, TypeError):
         return []
     return [item for item in found if isinstance(item, Mapping)] if isinstance(found, list) else []
 
 
-def _measured(sweep: Path) -> str | None:
+def _measured(invocations: Iterable[Mapping[str, Any]]) -> str | None:
     """How often, by the settings of each invocation, e.g. `processes 3, draws 1, rounds 10`."""
-    settings = [_mapping(_plain_mapping(item).get("settings"), "measure") for item in _invocations(sweep)]
+    settings = [_mapping(_plain_mapping(item).get("settings"), "measure") for item in invocations]
     names = ("processes", "draws", "target", "rounds")
     texts = (", ".join(f"{name} {item[name]}" for name in names if item.get(name) is not None) for item in settings)
     return " and ".join(_different(texts)) or None
 
 
-def _date(sweep: Path) -> str | None:
+def _date(invocations: Iterable[Mapping[str, Any]]) -> str | None:
     """When the sweep was first and last started."""
-    started = [str(item["started"]) for item in _invocations(sweep) if "started" in item]
+    started = [str(item["started"]) for item in invocations if "started" in item]
     return ", last ".join(dict.fromkeys((started[0], started[-1]))) if started else None

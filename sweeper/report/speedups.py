@@ -32,31 +32,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 
-from sweeper.record import Accuracy, Record
+from sweeper.record import Accuracy
 from sweeper.report.load import Entry
 from sweeper.report.table import Column, Table, Value
 
 MIB = 2**20
 
 
-def worst_accuracy(record: Record) -> Accuracy | None:
-    """The check of the process whose compiled step came nearest to its bound, or went furthest beyond it."""
-    return max((item.accuracy for item in record.processes if item.accuracy), key=_share_of_bound, default=None)
-
-
-def _share_of_bound(accuracy: Accuracy) -> float:
-    """Error by bound; infinite where a failed check has no finite error, negative where nothing was compared."""
-    error, bound = accuracy.compiled_error, accuracy.bound
-    if error is None or bound is None:
-        return math.inf if accuracy.passed is False else -1.0
-    return error / bound if bound else (math.inf if error else 0.0)
-
-
 def _of_accuracy(name: str, value: Callable[[Accuracy], Value]) -> Column[Entry]:
-    return Column(name, lambda entry: value(found) if (found := worst_accuracy(entry.record)) else None)
+    return Column(name, lambda entry: value(entry.worst) if entry.worst else None)
 
 
 COLUMNS: tuple[Column[Entry], ...] = (

@@ -1,0 +1,159 @@
+"""What a run of ours is in MLflow: the tags that it is found by, and what it shows of a record.
+
+Place in the flow: `tracking` writes such runs, `retrieval` finds them again. mlflow is not imported here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from sweeper.mlflow_store import TrackingError
+from sweeper.paths import check_sweep_name
+from sweeper.record import Record
+from sweeper.result import derive
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Experiment, Run
+
+EXPERIMENT = "sweeper"
+METRICS = (
+    "speedup", "speedup_low", "speedup_high", "device_speedup", "eager_step_s", "compiled_step_s", "samples_per_s",
+    "compile_cold_s", "compile_warm_s", "break_even_steps", "eager_peak_memory_bytes", "compiled_peak_memory_bytes",
+    "graph_breaks", "recompiles",
+)  # fmt: skip
+RUN_STATUSES = {"ok": "FINISHED", "interrupted": "KILLED"}  # every other status: FAILED
+
+KIND, SWEEP, TRIAL = "sweeper.kind", "sweep", "trial_id"
+PARENT, NOTE = "mlflow.parentRunId", "mlflow.note.content"  # names that MLflow's pages know
+RECORD, REPORT, INVOCATIONS = "sweeper.record", "sweeper.report", "sweeper.invocations"  # digests of what was sent
+
+# Limits of mlflow.utils.validation, the tag's that of older servers. Longer values are cut.
+MOST_PARAM_CHARACTERS = 6000
+MOST_TAG_CHARACTERS = 5000
+# A run with its params, metrics and tags takes 60 kB while MLflow reads it.
+RUNS_A_PAGE = 200
+
+
+@dataclass(frozen=True)
+class View:
+    """What a run shows, beside its artifacts."""
+
+    params: Mapping[str, str] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+    def can_become(self, other: View) -> bool:
+        """Whether MLflow can change a run from this to `other`: no param changes or goes, no metric goes."""
+        return self.params.items() <= other.params.items() and self.metrics.keys() <= other.metrics.keys()
+
+
+def view(record: Record, sweep: str, parent_id: str) -> View:
+    """The child run of a record. `sweep` names the folder that it lies in, which may be a copy with another name."""
+    return View(_params(record), _metrics(record), _tags(record, sweep, parent_id))
+
+
+def _params(record: Record) -> dict[str, str]:
+    """The columns of the tables, every other axis that is not at its default (`compile.scope`), and the versions."""
+    trial, axes = record.trial, record.trial.axes()
+    parts = {part: axes.get(part) for part in ("model", "precision", "compile")}
+    parts["version"] = record.environment.get("versions")
+    values = {
+        "model": trial.labels.model,
+        "library": trial.model.library,
+        "family": trial.labels.family,
+        "suite": trial.labels.suite,
+        "workload": trial.workload,
+        "precision": trial.labels.precision,
+        "mode": trial.mode,
+        "backend": trial.backend,
+        "batch_size": trial.batch_size,
+        "variant": trial.variant or None,
+        "optimizer": trial.optimizer,
+        "device": trial.device,
+        **{f"{part}.{key}": value for part, node in parts.items() for key, value in _leaves(node)},
+    }
+    del values["model.library"]  # the same as library
+    return {
+        re.sub(r"[^\w. /-]", "_", key): (value if isinstance(value, str) else json.dumps(value))[:MOST_PARAM_CHARACTERS]
+        for key, value in values.items()
+        if value is not None
+    }
+
+
+def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value in nested mappings with its dotted key."""
+    for key, value in node.items() if isinstance(node, Mapping) else ():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _metrics(record: Record) -> dict[str, float]:
+    result = derive(record)
+    values = {name: getattr(result, name) for name in METRICS}
+    return {name: float(value) for name, value in values.items() if value is not None and math.isfinite(value)}
+
+
+def _tags(record: Record, sweep: str, parent_id: str) -> dict[str, str]:
+    device = record.environment.get("device")
+    tags = {
+        PARENT: parent_id,
+        KIND: "trial",
+        SWEEP: sweep,
+        TRIAL: record.trial_id,
+        "status": record.status,
+        "flags": ";".join(record.flags),
+        "device_name": str(device.get("name", "")) if isinstance(device, Mapping) else "",
+        NOTE: f"{record.phase or record.status}: {record.message}" if record.message else "",
+        RECORD: digest_of(record),
+    }
+    return {key: value[:MOST_TAG_CHARACTERS] for key, value in tags.items()}
+
+
+def digest_of(record: Record) -> str:
+    return hashlib.sha256(record.dumps().encode()).hexdigest()
+
+
+def id_of(experiment: Experiment) -> str:
+    """The id of our experiment. Raises TrackingError for one that was deleted, or that no MLflow server gave."""
+    experiment_id = str(experiment.experiment_id)
+    if not experiment_id:
+        raise TrackingError("it answers, but not as an MLflow server does")
+    if experiment.lifecycle_stage != "active":
+        raise TrackingError(
+            f"its experiment {EXPERIMENT} was deleted; bring it back: mlflow experiments restore -x {experiment_id}"
+        )
+    return experiment_id
+
+
+def of_sweep(sweep: str) -> str:
+    """The filter that finds every run of a sweep."""
+    return f"tags.{SWEEP} = '{check_sweep_name(sweep)}'"
+
+
+def search(client: MlflowClient, experiment_id: str, filter_: str) -> Iterator[Run]:
+    """Every run that the filter finds, the oldest first. Ten thousand at once take half a gigabyte: take what you need.
+
+    A run must not be deleted before the last one is there: those behind it would move up, over the edge of a page.
+    """
+    token: str | None = None
+    while True:
+        page = client.search_runs(
+            [experiment_id],
+            filter_,
+            max_results=RUNS_A_PAGE,
+            order_by=["attributes.start_time ASC"],
+            page_token=token,
+        )
+        yield from page
+        token = page.token
+        if not token:
+            return

@@ -1,0 +1,152 @@
+"""Where the records of a sweep are read from: its folder, or an MLflow store.
+
+Place in the flow: `runs/<sweep>/` or a server `-> FoundRecord`, which `load` makes entries of.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from sweeper import paths
+from sweeper.errors import ConfigError, nearest
+from sweeper.mlflow_store import without_password
+from sweeper.paths import SWEEP_NAME, SweepPaths, TrialPaths
+from sweeper.retrieval import Store, StoredSweep
+
+
+@dataclass(frozen=True)
+class FoundRecord:
+    """The text of a trial's record, or why there is none."""
+
+    folder: Path  # the trial's
+    where: str  # what a complaint about the text is led by
+    text: str = ""
+    problem: str | None = None
+
+
+class Source(Protocol):
+    """A sweep to be read."""
+
+    @property
+    def folder(self) -> Path:
+        """The sweep's; of one in a store, where it would be here."""
+
+    def records(self) -> Iterator[FoundRecord]:
+        """Every trial, one at a time, ordered by the names of their folders."""
+
+    def invocations(self) -> str:
+        """The text of `sweep.json`. Raises OSError or ValueError when there is none."""
+
+
+@dataclass(frozen=True)
+class SweepFolder:
+    """A sweep that ran here, or any folder of folders with records."""
+
+    folder: Path
+
+    def records(self) -> Iterator[FoundRecord]:
+        for trial in self._trials():
+            where = str(trial.record)
+            try:
+                yield FoundRecord(trial.folder, where, trial.record.read_text(encoding="utf-8"))
+            except FileNotFoundError:
+                yield FoundRecord(trial.folder, str(trial.folder), problem="no record.json; the trial has not ended")
+            except (OSError, UnicodeDecodeError) as error:
+                yield FoundRecord(trial.folder, where, problem=why_unreadable(error))
+
+    def invocations(self) -> str:
+        return SweepPaths(self.folder).sweep.read_text(encoding="utf-8")
+
+    @property
+    def holds_trials(self) -> bool:
+        return next(self._trials(), None) is not None
+
+    def _trials(self) -> Iterator[TrialPaths]:
+        for folder in sorted(self.folder.iterdir()):
+            trial = TrialPaths(folder)
+            if trial.record.exists() or trial.trial.exists():
+                yield trial
+
+
+@dataclass(frozen=True)
+class SweepInStore:
+    """A sweep whose records were sent to MLflow."""
+
+    folder: Path
+    store: Store
+    runs: StoredSweep
+
+    def records(self) -> Iterator[FoundRecord]:
+        runs = {f"{run.name}-{run.trial_id}": run for run in self.runs.trials}
+        for name, run in sorted(runs.items()):
+            folder, where = self.folder / name, f"{name}, run {run.run_id}"
+            try:
+                yield FoundRecord(folder, where, self.store.read(run, "record.json"))
+            except (OSError, UnicodeDecodeError) as error:
+                yield FoundRecord(folder, where, problem=why_unreadable(error))
+
+    def invocations(self) -> str:
+        if self.runs.parent is None:
+            raise FileNotFoundError("no run for the sweep")
+        return self.store.read(self.runs.parent, "sweep.json")
+
+
+def find_sweep(name: str) -> Path:
+    """The folder of a sweep, `runs/NAME` or a path. Raises ConfigError when there is none or it holds no trial."""
+    named = paths.RUNS / name
+    folder = named if SWEEP_NAME.fullmatch(name) and named.is_dir() else Path(name)
+    if not folder.is_dir():
+        raise ConfigError(f"{name}: no sweep {named} and no folder of that name; {_known_folders(name)}")
+    if not SweepFolder(folder).holds_trials:
+        raise ConfigError(f"{folder} holds no trials: expected {folder}/<trial>/record.json; {_known_folders(name)}")
+    return folder
+
+
+def find_sources(names: Sequence[str], tracking_uri: str | None = None) -> Sequence[Source]:
+    """Sweeps by name: in their folders, or in an MLflow store.
+
+    Raises ConfigError for one that is not there, TrackingError when the store does not answer.
+    """
+    if tracking_uri is None:
+        return [SweepFolder(find_sweep(name)) for name in names]
+    return _find_in_store(names, tracking_uri)
+
+
+def _find_in_store(names: Sequence[str], uri: str) -> list[SweepInStore]:
+    folders = [_folder_of(name) for name in names]
+    store = Store(uri)
+    return [_find(name, folder, store) for name, folder in zip(names, folders, strict=True)]
+
+
+def _folder_of(name: str) -> Path:
+    if not SWEEP_NAME.fullmatch(name):
+        example = Path(name).name or "night"
+        raise ConfigError(f"{name}: with --tracking-uri a sweep is given by its name, e.g. {example}")
+    return SweepPaths.of(name).folder
+
+
+def _find(name: str, folder: Path, store: Store) -> SweepInStore:
+    runs = store.sweep(name)
+    if not runs.trials:
+        known = store.sweeps()
+        others = nearest(name, known) if known else "there are none"
+        raise ConfigError(f"{name}: no such sweep at {without_password(store.uri)}; {others}")
+    return SweepInStore(folder, store, runs)
+
+
+def _known_folders(name: str) -> str:
+    folders = paths.RUNS.iterdir() if paths.RUNS.is_dir() else ()
+    known = [path.name for path in folders if path.is_dir() and SweepFolder(path).holds_trials]
+    return nearest(name, known) if known else f"there are no sweeps in {paths.RUNS.absolute()}"
+
+
+def why_unreadable(error: Exception) -> str:
+    if isinstance(error, (json.JSONDecodeError, UnicodeDecodeError)):
+        return f"not JSON, or cut short ({error})"
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return f"cannot be read ({error})"
