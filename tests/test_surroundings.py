@@ -13,14 +13,15 @@ import torch
 
 from sweeper.worker import surroundings
 from sweeper.worker.lookout import Lookout
-from sweeper.worker.surroundings import HostWatch, own_processes
+from sweeper.worker.surroundings import HostWatch, Spent, own_processes, spent_s
 
 
 class Clocks:
-    """What a host watch reads: seconds on the clock, of all processors, of our own processes, lost to a quota."""
+    """What a host watch reads: seconds on the clock, of all processors, of our own process, lost to a quota."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *readings: tuple[float, float, float, float | None]) -> None:
-        monkeypatch.setattr(HostWatch, "_now", staticmethod(iter(readings).__next__))
+        looks = ((now_s, busy_s, {7: Spent(1, own_s)}, waited_s) for now_s, busy_s, own_s, waited_s in readings)
+        monkeypatch.setattr(surroundings, "_now", looks.__next__)
 
 
 @pytest.mark.parametrize(
@@ -32,6 +33,22 @@ def test_time_of_others_is_told_from_our_own(monkeypatch: pytest.MonkeyPatch, ow
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1, 2, 3})
     Clocks(monkeypatch, (100.0, 50.0, 7.0, None), (101.0, 53.0, 7.0 + own_s, None))
     assert HostWatch().busy_by_others() == pytest.approx(share)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "spent"),
+    [
+        ({1: Spent(0, 5.0)}, {1: Spent(0, 6.0)}, 1.0),
+        ({1: Spent(0, 5.0)}, {1: Spent(0, 6.0), 2: Spent(1, 0.5)}, 1.5),
+        ({1: Spent(0, 5.0), 2: Spent(1, 3.0)}, {1: Spent(0, 9.0)}, 1.0),
+        ({1: Spent(0, 5.0), 2: Spent(1, 3.0), 3: Spent(2, 20.0)}, {1: Spent(0, 9.0)}, 1.0),
+    ],
+    ids=["worked", "started another", "collected a child", "a grandchild is gone with its time"],
+)
+def test_time_of_a_session_whose_processes_come_and_go(
+    before: dict[int, Spent], now: dict[int, Spent], spent: float
+) -> None:
+    assert spent_s(before, now) == spent
 
 
 def test_only_our_cores_count(monkeypatch: pytest.MonkeyPatch) -> None:

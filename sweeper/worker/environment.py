@@ -18,11 +18,10 @@ PACKAGES = ("sweeper", "torch", "torchvision", "timm", "transformers", "triton",
 PREFIXES = ("TORCH", "PYTORCH", "TRITON", "CUDA", "CUBLAS", "NVIDIA_TF32", "OMP_", "MKL_", "KMP_", "ATEN_")
 
 
-def describe(device: torch.device) -> dict[str, Any]:
-    """The `environment` of a record."""
+def describe() -> dict[str, Any]:
+    """The `environment` of a record but for its `device`; touches no device."""
     return {
         "versions": {"python": platform.python_version(), **_versions()},
-        "device": _device(device),
         "cpu": {"name": host.read().cpu, "cores": os.cpu_count(), "threads": torch.get_num_threads()},
         "variables": {key: value for key, value in sorted(os.environ.items()) if key.startswith(PREFIXES)},
         "system": platform.platform(),
@@ -75,7 +74,8 @@ def _versions() -> dict[str, str]:
     return versions
 
 
-def _device(device: torch.device) -> dict[str, Any]:
+def describe_device(device: torch.device) -> dict[str, Any]:
+    """The entry `device`. Asking a GPU takes memory on it, so it has to be ours."""
     if device.type != "cuda":
         return {"type": device.type, "name": host.read().cpu}
     properties = torch.cuda.get_device_properties(device)

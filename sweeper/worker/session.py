@@ -101,9 +101,10 @@ def run(job: Job, part: Part, say: Callable[[Phase], None], turn: Turn) -> Outco
 
 def _measure(job: Job, notes: Notes, turn: Turn, checked: str | None, steps_per_block: int | None) -> None:
     device = torch.device(job.trial.device)
-    notes.environment |= environment.describe(device)
+    notes.environment |= environment.describe()
     models.load(job.trial.model)
     turn.take()
+    notes.environment["device"] = environment.describe_device(device)
     lookout = Lookout(device, lambda: turn.neighbours)
     with notes.enter("building"):
         lab = Lab(job, device, lookout, turn.clock)

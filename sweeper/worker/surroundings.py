@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -118,24 +119,46 @@ class HostWatch:
     """
 
     def __init__(self) -> None:
-        self._start = self._now()
+        self._start_s, self._busy_s, self._own, self._waited_s = _now()
 
     def busy_by_others(self) -> float | None:
         """Since this was made; None where the kernel does not tell."""
-        (start_s, busy_s, own_s, _), (now_s, busy_now_s, own_now_s, _) = self._start, self._now()
-        if busy_now_s <= 0 or now_s <= start_s:
+        now_s, busy_s, own, _ = _now()
+        if busy_s <= 0 or now_s <= self._start_s:
             return None
-        others_s = (busy_now_s - busy_s) - (own_now_s - own_s)
-        return max(0.0, others_s / (now_s - start_s) / len(os.sched_getaffinity(0)))
+        others_s = busy_s - self._busy_s - spent_s(self._own, own)
+        return max(0.0, others_s / (now_s - self._start_s) / len(os.sched_getaffinity(0)))
 
     def throttled_s(self) -> float | None:
         """Seconds since this was made for which the cgroup's quota kept us waiting."""
-        now = self._now()[3]
-        return None if now is None or self._start[3] is None else now - self._start[3]
+        waited_s = _quota_waited_s()
+        return None if waited_s is None or self._waited_s is None else waited_s - self._waited_s
 
-    @staticmethod
-    def _now() -> tuple[float, float, float, float | None]:
-        return time.monotonic(), _busy_s(), _own_s(), _quota_waited_s()
+
+@dataclass(frozen=True)
+class Spent:
+    """Processor seconds of a process so far, those of ended children that it has collected included."""
+
+    parent: int
+    seconds: float
+
+
+def spent_s(before: Mapping[int, Spent], now: Mapping[int, Spent]) -> float:
+    """Processor seconds that a session has spent between two looks, by the numbers of its processes.
+
+    What has ended was either collected, and all its time is now in its parent's, or is gone with what it spent.
+    """
+    grown_s = sum(item.seconds - before[pid].seconds if pid in before else item.seconds for pid, item in now.items())
+    ended = [item for pid, item in before.items() if pid not in now]
+    return grown_s - sum(item.seconds for item in ended if item.parent in now)
+
+
+def _now() -> tuple[float, float, dict[int, Spent], float | None]:
+    own = {
+        pid: Spent(int(fields[1]), sum(map(int, fields[11:15])) / TICKS_A_SECOND)
+        for pid, fields in _of_sessions({os.getsid(0)})
+    }
+    return time.monotonic(), _busy_s(), own, _quota_waited_s()
 
 
 def _busy_s() -> float:
@@ -148,11 +171,6 @@ def _busy_s() -> float:
 def _busy_ticks(line: list[str]) -> int:
     user, nice, system, _idle, _iowait, irq, softirq = map(int, line[1:8])
     return user + nice + system + irq + softirq
-
-
-def _own_s() -> float:
-    """Processor seconds of this process's session, ended children included."""
-    return sum(sum(map(int, fields[11:15])) for _, fields in _of_sessions({os.getsid(0)})) / TICKS_A_SECOND
 
 
 def own_processes(neighbours: frozenset[int] = frozenset()) -> set[int]:
