@@ -55,11 +55,12 @@ def test_six_trials_as_array_jobs_and_a_killed_worker_is_one_row(
     assert "sweep six: 0 trials to run" in again.stdout, again.stdout + again.stderr
 
 
-def test_cancelled_job_is_a_crashed_row(cluster: Mapping[str, str], run_module: Run, tmp_path: Path) -> None:
-    """The job ends itself through SLURM, as `scancel` or a failing node would; the other one is not touched."""
-    result = run_module(
-        "sweeper", "-m", *SLURM, *custom("mlp", "cancels_its_job"), "sweep=gone", "tracking=none", *FAST, **cluster
-    )
+def test_cancelled_job_is_a_crashed_row_and_the_others_are_waited_for(
+    cluster: Mapping[str, str], run_module: Run, tmp_path: Path
+) -> None:
+    """The first job ends itself through SLURM, as `scancel` or a failing node would; the other begins afterwards."""
+    arguments = [*SLURM[:2], "hydra.launcher.array_parallelism=1", *custom("cancels_its_job", "mlp"), "tracking=none"]
+    result = run_module("sweeper", "-m", *arguments, "sweep=gone", *FAST, **cluster)
     assert result.returncode == 1, result.stdout + result.stderr
     found = {name: (record.status, record.message) for name, record in records(tmp_path, "gone").items()}
     assert found["mlp/fp32"] == ("ok", None)

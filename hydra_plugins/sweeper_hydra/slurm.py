@@ -1,0 +1,44 @@
+"""`hydra/launcher=slurm`: hydra-submitit-launcher, with every task of the array waited for.
+
+That package's own launcher stops to wait at the first task that is lost; the trials of those that still run would then
+be called lost as well.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from hydra.core.utils import JobReturn
+from hydra.plugins.launcher import Launcher
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig
+
+
+class SlurmLauncher(Launcher):
+    """An array job, a task for each job of Hydra; the parameters are those of submitit_slurm."""
+
+    def __init__(self, **parameters: Any) -> None:
+        self._parameters = parameters
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        from hydra_plugins.hydra_submitit_launcher.submitit_launcher import SlurmLauncher as OfSubmitit
+
+        self._launcher = OfSubmitit(**self._parameters)
+        self._launcher.setup(hydra_context=hydra_context, task_function=task_function, config=config)
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        """Raises what submitit says of a lost task, when all have ended."""
+        import submitit
+
+        class WaitingExecutor(submitit.AutoExecutor):
+            def map_array(self, *arguments: Any) -> list[Any]:
+                jobs: list[Any] = super().map_array(*arguments)
+                for job in jobs:
+                    job.wait()
+                return jobs
+
+        executor, submitit.AutoExecutor = submitit.AutoExecutor, WaitingExecutor
+        try:
+            results: Sequence[JobReturn] = self._launcher.launch(job_overrides, initial_job_idx)
+        finally:
+            submitit.AutoExecutor = executor
+        return results
