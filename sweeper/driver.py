@@ -40,7 +40,9 @@ def drive(grid: Sequence[Trial], settings: Settings, engine: Engine = HERE) -> i
     paths = SweepPaths.of(settings.sweep)
     planned = plan(grid, _statuses(paths, grid), settings.retry)
     devices = resolve(settings.device, visible_gpus()) if engine.name is None else ()
-    in_hand = sum(slot.prepare for slot in slots_of(devices, host_cores(), settings.scheduler.prepare))
+    in_hand = sum(
+        slot.prepare for slot in slots_of(devices, host_cores(), len(planned.trials), settings.scheduler.prepare)
+    )
     where = engine.name or _name(devices)
     if settings.dry_run:
         _announce(console, planned, settings, where)

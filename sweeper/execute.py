@@ -1,4 +1,4 @@
-"""`execute(trials, settings) -> Records`, one by one: the one way to run, whoever asks.
+"""`execute(trials, settings) -> Records`, given one by one: the one way to run, whoever asks.
 
 Place in the flow: a single run gives it one trial, the local launcher the whole sweep, a cluster's job one trial.
 Every record is on disk before anything else happens to it.
@@ -52,7 +52,7 @@ def execute(trials: Sequence[Trial], settings: Settings, watchers: Sequence[Watc
     for another trial.
     """
     with owned(resolve(settings.device, visible_gpus())) as devices, guarding() as guardian:
-        slots = slots_of(devices, host_cores(), settings.scheduler.prepare, guardian)
+        slots = slots_of(devices, host_cores(), len(trials), settings.scheduler.prepare, guardian)
         for news in run_all(trials, slots, functools.partial(_run_and_write, settings)):
             for watcher in watchers:
                 tell(watcher, news)
@@ -73,7 +73,7 @@ def _run_and_write(settings: Settings, trial: Trial, slot: Slot, on_phase: OnPha
     """A trial's record, on disk when it is given."""
     paths = SweepPaths.of(settings.sweep)
     paths.folder.mkdir(parents=True, exist_ok=True)
-    require_space(paths.folder)
+    require_space(paths.folder, slot.prepare)
     record = run_trial(trial, settings, slot, on_phase, stop)
     path = paths.trial(record.label, record.trial_id).record
     if record.status != "interrupted" or not path.exists():  # an earlier record is worth more
@@ -82,11 +82,11 @@ def _run_and_write(settings: Settings, trial: Trial, slot: Slot, on_phase: OnPha
     return record
 
 
-def require_space(folder: Path) -> None:
-    """Raises NoSpaceError when a trial's compile caches and logs may not fit."""
-    free = shutil.disk_usage(folder).free
-    if free < LEAST_FREE_BYTES:
+def require_space(folder: Path, trials: int = 1) -> None:
+    """Raises NoSpaceError when the compile caches and logs of so many trials at a time may not fit."""
+    free, needed = shutil.disk_usage(folder).free, trials * LEAST_FREE_BYTES
+    if free < needed:
         raise NoSpaceError(
-            f"{folder.absolute()} has {free / 2**20:.0f} MiB left and a trial may need {LEAST_FREE_BYTES / 2**20:.0f}; "
+            f"{folder.absolute()} has {free / 2**20:.0f} MiB left and what runs may need {needed / 2**20:.0f}; "
             "make room, then go on with the same command"
         )

@@ -1,7 +1,8 @@
 """The guardian: a small process that ends what is left of a sweep when its driver dies.
 
-Workers watch their driver themselves, but one that is stopped while another measures cannot. So the driver tells this
-process which process groups there are, and when the pipe between them closes, they are killed.
+Workers end with their driver by themselves, but what they have started and is stopped with them while another measures
+does not. So the driver tells this process which process groups there are, and when the pipe between them closes, they
+are killed.
 
 Place in the flow: `execute` has one; `turns` tells it of every worker. It runs as a program of its own and imports
 nothing of sweeper, so that it starts within milliseconds: `python -IS guardian.py`, lines `+GROUP` and `-GROUP`.

@@ -68,7 +68,9 @@ def free_memory_bytes(root: Path = Path("/")) -> float | None:
     found = [float(words[1]) * 1024 for words in facts if words and words[0] == "MemAvailable:"]
     limit, used = (_text(root / f"sys/fs/cgroup/memory.{name}") for name in ("max", "current"))
     if limit and used and limit.isdigit():
-        found.append(float(limit) - float(used))
+        stat = [line.split() for line in (_text(root / "sys/fs/cgroup/memory.stat") or "").splitlines()]
+        cached = sum(float(words[1]) for words in stat if words and words[0] == "inactive_file")
+        found.append(float(limit) - float(used) + cached)
     return min(found, default=None)
 
 

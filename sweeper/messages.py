@@ -1,7 +1,7 @@
 """What parent and worker say to each other: a job and grants on the way in, JSON lines on the way out.
 
 Place in the flow: `runner` writes a `Job` to `trial.json`; the worker answers on a pipe with `Phase` lines, a `Wish`
-where it wants the device or lets go of it, and one `Outcome`. Each wish but the last is answered with a `Grant` on the
+where it wants the device or lets go of it, and one `Outcome`. Each wish to have it is answered with a `Grant` on the
 worker's standard input. Standard library only.
 """
 

@@ -100,7 +100,7 @@ class Process:
     compile_parts_s: Mapping[str, float] = field(default_factory=dict)  # dynamo, aot_autograd, inductor, autotuning
     compile_cache: Mapping[str, int] = field(default_factory=dict)  # hits, misses, bypassed: graphs in Inductor's cache
     first_steps_s: tuple[float, ...] = ()  # wall seconds of the first compiled steps, each synchronised
-    # From the start of the process to the end of its first compiled step, less what eager and the reference took.
+    # From the start of the process to the end of its first compiled step, less what eager took and it waited.
     time_to_first_step_s: float | None = None
     code_fingerprint: str | None = None  # of the generated code
     autotuning_fingerprint: str | None = None  # of the configurations that won the races of kernels
@@ -116,6 +116,7 @@ class Process:
     host: HostState | None = None
     memory_bytes: PerArm | None = None  # device memory in use after three steps, less that before building
     memory_missing: str | None = None  # why an arm has no memory
+    failed_allocations: int | None = None  # times the device had no room at once, those that a second try mended too
     allocator_peak_bytes: PerArm | None = None  # torch's own peak, which misses what lives in graph pools
     phases_s: Mapping[str, float] = field(default_factory=dict)  # wall seconds spent in each phase, waits left out
     waited_s: float | None = None  # wall seconds in which it waited for the device, or was stopped for another

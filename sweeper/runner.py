@@ -151,14 +151,15 @@ class _Run:
 
 
 def _in_its_room(run: _Run) -> Record:
-    """An attempt; where memory runs out beside others, it was perhaps theirs: then once more with nobody else."""
+    """An attempt; where memory was short beside others, it was perhaps theirs: then once more with nobody else."""
     needed_bytes = run.slot.peaks.of(run.trial, run.batch_size)
     while True:
         waiting = time.monotonic()
         with run.slot.room.stay(needed_bytes, run.stop) as stay:
             run.idle_s.append(time.monotonic() - waiting)
             record = _attempt(run)
-        if record.status != "oom" or not stay.had_company:
+        short = record.status == "oom" or any(process.failed_allocations for process in record.processes)
+        if not (short and stay.had_company) or run.stop.is_set():
             return record
         needed_bytes = EVERYTHING
 
@@ -166,6 +167,9 @@ def _in_its_room(run: _Run) -> Record:
 def _attempt(run: _Run) -> Record:
     """Run the worker processes of a trial, one after the other, until there are enough or one is not ok."""
     trial, settings, paths = run.trial, run.settings, run.paths
+    if run.stop.is_set():  # what an earlier run has left stays
+        outcome = Outcome("interrupted", "starting", "interrupted by the user")
+        return _record(trial, settings, [WorkerRun(outcome, paths.log(0))])
     paths.clear_caches()
     paths.clear_logs()
     own = replace(trial, batch_size=run.batch_size)
@@ -283,7 +287,8 @@ def _started(start: Start, log: Path, turns: Turns) -> Iterator[tuple[subprocess
             env={**inherited, **start.environment},
         )
     os.close(send)
-    with turns.member(process.pid, lambda grant: _send(process, grant)) as member:
+    assert process.stdin
+    with process.stdin, turns.member(process.pid, lambda grant: _send(process, grant)) as member:
         try:
             yield process, receive, member
         finally:
@@ -301,8 +306,6 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError):  # every process of the group has already ended
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    if process.stdin:
-        process.stdin.close()
 
 
 def _listen(

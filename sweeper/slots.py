@@ -5,6 +5,7 @@ Place in the flow: `execute` asks for them before the first trial.
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -14,7 +15,7 @@ from pathlib import Path
 from sweeper.devices import Device, cores_near, memory_bytes
 from sweeper.errors import ConfigError
 from sweeper.guardian import Guardian
-from sweeper.host import free_memory_bytes
+from sweeper.host import free_memory_bytes, read
 from sweeper.lock import held
 from sweeper.room import Peaks, Room
 from sweeper.scheduler import Slot
@@ -61,27 +62,40 @@ def host_cores() -> tuple[int, ...]:
 
 
 def slots_of(
-    devices: Sequence[Device], cores: Sequence[int], prepare: int | None = None, guardian: Guardian | None = None
+    devices: Sequence[Device],
+    cores: Sequence[int],
+    trials: int,
+    prepare: int | None = None,
+    guardian: Guardian | None = None,
 ) -> list[Slot]:
     """A slot for each device, with its share of the cores and of the host's memory.
 
-    `prepare` is how many trials each has in hand; None: as many as the share is good for, on a CPU one.
+    `prepare` is how many trials each has in hand; None: as many as the share is good for, on a CPU one. Never more than
+    `trials`.
     """
-    peaks, on_host = Peaks(), free_memory_bytes()
+    peaks, on_host, quota = Peaks(), free_memory_bytes(), read().quota_cores or math.inf
     slots = []
     for device, own in zip(devices, shared_out(devices, cores), strict=True):
-        in_hand = prepare or _in_hand(device, len(own or cores), None if on_host is None else on_host / len(devices))
+        usable = min(len(own or cores), quota / len(devices))
+        in_hand = prepare or _in_hand(device, usable, None if on_host is None else on_host / len(devices))
         slots.append(
-            Slot(device, own, in_hand, Turns(guardian), Room(memory_bytes(device.gpu) if device.gpu else None), peaks)
+            Slot(
+                device,
+                own,
+                max(1, min(in_hand, trials)),
+                Turns(guardian),
+                Room(memory_bytes(device.gpu) if device.gpu else None),
+                peaks,
+            )
         )
     return slots
 
 
-def _in_hand(device: Device, cores: int, on_host_bytes: float | None) -> int:
+def _in_hand(device: Device, cores: float, on_host_bytes: float | None) -> int:
     if device.gpu is None:
         return 1  # what prepares would take the cores from what measures
     fit = MOST_PREPARED if on_host_bytes is None else int(on_host_bytes / HOST_BYTES_A_TRIAL)
-    return max(1, min(MOST_PREPARED, cores // CORES_A_TRIAL, fit))
+    return max(1, min(MOST_PREPARED, int(cores / CORES_A_TRIAL), fit))
 
 
 def shared_out(devices: Sequence[Device], cores: Sequence[int]) -> list[tuple[int, ...] | None]:

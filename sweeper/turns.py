@@ -1,8 +1,8 @@
 """Turns: who may compute on a device, and who rests meanwhile.
 
 Several workers of a device prepare at once. Compiling on the CPU needs no turn; what computes on the device does. A
-worker that measures has the device alone: until it lets go, every other worker is stopped (SIGSTOP) with everything
-that it has started. Only workers without a turn are ever stopped, so nothing of theirs is on the device then.
+worker that measures has the device alone: until it lets go, every other worker is stopped (SIGSTOP) with its process
+group. Only workers without a turn are ever stopped, so nothing of theirs computes on the device then.
 
 Place in the flow: a slot has the turns of its device; `runner` hands over what its worker asks for.
 """
@@ -37,11 +37,11 @@ class Member:
 
 
 class Turns:
-    """The turns of one device. Workers are served in the order in which they ask."""
+    """The turns of one device, in the order in which workers ask; who has it already can have it alone at once."""
 
     def __init__(self, guardian: Guardian | None = None) -> None:
         self._guardian = guardian
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self._members: list[Member] = []
         self._queue: deque[Member] = deque()
         self._holder: Member | None = None

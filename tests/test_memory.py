@@ -24,18 +24,22 @@ def test_pools_of_graphs_are_told_from_the_ordinary_one() -> None:
     assert of_graph_pools([]) == (0, 0)
 
 
-def test_what_neighbours_take_in_their_turns_is_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("known", [False, True], ids=["of the device", "of the process"])
+def test_what_neighbours_take_in_their_turns_is_not_ours(monkeypatch: pytest.MonkeyPatch, known: bool) -> None:
     in_use = 500
     monkeypatch.setattr(memory, "_collect", lambda: None)
-    monkeypatch.setattr(memory, "_beside_the_allocator", lambda: in_use)
+    monkeypatch.setattr(memory, "_of_the_device", lambda: in_use)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 0)
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 70)
     monkeypatch.setattr(torch.cuda, "memory_snapshot", list)
-    meter = Meter(torch.device("cuda"))
+    neighbours = 0
+    meter = Meter(torch.device("cuda"), lambda: in_use - neighbours if known else None)
     in_use += 8  # a library of ours
     meter.leave()
-    in_use += 1000  # a neighbour's model
+    neighbours = 1000
+    in_use += neighbours
     meter.come_back()
     in_use += 2
     assert meter.of_arm(lambda _steps: None) == Reading(8 + 2 + 70, 70)

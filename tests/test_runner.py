@@ -299,7 +299,7 @@ def test_worker_ends_when_its_driver_dies(in_empty_folder: Path, hold: str) -> N
         "import ctypes, queue, threading, time\n"
         "from sweeper.worker.__main__ import _hear_the_driver, end_with_the_parent_process\n"
         "end_with_the_parent_process()\n"
-        "threading.Thread(target=_hear_the_driver, args=(queue.SimpleQueue(),), daemon=True).start()\n"
+        "threading.Thread(target=_hear_the_driver, args=(0, queue.SimpleQueue()), daemon=True).start()\n"
         f"print('ready', flush=True); {hold}"
     )
     driver = (

@@ -17,11 +17,11 @@ from sweeper.worker.surroundings import HostWatch, Spent, own_processes, spent_s
 
 
 class Clocks:
-    """What a host watch reads: seconds on the clock, of all processors, of our own process, lost to a quota."""
+    """What a host watch reads: seconds on the clock, of all processors, of our own process."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *readings: tuple[float, float, float, float | None]) -> None:
-        looks = ((now_s, busy_s, {7: Spent(1, own_s)}, waited_s) for now_s, busy_s, own_s, waited_s in readings)
-        monkeypatch.setattr(surroundings, "_now", looks.__next__)
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *readings: tuple[float, float, float]) -> None:
+        looks = (surroundings._Look(now_s, busy_s, {7: Spent(1, own_s)}) for now_s, busy_s, own_s in readings)
+        monkeypatch.setattr(surroundings, "_look", looks.__next__)
 
 
 @pytest.mark.parametrize(
@@ -31,8 +31,10 @@ class Clocks:
 )
 def test_time_of_others_is_told_from_our_own(monkeypatch: pytest.MonkeyPatch, own_s: float, share: float) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1, 2, 3})
-    Clocks(monkeypatch, (100.0, 50.0, 7.0, None), (101.0, 53.0, 7.0 + own_s, None))
-    assert HostWatch().busy_by_others() == pytest.approx(share)
+    Clocks(monkeypatch, (100.0, 50.0, 7.0), (101.0, 53.0, 7.0 + own_s), (101.0, 53.0, 7.0 + own_s))
+    watch = HostWatch()
+    assert watch.share_busy_by_others() == pytest.approx(share)
+    assert watch.share_busy_by_others(away_s=0.75) == pytest.approx(4 * share), "in a quarter of the time"
 
 
 @pytest.mark.parametrize(
@@ -59,14 +61,14 @@ def test_only_our_cores_count(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_host_that_does_not_count_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    Clocks(monkeypatch, (100.0, 0.0, 7.0, None), (101.0, 0.0, 7.5, None))
-    assert HostWatch().busy_by_others() is None
+    Clocks(monkeypatch, (100.0, 0.0, 7.0), (101.0, 0.0, 7.5))
+    assert HostWatch().share_busy_by_others() is None
 
 
 def test_a_real_host_is_never_busier_than_its_cores() -> None:
     watch = HostWatch()
     time.sleep(0.2)
-    found = watch.busy_by_others()
+    found = watch.share_busy_by_others()
     assert found is None or 0 <= found <= 1.5  # ticks of a hundredth of a second
 
 

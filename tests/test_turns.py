@@ -1,4 +1,4 @@
-"""Turns against real processes that tick: whether they are stopped is seen from their ticks."""
+"""Turns against real processes: the kernel says whether they are stopped."""
 
 from __future__ import annotations
 

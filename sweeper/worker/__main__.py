@@ -34,8 +34,9 @@ def main() -> None:
     grants = queue.SimpleQueue[Grant]()
     if has_driver:
         os.set_inheritable(arguments.answer_fd, False)
+        driver = _standard_input_for_us_alone()
         end_with_the_parent_process()  # should it be dead already, the watch on standard input sees it
-        threading.Thread(target=_hear_the_driver, args=(grants,), daemon=True).start()
+        threading.Thread(target=_hear_the_driver, args=(driver, grants), daemon=True).start()
     if arguments.cores:
         os.sched_setaffinity(0, arguments.cores)  # before torch counts them
     faulthandler.register(signal.SIGUSR1, all_threads=True)
@@ -84,9 +85,18 @@ def _parse() -> argparse.Namespace:
     return arguments
 
 
-def _hear_the_driver(grants: queue.SimpleQueue[Grant]) -> None:
+def _standard_input_for_us_alone() -> int:
+    """A descriptor of what was standard input; a model, or a program that it starts, finds nothing to read there."""
+    own = os.dup(0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    return own
+
+
+def _hear_the_driver(driver: int, grants: queue.SimpleQueue[Grant]) -> None:
     """The driver holds the other end of standard input; when it dies, however it dies, so do we and all we started."""
-    with os.fdopen(0, "rb", buffering=0, closefd=False) as lines:
+    with os.fdopen(driver, "rb", buffering=0) as lines:
         while line := lines.readline():
             grants.put(Grant.loads(line.decode()))
     os.killpg(0, signal.SIGKILL)

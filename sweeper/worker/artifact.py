@@ -1,7 +1,7 @@
 """What the compiler left behind: fingerprints of code and autotuning, where the time went, what the cache gave.
 
 Two processes with the same fingerprints ran the same kernels; Inductor races kernels while it compiles, so two caches
-may end with different ones. Place in the flow: `session` reads this once, after warm-up.
+may end with different ones. Place in the flow: `session` reads this after the first steps and after warm-up.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class Lab:
 
     def __init__(self, job: Job, device: torch.device, lookout: Lookout, clock: Callable[[], float]) -> None:
         self.trial, self.measure, self.device, self.lookout = job.trial, job.measure, device, lookout
-        self.meter = memory.Meter(device)
+        self.meter = memory.Meter(device, lookout.gpu.own_bytes)
         self.numerics = resolve(self.trial, device)
         lookout.settle()
         built = build(self.trial, self.measure.seed, device)

@@ -4,8 +4,8 @@ Three parts: the peak of torch's allocator, which alone misses what lives in the
 far as they are reserved; and what libraries and the context took beside the allocator. Memory that the allocator keeps
 without using it is left out: how much that is depends on what ran before, and differed by 17 % between two eager arms.
 
-What lies beside the allocator is known of the whole device only. Other workers of ours change their part of it in
-their own turns; so what changes while this process has the device is its own, and the rest is somebody else's.
+What lies beside the allocator is asked of NVML. Where that does not know this process by its number, only the whole
+device is known: then what changes while this process has the device is taken for its own, and the rest for others'.
 
 On a CPU there is no figure: a process that holds the compiler says little about the model.
 """
@@ -34,23 +34,32 @@ class Reading:
 class Meter:
     """Follows what this process has in use beside the allocator; made before the model is built.
 
-    To be told when the device is left to other workers and when it is ours again.
+    To be told when the device is left to other workers and when it is ours again. `own_bytes` is what NVML says that
+    this process has in use on the device, or None.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, own_bytes: Callable[[], int | None] = lambda: None) -> None:
+        self._own_bytes = own_bytes
         self._counts = device.type == "cuda"
-        self._own = self._others = 0
+        self._own = self._before = 0
         if self._counts:
             _collect()
-            self._others = _beside_the_allocator()  # the context of this process among it: it is there without a model
+            self._of_process = own_bytes() is not None
+            self._before = self._beside_the_allocator()  # the context of this process among it: it needs no model
 
     def leave(self) -> None:
-        if self._counts:
-            self._own = _beside_the_allocator() - self._others
+        if self._counts and not self._of_process:
+            self._own = self._beside_the_allocator() - self._before
 
     def come_back(self) -> None:
-        if self._counts:
-            self._others = _beside_the_allocator() - self._own
+        if self._counts and not self._of_process:
+            self._before = self._beside_the_allocator() - self._own
+
+    def _beside_the_allocator(self) -> int:
+        """Bytes in use that torch's allocator did not reserve: of this process if known, else of the whole device."""
+        in_use = self._own_bytes() if self._of_process else _of_the_device()
+        assert in_use is not None  # NVML has known us before
+        return in_use - torch.cuda.memory_reserved()
 
     def of_arm(self, run_steps: Callable[[int], object]) -> Reading:
         """What three steps need, and torch's allocator peak in them."""
@@ -62,7 +71,7 @@ class Meter:
         torch.cuda.synchronize()
         peak = torch.cuda.max_memory_allocated()
         reserved, allocated = of_graph_pools(torch.cuda.memory_snapshot())  # type: ignore[no-untyped-call]
-        beside = _beside_the_allocator() - self._others
+        beside = self._beside_the_allocator() - self._before
         return Reading(float(beside + reserved + peak - allocated), float(peak))
 
 
@@ -78,7 +87,15 @@ def _collect() -> None:
     torch.cuda.empty_cache()
 
 
-def _beside_the_allocator() -> int:
-    """Bytes of the device in use that torch's allocator did not reserve: contexts, libraries, other processes."""
+def _of_the_device() -> int:
+    """Bytes of the device in use by anybody."""
     free, total = torch.cuda.mem_get_info()
-    return total - free - torch.cuda.memory_reserved()
+    return total - free
+
+
+def failed_allocations() -> int | None:
+    """How often the device had no room for what torch's allocator wanted; None where it was not used."""
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return None
+    stats = torch.cuda.memory_stats()
+    return int(stats.get("num_ooms", 0) + stats.get("num_alloc_retries", 0))

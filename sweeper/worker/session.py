@@ -20,7 +20,7 @@ from sweeper.codec import Json
 from sweeper.messages import ALONE, Job, Outcome, Phase
 from sweeper.record import Diagnostics, HostState, PerArm, Process
 from sweeper.trial import Trial
-from sweeper.worker import artifact, device_time, environment, models
+from sweeper.worker import artifact, device_time, environment, memory, models
 from sweeper.worker.compiler import end_compile_workers, require_available
 from sweeper.worker.diagnostics import Watch
 from sweeper.worker.failures import (
@@ -60,7 +60,7 @@ class Notes:
 
     say: Callable[[Phase], None]
     process: Process
-    clock: Callable[[], float]
+    turn: Turn
     phase: str = "starting"
     environment: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Json] = field(default_factory=dict)
@@ -71,31 +71,30 @@ class Notes:
         """Announce a phase and note how long it took, also when it fails."""
         self.phase = phase
         self.say(Phase(phase))
-        start = self.clock()
+        start = self.turn.clock()
         try:
             yield
         finally:
-            self.found(phases_s={**self.process.phases_s, phase: self.clock() - start})
+            self.found(phases_s={**self.process.phases_s, phase: self.turn.clock() - start})
 
     def found(self, **values: Any) -> None:
         """Add to what is known of the process."""
         self.process = replace(self.process, **values)
 
     def outcome(self, status: str, phase: str | None = None, message: str | None = None) -> Outcome:
+        self.found(waited_s=self.turn.away_s, failed_allocations=memory.failed_allocations())
         diagnostics: Diagnostics | None = self.watch.report(self.settings) if self.watch else None
         return Outcome(status, phase, message, self.process, diagnostics, dict(self.environment))
 
 
 def run(job: Job, part: Part, say: Callable[[Phase], None], turn: Turn) -> Outcome:
     """Measure once. Always returns; what the model, the compiler or torch raises becomes a status."""
-    notes = Notes(say, Process(part.index, part.draw, part.cold), turn.clock)
+    notes = Notes(say, Process(part.index, part.draw, part.cold), turn)
     try:
         _measure(job, notes, turn, part.checked, part.steps_per_block)
     except Exception as error:  # noqa: BLE001  # the one place where anything at all becomes a status
         traceback.print_exc()
         return notes.outcome(status_of(error, notes.phase), notes.phase, message_of(error))
-    finally:
-        notes.found(waited_s=turn.away_s)
     return notes.outcome("ok")
 
 
@@ -145,20 +144,22 @@ def _warm_up(lab: Lab, notes: Notes, steps: int | None) -> None:
     faster, step_s = (lab.compiled, compiled_s) if compiled_s < eager_s else (lab.eager, eager_s)
     steps = steps or bench.steps_per_block(faster, step_s, measure)
     notes.found(warm_up_flat=eager_flat and compiled_flat, steps_per_block=steps)
+    notes.found(**{**artifact.found(), "compile_parts_s": notes.process.compile_parts_s})  # with what compiled since
 
 
 def _compile(lab: Lab, notes: Notes, turn: Turn) -> None:
     notes.watch = Watch()
     turn.rest_while_compiling()
     host, candidate = HostWatch(), lab.compile(notes.watch)
-    away_s = turn.away_s
-    ours_s = notes.process.phases_s.get("eager", 0.0) + notes.process.phases_s.get("reference", 0.0)
+    away_s, ours_s = turn.away_s, notes.process.phases_s.get("eager", 0.0)
 
     def first_is_done() -> None:
         notes.found(time_to_first_step_s=environment.process_age_s() - ours_s - turn.away_s)
 
     first = lab.bench.first_steps_s(candidate, first_is_done)
-    notes.found(first_steps_s=tuple(first), host=HostState(busy_while_compiling=host.busy_by_others()))
+    notes.found(
+        first_steps_s=tuple(first), host=HostState(busy_while_compiling=host.share_busy_by_others(turn.away_s - away_s))
+    )
     notes.watch.settle()
     notes.found(**artifact.found())
     if turn.away_s - away_s > AWAY * sum(first):
@@ -190,7 +191,7 @@ def _rounds(lab: Lab, notes: Notes) -> None:
         before = notes.process.host.busy_while_compiling if notes.process.host else None
         notes.found(
             gpu=lookout.gpu.state(),
-            host=HostState(before, host.busy_by_others(), host.throttled_s()),
+            host=HostState(before, host.share_busy_by_others(), host.throttled_s()),
             changed_settings=dict(lookout.changed_switches),
         )
     notes.found(compile_s=None if lab.trial.mode == "eager" else compile_s(notes.process))

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -64,6 +64,16 @@ class GpuWatch:
             slowdowns=_slowdowns([reading for arm in arms for reading in arm]),
             other_processes=max((count for count in self._others if count is not None), default=None),
         )
+
+    def own_bytes(self) -> int | None:
+        """Memory of this GPU that this process has in use; None where NVML does not tell, or knows us by no number."""
+        if self._handle is None:
+            return None
+        try:
+            processes = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
+        except self._nvml.NVMLError:
+            return None
+        return next((item.usedGpuMemory for item in processes if item.pid == os.getpid()), None)
 
     def used_by_others(self) -> bool:
         """Whether another process ran kernels since this was last asked; False where the driver does not tell."""
@@ -119,15 +129,19 @@ class HostWatch:
     """
 
     def __init__(self) -> None:
-        self._start_s, self._busy_s, self._own, self._waited_s = _now()
+        self._start, self._waited_s = _look(), _quota_waited_s()
 
-    def busy_by_others(self) -> float | None:
-        """Since this was made; None where the kernel does not tell."""
-        now_s, busy_s, own, _ = _now()
-        if busy_s <= 0 or now_s <= self._start_s:
+    def share_busy_by_others(self, away_s: float = 0.0) -> float | None:
+        """Since this was made; None where the kernel does not tell.
+
+        What others took in all that time counts as if in the part of it in which we were not away: an upper bound.
+        """
+        now = _look()
+        passed_s = now.clock_s - self._start.clock_s - away_s
+        if now.busy_s <= 0 or passed_s <= 0:
             return None
-        others_s = busy_s - self._busy_s - spent_s(self._own, own)
-        return max(0.0, others_s / (now_s - self._start_s) / len(os.sched_getaffinity(0)))
+        others_s = now.busy_s - self._start.busy_s - spent_s(self._start.own, now.own)
+        return max(0.0, others_s / passed_s / len(os.sched_getaffinity(0)))
 
     def throttled_s(self) -> float | None:
         """Seconds since this was made for which the cgroup's quota kept us waiting."""
@@ -153,12 +167,18 @@ def spent_s(before: Mapping[int, Spent], now: Mapping[int, Spent]) -> float:
     return grown_s - sum(item.seconds for item in ended if item.parent in now)
 
 
-def _now() -> tuple[float, float, dict[int, Spent], float | None]:
+class _Look(NamedTuple):
+    clock_s: float
+    busy_s: float  # of everybody on our cores
+    own: Mapping[int, Spent]
+
+
+def _look() -> _Look:
     own = {
         pid: Spent(int(fields[1]), sum(map(int, fields[11:15])) / TICKS_A_SECOND)
         for pid, fields in _of_sessions({os.getsid(0)})
     }
-    return time.monotonic(), _busy_s(), own, _quota_waited_s()
+    return _Look(time.monotonic(), _busy_s(), own)
 
 
 def _busy_s() -> float:
