@@ -73,8 +73,9 @@ class Turn:
 
     def rest_while_compiling(self) -> None:
         """From now on let go of the device whenever the compiler runs; to be called after `torch._dynamo.reset`."""
-        callback_handler.register_start_callback(self._compiling_begins)
-        callback_handler.register_end_callback(self._compiling_ends)
+        # Within a compiled step Dynamo would compile these as well, and wait for itself.
+        callback_handler.register_start_callback(torch.compiler.disable(self._compiling_begins))  # type: ignore[no-untyped-call]
+        callback_handler.register_end_callback(torch.compiler.disable(self._compiling_ends))  # type: ignore[no-untyped-call]
         _race_within(self._race)
 
     def _compiling_begins(self, call: CallbackArgs) -> None:
@@ -93,17 +94,25 @@ class Turn:
     @contextmanager
     def _race(self) -> Iterator[None]:
         """Around a race of kernels, in the middle of compiling or in a step."""
-        with self._lock:
-            self._stop_timer()
-            if self._holds == NOTHING:
-                self.take()
-            try:
-                yield
-            finally:
-                if self._after_compiling is not None:
-                    self._timer = threading.Timer(BETWEEN_RACES_S, self._races_are_over)
-                    self._timer.daemon = True
-                    self._timer.start()
+        begins, ends = torch.compiler.disable(self._race_begins), torch.compiler.disable(self._race_ends)  # type: ignore[no-untyped-call]
+        begins()
+        try:
+            yield
+        finally:
+            ends()
+
+    def _race_begins(self) -> None:
+        self._lock.acquire()
+        self._stop_timer()
+        if self._holds == NOTHING:
+            self.take()
+
+    def _race_ends(self) -> None:
+        if self._after_compiling is not None:
+            self._timer = threading.Timer(BETWEEN_RACES_S, self._races_are_over)
+            self._timer.daemon = True
+            self._timer.start()
+        self._lock.release()
 
     def _races_are_over(self) -> None:
         with self._lock:
