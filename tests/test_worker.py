@@ -321,7 +321,7 @@ def test_second_batch_of_a_custom_model_holds_the_samples_in_another_order() -> 
 
 
 @pytest.mark.parametrize("seconds", [1.0, 0.002], ids=["slow first step", "even"])
-def test_warm_up_is_not_fooled_by_a_slow_first_step(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+def test_warm_up_is_not_fooled_by_a_slow_first_step(seconds: float) -> None:
     """On a clock that only steps move: 2 ms each, the first as given."""
     import torch
 
@@ -336,8 +336,7 @@ def test_warm_up_is_not_fooled_by_a_slow_first_step(monkeypatch: pytest.MonkeyPa
             self.steps += 1
 
     clock = Clock()
-    monkeypatch.setattr(timing.time, "perf_counter", lambda: clock.now)
-    bench = timing.Bench((Batch(),), torch.device("cpu"))
+    bench = timing.Bench((Batch(),), torch.device("cpu"), lambda: clock.now)
     assert bench.warm_up(timing.Arm("eager", clock.step, eager=True), 10.0) == (pytest.approx(0.002), True)
     assert clock.steps > 50
 
