@@ -75,7 +75,11 @@ def test_a_real_host_is_never_busier_than_its_cores() -> None:
 def test_stopped_neighbours_are_not_others(monkeypatch: pytest.MonkeyPatch) -> None:
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
     try:
-        for pids, others in (((OURS, process.pid), 0), ((OURS, process.pid, THEIRS), 1), ((1, 2, 3), 1)):
+        for pids, others in (
+            ((OURS, process.pid), 0),
+            ((OURS, process.pid, THEIRS), 1),
+            ((OUR_NUMBER_OUTSIDE, THEIRS, 777_777_777), 1),
+        ):
             monkeypatch.setattr(surroundings, "_connect", lambda _device, pids=pids: (Nvml(pids, pids), "a handle"))
             watch = surroundings.GpuWatch(torch.device("cuda"), lambda: frozenset({process.pid}))
             state = watch.state()
