@@ -27,7 +27,7 @@ from sweeper.progress import Progress, duration
 from sweeper.record import Record, status_in
 from sweeper.report.build import print_report, write_report
 from sweeper.settings import FEWEST_FOR_A_TARGET, Measure, Settings
-from sweeper.slots import host_cores, slots_of
+from sweeper.slots import host_cores, shares_of
 from sweeper.tracking import Tracker
 from sweeper.trial import Trial
 
@@ -40,9 +40,8 @@ def drive(grid: Sequence[Trial], settings: Settings, engine: Engine = HERE) -> i
     paths = SweepPaths.of(settings.sweep)
     planned = plan(grid, _statuses(paths, grid), settings.retry)
     devices = resolve(settings.device, visible_gpus()) if engine.name is None else ()
-    in_hand = sum(
-        slot.prepare for slot in slots_of(devices, host_cores(), len(planned.trials), settings.scheduler.prepare)
-    )
+    shares = shares_of(devices, host_cores(), len(planned.trials), settings.scheduler.prepare)
+    in_hand = sum(share.prepare for share in shares)
     where = engine.name or _name(devices)
     if settings.dry_run:
         _announce(console, planned, settings, where)
@@ -52,7 +51,7 @@ def drive(grid: Sequence[Trial], settings: Settings, engine: Engine = HERE) -> i
     _require_runnable(planned, settings, engine)
     with held(paths.lock, f"sweep={settings.sweep}"):
         planned = plan(grid, _statuses(paths, grid), settings.retry)  # another driver may have ended meanwhile
-        if in_hand > 1:
+        if min(in_hand, len(planned.trials)) > 1:
             planned = replace(planned, trials=_history()[0].longest_first(planned.trials))
         return _carry_out(planned, grid, settings, engine, where, console)
 

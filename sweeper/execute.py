@@ -19,7 +19,7 @@ from sweeper.record import Record
 from sweeper.runner import OnPhase, run_trial
 from sweeper.scheduler import Finished, News, PhaseBegan, Slot, Started, run_all
 from sweeper.settings import Settings
-from sweeper.slots import host_cores, owned, slots_of
+from sweeper.slots import host_cores, owned, shares_of, slots_of
 from sweeper.trial import Trial
 
 Records = Generator[Record, None, None]  # to be closed by whoever has had enough: that ends what still runs
@@ -52,8 +52,8 @@ def execute(trials: Sequence[Trial], settings: Settings, watchers: Sequence[Watc
     for another trial.
     """
     with owned(resolve(settings.device, visible_gpus())) as devices, guarding() as guardian:
-        slots = slots_of(devices, host_cores(), len(trials), settings.scheduler.prepare, guardian)
-        for news in run_all(trials, slots, functools.partial(_run_and_write, settings)):
+        shares = shares_of(devices, host_cores(), len(trials), settings.scheduler.prepare)
+        for news in run_all(trials, slots_of(shares, guardian), functools.partial(_run_and_write, settings)):
             for watcher in watchers:
                 tell(watcher, news)
             if isinstance(news, Finished):

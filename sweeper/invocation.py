@@ -9,7 +9,6 @@ import datetime as dt
 import importlib.metadata
 import json
 import platform
-import re
 import shlex
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 
 from sweeper.codec import to_json
 from sweeper.errors import ConfigError
+from sweeper.mlflow_store import without_password
 from sweeper.paths import SweepPaths, write_text
 from sweeper.plan import Plan
 from sweeper.settings import Settings
@@ -58,8 +58,7 @@ def without_plans(path: Path) -> str | None:
         kept = [{key: item[key] for key in item if key not in ("plan", "left_out")} for item in data["invocations"]]
     except (OSError, ValueError, LookupError, TypeError):
         return None
-    text = json.dumps({"sweep": path.parent.name, "invocations": kept}, indent=1)
-    return re.sub(r'//[^/@\s"]*@', "//", text)
+    return without_password(json.dumps({"sweep": path.parent.name, "invocations": kept}, indent=1))
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:

@@ -68,8 +68,8 @@ def artifact_location(uri: str, runs: Path = paths.RUNS) -> str | None:
 
 
 def without_password(uri: str) -> str:
-    """The URI as it may be shown."""
-    return re.sub(r"//[^/@]*@", "//", uri)
+    """A URI, or a text with URIs, as it may be shown."""
+    return re.sub(r'//[^/@\s"]*@', "//", uri)
 
 
 def connect(uri: str, first: Callable[[MlflowClient], T]) -> T:

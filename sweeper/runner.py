@@ -40,7 +40,6 @@ class Start:
 
     command: Sequence[str]
     environment: Mapping[str, str]
-    cores: tuple[int, ...] | None = None  # that it may run on; None: all
 
 
 @dataclass(frozen=True)
@@ -168,8 +167,7 @@ def _attempt(run: _Run) -> Record:
     """Run the worker processes of a trial, one after the other, until there are enough or one is not ok."""
     trial, settings, paths = run.trial, run.settings, run.paths
     if run.stop.is_set():  # what an earlier run has left stays
-        outcome = Outcome("interrupted", "starting", "interrupted by the user")
-        return _record(trial, settings, [WorkerRun(outcome, paths.log(0))])
+        return _record(trial, settings, [WorkerRun(_interrupted(), paths.log(0))])
     paths.clear_caches()
     paths.clear_logs()
     own = replace(trial, batch_size=run.batch_size)
@@ -178,7 +176,7 @@ def _attempt(run: _Run) -> Record:
     try:
         with search_path(trial.python) as variables:
             environment = {**run.slot.device.environment(), **variables}
-            start = Start(command(trial.python, WORKER), environment, run.slot.cores)
+            start = Start(command(trial.python, WORKER), environment)
             while not _enough(trial, settings, runs):
                 runs.append(_run_process(run, start, runs))
     finally:
@@ -201,10 +199,10 @@ def _enough(trial: Trial, settings: Settings, runs: list[WorkerRun]) -> bool:
 def _run_process(run: _Run, start: Start, earlier: Sequence[WorkerRun]) -> WorkerRun:
     index, paths, settings = len(earlier), run.paths, run.settings
     if run.stop.is_set():  # between two processes; inside of one it is that one's outcome
-        return WorkerRun(Outcome("interrupted", "starting", "interrupted by the user"), paths.log(index))
+        return WorkerRun(_interrupted(), paths.log(index))
     draw, of_draw = (0, index) if settings.measure.target else divmod(index, settings.measure.processes)
     cache = paths.cache(draw).resolve()
-    cores = ["--cores", ",".join(map(str, start.cores))] if start.cores else []
+    cores = ["--cores", ",".join(map(str, run.slot.cores))] if run.slot.cores else []
     cold = ["--cold"] if of_draw == 0 else []
     checked = _checked(draw, earlier)
     found = ["--checked", checked.artifact] if checked and checked.artifact else []
@@ -238,6 +236,10 @@ def _handed_on(outcome: Outcome, checked: Process | None) -> Outcome:
     return replace(outcome, process=replace(process, accuracy=verdict))
 
 
+def _interrupted(phase: str = "starting") -> Outcome:
+    return Outcome("interrupted", phase, "interrupted by the user")
+
+
 def _run_worker(run: _Run, start: Start, log: Path, index: int) -> Outcome:
     """Start one worker and wait for its last word, as long as its limits allow."""
     turns, measure = run.slot.turns, run.settings.measure
@@ -256,7 +258,7 @@ def _run_worker(run: _Run, start: Start, log: Path, index: int) -> Outcome:
         finally:
             run.idle_s.append(turns.idle_s(member))
         if run.stop.is_set() and listener.outcome is None:
-            return Outcome("interrupted", listener.phase, "interrupted by the user")
+            return _interrupted(listener.phase)
         if not in_time:
             exceeded = clock.exceeded()
             process.send_signal(signal.SIGUSR1)  # the worker's fault handler writes every thread's stack to the log

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from sweeper.devices import Device, cores_near, memory_bytes
 from sweeper.errors import ConfigError
@@ -61,34 +62,34 @@ def host_cores() -> tuple[int, ...]:
     return tuple(sorted(os.sched_getaffinity(0)))
 
 
-def slots_of(
-    devices: Sequence[Device],
-    cores: Sequence[int],
-    trials: int,
-    prepare: int | None = None,
-    guardian: Guardian | None = None,
-) -> list[Slot]:
-    """A slot for each device, with its share of the cores and of the host's memory.
+class Share(NamedTuple):
+    """What a device has of the host, and how many trials it has in hand with that."""
+
+    device: Device
+    cores: tuple[int, ...] | None  # None: all
+    prepare: int
+
+
+def slots_of(shares: Sequence[Share], guardian: Guardian | None = None) -> list[Slot]:
+    """A slot for each share; they learn from each other how much memory a trial takes."""
+    peaks = Peaks()
+    rooms = (Room(memory_bytes(share.device.gpu) if share.device.gpu else None) for share in shares)
+    return [Slot(*share, Turns(guardian), room, peaks) for share, room in zip(shares, rooms, strict=True)]
+
+
+def shares_of(devices: Sequence[Device], cores: Sequence[int], trials: int, prepare: int | None = None) -> list[Share]:
+    """Each device's share of the cores and of the host's memory.
 
     `prepare` is how many trials each has in hand; None: as many as the share is good for, on a CPU one. Never more than
     `trials`.
     """
-    peaks, on_host, quota = Peaks(), free_memory_bytes(), read().quota_cores or math.inf
-    slots = []
+    on_host, quota = free_memory_bytes(), read().quota_cores or math.inf
+    shares = []
     for device, own in zip(devices, shared_out(devices, cores), strict=True):
         usable = min(len(own or cores), quota / len(devices))
         in_hand = prepare or _in_hand(device, usable, None if on_host is None else on_host / len(devices))
-        slots.append(
-            Slot(
-                device,
-                own,
-                max(1, min(in_hand, trials)),
-                Turns(guardian),
-                Room(memory_bytes(device.gpu) if device.gpu else None),
-                peaks,
-            )
-        )
-    return slots
+        shares.append(Share(device, own, max(1, min(in_hand, trials))))
+    return shares
 
 
 def _in_hand(device: Device, cores: float, on_host_bytes: float | None) -> int:

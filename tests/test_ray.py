@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import ray_cluster
 from conftest import TESTS, Run
-from test_sweep import FAST, Start, custom, records, rows, start  # noqa: F401  # a fixture
+from test_sweep import FAST, SIX, Start, assert_six, custom, records, rows, start  # noqa: F401  # a fixture
 
 pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("ray")]
 needs_ray = pytest.mark.skipif(
@@ -41,18 +41,10 @@ def cluster() -> Iterator[tuple[list[str], Mapping[str, str]]]:
 def test_six_trials_on_a_ray_of_their_own_and_a_killed_worker_is_one_row(
     variables: Mapping[str, str], run_module: Run, tmp_path: Path
 ) -> None:
-    names = ("mlp", "killed", "dict_and_loss")
-    arguments = [*RAY, *ON_CPUS, *custom(*names), "precision=fp32,bf16", "sweep=six", *FAST]
+    arguments = [*RAY, *ON_CPUS, *SIX, *FAST]
     result = run_module("sweeper", *arguments, **variables)
-    assert result.returncode == 1, result.stdout + result.stderr
     assert "ConfigStore" not in result.stderr
-    statuses = {name: record.status for name, record in records(tmp_path, "six").items()}
-    assert statuses == {
-        f"{name}/{precision}": "crashed" if name == "killed" else "ok"
-        for name in names
-        for precision in ("fp32", "bf16")
-    }
-    assert len(rows(tmp_path, "six", "speedups")) == 6
+    assert_six(result, tmp_path)
 
     again = run_module("sweeper", *arguments, "retry=none", **variables)
     assert "sweep six: 0 trials to run" in again.stdout, again.stdout + again.stderr

@@ -14,7 +14,6 @@ import pytest
 from records import make_process, make_record, write_sweep
 from tracking_server import Server, free_port, mlflow_server
 
-from sweeper.mlflow_store import connect
 from sweeper.paths import write_text
 from sweeper.record import Record
 from sweeper.report.__main__ import main
@@ -46,13 +45,6 @@ def fresh_environment(monkeypatch: pytest.MonkeyPatch, in_empty_folder: Path) ->
     """What the tracker sets for MLflow ends with the test; so does the working directory."""
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-
-
-@pytest.fixture(scope="module")
-def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file = tmp_path_factory.mktemp("database") / "mlflow.db"
-    connect(f"sqlite:///{file}", lambda client: client.search_experiments(max_results=1))
-    return file
 
 
 @pytest.fixture

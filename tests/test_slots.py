@@ -9,7 +9,7 @@ import pytest
 from sweeper import slots
 from sweeper.devices import Device, Gpu
 from sweeper.errors import ConfigError
-from sweeper.slots import owned, shared_out, slots_of
+from sweeper.slots import owned, shared_out, shares_of, slots_of
 
 DEVICES = [Device("cuda", Gpu(str(index), f"GPU-{index}", "A GPU")) for index in range(4)]
 
@@ -53,22 +53,21 @@ def test_trials_in_hand_are_those_that_the_host_is_good_for(
     monkeypatch: pytest.MonkeyPatch, cores: int, gibibytes: int, prepare: int | None, in_hand: list[int]
 ) -> None:
     monkeypatch.setattr(slots, "free_memory_bytes", lambda: gibibytes * 2**30)
-    monkeypatch.setattr(slots, "memory_bytes", lambda _gpu: None)
-    assert [slot.prepare for slot in slots_of(DEVICES[:1], range(cores), 100, prepare)] == in_hand
+    assert [share.prepare for share in shares_of(DEVICES[:1], range(cores), 100, prepare)] == in_hand
 
 
 def test_two_devices_share_cores_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slots, "free_memory_bytes", lambda: 100 * 2**30)
     monkeypatch.setattr(slots, "memory_bytes", lambda _gpu: None)
     monkeypatch.setattr(slots, "cores_near", lambda _gpu: ())
-    found = slots_of(DEVICES[:2], range(12), 100)
+    found = slots_of(shares_of(DEVICES[:2], range(12), 100))
     assert [(slot.cores, slot.prepare) for slot in found] == [(tuple(range(6)), 3), (tuple(range(6, 12)), 3)]
     assert found[0].turns is not found[1].turns
     assert found[0].peaks is found[1].peaks
 
 
 def test_a_cpu_measures_one_trial_after_the_other() -> None:
-    assert [slot.prepare for slot in slots_of([Device("cpu")], range(64), 100)] == [1]
+    assert [share.prepare for share in shares_of([Device("cpu")], range(64), 100)] == [1]
 
 
 def test_a_gpu_has_one_owner_and_a_cpu_none() -> None:

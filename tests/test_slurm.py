@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import slurm_cluster
 from conftest import Run
-from test_sweep import FAST, custom, records, rows
+from test_sweep import FAST, SIX, assert_six, custom, records
 
 pytestmark = [
     pytest.mark.slurm,
@@ -34,17 +34,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, s
 def test_six_trials_as_array_jobs_and_a_killed_worker_is_one_row(
     cluster: Mapping[str, str], run_module: Run, tmp_path: Path
 ) -> None:
-    names = ("mlp", "killed", "dict_and_loss")
-    arguments = ["-m", *SLURM, *custom(*names), "precision=fp32,bf16", "sweep=six", *FAST]
-    result = run_module("sweeper", *arguments, **cluster)
-    assert result.returncode == 1, result.stdout + result.stderr
-    statuses = {name: record.status for name, record in records(tmp_path, "six").items()}
-    assert statuses == {
-        f"{name}/{precision}": "crashed" if name == "killed" else "ok"
-        for name in names
-        for precision in ("fp32", "bf16")
-    }
-    assert len(rows(tmp_path, "six", "speedups")) == 6
+    arguments = ["-m", *SLURM, *SIX, *FAST]
+    assert_six(run_module("sweeper", *arguments, **cluster), tmp_path)
     asked = ["squeue", "-h", "-t", "all", "-o", "%F %j %A"]
     said = subprocess.run(asked, env={**os.environ, **cluster}, capture_output=True, text=True, check=True).stdout
     jobs = [line.split() for line in said.splitlines() if line.split()[1] == "sweeper"]

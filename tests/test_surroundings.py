@@ -78,7 +78,7 @@ def test_stopped_neighbours_are_not_others(monkeypatch: pytest.MonkeyPatch) -> N
         for pids, others in (
             ((OURS, process.pid), 0),
             ((OURS, process.pid, THEIRS), 1),
-            ((OUR_NUMBER_OUTSIDE, THEIRS, 777_777_777), 1),
+            ((OUR_NUMBER_OUTSIDE, 777_777_777, 666_666_666), 1),
         ):
             monkeypatch.setattr(surroundings, "_connect", lambda _device, pids=pids: (Nvml(pids, pids), "a handle"))
             watch = surroundings.GpuWatch(torch.device("cuda"), lambda: frozenset({process.pid}))

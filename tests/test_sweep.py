@@ -30,6 +30,23 @@ def custom(*names: str) -> list[str]:
     return ["model=custom", f"model.factory={','.join(f'factories:{name}' for name in names)}"]
 
 
+SIX = [*custom("mlp", "killed", "dict_and_loss"), "precision=fp32,bf16", "sweep=six"]
+
+
+def assert_six(ended: subprocess.CompletedProcess[str], folder: Path) -> None:
+    """What `SIX` ends with on any engine: the killed workers are rows of their own, and the report is complete."""
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    assert {name: record.status for name, record in records(folder, "six").items()} == {
+        "mlp/fp32": "ok",
+        "mlp/bf16": "ok",
+        "killed/fp32": "crashed",
+        "killed/bf16": "crashed",
+        "dict_and_loss/fp32": "ok",
+        "dict_and_loss/bf16": "ok",
+    }
+    assert len(rows(folder, "six", "speedups")) == 6
+
+
 def records(folder: Path, sweep: str) -> dict[str, Record]:
     found = [Record.loads(path.read_text()) for path in (folder / "runs" / sweep).glob("*/record.json")]
     return {

@@ -23,7 +23,7 @@ from records import make_process, make_record, make_trial, write_sweep
 from tracking_server import Server, free_port, mlflow_server
 
 from sweeper import sync
-from sweeper.mlflow_store import ENVIRONMENT, TrackingError, artifact_location, connect, default_uri
+from sweeper.mlflow_store import ENVIRONMENT, TrackingError, artifact_location, default_uri
 from sweeper.paths import SweepPaths, write_text
 from sweeper.record import Record
 from sweeper.retrieval import Store
@@ -44,14 +44,6 @@ def fresh_environment() -> Iterator[None]:
     """What the tracker sets for MLflow ends with the test."""
     with mock.patch.dict(os.environ):
         yield
-
-
-@pytest.fixture(scope="session")
-def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """MLflow's tables take two seconds to make, a copy none."""
-    file = tmp_path_factory.mktemp("database") / "mlflow.db"
-    connect(f"sqlite:///{file}", lambda client: client.search_experiments(max_results=1))
-    return file
 
 
 @pytest.fixture

@@ -26,9 +26,8 @@ NOT_A_CHOICE = ("time_taken_ms", "triton_cache_hash")  # of a kernel's winner
 
 
 def found() -> dict[str, Any]:
-    """All of this, as fields of a `Process`."""
+    """What the cache gave and the fingerprints so far, as fields of a `Process`."""
     return {
-        "compile_parts_s": parts_s(),
         "compile_cache": cache(),
         "code_fingerprint": code_fingerprint(),
         "autotuning_fingerprint": autotuning_fingerprint(),

@@ -91,15 +91,15 @@ def run(job: Job, part: Part, say: Callable[[Phase], None], turn: Turn) -> Outco
     """Measure once. Always returns; what the model, the compiler or torch raises becomes a status."""
     notes = Notes(say, Process(part.index, part.draw, part.cold), turn)
     try:
-        _measure(job, notes, turn, part.checked, part.steps_per_block)
+        _measure(job, part, notes)
     except Exception as error:  # noqa: BLE001  # the one place where anything at all becomes a status
         traceback.print_exc()
         return notes.outcome(status_of(error, notes.phase), notes.phase, message_of(error))
     return notes.outcome("ok")
 
 
-def _measure(job: Job, notes: Notes, turn: Turn, checked: str | None, steps_per_block: int | None) -> None:
-    device = torch.device(job.trial.device)
+def _measure(job: Job, part: Part, notes: Notes) -> None:
+    device, turn = torch.device(job.trial.device), notes.turn
     notes.environment |= environment.describe()
     models.load(job.trial.model)
     turn.take()
@@ -116,16 +116,16 @@ def _measure(job: Job, notes: Notes, turn: Turn, checked: str | None, steps_per_
         lab.require_sound(lab.eager, EagerError("the eager step gives NaN or infinity"))
         _note_memory(notes, lab, lab.eager)
     with notes.enter("compiling"):
-        _compile(lab, notes, turn)
+        _compile(lab, notes)
     turn.take(ALONE)
-    if checked is None or checked != notes.process.artifact:
+    if part.checked is None or part.checked != notes.process.artifact:
         with notes.enter("reference"):
             verification.take_reference()
         with notes.enter("checking"):
             _check(verification, notes)
     end_compile_workers()
     with notes.enter("warming"):
-        _warm_up(lab, notes, steps_per_block)
+        _warm_up(lab, notes, part.steps_per_block)
     with notes.enter("measuring"):
         _rounds(lab, notes)
         _require_still_sound(lab, verification, notes.process)
@@ -144,11 +144,11 @@ def _warm_up(lab: Lab, notes: Notes, steps: int | None) -> None:
     faster, step_s = (lab.compiled, compiled_s) if compiled_s < eager_s else (lab.eager, eager_s)
     steps = steps or bench.steps_per_block(faster, step_s, measure)
     notes.found(warm_up_flat=eager_flat and compiled_flat, steps_per_block=steps)
-    notes.found(**{**artifact.found(), "compile_parts_s": notes.process.compile_parts_s})  # with what compiled since
+    notes.found(**artifact.found())  # with what compiled since
 
 
-def _compile(lab: Lab, notes: Notes, turn: Turn) -> None:
-    notes.watch = Watch()
+def _compile(lab: Lab, notes: Notes) -> None:
+    notes.watch, turn = Watch(), notes.turn
     turn.rest_while_compiling()
     host, candidate = HostWatch(), lab.compile(notes.watch)
     away_s, ours_s = turn.away_s, notes.process.phases_s.get("eager", 0.0)
@@ -162,8 +162,8 @@ def _compile(lab: Lab, notes: Notes, turn: Turn) -> None:
     )
     notes.watch.settle()
     notes.found(**artifact.found())
-    if turn.away_s - away_s > AWAY * sum(first):
-        notes.found(compile_parts_s={})  # the compiler's own clocks went on while it waited
+    if turn.away_s - away_s <= AWAY * sum(first):  # else the compiler's own clocks went on while it waited
+        notes.found(compile_parts_s=artifact.parts_s())
     lab.require_sound(candidate, MismatchError("the compiled step gives NaN or infinity, eager does not"))
     _require_compiled(lab.trial, notes.watch)
 

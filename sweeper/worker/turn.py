@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch._dynamo.callback import CallbackArgs, CallbackTrigger, callback_handler
@@ -23,8 +23,15 @@ from torch._inductor.runtime import benchmarking
 from sweeper.messages import DEVICE, NOTHING, Grant
 
 Ask = Callable[[str], Grant | None]  # tells the driver what is wanted and waits for the device; None for nothing
+F = TypeVar("F", bound=Callable[..., None])
 COMPILES = (CallbackTrigger.DYNAMO, CallbackTrigger.LAZY_BACKWARD)  # the other triggers are work on the device
 BETWEEN_RACES_S = 0.5
+
+
+def _not_compiled(method: F) -> F:
+    """Within a compiled step Dynamo would compile what it calls back as well, and wait for itself."""
+    kept: F = torch.compiler.disable(method)  # type: ignore[no-untyped-call]
+    return kept
 
 
 class Turn:
@@ -73,17 +80,18 @@ class Turn:
 
     def rest_while_compiling(self) -> None:
         """From now on let go of the device whenever the compiler runs; to be called after `torch._dynamo.reset`."""
-        # Within a compiled step Dynamo would compile these as well, and wait for itself.
-        callback_handler.register_start_callback(torch.compiler.disable(self._compiling_begins))  # type: ignore[no-untyped-call]
-        callback_handler.register_end_callback(torch.compiler.disable(self._compiling_ends))  # type: ignore[no-untyped-call]
+        callback_handler.register_start_callback(self._compiling_begins)
+        callback_handler.register_end_callback(self._compiling_ends)
         _race_within(self._race)
 
+    @_not_compiled
     def _compiling_begins(self, call: CallbackArgs) -> None:
         with self._lock:
             if call.callback_trigger in COMPILES and self._holds != NOTHING:
                 self._after_compiling = self._holds
                 self.leave()
 
+    @_not_compiled
     def _compiling_ends(self, _call: CallbackArgs) -> None:
         with self._lock:
             if self._after_compiling is not None:
@@ -94,19 +102,20 @@ class Turn:
     @contextmanager
     def _race(self) -> Iterator[None]:
         """Around a race of kernels, in the middle of compiling or in a step."""
-        begins, ends = torch.compiler.disable(self._race_begins), torch.compiler.disable(self._race_ends)  # type: ignore[no-untyped-call]
-        begins()
+        self._race_begins()
         try:
             yield
         finally:
-            ends()
+            self._race_ends()
 
+    @_not_compiled
     def _race_begins(self) -> None:
         self._lock.acquire()
         self._stop_timer()
         if self._holds == NOTHING:
             self.take()
 
+    @_not_compiled
     def _race_ends(self) -> None:
         if self._after_compiling is not None:
             self._timer = threading.Timer(BETWEEN_RACES_S, self._races_are_over)
