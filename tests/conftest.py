@@ -16,6 +16,14 @@ TESTS = Path(__file__).parent
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that share a module's server run in one process: it takes seconds to start."""
+    for item in items:
+        if "server" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group(f"server of {item.path.stem}"))
+
+
 @pytest.fixture
 def trial() -> Trial:
     return Trial(

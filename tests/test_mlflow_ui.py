@@ -19,7 +19,7 @@ from sweeper.tracking import Sent, Tracker
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("pages")]  # one server
 
 CHROMIUM, DRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
 FLAGS = (

@@ -18,7 +18,6 @@ from sweeper.paths import SweepPaths
 from sweeper.record import Record
 from sweeper.retrieval import Store
 
-pytestmark = pytest.mark.xdist_group("shared server")  # one server, one set of drivers
 DRIVERS, TRIALS = 4, 4
 SWEEPS = [f"shared-{number}" for number in range(DRIVERS)]
 

@@ -26,6 +26,9 @@ FAST = ["device=cpu", "batch_size=4", "backend=aot_eager", "measure=quick", "mea
 FAST += ["measure.block_s=0.002"]
 
 
+EAGER_LIMIT = "measure.phase_timeouts_s.eager=8"
+
+
 def custom(*names: str) -> list[str]:
     return ["model=custom", f"model.factory={','.join(f'factories:{name}' for name in names)}"]
 
@@ -134,7 +137,7 @@ def test_single_trial_is_a_sweep_of_one_with_real_inductor(run_module: Run, tmp_
 
 def test_bad_models_become_records_and_the_sweep_goes_on(run_module: Run, tmp_path: Path) -> None:
     names = ["killed", "hangs", "exits", "raises", "gives_nan", "only_compiled_raises", "mlp"]
-    result = run_module("sweeper", "-m", *custom(*names), "sweep=bad", "measure.timeout_s=25", "tracking=none", *FAST)
+    result = run_module("sweeper", "-m", *custom(*names), "sweep=bad", "tracking=none", *FAST, EAGER_LIMIT)
     assert result.returncode == 1, result.stdout + result.stderr
     statuses = {name.split("/")[0]: record.status for name, record in records(tmp_path, "bad").items()}
     assert statuses == {

@@ -382,8 +382,8 @@ def test_traps_show_in_the_table(run_module, tmp_path: Path) -> None:
 def test_hang_in_compile_and_in_a_step_end_at_the_limit(run_module, tmp_path: Path) -> None:
     done = run_module(
         "sweeper", "-m", "model=custom", "model.factory=factories:mlp", "batch_size=4", "device=cpu", "sweep=hangs",
-        "backend=aot_eager", "backend.name=hangs_in_compile,hangs_in_a_step", "measure=quick", "measure.timeout_s=25",
-        "tracking=none",
+        "backend=aot_eager", "backend.name=hangs_in_compile,hangs_in_a_step", "measure=quick", "tracking=none",
+        *(f"measure.phase_timeouts_s.{phase}=10" for phase in ("compiling", "checking", "warming", "measuring")),
     )  # fmt: skip
     assert done.returncode == 1, done.stdout + done.stderr
     with (tmp_path / "runs/hangs/report/failures.csv").open() as file:
