@@ -4,6 +4,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SWEEP ?= cpu_demo
 PYTEST_ARGS ?=
+# Modules are compiled when they are imported: doing it for all that is installed takes a minute, and most are not.
+INSTALL = $(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help install dev sweep test ray check ui report
@@ -17,11 +19,15 @@ dev: $(VENV)/.installed-dev ## install what the tests and checks need as well
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	$(INSTALL) --editable .
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(INSTALL) --editable '.[dev]'
+	touch $@
+
+$(VENV)/.installed-ray: $(VENV)/.installed-dev
+	$(INSTALL) --editable '.[ray]'
 	touch $@
 
 sweep: install ## run a small real sweep on the CPU: three families, fp32 and AMP, into runs/cpu_demo
@@ -30,7 +36,7 @@ sweep: install ## run a small real sweep on the CPU: three families, fp32 and AM
 test: check ## run the checks and the tests, but those of Ray, which take minutes more
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not ray" $(PYTEST_ARGS)
 
-ray: dev ## run the tests against a real Ray
+ray: $(VENV)/.installed-ray ## run the tests against a real Ray
 	$(BIN)/python -m pytest -m ray tests/test_ray.py
 
 check: dev ## lint and types
