@@ -56,13 +56,16 @@ def read_point(composed: Composed, files: IConfigRepository) -> config.Point:
         if not isinstance(choices.get(group), str):  # a list of options leaves no choice behind
             raise ConfigError(f"{group}: give one option; several make a grid: -m {group}=a,b")
     own = {group: _own_values(files, f"{group}/{choices[group]}") for group in ("model", "precision")}
+    if isinstance(preset := choices.get("preset"), str):
+        own["precision"] |= _own_values(files, f"preset/{preset}").get("precision", {})
     return config.read(composed.config, choices, own, gpu=bool(visible_gpus()))
 
 
 def _own_values(files: IConfigRepository, file: str) -> dict[str, Any]:
     """What an option's file says by itself, before anything is overridden."""
-    found: Any = files.load_config(file)
-    return {str(key): value for key, value in found.config.items()} if found else {}
+    found = files.load_config(file)
+    values: Any = OmegaConf.to_container(found.config, resolve=False) if found else {}
+    return {str(key): value for key, value in values.items()}
 
 
 def run_grid(

@@ -12,7 +12,7 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,11 @@ from sweeper.paths import check_sweep_name
 from sweeper.settings import RETRIES, Measure, Scheduler, Settings, Tracking, check_measure, check_scheduler
 from sweeper.trial import (
     AUTOCASTS,
+    HALVES,
     LIBRARIES,
+    MEMORY_FORMATS,
     MODES,
+    OPTIMIZER_IMPLS,
     OPTIMIZERS,
     PARAMETER_DTYPES,
     SCOPES,
@@ -46,6 +49,13 @@ GENERIC_MODELS = {
     "custom": "model.factory=my_package.my_module:build",
 }
 
+
+# Which libraries' inputs have a size of that kind.
+VARIABLE = {
+    "batch_size": LIBRARIES,
+    "image_size": ("torchvision", "timm"),
+    "sequence_length": ("transformers",),
+}
 
 # Keys of an option that have a column of their own or only change how a trial is called.
 LABELS = ("name", "factory", "batch_size", "family", "suite", "weight")
@@ -73,13 +83,24 @@ class ModelConf:
     "true keeps the model's dropout and drop-path rates"
     arguments: dict[str, Any] = field(default_factory=dict)
     "for the library's constructor or the transformers configuration"
+    memory_format: str = "contiguous"
+    "channels_last: weights of convolutions and images with the channels innermost, in both arms"
 
 
 @dataclass
 class NamedConf:
-    """`conf/mode`, `conf/backend`, `conf/workload`, `conf/optimizer`: a name that is handed on."""
+    """`conf/mode`, `conf/backend`, `conf/workload`: a name that is handed on."""
 
     name: str = MISSING
+
+
+@dataclass
+class OptimizerConf:
+    """`conf/optimizer/*.yaml`."""
+
+    name: str = MISSING
+    impl: str = "default"
+    "default: torch chooses; foreach: all parameters at once; fused: in one kernel; the same in both arms"
 
 
 @dataclass
@@ -88,6 +109,8 @@ class PrecisionConf:
 
     parameters: str = "float32"
     autocast: str | None = None
+    auto: str | None = None
+    "what autocast=auto means; null: bfloat16 where the device has it, else float16"
     grad_scaler: bool = False
     tf32: bool | None = None
     weight: str | None = None
@@ -101,9 +124,18 @@ class CompileConf:
     dynamic: bool | None = None
     fullgraph: bool = False
     scope: str = "model"
-    "model: the module is wrapped; step: the whole training step"
+    "model: the module is wrapped; step: the whole training step; blocks: each of the model's repeated blocks"
     options: dict[str, Any] = field(default_factory=dict)
     "Inductor options, e.g. compile.options.epilogue_fusion=false"
+
+
+@dataclass
+class VaryConf:
+    """Sizes that the steps of both arms go through in turn, e.g. vary.sequence_length=[64,96,128]; one key of these."""
+
+    batch_size: list[int] | None = None
+    image_size: list[int] | None = None
+    sequence_length: list[int] | None = None
 
 
 @dataclass
@@ -132,8 +164,9 @@ class Config:
     backend: NamedConf = field(default_factory=NamedConf)
     precision: PrecisionConf = field(default_factory=PrecisionConf)
     workload: NamedConf = field(default_factory=NamedConf)
-    optimizer: NamedConf = field(default_factory=NamedConf)
+    optimizer: OptimizerConf = field(default_factory=OptimizerConf)
     compile: CompileConf = field(default_factory=CompileConf)
+    vary: VaryConf = field(default_factory=VaryConf)
     worker: WorkerConf = field(default_factory=WorkerConf)
     measure: Measure = field(default_factory=Measure)
     tracking: Tracking = field(default_factory=Tracking)
@@ -217,20 +250,56 @@ def _trial(config: Config, choices: Mapping[str, str | None], own: Mapping[str, 
     workload = _one_of("workload.name", config.workload.name, WORKLOADS)
     mode = _one_of("mode.name", config.mode.name, MODES)
     compiled = mode != "eager"
-    optimizer = _one_of("optimizer.name", config.optimizer.name, OPTIMIZERS)
+    optimizer, impl = _optimizer(config.optimizer, workload)
+    vary = _vary(config)
+    largest: dict[str, Any] = {key: max(sizes) for key, sizes in vary.items()}
     return Trial(
-        model=_model(config.model, choices),
-        batch_size=_batch_size(config),
+        model=_model(
+            replace(config.model, **{key: size for key, size in largest.items() if key != "batch_size"}), choices
+        ),
+        batch_size=largest.get("batch_size") or _batch_size(config),
         labels=_labels(config, choices, own),
         workload=workload,
         precision=_precision(config.precision),
         mode=mode,
         backend=config.backend.name if compiled else None,
-        optimizer=optimizer if workload == "train" else "none",
+        optimizer=optimizer,
         compile=_compile(config.compile) if compiled else Compile(),
         device=device_type(config.device, gpu),
         python=_interpreter(config.worker.python),
+        optimizer_impl=impl,
+        vary=vary,
     )
+
+
+def _vary(config: Config) -> dict[str, list[int]]:
+    """The key whose sizes the steps go through, and these; empty when all steps have one size."""
+    given = {key: list(sizes) for key, sizes in asdict(config.vary).items() if sizes is not None}
+    if not given:
+        return {}
+    if len(given) > 1:
+        raise ConfigError(f"vary: one of {', '.join(given)} at a time")
+    ((key, sizes),) = given.items()
+    for size in sizes:
+        _positive(f"vary.{key}", size)
+    if len(set(sizes)) < 2:
+        raise ConfigError(f"vary.{key}={sizes}: give two sizes or more, e.g. vary.{key}=[16,32]")
+    if key == "batch_size" and config.batch_size is not None:
+        raise ConfigError("batch_size and vary.batch_size: give one of them; the largest of vary.batch_size is taken")
+    if config.model.library not in VARIABLE[key]:
+        allowed = ", ".join(VARIABLE[key])
+        raise ConfigError(f"vary.{key}: model.library={config.model.library} has none; allowed are {allowed}")
+    return {key: sizes}
+
+
+def _optimizer(optimizer: OptimizerConf, workload: str) -> tuple[str, str]:
+    name = _one_of("optimizer.name", optimizer.name, OPTIMIZERS)
+    impl = _one_of("optimizer.impl", optimizer.impl, OPTIMIZER_IMPLS)
+    if workload != "train":
+        return "none", "default"
+    if name == "none" and impl != "default":
+        raise ConfigError(f"optimizer.impl={impl}: with optimizer=none there is nothing to choose; take optimizer=adam")
+    return name, impl
 
 
 def _model(model: ModelConf, choices: Mapping[str, str | None]) -> Model:
@@ -251,6 +320,7 @@ def _model(model: ModelConf, choices: Mapping[str, str | None]) -> Model:
         num_classes=model.num_classes,
         dropout=model.dropout,
         arguments=model.arguments,
+        memory_format=_one_of("model.memory_format", model.memory_format, MEMORY_FORMATS),
     )
 
 
@@ -262,11 +332,14 @@ def _batch_size(config: Config) -> int:
 def _precision(precision: PrecisionConf) -> Precision:
     if precision.autocast is not None:
         _one_of("precision.autocast", precision.autocast, AUTOCASTS)
-    if precision.grad_scaler and precision.autocast not in ("auto", "float16"):
+    if precision.auto is not None:
+        _one_of("precision.auto", precision.auto, HALVES)
+    autocast = (precision.auto or "auto") if precision.autocast == "auto" else precision.autocast
+    if precision.grad_scaler and autocast not in ("auto", "float16"):
         raise ConfigError("precision.grad_scaler=true is for precision.autocast=auto or float16")
     return Precision(
         parameters=_one_of("precision.parameters", precision.parameters, PARAMETER_DTYPES),
-        autocast=precision.autocast,
+        autocast=autocast,
         grad_scaler=precision.grad_scaler,
         tf32=precision.tf32,
     )
@@ -303,6 +376,7 @@ def _labels(config: Config, choices: Mapping[str, str | None], own: Mapping[str,
         suite=model.suite,
         weight=None if weight is None else _one_of("precision.weight", weight, WEIGHTS),
         overrides="; ".join(changed),
+        preset=choices.get("preset"),
     )
 
 

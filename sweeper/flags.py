@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from sweeper.record import PerArm, Process, Record
-from sweeper.result import ARMS, derive
+from sweeper.record import ARMS, PerArm, Process, Record
+from sweeper.result import derive
 from sweeper.settings import Measure
 
 SCATTER = {"cuda": 0.05, "cpu": 0.10}  # blocks of an arm may lie so far apart, as a share of the fastest

@@ -26,7 +26,8 @@ EXPERIMENT = "sweeper"
 METRICS = (
     "speedup", "speedup_low", "speedup_high", "device_speedup", "eager_step_s", "compiled_step_s", "samples_per_s",
     "compile_cold_s", "compile_warm_s", "break_even_steps", "eager_peak_memory_bytes", "compiled_peak_memory_bytes",
-    "graph_breaks", "recompiles",
+    "graph_breaks", "recompiles", "tokens_per_s", "eager_p50_s", "eager_p90_s", "eager_p99_s", "compiled_p50_s",
+    "compiled_p90_s", "compiled_p99_s", "eager_energy_j", "compiled_energy_j",
 )  # fmt: skip
 RUN_STATUSES = {"ok": "FINISHED", "interrupted": "KILLED"}  # every other status: FAILED
 

@@ -15,8 +15,8 @@ from statistics import fmean, median, stdev
 
 from sweeper.devices import Device, visible_gpus
 from sweeper.paths import SweepPaths
-from sweeper.record import Process, Record
-from sweeper.result import ARMS, derive
+from sweeper.record import ARMS, Process, Record
+from sweeper.result import derive
 from sweeper.stats import t_quantile
 
 MODELS = ("resnet18", "vit_tiny", "bert_small")  # a CNN, a vision transformer and a language model, all small

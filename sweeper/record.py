@@ -25,8 +25,19 @@ STATUSES = (
 NOT_JUDGED = ("eager_error", "unavailable", "interrupted")
 
 EAGER_PHASES = ("starting", "building", "eager")
-ALONE_PHASES = ("reference", "checking", "warming", "measuring", "memory", "profiling")  # with the device alone
+ALONE_PHASES = (
+    "reference",
+    "checking",
+    "warming",
+    "measuring",
+    "memory",
+    "profiling",
+    "energy",
+)  # with the device alone
 PHASES = (*EAGER_PHASES, "compiling", *ALONE_PHASES)
+
+
+ARMS = ("eager", "compiled")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +56,24 @@ class PerArm:
 
     eager: float | None = None
     compiled: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Percentiles of the wall seconds of single steps, each waited for, over the rounds that count."""
+
+    p50_s: float
+    p90_s: float
+    p99_s: float
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Latencies:
+    """Those of each arm."""
+
+    eager: Latency
+    compiled: Latency
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +147,9 @@ class Process:
     memory_missing: str | None = None  # why an arm has no memory
     failed_allocations: int | None = None  # times the device had no room at once, those that a second try mended too
     allocator_peak_bytes: PerArm | None = None  # torch's own peak, which misses what lives in graph pools
+    latencies: Latencies | None = None  # with measure.clock=step
+    energy_j: PerArm | None = None  # joules of the whole GPU a step, with measure.energy
+    energy_missing: str | None = None  # why there are none
     phases_s: Mapping[str, float] = field(default_factory=dict)  # wall seconds spent in each phase, waits left out
     waited_s: float | None = None  # wall seconds in which it waited for the device, or was stopped for another
 

@@ -9,12 +9,12 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
+from typing import Any
 
-from sweeper.record import Accuracy, PerArm, Process, Record
+from sweeper.record import ARMS, Accuracy, Latency, PerArm, Process, Record
 from sweeper.stats import Estimate, mean_of_logs, mean_within
 
 DRAWS_FOR_AN_INTERVAL = 3  # with fewer compile caches, an interval speaks of the compiled artifacts at hand
-ARMS = ("eager", "compiled")
 # Between two kernels that follow each other without waiting for the host: 0.6 to 1.5 us, typically 1.1, in the arms of
 # six models on an H200 (docs/results/h200-repeatability.md).
 USUAL_GAP_S = 1.2e-6
@@ -64,6 +64,15 @@ class Result:
     graph_breaks: int | None = None
     recompiles: int | None = None
     artifacts: int | None = None  # different compiled programs over the processes
+    tokens_per_s: float | None = None  # of the compiled arm, of models that read text
+    eager_p50_s: float | None = None  # of single steps, each waited for
+    eager_p90_s: float | None = None
+    eager_p99_s: float | None = None
+    compiled_p50_s: float | None = None
+    compiled_p90_s: float | None = None
+    compiled_p99_s: float | None = None
+    eager_energy_j: float | None = None  # of the whole GPU, a step
+    compiled_energy_j: float | None = None
 
 
 def derive(record: Record) -> Result:
@@ -145,7 +154,15 @@ def _of_any_status(record: Record, measured: Sequence[_Measured]) -> Result:
         graph_breaks=sum(item.count for item in diagnostics.graph_breaks) if diagnostics else None,
         recompiles=diagnostics.recompiles if diagnostics else None,
         artifacts=len({pair for pair in prints if any(pair)}) or None,
+        eager_energy_j=_median(_of_arm(process.energy_j, "eager") for process in record.processes),
+        **_percentiles(record.processes, "eager"),
     )
+
+
+def _percentiles(processes: Sequence[Process], arm: str) -> dict[str, Any]:
+    """Medians over processes, as fields of a Result."""
+    found: list[Latency] = [getattr(process.latencies, arm) for process in processes if process.latencies]
+    return {f"{arm}_{name}": _median(getattr(item, name) for item in found) for name in ("p50_s", "p90_s", "p99_s")}
 
 
 def _with_compile_times(result: Result, processes: Sequence[Process]) -> Result:
@@ -172,10 +189,18 @@ def _with_compiled_arm(result: Result, record: Record, measured: Sequence[_Measu
     return replace(
         result,
         compiled_step_s=compiled_s,
-        samples_per_s=record.batch_size / compiled_s,
+        samples_per_s=record.trial.with_batch_size(record.batch_size).samples_per_step / compiled_s,
+        tokens_per_s=_tokens_per_step(record) / compiled_s if _tokens_per_step(record) else None,
+        compiled_energy_j=_median(_of_arm(process.energy_j, "compiled") for process in record.processes),
+        **_percentiles(record.processes, "compiled"),
         host_bound_fraction=max((share for share in waiting.values() if share is not None), default=None),
         host_bound_arms="both" if len(bound) > 1 else bound[0] if bound else None,
     )
+
+
+def _tokens_per_step(record: Record) -> float:
+    found = record.diagnostics.settings.get("tokens_per_step") if record.diagnostics else None
+    return float(found) if isinstance(found, (int, float)) else 0.0
 
 
 def _with_speedups(result: Result, measured: Sequence[_Measured]) -> Result:

@@ -170,7 +170,7 @@ def _attempt(run: _Run) -> Record:
         return _record(trial, settings, [WorkerRun(_interrupted(), paths.log(0))])
     paths.clear_caches()
     paths.clear_logs()
-    own = replace(trial, batch_size=run.batch_size)
+    own = trial.with_batch_size(run.batch_size)
     write_text(paths.trial, Job(own, settings.measure).dumps())
     runs: list[WorkerRun] = []
     try:

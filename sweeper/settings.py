@@ -17,6 +17,7 @@ POSITIVE = (
     "processes", "draws", "max_processes", "rounds", "rounds_s", "target", "timeout_s", "warmup_s", "block_s",
     "block_steps",
 )  # fmt: skip
+CLOCKS = ("block", "step")
 RETRIES = ("failed", "none", "all")
 
 
@@ -40,6 +41,10 @@ class Measure:
     "Least wall seconds of a block of the faster arm."
     block_steps: int | None = None
     "Least steps of a block."
+    clock: str = "block"
+    "block: the steps of a block run through, as in training; step: each is waited for, which gives percentiles."
+    energy: bool = False
+    "Joules a step of each arm, in a pass of its own of about fourteen seconds."
     warmup_s: float = 10.0
     "Most wall seconds of warm-up of an arm; it ends earlier when the step time is flat."
     timeout_s: float = 1800.0
@@ -104,6 +109,8 @@ def check_measure(measure: Measure) -> Measure:
         value = getattr(measure, name)
         if value is not None and not value > 0:
             raise ConfigError(f"measure.{name}={value}: it must be greater than 0")
+    if measure.clock not in CLOCKS:
+        raise ConfigError(f"measure.clock={measure.clock}: allowed are {', '.join(CLOCKS)}")
     for phase, limit_s in measure.phase_timeouts_s.items():
         if phase not in PHASES:
             known = f"{nearest(phase, PHASES)}\nphases: {', '.join(PHASES)}"

@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean
 from typing import Any
 
 from sweeper.codec import Json, from_json, to_json, without_defaults
@@ -19,9 +20,12 @@ LIBRARIES = ("torchvision", "timm", "transformers", "custom")
 WORKLOADS = ("train", "inference")
 MODES = ("eager", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 OPTIMIZERS = ("adam", "adamw", "sgd", "none")
-SCOPES = ("model", "step")
+OPTIMIZER_IMPLS = ("default", "foreach", "fused")
+MEMORY_FORMATS = ("contiguous", "channels_last")
+SCOPES = ("model", "step", "blocks")
 PARAMETER_DTYPES = ("float32", "bfloat16", "float16")
-AUTOCASTS = ("auto", "bfloat16", "float16")
+HALVES = ("bfloat16", "float16")
+AUTOCASTS = ("auto", *HALVES)
 WEIGHTS = ("amp", "fp32")
 
 
@@ -36,6 +40,7 @@ class Model:
     num_classes: int | None = None
     dropout: bool = False  # False: every dropout and drop-path rate is 0, in both arms
     arguments: Mapping[str, Json] = field(default_factory=dict)  # for the library's constructor or configuration
+    memory_format: str = "contiguous"  # of weights and images
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,7 @@ class Compile:
 
     dynamic: bool | None = None
     fullgraph: bool = False
-    scope: str = "model"  # model: the module is wrapped; step: the whole training step
+    scope: str = "model"  # model: the module is wrapped; step: the whole training step; blocks: its repeated blocks
     options: Mapping[str, Json] = field(default_factory=dict)  # Inductor options, nested keys joined by "."
 
 
@@ -68,6 +73,7 @@ class Labels:
     suite: str | None = None
     weight: str | None = None  # amp, fp32 or None: which share of the weighted geomean the precision carries
     overrides: str = ""  # what the user changed on the options of model and precision, e.g. "model.image_size=64"
+    preset: str | None = None  # a file of conf/preset that changed them as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +91,27 @@ class Trial:
     compile: Compile = field(default_factory=Compile)
     device: str = "cuda"  # the type alone: which GPU is where it ran, not what it is
     python: str | None = None  # the workers' interpreter, with a torch of its own; None: the driver's
+    # A kind of size (batch_size, image_size or sequence_length) and those that the steps go through in turn, in both
+    # arms; the field of that name holds the largest.
+    vary: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    optimizer_impl: str = "default"  # default: as torch chooses; foreach, fused
 
     @property
     def id(self) -> str:
         """12 hexadecimal digits: SHA-256 of the axes, fields at their default left out."""
         canonical = json.dumps(self.axes(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+    @property
+    def samples_per_step(self) -> float:
+        """The mean over steps where batches vary."""
+        return fmean(self.vary.get("batch_size", (self.batch_size,)))
+
+    def with_batch_size(self, size: int) -> Trial:
+        """The same with another batch size; where batches vary it is the largest, and the others keep their share."""
+        varied = [max(1, one * size // self.batch_size) for one in self.vary.get("batch_size", ())]
+        vary = {**self.vary, "batch_size": varied} if varied else self.vary
+        return replace(self, batch_size=size, vary=vary)
 
     def axes(self) -> dict[str, Any]:
         """Everything that identifies the trial, fields at their default left out."""
@@ -110,12 +131,17 @@ class Trial:
     @property
     def variant(self) -> str:
         """Every axis without a column of its own that is not at its default, e.g. `compile.scope=step`."""
-        parts = [self.labels.overrides] if self.labels.overrides else []
+        parts = [f"preset={self.labels.preset}"] if self.labels.preset else []
+        if self.labels.overrides:
+            parts.append(self.labels.overrides)
         if self.optimizer != ("adam" if self.workload == "train" else "none"):
             parts.append(f"optimizer={self.optimizer}")
+        if self.optimizer_impl != "default":
+            parts.append(f"optimizer.impl={self.optimizer_impl}")
         for key, value in without_defaults(self.compile).items():
             entries = {f"options.{name}": item for name, item in value.items()} if key == "options" else {key: value}
             parts += [f"compile.{name}={json.dumps(item).strip(chr(34))}" for name, item in sorted(entries.items())]
+        parts += [f"vary.{key}={','.join(map(str, sizes))}" for key, sizes in self.vary.items()]
         if self.python is not None:
             parts.append(f"worker.python={self.python}")
         return "; ".join(parts)

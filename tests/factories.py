@@ -30,6 +30,21 @@ def mlp(batch_size, device):
     return _mlp().to(device), _inputs(batch_size, device)
 
 
+class Residual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = _mlp()
+        self.back = nn.Linear(4, WIDTH)
+
+    def forward(self, x):
+        return x + self.back(self.inner(x))
+
+
+def tower(batch_size, device):
+    """Three blocks of one class, and a head."""
+    return nn.Sequential(*(Residual() for _ in range(3)), nn.Linear(WIDTH, 4)).to(device), _inputs(batch_size, device)
+
+
 def dict_and_loss(batch_size, device):
     class Named(nn.Module):
         def __init__(self):

@@ -83,6 +83,26 @@ def test_precisions_are_what_they_are_called() -> None:
     assert point("precision=bf16").trial.precision == Precision(parameters="bfloat16")
 
 
+def test_preset_changes_what_precisions_mean_and_is_no_change_of_the_users() -> None:
+    fp32, amp = (point("preset=pt2", f"precision={name}").trial for name in ("fp32", "amp"))
+    assert fp32.precision == Precision(tf32=True)
+    assert amp.precision == Precision(autocast="float16", tf32=True)
+    assert (fp32.labels.weight, amp.labels.weight) == ("fp32", "amp")
+    assert fp32.variant == amp.variant == "preset=pt2; optimizer=none"
+    changed = point("preset=pt2", "precision=amp", "precision.tf32=false").trial
+    assert changed.variant == "preset=pt2; precision.tf32=false; optimizer=none"
+
+
+def test_varied_size_is_an_axis_and_the_largest_is_the_trials() -> None:
+    trial = point("model=bert_small", "vary.sequence_length=[16,64,32]").trial
+    assert trial.model.sequence_length == 64
+    assert trial.variant == "vary.sequence_length=16,64,32"
+    batches = point("vary.batch_size=[2,8]").trial
+    assert (batches.batch_size, batches.samples_per_step) == (8, 5.0)
+    assert batches.with_batch_size(4).vary == {"batch_size": [1, 4]}
+    assert batches.id != point("batch_size=8").trial.id
+
+
 def test_sequence_length_of_a_transformer_is_128_unless_given() -> None:
     generic = ["model=transformers", "model.name=ModernBertForMaskedLM"]
     assert point(*generic).trial.model.sequence_length == 128
@@ -106,7 +126,17 @@ def test_device_of_a_trial_is_its_type(device: str | None, gpu: bool, kind: str)
         (["device=cpu:1"], "allowed are cpu, cuda"),
         (["model=timm"], "model.name=convnext_tiny"),
         (["model=custom"], "model.factory="),
-        (["compile.scope=block"], "allowed are model, step"),
+        (["compile.scope=block"], "allowed are model, step, blocks"),
+        (["model.memory_format=nhwc"], "allowed are contiguous, channels_last"),
+        (["optimizer.impl=fast"], "allowed are default, foreach, fused"),
+        (["optimizer=none", "optimizer.impl=fused"], "take optimizer=adam"),
+        (["measure.clock=cpu"], "allowed are block, step"),
+        (["precision.auto=fp16"], "allowed are bfloat16, float16"),
+        (["vary.batch_size=[8]"], "two sizes or more"),
+        (["vary.batch_size=[8,0]"], "at least 1"),
+        (["vary.batch_size=[8,4]", "batch_size=8"], "give one of them"),
+        (["vary.batch_size=[8,4]", "vary.image_size=[64,32]"], "one of batch_size, image_size"),
+        (["vary.sequence_length=[8,4]"], "allowed are transformers"),
         (["retry=often"], "allowed are failed, none, all"),
         (["measure.rounds=0"], "greater than 0"),
         (["mode.name=fastest"], "allowed are eager, default"),

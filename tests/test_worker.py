@@ -36,7 +36,7 @@ def custom(name: str, **changes: object) -> Trial:
     return replace(trial, **changes)
 
 
-def run(trial: Trial) -> tuple[Outcome, list[str]]:
+def run(trial: Trial, measure: Measure = MEASURE) -> tuple[Outcome, list[str]]:
     from sweeper.worker.session import Part
     from sweeper.worker.session import run as run_session
     from sweeper.worker.turn import Turn
@@ -46,7 +46,7 @@ def run(trial: Trial) -> tuple[Outcome, list[str]]:
     def say(message: Phase) -> None:
         phases.append(message.name)
 
-    return run_session(Job(trial, MEASURE), Part(), say, Turn()), phases
+    return run_session(Job(trial, measure), Part(), say, Turn()), phases
 
 
 def test_training_is_measured_in_alternating_order() -> None:
@@ -116,6 +116,85 @@ def test_every_precision_runs(workload: str, precision: Precision) -> None:
 def test_every_optimizer_runs_under_both_scopes(optimizer: str, scope: str) -> None:
     outcome, _ = run(custom("mlp", optimizer=optimizer, compile=Compile(scope=scope)))
     assert outcome.status == "ok", outcome.message
+
+
+@pytest.mark.parametrize(("optimizer", "impl"), [("adam", "fused"), ("sgd", "foreach")])
+def test_implementation_of_the_optimizer_is_the_one_asked_for(optimizer: str, impl: str) -> None:
+    outcome, _ = run(custom("mlp", optimizer=optimizer, optimizer_impl=impl))
+    assert outcome.status == "ok", outcome.message
+    settings = outcome.diagnostics.settings  # type: ignore[union-attr]
+    assert [name for name in ("fused", "foreach") if settings[f"optimizer_{name}"]] == [impl]
+
+
+def test_blocks_are_compiled_and_the_rest_is_not() -> None:
+    outcome, _ = run(custom("tower", compile=Compile(scope="blocks")))
+    assert outcome.status == "ok", outcome.message
+    assert outcome.diagnostics is not None
+    assert outcome.diagnostics.graphs == 2  # the first block's input needs no gradient; the two others share one
+    without, _ = run(custom("dict_and_loss", compile=Compile(scope="blocks")))
+    assert (without.status, without.message) == (
+        "not_compiled",
+        "the model has no repeated blocks; use compile.scope=model",
+    )
+
+
+def test_sizes_come_in_turn_and_equally_often_in_both_arms() -> None:
+    outcome, _ = run(custom("mlp", batch_size=6, vary={"batch_size": [2, 6, 3]}), replace(MEASURE, block_steps=4))
+    assert outcome.status == "ok", outcome.message
+    process = outcome.process
+    assert process is not None
+    assert process.steps_per_block is not None
+    assert process.steps_per_block % 3 == 0
+    assert len(process.first_steps_s) % 3 == 0
+    assert outcome.diagnostics is not None
+    assert outcome.diagnostics.recompiles == 1  # once for a size that may change
+
+
+def test_steps_that_are_waited_for_have_percentiles() -> None:
+    outcome, _ = run(custom("mlp", workload="inference"), replace(MEASURE, clock="step", block_steps=20))
+    assert outcome.status == "ok", outcome.message
+    process = outcome.process
+    assert process is not None
+    assert process.latencies is not None
+    for arm in ("eager", "compiled"):
+        found = getattr(process.latencies, arm)
+        assert 0 < found.p50_s <= found.p90_s <= found.p99_s
+        assert found.steps == process.steps_per_block * len(process.rounds)
+        step_s = process.step_s(arm)
+        assert step_s is not None
+        assert found.p50_s < 2 * step_s  # the block is the sum of its steps
+
+
+def test_energy_that_nobody_counts_is_missing_and_says_why() -> None:
+    outcome, phases = run(custom("mlp"), replace(MEASURE, energy=True))
+    assert outcome.status == "ok", outcome.message
+    assert phases[-1] == "energy"
+    assert outcome.process is not None
+    assert outcome.process.energy_j is None
+    assert "no counter of energy" in str(outcome.process.energy_missing)
+
+
+def test_energy_of_a_step_by_hand() -> None:
+    """A device that uses 50 J in each eager step of 0.5 s and half of that in a compiled one, on a clock of its own."""
+    import torch
+
+    from sweeper.worker.energy import of_arms
+    from sweeper.worker.models import Batch
+    from sweeper.worker.timing import Arm, Bench
+
+    used_j = [0.0]
+
+    def step(joules: float) -> object:
+        used_j[0] += joules
+        return None
+
+    bench = Bench((Batch(),), torch.device("cpu"))
+    arms = {
+        Arm("eager", lambda _batch: step(50.0), eager=True): 0.5,
+        Arm("compiled", lambda _batch: step(25.0), eager=True): 0.5,
+    }
+    found = of_arms(bench, arms, lambda: used_j[0])
+    assert (found.eager, found.compiled) == (50.0, 25.0)
 
 
 def test_inputs_as_dict_and_own_loss() -> None:
@@ -215,8 +294,8 @@ def test_recompile_in_a_block_voids_the_round(recompiles_at: set[int], void: int
     rounds = list(
         measure_rounds(bench, Arm("eager", lambda _batch: None, eager=True), compiled, 2, MEASURE, Lookout(cpu))
     )
-    assert [item.void for item in rounds].count("recompiled") == void
-    assert [item.void for item in rounds].count(None) == 4
+    assert [item.round.void for item in rounds].count("recompiled") == void
+    assert [item.round.void for item in rounds].count(None) == 4
 
 
 def test_three_void_rounds_end_the_trial() -> None:

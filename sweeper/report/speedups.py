@@ -28,6 +28,9 @@
 | `artifacts` | how many different compiled programs the processes ran |
 | `accuracy_reference accuracy_worst` | what the compiled step was compared with; its worst tensor, by error / bound |
 | `accuracy_error accuracy_bound` | root mean squares against the reference: that tensor's, and what is allowed |
+| `tokens_per_s` | of the compiled arm, of models that read text |
+| `eager_p50_ms eager_p90_ms eager_p99_ms` and `compiled_...` | percentiles of single steps, with `measure.clock=step` |
+| `eager_energy_j compiled_energy_j` | joules of the whole GPU a step, with `measure.energy=true` |
 """
 
 from __future__ import annotations
@@ -103,6 +106,15 @@ COLUMNS: tuple[Column[Entry], ...] = (
     _of_accuracy("accuracy_error", lambda accuracy: accuracy.compiled_error),
     _of_accuracy("accuracy_bound", lambda accuracy: accuracy.bound),
     Column("sweep", lambda entry: entry.folder.parent.resolve().name),
+    Column("tokens_per_s", lambda entry: entry.result.tokens_per_s),
+    Column("eager_p50_ms", lambda entry: _milliseconds(entry.result.eager_p50_s)),
+    Column("eager_p90_ms", lambda entry: _milliseconds(entry.result.eager_p90_s)),
+    Column("eager_p99_ms", lambda entry: _milliseconds(entry.result.eager_p99_s)),
+    Column("compiled_p50_ms", lambda entry: _milliseconds(entry.result.compiled_p50_s)),
+    Column("compiled_p90_ms", lambda entry: _milliseconds(entry.result.compiled_p90_s)),
+    Column("compiled_p99_ms", lambda entry: _milliseconds(entry.result.compiled_p99_s)),
+    Column("eager_energy_j", lambda entry: entry.result.eager_energy_j),
+    Column("compiled_energy_j", lambda entry: entry.result.compiled_energy_j),
 )
 
 

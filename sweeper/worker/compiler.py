@@ -6,6 +6,7 @@ Torch refuses `mode` together with `options`, ignores `mode` for all backends bu
 
 from __future__ import annotations
 
+import functools
 import subprocess
 from collections.abc import Callable
 from typing import Any
@@ -13,8 +14,9 @@ from typing import Any
 import torch
 
 from sweeper.trial import Trial
+from sweeper.worker.blocks import compiled_blocks
 from sweeper.worker.diagnostics import Watch
-from sweeper.worker.failures import UnavailableError
+from sweeper.worker.failures import NotCompiledError, UnavailableError
 
 FOR_DEBUGGING = ("_TESTING_ONLY", "_minifier_backend")
 
@@ -55,8 +57,15 @@ def compiled(function: Callable[..., Any], trial: Trial, watch: Watch) -> Callab
         return function
     arguments = compile_arguments(trial)
     arguments["backend"] = watch.backend(str(trial.backend))
-    wrapped: Callable[..., Any] = torch.compile(function, **arguments)
-    return wrapped
+    compile_: Callable[..., Any] = functools.partial(torch.compile, **arguments)
+    if trial.compile.scope != "blocks":
+        wrapped: Callable[..., Any] = compile_(function)
+        return wrapped
+    assert isinstance(function, torch.nn.Module)
+    by_blocks = compiled_blocks(function, compile_)
+    if by_blocks is None:
+        raise NotCompiledError("the model has no repeated blocks; use compile.scope=model")
+    return by_blocks
 
 
 def end_compile_workers() -> None:

@@ -14,7 +14,7 @@ from statistics import median
 import torch
 from torch.autograd import DeviceType  # type: ignore[attr-defined]
 
-from sweeper.worker.timing import Arm, Bench
+from sweeper.worker.timing import Arm, Bench, whole
 
 STEPS = 5  # of a pass
 STEPS_BEFORE, BEFORE_S = 2, 0.3  # a pass starts at the clocks that its arm keeps, as a block does
@@ -29,7 +29,7 @@ class Busy:
     """Seconds in which the device worked, its kernels, copies and memsets, and the attention kernels among them."""
 
     busy_s: float
-    kernels: int
+    kernels: float
     attention: frozenset[str] = frozenset()
 
 
@@ -38,7 +38,7 @@ class UnknownError(Exception):
 
 
 def passes(bench: Bench, arms: tuple[Arm, Arm], step_s: Mapping[str, float]) -> dict[str, list[Busy]]:
-    """Profile both arms in turn, AB, BA, ...; each `Busy` is of one pass of `STEPS` steps.
+    """Profile both arms in turn, AB, BA, ...; each `Busy` is of one pass of `STEPS` steps, or a few more.
 
     `step_s` is the undisturbed wall time a step of each arm.
     """
@@ -51,8 +51,8 @@ def passes(bench: Bench, arms: tuple[Arm, Arm], step_s: Mapping[str, float]) -> 
     return found
 
 
-def a_step(passes: Sequence[Busy], step_s: float) -> Busy:
-    """The median over passes, for one step.
+def a_step(passes: Sequence[Busy], step_s: float, num_sizes: int = 1) -> Busy:
+    """The median over passes, for one step; the mean over steps of different sizes.
 
     Raises UnknownError when no kernel was seen, steps differ in their number of kernels, or the device would have been
     busy for longer than the step took (by 2 %).
@@ -60,19 +60,20 @@ def a_step(passes: Sequence[Busy], step_s: float) -> Busy:
     counts = {item.kernels for item in passes}
     if counts == {0}:
         raise UnknownError("the profiler saw no kernel")
-    if len(counts) > 1 or passes[0].kernels % STEPS:
-        raise UnknownError(f"steps differ in their number of kernels: {sorted(counts)} in passes of {STEPS} steps")
-    busy_s = median(item.busy_s for item in passes) / STEPS
+    steps = whole(STEPS, num_sizes)
+    if len(counts) > 1 or passes[0].kernels % (steps // num_sizes):
+        raise UnknownError(f"steps differ in their number of kernels: {sorted(counts)} in passes of {steps} steps")
+    busy_s = median(item.busy_s for item in passes) / steps
     if busy_s > BEYOND_WALL * step_s:
         raise UnknownError(f"busy for {busy_s * 1e3:.3f} ms in a step of {step_s * 1e3:.3f} ms")
-    return Busy(busy_s, passes[0].kernels // STEPS, passes[0].attention)
+    return Busy(busy_s, passes[0].kernels / steps, passes[0].attention)
 
 
 def _pass(bench: Bench, arm: Arm) -> Busy:
-    """`STEPS` steps one after the other, as in a block; times and counts are of all of them."""
+    """Steps one after the other, as in a block; times and counts are of all of them."""
     bench.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        bench.run(arm, STEPS)
+        bench.run(arm, bench.whole(STEPS))
         bench.synchronize()
     results = profile.profiler.kineto_results  # `profile.events()` takes seconds for the same
     on_device = [

@@ -18,7 +18,7 @@ from sweeper.worker import memory
 from sweeper.worker.compiler import compiled, uses_cuda_graphs
 from sweeper.worker.diagnostics import Watch
 from sweeper.worker.lookout import Lookout
-from sweeper.worker.models import Built, attention_of, build, memory_format
+from sweeper.worker.models import Built, attention_of, build, memory_format, tokens_per_step
 from sweeper.worker.observation import Tap
 from sweeper.worker.step import (
     Numerics,
@@ -47,7 +47,7 @@ class Lab:
         self.tap = Tap(built.loss)
         whole_step = self.trial.compile.scope == "step"  # there the loss is compiled with the rest, and left alone
         self.built = built if whole_step else replace(built, loss=self.tap)
-        self.bench = Bench(built.batches, device, clock)
+        self.bench = Bench(built.batches, device, clock, built.num_sizes)
         self.arms = Arms(self.trial, self.built, self.numerics, device)
         lookout.gradient_scales = self.arms.gradient_scales
         self.eager = self.arms.eager()
@@ -67,12 +67,13 @@ class Lab:
             "grad_scaler": self.numerics.scaler,
             "dropout": self.trial.model.dropout,
             "memory_format": memory_format(self.built.module),
+            "tokens_per_step": tokens_per_step(self.built),
             "attention": attention_of(self.built.module),
             **self.arms.settings,
         }
 
     def memory_of(self, arm: Arm) -> memory.Reading:
-        return self.meter.of_arm(lambda steps: self.bench.run(arm, steps))
+        return self.meter.of_arm(lambda steps: self.bench.run(arm, self.bench.whole(steps)))
 
     def is_sound(self, arm: Arm) -> bool:
         return is_sound(self.bench.run(arm, 1), self.trial.workload)
@@ -88,7 +89,7 @@ class Arms:
     def __init__(self, trial: Trial, built: Built, numerics: Numerics, device: torch.device) -> None:
         self._trial, self._built, self._numerics, self._device = trial, built, numerics, device
         self._trains = trial.workload == "train"
-        self._optimizer = make_optimizer(trial.optimizer, built.module, numerics.scaler) if self._trains else None
+        self._optimizer = make_optimizer(trial, built.module, numerics.scaler) if self._trains else None
         self._scaler = make_scaler(numerics, device)
         self.optimizers = [self._optimizer]
         self.scalers = [self._scaler]
@@ -107,7 +108,7 @@ class Arms:
         if not self._trains:
             step: Callable[..., object] = inference_step(compiled(built.module, trial, watch), self._context)
         elif trial.compile.scope == "step":
-            self.optimizers.append(make_optimizer(trial.optimizer, built.module, self._numerics.scaler))
+            self.optimizers.append(make_optimizer(trial, built.module, self._numerics.scaler))
             self.scalers.append(make_scaler(self._numerics, self._device))
             own = training_step(built, built.module, self.optimizers[-1], self.scalers[-1], self._context)
             step = compiled(own, trial, watch)

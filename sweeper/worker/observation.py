@@ -103,7 +103,7 @@ def observe(run: Callable[[], object], tap: Tap, module: torch.nn.Module, trial:
 
 def shows_outputs(trial: Trial) -> bool:
     """Whether the model's output can be seen in a step: not where the whole step is one compiled function."""
-    return trial.workload != "train" or trial.compile.scope == "model"
+    return trial.workload != "train" or trial.compile.scope != "step"
 
 
 def on_host(found: Named) -> Observed:

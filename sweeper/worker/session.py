@@ -18,9 +18,9 @@ import torch
 
 from sweeper.codec import Json
 from sweeper.messages import ALONE, Job, Outcome, Phase
-from sweeper.record import Diagnostics, HostState, PerArm, Process
+from sweeper.record import ARMS, Diagnostics, HostState, Latencies, PerArm, Process
 from sweeper.trial import Trial
-from sweeper.worker import artifact, device_time, environment, memory, models
+from sweeper.worker import artifact, device_time, energy, environment, memory, models
 from sweeper.worker.compiler import end_compile_workers, require_available
 from sweeper.worker.diagnostics import Watch
 from sweeper.worker.failures import (
@@ -35,7 +35,7 @@ from sweeper.worker.failures import (
 from sweeper.worker.lab import Lab
 from sweeper.worker.lookout import Lookout
 from sweeper.worker.surroundings import HostWatch
-from sweeper.worker.timing import Arm, measure_rounds
+from sweeper.worker.timing import Arm, latency, measure_rounds
 from sweeper.worker.turn import Turn
 from sweeper.worker.verification import Verification
 
@@ -112,7 +112,7 @@ def _measure(job: Job, part: Part, notes: Notes) -> None:
         notes.settings |= lab.settings()
         verification = Verification(lab)
     with notes.enter("eager"):
-        lab.bench.run(lab.eager, EAGER_STEPS)
+        lab.bench.run(lab.eager, lab.bench.whole(EAGER_STEPS))
         lab.require_sound(lab.eager, EagerError("the eager step gives NaN or infinity"))
         _note_memory(notes, lab, lab.eager)
     with notes.enter("compiling"):
@@ -134,6 +134,9 @@ def _measure(job: Job, part: Part, notes: Notes) -> None:
         _note_memory(notes, lab, lab.compiled)
     with notes.enter("profiling"):
         _device_time(lab, notes)
+    if lab.measure.energy:
+        with notes.enter("energy"):
+            _energy(lab, notes)
 
 
 def _warm_up(lab: Lab, notes: Notes, steps: int | None) -> None:
@@ -184,9 +187,12 @@ def _check(verification: Verification, notes: Notes) -> None:
 def _rounds(lab: Lab, notes: Notes) -> None:
     host, steps = HostWatch(), notes.process.steps_per_block or 1
     lookout = lab.lookout
+    steps_s: dict[str, list[float]] = {arm: [] for arm in ARMS}
     try:
-        for measured in measure_rounds(lab.bench, lab.eager, lab.compiled, steps, lab.measure, lookout):
-            notes.found(rounds=(*notes.process.rounds, measured))
+        for timed in measure_rounds(lab.bench, lab.eager, lab.compiled, steps, lab.measure, lookout):
+            notes.found(rounds=(*notes.process.rounds, timed.round))
+            for arm, times in timed.steps_s.items() if timed.round.void is None else ():
+                steps_s[arm] += times
     finally:
         before = notes.process.host.busy_while_compiling if notes.process.host else None
         notes.found(
@@ -194,6 +200,8 @@ def _rounds(lab: Lab, notes: Notes) -> None:
             host=HostState(before, host.share_busy_by_others(), host.throttled_s()),
             changed_settings=dict(lookout.changed_switches),
         )
+    if lab.measure.clock == "step":
+        notes.found(latencies=Latencies(**{arm: latency(times) for arm, times in steps_s.items()}))
     notes.found(compile_s=None if lab.trial.mode == "eager" else compile_s(notes.process))
     _require_compiled(lab.trial, notes.watch)
 
@@ -226,7 +234,7 @@ def _device_time(lab: Lab, notes: Notes) -> None:
     found: dict[str, device_time.Busy] = {}
     for arm, passes in profiled.items():
         try:
-            found[arm] = device_time.a_step(passes, step_s[arm])
+            found[arm] = device_time.a_step(passes, step_s[arm], lab.bench.num_sizes)
         except device_time.UnknownError as error:
             notes.found(device_time_missing=f"{arm}: {error}")
     notes.found(
@@ -234,6 +242,17 @@ def _device_time(lab: Lab, notes: Notes) -> None:
         device_kernels=PerArm(**{arm: busy.kernels for arm, busy in found.items()}),
     )
     notes.settings |= {f"attention_ran_{arm}": " and ".join(sorted(busy.attention)) for arm, busy in found.items()}
+
+
+def _energy(lab: Lab, notes: Notes) -> None:
+    """Joules a step; those of a GPU that others use as well are nobody's."""
+    state = lab.lookout.gpu.state()
+    if state is not None and state.other_processes:
+        notes.found(energy_missing="other processes on the GPU")
+        return
+    arms = {arm: notes.process.step_s(arm.name) or 0.0 for arm in (lab.eager, lab.compiled)}
+    used = beside(lambda: energy.of_arms(lab.bench, arms, lab.lookout.gpu.energy_j))
+    notes.found(**{"energy_missing": used.reason} if isinstance(used, Missing) else {"energy_j": used})
 
 
 def compile_s(process: Process) -> float | None:

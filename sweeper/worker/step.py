@@ -46,15 +46,19 @@ def resolve(trial: Trial, device: torch.device) -> Numerics:
     return Numerics(getattr(torch, name), scaler)
 
 
-def make_optimizer(name: str, module: torch.nn.Module, scaler: bool) -> torch.optim.Optimizer | None:
-    """An optimizer with torch's defaults; Adam is fused with a gradient scaler, or each step would wait for the GPU."""
+def make_optimizer(trial: Trial, module: torch.nn.Module, scaler: bool) -> torch.optim.Optimizer | None:
+    """An optimizer with torch's defaults, or the implementation that the trial asks for.
+
+    By default Adam is fused with a gradient scaler, or each step would wait for the GPU.
+    """
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    if name == "none" or not parameters:
+    if trial.optimizer == "none" or not parameters:
         return None
-    if name == "sgd":
-        return torch.optim.SGD(parameters, lr=1e-3, momentum=0.9)
-    adam = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[name]
-    optimizer: torch.optim.Optimizer = adam(parameters, fused=True) if scaler else adam(parameters)
+    chosen: dict[str, Any] = {} if trial.optimizer_impl == "default" else {trial.optimizer_impl: True}
+    if trial.optimizer == "sgd":
+        return torch.optim.SGD(parameters, lr=1e-3, momentum=0.9, **chosen)
+    adam = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[trial.optimizer]
+    optimizer: torch.optim.Optimizer = adam(parameters, **(chosen or ({"fused": True} if scaler else {})))
     return optimizer
 
 

@@ -75,6 +75,15 @@ class GpuWatch:
             return None
         return next((item.usedGpuMemory for item in processes if item.pid == os.getpid()), None)
 
+    def energy_j(self) -> float | None:
+        """Joules that this GPU has used since its driver was loaded; None where NVML does not count them."""
+        if self._handle is None:
+            return None
+        try:
+            return float(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)) / 1e3
+        except self._nvml.NVMLError:
+            return None
+
     def used_by_others(self) -> bool:
         """Whether another process ran kernels since this was last asked; False where the driver does not tell."""
         if self._handle is None:

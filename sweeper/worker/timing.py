@@ -11,14 +11,14 @@ import gc
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from statistics import median
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from statistics import median, quantiles
 
 import torch
 
-from sweeper.record import Round
+from sweeper.record import Latency, Round
 from sweeper.settings import Measure
 from sweeper.worker.failures import UnsteadyError
 from sweeper.worker.lookout import Lookout
@@ -52,11 +52,20 @@ class Bench:
     """Runs steps of an arm on batches that alternate, and times them."""
 
     def __init__(
-        self, batches: tuple[Batch, ...], device: torch.device, clock: Callable[[], float] = time.perf_counter
+        self,
+        batches: tuple[Batch, ...],
+        device: torch.device,
+        clock: Callable[[], float] = time.perf_counter,
+        num_sizes: int = 1,
     ) -> None:
         self._batches = itertools.cycle(batches)
         self._device = device
         self.clock = clock  # seconds; it stands still while this process waits for the device
+        self.num_sizes = num_sizes  # so many batches in turn differ in their shapes
+
+    def whole(self, steps: int) -> int:
+        """So many steps or a few more, that each size comes equally often."""
+        return whole(steps, self.num_sizes)
 
     def synchronize(self) -> None:
         if self._device.type == "cuda":
@@ -65,14 +74,14 @@ class Bench:
     def run(self, arm: Arm, steps: int, stance: str = "default") -> object:
         """Run steps without waiting for the device; give the last one's loss or output."""
         output: object = None
-        with torch.compiler.set_stance("force_eager" if arm.eager else stance):
+        with _stance(arm, stance):
             for _ in range(steps):
                 output = _step(arm, next(self._batches))
         return output
 
     def run_on(self, arm: Arm, batch: Batch) -> object:
         """One step on a batch that is not among those that alternate."""
-        with torch.compiler.set_stance("force_eager" if arm.eager else "default"):
+        with _stance(arm, "default"):
             return _step(arm, batch)
 
     def block_s(self, arm: Arm, steps: int, stance: str = "default") -> float:
@@ -83,21 +92,41 @@ class Bench:
         self.synchronize()
         return self.clock() - start
 
+    def steps_s(self, arm: Arm, steps: int, stance: str = "default") -> list[float]:
+        """Wall seconds of each of the steps, the device synchronised before and after it."""
+        times = []
+        with _stance(arm, stance):
+            for _ in range(steps):
+                batch = next(self._batches)
+                self.synchronize()
+                start = self.clock()
+                _step(arm, batch)
+                self.synchronize()
+                times.append(self.clock() - start)
+        return times
+
     def first_steps_s(self, arm: Arm, after_first: Callable[[], None] = lambda: None) -> list[float]:
-        """Wall seconds of the first steps one by one, until they are steady; compiling happens in here."""
-        least, most = FIRST_STEPS
+        """Wall seconds of the first steps one by one, until they are steady; compiling happens in here.
+
+        Where sizes differ, the time for going through all of them has to become steady.
+        """
+        least, most = (times * self.num_sizes if self.num_sizes > 1 else times for times in FIRST_STEPS)
         times: list[float] = []
-        while len(times) < most and (len(times) < least or spread(times[-3:]) > STEADY):
-            times.append(self.block_s(arm, 1))
-            if len(times) == 1:
-                after_first()
+        rounds: list[float] = []
+        while len(times) < most and (len(times) < least or spread(rounds[-3:]) > STEADY):
+            for _ in range(self.num_sizes):
+                times.append(self.block_s(arm, 1))
+                if len(times) == 1:
+                    after_first()
+            rounds.append(sum(times[-self.num_sizes :]))
         return times
 
     def warm_up(self, arm: Arm, limit_s: float) -> tuple[float, bool]:
         """Run until the time a step is flat or `limit_s` is over; seconds a step, and whether it became flat."""
         deadline = self.clock() + limit_s
         self.run(arm, STEPS_BEFORE_BLOCK)  # libraries load and pick algorithms in the first steps
-        steps = max(1, math.ceil(READING_S / min(self.block_s(arm, 1) for _ in range(2))))
+        step_s = min(self.block_s(arm, self.num_sizes) for _ in range(2)) / self.num_sizes
+        steps = self.whole(math.ceil(READING_S / step_s))
         readings = [self.block_s(arm, steps) / steps]
         while self.clock() < deadline:
             readings.append(self.block_s(arm, steps) / steps)
@@ -111,10 +140,12 @@ class Bench:
         A machine that was busy when `step_s` was taken would make blocks too short, so a block is tried.
         """
         least_s = measure.block_s or LEAST_BLOCK_S[self._device.type]
-        steps = max(measure.block_steps or LEAST_BLOCK_STEPS[self._device.type], math.ceil(least_s / step_s))
+        steps = self.whole(
+            max(measure.block_steps or LEAST_BLOCK_STEPS[self._device.type], math.ceil(least_s / step_s))
+        )
         on_cpu = self._device.type == "cpu"  # there other processes may hold up any single block
         while (block_s := min(self.block_s(faster, steps) for _ in range(2 if on_cpu else 1))) < SHORT * least_s:
-            steps = math.ceil(steps * least_s / block_s)
+            steps = self.whole(math.ceil(steps * least_s / block_s))
         if on_cpu:
             return steps  # nothing is queued on a CPU, so K changes nothing
         for _ in range(MOST_DOUBLINGS):
@@ -127,15 +158,28 @@ class Bench:
         return steps
 
 
+def _stance(arm: Arm, stance: str) -> AbstractContextManager[object]:
+    found: AbstractContextManager[object] = torch.compiler.set_stance("force_eager" if arm.eager else stance)
+    return found
+
+
 def _step(arm: Arm, batch: Batch) -> object:
     if arm.marks_steps:
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
     return arm.step(batch)
 
 
+@dataclass(frozen=True)
+class Timed:
+    """A round, and with `measure.clock=step` the wall seconds of each step by arm."""
+
+    round: Round
+    steps_s: Mapping[str, list[float]] = field(default_factory=dict)
+
+
 def measure_rounds(
     bench: Bench, eager: Arm, compiled: Arm, steps: int, measure: Measure, lookout: Lookout
-) -> Iterator[Round]:
+) -> Iterator[Timed]:
     """Rounds in the order AB, BA, AB, ... until `measure.rounds` of them count; `lookout` says which do not.
 
     `measure.rounds_s` ends them earlier, when both orders came equally often. Raises UnsteadyError after three void
@@ -150,33 +194,43 @@ def measure_rounds(
         if late and counted and counted % 2 == 0:
             break
         order = "AB" if counted % 2 == 0 else "BA"
-        measured = _round(bench, (eager, compiled) if order == "AB" else (compiled, eager), steps, order, lookout)
+        arms = (eager, compiled) if order == "AB" else (compiled, eager)
+        measured = _round(bench, arms, steps, order, measure, lookout)
         yield measured
-        if measured.void is None:
+        if measured.round.void is None:
             counted += 1
             continue
-        void.append(measured.void)
+        void.append(measured.round.void)
         if len(void) >= MOST_VOID_ROUNDS:
             raise UnsteadyError(
                 f"{len(void)} of {len(void) + counted} rounds were void: {'; '.join(sorted(set(void)))}"
             )
 
 
-def _round(bench: Bench, arms: tuple[Arm, Arm], steps: int, order: str, lookout: Lookout) -> Round:
-    times: dict[str, float] = {}
+def _round(bench: Bench, arms: tuple[Arm, Arm], steps: int, order: str, measure: Measure, lookout: Lookout) -> Timed:
+    times: dict[str, list[float]] = {}
     lookout.start_round()
     for arm in arms:
         try:
             with _collector_off():
                 bench.run(arm, STEPS_BEFORE_BLOCK, "fail_on_recompile")
-                times[arm.name] = bench.block_s(arm, steps, "fail_on_recompile")
+                times[arm.name] = _block(bench, arm, steps, measure)
         except RuntimeError as error:
             if "Detected recompile" not in str(error):
                 raise
             bench.run(arm, STEPS_BEFORE_BLOCK)  # let it compile what it wants, outside of a block
-            return Round(order, times.get("eager"), None, "recompiled")
+            return Timed(Round(order, sum(times["eager"]) if "eager" in times else None, None, "recompiled"))
         lookout.after_block(arm.name)
-    return Round(order, times["eager"], times["compiled"], lookout.why_void())
+    block_s = {arm: sum(taken) for arm, taken in times.items()}
+    measured = Round(order, block_s["eager"], block_s["compiled"], lookout.why_void())
+    return Timed(measured, times if measure.clock == "step" else {})
+
+
+def _block(bench: Bench, arm: Arm, steps: int, measure: Measure) -> list[float]:
+    """Wall seconds of the block, or of each of its steps."""
+    if measure.clock == "step":
+        return bench.steps_s(arm, steps, "fail_on_recompile")
+    return [bench.block_s(arm, steps, "fail_on_recompile")]
 
 
 @contextmanager
@@ -187,6 +241,17 @@ def _collector_off() -> Iterator[None]:
         yield
     finally:
         gc.enable()
+
+
+def latency(steps_s: list[float]) -> Latency:
+    """Percentiles of single steps, interpolated between those next to each other."""
+    hundredths = quantiles(steps_s, n=100, method="inclusive")
+    return Latency(hundredths[49], hundredths[89], hundredths[98], len(steps_s))
+
+
+def whole(steps: int, num_sizes: int) -> int:
+    """The smallest multiple of `num_sizes` that is not below `steps`."""
+    return math.ceil(steps / num_sizes) * num_sizes
 
 
 def spread(values: list[float]) -> float:

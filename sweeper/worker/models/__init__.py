@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean
 from typing import Any, Protocol
 
 import torch
@@ -32,15 +33,16 @@ class Batch:
 
 @dataclass(frozen=True)
 class Built:
-    """A module on its device, two batches that alternate between steps, and one of the same shapes kept for the check.
+    """A module on its device, batches that follow each other in turn, and one of their shapes kept for the check.
 
     `loss(output, batch)` is a scalar.
     """
 
     module: torch.nn.Module
-    batches: tuple[Batch, Batch]
+    batches: tuple[Batch, ...]
     unseen: Batch
     loss: Loss
+    num_sizes: int = 1  # so many batches in turn differ in their shapes
 
 
 class Builder(Protocol):
@@ -82,11 +84,63 @@ def build(trial: Trial, seed: int, device: torch.device) -> Built:
     module = built.module.train(trial.workload == "train")
     if not trial.model.dropout:
         silence_dropout(module)
+    for kind, sizes in trial.vary.items():
+        built = varied(built, kind, sizes)
+    if trial.model.memory_format == "channels_last":
+        built = with_channels_last(built)
     dtype = getattr(torch, trial.precision.parameters)
     if dtype == torch.float32:
         return built
-    first, second, unseen = (cast(batch, dtype) for batch in (*built.batches, built.unseen))
-    return Built(module.to(dtype), (first, second), unseen, built.loss)
+    module.to(dtype)
+    return with_batches(built, lambda tensor: in_format(tensor, dtype))
+
+
+def varied(built: Built, kind: str, sizes: Sequence[int]) -> Built:
+    """Batches of each size in turn, cut out of those of the largest. Raises ValueError where nothing has that size."""
+    cut, full = CUTS[kind], max(sizes)
+    batches = tuple(
+        each(batch, lambda tensor, size=size: cut(tensor, full, size))  # type: ignore[misc]
+        for batch in built.batches
+        for size in sizes
+    )
+    shapes = {tuple(tuple(tensor.shape) for tensor in tensors_of([batch.args, batch.kwargs])) for batch in batches}
+    if len(shapes) < len(set(sizes)):
+        raise ValueError(f"vary.{kind}: the inputs of this model have no {kind.replace('_', ' ')} of {full} to vary")
+    return replace(built, batches=batches, num_sizes=len(sizes))
+
+
+def _first(tensor: torch.Tensor, full: int, size: int) -> torch.Tensor:
+    return tensor[:size].contiguous() if tensor.dim() and tensor.shape[0] == full else tensor
+
+
+def _second(tensor: torch.Tensor, full: int, size: int) -> torch.Tensor:
+    return tensor[:, :size].contiguous() if tensor.dim() > 1 and tensor.shape[1] == full else tensor
+
+
+def _sides(tensor: torch.Tensor, full: int, size: int) -> torch.Tensor:
+    return tensor[..., :size, :size].contiguous() if tuple(tensor.shape[-2:]) == (full, full) else tensor
+
+
+# [batch, ...], tokens [batch, sequence], images [batch, channels, height, width]
+CUTS = {"batch_size": _first, "sequence_length": _second, "image_size": _sides}
+
+
+def with_channels_last(built: Built) -> Built:
+    """Weights of convolutions and images with the channels innermost. Raises ValueError where there are none."""
+    built.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if memory_format(built.module) != "channels_last":
+        raise ValueError("model.memory_format=channels_last: the model has no convolution of images")
+
+    def moved(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
+
+    return with_batches(built, moved)
+
+
+def with_batches(built: Built, change: Callable[[torch.Tensor], torch.Tensor]) -> Built:
+    """The same with `change` made to every tensor of its batches."""
+    batches = tuple(each(batch, change) for batch in built.batches)
+    return replace(built, batches=batches, unseen=each(built.unseen, change))
 
 
 def memory_format(module: torch.nn.Module) -> str:
@@ -94,6 +148,12 @@ def memory_format(module: torch.nn.Module) -> str:
     weights = [parameter for parameter in module.parameters() if parameter.dim() == 4]
     moved = [weight for weight in weights if not weight.is_contiguous()]
     return "channels_last" if moved else "contiguous"
+
+
+def tokens_per_step(built: Built) -> float | None:
+    """Tokens of a batch, on average; None for models that read something else."""
+    texts = [batch.kwargs["input_ids"] for batch in built.batches if "input_ids" in batch.kwargs]
+    return fmean(text.numel() for text in texts) if texts else None
 
 
 def attention_of(module: torch.nn.Module) -> str | None:
