@@ -147,6 +147,7 @@ class Process:
     memory_missing: str | None = None  # why an arm has no memory
     failed_allocations: int | None = None  # times the device had no room at once, those that a second try mended too
     allocator_peak_bytes: PerArm | None = None  # torch's own peak, which misses what lives in graph pools
+    tokens_per_step: float | None = None  # of models that read text
     latencies: Latencies | None = None  # with measure.clock=step
     energy_j: PerArm | None = None  # joules of the whole GPU a step, with measure.energy
     energy_missing: str | None = None  # why there are none

@@ -190,17 +190,12 @@ def _with_compiled_arm(result: Result, record: Record, measured: Sequence[_Measu
         result,
         compiled_step_s=compiled_s,
         samples_per_s=record.trial.with_batch_size(record.batch_size).samples_per_step / compiled_s,
-        tokens_per_s=_tokens_per_step(record) / compiled_s if _tokens_per_step(record) else None,
+        tokens_per_s=tokens / compiled_s if (tokens := measured[0].process.tokens_per_step) else None,
         compiled_energy_j=_median(_of_arm(process.energy_j, "compiled") for process in record.processes),
         **_percentiles(record.processes, "compiled"),
         host_bound_fraction=max((share for share in waiting.values() if share is not None), default=None),
         host_bound_arms="both" if len(bound) > 1 else bound[0] if bound else None,
     )
-
-
-def _tokens_per_step(record: Record) -> float:
-    found = record.diagnostics.settings.get("tokens_per_step") if record.diagnostics else None
-    return float(found) if isinstance(found, (int, float)) else 0.0
 
 
 def _with_speedups(result: Result, measured: Sequence[_Measured]) -> Result:

@@ -10,7 +10,7 @@ import pytest
 from records import GIB, make_process, make_record, make_trial, write_sweep
 from tables import differences
 
-from sweeper.record import Accuracy, PerArm, Process, Record
+from sweeper.record import Accuracy, Latencies, Latency, PerArm, Process, Record
 from sweeper.report.build import write_report
 from sweeper.report.speedups import COLUMNS
 from sweeper.report.table import Column, Table, Value, cell, plain, quote
@@ -27,6 +27,7 @@ def measured() -> Record:
     Compiling takes 3 s cold, 0.5 s warm: 3 s / 10 ms = 300 steps, 50 warm. Two equal processes: an empty interval.
     The device waits for 1 % of the step in both arms: 18 ms busy and 1,500 usual gaps of 1.2 us make 19.8 of 20 ms,
     7.5 ms and 2,000 gaps make 9.9 of 10 ms. 18 / 7.5 = 2.4. Of the two checks the second comes nearer to its bound.
+    4096 tokens in 10 ms are 409,600 a second. Percentiles and joules are the middle of the two processes'.
     """
     busy, kernels = PerArm(0.018, 0.0075), PerArm(1500, 2000)
     parts = {"dynamo": 0.25, "aot_autograd": 0.5, "inductor": 1.5, "autotuning": 0.75}
@@ -40,6 +41,12 @@ def measured() -> Record:
             time_to_first_step_s=(40.0, 12.5)[index],
             code_fingerprint="c0de",
             accuracy=(checked(0.005), checked(0.0125, worst="gradient of fc.weight"))[index],
+            tokens_per_step=4096,
+            latencies=(
+                Latencies(Latency(0.020, 0.022, 0.030, 100), Latency(0.010, 0.012, 0.020, 100)),
+                Latencies(Latency(0.022, 0.024, 0.050, 100), Latency(0.011, 0.013, 0.040, 100)),
+            )[index],
+            energy_j=(PerArm(8.0, 5.0), PerArm(10.0, 6.0))[index],
         )
         for index in (0, 1)
     ]
@@ -47,7 +54,7 @@ def measured() -> Record:
 
 
 def host_bound() -> Record:
-    """Speedups 2 and 8, so 4, without an interval; compiled steps of 10 and 2.5 ms, median 6.25, 5120 samples/s.
+    """Speedups 2 and 8, so 4, without an interval; compiled steps of 10 and 2.5 ms, so 5 ms, 6400 samples/s.
 
     The device is busy for 1.2 ms of them and waits for 88 % and 52 %, median 70; its speedup is 18 / 1.2 = 15.
     Compiling has paid after 3 s / (20 ms - 20 ms / 4) = 200 steps; there are no bounds on that. Both programs differ.

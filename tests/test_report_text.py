@@ -11,7 +11,7 @@ import pytest
 from records import make_process, make_record, make_trial, write_sweep
 from rich.console import Console
 
-from sweeper.record import PerArm, Record
+from sweeper.record import Latencies, Latency, PerArm, Record
 from sweeper.report import readable
 from sweeper.report.build import print_report, write_report
 
@@ -290,3 +290,35 @@ def test_an_interval_within_two_draws_says_so(tmp_path: Path) -> None:
 
 def test_what_never_pays_back_says_never(tmp_path: Path) -> None:
     assert "| never |" in document(tmp_path, make_record(trial=make_trial(), speedups=[0.5]))
+
+
+def test_steps_that_were_waited_for_show_percentiles_and_energy(tmp_path: Path) -> None:
+    """Only where they were measured: the usual table has none of these columns."""
+    latencies = Latencies(Latency(0.02, 0.021, 0.0302, 99), Latency(0.01, 0.0105, 0.0151, 99))
+    record = make_record("bert_base", speedups=(2.0,))
+    process = replace(
+        record.processes[0], latencies=latencies, tokens_per_step=4096.0, energy_j=PerArm(eager=12.0, compiled=7.25)
+    )
+    (row,) = rows_of(document(tmp_path / "a", replace(record, processes=(process,))), "bert_base")
+    assert "| 20.0 / 21.0 / 30.2 | 10.0 / 10.5 / 15.1 | 409,600 | 12.0 | 7.25 |" in row
+    assert "p50" not in document(tmp_path / "b", make_record("bert_base"))
+
+
+def test_a_preset_is_named_and_its_total_stands_as_it_was_made_in_2022(tmp_path: Path) -> None:
+    trials = [
+        make_trial(model, precision, optimizer="none")
+        for model in ("resnet50", "vgg16")
+        for precision in ("amp", "fp32")
+    ]
+    trials = [replace(trial, labels=replace(trial.labels, preset="pt2")) for trial in trials]
+    speedups = [(2.0,), (2.0,), (0.5,), (0.5,)]
+    text = document(
+        tmp_path, *(make_record(trial=trial, speedups=one) for trial, one in zip(trials, speedups, strict=True))
+    )
+    assert "preset: pt2, the settings of the figures of 2022" in text
+    assert "as in 2022, slowdowns raised to 1.0, 1.41" in text  # sqrt(2 x 1), where the plain mean is 1
+    assert "1.00 (2 models)" in text
+
+
+def rows_of(document: str, model: str) -> list[str]:
+    return [line for line in document.splitlines() if line.startswith(f"| {model} ") and "|" in line[2:]]

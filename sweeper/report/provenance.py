@@ -12,6 +12,7 @@ from sweeper.report.readable import printable, shortened
 from sweeper.report.sources import Source
 
 MOST_CHARACTERS = 60  # of one setting
+PRESETS = {"pt2": ", the settings of the figures of 2022: TF32, float16 autocast without gradient scaler, no optimizer"}
 
 
 def describe(sources: Sequence[Source], entries: Iterable[Entry]) -> list[str]:
@@ -32,8 +33,14 @@ def describe(sources: Sequence[Source], entries: Iterable[Entry]) -> list[str]:
         "inductor config": _inductor_config(environments),
         "settings": _settings([entry.record for entry in entries]),
         "amp": weighted_as_amp(entries),
+        "preset": "; ".join(_different(_preset(entry.record) for entry in entries)),
     }
     return [printable(f"{name}: {value}") for name, value in facts.items() if value]
+
+
+def _preset(record: Record) -> str | None:
+    name = record.trial.labels.preset
+    return f"{name}{PRESETS.get(name, '')}" if name else None
 
 
 def weighted_as_amp(entries: Iterable[Entry]) -> str:

@@ -6,14 +6,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
+from sweeper.record import ARMS
 from sweeper.report.table import Column, Row, Value, plain
 from sweeper.result import PROCESSES_IF_HOST_BOUND
 from sweeper.stats import AMP_SHARE, FP32_SHARE
 from sweeper.trial import MODES
 
 WEIGHTING = f"weighted {AMP_SHARE:g} AMP + {FP32_SHARE:g} fp32"
+CLIPPED = "preset=pt2"  # its figures were made so
 KEY = ("workload", "mode", "backend", "variant")
 # Shown in a table only where rows differ; what all have in common stands above it.
 AXES = ("workload", "backend", "batch_size", "variant")
@@ -102,6 +104,16 @@ def shows_range(row: Row) -> bool:
     return bool(row["host_bound_arms"]) and row["interval"] == "none" and row["speedup_min"] is not None
 
 
+def percentiles(arm: str) -> Callable[[Row], str]:
+    """`2.31 / 2.35 / 2.90`: wall milliseconds of single steps, each waited for."""
+    names = [f"{arm}_{share}_ms" for share in ("p50", "p90", "p99")]
+    return lambda row: " / ".join(figure(number(row, name)) for name in names if row[name] is not None)
+
+
+def joules(arm: str) -> Callable[[Row], str]:
+    return lambda row: figure(number(row, f"{arm}_energy_j"))
+
+
 def host_bound_share(row: Row) -> str:
     """Share of wall time, of the arm where it is larger."""
     share = number(row, "host_bound_fraction")
@@ -177,6 +189,7 @@ def _known(rows: Iterable[Row], name: str) -> bool:
 def speedup_columns(rows: Sequence[Row]) -> tuple[Column[Row], ...]:
     """Columns of text over rows of speedups.csv."""
     axes = [_plain(name, "batch" if name == "batch_size" else None) for name in varying(rows, AXES)]
+    servers, texts = _known(rows, "eager_p50_ms"), _known(rows, "tokens_per_s")
     columns = (
         _plain("model"),
         *axes,
@@ -191,6 +204,9 @@ def speedup_columns(rows: Sequence[Row]) -> tuple[Column[Row], ...]:
         *([Column[Row]("host-bound", host_bound_share)] if any("host_bound" in flags(row) for row in rows) else []),
         Column[Row]("eager ms", lambda row: figure(number(row, "eager_step_ms"))),
         Column[Row]("compiled ms", lambda row: figure(number(row, "compiled_step_ms"))),
+        *([Column[Row](f"{arm} p50 / p90 / p99 ms", percentiles(arm)) for arm in ARMS] if servers else []),
+        *([Column[Row]("tokens/s", lambda row: figure(number(row, "tokens_per_s")))] if servers and texts else []),
+        *([Column[Row](f"{arm} J", joules(arm)) for arm in ARMS] if _known(rows, "eager_energy_j") else []),
         Column[Row]("compile s", compile_time),
         Column[Row]("break-even steps", break_even),
         Column[Row]("memory ratio", memory_ratio),
@@ -205,6 +221,7 @@ def what_columns_mean(columns: Iterable[Column[Row]]) -> str:
         "speedup": "speedup is eager / compiled step time",
         "device": "device is the same ratio of the time in which the GPU was busy, which the host cannot disturb",
         "host-bound": "host-bound is the share of wall time in which the GPU waits for the host, in the worse arm",
+        "eager J": "J is what the whole GPU uses in a step",
         "break-even steps": "after break-even steps, compiling has paid",
         "memory ratio": "memory ratio is eager / compiled peak: above 1, compiling saves",
     }
@@ -249,6 +266,8 @@ def headline(row: Row) -> str:
         return f"{WEIGHTING}: none, {_why_not_weighted(row)}"
     line = f"{WEIGHTING}: {ratio(number(row, 'weighted'))} ({models(row['models_weighted'])})"
     named = {"these models": interval(row, "weighted"), "a new model": interval(row, "weighted_new_model")}
+    if CLIPPED in text(row["variant"]):
+        named["as in 2022, slowdowns raised to 1.0,"] = ratio(number(row, "weighted_clipped"))
     return ", ".join([line, *(f"{name} {found}" for name, found in named.items() if found)])
 
 

@@ -18,7 +18,7 @@ from sweeper.worker import memory
 from sweeper.worker.compiler import compiled, uses_cuda_graphs
 from sweeper.worker.diagnostics import Watch
 from sweeper.worker.lookout import Lookout
-from sweeper.worker.models import Built, attention_of, build, memory_format, tokens_per_step
+from sweeper.worker.models import Built, attention_of, build, memory_format
 from sweeper.worker.observation import Tap
 from sweeper.worker.step import (
     Numerics,
@@ -67,7 +67,6 @@ class Lab:
             "grad_scaler": self.numerics.scaler,
             "dropout": self.trial.model.dropout,
             "memory_format": memory_format(self.built.module),
-            "tokens_per_step": tokens_per_step(self.built),
             "attention": attention_of(self.built.module),
             **self.arms.settings,
         }

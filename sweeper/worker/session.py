@@ -110,6 +110,7 @@ def _measure(job: Job, part: Part, notes: Notes) -> None:
         turn.before_leaving, turn.after_coming = lab.meter.leave, lab.meter.come_back
         require_available(job.trial, device)  # after the model: its module may register a backend of its own
         notes.settings |= lab.settings()
+        notes.found(tokens_per_step=models.tokens_per_step(lab.built))
         verification = Verification(lab)
     with notes.enter("eager"):
         lab.bench.run(lab.eager, lab.bench.whole(EAGER_STEPS))
