@@ -21,7 +21,7 @@ from sweeper.interpreter import command, search_path
 from sweeper.listening import Clock, Listener, listen
 from sweeper.messages import Grant, Job, Outcome
 from sweeper.paths import SweepPaths, TrialPaths, write_text
-from sweeper.record import Process, Record
+from sweeper.record import Inspection, Process, Record
 from sweeper.room import EVERYTHING
 from sweeper.scheduler import Slot
 from sweeper.settings import FEWEST_FOR_A_TARGET, Settings
@@ -29,6 +29,7 @@ from sweeper.trial import Trial
 from sweeper.turns import Member, Turns
 
 WORKER = "sweeper.worker"
+INSPECTED = ("ok", "accuracy_mismatch", "not_compiled", "compile_error")  # the compiler had its turn
 GRACE_S = 1.0  # for a hanging worker to write its stack to the log before it is killed
 OnPhase = Callable[[str, int], None]  # phase, index of the process
 
@@ -64,7 +65,8 @@ def run_trial(
     record = _in_its_room(run)
     while record.status == "oom" and settings.measure.back_off and record.batch_size > 1:
         record = _in_its_room(replace(run, smaller_batch_size=record.batch_size // 2))
-    return replace(record, wall_s=run.taken_s())
+    record = replace(record, wall_s=run.taken_s())
+    return replace(record, inspection=_inspect(run, record)) if _shall_be_inspected(run, record) else record
 
 
 @dataclass(frozen=True)
@@ -118,14 +120,42 @@ def _attempt(run: _Run) -> Record:
     write_text(paths.trial, Job(own, settings.measure).dumps())
     runs: list[WorkerRun] = []
     try:
-        with search_path(trial.python) as variables:
-            environment = {**run.slot.device.environment(), **variables}
-            start = Start(command(trial.python, WORKER), environment)
+        with _worker(run) as start:
             while not _enough(trial, settings, runs):
                 runs.append(_run_process(run, start, runs))
     finally:
         paths.clear_caches()
     return _record(trial, settings, runs, run.smaller_batch_size)
+
+
+@contextmanager
+def _worker(run: _Run) -> Iterator[Start]:
+    """How any worker of the trial is started."""
+    with search_path(run.trial.python) as variables:
+        yield Start(command(run.trial.python, WORKER), {**run.slot.device.environment(), **variables})
+
+
+def _shall_be_inspected(run: _Run, record: Record) -> bool:
+    return run.settings.inspect and record.status in INSPECTED and run.trial.mode != "eager"
+
+
+def _inspect(run: _Run, record: Record) -> Inspection:
+    """One more process, with a cache of its own, that times nothing and writes what the compiler does."""
+    paths, needed_bytes = run.paths, run.slot.peaks.of(run.trial, record.batch_size)
+    timed = next((process.code_fingerprint for process in record.processes if process.code_fingerprint), None)
+    arguments = ["--inspect", str(paths.inspection), *(["--timed", timed] if timed else [])]
+    announced = replace(run, on_phase=lambda phase, index: run.on_phase(f"inspection, {phase}", index))
+    try:
+        with _worker(run) as start, run.slot.room.stay(needed_bytes, run.stop):
+            start = _for_this(run, start, arguments, paths.cache("inspect"))
+            outcome = _run_worker(announced, start, paths.log("inspect"), run.settings.measure.most_processes)
+    finally:
+        paths.clear_caches()
+    return Inspection(
+        folder=paths.inspection.name if (paths.inspection / "summary.md").exists() else None,
+        missing=None if outcome.status == "ok" else f"{outcome.status} while {outcome.phase}: {outcome.message}",
+        code_fingerprint=outcome.process.code_fingerprint if outcome.process else None,
+    )
 
 
 def _enough(trial: Trial, settings: Settings, runs: list[WorkerRun]) -> bool:
@@ -145,21 +175,24 @@ def _run_process(run: _Run, start: Start, earlier: Sequence[WorkerRun]) -> Worke
     if run.stop.is_set():  # between two processes; inside of one it is that one's outcome
         return WorkerRun(_interrupted(), paths.log(index))
     draw, of_draw = (0, index) if settings.measure.target else divmod(index, settings.measure.processes)
-    cache = paths.cache(draw).resolve()
-    cores = ["--cores", ",".join(map(str, run.slot.cores))] if run.slot.cores else []
     cold = ["--cold"] if of_draw == 0 else []
     checked = _checked(draw, earlier)
     found = ["--checked", checked.artifact] if checked and checked.artifact else []
     if earlier and earlier[0].outcome.process and (steps := earlier[0].outcome.process.steps_per_block):
         found += ["--steps-per-block", str(steps)]
-    arguments = [str(paths.trial), *cores, "--index", str(index), "--draw", str(draw), *cold, *found]
-    environment = {
-        **start.environment,
-        "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
-        "TRITON_CACHE_DIR": str(cache / "triton"),
-    }
-    outcome = _run_worker(run, Start([*start.command, *arguments], environment), paths.log(index), index)
+    arguments = ["--index", str(index), "--draw", str(draw), *cold, *found]
+    outcome = _run_worker(run, _for_this(run, start, arguments, paths.cache(draw)), paths.log(index), index)
     return WorkerRun(_handed_on(outcome, checked), paths.log(index))
+
+
+def _for_this(run: _Run, start: Start, arguments: Sequence[str], cache: Path) -> Start:
+    """The start of one process, with the compile cache that belongs to it."""
+    cores = ["--cores", ",".join(map(str, run.slot.cores))] if run.slot.cores else []
+    caches = {
+        "TORCHINDUCTOR_CACHE_DIR": str(cache.resolve() / "inductor"),
+        "TRITON_CACHE_DIR": str(cache.resolve() / "triton"),
+    }
+    return Start([*start.command, str(run.paths.trial), *cores, *arguments], {**start.environment, **caches})
 
 
 def _checked(draw: int, earlier: Sequence[WorkerRun]) -> Process | None:
