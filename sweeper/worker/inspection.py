@@ -108,20 +108,25 @@ def _nodes_of_backward() -> Mapping[str, list[str]]:
 
 
 def _write(folder: Path, sight: Sight) -> None:
-    """Code first, since there is a limit for all files together."""
-    left_bytes, left_out = MOST_BYTES, []
-    for name, text in _files(sight):
-        size = len(text.encode())
-        if size > left_bytes:
-            left_out.append(f"`{name}`, {size / 1e6:.1f} MB")
-            continue
-        write_text(folder / name, text)
-        left_bytes -= size
+    left_out = keep(folder, _files(sight), MOST_BYTES)
     write_text(folder / "summary.md", summary(sight, left_out))
 
 
+def keep(folder: Path, files: Iterable[tuple[str, str]], most_bytes: int) -> list[str]:
+    """Write texts under their names as long as they fit; lines that name the others."""
+    left_bytes, left_out = most_bytes, []
+    for name, text in files:
+        size = len(text.encode())
+        if size > left_bytes:
+            left_out.append(f"`{name}`, {size / 1e6:.2g} MB of at most {most_bytes / 1e6:.2g} MB for all files")
+            continue
+        write_text(folder / name, text)
+        left_bytes -= size
+    return left_out
+
+
 def _files(sight: Sight) -> Iterator[tuple[str, str]]:
-    """Names and texts, those first that are kept first."""
+    """Names and texts, those first that matter most, since there is a limit for all."""
     found = sight.trace
     graphs = found.graphs
     if found.breaks:
