@@ -38,7 +38,7 @@ def test_generated_code_fusions_and_the_line_of_a_break_are_kept(run_module: Run
     assert "torch.ops.aten.sin.default" in (graph / "forward" / "aot_graph.py").read_text()
     assert ".sin()" in (graph / "dynamo_graph.py").read_text()
     summary = (seen / "summary.md").read_text()
-    assert "1 graphs, 1 graph breaks, 0 recompilations" in summary
+    assert "1 graph, 1 graph break, 0 recompilations" in summary
     assert f"other code than was timed: fingerprint {outcome.process.code_fingerprint} here, 0123 there" in summary
     assert cells(summary, "`cpp_fused_exp_sin`")[2] == "2"
     assert set(cells(summary, "`cpp_fused_exp_sin`")[3].split(", ")) == {"sin", "exp"}

@@ -24,6 +24,8 @@ MOST_OPERATIONS = 8  # named of a kernel
 MOST_PLACES = 2
 MOST_NAME = 60  # characters of a kernel's name
 MOST_BREAKS = 30
+MOST_RECOMPILES = 10
+MOST_GUARD = 200  # characters of a guard
 LEGEND = """Dynamo: operations of PyTorch that it captured. ATen: operations of the part. Scheduled: what Inductor
 made of them, before and after it fused. Kernels: launches of generated code. Library calls: convolutions, matrix
 products and whatever else runs code that was there. Empty: not known, or there is none."""
@@ -75,7 +77,8 @@ def _facts(sight: Sight) -> Iterator[str]:
     if sight.not_compiled:
         yield f"not compiled: {sight.not_compiled}"
     breaks = sum(item.count for item in found.graph_breaks)
-    yield f"{found.graphs} graphs, {breaks} graph breaks, {found.recompiles} recompilations"
+    counts = ((found.graphs or 0, "graph"), (breaks, "graph break"), (found.recompiles or 0, "recompilation"))
+    yield ", ".join(f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in counts)
     if sight.code_fingerprint is None:
         yield "no code of Inductor's"
     elif sight.timed_fingerprint is None:
@@ -95,7 +98,7 @@ def _table(sight: Sight, graphs: Sequence[Compilation]) -> list[str]:
     return [
         "## Graphs",
         _markdown(
-            ["graph", "Dynamo", "part", "ATen", "scheduled", "after fusion", "kernels", "library calls"],
+            ["graph", "of", "Dynamo", "part", "ATen", "scheduled", "after fusion", "kernels", "library calls"],
             rows[: 2 * MOST_GRAPHS],
         ),
         LEGEND,
@@ -104,13 +107,12 @@ def _table(sight: Sight, graphs: Sequence[Compilation]) -> list[str]:
 
 def _row(sight: Sight, graph: Compilation, part: Part | None) -> list[str]:
     if part is None:
-        return [graph.compile_id, _text(graph.num_operations), *[""] * 6]
+        return [*_captured(graph), *[""] * 6]
     launched = sight.kernels(part)
     before, after = sight.ir.get(part.aot_id or "", ("", ""))
     known = bool(part.output_code and launched)
     return [
-        graph.compile_id,
-        _text(graph.num_operations),
+        *_captured(graph),
         part.direction,
         _text(len(operations_in(part.aot_graph)) if part.aot_graph else None),
         _text(num_scheduled(before) or None),
@@ -120,12 +122,16 @@ def _row(sight: Sight, graph: Compilation, part: Part | None) -> list[str]:
     ]
 
 
+def _captured(graph: Compilation) -> list[str]:
+    function = f"`{_short(graph.function)}`" if graph.function else ""
+    return [graph.compile_id, function, _text(graph.num_operations)]
+
+
 def _graph(sight: Sight, graph: Compilation) -> Iterator[str]:
-    yield f"## Graph {graph.compile_id}"
-    yield "; ".join(filter(None, [f"`{_short(graph.function)}`" if graph.function else "", graph.failure or ""]))
+    """What each part launches, with the code from which it comes; nothing where no code is known."""
     for part in graph.parts.values():
         if launched := sight.kernels(part):
-            yield f"### {graph.compile_id} {part.direction}"
+            yield f"## Graph {graph.compile_id}, {part.direction}"
             yield from _kernels([kernel for kernel in launched if kernel.generated])
             calls = [f"{kernel.name} ({kernel.launches})" for kernel in launched if not kernel.generated]
             yield f"Library calls: {', '.join(calls)}." if calls else ""
@@ -171,9 +177,17 @@ def source_line(where: str | None) -> str | None:
 
 
 def _recompiles(recompiles: Sequence[tuple[str, str]]) -> list[str]:
-    return _list(
-        "Recompilations", [f"{compile_id}: {' / '.join(text.splitlines())}" for compile_id, text in recompiles]
-    )
+    """Each with the guard that failed last; `recompiles.txt` has all of them."""
+    lines = [f"{compile_id} since {_guard(reasons)}" for compile_id, reasons in recompiles[:MOST_RECOMPILES]]
+    if len(recompiles) > MOST_RECOMPILES:
+        lines.append(f"and {len(recompiles) - MOST_RECOMPILES} others")
+    return _list("Recompilations", lines)
+
+
+def _guard(reasons: str) -> str:
+    """The first line of `reasons` without torch's hint, e.g. `0/0: self.calls == 3`."""
+    line = " ".join(reasons.split("\n", 1)[0].partition("(HINT")[0].split())
+    return line[:MOST_GUARD]
 
 
 def _list(title: str, lines: Sequence[str]) -> list[str]:
