@@ -141,7 +141,9 @@ def _shall_be_inspected(run: _Run, record: Record) -> bool:
 
 def _inspect(run: _Run, record: Record) -> Inspection:
     """One more process, with a cache of its own, that times nothing and writes what the compiler does."""
-    paths, needed_bytes = run.paths, run.slot.peaks.of(run.trial, record.batch_size)
+    paths = run.paths
+    run.slot.peaks.learn(record)
+    needed_bytes = run.slot.peaks.of(run.trial, record.batch_size)
     timed = next((process.code_fingerprint for process in record.processes if process.code_fingerprint), None)
     arguments = ["--inspect", str(paths.inspection), *(["--timed", timed] if timed else [])]
     announced = replace(run, on_phase=lambda phase, index: run.on_phase(f"inspection, {phase}", index))

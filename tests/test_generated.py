@@ -45,6 +45,11 @@ def test_kernels_say_what_they_fuse_and_where_it_comes_from(code: str, prefix: s
     assert library == Kernel("extern_kernels.mm", 1, False, (), ())
 
 
+def test_kernels_of_a_wrapper_in_another_language_are_known_by_their_names() -> None:
+    code = "    // [Provenance debug handles] triton_red_fused_sum_3:1\n    launch(triton_red_fused_sum_3, stream);\n"
+    assert kernels_of(Part("forward", output_code=code), {}) == (Kernel("triton_red_fused_sum", 1, True, (), ()),)
+
+
 def test_nodes_that_the_trace_lacks_are_taken_from_elsewhere() -> None:
     part = Part("backward", post_grad_graph=GRAPH, output_code=CPU)
     fused, _ = kernels_of(part, {"cpp_fused_add_relu_0:1": ["relu"]})

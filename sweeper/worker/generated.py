@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from sweeper.worker.trace import Part
 
 LAUNCH = re.compile(r"^\s*(?:#|//) \[Provenance debug handles\] (\S+):(\d+)$", re.MULTILINE)
+OF_INDUCTOR = re.compile(r"(cpp|triton)_")  # names of kernels that are defined elsewhere, as with `cpp_wrapper`
 DEFINITION = re.compile(r"^(\w+) = async_compile\.(\w+)\(", re.MULTILINE)
 ATEN_CALL = re.compile(r'^\s+(\w+)(?:: "[^"]*")? = torch\.ops\.', re.MULTILINE)
 COUNTED = re.compile(r"_\d+$")  # the numbers that make names different
@@ -41,20 +42,22 @@ def kernels_of(part: Part, others: Mapping[str, list[str]]) -> tuple[Kernel, ...
     `others`: nodes by launch where the trace has none, see `inspection`.
     """
     code = part.output_code or ""
-    generated = {name for name, _ in DEFINITION.findall(code)}
-    launched: dict[str, list[str]] = {}
+    defined = {name for name, _ in DEFINITION.findall(code)}
+    launched: dict[tuple[str, bool], list[str]] = {}
     for name, number in LAUNCH.findall(code):
-        launched.setdefault(COUNTED.sub("", name) if name in generated else name, []).append(f"{name}:{number}")
+        generated = name in defined or OF_INDUCTOR.match(name) is not None
+        key = (COUNTED.sub("", name) if generated else name, generated)
+        launched.setdefault(key, []).append(f"{name}:{number}")
     nodes, operations = part.nodes or others, operations_in(part.post_grad_graph or "")
     return tuple(
         Kernel(
             name,
             len(launches),
-            launches[0].rpartition(":")[0] in generated,
+            generated,
             _counted(node for launch in launches for node in nodes.get(launch, ()) if node in operations),
             _places(stack for launch in launches for stack in part.stacks.get(launch, ())),
         )
-        for name, launches in launched.items()
+        for (name, generated), launches in launched.items()
     )
 
 
