@@ -147,14 +147,20 @@ def _kernels(kernels: Sequence[Kernel]) -> Iterator[str]:
 
 
 def _kernel_row(kernel: Kernel) -> list[str]:
-    named = [name if count == 1 else f"{name} ({count})" for name, count in kernel.fuses[:MOST_OPERATIONS]]
-    more = [f"{len(kernel.fuses) - MOST_OPERATIONS} others"] if len(kernel.fuses) > MOST_OPERATIONS else []
-    places = [_short(place) for place in kernel.places[:MOST_PLACES]]
-    if len(kernel.places) > MOST_PLACES:
-        places.append(f"{len(kernel.places) - MOST_PLACES} more lines")
     name = kernel.name if len(kernel.name) <= MOST_NAME else f"{kernel.name[:MOST_NAME]}…"
-    operations = _text(kernel.num_operations or None)
-    return [str(kernel.launches), f"`{name}`", operations, ", ".join(named + more), ", ".join(places)]
+    return [
+        str(kernel.launches),
+        f"`{name}`",
+        _text(kernel.num_operations or None),
+        _some([name if count == 1 else f"{name} ({count})" for name, count in kernel.fuses], MOST_OPERATIONS),
+        _some([_short(place) for place in kernel.places], MOST_PLACES),
+    ]
+
+
+def _some(texts: Sequence[str], most: int) -> str:
+    """The first of them, and how many there are beside."""
+    more = [f"{len(texts) - most} more"] if len(texts) > most else []
+    return ", ".join([*texts[:most], *more])
 
 
 def _breaks(breaks: Sequence[GraphBreak]) -> list[str]:
