@@ -159,6 +159,8 @@ class Config:
     "print the plan and stop"
     retry: str = "failed"
     "which trials of an earlier run of this sweep to run again: failed, none, all"
+    inspect: bool = False
+    "true: one more process of each trial that runs keeps what the compiler did: code, graphs, breaks, a summary"
     model: ModelConf = field(default_factory=ModelConf)
     mode: NamedConf = field(default_factory=NamedConf)
     backend: NamedConf = field(default_factory=NamedConf)
@@ -227,6 +229,7 @@ def read(cfg: DictConfig, choices: Mapping[str, str | None], own: Mapping[str, M
         device=config.device,
         dry_run=config.dry_run,
         retry=_one_of("retry", config.retry, RETRIES),
+        inspect=config.inspect,
         measure=check_measure(config.measure),
         tracking=config.tracking,
         scheduler=check_scheduler(config.scheduler),

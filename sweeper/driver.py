@@ -94,7 +94,8 @@ def _run(planned: Plan, settings: Settings, engine: Engine, tracker: Tracker | N
     watchers: list[Watcher] = [_Tracking(tracker)] if tracker else []
     progress = Progress(len(planned.trials), settings.measure.most_processes, console)
     with progress, closing(engine.run(planned.trials, settings, [*watchers, progress])) as records:
-        return "interrupted" in {record.status for record in records}
+        statuses = [record.status for record in records]
+    return "interrupted" in statuses or len(statuses) < len(planned.trials)  # ended while a trial was inspected
 
 
 class _Tracking(Watcher):
@@ -160,7 +161,10 @@ def _name(devices: Sequence[Device]) -> str:
 def _announce(console: Console, planned: Plan, settings: Settings, where: str) -> None:
     count = len(planned.trials)
     trials = f"{count} trial{'' if count == 1 else 's'}"
-    console.print(f"sweep {settings.sweep}: {trials} to run on {where}, {_processes(settings.measure)} each")
+    console.print(
+        f"sweep {settings.sweep}: {trials} to run on {where}, {_processes(settings.measure)} each"
+        + (", and one that shows what the compiler does" if settings.inspect else "")
+    )
     if settings.dry_run or planned.left_out:
         lines = describe(planned if settings.dry_run else Plan((), planned.left_out))
         console.print("\n".join(lines).strip(), markup=False)

@@ -61,11 +61,16 @@ class TrialPaths:
     def record(self) -> Path:
         return self.folder / "record.json"
 
-    def log(self, process: int) -> Path:
+    @property
+    def inspection(self) -> Path:
+        """What `inspect=true` keeps of the compiler's work."""
+        return self.folder / "inspect"
+
+    def log(self, process: int | str) -> Path:
         return self.folder / f"worker-{process}.log"
 
-    def cache(self, draw: int) -> Path:
-        """The private compile cache of a draw; it lives as long as the trial runs."""
+    def cache(self, draw: int | str) -> Path:
+        """The private compile cache of a draw, or of an inspection; it lives as long as the trial runs."""
         return self.folder / f"cache-{draw}"
 
     def clear_caches(self) -> None:
@@ -74,7 +79,8 @@ class TrialPaths:
             shutil.rmtree(folder, ignore_errors=True)
 
     def clear_logs(self) -> None:
-        """Remove the logs of an earlier attempt."""
+        """Remove logs and inspection of an earlier attempt."""
+        shutil.rmtree(self.inspection, ignore_errors=True)
         for log in self.folder.glob("worker-*.log"):
             log.unlink()
 

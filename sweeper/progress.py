@@ -15,6 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.text import Text
 
 from sweeper.execute import Watcher
+from sweeper.paths import SweepPaths
 from sweeper.record import Record
 from sweeper.result import derive
 from sweeper.trial import Trial
@@ -68,6 +69,8 @@ class Progress(Watcher):
         self._done += 1
         took = duration(time.monotonic() - current.begin)
         self._print(f"{self._place(current)} {escape(record.label)}: {_outcome(record)}  ({took})")
+        if record.inspection is not None:
+            self._print(f"{self._place(current)} {escape(record.label)}: {escape(_inspection(record))}")
 
     def _place(self, current: _Current) -> str:
         return f"[{current.number}/{self._total}]"
@@ -76,7 +79,8 @@ class Progress(Watcher):
         self._console.print(line, soft_wrap=True, highlight=False)
 
     def _phase(self, current: _Current) -> str:
-        which = "" if self._processes == 1 else f", process {current.process + 1} of {self._processes}"
+        beyond = current.process >= self._processes  # an inspection is none of those that are timed
+        which = "" if self._processes == 1 or beyond else f", process {current.process + 1} of {self._processes}"
         return f"{current.phase}{which}"
 
     def _view(self) -> Group:
@@ -108,6 +112,15 @@ def duration(seconds: float) -> str:
         return f"{rest} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+
+
+def _inspection(record: Record) -> str:
+    """Where the inspection of a trial lies, and what is missing of it."""
+    found, paths = record.inspection, SweepPaths.of(record.sweep).trial(record.label, record.trial_id)
+    assert found is not None
+    first = f"not inspected in full: {' '.join(found.missing.splitlines()[:1])}" if found.missing else ""
+    where = f"what the compiler did: {paths.folder / found.folder / 'summary.md'}" if found.folder else ""
+    return "; ".join(filter(None, [where, first]))
 
 
 def _outcome(record: Record) -> str:

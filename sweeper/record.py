@@ -199,6 +199,15 @@ class Diagnostics:
 
 
 @dataclass(frozen=True, slots=True)
+class Inspection:
+    """What became of the process that `inspect=true` adds to a trial; the trial's own figures do not depend on it."""
+
+    folder: str | None = None  # with its files, relative to the trial's; None: it has left none
+    missing: str | None = None  # why there is nothing, or not all
+    code_fingerprint: str | None = None  # of the code that it saw; a timed process with the same ran this code
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """A trial and what became of it. `status` is one of `STATUSES`; a failed trial is data too."""
 
@@ -216,6 +225,7 @@ class Record:
     diagnostics: Diagnostics | None = None
     smaller_batch_size: int | None = None  # what both arms ran with after the trial's own ran out of memory
     wall_s: float | None = None  # from the start of the trial to its end, less what it waited or was stopped
+    inspection: Inspection | None = None  # None: not asked for, or nothing to see
     schema_version: int = SCHEMA_VERSION
 
     def __post_init__(self) -> None:

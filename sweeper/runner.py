@@ -7,7 +7,6 @@ Place in the flow: `execute` calls `run_trial` for each trial; it always returns
 from __future__ import annotations
 
 import os
-import selectors
 import signal
 import subprocess
 import threading
@@ -19,17 +18,18 @@ from pathlib import Path
 
 from sweeper.flags import flags_of, is_resolved
 from sweeper.interpreter import command, search_path
-from sweeper.messages import Grant, Job, Outcome, Phase, Wish, decode
+from sweeper.listening import Clock, Listener, listen
+from sweeper.messages import Grant, Job, Outcome
 from sweeper.paths import SweepPaths, TrialPaths, write_text
-from sweeper.record import Process, Record
+from sweeper.record import Inspection, Process, Record
 from sweeper.room import EVERYTHING
 from sweeper.scheduler import Slot
-from sweeper.settings import FEWEST_FOR_A_TARGET, Measure, Settings
+from sweeper.settings import FEWEST_FOR_A_TARGET, Settings
 from sweeper.trial import Trial
 from sweeper.turns import Member, Turns
 
 WORKER = "sweeper.worker"
-POLL_S = 0.5
+INSPECTED = ("ok", "accuracy_mismatch", "not_compiled", "compile_error")  # the compiler had its turn
 GRACE_S = 1.0  # for a hanging worker to write its stack to the log before it is killed
 OnPhase = Callable[[str, int], None]  # phase, index of the process
 
@@ -50,61 +50,6 @@ class WorkerRun:
     log: Path
 
 
-@dataclass
-class _Listener:
-    """What was heard from a worker so far."""
-
-    on_phase: Callable[[str], None]
-    on_wish: Callable[[str], None] = lambda _wants: None
-    phase: str = "starting"
-    outcome: Outcome | None = None
-    _tail: bytes = field(default=b"")
-
-    def feed(self, data: bytes) -> None:
-        *lines, self._tail = (self._tail + data).split(b"\n")
-        for line in lines:
-            message = decode(line.decode())
-            if isinstance(message, Phase):
-                self.phase = message.name
-                self.on_phase(message.name)
-            elif isinstance(message, Wish):
-                self.on_wish(message.wants)
-            else:
-                self.outcome = message
-
-
-class _Clock:
-    """How long a worker has been at it, and at its phase; what it waited or was stopped does not count."""
-
-    def __init__(self, measure: Measure, idle_s: Callable[[], float]) -> None:
-        self._measure, self._idle_s = measure, idle_s
-        self._phase = "starting"
-        self._begin = self._phase_begin = self._now()
-
-    def enter(self, phase: str) -> None:
-        if phase != self._phase:
-            self._phase, self._phase_begin = phase, self._now()
-
-    def remaining_s(self) -> float:
-        return min(remaining_s for remaining_s, _ in self._limits())
-
-    def exceeded(self) -> str:
-        """The limit that is nearest, as the user would type it."""
-        return min(self._limits())[1]
-
-    def _limits(self) -> list[tuple[float, str]]:
-        now, measure = self._now(), self._measure
-        limits = [(self._begin + measure.timeout_s - now, f"measure.timeout_s={measure.timeout_s:g}")]
-        of_phase = measure.phase_timeouts_s.get(self._phase)
-        if of_phase is not None:
-            name = f"measure.phase_timeouts_s.{self._phase}={of_phase:g}"
-            limits.append((self._phase_begin + of_phase - now, name))
-        return limits
-
-    def _now(self) -> float:
-        return time.monotonic() - self._idle_s()
-
-
 def run_trial(
     trial: Trial,
     settings: Settings,
@@ -120,7 +65,8 @@ def run_trial(
     record = _in_its_room(run)
     while record.status == "oom" and settings.measure.back_off and record.batch_size > 1:
         record = _in_its_room(replace(run, smaller_batch_size=record.batch_size // 2))
-    return replace(record, wall_s=run.taken_s())
+    record = replace(record, wall_s=run.taken_s())
+    return replace(record, inspection=_inspect(run, record)) if _shall_be_inspected(run, record) else record
 
 
 @dataclass(frozen=True)
@@ -174,14 +120,44 @@ def _attempt(run: _Run) -> Record:
     write_text(paths.trial, Job(own, settings.measure).dumps())
     runs: list[WorkerRun] = []
     try:
-        with search_path(trial.python) as variables:
-            environment = {**run.slot.device.environment(), **variables}
-            start = Start(command(trial.python, WORKER), environment)
+        with _worker(run) as start:
             while not _enough(trial, settings, runs):
                 runs.append(_run_process(run, start, runs))
     finally:
         paths.clear_caches()
     return _record(trial, settings, runs, run.smaller_batch_size)
+
+
+@contextmanager
+def _worker(run: _Run) -> Iterator[Start]:
+    """How any worker of the trial is started."""
+    with search_path(run.trial.python) as variables:
+        yield Start(command(run.trial.python, WORKER), {**run.slot.device.environment(), **variables})
+
+
+def _shall_be_inspected(run: _Run, record: Record) -> bool:
+    return run.settings.inspect and record.status in INSPECTED and run.trial.mode != "eager"
+
+
+def _inspect(run: _Run, record: Record) -> Inspection:
+    """One more process, with a cache of its own, that times nothing and writes what the compiler does."""
+    paths = run.paths
+    run.slot.peaks.learn(record)
+    needed_bytes = run.slot.peaks.of(run.trial, record.batch_size)
+    timed = next((process.code_fingerprint for process in record.processes if process.code_fingerprint), None)
+    arguments = ["--inspect", str(paths.inspection), *(["--timed", timed] if timed else [])]
+    announced = replace(run, on_phase=lambda phase, index: run.on_phase(f"inspection, {phase}", index))
+    try:
+        with _worker(run) as start, run.slot.room.stay(needed_bytes, run.stop):
+            start = _for_this(run, start, arguments, paths.cache("inspect"))
+            outcome = _run_worker(announced, start, paths.log("inspect"), run.settings.measure.most_processes)
+    finally:
+        paths.clear_caches()
+    return Inspection(
+        folder=paths.inspection.name if (paths.inspection / "summary.md").exists() else None,
+        missing=None if outcome.status == "ok" else f"{outcome.status} while {outcome.phase}: {outcome.message}",
+        code_fingerprint=outcome.process.code_fingerprint if outcome.process else None,
+    )
 
 
 def _enough(trial: Trial, settings: Settings, runs: list[WorkerRun]) -> bool:
@@ -201,21 +177,24 @@ def _run_process(run: _Run, start: Start, earlier: Sequence[WorkerRun]) -> Worke
     if run.stop.is_set():  # between two processes; inside of one it is that one's outcome
         return WorkerRun(_interrupted(), paths.log(index))
     draw, of_draw = (0, index) if settings.measure.target else divmod(index, settings.measure.processes)
-    cache = paths.cache(draw).resolve()
-    cores = ["--cores", ",".join(map(str, run.slot.cores))] if run.slot.cores else []
     cold = ["--cold"] if of_draw == 0 else []
     checked = _checked(draw, earlier)
     found = ["--checked", checked.artifact] if checked and checked.artifact else []
     if earlier and earlier[0].outcome.process and (steps := earlier[0].outcome.process.steps_per_block):
         found += ["--steps-per-block", str(steps)]
-    arguments = [str(paths.trial), *cores, "--index", str(index), "--draw", str(draw), *cold, *found]
-    environment = {
-        **start.environment,
-        "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
-        "TRITON_CACHE_DIR": str(cache / "triton"),
-    }
-    outcome = _run_worker(run, Start([*start.command, *arguments], environment), paths.log(index), index)
+    arguments = ["--index", str(index), "--draw", str(draw), *cold, *found]
+    outcome = _run_worker(run, _for_this(run, start, arguments, paths.cache(draw)), paths.log(index), index)
     return WorkerRun(_handed_on(outcome, checked), paths.log(index))
+
+
+def _for_this(run: _Run, start: Start, arguments: Sequence[str], cache: Path) -> Start:
+    """The start of one process, with the compile cache that belongs to it."""
+    cores = ["--cores", ",".join(map(str, run.slot.cores))] if run.slot.cores else []
+    caches = {
+        "TORCHINDUCTOR_CACHE_DIR": str(cache.resolve() / "inductor"),
+        "TRITON_CACHE_DIR": str(cache.resolve() / "triton"),
+    }
+    return Start([*start.command, str(run.paths.trial), *cores, *arguments], {**start.environment, **caches})
 
 
 def _checked(draw: int, earlier: Sequence[WorkerRun]) -> Process | None:
@@ -244,15 +223,15 @@ def _run_worker(run: _Run, start: Start, log: Path, index: int) -> Outcome:
     """Start one worker and wait for its last word, as long as its limits allow."""
     turns, measure = run.slot.turns, run.settings.measure
     with _started(start, log, turns) as (process, pipe, member):
-        clock = _Clock(measure, lambda: turns.idle_s(member))
+        clock = Clock(measure, lambda: turns.idle_s(member))
 
         def on_phase(phase: str) -> None:
             clock.enter(phase)
             run.on_phase(phase, index)
 
-        listener = _Listener(on_phase, lambda wants: turns.ask(member, wants))
+        listener = Listener(on_phase, lambda wants: turns.ask(member, wants))
         try:
-            in_time = _listen(process, pipe, listener, clock, run.stop)
+            in_time = listen(process, pipe, listener, clock, run.stop)
         except ValueError as error:
             return Outcome("crashed", listener.phase, f"the worker's answer cannot be understood: {error}")
         finally:
@@ -308,30 +287,6 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError):  # every process of the group has already ended
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-
-
-def _listen(
-    process: subprocess.Popen[bytes], pipe: int, listener: _Listener, clock: _Clock, stop: threading.Event
-) -> bool:
-    """Read until the worker has said its last word or has ended, or shall stop; False when a limit came first.
-
-    The end of the process is looked for as well as that of the pipe, which a child of the worker may hold open.
-    """
-    with selectors.DefaultSelector() as selector:
-        selector.register(pipe, selectors.EVENT_READ)
-        while listener.outcome is None and not stop.is_set():
-            remaining_s = clock.remaining_s()
-            if remaining_s <= 0:
-                return False
-            ended = process.poll() is not None
-            if selector.select(0 if ended else min(remaining_s, POLL_S)):
-                data = os.read(pipe, 1 << 16)
-                if not data:
-                    return True
-                listener.feed(data)
-            elif ended:
-                return True
-    return True
 
 
 def _how_it_ended(code: int) -> str:

@@ -89,6 +89,7 @@ class Settings:
     retry: str = (
         "failed"  # trials with a record that is not ok: failed runs them again, none does not, all runs everything
     )
+    inspect: bool = False  # one more process a trial writes what the compiler did; it changes no figure
     measure: Measure = field(default_factory=Measure)
     tracking: Tracking = field(default_factory=Tracking)
     scheduler: Scheduler = field(default_factory=Scheduler)

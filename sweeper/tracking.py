@@ -180,6 +180,8 @@ class _Runs:
         self._client.log_text(run_id, record.dumps(), "record.json")
         for log in sorted(files.folder.glob("*.log")):
             self._client.log_artifact(run_id, str(log))
+        if record.inspection and record.inspection.folder and files.inspection.is_dir():
+            self._client.log_artifacts(run_id, str(files.inspection), files.inspection.name)
         self._client.set_terminated(run_id, RUN_STATUSES.get(record.status, "FAILED"), end_ms)
         self._log_batch(run_id, new)  # last, because it holds the digest
         self._children[record.trial_id] = _Child(run_id, self._parent_id, digest)

@@ -143,6 +143,21 @@ def breaks_once(batch_size, device):
     return Breaks().to(device), _inputs(batch_size, device)
 
 
+def breaks_and_fuses(batch_size, device):
+    """A break where no operation has come yet, then one graph: pointwise operations between matrix products."""
+
+    class Breaks(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 4)
+
+        def forward(self, x):
+            print(end="")
+            return self.second(self.first(x).sin().exp())
+
+    return Breaks().to(device), _inputs(batch_size, device)
+
+
 def only_compiled_raises(batch_size, device):
     class CompilerHater(nn.Module):
         def __init__(self):

@@ -41,6 +41,12 @@ def test_every_option_begins_with_a_command_that_uses_it(path: Path) -> None:
     assert lines[0].startswith("# python -m sweeper ")
 
 
+def test_inspection_is_a_setting_and_no_axis() -> None:
+    plain, inspected = point("model=resnet18"), point("model=resnet18", "inspect=true")
+    assert (plain.settings.inspect, inspected.settings.inspect) == (False, True)
+    assert plain.trial.id == inspected.trial.id
+
+
 def test_modes_of_the_groups_are_those_of_a_trial() -> None:
     assert {option for group, option in OPTIONS if group == "mode"} == set(MODES)
 

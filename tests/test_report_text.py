@@ -11,7 +11,7 @@ import pytest
 from records import make_process, make_record, make_trial, write_sweep
 from rich.console import Console
 
-from sweeper.record import Latencies, Latency, PerArm, Record
+from sweeper.record import Inspection, Latencies, Latency, PerArm, Record
 from sweeper.report import readable
 from sweeper.report.build import print_report, write_report
 
@@ -51,6 +51,15 @@ def test_tables_fit_into_100_columns(tmp_path: Path) -> None:
     measured, costs = (" ".join(line.split()) for line in text.splitlines() if line.startswith("resnet50"))
     assert measured == "resnet50 amp default 1.58 [1.51, 1.66] 20.0 12.7"
     assert costs == "resnet50 amp default 3.00 409 [379, 446] 1.50"
+
+
+def test_inspections_are_named_in_one_line(tmp_path: Path) -> None:
+    inspected = replace(make_record("resnet18"), inspection=Inspection("inspect"))
+    failed = replace(make_record("alexnet"), inspection=Inspection(missing="crashed while compiling"))
+    where = f"night/{inspected.label}-{inspected.trial_id}/inspect/summary.md"
+    for text in (shown(tmp_path, inspected, failed), document(tmp_path, inspected, failed)):
+        (line,) = [line for line in text.splitlines() if "what the compiler did" in line]
+        assert line.endswith(where)
 
 
 def test_a_wide_terminal_shows_one_table(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import sys
 import textwrap
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ import pytest
 from sweeper import runner
 from sweeper.devices import Device
 from sweeper.messages import DEVICE, NOTHING, Job
-from sweeper.record import Record
+from sweeper.record import Inspection, Record
 from sweeper.scheduler import Slot
 from sweeper.settings import Measure, Settings
 from sweeper.trial import Trial
@@ -29,9 +30,11 @@ from dataclasses import replace
 from sweeper.messages import Grant, Outcome, Phase, Wish, encode
 from sweeper.record import Accuracy, Process, Round
 parser = argparse.ArgumentParser()
-parser.add_argument("trial"); parser.add_argument("--index", type=int); parser.add_argument("--draw", type=int)
+parser.add_argument("trial"); parser.add_argument("--index", type=int, default=0)
+parser.add_argument("--draw", type=int, default=0)
 parser.add_argument("--cold", action="store_true"); parser.add_argument("--answer-fd", type=int)
 parser.add_argument("--cores"); parser.add_argument("--checked"); parser.add_argument("--steps-per-block")
+parser.add_argument("--inspect"); parser.add_argument("--timed")
 a = parser.parse_args()
 answer = os.fdopen(a.answer_fd, "w")
 def say(message):
@@ -51,13 +54,14 @@ def run(in_empty_folder: Path, monkeypatch: pytest.MonkeyPatch, trial: Trial):
         stop: threading.Event | None = None,
         cores: tuple[int, ...] | None = None,
         slot: Slot | None = None,
+        inspect: bool = False,
         **measure: object,
     ) -> Record:
         script = in_empty_folder / "worker.py"
         script.write_text(PRELUDE + textwrap.dedent(body))
         monkeypatch.setenv("PYTHONPATH", str(ROOT))
         monkeypatch.setattr(runner, "command", lambda _python, _module: [sys.executable, str(script)])
-        settings = Settings("s", measure=Measure(**{"processes": 1, "timeout_s": 30.0, **measure}))  # type: ignore[arg-type]
+        settings = Settings("s", measure=Measure(**{"processes": 1, "timeout_s": 30.0, **measure}), inspect=inspect)  # type: ignore[arg-type]
         return runner.run_trial(trial, settings, slot or Slot(Device("cpu"), cores), stop=stop)
 
     return run
@@ -253,6 +257,71 @@ def test_verdict_and_block_length_are_handed_on_with_the_code(run, trial: Trial)
 def test_each_draw_is_checked(run) -> None:
     record = run(CODE, processes=1, draws=2)
     assert [item.accuracy.of_process for item in record.processes] == [None, None]
+
+
+INSPECTS = """
+if a.inspect:
+    print(a.timed, os.environ["TORCHINDUCTOR_CACHE_DIR"], flush=True)
+    os.makedirs(a.inspect); open(a.inspect + "/summary.md", "w").write(open("order").read())
+    say(Outcome("ok", process=replace(process(), code_fingerprint="abc"))); sys.exit()
+open("order", "a").write(f"process {a.index}\\n")
+"""
+FOUND = 'say(Outcome("ok", process=replace(process(), code_fingerprint="abc")))'
+
+
+def test_inspection_follows_the_timed_processes_in_a_cache_of_its_own(run, trial: Trial) -> None:
+    plain, record = run(FOUND, processes=2), run(INSPECTS + FOUND, processes=2, inspect=True)
+    assert record.inspection == Inspection("inspect", None, "abc")
+    assert (folder(trial) / "inspect" / "summary.md").read_text() == "process 0\nprocess 1\n"
+    assert replace(record, inspection=None, wall_s=None) == replace(plain, wall_s=None)
+    told, cache = (folder(trial) / "worker-inspect.log").read_text().split()
+    assert (told, Path(cache).parent.name) == ("abc", "cache-inspect")
+    assert not list(folder(trial).glob("cache-*"))
+
+
+def test_inspection_of_an_earlier_run_goes_with_its_record(run, trial: Trial) -> None:
+    assert run(INSPECTS + FOUND, inspect=True).inspection
+    assert run(FOUND).inspection is None
+    assert not (folder(trial) / "inspect").exists()
+
+
+@pytest.mark.parametrize(
+    ("body", "missing"),
+    [
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "crashed while compiling: the worker was killed by SIGSEGV"),
+        ("time.sleep(600)", "timeout while compiling: still compiling after measure.timeout_s=2"),
+        ('say(Outcome("oom", "compiling", "no memory"))', "oom while compiling: no memory"),
+    ],
+    ids=["dies", "hangs", "fails"],
+)
+def test_inspection_that_fails_is_said_and_costs_the_trial_nothing(run, body: str, missing: str) -> None:
+    record = run(f'if a.inspect: say(Phase("compiling")); {body}\n{FOUND}', inspect=True, timeout_s=2.0)
+    assert (record.status, record.message, record.log, len(record.processes)) == ("ok", None, None, 1)
+    assert record.inspection == Inspection(missing=missing)
+
+
+@pytest.mark.parametrize(
+    ("status", "inspected"),
+    [("compile_error", True), ("accuracy_mismatch", True), ("not_compiled", True), ("eager_error", False)],
+)
+def test_inspection_is_for_trials_in_which_the_compiler_had_its_turn(run, status: str, inspected: bool) -> None:
+    record = run(f'{INSPECTS}say(Outcome("{status}", "compiling", "no"))', inspect=True)
+    assert (record.status, record.message, record.log) == (status, "no", "worker-0.log")
+    assert (record.inspection is not None) == inspected
+
+
+def test_stop_in_an_inspection_ends_it_and_keeps_the_record(run, in_empty_folder: Path) -> None:
+    stop = threading.Event()
+
+    def interrupt() -> None:
+        while not (in_empty_folder / "ready").exists():
+            time.sleep(0.05)
+        stop.set()
+
+    threading.Thread(target=interrupt).start()
+    record = run(f"if a.inspect: open('ready', 'w').close(); time.sleep(600)\n{FOUND}", stop=stop, inspect=True)
+    assert record.status == "ok"
+    assert record.inspection == Inspection(missing="interrupted while starting: interrupted by the user")
 
 
 def test_child_that_holds_the_pipe_does_not_hold_up_the_runner(run) -> None:

@@ -25,7 +25,7 @@ from tracking_server import Server, free_port, mlflow_server
 from sweeper import sync
 from sweeper.mlflow_store import ENVIRONMENT, TrackingError, artifact_location, default_uri
 from sweeper.paths import SweepPaths, write_text
-from sweeper.record import Record
+from sweeper.record import Inspection, Record
 from sweeper.retrieval import Store
 from sweeper.tracking import Sent, Tracker
 from sweeper.trial import Compile
@@ -201,6 +201,7 @@ def test_artifacts_are_record_and_logs_and_the_report_on_the_parent(store: Mlflo
     trial = SweepPaths(folder).trial(record.label, record.trial_id)
     trial.log(0).write_text("first process")
     trial.cache(0).mkdir()
+    write_text(trial.inspection / "graph-0_0" / "dynamo_graph.py", "the inspection of another record")
     report = [folder / "report" / "speedups.csv", folder / "report" / "figures"]
     write_text(report[0], "a,b")
     write_text(report[1] / "one.svg", "<svg/>")
@@ -210,6 +211,19 @@ def test_artifacts_are_record_and_logs_and_the_report_on_the_parent(store: Mlflo
     (parent,) = runs_of(store, "sweep")
     assert artifacts(store, parent, "report") == ["report/figures", "report/speedups.csv"]
     assert artifacts(store, parent, "report/figures") == ["report/figures/one.svg"]
+
+
+def test_inspection_goes_with_the_record_that_names_it(store: MlflowClient) -> None:
+    record = replace(make_record(), inspection=Inspection("inspect"))
+    folder = write_sweep(RUNS, [record])
+    inspection = SweepPaths(folder).trial(record.label, record.trial_id).inspection
+    write_text(inspection / "summary.md", "# what the compiler did")
+    write_text(inspection / "graph-0_0" / "forward" / "output_code.py", "call = None")
+    assert Tracker(None, "night").catch_up() == Sent(1, 0)
+    run = child(store)
+    assert artifacts(store, run) == ["inspect", "record.json"]
+    assert artifacts(store, run, "inspect") == ["inspect/graph-0_0", "inspect/summary.md"]
+    assert artifacts(store, run, "inspect/graph-0_0/forward") == ["inspect/graph-0_0/forward/output_code.py"]
 
 
 def test_same_record_twice_is_sent_once(store: MlflowClient) -> None:

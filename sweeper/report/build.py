@@ -15,7 +15,7 @@ from sweeper.paths import write_text
 from sweeper.report import markdown, terminal
 from sweeper.report.across import compared
 from sweeper.report.failures import failures
-from sweeper.report.load import load_from
+from sweeper.report.load import Entry, load_from
 from sweeper.report.provenance import describe, weighted_as_amp
 from sweeper.report.sources import Source, SweepFolder
 from sweeper.report.speedups import speedups
@@ -23,6 +23,7 @@ from sweeper.report.summary import groups, incomplete, summary
 from sweeper.report.table import Table
 from sweeper.report.units import collect
 
+MOST_INSPECTIONS = 10  # named in a note
 LEAST_WIDTH = 100  # columns of a console that is no terminal
 
 
@@ -59,6 +60,7 @@ def write_report_of(sources: Sequence[Source], out: Path) -> Report:
     notes = [*units.notes, *incomplete(rows)]
     if entries and not rows:
         notes.append("no geometric means: they are taken over compiled trials whose precision has a weight (amp, fp32)")
+    notes += inspections(entries)
     tables = {
         "speedups": speedups(entries),
         "summary": summary(rows),
@@ -69,6 +71,16 @@ def write_report_of(sources: Sequence[Source], out: Path) -> Report:
     for path, content in texts.items():
         write_text(path, content)
     return Report(tuple(facts), amp, **tables, notes=tuple(notes), problems=loaded.problems, paths=tuple(texts))
+
+
+def inspections(entries: Sequence[Entry]) -> list[str]:
+    """A line that says where the inspections of trials lie."""
+    folders = [entry.folder / found.folder for entry in entries if (found := entry.record.inspection) and found.folder]
+    if not folders:
+        return []
+    named = ", ".join(str(folder / "summary.md") for folder in folders[:MOST_INSPECTIONS])
+    more = f" and {len(folders) - MOST_INSPECTIONS} others" if len(folders) > MOST_INSPECTIONS else ""
+    return [f"what the compiler did: {named}{more}"]
 
 
 def print_report(report: Report, console: Console) -> None:

@@ -1,6 +1,7 @@
 """Entry point of a worker process.
 
     python -m sweeper.worker runs/<sweep>/<trial>/trial.json      measure once, print the outcome (also under pdb)
+    python -m sweeper.worker runs/<sweep>/<trial>/trial.json --inspect FOLDER    write what the compiler does
     python -m sweeper.worker --check trials.json problems.json    say which trials cannot be built here
 
 Place in the flow: started by `runner`, which passes `--answer-fd`; without it the answer goes to standard output.
@@ -19,6 +20,7 @@ import threading
 from pathlib import Path
 
 from sweeper.messages import NOTHING, Grant, Job, Message, Wish, encode
+from sweeper.worker import trace
 from sweeper.worker.lifeline import end_with_the_parent_process
 
 
@@ -49,12 +51,20 @@ def main() -> None:
         say(Wish(wants))
         return None if wants == NOTHING else grants.get()
 
+    if arguments.inspect:
+        trace.ask_for(os.environ)  # torch looks for it when it is imported
+
     from sweeper.worker.session import Part, run
     from sweeper.worker.turn import Turn
 
+    lead = None
+    if arguments.inspect:
+        from sweeper.worker.inspection import inspecting
+
+        lead = inspecting(arguments.inspect, arguments.timed)
     job = Job.loads(arguments.trial.read_text())
     part = Part(arguments.index, arguments.draw, arguments.cold, arguments.checked, arguments.steps_per_block)
-    outcome = run(job, part, say, Turn(ask) if has_driver else Turn())
+    outcome = run(job, part, say, Turn(ask) if has_driver else Turn(), lead)
     sys.stdout.flush()
     sys.stderr.flush()
     say(outcome)
@@ -78,6 +88,10 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--steps-per-block", type=int, help="as an earlier process of the trial has found it")
     parser.add_argument("--cores", type=cores, help="numbers of the cores to run on, separated by commas")
     parser.add_argument("--answer-fd", type=int, help="file descriptor for phases and the outcome, as JSON lines")
+    parser.add_argument(
+        "--inspect", type=Path, metavar="FOLDER", help="write what the compiler does there, time nothing"
+    )
+    parser.add_argument("--timed", metavar="FINGERPRINT", help="of the code that was timed, to say if this is the same")
     parser.add_argument("--check", type=Path, nargs=2, metavar=("TRIALS", "PROBLEMS"), help="list what cannot be built")
     arguments = parser.parse_args()
     if not arguments.check and arguments.trial is None:

@@ -87,29 +87,43 @@ class Notes:
         return Outcome(status, phase, message, self.process, diagnostics, dict(self.environment))
 
 
-def run(job: Job, part: Part, say: Callable[[Phase], None], turn: Turn) -> Outcome:
-    """Measure once. Always returns; what the model, the compiler or torch raises becomes a status."""
+Lead = Callable[[Job, Part, Notes], None]  # leads a process through its phases
+
+
+def run(job: Job, part: Part, say: Callable[[Phase], None], turn: Turn, lead: Lead | None = None) -> Outcome:
+    """Measure once, or do what `lead` does. Always returns; what a model, compiler or torch raises becomes a status."""
     notes = Notes(say, Process(part.index, part.draw, part.cold), turn)
     try:
-        _measure(job, part, notes)
+        (lead or _measure)(job, part, notes)
     except Exception as error:  # noqa: BLE001  # the one place where anything at all becomes a status
         traceback.print_exc()
         return notes.outcome(status_of(error, notes.phase), notes.phase, message_of(error))
     return notes.outcome("ok")
 
 
-def _measure(job: Job, part: Part, notes: Notes) -> None:
-    device, turn = torch.device(job.trial.device), notes.turn
+def begin(job: Job, notes: Notes) -> None:
+    """Import what the model needs, and wait for the device."""
     notes.environment |= environment.describe()
     models.load(job.trial.model)
-    turn.take()
-    notes.environment["device"] = environment.describe_device(device)
-    lookout = Lookout(device, lambda: turn.neighbours)
+    notes.turn.take()
+    notes.environment["device"] = environment.describe_device(torch.device(job.trial.device))
+
+
+def build(job: Job, notes: Notes) -> Lab:
+    """The model with both arms on the device. Raises UnavailableError where its backend is not to be had."""
+    device, turn = torch.device(job.trial.device), notes.turn
+    lab = Lab(job, device, Lookout(device, lambda: turn.neighbours), turn.clock)
+    turn.before_leaving, turn.after_coming = lab.meter.leave, lab.meter.come_back
+    require_available(job.trial, device)  # after the model: its module may register a backend of its own
+    notes.settings |= lab.settings()
+    return lab
+
+
+def _measure(job: Job, part: Part, notes: Notes) -> None:
+    turn = notes.turn
+    begin(job, notes)
     with notes.enter("building"):
-        lab = Lab(job, device, lookout, turn.clock)
-        turn.before_leaving, turn.after_coming = lab.meter.leave, lab.meter.come_back
-        require_available(job.trial, device)  # after the model: its module may register a backend of its own
-        notes.settings |= lab.settings()
+        lab = build(job, notes)
         notes.found(tokens_per_step=models.tokens_per_step(lab.built))
         verification = Verification(lab)
     with notes.enter("eager"):

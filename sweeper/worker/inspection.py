@@ -1,0 +1,151 @@
+"""A look at what the compiler does with a trial: generated code, graphs, breaks and a summary, as files.
+
+`python -m sweeper.worker trial.json --inspect FOLDER`. Nothing is timed here, so torch may write all that it can
+tell: its structured trace (`TORCH_TRACE`), and what `TORCH_COMPILE_DEBUG=1` shows of Inductor.
+Place in the flow: `runner` starts such a process behind the timed ones of a trial; `session` leads it as any other.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import torch
+
+from sweeper.messages import Job
+from sweeper.paths import write_text
+from sweeper.worker import artifact, trace
+from sweeper.worker.diagnostics import Watch
+from sweeper.worker.failures import message_of
+from sweeper.worker.session import EAGER_STEPS, Lead, Notes, Part, begin, build
+from sweeper.worker.summary import Sight, summary
+from sweeper.worker.trace import Compilation
+
+MOST_BYTES = 20 * 10**6  # of all files but the summary
+OF_INDUCTOR = re.compile(r"model__(\d+_[a-z]+)_\d+\.\d+")  # a folder that Inductor writes for a graph
+
+
+def inspecting(folder: Path, timed_fingerprint: str | None) -> Lead:
+    """What leads a process that writes what it sees to `folder`."""
+    return functools.partial(_inspect, folder, timed_fingerprint)
+
+
+def _inspect(folder: Path, timed_fingerprint: str | None, job: Job, _part: Part, notes: Notes) -> None:
+    raw = Path(os.environ.pop(trace.VARIABLE))  # torch has read it; what we start shall not write there
+    _have_inductor_write(raw)
+    begin(job, notes)
+    with notes.enter("building"):
+        lab = build(job, notes)
+    with notes.enter("eager"):
+        lab.bench.run(lab.eager, EAGER_STEPS)
+    with notes.enter("compiling"):
+        notes.watch = Watch()
+        notes.turn.rest_while_compiling()
+        candidate = lab.compile(notes.watch)
+        failure: str | None = None
+        try:
+            lab.bench.first_steps_s(candidate)
+            notes.watch.settle()
+            lab.bench.run(candidate, 1)
+        except Exception as error:
+            failure = message_of(error)
+            raise
+        finally:
+            _write(folder, _sight(job, notes, notes.watch, raw, timed_fingerprint, failure))
+            shutil.rmtree(raw)
+
+
+def _have_inductor_write(folder: Path) -> None:
+    """Intermediate forms of each graph, and which nodes of it each kernel computes; the code stays as it is.
+
+    Level 1 of the latter would change the names in graphs and with them the generated code.
+    """
+    options = torch._inductor.config.trace
+    options.debug_dir = str(folder)
+    options.fx_graph = options.output_code = False  # the trace has both
+    options.provenance_tracking_level = 2
+    options.enabled = True
+
+
+def _sight(
+    job: Job, notes: Notes, watch: Watch, raw: Path, timed_fingerprint: str | None, failure: str | None = None
+) -> Sight:
+    versions = notes.environment["versions"]
+    found = trace.read(raw)
+    notes.found(**artifact.found())
+    return Sight(
+        trial=job.trial,
+        versions=versions,
+        trace=found,
+        diagnostics=watch.report({}),
+        code_fingerprint=notes.process.code_fingerprint,
+        timed_fingerprint=timed_fingerprint,
+        not_compiled=None if failure else watch.why_not_compiled(),
+        failure=failure,
+        ir=dict(_intermediate(raw)),
+        other_nodes=_nodes_of_backward(),
+    )
+
+
+def _intermediate(raw: Path) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Inductor's own form of a graph before and after fusion, by the graph's AOT id."""
+    for folder in sorted(raw.glob("torchinductor/*")):
+        if found := OF_INDUCTOR.fullmatch(folder.name):
+            files = (folder / "ir_pre_fusion.txt", folder / "ir_post_fusion.txt")
+            before, after = (file.read_text(encoding="utf-8") if file.exists() else "" for file in files)
+            yield found.group(1), (before, after)
+
+
+def _nodes_of_backward() -> Mapping[str, list[str]]:
+    """Nodes by launch in graphs that were compiled in the first backward pass; the trace has none of these."""
+    from torch._inductor.debug import create_kernel_information_json
+
+    return {launch: kernel["post_grad_nodes"] for launch, kernel in create_kernel_information_json().items()}
+
+
+def _write(folder: Path, sight: Sight) -> None:
+    left_out = keep(folder, _files(sight), MOST_BYTES)
+    write_text(folder / "summary.md", summary(sight, left_out))
+
+
+def keep(folder: Path, files: Iterable[tuple[str, str]], most_bytes: int) -> list[str]:
+    """Write texts under their names as long as they fit; lines that name the others."""
+    left_bytes, left_out = most_bytes, []
+    for name, text in files:
+        size = len(text.encode())
+        if size > left_bytes:
+            left_out.append(f"`{name}`, {size / 1e6:.2g} MB of at most {most_bytes / 1e6:.2g} MB for all files")
+            continue
+        write_text(folder / name, text)
+        left_bytes -= size
+    return left_out
+
+
+def _files(sight: Sight) -> Iterator[tuple[str, str]]:
+    """Names and texts, those first that matter most, since there is a limit for all."""
+    found = sight.trace
+    graphs = found.graphs
+    if found.breaks:
+        yield "graph_breaks.txt", "\n\n".join(found.breaks)
+    if found.recompiles:
+        yield "recompiles.txt", "\n".join(f"{compile_id}: {text}" for compile_id, text in found.recompiles)
+    parts = [(f"{_folder_of(graph)}/{part.direction}", part) for graph in graphs for part in graph.parts.values()]
+    yield from _present((f"{name}/output_code.py", part.output_code) for name, part in parts)
+    yield from _present((f"{_folder_of(graph)}/dynamo_graph.py", graph.graph) for graph in graphs)
+    yield from _present((f"{name}/aot_graph.py", part.aot_graph) for name, part in parts)
+    yield from _present((f"{name}/post_grad_graph.py", part.post_grad_graph) for name, part in parts)
+    for index, stage in ((1, "post"), (0, "pre")):
+        texts = ((name, sight.ir.get(part.aot_id or "", ("", ""))[index]) for name, part in parts)
+        yield from _present((f"{name}/ir_{stage}_fusion.txt", text) for name, text in texts)
+
+
+def _present(files: Iterable[tuple[str, str | None]]) -> Iterator[tuple[str, str]]:
+    return ((name, text) for name, text in files if text)
+
+
+def _folder_of(graph: Compilation) -> str:
+    return f"graph-{graph.compile_id.replace('/', '_')}"

@@ -1,0 +1,197 @@
+"""What torch's structured trace says of a process: graphs, generated code, breaks, recompilations.
+
+`TORCH_TRACE=FOLDER` has torch write it, one event a line and its text, indented by a tab, behind it; it is what
+`tlparse` reads (https://github.com/meta-pytorch/tlparse). Torch is not imported here: the variable has to be set before
+that. Place in the flow: the worker's entry point asks for the trace, `inspection` reads it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+VARIABLE = "TORCH_TRACE"
+GRAPHS = {"aot_inference_graph": "inference", "aot_forward_graph": "forward", "aot_backward_graph": "backward"}
+WITH_TEXT = {
+    *GRAPHS,
+    "dynamo_output_graph",
+    "inductor_post_grad_graph",
+    "inductor_output_code",
+    "inductor_provenance_tracking_node_mappings",
+    "inductor_provenance_tracking_kernel_stack_traces",
+    "dynamo_graph_break_reason",
+    "recompile_reasons",
+}
+# V1121 15:22:13.306000 19710 torch/_dynamo/utils.py:2350] {"artifact": {"name": ...}, "frame_id": 0, ...}
+EVENT = re.compile(r"V\d{4} \S+ \d+ \S+\] (\{.*)")
+# The first line of generated code; the name is that of the folder for Inductor's own files as well.
+AOT_ID = re.compile(r"# AOT ID: \['(\d+_([a-z]+))'")
+
+
+@dataclass(frozen=True)
+class Event:
+    """`compile_id` is `frame/compilation`, as in torch's logs; `text` what came with it, if it is of use here."""
+
+    kind: str
+    compile_id: str | None
+    fields: Mapping[str, Any]
+    text: str = ""
+
+
+@dataclass
+class Part:
+    """A graph as AOTAutograd gives it to the backend: `direction` is forward, backward or inference."""
+
+    direction: str
+    aot_graph: str | None = None
+    post_grad_graph: str | None = None  # after Inductor's own passes on the graph
+    output_code: str | None = None
+    aot_id: str | None = None  # e.g. 0_forward
+    nodes: Mapping[str, list[str]] = field(default_factory=dict)  # of the graph that a launch computes
+    stacks: Mapping[str, list[str]] = field(default_factory=dict)  # of the user's code behind a launch
+
+
+@dataclass
+class Compilation:
+    """One compilation of one frame: what Dynamo captured, and what became of it."""
+
+    compile_id: str
+    graph: str | None = None
+    function: str | None = None  # e.g. `forward at /a/model.py:12`
+    num_operations: int | None = None  # in Dynamo's graph
+    failure: str | None = None
+    parts: dict[str, Part] = field(default_factory=dict)
+
+    def part(self, direction: str) -> Part:
+        return self.parts.setdefault(direction, Part(direction))
+
+
+@dataclass
+class Trace:
+    """All that was compiled, in order, and what torch says of breaks and recompilations."""
+
+    compilations: dict[str, Compilation] = field(default_factory=dict)
+    breaks: list[str] = field(default_factory=list)
+    recompiles: list[tuple[str, str]] = field(default_factory=list)  # compile id, guards that failed
+
+    @property
+    def graphs(self) -> list[Compilation]:
+        """Those that gave a graph."""
+        return [item for item in self.compilations.values() if item.graph is not None]
+
+
+def ask_for(environment: MutableMapping[str, str]) -> None:
+    """Have torch, once it is imported, write its trace to a new folder, and compile into caches of our own."""
+    if "TORCHINDUCTOR_CACHE_DIR" not in environment:
+        cache = tempfile.mkdtemp(prefix="sweeper-cache-")
+        environment.update(TORCHINDUCTOR_CACHE_DIR=f"{cache}/inductor", TRITON_CACHE_DIR=f"{cache}/triton")
+    beside = Path(environment["TORCHINDUCTOR_CACHE_DIR"]).parent
+    beside.mkdir(parents=True, exist_ok=True)
+    environment[VARIABLE] = tempfile.mkdtemp(dir=beside, prefix="trace-")
+
+
+def read(folder: Path) -> Trace:
+    """The trace in the files that torch has left in `folder`."""
+    reader = _Reader()
+    for file in sorted(folder.glob("*.log")):
+        with file.open(encoding="utf-8", errors="replace") as lines:
+            for event in events(lines):
+                reader.take(event)
+    return reader.trace
+
+
+def events(lines: Iterable[str]) -> Iterator[Event]:
+    """The events of a file; only those in `WITH_TEXT` keep their text, the others are many and long."""
+    event: Event | None = None
+    text: list[str] = []
+    for line in lines:
+        if line.startswith("\t"):
+            if event is not None and event.kind in WITH_TEXT:
+                text.append(line[1:])
+            continue
+        if event is not None:
+            yield Event(event.kind, event.compile_id, event.fields, "".join(text))
+        event, text = _event(line), []
+    if event is not None:
+        yield Event(event.kind, event.compile_id, event.fields, "".join(text))
+
+
+def _event(line: str) -> Event | None:
+    found = EVENT.match(line)
+    if found is None:
+        return None
+    data = json.loads(found.group(1))
+    kind, fields = next(iter(data.items()))
+    if kind == "artifact":
+        kind = fields["name"]
+    frame, compilation = data.get("frame_id"), data.get("frame_compile_id")
+    return Event(kind, None if frame is None else f"{frame}/{compilation}", fields if isinstance(fields, dict) else {})
+
+
+class _Reader:
+    """Puts events together; those of one graph come in order, those of several are mixed."""
+
+    def __init__(self) -> None:
+        self.trace = Trace()
+        self._post_grad_graphs: dict[str, str] = {}
+        self._latest: dict[str, Part] = {}
+
+    def take(self, event: Event) -> None:
+        if event.kind == "dynamo_graph_break_reason":
+            self.trace.breaks.append(event.text)
+        elif event.compile_id is None:
+            return
+        elif event.kind == "recompile_reasons":
+            self.trace.recompiles.append((event.compile_id, _reasons(event.text)))
+        else:
+            compilations = self.trace.compilations
+            of = compilations.setdefault(event.compile_id, Compilation(event.compile_id))
+            self._take_of_graph(event, of)
+
+    def _take_of_graph(self, event: Event, of: Compilation) -> None:
+        if event.kind == "dynamo_output_graph":
+            of.graph = event.text
+        elif event.kind in GRAPHS:
+            of.part(GRAPHS[event.kind]).aot_graph = event.text
+        elif event.kind == "inductor_post_grad_graph":
+            self._post_grad_graphs[of.compile_id] = event.text
+        elif event.kind == "inductor_output_code":
+            part = self._latest[of.compile_id] = _of_code(of, event.text)
+            part.output_code = event.text
+            part.post_grad_graph = self._post_grad_graphs.pop(of.compile_id, None)
+        elif event.kind == "inductor_provenance_tracking_node_mappings":
+            self._latest[of.compile_id].nodes = json.loads(event.text).get("cppCodeToPost", {})
+        elif event.kind == "inductor_provenance_tracking_kernel_stack_traces":
+            self._latest[of.compile_id].stacks = json.loads(event.text)
+        elif event.kind == "compilation_metrics":
+            _take_metrics(event.fields, of)
+
+
+def _of_code(of: Compilation, code: str) -> Part:
+    """The part whose code this is: it says so, or it is the next without code, since forward comes first."""
+    if found := AOT_ID.search(code):
+        part = of.part(found.group(2))
+        part.aot_id = found.group(1)
+        return part
+    waiting = [part for part in of.parts.values() if part.output_code is None]
+    return waiting[0] if waiting else of.part("inference")
+
+
+def _take_metrics(metrics: Mapping[str, Any], of: Compilation) -> None:
+    of.num_operations = metrics.get("graph_op_count")
+    if metrics.get("co_name"):
+        of.function = f"{metrics['co_name']} at {metrics.get('co_filename')}:{metrics.get('co_firstlineno')}"
+    if metrics.get("fail_type"):
+        of.failure = f"{metrics['fail_type']}: {metrics.get('fail_reason')}"
+
+
+def _reasons(text: str) -> str:
+    """One reason comes as it is, several as a list in JSON."""
+    stripped = text.strip()
+    reasons: list[str] = json.loads(stripped) if stripped.startswith("[") else [stripped]
+    return "\n".join(reasons)
