@@ -41,7 +41,7 @@ def _inspect(folder: Path, timed_fingerprint: str | None, job: Job, _part: Part,
     with notes.enter("building"):
         lab = build(job, notes)
     with notes.enter("eager"):
-        lab.bench.run(lab.eager, EAGER_STEPS)
+        lab.bench.run(lab.eager, lab.bench.whole(EAGER_STEPS))
     with notes.enter("compiling"):
         notes.watch = Watch()
         notes.turn.rest_while_compiling()
