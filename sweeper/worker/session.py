@@ -20,8 +20,8 @@ from sweeper.codec import Json
 from sweeper.messages import ALONE, Job, Outcome, Phase
 from sweeper.record import Diagnostics, HostState, PerArm, Process
 from sweeper.trial import Trial
-from sweeper.worker import artifact, device_time, environment, memory, models
-from sweeper.worker.compiler import end_compile_workers, require_available
+from sweeper.worker import artifact, backends, device_time, environment, memory, models
+from sweeper.worker.compiler import end_compile_workers
 from sweeper.worker.diagnostics import Watch
 from sweeper.worker.failures import (
     EagerError,
@@ -106,9 +106,10 @@ def _measure(job: Job, part: Part, notes: Notes) -> None:
     notes.environment["device"] = environment.describe_device(device)
     lookout = Lookout(device, lambda: turn.neighbours)
     with notes.enter("building"):
+        if job.trial.backend is not None:  # the model's module has been imported: it may register a backend of its own
+            backends.require(job.trial.backend, job.trial.workload, device.type)
         lab = Lab(job, device, lookout, turn.clock)
         turn.before_leaving, turn.after_coming = lab.meter.leave, lab.meter.come_back
-        require_available(job.trial, device)  # after the model: its module may register a backend of its own
         notes.settings |= lab.settings()
         verification = Verification(lab)
     with notes.enter("eager"):
