@@ -34,7 +34,7 @@ class Gone:
 
 
 _TENSORRT = Needs("torch_tensorrt", "pip install torch-tensorrt, of torch's own version", "cuda", "inference")
-_XLA = Needs("torch_xla", "pip install torch-xla, of torch's own version; there is none after 2.9")
+_XLA = Needs("torch_xla", "it needs torch-xla of torch's own version, and there is none after 2.9; take inductor")
 
 NEEDS = {
     "cudagraphs": Needs(device="cuda"),
@@ -46,7 +46,7 @@ NEEDS = {
     # https://lightning-thunder.readthedocs.io; 0.2.6 cannot be imported beside torch 2.13
     "thunder": Needs("thunder.dynamo", "pip install lightning-thunder"),
     # https://github.com/pytorch/pytorch/issues/188866
-    "tvm": Needs("tvm.relay", "pip install apache-tvm; torch up to 2.13 needs tvm.relay, which TVM 0.20 took out"),
+    "tvm": Needs("tvm.relay", "torch up to 2.13 needs tvm.relay, which TVM 0.20 took out; take inductor"),
     "openxla": _XLA,
     "openxla_eval": _XLA,
 }
