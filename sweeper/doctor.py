@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from sweeper import devices, host, noise, probes
+from sweeper.backends import GONE
 from sweeper.codec import from_json, to_json
 from sweeper.devices import Device, GpuReading
 from sweeper.errors import ConfigError
@@ -134,6 +135,7 @@ def examine(device: Device, options: argparse.Namespace, console: Console) -> Fi
     _print("software", map(describe_part, software.parts), console)
     _print("AMP", [("bf16", describe_bfloat16(device, machine, software))], console)
     verdicts = probe(questions(software, device), device, at_once(gpu), options.timeout_s, console)
+    verdicts += no_more(software, console)
     wobble = measure_noise(device, options.processes, console) if options.noise else None
     return Findings(device, machine, gpu, software, warnings, verdicts, wobble)
 
@@ -215,12 +217,15 @@ def with_parts_of_host(software: Software, gpu: GpuReading | None) -> Software:
 
 
 def questions(software: Software, device: Device) -> list[tuple[str, str]]:
-    """Backends and modes to probe, those of conf/backend first; none without a torch that works."""
+    """Backends and modes to probe, those of conf/backend first; none without a torch that works.
+
+    Names that are no more need no process to say so, unless this torch has one of them after all.
+    """
     if not software.torch_works:
         return []
     from sweeper.config import conf_folder
 
-    own = sorted(path.stem for path in (conf_folder() / "backend").glob("*.yaml"))
+    own = sorted({path.stem for path in (conf_folder() / "backend").glob("*.yaml")} - GONE.keys())
     modes = MODES if device.gpu else ()
     backends = [name for name in dict.fromkeys([*own, *software.backends]) if name != "inductor"]
     return [("inductor", "default"), *(("inductor", mode) for mode in modes), *((name, "default") for name in backends)]
@@ -251,6 +256,17 @@ def probe(
             verdicts.append(verdict)
             console.print(_verdict_line(name.ljust(max(map(len, names))), verdict))
     return tuple(verdicts)
+
+
+def no_more(software: Software, console: Console) -> tuple[Verdict, ...]:
+    """The names of PyTorch 2.0 that this torch does not have, each with what to take instead; printed."""
+    if not software.torch_works:
+        return ()
+    gone = {name: why for name, why in GONE.items() if name not in software.backends}
+    verdicts = tuple(Verdict(name, "default", "missing", f"backend {name} {why}") for name, why in gone.items())
+    for verdict in verdicts:
+        console.print(_verdict_line(verdict.backend.ljust(max(map(len, gone))), verdict))
+    return verdicts
 
 
 def _verdict_line(name: str, verdict: Verdict) -> str:

@@ -9,10 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from sweeper.backends import WITHOUT_DYNAMO, WITHOUT_MODE
 from sweeper.errors import ConfigError
 from sweeper.trial import Trial
-
-BACKENDS_WITHOUT_MODE = ("eager", "aot_eager", "cudagraphs")  # torch.compile ignores `mode` for them without a word
 
 
 @dataclass(frozen=True)
@@ -62,17 +61,30 @@ def plan(grid: Iterable[Trial], statuses: Mapping[str, str], retry: str = "faile
 
 def incompatible(trial: Trial) -> str | None:
     """Why this combination of axes makes no sense, or None."""
-    if trial.backend in BACKENDS_WITHOUT_MODE:
+    if trial.backend in WITHOUT_MODE:
         if trial.mode != "default":
-            return f"backend={trial.backend} takes no mode: torch ignores mode={trial.mode} there; use mode=default"
+            return f"backend={trial.backend} takes no mode, only inductor has some: use mode=default"
         if trial.compile.options:
             return f"backend={trial.backend} takes no compile.options; they belong to backend=inductor"
+    if trial.backend in WITHOUT_DYNAMO and (asked := _of_torch_compile(trial)):
+        return f"backend={trial.backend} does without torch.compile and converts the model: it takes no {asked}"
     if trial.compile.fullgraph and trial.compile.scope == "step":
         return (
             "compile.fullgraph=true cannot go with compile.scope=step: a step always breaks at backward and optimizer"
         )
     if trial.compile.scope == "step" and trial.workload == "inference":
         return "compile.scope=step is for workload=train: an inference step is the model's forward"
+    return None
+
+
+def _of_torch_compile(trial: Trial) -> str | None:
+    """The first setting that only `torch.compile` knows, as it is typed, or None."""
+    if trial.compile.scope != "model":
+        return f"compile.scope={trial.compile.scope}"
+    if trial.compile.fullgraph:
+        return "compile.fullgraph=true"
+    if trial.compile.dynamic is not None:
+        return f"compile.dynamic={str(trial.compile.dynamic).lower()}"
     return None
 
 

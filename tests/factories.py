@@ -510,3 +510,24 @@ def meets_another_node(batch_size, device):
                 time.sleep(0.1)
 
     return _Special(act).to(device), _inputs(batch_size, device)
+
+
+class _Branching(nn.Module):
+    """Takes one way while its largest input is 1, the other below."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, 4)
+
+    def forward(self, x):
+        y = self.layer(x)
+        if x.max() > 0.95:
+            return y
+        return -y
+
+
+def branches_on_data(batch_size, device):
+    """Both batches have a 1, the mixture that is kept for the check has none."""
+    inputs = torch.zeros(batch_size, WIDTH, device=device)
+    inputs[0] = 1.0
+    return _Branching().to(device), (inputs,)

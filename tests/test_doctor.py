@@ -80,7 +80,7 @@ def verdict_of(backend: str) -> Verdict:
 
 
 @pytest.mark.compile
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor", "aot_ts", "jit_trace"])
 def test_backends_of_torch_train_on_the_cpu(backend: str) -> None:
     verdict = verdict_of(backend)
     assert (verdict.verdict, verdict.reason) == ("ok", None)
@@ -95,10 +95,9 @@ def test_a_backend_that_runs_the_graph_as_it_came_is_told_on(own_backends: Path,
 
 
 @pytest.mark.compile
-def test_cudagraphs_on_a_cpu_is_broken_and_says_why() -> None:
+def test_cudagraphs_on_a_cpu_is_missing_as_a_trial_is_unavailable() -> None:
     verdict = verdict_of("cudagraphs")
-    assert verdict.verdict == "broken"
-    assert "no CUDA graphs: cpu device" in str(verdict.reason)
+    assert (verdict.verdict, verdict.reason) == ("missing", "backend cudagraphs needs device=cuda, this is cpu")
 
 
 @pytest.mark.compile
@@ -112,9 +111,9 @@ def test_a_backend_that_computes_something_else_is_broken(own_backends: Path) ->
 @pytest.mark.parametrize(
     ("backend", "advice"),
     [
-        ("no_such_backend", "install the package that registers it; nearest: "),
+        ("no_such_backend", "install the package that registers it; "),
         ("inductr", "nearest: inductor"),
-        ("torch_tensorrt", "pip install torch-tensorrt"),
+        ("tvm", "needs tvm.relay"),
         ("onnxrt", "nothing to install"),
     ],
 )
@@ -176,18 +175,31 @@ def test_a_broken_torch_is_a_line_with_why(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_backends_of_conf_come_first_and_modes_only_on_a_gpu() -> None:
-    software = Software((), ("ts", "eager", "inductor"), torch_works=True)
+    software = Software((), ("eager", "inductor", "ts", "zeta"), torch_works=True)
     gpu = Device("cuda", devices.Gpu("0", "GPU-aaa", "NVIDIA H200"))
     asked = doctor.questions(software, CPU)
     assert asked[0] == ("inductor", "default")
-    assert asked[-1] == ("ts", "default")
-    assert {backend for backend, _ in asked} == {"inductor", "aot_eager", "cudagraphs", "eager", "ts"}
-    assert len(asked) == 5
+    assert asked[-1] == ("zeta", "default")
+    names = [backend for backend, _ in asked]
+    assert {"inductor", "aot_eager", "cudagraphs", "eager", "ts", "jit_trace", "openvino"} <= set(names)
+    assert len(names) == len(set(names))
+    assert "nvfuser" not in names
+    listed = doctor.questions(Software((), ("nvfuser",), torch_works=True), CPU)
+    assert ("nvfuser", "default") in listed  # by this torch
     assert doctor.questions(software, gpu)[:3] == [
         ("inductor", "default"),
         ("inductor", "reduce-overhead"),
         ("inductor", "max-autotune"),
     ]
+
+
+def test_names_that_are_no_more_are_told_without_a_process() -> None:
+    output = StringIO()
+    verdicts = doctor.no_more(Software((), ("onnxrt",), torch_works=True), Console(file=output, width=200))
+    found = {verdict.backend: verdict.reason for verdict in verdicts}
+    assert "onnxrt" not in found  # this torch lists it
+    assert str(found["aot_cudagraphs"]).endswith("take cudagraphs")
+    assert len(output.getvalue().splitlines()) == len(found)
 
 
 # Exit codes

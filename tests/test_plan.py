@@ -23,6 +23,11 @@ def test_same_experiment_runs_once_and_that_is_said(trial: Trial) -> None:
         {"backend": "aot_eager", "compile": Compile(options={"x": 1})},
         {"compile": Compile(fullgraph=True, scope="step")},
         {"compile": Compile(scope="step"), "workload": "inference"},
+        {"backend": "openvino", "mode": "max-autotune"},
+        {"backend": "nvfuser", "compile": Compile(options={"x": 1})},
+        {"backend": "jit_trace", "compile": Compile(dynamic=False)},
+        {"backend": "jit_script", "compile": Compile(fullgraph=True)},
+        {"backend": "fx", "compile": Compile(scope="step")},
     ],
 )
 def test_impossible_combination_is_left_out_of_a_grid_and_refused_alone(

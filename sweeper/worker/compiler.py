@@ -1,7 +1,6 @@
-"""`torch.compile` as a trial asks for it: its arguments, whether the backend exists, and stances.
+"""What makes the compiled arm: `torch.compile` with the arguments of a trial, or one of torch's older ways.
 
-Torch refuses `mode` together with `options`, ignores `mode` for all backends but Inductor, and only warns about
-`cudagraphs` on a CPU; here each of these is said.
+Torch refuses `mode` together with `options`; which backends take neither is in `sweeper.backends`.
 """
 
 from __future__ import annotations
@@ -13,28 +12,12 @@ from typing import Any
 
 import torch
 
+from sweeper.backends import WITHOUT_DYNAMO
 from sweeper.trial import Trial
 from sweeper.worker.blocks import compiled_blocks
+from sweeper.worker.conversion import Converted
 from sweeper.worker.diagnostics import Watch
-from sweeper.worker.failures import NotCompiledError, UnavailableError
-
-FOR_DEBUGGING = ("_TESTING_ONLY", "_minifier_backend")
-
-
-def known_backends() -> list[str]:
-    """Names of the backends that torch lists, without its own tools for debugging."""
-    return [name for name in torch._dynamo.list_backends(None) if not name.endswith(FOR_DEBUGGING)]
-
-
-def require_available(trial: Trial, device: torch.device) -> None:
-    """Raises UnavailableError when the backend is missing or does not work on the device."""
-    if trial.backend is None:
-        return
-    known = known_backends()
-    if trial.backend not in torch._dynamo.list_backends(None):
-        raise UnavailableError(f"backend {trial.backend} is not installed; torch knows {', '.join(sorted(known))}")
-    if trial.backend == "cudagraphs" and device.type != "cuda":
-        raise UnavailableError(f"backend cudagraphs needs a CUDA device, this trial runs on {device.type}")
+from sweeper.worker.failures import NotCompiledError
 
 
 def compile_arguments(trial: Trial) -> dict[str, Any]:
@@ -55,6 +38,10 @@ def compiled(function: Callable[..., Any], trial: Trial, watch: Watch) -> Callab
     """`function` compiled as the trial says; nothing is compiled before the first call. mode=eager gives it back."""
     if trial.mode == "eager":
         return function
+    if trial.backend in WITHOUT_DYNAMO:
+        assert isinstance(function, torch.nn.Module)  # the plan has left out every scope but the model's
+        watch.expects_graphs = False
+        return Converted(function, trial.backend)
     arguments = compile_arguments(trial)
     arguments["backend"] = watch.backend(str(trial.backend))
     compile_: Callable[..., Any] = functools.partial(torch.compile, **arguments)

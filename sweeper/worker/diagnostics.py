@@ -10,13 +10,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch._dynamo.backends.registry import lookup_backend
 from torch._dynamo.callback import CallbackArgs, CallbackTrigger, callback_handler
 from torch._dynamo.utils import counters, get_compilation_metrics, graph_break_reasons
 
 from sweeper.codec import Json
 from sweeper.record import Diagnostics, GraphBreak
 from sweeper.worker.artifact import code_fingerprint
+from sweeper.worker.backends import GivingUp, compiler_of
 from sweeper.worker.watched import WatchedBackend
 
 REASON_LENGTH = 300
@@ -33,6 +33,8 @@ class Watch:
         self._compile_ids: set[str] = set()
         self._watched: WatchedBackend | None = None
         self._inductor = False
+        self._giving_up: GivingUp | None = None
+        self.expects_graphs = True  # False: Dynamo is not asked, what runs is what the module was converted to
         callback_handler.register_start_callback(self._compilation_started)
 
     def _compilation_started(self, call: CallbackArgs) -> None:
@@ -56,7 +58,8 @@ class Watch:
         if name == "inductor":
             self._inductor = True  # torch treats this name alone in a way of its own; its code is looked for instead
             return name
-        self._watched = WatchedBackend(lookup_backend(name))
+        self._giving_up = GivingUp.of(name)
+        self._watched = WatchedBackend(compiler_of(name))
         return self._watched
 
     def settle(self) -> None:
@@ -71,11 +74,15 @@ class Watch:
 
     def why_not_compiled(self) -> str | None:
         """Why the timed steps are not the compiled model, or None."""
+        if not self.expects_graphs:
+            return None
         if self.graphs == 0:
             return "no graph of the model reached the backend: everything ran eager"
         called = sum(1 for calls in self._watched.calls if calls) if self._watched else 0
         if called and self.graphs_run_eager >= called:
             return "the backend runs every graph as it was given: everything ran eager"
+        if self._giving_up and (reason := self._giving_up.why()):
+            return reason
         if self._inductor and code_fingerprint() is None:
             return "Inductor was given graphs and left no code: everything ran eager"
         if any("limit exceeded" in reason for reason in counters["unimplemented"]):

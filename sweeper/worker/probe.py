@@ -11,18 +11,16 @@ from __future__ import annotations
 
 import argparse
 import functools
-import importlib
 import importlib.metadata
 import json
 import os
 import platform
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from sweeper.backends import NEEDS, WITHOUT_DYNAMO
 from sweeper.codec import to_json
-from sweeper.errors import nearest
 from sweeper.host import Part
 from sweeper.probes import Software, Verdict
 from sweeper.worker.lifeline import end_with_the_parent_process
@@ -44,38 +42,6 @@ PACKAGES = {
     "mlflow": "pip install mlflow; tracking=none does without",
     "sweeper": "pip install --editable . in its checkout",
 }
-
-
-@dataclass(frozen=True)
-class Supplier:
-    """Where a backend comes from that torch itself does not have. Without a module there is nothing to install."""
-
-    module: str | None
-    advice: str
-
-
-SUPPLIERS = {
-    # https://docs.pytorch.org/TensorRT/dynamo/torch_compile.html: importing the package registers both names
-    "torch_tensorrt": Supplier("torch_tensorrt", "pip install torch-tensorrt, of torch's own version"),
-    "tensorrt": Supplier("torch_tensorrt", "pip install torch-tensorrt, of torch's own version"),
-    # https://docs.openvino.ai/torchcompile
-    "openvino": Supplier("openvino.torch", "pip install openvino"),
-    # https://github.com/pytorch/pytorch/issues/188866
-    "tvm": Supplier("tvm", "pip install apache-tvm; torch up to 2.13 needs tvm.relay, which TVM 0.20 took out"),
-    "openxla": Supplier("torch_xla", "pip install torch-xla, of torch's own version"),
-    "openxla_eval": Supplier("torch_xla", "pip install torch-xla, of torch's own version"),
-    # torch/_dynamo/backends/onnxrt.py of torch 2.13 is a placeholder
-    "onnxrt": Supplier(None, "removed from torch; nothing to install"),
-    # https://github.com/intel/intel-extension-for-pytorch/issues/867
-    "ipex": Supplier(
-        "intel_extension_for_pytorch",
-        "intel-extension-for-pytorch, whose life ended with torch 2.8; use inductor",
-    ),
-}
-
-
-class MissingError(Exception):
-    """The backend is not here; the message says what to install."""
 
 
 def main() -> None:
@@ -111,9 +77,9 @@ def software(device: str) -> Software:
     try:
         import torch
 
-        from sweeper.worker.compiler import known_backends
+        from sweeper.worker.backends import known
 
-        backends = dict.fromkeys([*SUPPLIERS, *known_backends()])
+        backends = dict.fromkeys([*NEEDS, *WITHOUT_DYNAMO, *known()])
     except Exception as error:  # noqa: BLE001  # a broken torch may raise anything, and that is the answer
         note = f"cannot be imported: {_why(error)}" if _version("torch") else "pip install torch, see pytorch.org"
         return Software((python, Part("torch", _version("torch"), note), *others), (), torch_works=False)
@@ -149,58 +115,74 @@ def _cuda_parts(device: str) -> list[Part]:
 
 
 def verdict(backend: str, device: str, mode: str = "default") -> Verdict:
-    """Whether a training step compiled by the backend gives what eager gives, and is compiled at all."""
+    """Whether a step compiled by the backend gives what eager gives, and is compiled at all.
+
+    A training step, or inference for a backend that does nothing else.
+    """
+    needs = NEEDS.get(backend)
+    workload = (needs.workload if needs else None) or "train"
     try:
-        import torch
-
-        torch._inductor.config.triton.cudagraph_or_error = True  # torch would only log that it does without
-        from sweeper.worker.watched import WatchedBackend
-
-        compiler = WatchedBackend(_find(backend, mode))
-        reason, first_step_s = _try_out(backend, compiler, device)
+        if (missing := _missing(backend, workload, device)) is not None:
+            return Verdict(backend, mode, "missing", missing)
+        reason, first_step_s = _try_out(backend, mode, device, workload)
+        if reason is None and workload != "train":
+            return Verdict(backend, mode, "ok", f"for workload={workload} alone", first_step_s)
         return Verdict(backend, mode, "broken" if reason else "ok", reason, first_step_s)
-    except MissingError as error:
-        return Verdict(backend, mode, "missing", str(error))
     except Exception as error:  # noqa: BLE001  # a backend may raise anything, and that is the answer
         root = _root(error)
         if isinstance(root, ModuleNotFoundError):
-            known = SUPPLIERS.get(backend)
-            return Verdict(backend, mode, "missing", known.advice if known else f"install what has {root.name}")
+            return Verdict(backend, mode, "missing", f"install what has {root.name}")
         return Verdict(backend, mode, "broken", _why(error) + _if_inference_works(backend, device))
 
 
-def _find(backend: str, mode: str) -> Callable[..., Any]:
-    """The backend's compiler. Raises MissingError."""
-    import torch
-    from torch._dynamo.backends.registry import lookup_backend
+def _missing(backend: str, workload: str, device: str) -> str | None:
+    """What a trial would be told where the backend cannot be asked for anything, or None."""
+    from sweeper.worker.backends import require
+    from sweeper.worker.failures import UnavailableError
 
-    supplier = SUPPLIERS.get(backend)
-    if backend not in torch._dynamo.list_backends(None) and supplier and supplier.module:
-        importlib.import_module(supplier.module)  # some register themselves only then
-    known = torch._dynamo.list_backends(None)
-    if backend not in known:
-        advice = supplier.advice if supplier else f"install the package that registers it; {nearest(backend, known)}"
-        raise MissingError(advice)
+    try:
+        require(backend, workload, device)
+    except UnavailableError as error:
+        return str(error)
+    return None
+
+
+def _compiler(backend: str, mode: str) -> WatchedBackend:
+    """The backend's compiler, watched."""
+    import torch
+
+    from sweeper.worker.backends import compiler_of
+    from sweeper.worker.watched import WatchedBackend
+
     if backend == "inductor" and mode != "default":
         from torch._inductor.compile_fx import compile_fx
 
-        return functools.partial(compile_fx, config_patches=torch._inductor.list_mode_options(mode))
-    found: Callable[..., Any] = lookup_backend(backend)
-    return found
+        return WatchedBackend(functools.partial(compile_fx, config_patches=torch._inductor.list_mode_options(mode)))
+    return WatchedBackend(compiler_of(backend))
 
 
-def _try_out(backend: str, compiler: WatchedBackend, device: str) -> tuple[str | None, float | None]:
+def _try_out(backend: str, mode: str, device: str, workload: str) -> tuple[str | None, float | None]:
     """What is wrong with the backend, or None, and the seconds of its first step. Raises whatever it raises."""
     import torch
     from torch._dynamo.utils import counters
 
-    expected, _ = _train(_model(device), None, device)
+    from sweeper.worker.backends import GivingUp
+    from sweeper.worker.conversion import Converted
+
+    torch._inductor.config.triton.cudagraph_or_error = True  # torch would only log that it does without
+    expected, _ = _steps(_model(device), None, device, workload)
     model = _model(device)
-    actual, first_step_s = _train(model, torch.compile(model, backend=compiler), device, compiler.forget)
+    if backend in WITHOUT_DYNAMO:
+        actual, first_step_s = _steps(model, Converted(model, backend), device, workload)
+        return _difference(expected, actual), first_step_s
+    compiler, giving_up = _compiler(backend, mode), GivingUp.of(backend)
+    actual, first_step_s = _steps(model, torch.compile(model, backend=compiler), device, workload, compiler.forget)
     if not any(compiler.calls):
         return "what it compiled was never called" if compiler.calls else "no graph reached it", None
     if any(compiler.runs_as_given) and backend != "eager":
         return "runs eager", None
+    if giving_up and (reason := giving_up.why()):
+        return reason, None
     if counters["inductor"]["cudagraph_skips"]:
         return "CUDA graphs were skipped", None
     return _difference(expected, actual), first_step_s
@@ -215,16 +197,18 @@ def _model(device: str) -> torch.nn.Module:
     return nn.Sequential(nn.Linear(32, 64), nn.LayerNorm(64), nn.ReLU(), nn.Linear(64, 8)).to(device)
 
 
-def _train(
+def _steps(
     model: torch.nn.Module,
     compiled: Callable[..., Any] | None,
     device: str,
+    workload: str,
     after_first: Callable[[], None] = lambda: None,
 ) -> tuple[list[torch.Tensor], float]:
-    """Output and gradients of the last of `STEPS` steps, and the wall seconds of the first."""
+    """Output and, of training, gradients of the last of `STEPS` steps, and the wall seconds of the first."""
     import torch
 
     inputs = torch.randn(16, 32, generator=torch.Generator().manual_seed(1)).to(device)
+    model.train(workload == "train")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     results: list[torch.Tensor] = []
     first_step_s = 0.0
@@ -232,9 +216,11 @@ def _train(
         start = time.monotonic()
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         optimizer.zero_grad()
-        output = (compiled or model)(inputs)
-        output.square().mean().backward()
-        optimizer.step()
+        with torch.inference_mode(workload == "inference"):
+            output = (compiled or model)(inputs)
+        if workload == "train":
+            output.square().mean().backward()
+            optimizer.step()
         gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
         results = [tensor.detach().cpu().clone() for tensor in (output, *gradients)]
         if step == 0:
@@ -258,21 +244,12 @@ def _if_inference_works(backend: str, device: str) -> str:
     """What to add to the reason why training does not work."""
     import torch
 
-    from sweeper.worker.watched import WatchedBackend
-
     torch._dynamo.reset()
-    model = _model(device).eval()
-    inputs = torch.randn(16, 32, device=device)
-    compiler = WatchedBackend(_find(backend, "default"))
     try:
-        with torch.no_grad():
-            compiled = torch.compile(model, backend=compiler)
-            compiled(inputs)
-            compiler.forget()
-            same = torch.allclose(compiled(inputs), model(inputs), atol=TOLERANCE)
+        wrong, _ = _try_out(backend, "default", device, "inference")
     except Exception:  # noqa: BLE001  # the first error has been told already
         return ""
-    return "; inference works" if same and any(compiler.calls) and not any(compiler.runs_as_given) else ""
+    return "" if wrong else "; inference works"
 
 
 def _root(error: BaseException) -> BaseException:

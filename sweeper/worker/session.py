@@ -20,8 +20,8 @@ from sweeper.codec import Json
 from sweeper.messages import ALONE, Job, Outcome, Phase
 from sweeper.record import ARMS, Diagnostics, HostState, Latencies, PerArm, Process
 from sweeper.trial import Trial
-from sweeper.worker import artifact, device_time, energy, environment, memory, models
-from sweeper.worker.compiler import end_compile_workers, require_available
+from sweeper.worker import artifact, backends, device_time, energy, environment, memory, models
+from sweeper.worker.compiler import end_compile_workers
 from sweeper.worker.diagnostics import Watch
 from sweeper.worker.failures import (
     EagerError,
@@ -112,9 +112,10 @@ def begin(job: Job, notes: Notes) -> None:
 def build(job: Job, notes: Notes) -> Lab:
     """The model with both arms on the device. Raises UnavailableError where its backend is not to be had."""
     device, turn = torch.device(job.trial.device), notes.turn
+    if job.trial.backend is not None:  # the model's module has been imported: it may register a backend of its own
+        backends.require(job.trial.backend, job.trial.workload, device.type)
     lab = Lab(job, device, Lookout(device, lambda: turn.neighbours), turn.clock)
     turn.before_leaving, turn.after_coming = lab.meter.leave, lab.meter.come_back
-    require_available(job.trial, device)  # after the model: its module may register a backend of its own
     notes.settings |= lab.settings()
     return lab
 
