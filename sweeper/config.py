@@ -43,6 +43,7 @@ GENERIC_MODELS = {
     "torchvision": "model.name=densenet121",
     "timm": "model.name=convnext_tiny",
     "transformers": "model.name=ModernBertForMaskedLM",
+    "torchbench": "model.name=BERT_pytorch",
     "custom": "model.factory=my_package.my_module:build",
 }
 
@@ -56,7 +57,7 @@ class ModelConf:
     """`conf/model/*.yaml`: what to build."""
 
     library: str = MISSING
-    "torchvision, timm, transformers or custom"
+    "torchvision, timm, transformers, torchbench or custom"
     batch_size: int = MISSING
     "used when the top-level batch_size is null"
     name: str | None = None
@@ -73,6 +74,10 @@ class ModelConf:
     "true keeps the model's dropout and drop-path rates"
     arguments: dict[str, Any] = field(default_factory=dict)
     "for the library's constructor or the transformers configuration"
+    pretrained: bool = False
+    "true: weights from the library's hub, which needs a network or what it has fetched before"
+    checkpoint: str | None = None
+    "transformers with pretrained=true: a name at the Hugging Face hub or a folder"
 
 
 @dataclass
@@ -219,7 +224,7 @@ def _trial(config: Config, choices: Mapping[str, str | None], own: Mapping[str, 
     compiled = mode != "eager"
     optimizer = _one_of("optimizer.name", config.optimizer.name, OPTIMIZERS)
     return Trial(
-        model=_model(config.model, choices),
+        model=_model(config.model, choices, own["model"]),
         batch_size=_batch_size(config),
         labels=_labels(config, choices, own),
         workload=workload,
@@ -233,15 +238,14 @@ def _trial(config: Config, choices: Mapping[str, str | None], own: Mapping[str, 
     )
 
 
-def _model(model: ModelConf, choices: Mapping[str, str | None]) -> Model:
+def _model(model: ModelConf, choices: Mapping[str, str | None], own: Mapping[str, Any]) -> Model:
     library = _one_of("model.library", model.library, LIBRARIES)
     name = model.factory if library == "custom" else model.name
     if not name:
         raise ConfigError(f"model={choices.get('model')} needs a name, e.g. {GENERIC_MODELS[library]}")
     for key in ("image_size", "sequence_length", "num_classes"):
         _positive(f"model.{key}", getattr(model, key))
-    if library == "custom" and (model.arguments or model.image_size or model.num_classes or model.sequence_length):
-        raise ConfigError("model=custom takes no other model settings: the factory gets batch_size and device only")
+    _require_settings_that_count(model, library, own)
     flatten(model.arguments)
     return Model(
         library=library,
@@ -251,7 +255,28 @@ def _model(model: ModelConf, choices: Mapping[str, str | None]) -> Model:
         num_classes=model.num_classes,
         dropout=model.dropout,
         arguments=model.arguments,
+        pretrained=model.pretrained,
+        checkpoint=model.checkpoint if model.pretrained else None,
     )
+
+
+def _require_settings_that_count(model: ModelConf, library: str, own: Mapping[str, Any]) -> None:
+    """Raises ConfigError for settings that the model's builder would not look at, or lacks."""
+    shaped = model.image_size or model.num_classes or model.sequence_length or model.pretrained
+    if library == "custom" and (model.arguments or shaped):
+        raise ConfigError("model=custom takes no other model settings: the factory gets batch_size and device only")
+    if library == "torchbench" and (model.arguments or shaped):
+        raise ConfigError("model.library=torchbench takes no other model settings: TorchBench gives module and inputs")
+    if model.checkpoint and library != "transformers":
+        raise ConfigError(
+            "model.checkpoint is for model.library=transformers; the others have one set of weights a name"
+        )
+    if model.checkpoint != own.get("checkpoint") and not model.pretrained:
+        raise ConfigError(f"model.checkpoint={model.checkpoint} is used with model.pretrained=true only; add that")
+    if model.pretrained and library == "transformers" and not model.checkpoint:
+        raise ConfigError(
+            "model.pretrained=true of transformers needs whose weights: model.checkpoint=google-bert/bert-base-uncased"
+        )
 
 
 def _batch_size(config: Config) -> int:

@@ -15,7 +15,7 @@ from typing import Any
 
 from sweeper.codec import Json, from_json, to_json, without_defaults
 
-LIBRARIES = ("torchvision", "timm", "transformers", "custom")
+LIBRARIES = ("torchvision", "timm", "transformers", "torchbench", "custom")
 WORKLOADS = ("train", "inference")
 MODES = ("eager", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 OPTIMIZERS = ("adam", "adamw", "sgd", "none")
@@ -36,6 +36,8 @@ class Model:
     num_classes: int | None = None
     dropout: bool = False  # False: every dropout and drop-path rate is 0, in both arms
     arguments: Mapping[str, Json] = field(default_factory=dict)  # for the library's constructor or configuration
+    pretrained: bool = False  # True: the weights that the library's hub has, else random ones
+    checkpoint: str | None = None  # transformers: whose weights; None unless they are pretrained
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,7 +107,7 @@ def test_gpu_that_is_not_there(run_module: Run, tmp_path: Path) -> None:
         (["model=resnet18", "compile.options={max_autotun:true}"], ["nearest: max_autotune"]),
         (["model=resnet18", "model.arguments.x=1"], ["model.arguments", "'x'"]),
         (["model=bert_small", "model.arguments.num_hiden_layers=1"], ["nearest: num_hidden_layers"]),
-        (["model=transformers", "model.name=ViTForImageClassification"], ["reads tokens"]),
+        (["model=transformers", "model.name=Wav2Vec2ForCTC"], ["neither tokens nor images"]),
         (["model=custom", "model.factory=factories:leaves"], ["calling it failed: SystemExit"]),
         (["model=custom", "model.factory=factories:killed_while_built"], ["no answer"]),
         (["-m", "model=resnet18,timm", "model.name=resnet18,no_such_resnet"], ["no_such_resnet"]),
