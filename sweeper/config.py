@@ -179,6 +179,12 @@ def conf_folder() -> Path:
     return packaged if packaged.is_dir() else package.parent / "conf"
 
 
+def nested_options() -> list[str]:
+    """Options in folders of their group, with the group, e.g. `model/timm/dla102`."""
+    files = conf_folder().glob("*/*/*.yaml")
+    return [file.relative_to(conf_folder()).with_suffix("").as_posix() for file in files]
+
+
 def read(cfg: DictConfig, choices: Mapping[str, str | None], own: Mapping[str, Mapping[str, Any]], gpu: bool) -> Point:
     """Turn a composed configuration into a trial and settings.
 
