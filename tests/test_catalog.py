@@ -18,6 +18,7 @@ from sweeper import app
 from sweeper.compose import Composed, Composer
 from sweeper.config import GENERIC_MODELS, ModelConf, conf_folder
 
+GIVEN = ["sweep=x", "device=cpu"]
 EXPERIMENTS = sorted(file.stem for file in (conf_folder() / "experiment").glob("*.yaml"))
 # One for every task and special case: an old name of timm, two image sizes, a distilled head; positions counted from
 # the padding, labels of each kind, sequence heads, relative positions, spectrograms, images with texts.
@@ -47,13 +48,13 @@ BUILT_HERE = [
 def composer() -> Iterator[Composer]:
     with initialize_config_dir(version_base="1.3", config_dir=str(conf_folder()), job_name="test"):
         loader = GlobalHydra.instance().config_loader()
-        yield Composer(loader, loader.load_configuration("config", ["sweep=x", "device=cpu"], RunMode.RUN))
+        yield Composer(loader, loader.load_configuration("config", [], RunMode.RUN))
 
 
 @pytest.fixture(scope="module")
 def composed(composer: Composer) -> Composed:
     """What each option's values are put into: composing a configuration a model takes ten times as long."""
-    return composer.whole([])
+    return composer.whole(GIVEN)
 
 
 @pytest.mark.parametrize("option", options(*SUITES))
@@ -72,7 +73,7 @@ def test_model_of_a_suite_makes_a_trial(composer: Composer, composed: Composed, 
 
 
 def test_options_in_folders_are_composed_by_hydra_as_others_are(composer: Composer) -> None:
-    point = app.read_point(composer.whole(["model=transformers/T5Small", "precision=amp"]), composer.repository)
+    point = app.read_point(composer.whole([*GIVEN, "model=transformers/T5Small", "precision=amp"]), composer.repository)
     assert point.trial.model == model_of("transformers/T5Small")
     assert point.trial.labels.model == "T5Small"
 
@@ -84,14 +85,14 @@ def test_suites_are_complete() -> None:
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_experiment_is_a_grid_of_options_that_exist(composer: Composer, name: str) -> None:
     loader = GlobalHydra.instance().config_loader()
-    master = loader.load_configuration("config", ["sweep=x", "device=cpu", f"experiment={name}"], RunMode.MULTIRUN)
+    master = loader.load_configuration("config", [f"experiment={name}"], RunMode.MULTIRUN)
     parser = OverridesParser.create(loader)
     axes = expand(parser.parse_overrides([f"{key}={value}" for key, value in master.hydra.sweeper.params.items()]))
     for axis in axes:
         for override in axis.overrides if composer.repository.group_exists(axis.key) else ():
             group, _, option = override.partition("=")
             assert composer.repository.config_exists(f"{group}/{option}"), override
-    first = Composer(loader, master).whole([axis.overrides[0] for axis in axes])
+    first = Composer(loader, master).whole([*GIVEN, *(axis.overrides[0] for axis in axes)])
     assert app.read_point(first, composer.repository).trial.id
 
 
