@@ -8,7 +8,7 @@ PYTEST_ARGS ?=
 INSTALL = $(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev sweep test ray check ui report
+.PHONY: help install dev sweep test ray catalog check ui report
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -33,11 +33,14 @@ $(VENV)/.installed-ray: $(VENV)/.installed-dev
 sweep: install ## run a small real sweep on the CPU: three families, fp32 and AMP, into runs/cpu_demo
 	$(BIN)/python -m sweeper experiment=cpu_demo sweep=$(SWEEP)
 
-test: check ## run the checks and the tests, but those of Ray, which take minutes more
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not ray" $(PYTEST_ARGS)
+test: check ## run the checks and the tests, but those of Ray and the catalog, which take minutes more
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not ray and not catalog" $(PYTEST_ARGS)
 
 ray: $(VENV)/.installed-ray ## run the tests against a real Ray
 	$(BIN)/python -m pytest -m ray tests/test_ray.py
+
+catalog: dev ## build every model of conf/model/ and run one forward of each
+	$(BIN)/python -m pytest -n 2 -m catalog tests/test_catalog.py
 
 check: dev ## lint and types
 	$(BIN)/ruff check .

@@ -32,12 +32,12 @@ def main() -> int:
         sys.argv[1:] = normalise(sys.argv[1:])
         job()
     except (ConfigError, HydraException, OmegaConfBaseException, YAMLError) as error:
-        print(f"sweeper: {explain(error, config.keys())}", file=sys.stderr)
+        print(f"sweeper: {explain(error, config.keys(), config.nested_options())}", file=sys.stderr)
         return BAD_CONFIGURATION
     except ValueError as error:  # Hydra has plain ones too
         if _passed_through_our_work(error):
             raise
-        print(f"sweeper: {explain(error, config.keys())}", file=sys.stderr)
+        print(f"sweeper: {explain(error, config.keys(), config.nested_options())}", file=sys.stderr)
         return BAD_CONFIGURATION
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -46,6 +46,7 @@ GENERIC_MODELS = {
     "torchvision": "model.name=densenet121",
     "timm": "model.name=convnext_tiny",
     "transformers": "model.name=ModernBertForMaskedLM",
+    "torchbench": "model.name=BERT_pytorch",
     "custom": "model.factory=my_package.my_module:build",
 }
 
@@ -66,7 +67,7 @@ class ModelConf:
     """`conf/model/*.yaml`: what to build."""
 
     library: str = MISSING
-    "torchvision, timm, transformers or custom"
+    "torchvision, timm, transformers, torchbench or custom"
     batch_size: int = MISSING
     "used when the top-level batch_size is null"
     name: str | None = None
@@ -85,6 +86,10 @@ class ModelConf:
     "for the library's constructor or the transformers configuration"
     memory_format: str = "contiguous"
     "channels_last: weights of convolutions and images with the channels innermost, in both arms"
+    pretrained: bool = False
+    "true: weights from the library's hub, which needs a network or what it has fetched before"
+    checkpoint: str | None = None
+    "transformers with pretrained=true: a name at the Hugging Face hub or a folder"
 
 
 @dataclass
@@ -209,6 +214,12 @@ def conf_folder() -> Path:
     return packaged if packaged.is_dir() else package.parent / "conf"
 
 
+def nested_options() -> list[str]:
+    """Options in folders of their group, with the group, e.g. `model/timm/dla102`."""
+    files = conf_folder().glob("*/*/*.yaml")
+    return [file.relative_to(conf_folder()).with_suffix("").as_posix() for file in files]
+
+
 def read(cfg: DictConfig, choices: Mapping[str, str | None], own: Mapping[str, Mapping[str, Any]], gpu: bool) -> Point:
     """Turn a composed configuration into a trial and settings.
 
@@ -258,7 +269,9 @@ def _trial(config: Config, choices: Mapping[str, str | None], own: Mapping[str, 
     largest: dict[str, Any] = {key: max(sizes) for key, sizes in vary.items()}
     return Trial(
         model=_model(
-            replace(config.model, **{key: size for key, size in largest.items() if key != "batch_size"}), choices
+            replace(config.model, **{key: size for key, size in largest.items() if key != "batch_size"}),
+            choices,
+            own["model"],
         ),
         batch_size=largest.get("batch_size") or _batch_size(config),
         labels=_labels(config, choices, own),
@@ -305,15 +318,14 @@ def _optimizer(optimizer: OptimizerConf, workload: str) -> tuple[str, str]:
     return name, impl
 
 
-def _model(model: ModelConf, choices: Mapping[str, str | None]) -> Model:
+def _model(model: ModelConf, choices: Mapping[str, str | None], own: Mapping[str, Any]) -> Model:
     library = _one_of("model.library", model.library, LIBRARIES)
     name = model.factory if library == "custom" else model.name
     if not name:
         raise ConfigError(f"model={choices.get('model')} needs a name, e.g. {GENERIC_MODELS[library]}")
     for key in ("image_size", "sequence_length", "num_classes"):
         _positive(f"model.{key}", getattr(model, key))
-    if library == "custom" and (model.arguments or model.image_size or model.num_classes or model.sequence_length):
-        raise ConfigError("model=custom takes no other model settings: the factory gets batch_size and device only")
+    _require_settings_that_count(model, library, own)
     flatten(model.arguments)
     return Model(
         library=library,
@@ -324,7 +336,28 @@ def _model(model: ModelConf, choices: Mapping[str, str | None]) -> Model:
         dropout=model.dropout,
         arguments=model.arguments,
         memory_format=_one_of("model.memory_format", model.memory_format, MEMORY_FORMATS),
+        pretrained=model.pretrained,
+        checkpoint=model.checkpoint if model.pretrained else None,
     )
+
+
+def _require_settings_that_count(model: ModelConf, library: str, own: Mapping[str, Any]) -> None:
+    """Raises ConfigError for settings that the model's builder would not look at, or lacks."""
+    shaped = model.image_size or model.num_classes or model.sequence_length or model.pretrained
+    if library == "custom" and (model.arguments or shaped):
+        raise ConfigError("model=custom takes no other model settings: the factory gets batch_size and device only")
+    if library == "torchbench" and (model.arguments or shaped):
+        raise ConfigError("model.library=torchbench takes no other model settings: TorchBench gives module and inputs")
+    if model.checkpoint and library != "transformers":
+        raise ConfigError(
+            "model.checkpoint is for model.library=transformers; the others have one set of weights a name"
+        )
+    if model.checkpoint != own.get("checkpoint") and not model.pretrained:
+        raise ConfigError(f"model.checkpoint={model.checkpoint} is used with model.pretrained=true only; add that")
+    if model.pretrained and library == "transformers" and not model.checkpoint:
+        raise ConfigError(
+            "model.pretrained=true of transformers needs whose weights: model.checkpoint=google-bert/bert-base-uncased"
+        )
 
 
 def _batch_size(config: Config) -> int:

@@ -29,17 +29,18 @@ def nearest(name: str, allowed: Iterable[str], count: int = 4) -> str:
     return f"allowed: {', '.join(names[:12])}{', ...' if len(names) > 12 else ''}"
 
 
-def explain(error: Exception, keys: Iterable[str] = ()) -> str:
+def explain(error: Exception, keys: Iterable[str] = (), nested: Iterable[str] = ()) -> str:
     """The few lines that a user needs of an exception raised while the configuration is read.
 
-    `keys` are the dotted keys that exist, for suggestions.
+    For suggestions: `keys` are the dotted keys that exist, `nested` the options in folders of a group, with the group,
+    e.g. `model/timm/dla102`.
     """
     from hydra.errors import HydraException, MissingConfigException
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
     if isinstance(error, MissingConfigException):
-        return _explain_option(error)
+        return _explain_option(error, nested)
     if isinstance(error, YAMLError):
         return _explain_yaml(error)
     if isinstance(error, HydraException) and isinstance(error.__cause__, OmegaConfBaseException):
@@ -47,6 +48,8 @@ def explain(error: Exception, keys: Iterable[str] = ()) -> str:
     if isinstance(error, OmegaConfBaseException):
         return _explain_value(error, "", list(keys))
     text = str(error)
+    if match := re.match(r"Could not override '([^'/]+)/([^']+)'", text):
+        return f"{match[1]}/{match[2]}: write {match[1]}={match[2]}/NAME\n{LIST_OPTIONS}"
     if match := re.match(r"Could not override '([^']+)'", text):
         return f"{match[1]}: no such key; {nearest(match[1], keys)}\n{LIST_OPTIONS}"
     if match := re.match(r"(In '[^']+'): .*\n(Key '.+' not in .*\n.*full_key: [\s\S]*)", text):
@@ -59,16 +62,27 @@ def explain(error: Exception, keys: Iterable[str] = ()) -> str:
     return _first_lines(text) or type(error).__name__
 
 
-def _explain_option(error: Exception) -> str:
+def _explain_option(error: Exception, nested: Iterable[str]) -> str:
     """An option that a group does not have, with those that it has."""
-    match = re.search(r"(?:Could not find|Could not load) '([\w./-]+)/([^'/]*)'", str(error))
+    match = re.search(r"(?:Could not find|Could not load) '([\w.-]+(?:/launcher)?)/([^']*)'", str(error))
     options = getattr(error, "options", None)
     if not match or not options:
         return _first_lines(str(error))
     group, name = match.groups()
     if name in PLUGINS:
         return PLUGINS[name]
-    return f"{group}={name}: no such {group}; {nearest(name, options)}\n{LIST_OPTIONS}"
+    inside = [path.removeprefix(f"{group}/") for path in nested if path.startswith(f"{group}/")]
+    return f"{group}={name}: no such {group}; {_nearest_option(name, [*options, *inside])}\n{LIST_OPTIONS}"
+
+
+def _nearest_option(name: str, options: list[str]) -> str:
+    """Options whose last part is like that of `name`, whichever folder each is in."""
+    folders: dict[str, list[str]] = {}
+    for option in options:
+        folders.setdefault(option.rpartition("/")[2].lower(), []).append(option)
+    close = get_close_matches(name.rpartition("/")[2].lower(), folders, n=4, cutoff=0.5)
+    found = [option for last in close for option in folders[last]]
+    return f"nearest: {', '.join(found[:4])}" if found else nearest(name, options)
 
 
 def _explain_value(cause: Exception, context: str, keys: list[str]) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 from sweeper.codec import Json, from_json, to_json, without_defaults
 
-LIBRARIES = ("torchvision", "timm", "transformers", "custom")
+LIBRARIES = ("torchvision", "timm", "transformers", "torchbench", "custom")
 WORKLOADS = ("train", "inference")
 MODES = ("eager", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 OPTIMIZERS = ("adam", "adamw", "sgd", "none")
@@ -41,6 +41,8 @@ class Model:
     dropout: bool = False  # False: every dropout and drop-path rate is 0, in both arms
     arguments: Mapping[str, Json] = field(default_factory=dict)  # for the library's constructor or configuration
     memory_format: str = "contiguous"  # of weights and images
+    pretrained: bool = False  # True: the weights that the library's hub has, else random ones
+    checkpoint: str | None = None  # transformers: whose weights; None unless they are pretrained
 
 
 @dataclass(frozen=True, slots=True)

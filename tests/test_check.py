@@ -34,7 +34,7 @@ def trial_of(model: Model, **changes: object) -> Trial:
         (Model("timm", "convnext_tinny"), ["nearest: convnext_tiny", "list_models"]),
         (Model("torchvision", "resnet19"), ["nearest: resnet1"]),
         (Model("transformers", "BertForMaskedML"), ["nearest: BertForMaskedLM"]),
-        (Model("transformers", "ViTForImageClassification"), ["reads tokens"]),
+        (Model("transformers", "Wav2Vec2ForCTC"), ["neither tokens nor images"]),
         (Model("torchvision", "resnet18", arguments={"x": 1}), ["model.arguments", "'x'"]),
         (Model("transformers", "BertForMaskedLM", arguments={"num_hiden_layers": 1}), ["nearest: num_hidden_layers"]),
         (Model("custom", "factories:nothing"), ["has no function nothing"]),

@@ -23,6 +23,7 @@ LISTS = {
     "torchvision": "python -c 'import torchvision; print(*torchvision.models.list_models(), sep=\"\\n\")'",
     "timm": "python -c 'import timm; print(*timm.list_models(), sep=\"\\n\")'",
     "transformers": "the model classes of `transformers`, e.g. BertForMaskedLM",
+    "torchbench": "the folders of `torchbenchmark/models`, e.g. BERT_pytorch",
 }
 
 
@@ -69,6 +70,8 @@ def _model_problems(trial: Trial) -> Iterator[str]:
     except ImportError as error:
         yield f"model.library={model.library}: cannot be imported: {error}"
         return
+    if library.unavailable(model):
+        return  # that is a row of the sweep
     if model.name not in (names := library.names()):
         hint = f"{nearest(model.name, names)}\nall models: {LISTS[model.library]}"
         yield f"model.name={model.name}: {model.library} has no such model; {hint}"

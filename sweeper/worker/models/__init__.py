@@ -1,6 +1,7 @@
 """Models: a builder a library, each giving the same thing, a `Built`.
 
-Random weights, random data from a seed, no download. Place in the flow: `session` calls `build`, `step` runs it.
+Random weights unless pretrained ones are asked for, random data from a seed. Place in the flow: `session` calls `load`
+and then `build`, `step` runs what it gives.
 """
 
 from __future__ import annotations
@@ -15,8 +16,12 @@ from typing import Any, Protocol
 import torch
 
 from sweeper.trial import Model, Trial
+from sweeper.worker.failures import UnavailableError
 
+MIXED = 0.1  # the next sample's share in a derived batch
 RATES = ("p", "drop_prob", "drop_path_prob", "dropout")
+# What constructors and forwards raise for settings that they cannot have.
+WHILE_BUILDING = (TypeError, ValueError, RuntimeError, AttributeError, KeyError, IndexError, AssertionError)
 WITH_DROPOUT = (torch.nn.MultiheadAttention, torch.nn.RNNBase)  # a float `dropout` of their own
 
 Loss = Callable[[Any, "Batch"], torch.Tensor]
@@ -49,16 +54,19 @@ class Builder(Protocol):
     """What a module under `models/` offers."""
 
     def load(self, model: Model) -> None:
-        """Import what the model needs beyond the library itself."""
+        """Import what the model needs beyond the library itself, and fetch its weights if it has any."""
 
     def names(self) -> list[str]:
         """Every model name that the library knows."""
 
+    def unavailable(self, model: Model) -> str | None:
+        """Why no settings could make this model run here, e.g. a package that is missing; None for others."""
+
     def problems(self, model: Model) -> list[str]:
         """What is wrong with the settings of a model whose name is right."""
 
-    def build(self, model: Model, batch_size: int, device: torch.device) -> Built:
-        """Construct the model and its batches on `device`."""
+    def build(self, trial: Trial, device: torch.device) -> Built:
+        """Construct the trial's model and its batches on `device`."""
 
 
 def builder(library: str) -> Builder:
@@ -70,8 +78,14 @@ def builder(library: str) -> Builder:
 
 
 def load(model: Model) -> None:
-    """Import all that `build` will need: that takes seconds, and none of them on the device."""
-    builder(model.library).load(model)
+    """Import and fetch all that `build` will need: that takes seconds, and none of them on the device.
+
+    Raises UnavailableError for a model that cannot run here.
+    """
+    library = builder(model.library)
+    if reason := library.unavailable(model):
+        raise UnavailableError(reason)
+    library.load(model)
 
 
 def build(trial: Trial, seed: int, device: torch.device) -> Built:
@@ -80,7 +94,7 @@ def build(trial: Trial, seed: int, device: torch.device) -> Built:
     Raises whatever the library raises.
     """
     torch.manual_seed(seed)
-    built = builder(trial.model.library).build(trial.model, trial.batch_size, device)
+    built = builder(trial.model.library).build(trial, device)
     module = built.module.train(trial.workload == "train")
     if not trial.model.dropout:
         silence_dropout(module)
@@ -178,9 +192,33 @@ def problems_of_building(construct: Callable[[], object], model: Model) -> list[
         return []
     try:
         construct()
-    except (TypeError, ValueError, RuntimeError, AttributeError, KeyError) as error:
+    except WHILE_BUILDING as error:
         return [f"model.name={model.name} with model.arguments {dict(model.arguments)}: {error}"]
     return []
+
+
+def problems_of_image_size(construct: Callable[[Model, torch.device], Built], model: Model) -> list[str]:
+    """Whether a model takes images of the size that the user set, tried on the meta device, where nothing is computed.
+
+    A model that cannot run there with images of its own size either is left to the trial.
+    """
+    if not model.image_size:
+        return []
+    own = replace(model, image_size=None)
+    error = _failure_on_meta(construct, model)
+    if error is None or _failure_on_meta(construct, own) is not None:
+        return []
+    reason = (str(error).strip().splitlines() or ["it is built for other sizes"])[0]
+    return [f"model.image_size={model.image_size}: {model.library}'s {model.name} cannot take it: {reason}"]
+
+
+def _failure_on_meta(construct: Callable[[Model, torch.device], Built], model: Model) -> Exception | None:
+    try:
+        built = construct(replace(model, pretrained=False), torch.device("meta"))
+        built.module(*built.unseen.args)
+    except WHILE_BUILDING as error:
+        return error
+    return None
 
 
 def cross_entropy(output: Any, batch: Batch) -> torch.Tensor:
@@ -218,6 +256,36 @@ def images(model: Model, size: int, classes: int, batch_size: int, device: torch
         return Batch(args=(pixels,), target=torch.randint(classes, (batch_size,), device=device))
 
     return batch(), batch(), batch()
+
+
+def derived(first: Batch) -> tuple[Batch, Batch, Batch]:
+    """Three batches where a library gives one: that, the same with its samples moved by one, and a mixture of them."""
+    second = each(first, lambda tensor: tensor.roll(1, 0) if tensor.dim() else tensor.clone())
+    return first, second, each(first, _mixed)
+
+
+def _mixed(tensor: torch.Tensor) -> torch.Tensor:
+    """Other values within the same range: floats are mixed with the next sample's, whole numbers change their places.
+
+    The next value's where there is one sample only.
+    """
+    if not tensor.dim():
+        return tensor.clone()
+    moved = tensor.roll((1, 1), (0, -1)) if tensor.dim() > 1 else tensor.roll(1, 0)
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        return moved
+    return torch.lerp(tensor, moved if tensor.shape[0] == 1 else tensor.roll(1, 0), MIXED)
+
+
+def batch_of(inputs: Any) -> Batch | None:
+    """A batch from one tensor, or a tuple, list or mapping with a tensor in it; None from anything else."""
+    if isinstance(inputs, torch.Tensor):
+        return Batch(args=(inputs,))
+    if isinstance(inputs, Mapping):
+        return Batch(kwargs=dict(inputs)) if any(isinstance(item, torch.Tensor) for item in inputs.values()) else None
+    if isinstance(inputs, (tuple, list)):
+        return Batch(args=tuple(inputs)) if any(isinstance(item, torch.Tensor) for item in inputs) else None
+    return None
 
 
 def cast(batch: Batch, dtype: torch.dtype) -> Batch:

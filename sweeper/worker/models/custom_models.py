@@ -7,15 +7,14 @@ mean of the floating-point output.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from sweeper.trial import Model
-from sweeper.worker.models import Batch, Built, Loss, each, mean_of_floats
+from sweeper.trial import Model, Trial
+from sweeper.worker.models import Batch, Built, Loss, batch_of, derived, each, mean_of_floats
 
-MIXED = 0.1  # the next sample's share
 SHAPE = "(module, inputs) or (module, inputs, loss_fn), inputs a tensor, a tuple or a dict of tensors"
 
 
@@ -23,28 +22,20 @@ def load(model: Model) -> None:
     find_factory(model.name)
 
 
-def build(model: Model, batch_size: int, device: torch.device) -> Built:
-    """Call the factory once; the second batch is the first with its samples moved by one, the third a mixture.
+def unavailable(model: Model) -> str | None:  # noqa: ARG001  # the same shape in every builder
+    """The check calls the factory and says what is wrong."""
+    return None
+
+
+def build(trial: Trial, device: torch.device) -> Built:
+    """Call the factory once; the other batches are derived from the one that it gives.
 
     Raises ValueError when it returns something else than promised.
     """
-    module, batch, loss = parts(find_factory(model.name)(batch_size, device), model.name)
-    first = each(batch, lambda tensor: tensor.to(device))
-    second = each(first, lambda tensor: tensor.roll(1, 0) if tensor.dim() else tensor.clone())
-    return Built(module.to(device), (first, second), each(first, _mixed), loss)
-
-
-def _mixed(tensor: torch.Tensor) -> torch.Tensor:
-    """Other values within the same range: floats are mixed with the next sample's, whole numbers change their places.
-
-    The next value's where there is one sample only.
-    """
-    if not tensor.dim():
-        return tensor.clone()
-    moved = tensor.roll((1, 1), (0, -1)) if tensor.dim() > 1 else tensor.roll(1, 0)
-    if not (tensor.is_floating_point() or tensor.is_complex()):
-        return moved
-    return torch.lerp(tensor, moved if tensor.shape[0] == 1 else tensor.roll(1, 0), MIXED)
+    name = trial.model.name
+    module, batch, loss = parts(find_factory(name)(trial.batch_size, device), name)
+    first, second, unseen = derived(each(batch, lambda tensor: tensor.to(device)))
+    return Built(module.to(device), (first, second), unseen, loss)
 
 
 def find_factory(name: str) -> Callable[[int, torch.device], Any]:
@@ -67,7 +58,7 @@ def parts(returned: Any, name: str) -> tuple[torch.nn.Module, Batch, Loss]:
     if not isinstance(returned, tuple) or len(returned) not in (2, 3) or not isinstance(returned[0], torch.nn.Module):
         raise ValueError(f"model.factory={name}: it must return {SHAPE}; it returned {_describe(returned)}")
     module, inputs, *rest = returned
-    batch = _batch(inputs)
+    batch = batch_of(inputs)
     if batch is None:
         raise ValueError(f"model.factory={name}: it must return {SHAPE}; its inputs are {_describe(inputs)}")
     if not rest or rest[0] is None:
@@ -76,16 +67,6 @@ def parts(returned: Any, name: str) -> tuple[torch.nn.Module, Batch, Loss]:
     if not callable(loss_fn):
         raise ValueError(f"model.factory={name}: it must return {SHAPE}; its loss_fn is {_describe(loss_fn)}")
     return module, batch, lambda output, _batch: loss_fn(output)
-
-
-def _batch(inputs: Any) -> Batch | None:
-    if isinstance(inputs, torch.Tensor):
-        return Batch(args=(inputs,))
-    if isinstance(inputs, Mapping):
-        return Batch(kwargs=dict(inputs)) if any(isinstance(item, torch.Tensor) for item in inputs.values()) else None
-    if isinstance(inputs, (tuple, list)):
-        return Batch(args=tuple(inputs)) if any(isinstance(item, torch.Tensor) for item in inputs) else None
-    return None
 
 
 def _describe(value: Any) -> str:

@@ -7,27 +7,45 @@ from typing import Any
 import torch
 import torchvision.models
 
-from sweeper.trial import Model
-from sweeper.worker.models import Built, cross_entropy, images, problems_of_building
+from sweeper.trial import Model, Trial
+from sweeper.worker.models import Built, cross_entropy, images, problems_of_building, problems_of_image_size
+from sweeper.worker.models.pretrained import from_hub
 
 IMAGE_SIZES = {"inception_v3": 299}
 IMAGE_SIZE = 224
-CLASSES = 1000
+CLASSES = 1000  # of ImageNet, which every set of weights was trained on
+WITH_HELPERS = ("googlenet", "inception_v3")  # two more classifiers along the way
 
 
 def names() -> list[str]:
     return list(torchvision.models.list_models(module=torchvision.models))
 
 
+def unavailable(model: Model) -> str | None:  # noqa: ARG001  # the same shape in every builder
+    """Every name of the library can be built."""
+    return None
+
+
 def problems(model: Model) -> list[str]:
-    return problems_of_building(lambda: _module(model), model)
+    if model.pretrained and model.num_classes not in (None, CLASSES):
+        return [f"model.num_classes={model.num_classes}: torchvision's weights have {CLASSES}; timm's take others"]
+    if model.pretrained and model.image_size and _has_positions(model.name):
+        return [
+            f"model.image_size={model.image_size}: torchvision's weights of {model.name} are for its own image size"
+        ]
+    return [*problems_of_building(lambda: _module(model), model), *problems_of_image_size(_built, model)]
 
 
 def load(model: Model) -> None:
-    """Everything is imported with the library."""
+    if model.pretrained:
+        _module(model)
 
 
-def build(model: Model, batch_size: int, device: torch.device) -> Built:
+def build(trial: Trial, device: torch.device) -> Built:
+    return _built(trial.model, device, trial.batch_size)
+
+
+def _built(model: Model, device: torch.device, batch_size: int = 2) -> Built:
     with torch.device(device):
         module = _module(model)
     size = IMAGE_SIZES.get(model.name, IMAGE_SIZE)
@@ -35,11 +53,20 @@ def build(model: Model, batch_size: int, device: torch.device) -> Built:
     return Built(module, (first, second), unseen, cross_entropy)
 
 
-def _module(model: Model) -> torch.nn.Module:
-    arguments: dict[str, Any] = {"weights": None, "num_classes": model.num_classes or CLASSES}
-    if model.image_size and model.name.startswith("vit_"):
-        arguments["image_size"] = model.image_size  # its position embeddings are built for one size
-    if model.name in ("googlenet", "inception_v3"):
+def _module(model: Model) -> Any:
+    arguments: dict[str, Any] = {} if model.pretrained else {"num_classes": model.num_classes or CLASSES}
+    if model.image_size and _has_positions(model.name):
+        arguments["image_size"] = model.image_size
+    if model.name in WITH_HELPERS and not model.pretrained:
         arguments |= {"aux_logits": False, "init_weights": True}
-    module: torch.nn.Module = torchvision.models.get_model(model.name, **{**arguments, **model.arguments})
+    weights = "DEFAULT" if model.pretrained else None
+    with from_hub(model):
+        module: Any = torchvision.models.get_model(model.name, **{"weights": weights, **arguments, **model.arguments})
+    if model.pretrained and model.name == "inception_v3":
+        module.aux_logits, module.AuxLogits = False, None  # its weights come with the helper; googlenet drops its own
     return module
+
+
+def _has_positions(name: str) -> bool:
+    """Whether the model has position embeddings, which are built for one image size."""
+    return name.startswith("vit_")

@@ -1,20 +1,31 @@
-"""Hugging Face models, built from the default configuration of their class with random weights.
+"""Hugging Face models, built from the default configuration of their class with random weights, or from a checkpoint.
 
-`model.arguments` changes the configuration. The loss is the model's own, from random labels.
+`model.arguments` changes the configuration. The loss is the model's own, from random labels. Models of text get token
+numbers, models of images pixels, Whisper spectrograms, and those that compare images with texts both.
 """
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
 import transformers
 
 from sweeper.errors import nearest
-from sweeper.trial import Model
+from sweeper.trial import Model, Trial
 from sweeper.worker.models import Batch, Built, mean_of_floats
+from sweeper.worker.models.pretrained import from_hub
 
 SEQUENCE_LENGTH = 128
+FRAMES_A_POSITION = 2  # of Whisper's spectrogram: its second convolution halves them, https://arxiv.org/abs/2212.04356
+# Classes that earlier releases had.
+REMOVED = {
+    "Speech2Text2ForCausalLM": "removed in transformers 5.0 (https://github.com/huggingface/transformers/pull/42235); "
+    "transformers 4 has it",
+}
+TOKEN_LABELS = ("MaskedLM", "CausalLM", "ConditionalGeneration", "LMHeadModel")
+CLASS_LABELS = ("SequenceClassification", "ImageClassification", "AudioClassification")
 
 
 def names() -> list[str]:
@@ -26,60 +37,137 @@ def names() -> list[str]:
     ]
 
 
+def unavailable(model: Model) -> str | None:
+    if model.name in REMOVED and not hasattr(transformers, model.name):
+        return f"transformers {transformers.__version__} has no {model.name}: {REMOVED[model.name]}"
+    return None
+
+
 def problems(model: Model) -> list[str]:
-    """A class without a text model, and settings that its configuration does not have (it would take them silently)."""
-    config_class = getattr(getattr(transformers, model.name), "config_class", None)
+    """A class that wants other inputs, and settings that its configuration does not have (it takes them silently)."""
+    model_class = getattr(transformers, model.name)
+    config_class = getattr(model_class, "config_class", None)
     config = config_class() if config_class else None
-    if config is None or not hasattr(config.get_text_config(), "vocab_size"):
-        return [f"model.name={model.name}: not a model that reads tokens, which is all that is fed here"]
+    if config is None or not (_reads(model_class, config) or _sees(model_class, config) or _hears(model_class, config)):
+        return [
+            f"model.name={model.name}: reads neither tokens nor images nor Whisper's spectrograms; no others are fed"
+        ]
     known = config.to_dict()
-    return [
+    found = [
         f"model.arguments.{key}: {type(config).__name__} has no such setting; {nearest(key, known)}"
         for key in model.arguments
         if key not in known
     ]
+    if model.image_size and not hasattr(config, "image_size"):
+        found.append(f"model.image_size={model.image_size}: {type(config).__name__} has no such setting")
+    return found
 
 
 def load(model: Model) -> None:
     """Classes are imported when they are first asked for."""
     getattr(transformers, model.name)
+    if model.pretrained:
+        _module(model, _config(model))
 
 
-def build(model: Model, batch_size: int, device: torch.device) -> Built:
-    model_class = getattr(transformers, model.name)
-    config = model_class.config_class(**model.arguments)
+def build(trial: Trial, device: torch.device) -> Built:
+    model = trial.model
+    config = _config(model)
+    with torch.device(device):
+        module = _module(model, config)
+    length = model.sequence_length or SEQUENCE_LENGTH
+    first, second, unseen = (_batch(type(module), config, trial.batch_size, length, device) for _ in range(3))
+    has_loss = {"labels", "start_positions", "return_loss"} & first.kwargs.keys()
+    return Built(module.to(device), (first, second), unseen, _own_loss if has_loss else mean_of_floats)
+
+
+def _config(model: Model) -> Any:
+    config_class = getattr(transformers, model.name).config_class
+    if model.pretrained:
+        with from_hub(model):
+            config = config_class.from_pretrained(model.checkpoint, **model.arguments)
+    else:
+        config = config_class(**model.arguments)
     if model.num_classes:
         config.num_labels = model.num_classes
+    if model.image_size:
+        config.image_size = model.image_size
     config.use_cache = False
     if not model.dropout:
         _silence_dropout(config)
     if getattr(config, "pad_token_id", None) is None:
         config.pad_token_id = 0  # sequence classification heads ask for one
-    with torch.device(device):
-        module = model_class(config)
-    length = model.sequence_length or SEQUENCE_LENGTH
-    first, second, unseen = (_batch(model.name, config, batch_size, length, device) for _ in range(3))
-    has_loss = "labels" in first.kwargs or "start_positions" in first.kwargs
-    return Built(module, (first, second), unseen, _own_loss if has_loss else mean_of_floats)
+    if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
+        config.decoder_start_token_id = config.pad_token_id  # as T5's checkpoints have it; labels are shifted with it
+    return config
 
 
-def _batch(name: str, config: Any, batch_size: int, length: int, device: torch.device) -> Batch:
-    """input_ids int64 [batch, sequence], and the labels that the head wants."""
-    vocabulary = config.get_text_config().vocab_size
+def _module(model: Model, config: Any) -> Any:
+    model_class = getattr(transformers, model.name)
+    if not model.pretrained:
+        return model_class(config)
+    exchange_head = model.num_classes is not None
+    with from_hub(model), torch.device("cpu"):
+        return model_class.from_pretrained(
+            model.checkpoint, config=config, dtype=torch.float32, ignore_mismatched_sizes=exchange_head
+        )
 
-    def integers(high: int, *shape: int) -> torch.Tensor:
-        return torch.randint(high, shape, device=device)
 
-    inputs = {"input_ids": integers(vocabulary, batch_size, length)}
-    if name.endswith(("MaskedLM", "CausalLM", "ConditionalGeneration", "LMHeadModel")):
-        inputs["labels"] = integers(vocabulary, batch_size, length)
-    elif name.endswith("SequenceClassification"):
-        inputs["labels"] = integers(config.num_labels, batch_size)
-    elif name.endswith("TokenClassification"):
-        inputs["labels"] = integers(config.num_labels, batch_size, length)
-    elif name.endswith("QuestionAnswering"):
-        inputs |= {"start_positions": integers(length, batch_size), "end_positions": integers(length, batch_size)}
-    return Batch(kwargs=inputs)
+def _reads(model_class: Any, config: Any) -> bool:
+    return model_class.main_input_name == "input_ids" and hasattr(config.get_text_config(), "vocab_size")
+
+
+def _sees(model_class: Any, config: Any) -> bool:
+    """Images alone, of one size, e.g. ViTForImageClassification."""
+    return model_class.main_input_name == "pixel_values" and isinstance(getattr(config, "image_size", None), int)
+
+
+def _hears(model_class: Any, config: Any) -> bool:
+    return bool(model_class.main_input_name == "input_features" and config.model_type == "whisper")
+
+
+def _compares(model_class: Any) -> bool:
+    """Images with texts, e.g. CLIPModel: it gives a contrastive loss when asked to."""
+    return "return_loss" in inspect.signature(model_class.forward).parameters
+
+
+def _batch(model_class: Any, config: Any, batch_size: int, length: int, device: torch.device) -> Batch:
+    """What the model is called with, and the labels that its head wants."""
+    inputs: dict[str, Any] = {}
+    if _hears(model_class, config):
+        frames = FRAMES_A_POSITION * config.max_source_positions
+        inputs["input_features"] = torch.randn(batch_size, config.num_mel_bins, frames, device=device)
+    elif _sees(model_class, config):
+        inputs["pixel_values"] = _pixels(config, batch_size, device)
+    else:
+        inputs["input_ids"] = _integers(config.get_text_config().vocab_size, batch_size, length, device=device)
+    if _compares(model_class):
+        inputs |= {"pixel_values": _pixels(config.vision_config, batch_size, device), "return_loss": True}
+    return Batch(kwargs=inputs | _labels(model_class.__name__, config, batch_size, length, device))
+
+
+def _labels(name: str, config: Any, batch_size: int, length: int, device: torch.device) -> dict[str, torch.Tensor]:
+    if name.endswith(TOKEN_LABELS):
+        return {"labels": _integers(config.get_text_config().vocab_size, batch_size, length, device=device)}
+    if name.endswith(CLASS_LABELS):
+        return {"labels": _integers(config.num_labels, batch_size, device=device)}
+    if name.endswith("TokenClassification"):
+        return {"labels": _integers(config.num_labels, batch_size, length, device=device)}
+    if name.endswith("QuestionAnswering"):
+        ends = ("start_positions", "end_positions")
+        return {end: _integers(length, batch_size, device=device) for end in ends}
+    return {}
+
+
+def _integers(high: int, *shape: int, device: torch.device) -> torch.Tensor:
+    """int64 below `high`."""
+    return torch.randint(high, shape, device=device)
+
+
+def _pixels(config: Any, batch_size: int, device: torch.device) -> torch.Tensor:
+    """float32 [batch, channels, side, side]"""
+    channels = getattr(config, "num_channels", 3)
+    return torch.randn(batch_size, channels, config.image_size, config.image_size, device=device)
 
 
 def _own_loss(output: Any, batch: Batch) -> torch.Tensor:  # noqa: ARG001  # the labels went into the model

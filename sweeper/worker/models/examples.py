@@ -1,0 +1,65 @@
+"""Two models to look at rather than to train: `model=pointwise` and `model=control_flow`.
+
+Both are factories as a user would write them, for `library: custom`.
+
+Try: `python -m sweeper model=control_flow batch_size=8`
+"""
+
+from __future__ import annotations
+
+import torch
+
+LENGTH = 1 << 16  # of a vector; 256 of them are 64 MiB, enough to keep a GPU busy beyond the launch of a kernel
+WIDTH = 256
+FAR = -20.0  # times a number between 0 and 1
+
+
+class Pointwise(torch.nn.Module):
+    """sin(a) + cos(b), which eager runs as a kernel an operation and a compiler as one.
+
+    `phase` is added to b and starts at 0, so that there is something to train.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.phase = torch.nn.Parameter(torch.zeros(LENGTH))
+
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.sin(a) + torch.cos(b + self.phase)
+
+
+def pointwise(batch_size: int, device: torch.device) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
+    """Inputs a and b: float32 [batch, LENGTH]."""
+    a, b = (torch.randn(batch_size, LENGTH, device=device) for _ in range(2))
+    return Pointwise().to(device), (a, b)
+
+
+class ControlFlow(torch.nn.Module):
+    """The sign of the result depends on the data: the first sample's sum.
+
+    `torch.compile` breaks the graph there and is right; with `fullgraph` it refuses, as symbolic tracing does; a trace
+    keeps the branch that it saw and is wrong for the other one.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.tanh(self.linear(x))
+        if x[0].sum() < 0:
+            return -y
+        return y
+
+
+def control_flow(batch_size: int, device: torch.device) -> tuple[torch.nn.Module, tuple[torch.Tensor]]:
+    """Input x: float32 [batch, WIDTH]; its first sample is slightly positive, its last one far below zero.
+
+    So the first batch takes one branch. The second, whose samples have moved by one, and the one for the check, which
+    has a tenth of the next sample mixed into each, take the other one.
+    """
+    if batch_size < 2:
+        raise ValueError("control_flow needs two samples for its two branches: batch_size=2 or more")
+    x = torch.rand(batch_size, WIDTH, device=device)
+    x[-1] *= FAR
+    return ControlFlow().to(device), (x,)

@@ -1,0 +1,102 @@
+"""The models of an installed TorchBench (https://github.com/pytorch/benchmark), by the names of their folders.
+
+`torchbenchmark.models.<name>.Model(test=, device=, batch_size=)` makes a model, `get_module()` gives it with inputs for
+one call. The loss is the mean of the output, as in PyTorch's own harness, benchmarks/dynamo/torchbench.py.
+
+Try: `python -m sweeper model=torchbench/BERT_pytorch`
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sweeper.trial import Model, Trial
+from sweeper.worker.failures import UnavailableError
+from sweeper.worker.models import Built, batch_of, derived, each, mean_of_floats
+
+FOLDERS = ("models", "canary_models")
+INSTALL = (
+    "git clone https://github.com/pytorch/benchmark, there `python install.py {name}` and `pip install -e .`, "
+    "with the Python of the workers"
+)
+TESTS = {"train": "train", "inference": "eval"}  # TorchBench's words for a workload
+
+
+def names() -> list[str]:
+    return sorted(_folders())
+
+
+def unavailable(model: Model) -> str | None:
+    if importlib.util.find_spec("torchbenchmark") is None:
+        return f"TorchBench is not installed: {INSTALL.format(name=model.name)}"
+    return None
+
+
+def problems(model: Model) -> list[str]:  # noqa: ARG001  # the same shape in every builder
+    """It has no settings of ours."""
+    return []
+
+
+def load(model: Model) -> None:
+    """Raises UnavailableError when the model misses a package of its own."""
+    _model_class(model.name)
+
+
+def build(trial: Trial, device: torch.device) -> Built:
+    """Raises UnavailableError for what TorchBench says it does not implement: a test, a device, a batch size."""
+    name, model_class = trial.model.name, _model_class(trial.model.name)
+    with _seeding_left_alone():
+        try:
+            made = model_class(test=TESTS[trial.workload], device=device.type, batch_size=trial.batch_size)
+            module, inputs = made.get_module()
+        except NotImplementedError as error:
+            raise UnavailableError(f"TorchBench's {name}: {error}{_own_batch_size(model_class, trial)}") from error
+    batch = batch_of(inputs)
+    if batch is None:
+        raise ValueError(f"TorchBench's {name}: get_module() gave no tensors as inputs but a {type(inputs).__name__}")
+    first, second, unseen = derived(each(batch, lambda tensor: tensor.to(device)))
+    return Built(module.to(device), (first, second), unseen, mean_of_floats)
+
+
+def _folders() -> dict[str, str]:
+    """The import path of every model by its name."""
+    spec = importlib.util.find_spec("torchbenchmark")
+    roots = [Path(root) for root in (spec.submodule_search_locations or ())] if spec else []
+    return {
+        file.parent.name: f"torchbenchmark.{folder}.{file.parent.name}"
+        for root in roots
+        for folder in reversed(FOLDERS)
+        for file in (root / folder).glob("*/__init__.py")
+    }
+
+
+def _model_class(name: str) -> Any:
+    """Raises UnavailableError when a package is missing that the model imports."""
+    try:
+        return importlib.import_module(_folders()[name]).Model
+    except ModuleNotFoundError as error:
+        raise UnavailableError(f"TorchBench's {name} needs more: {error}; {INSTALL.format(name=name)}") from error
+
+
+def _own_batch_size(model_class: Any, trial: Trial) -> str:
+    """A hint for models with one batch size."""
+    if getattr(model_class, "ALLOW_CUSTOMIZE_BSIZE", True):
+        return ""
+    return f" (take batch_size={getattr(model_class, f'DEFAULT_{TESTS[trial.workload].upper()}_BSIZE', None)})"
+
+
+@contextmanager
+def _seeding_left_alone() -> Iterator[None]:
+    """TorchBench puts a function of its own, with one fixed seed, in the place of `torch.manual_seed`."""
+    before = torch.manual_seed
+    try:
+        yield
+    finally:
+        torch.manual_seed = before
