@@ -8,11 +8,10 @@ Try: `python -m sweeper model=resnet18 model.pretrained=true batch_size=8`
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.error import HTTPError, URLError
-
-from huggingface_hub.errors import LocalEntryNotFoundError
 
 from sweeper.trial import Model
 from sweeper.worker.failures import UnavailableError
@@ -42,12 +41,12 @@ def why_unreachable(error: BaseException) -> str | None:
     torchvision (and timm, for weights at an address of their own) raises `URLError`; huggingface_hub raises
     `LocalEntryNotFoundError`, which transformers wraps in an `OSError`.
     """
+    hub = sys.modules.get("huggingface_hub.errors")  # not there: torchvision does without it
+    missing = hub.LocalEntryNotFoundError if hub else ()
     chain = [error]
     while (inner := chain[-1].__cause__ or chain[-1].__context__) is not None:
         chain.append(inner)
     for item in chain:
-        if isinstance(item, LocalEntryNotFoundError) or (
-            isinstance(item, URLError) and not isinstance(item, HTTPError)
-        ):
+        if isinstance(item, missing) or (isinstance(item, URLError) and not isinstance(item, HTTPError)):
             return (str(chain[-1]).strip().splitlines() or [type(chain[-1]).__name__])[0]
     return None
