@@ -289,13 +289,17 @@ def test_inspection_of_an_earlier_run_goes_with_its_record(run, trial: Trial) ->
     ("body", "missing"),
     [
         ("os.kill(os.getpid(), signal.SIGSEGV)", "crashed while compiling: the worker was killed by SIGSEGV"),
-        ("time.sleep(600)", "timeout while compiling: still compiling after measure.timeout_s=2"),
-        ('say(Outcome("oom", "compiling", "no memory"))', "oom while compiling: no memory"),
+        (
+            "time.sleep(600)",
+            "timeout while compiling: still compiling after measure.phase_timeouts_s.compiling=0.5",
+        ),
+        ('say(Outcome("oom", "compiling", "no memory")); sys.exit()', "oom while compiling: no memory"),
     ],
     ids=["dies", "hangs", "fails"],
 )
 def test_inspection_that_fails_is_said_and_costs_the_trial_nothing(run, body: str, missing: str) -> None:
-    record = run(f'if a.inspect: say(Phase("compiling")); {body}\n{FOUND}', inspect=True, timeout_s=2.0)
+    limits = {"compiling": 0.5}  # a phase that the timed process has not
+    record = run(f'if a.inspect: say(Phase("compiling")); {body}\n{FOUND}', inspect=True, phase_timeouts_s=limits)
     assert (record.status, record.message, record.log, len(record.processes)) == ("ok", None, None, 1)
     assert record.inspection == Inspection(missing=missing)
 
