@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -156,6 +157,19 @@ def breaks_and_fuses(batch_size, device):
             return self.second(self.first(x).sin().exp())
 
     return Breaks().to(device), _inputs(batch_size, device)
+
+
+def backward_in_a_thread(batch_size, device):
+    """The same with backward passes in another thread, where autograd has them on a GPU; for a process of its own."""
+    backward = torch.Tensor.backward
+
+    def in_a_thread(self):
+        thread = threading.Thread(target=backward, args=(self,))
+        thread.start()
+        thread.join()
+
+    torch.Tensor.backward = in_a_thread
+    return breaks_and_fuses(batch_size, device)
 
 
 def only_compiled_raises(batch_size, device):

@@ -26,7 +26,7 @@ def inspect(run_module: Run, folder: Path, name: str, backend: str) -> tuple[Out
 
 
 def test_generated_code_fusions_and_the_line_of_a_break_are_kept(run_module: Run, tmp_path: Path) -> None:
-    outcome, seen = inspect(run_module, tmp_path, "breaks_and_fuses", "inductor")
+    outcome, seen = inspect(run_module, tmp_path, "backward_in_a_thread", "inductor")
     assert outcome.status == "ok", outcome.message
     (graph,) = seen.glob("graph-*")
     files = {file.relative_to(graph).as_posix() for file in graph.rglob("*.*")}

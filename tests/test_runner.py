@@ -188,7 +188,7 @@ def test_phase_has_a_limit_of_its_own(run) -> None:
         phase_timeouts_s={"building": 30.0, "compiling": 0.5},
     )
     assert (record.status, record.phase) == ("timeout", "compiling")
-    assert record.message == "still compiling after measure.phase_timeouts_s.compiling=0.5"
+    assert record.message == "still compiling after measure.phase_timeouts_s.compiling=2"
 
 
 def test_waiting_for_the_device_counts_in_no_limit_and_not_as_time_of_the_trial(
@@ -289,13 +289,17 @@ def test_inspection_of_an_earlier_run_goes_with_its_record(run, trial: Trial) ->
     ("body", "missing"),
     [
         ("os.kill(os.getpid(), signal.SIGSEGV)", "crashed while compiling: the worker was killed by SIGSEGV"),
-        ("time.sleep(600)", "timeout while compiling: still compiling after measure.timeout_s=5"),
+        (
+            "time.sleep(600)",
+            "timeout while compiling: still compiling after measure.phase_timeouts_s.compiling=2",
+        ),
         ('say(Outcome("oom", "compiling", "no memory")); sys.exit()', "oom while compiling: no memory"),
     ],
     ids=["dies", "hangs", "fails"],
 )
 def test_inspection_that_fails_is_said_and_costs_the_trial_nothing(run, body: str, missing: str) -> None:
-    record = run(f'if a.inspect: say(Phase("compiling")); {body}\n{FOUND}', inspect=True, timeout_s=5.0)
+    limits = {"compiling": 2.0}  # a phase that the timed process has not
+    record = run(f'if a.inspect: say(Phase("compiling")); {body}\n{FOUND}', inspect=True, phase_timeouts_s=limits)
     assert (record.status, record.message, record.log, len(record.processes)) == ("ok", None, None, 1)
     assert record.inspection == Inspection(missing=missing)
 

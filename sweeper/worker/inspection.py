@@ -12,12 +12,12 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-
-import torch
 
 from sweeper.messages import Job
 from sweeper.paths import write_text
+from sweeper.trial import Trial
 from sweeper.worker import artifact, trace
 from sweeper.worker.diagnostics import Watch
 from sweeper.worker.failures import message_of
@@ -25,6 +25,12 @@ from sweeper.worker.session import EAGER_STEPS, Lead, Notes, Part, begin, build
 from sweeper.worker.summary import Sight, summary
 from sweeper.worker.trace import Compilation
 
+TELLING = {
+    "trace.enabled": True,
+    "trace.fx_graph": False,  # torch's trace has this and the code
+    "trace.output_code": False,
+    "trace.provenance_tracking_level": 2,  # nodes and lines behind each kernel; 1 would change the kernels' names
+}
 MOST_BYTES = 20 * 10**6  # of all files but the summary
 OF_INDUCTOR = re.compile(r"model__(\d+_[a-z]+)_\d+\.\d+")  # a folder that Inductor writes for a graph
 
@@ -35,11 +41,10 @@ def inspecting(folder: Path, timed_fingerprint: str | None) -> Lead:
 
 
 def _inspect(folder: Path, timed_fingerprint: str | None, job: Job, _part: Part, notes: Notes) -> None:
-    raw = Path(os.environ.pop(trace.VARIABLE))  # torch has read it; what we start shall not write there
-    _have_inductor_write(raw)
+    raw = trace.folder_of(os.environ)
     begin(job, notes)
     with notes.enter("building"):
-        lab = build(job, notes)
+        lab = build(replace(job, trial=_telling(job.trial)), notes)
     with notes.enter("eager"):
         lab.bench.run(lab.eager, lab.bench.whole(EAGER_STEPS))
     with notes.enter("compiling"):
@@ -59,16 +64,15 @@ def _inspect(folder: Path, timed_fingerprint: str | None, job: Job, _part: Part,
             shutil.rmtree(raw)
 
 
-def _have_inductor_write(folder: Path) -> None:
-    """Intermediate forms of each graph, and which nodes of it each kernel computes; the code stays as it is.
+def _telling(trial: Trial) -> Trial:
+    """The trial with what has Inductor write its own forms of a graph; none of it changes the code.
 
-    Level 1 of the latter would change the names in graphs and with them the generated code.
+    As options of `torch.compile` they reach the backward pass as well, which may be compiled in a thread of autograd's:
+    there torch's global configuration has its defaults.
     """
-    options = torch._inductor.config.trace
-    options.debug_dir = str(folder)
-    options.fx_graph = options.output_code = False  # the trace has both
-    options.provenance_tracking_level = 2
-    options.enabled = True
+    if trial.backend != "inductor":
+        return trial
+    return replace(trial, compile=replace(trial.compile, options={**trial.compile.options, **TELLING}))
 
 
 def _sight(
@@ -93,7 +97,7 @@ def _sight(
 
 def _intermediate(raw: Path) -> Iterator[tuple[str, tuple[str, str]]]:
     """Inductor's own form of a graph before and after fusion, by the graph's AOT id."""
-    for folder in sorted(raw.glob("torchinductor/*")):
+    for folder in sorted(raw.glob("**/torchinductor/*")):
         if found := OF_INDUCTOR.fullmatch(folder.name):
             files = (folder / "ir_pre_fusion.txt", folder / "ir_post_fusion.txt")
             before, after = (file.read_text(encoding="utf-8") if file.exists() else "" for file in files)

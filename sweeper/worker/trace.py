@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-VARIABLE = "TORCH_TRACE"
+VARIABLES = ("TORCH_TRACE", "TORCH_COMPILE_DEBUG_DIR")  # for the trace itself, and for what Inductor writes beside
 GRAPHS = {"aot_inference_graph": "inference", "aot_forward_graph": "forward", "aot_backward_graph": "backward"}
 WITH_TEXT = {
     *GRAPHS,
@@ -92,7 +92,13 @@ def ask_for(environment: MutableMapping[str, str]) -> None:
         environment.update(TORCHINDUCTOR_CACHE_DIR=f"{cache}/inductor", TRITON_CACHE_DIR=f"{cache}/triton")
     beside = Path(environment["TORCHINDUCTOR_CACHE_DIR"]).parent
     beside.mkdir(parents=True, exist_ok=True)
-    environment[VARIABLE] = tempfile.mkdtemp(dir=beside, prefix="trace-")
+    environment.update(dict.fromkeys(VARIABLES, tempfile.mkdtemp(dir=beside, prefix="trace-")))
+
+
+def folder_of(environment: MutableMapping[str, str]) -> Path:
+    """Where torch writes; to be called once it is imported: what we start from now on shall not write there."""
+    folder, *_ = [environment.pop(name) for name in VARIABLES]
+    return Path(folder)
 
 
 def read(folder: Path) -> Trace:
