@@ -41,8 +41,9 @@ NEEDS = {
     # https://docs.pytorch.org/TensorRT/dynamo/torch_compile.html: importing the package registers both names
     "tensorrt": _TENSORRT,
     "torch_tensorrt": _TENSORRT,
-    # https://docs.openvino.ai/torchcompile; with training its gradients have the wrong shapes (2026.4, torch 2.13)
-    "openvino": Needs("openvino.torch", "pip install openvino", workload="inference"),
+    # https://docs.openvino.ai/torchcompile; with training its gradients have the wrong shapes (2026.4, torch 2.13). It
+    # copies its inputs to the host and gives results back there.
+    "openvino": Needs("openvino.torch", "pip install openvino", "cpu", "inference"),
     # https://lightning-thunder.readthedocs.io; 0.2.6 cannot be imported beside torch 2.13
     "thunder": Needs("thunder.dynamo", "pip install lightning-thunder"),
     # https://github.com/pytorch/pytorch/issues/188866
@@ -71,9 +72,7 @@ GONE = {
     "onnxrt": Gone("torch has taken it out, and nothing to install brings it back", "export with torch.onnx instead"),
     # https://github.com/intel/intel-extension-for-pytorch/issues/867
     "ipex": Gone("Intel ended its extension with torch 2.8, its work went into torch", "take inductor"),
-    "torchxla_trivial": _XLA_NAMES,
     "torchxla_trace_once": _XLA_NAMES,
-    "aot_torchxla_trivial": _XLA_NAMES,
     "aot_torchxla_trace_once": _XLA_NAMES,
 }
 

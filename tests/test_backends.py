@@ -37,6 +37,7 @@ def test_a_name_is_no_more_or_needs_something() -> None:
         ("cudagraphs", "train", "cpu", "backend cudagraphs needs device=cuda, this is cpu"),
         ("tensorrt", "inference", "cpu", "backend tensorrt needs device=cuda, this is cpu"),
         ("openvino", "train", "cpu", "backend openvino is for workload=inference alone, this is train"),
+        ("openvino", "inference", "cuda", "backend openvino needs device=cpu, this is cuda"),
         ("tvm", "train", "cpu", "needs tvm.relay, which TVM 0.20 took out"),
         ("nvfuser", "train", "cuda", "take inductor, or thunder"),
         ("aot_cudagraphs", "train", "cuda", "take cudagraphs"),

@@ -81,7 +81,7 @@ def compiler_of(name: str) -> Compiler:
 
 
 def _thunder() -> Compiler:
-    """Thunder registers no name: https://lightning-thunder.readthedocs.io/en/latest/reference/dynamo/index.html."""
+    """Thunder registers no name; its class says that it is a backend: thunder/dynamo/compiler.py."""
     compiler: Compiler = importlib.import_module("thunder.dynamo").ThunderCompiler()
     return compiler
 
@@ -95,7 +95,7 @@ def _compile_script(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
 
 
 def _plain(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """A copy that makes its code at once: TorchScript refuses the lazy graphs that Dynamo has made since torch 2.2."""
+    """A copy that makes its code at once: TorchScript refuses the lazy graphs that Dynamo makes."""
     return torch.fx.GraphModule(graph, graph.graph)
 
 
@@ -143,6 +143,8 @@ class GivingUp(logging.Handler):
         return f"the backend goes on without itself: {self.reasons[0]}" if self.reasons else None
 
     def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno >= logging.WARNING and logging.lastResort is not None:
+            logging.lastResort.handle(record)  # where it would have gone without this collector
         text = record.getMessage()
         if text.startswith(GAVE_UP):
             self.reasons.append(text.splitlines()[0])
