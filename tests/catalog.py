@@ -62,6 +62,7 @@ def _shrunk(model: Model) -> dict[str, Any]:
     known = config.to_dict()
     if "attn_layers" in known:  # Reformer's number of layers follows from their kinds
         return {**model.arguments, "attn_layers": ["local", "lsh"]}
+    parts = {name: {"num_hidden_layers": 1} for name in ("text_config", "vision_config") if name in known}
     numbers = [known.get(f"{token}_token_id") or 0 for token in ("pad", "bos", "eos", "sep", "decoder_start")]
     fewer = {"vocab_size": VOCABULARY} if "vocab_size" in known and max(numbers) < VOCABULARY else {}
-    return {**model.arguments, **fewer, **{name: 1 for name in LAYERS if name in known}}
+    return {**model.arguments, **parts, **fewer, **{name: 1 for name in LAYERS if name in known}}

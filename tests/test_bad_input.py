@@ -31,6 +31,9 @@ def assert_refused(run: Run, folder: Path, arguments: list[str], *says: str) -> 
     ("arguments", "says"),
     [
         (["model=resnet51"], ["nearest: resnet50", "python -m sweeper --help"]),
+        (["model=timm/dla103"], ["model=timm/dla103", "nearest: timm/dla102"]),
+        (["model=BertForMaskedML"], ["transformers/BertForMaskedLM"]),
+        (["model/timm=dla102"], ["write model=timm/NAME"]),
         (["mode=reduce_overhead"], ["nearest: reduce-overhead"]),
         (["backend=inducter"], ["nearest: inductor"]),
         (["precision=fp16"], ["amp_fp16"]),

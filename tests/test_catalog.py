@@ -20,12 +20,10 @@ from sweeper.config import GENERIC_MODELS, ModelConf, conf_folder
 
 GIVEN = ["sweep=x", "device=cpu"]
 EXPERIMENTS = sorted(file.stem for file in (conf_folder() / "experiment").glob("*.yaml"))
-# One for every task and special case: an old name of timm, two image sizes, a distilled head; positions counted from
+# One for every task and special case: an old name of timm, a distilled head; positions counted from
 # the padding, labels of each kind, sequence heads, relative positions, spectrograms, images with texts.
 SAMPLE = [
-    "resnext101_32x8d",
     "timm/adv_inception_v3",
-    "timm/crossvit_9_240",
     "timm/deit_base_distilled_patch16_224",
     "torchbench/hf_Whisper",
     "torchbench/hf_clip",

@@ -73,6 +73,24 @@ def test_mode_eager_has_neither_backend_nor_options() -> None:
     assert trial.id == point("mode=eager").trial.id
 
 
+def test_random_weights_leave_the_id_as_it_was_whatever_checkpoint_an_option_names() -> None:
+    named = point("model=bert_small").trial
+    assert (named.model.pretrained, named.model.checkpoint) == (False, None)
+    assert named.variant == ""
+    generic = ["model=transformers", "model.name=BertForMaskedLM", "batch_size=32"]
+    sizes = {"num_hidden_layers": 4, "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
+    assert named.id == point(*generic, *(f"++model.arguments.{key}={value}" for key, value in sizes.items())).trial.id
+
+
+def test_pretrained_weights_make_another_trial_with_the_checkpoint_of_its_option() -> None:
+    trial = point("model=bert_small", "model.pretrained=true").trial
+    assert trial.model.checkpoint == "google/bert_uncased_L-4_H-256_A-4"
+    assert trial.variant == "model.pretrained=true"
+    assert trial.id != point("model=bert_small").trial.id
+    other = point("model=bert_small", "model.pretrained=true", "model.checkpoint=my/bert").trial
+    assert other.variant == "model.checkpoint=my/bert; model.pretrained=true"
+
+
 def test_inference_has_no_optimizer() -> None:
     assert point("workload=inference", "optimizer=sgd").trial.id == point("workload=inference").trial.id
 
@@ -148,6 +166,11 @@ def test_device_of_a_trial_is_its_type(device: str | None, gpu: bool, kind: str)
         (["mode.name=fastest"], "allowed are eager, default"),
         (["precision.weight=0.5"], "allowed are amp, fp32"),
         (["model.image_size=0"], "at least 1"),
+        (["model=transformers", "model.name=BertForMaskedLM", "model.pretrained=true"], "model.checkpoint=google-bert"),
+        (["model=bert_small", "model.checkpoint=x"], "with model.pretrained=true only"),
+        (["model=resnet18", "model.pretrained=true", "model.checkpoint=x"], "for model.library=transformers"),
+        (["model=pointwise", "model.pretrained=true"], "takes no other model settings"),
+        (["model=torchbench/dcgan", "model.image_size=64"], "takes no other model settings"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else None,
 )
