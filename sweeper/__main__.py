@@ -23,7 +23,7 @@ def main() -> int:
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
-    from sweeper import config
+    from sweeper import schema
     from sweeper.app import job
     from sweeper.command_line import normalise
     from sweeper.driver import BAD_CONFIGURATION, INTERRUPTED
@@ -32,12 +32,12 @@ def main() -> int:
         sys.argv[1:] = normalise(sys.argv[1:])
         job()
     except (ConfigError, HydraException, OmegaConfBaseException, YAMLError) as error:
-        print(f"sweeper: {explain(error, config.keys(), config.nested_options())}", file=sys.stderr)
+        print(f"sweeper: {explain(error, schema.keys(), schema.nested_options())}", file=sys.stderr)
         return BAD_CONFIGURATION
     except ValueError as error:  # Hydra has plain ones too
         if _passed_through_our_work(error):
             raise
-        print(f"sweeper: {explain(error, config.keys(), config.nested_options())}", file=sys.stderr)
+        print(f"sweeper: {explain(error, schema.keys(), schema.nested_options())}", file=sys.stderr)
         return BAD_CONFIGURATION
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -17,7 +17,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from sweeper import config
+from sweeper import config, schema
 from sweeper.compose import Composed, chosen, repository
 from sweeper.devices import visible_gpus
 from sweeper.driver import BAD_CONFIGURATION, drive
@@ -28,7 +28,7 @@ from sweeper.settings import Settings
 from sweeper.trial import Trial
 
 
-@hydra.main(version_base="1.3", config_path=str(config.conf_folder()), config_name="config")
+@hydra.main(version_base="1.3", config_path=str(schema.conf_folder()), config_name="config")
 def job(cfg: DictConfig) -> str:
     """What Hydra runs for a single configuration: the driver's whole work, or in a cluster's job one trial of it.
 
@@ -52,7 +52,7 @@ def job(cfg: DictConfig) -> str:
 def read_point(composed: Composed, files: IConfigRepository) -> config.Point:
     """A configuration as trial and settings; `files` holds what the options say. Raises ConfigError."""
     choices = composed.choices
-    for group in config.GROUPS:
+    for group in schema.GROUPS:
         if not isinstance(choices.get(group), str):  # a list of options leaves no choice behind
             raise ConfigError(f"{group}: give one option; several make a grid: -m {group}=a,b")
     own = {group: _own_values(files, f"{group}/{choices[group]}") for group in ("model", "precision")}

@@ -223,7 +223,7 @@ def questions(software: Software, device: Device) -> list[tuple[str, str]]:
     """
     if not software.torch_works:
         return []
-    from sweeper.config import conf_folder
+    from sweeper.schema import conf_folder
 
     own = sorted({path.stem for path in (conf_folder() / "backend").glob("*.yaml")} - GONE.keys())
     modes = MODES if device.gpu else ()

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from sweeper.config import conf_folder
+from sweeper.schema import conf_folder
 from sweeper.trial import Labels, Model, Trial
 
 SUITES = ("timm", "transformers", "torchbench")

@@ -12,7 +12,7 @@ from test_worker import custom, private_cache, run
 from torch import nn
 
 from sweeper.backends import GONE, NEEDS, WITHOUT_DYNAMO, WITHOUT_MODE
-from sweeper.config import conf_folder
+from sweeper.schema import conf_folder
 from sweeper.trial import Precision
 from sweeper.worker.backends import OPENVINO_LOG, GivingUp, require
 from sweeper.worker.conversion import Converted

@@ -16,7 +16,8 @@ from omegaconf import OmegaConf
 from hydra_plugins.sweeper_hydra.grid import expand
 from sweeper import app
 from sweeper.compose import Composed, Composer
-from sweeper.config import GENERIC_MODELS, ModelConf, conf_folder
+from sweeper.config import GENERIC_MODELS
+from sweeper.schema import ModelConf, conf_folder
 
 GIVEN = ["sweep=x", "device=cpu"]
 EXPERIMENTS = sorted(file.stem for file in (conf_folder() / "experiment").glob("*.yaml"))

@@ -13,7 +13,7 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from sweeper.compose import Axis, Composed, Composer
-from sweeper.config import conf_folder
+from sweeper.schema import conf_folder
 
 
 class Counting(Composer):

@@ -6,10 +6,11 @@ import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
-from sweeper import app, config
+from sweeper import app, schema
 from sweeper.compose import repository, separated
-from sweeper.config import GENERIC_MODELS, Point, conf_folder
+from sweeper.config import GENERIC_MODELS, Point
 from sweeper.errors import ConfigError
+from sweeper.schema import conf_folder
 from sweeper.trial import MODES, Precision
 
 OPTIONS = sorted(
@@ -180,7 +181,7 @@ def test_value_that_makes_no_sense_is_answered_with_what_is_allowed(overrides: l
 
 
 def test_keys_for_suggestions_are_those_of_the_schema() -> None:
-    assert {"batch_size", "compile.scope", "model.name", "measure.rounds"} <= set(config.keys())
+    assert {"batch_size", "compile.scope", "model.name", "measure.rounds"} <= set(schema.keys())
 
 
 def test_changed_option_shows_in_the_variant_and_labels_do_not() -> None:
