@@ -178,8 +178,8 @@ def test_energy_of_a_step_by_hand() -> None:
     """A device that uses 50 J in each eager step of 0.5 s and half of that in a compiled one, on a clock of its own."""
     import torch
 
+    from sweeper.worker.batches import Batch
     from sweeper.worker.energy import of_arms
-    from sweeper.worker.models import Batch
     from sweeper.worker.timing import Arm, Bench
 
     used_j = [0.0]
@@ -283,8 +283,8 @@ class Growing:
 def test_recompile_in_a_block_voids_the_round(recompiles_at: set[int], void: int) -> None:
     import torch
 
+    from sweeper.worker.batches import Batch
     from sweeper.worker.lookout import Lookout
-    from sweeper.worker.models import Batch
     from sweeper.worker.timing import Arm, Bench, measure_rounds
 
     cpu = torch.device("cpu")
@@ -301,9 +301,9 @@ def test_recompile_in_a_block_voids_the_round(recompiles_at: set[int], void: int
 def test_three_void_rounds_end_the_trial() -> None:
     import torch
 
+    from sweeper.worker.batches import Batch
     from sweeper.worker.failures import UnsteadyError
     from sweeper.worker.lookout import Lookout
-    from sweeper.worker.models import Batch
     from sweeper.worker.timing import Arm, Bench, measure_rounds
 
     cpu = torch.device("cpu")
@@ -405,7 +405,7 @@ def test_warm_up_is_not_fooled_by_a_slow_first_step(seconds: float) -> None:
     import torch
 
     from sweeper.worker import timing
-    from sweeper.worker.models import Batch
+    from sweeper.worker.batches import Batch
 
     class Clock:
         now, steps = 0.0, 0

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import torch
 
 from sweeper.trial import Trial
-from sweeper.worker.models import Batch, Built, Loss, cast, in_format, tensors_of
+from sweeper.worker.batches import Batch, Loss, cast, in_format, tensors_of
+from sweeper.worker.models import Built
 
 LOSS, OUTPUT, GRADIENT = "loss", "output", "gradient of "  # a parameter
 Named = Iterable[tuple[str, torch.Tensor]]

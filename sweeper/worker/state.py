@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import torch
 
-from sweeper.worker.models import Batch, each
+from sweeper.worker.batches import Batch, each
 
 
 class Saved:

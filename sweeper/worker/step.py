@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from sweeper.trial import Trial
-from sweeper.worker.models import Batch, Built, tensors_of
+from sweeper.worker.batches import Batch, tensors_of
+from sweeper.worker.models import Built
 
 Step = Callable[[Batch], torch.Tensor]  # gives the loss, or for inference the mean of the output, a scalar
 SCALER_GROWTH_INTERVAL = 1 << 30  # the scale only falls, so that no timed step is one of growth

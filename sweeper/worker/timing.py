@@ -20,9 +20,9 @@ import torch
 
 from sweeper.record import Latency, Round
 from sweeper.settings import Measure
+from sweeper.worker.batches import Batch
 from sweeper.worker.failures import UnsteadyError
 from sweeper.worker.lookout import Lookout
-from sweeper.worker.models import Batch
 
 LEAST_BLOCK_S = {"cuda": 0.3, "cpu": 0.1}
 LEAST_BLOCK_STEPS = {"cuda": 8, "cpu": 2}

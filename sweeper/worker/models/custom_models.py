@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from sweeper.trial import Model, Trial
-from sweeper.worker.models import Batch, Built, Loss, batch_of, derived, each, mean_of_floats
+from sweeper.worker.batches import Batch, Loss, batch_of, derived, each, mean_of_floats
+from sweeper.worker.models import Built
 
 SHAPE = "(module, inputs) or (module, inputs, loss_fn), inputs a tensor, a tuple or a dict of tensors"
 

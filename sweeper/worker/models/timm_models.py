@@ -8,7 +8,8 @@ import timm
 import torch
 
 from sweeper.trial import Model, Trial
-from sweeper.worker.models import Built, cross_entropy, images, problems_of_building, problems_of_image_size
+from sweeper.worker.batches import cross_entropy, images
+from sweeper.worker.models import Built, problems_of_building, problems_of_image_size
 from sweeper.worker.models.pretrained import from_hub
 
 

@@ -18,8 +18,9 @@ from typing import Any
 import torch
 
 from sweeper.trial import Model, Trial
+from sweeper.worker.batches import batch_of, derived, each, mean_of_floats
 from sweeper.worker.failures import UnavailableError
-from sweeper.worker.models import Built, batch_of, derived, each, mean_of_floats
+from sweeper.worker.models import Built
 
 FOLDERS = ("models", "canary_models")
 INSTALL = (

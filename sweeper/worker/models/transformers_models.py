@@ -14,7 +14,8 @@ import transformers
 
 from sweeper.errors import nearest
 from sweeper.trial import Model, Trial
-from sweeper.worker.models import Batch, Built, mean_of_floats
+from sweeper.worker.batches import Batch, mean_of_floats
+from sweeper.worker.models import Built
 from sweeper.worker.models.pretrained import from_hub
 
 SEQUENCE_LENGTH = 128
