@@ -34,7 +34,7 @@ sweep: install ## run a small real sweep on the CPU: three families, fp32 and AM
 	$(BIN)/python -m sweeper experiment=cpu_demo sweep=$(SWEEP)
 
 test: check ## run the checks and the tests, but those of Ray and the catalog, which take minutes more
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not ray and not catalog" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadgroup -m "not ray and not catalog" $(PYTEST_ARGS)
 
 ray: $(VENV)/.installed-ray ## run the tests against a real Ray
 	$(BIN)/python -m pytest -m ray tests/test_ray.py

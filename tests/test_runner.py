@@ -188,7 +188,7 @@ def test_phase_has_a_limit_of_its_own(run) -> None:
         phase_timeouts_s={"building": 30.0, "compiling": 0.5},
     )
     assert (record.status, record.phase) == ("timeout", "compiling")
-    assert record.message == "still compiling after measure.phase_timeouts_s.compiling=2"
+    assert record.message == "still compiling after measure.phase_timeouts_s.compiling=0.5"
 
 
 def test_waiting_for_the_device_counts_in_no_limit_and_not_as_time_of_the_trial(

@@ -132,10 +132,8 @@ def test_blocks_are_compiled_and_the_rest_is_not() -> None:
     assert outcome.diagnostics is not None
     assert outcome.diagnostics.graphs == 2  # the first block's input needs no gradient; the two others share one
     without, _ = run(custom("dict_and_loss", compile=Compile(scope="blocks")))
-    assert (without.status, without.message) == (
-        "not_compiled",
-        "the model has no repeated blocks; use compile.scope=model",
-    )
+    assert without.status == "not_compiled"
+    assert "no repeated blocks; use compile.scope=model" in str(without.message)
 
 
 def test_sizes_come_in_turn_and_equally_often_in_both_arms() -> None:
