@@ -4,8 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SWEEP ?= cpu_demo
 PYTEST_ARGS ?=
-# Modules are compiled when they are imported: doing it for all that is installed takes a minute, and most are not.
-INSTALL = $(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt
+INSTALL = $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help install dev sweep test ray catalog check ui report
