@@ -155,7 +155,7 @@ def test_a_backend_that_is_not_here_is_missing_with_what_to_install(
 
 @pytest.mark.compile
 def test_a_probe_that_hangs_ends_by_the_limit_and_leaves_no_process(own_backends: Path) -> None:
-    assert probes.ask(["backend", "hangs", "cpu"], CPU, timeout_s=20).problem == "no answer within 20 s"
+    assert probes.ask(["backend", "hangs", "cpu"], CPU, timeout_s=30).problem == "no answer within 30 s"
     pids = [int(pid) for pid in (own_backends / "pids").read_text().split()]
     assert len(pids) == 2
     wait_until_gone(pids)
