@@ -110,15 +110,15 @@ class Bench:
 
         Where sizes differ, the time for going through all of them has to become steady.
         """
-        least, most = (times * self.num_sizes if self.num_sizes > 1 else times for times in FIRST_STEPS)
+        least, most = (count * self.num_sizes for count in FIRST_STEPS)
         times: list[float] = []
-        rounds: list[float] = []
-        while len(times) < most and (len(times) < least or spread(rounds[-3:]) > STEADY):
+        cycles: list[float] = []
+        while len(times) < most and (len(times) < least or spread(cycles[-3:]) > STEADY):
             for _ in range(self.num_sizes):
                 times.append(self.block_s(arm, 1))
                 if len(times) == 1:
                     after_first()
-            rounds.append(sum(times[-self.num_sizes :]))
+            cycles.append(sum(times[-self.num_sizes :]))
         return times
 
     def warm_up(self, arm: Arm, limit_s: float) -> tuple[float, bool]:
