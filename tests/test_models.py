@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -147,6 +148,7 @@ def no_way_to_a_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.hub, "_hub_dir", str(tmp_path))
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.setattr(urllib.request, "_opener", None)  # it keeps the proxies of the first call in this process
 
 
 @pytest.mark.usefixtures("no_way_to_a_hub")
