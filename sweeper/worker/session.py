@@ -40,6 +40,7 @@ from sweeper.worker.turn import Turn
 from sweeper.worker.verification import Verification
 
 AWAY = 0.01  # of the time of compiling: so much waiting leaves the compiler's own clocks right
+SHARED = "other processes on the GPU"  # why a figure of the whole device is nobody's
 EAGER_STEPS = 3  # before anything is compiled; the warm-up comes when the device is ours alone
 
 
@@ -225,18 +226,24 @@ def _rounds(lab: Lab, notes: Notes) -> None:
 def _note_memory(notes: Notes, lab: Lab, arm: Arm) -> None:
     """Device memory of an arm; what the whole device has in use says nothing when others are on it."""
     lab.lookout.gpu.look("before")
-    state = lab.lookout.gpu.state()
+    shared = _is_shared(lab)
     reading = beside(lambda: lab.memory_of(arm))
     if isinstance(reading, Missing):
         notes.found(memory_missing=f"{arm.name}: {reading.reason}")
         return
     peaks = notes.process.allocator_peak_bytes or PerArm()
     notes.found(allocator_peak_bytes=replace(peaks, **{arm.name: reading.allocator_peak_bytes}))
-    if state is not None and state.other_processes:
-        notes.found(memory_bytes=None, memory_missing="other processes on the GPU")
+    if shared:
+        notes.found(memory_bytes=None, memory_missing=SHARED)
     else:
         known = notes.process.memory_bytes or PerArm()
         notes.found(memory_bytes=replace(known, **{arm.name: reading.in_use_bytes}))
+
+
+def _is_shared(lab: Lab) -> bool:
+    """Whether others were seen on the GPU so far."""
+    state = lab.lookout.gpu.state()
+    return state is not None and bool(state.other_processes)
 
 
 def _device_time(lab: Lab, notes: Notes) -> None:
@@ -262,9 +269,8 @@ def _device_time(lab: Lab, notes: Notes) -> None:
 
 def _energy(lab: Lab, notes: Notes) -> None:
     """Joules a step; those of a GPU that others use as well are nobody's."""
-    state = lab.lookout.gpu.state()
-    if state is not None and state.other_processes:
-        notes.found(energy_missing="other processes on the GPU")
+    if _is_shared(lab):
+        notes.found(energy_missing=SHARED)
         return
     arms = {arm: notes.process.step_s(arm.name) or 0.0 for arm in (lab.eager, lab.compiled)}
     used = beside(lambda: energy.of_arms(lab.bench, arms, lab.lookout.gpu.energy_j))
