@@ -314,15 +314,21 @@ def test_inspection_is_for_trials_in_which_the_compiler_had_its_turn(run, status
     assert (record.inspection is not None) == inspected
 
 
-def test_stop_in_an_inspection_ends_it_and_keeps_the_record(run, in_empty_folder: Path) -> None:
+def set_when_there(file: Path) -> threading.Event:
+    """An event that a worker sets by writing the file."""
     stop = threading.Event()
 
-    def interrupt() -> None:
-        while not (in_empty_folder / "ready").exists():
+    def wait() -> None:
+        while not file.exists():
             time.sleep(0.05)
         stop.set()
 
-    threading.Thread(target=interrupt).start()
+    threading.Thread(target=wait).start()
+    return stop
+
+
+def test_stop_in_an_inspection_ends_it_and_keeps_the_record(run, in_empty_folder: Path) -> None:
+    stop = set_when_there(in_empty_folder / "ready")
     record = run(f"if a.inspect: open('ready', 'w').close(); time.sleep(600)\n{FOUND}", stop=stop, inspect=True)
     assert record.status == "ok"
     assert record.inspection == Inspection(missing="interrupted while starting: interrupted by the user")
@@ -340,14 +346,7 @@ def test_child_that_holds_the_pipe_does_not_hold_up_the_runner(run) -> None:
 
 
 def test_stop_ends_the_worker_and_gives_a_record(run, in_empty_folder: Path) -> None:
-    stop = threading.Event()
-
-    def interrupt() -> None:
-        while not (in_empty_folder / "ready").exists():
-            time.sleep(0.05)
-        stop.set()
-
-    threading.Thread(target=interrupt).start()
+    stop = set_when_there(in_empty_folder / "ready")
     record = run("say(Phase('eager')); open('ready', 'w').write(str(os.getpid())); time.sleep(600)", stop=stop)
     assert (record.status, record.phase) == ("interrupted", "eager")
     assert_gone(int((in_empty_folder / "ready").read_text()))

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 
 from sweeper.trial import Model, Trial
-from sweeper.worker.batches import CUTS, Batch, Loss, each, in_format, tensors_of
+from sweeper.worker.batches import CUTS, Batch, Loss, cross_entropy, each, in_format, tensors_of
 from sweeper.worker.failures import UnavailableError
 
 RATES = ("p", "drop_prob", "drop_path_prob", "dropout")
@@ -36,6 +36,12 @@ class Built:
     unseen: Batch
     loss: Loss
     num_sizes: int = 1  # so many batches in turn differ in their shapes
+
+
+def classifier(module: torch.nn.Module, batches: tuple[Batch, ...]) -> Built:
+    """A model of classes with the first of its batches to step through, the last one for the check."""
+    *alternating, unseen = batches
+    return Built(module, tuple(alternating), unseen, cross_entropy)
 
 
 class Builder(Protocol):

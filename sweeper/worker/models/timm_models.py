@@ -8,8 +8,8 @@ import timm
 import torch
 
 from sweeper.trial import Model, Trial
-from sweeper.worker.batches import cross_entropy, images
-from sweeper.worker.models import Built, problems_of_building, problems_of_image_size
+from sweeper.worker.batches import images
+from sweeper.worker.models import Built, classifier, problems_of_building, problems_of_image_size
 from sweeper.worker.models.pretrained import from_hub
 
 
@@ -41,8 +41,7 @@ def _built(model: Model, device: torch.device, batch_size: int = 2) -> Built:
     with torch.device(device):
         module = _module(model)
     size = int(module.pretrained_cfg.get("input_size", (3, 224, 224))[-1])
-    first, second, unseen = images(model, size, module.num_classes, batch_size, device)
-    return Built(module, (first, second), unseen, cross_entropy)
+    return classifier(module, images(model, size, module.num_classes, batch_size, device))
 
 
 def _module(model: Model) -> Any:

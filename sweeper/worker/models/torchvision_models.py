@@ -8,8 +8,8 @@ import torch
 import torchvision.models
 
 from sweeper.trial import Model, Trial
-from sweeper.worker.batches import cross_entropy, images
-from sweeper.worker.models import Built, problems_of_building, problems_of_image_size
+from sweeper.worker.batches import images
+from sweeper.worker.models import Built, classifier, problems_of_building, problems_of_image_size
 from sweeper.worker.models.pretrained import from_hub
 
 IMAGE_SIZES = {"inception_v3": 299}
@@ -50,8 +50,7 @@ def _built(model: Model, device: torch.device, batch_size: int = 2) -> Built:
     with torch.device(device):
         module = _module(model)
     size = IMAGE_SIZES.get(model.name, IMAGE_SIZE)
-    first, second, unseen = images(model, size, model.num_classes or CLASSES, batch_size, device)
-    return Built(module, (first, second), unseen, cross_entropy)
+    return classifier(module, images(model, size, model.num_classes or CLASSES, batch_size, device))
 
 
 def _module(model: Model) -> Any:
