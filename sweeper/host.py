@@ -11,7 +11,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,6 +60,15 @@ def read(root: Path = Path("/")) -> Host:
         governor=_text(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         bfloat16_native=bool(flags & BFLOAT16_FLAGS) if flags else None,
     )
+
+
+def physical_cores(numbers: Iterable[int], root: Path = Path("/")) -> list[tuple[int, ...]]:
+    """Those of the cores that are threads of one physical core, together; each alone where the kernel does not tell."""
+    together: dict[str, list[int]] = {}
+    for number in sorted(numbers):
+        siblings = _text(root / f"sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list")
+        together.setdefault(siblings or str(number), []).append(number)
+    return [tuple(threads) for threads in together.values()]
 
 
 def free_memory_bytes(root: Path = Path("/")) -> float | None:

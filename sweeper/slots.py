@@ -16,7 +16,7 @@ from typing import NamedTuple
 from sweeper.devices import Device, cores_near, memory_bytes
 from sweeper.errors import ConfigError
 from sweeper.guardian import Guardian
-from sweeper.host import free_memory_bytes, read
+from sweeper.host import free_memory_bytes, physical_cores, read
 from sweeper.lock import held
 from sweeper.room import Peaks, Room
 from sweeper.scheduler import Slot
@@ -100,7 +100,10 @@ def _in_hand(device: Device, cores: float, on_host_bytes: float | None) -> int:
 
 
 def shared_out(devices: Sequence[Device], cores: Sequence[int]) -> list[tuple[int, ...] | None]:
-    """Cores for each device. One device has the whole host (None); of several each its share, near to it if known."""
+    """Cores for each device. One device has the whole host (None); of several each its share, near to it if known.
+
+    Threads of one physical core go to one device: what compiles for another would slow down what measures.
+    """
     if len(devices) == 1:
         return [None]
     near = [frozenset(cores_near(device.gpu)).intersection(cores) if device.gpu else frozenset() for device in devices]
@@ -108,6 +111,8 @@ def shared_out(devices: Sequence[Device], cores: Sequence[int]) -> list[tuple[in
     shares: list[tuple[int, ...] | None] = []
     for index, group in enumerate(groups):
         sharing = [other for other, of_other in enumerate(groups) if of_other == group]
-        share, position = len(group) // len(sharing), sharing.index(index)
-        shares.append(group[position * share : (position + 1) * share] or group)
+        physical, position = physical_cores(group), sharing.index(index)
+        share = len(physical) // len(sharing)
+        own = physical[position * share : (position + 1) * share]
+        shares.append(tuple(number for threads in own for number in threads) or group)
     return shares

@@ -46,6 +46,11 @@ def tower(batch_size, device):
     return nn.Sequential(*(Residual() for _ in range(3)), nn.Linear(WIDTH, 4)).to(device), _inputs(batch_size, device)
 
 
+def output_is_dropped(batch_size, device):
+    """A loss of which nothing is kept for backward but what it was called with is large."""
+    return _mlp().to(device), _inputs(batch_size, device), lambda output: output.float().mean()
+
+
 def dict_and_loss(batch_size, device):
     class Named(nn.Module):
         def __init__(self):

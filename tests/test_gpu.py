@@ -67,6 +67,15 @@ def test_skipped_cuda_graph_is_listed_and_flagged() -> None:
     assert "cudagraphs_skipped" in flags_of(record, MEASURE)
 
 
+def test_check_replays_a_graph_whose_output_died_in_between() -> None:
+    """Its output is gone when backward begins, while it is recorded and while it is checked."""
+    outcome, _ = run(on_gpu("output_is_dropped", mode="reduce-overhead"))
+    assert outcome.status == "ok", outcome.message
+    assert outcome.process is not None
+    assert outcome.process.accuracy is not None
+    assert outcome.process.accuracy.passed
+
+
 def test_first_steps_are_timed_with_the_device_at_rest() -> None:
     """A step that the host launches in a millisecond and the device works on for long: the clock waits for it."""
     outcome, _ = run(on_gpu("long_on_the_device", backend="aot_eager", optimizer="none"))

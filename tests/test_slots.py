@@ -9,6 +9,7 @@ import pytest
 from sweeper import slots
 from sweeper.devices import Device, Gpu
 from sweeper.errors import ConfigError
+from sweeper.host import physical_cores
 from sweeper.slots import owned, shared_out, shares_of, slots_of
 
 DEVICES = [Device("cuda", Gpu(str(index), f"GPU-{index}", "A GPU")) for index in range(4)]
@@ -37,6 +38,17 @@ def test_cores_are_shared_out(
 ) -> None:
     monkeypatch.setattr(slots, "cores_near", lambda gpu: near.get(int(gpu.selector), ()))
     assert shared_out(DEVICES, range(8)) == shares
+
+
+def test_threads_of_a_physical_core_go_to_one_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for number in range(8):
+        topology = tmp_path / f"sys/devices/system/cpu/cpu{number}/topology"
+        topology.mkdir(parents=True)
+        (topology / "thread_siblings_list").write_text(f"{number % 4},{number % 4 + 4}\n")
+    assert physical_cores(range(1, 8), tmp_path) == [(1, 5), (2, 6), (3, 7), (4,)]
+    monkeypatch.setattr(slots, "cores_near", lambda _gpu: ())
+    monkeypatch.setattr(slots, "physical_cores", lambda cores: physical_cores(cores, tmp_path))
+    assert shared_out(DEVICES, range(8)) == [(0, 4), (1, 5), (2, 6), (3, 7)]
 
 
 def test_more_devices_than_cores_share_them_all(monkeypatch: pytest.MonkeyPatch) -> None:

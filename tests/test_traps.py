@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import math
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -312,6 +313,39 @@ def test_wrong_result_is_seen_through_half_precision_and_a_compiled_step() -> No
         assert right.status == "ok", right.message
         wrong, _ = run(custom("mlp", backend="remembers", **changes))
         assert wrong.status == "accuracy_mismatch", (changes, wrong.message)
+
+
+def test_step_in_half_precision_is_called_wrong_only_after_a_closer_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sweeper.worker import accuracy
+
+    # As far off as eager is too much at first, and is not when eager's numbers are moved by what rounding does.
+    monkeypatch.setattr(accuracy, "MOST_TIMES", 0.9)
+    monkeypatch.setattr(accuracy, "NOISE", 0.0)
+    monkeypatch.setitem(accuracy.TOLERANCE, "reduced", 1e-9)
+    trial = custom("mlp", precision=Precision(autocast="bfloat16"))
+    right, _ = run(trial)
+    assert right.status == "ok", right.message
+    assert right.process is not None
+    assert right.process.accuracy is not None
+    assert right.process.accuracy.passed
+    monkeypatch.setattr("sweeper.worker.verification.PERTURBED_STEPS", 0)
+    at_first, _ = run(trial)
+    assert at_first.status == "accuracy_mismatch", at_first.message
+
+
+def test_step_that_is_seen_keeps_no_output_alive() -> None:
+    import torch
+
+    from sweeper.worker.batches import Batch
+    from sweeper.worker.observation import Tap
+
+    tap, output = Tap(lambda output, _batch: output.sum()), torch.ones(3)
+    tap.keeps = True
+    tap(output, Batch())
+    alive = weakref.ref(output)
+    del output
+    assert alive() is None
+    assert [(name, kept.tolist()) for name, kept in tap.output] == [("output", [1.0, 1.0, 1.0])]
 
 
 def test_gradients_are_compared_without_the_factor_of_the_scaler() -> None:

@@ -11,10 +11,11 @@ the truth than they are long), size(compiled) >= size(eager) / MOST_TIMES.
 Compiled code sums in another order than eager does, so it may be a few times further from the truth. The form is that
 of torch's own benchmark suite, `same` in torch/_dynamo/utils.py; three things are added, each for a correct model that
 failed without it. Gradients that are tiny beside the others get a floor. A gradient that is smaller than eager's own
-error (a bias before batch normalisation) is noise in both arms and gets a higher one, NOISE. And in full precision the
-error of eager is the largest of several steps whose inputs and parameters were moved by PERTURBATION, which is about
-what reordered sums do: some activations near zero then change sides, and a single one moves gradients a thousand times
-further than rounding does. `docs/decisions/what-counts-as-wrong.md` has the figures.
+error (a bias before batch normalisation) is noise in both arms and gets a higher one, NOISE. And the error of eager is
+the largest of several steps whose inputs and parameters were moved by about what reordered sums do: some activations
+near zero then change sides, and a single one moves gradients a thousand times further than rounding does. In reduced
+precision rounding itself moves them, so such steps are taken only before a compiled step is called wrong.
+`docs/decisions/what-counts-as-wrong.md` has the figures.
 
 Place in the flow: `session` takes the reference before anything is compiled and judges before the rounds.
 """
@@ -28,7 +29,7 @@ from dataclasses import dataclass, field
 import torch
 
 from sweeper.record import Accuracy
-from sweeper.trial import Trial
+from sweeper.trial import Precision, Trial
 from sweeper.worker.observation import GRADIENT, LOSS, OUTPUT, Named, Observed
 
 MOST_TIMES = 3.0
@@ -37,6 +38,7 @@ FLOOR = 1e-3
 NOISE = 1e-3  # of the size of all gradients
 PERTURBATION = 1e-5  # relative; a well-conditioned model answers with an error of the size of the tolerance
 PERTURBED_STEPS = 3
+BITS = {"bfloat16": 8, "float16": 11}  # of a significand; tf32 has those of float16
 ALL_GRADIENTS = "all gradients"
 CHUNK = 1 << 22  # elements that are compared at a time: 32 MiB in fp64
 
@@ -146,9 +148,12 @@ class Bounds:
     unverified: str | None = None  # why a step within the bounds need not be right
 
 
-def perturbed_steps(tolerance: float) -> int:
-    """How many perturbed steps are wanted; in reduced precision rounding itself moves activations enough."""
-    return PERTURBED_STEPS if tolerance == TOLERANCE["full"] else 0
+def perturbation(precision: Precision, tolerance: float) -> float:
+    """By how much, relatively, rounding and the order of sums move a number; in reduced precision half a last place."""
+    if tolerance == TOLERANCE["full"]:
+        return PERTURBATION
+    half = "bfloat16" if "bfloat16" in (precision.autocast, precision.parameters) else "float16"
+    return 0.5 * 2.0 ** -BITS[half]
 
 
 def bounds(

@@ -20,16 +20,20 @@ Named = Iterable[tuple[str, torch.Tensor]]
 
 
 class Tap:
-    """A loss that keeps the output it was given, when asked to: the step is then seen as it runs."""
+    """A loss that keeps a copy of the output it was given, when asked to: the step is then seen as it runs.
+
+    Kept itself, the output would outlive the backward pass, where it does not when the step is timed; a recorded CUDA
+    graph cannot be replayed with an output alive that had died when it was recorded (pytorch issue 154306).
+    """
 
     def __init__(self, loss: Loss) -> None:
         self._loss = loss
         self.keeps = False
-        self.output: object = None
+        self.output: list[tuple[str, torch.Tensor]] = []
 
     def __call__(self, output: object, batch: Batch) -> torch.Tensor:
         if self.keeps:
-            self.output = output
+            self.output = [(name, tensor.clone()) for name, tensor in _outputs(output)]
         return self._loss(output, batch)
 
 
@@ -94,12 +98,12 @@ def observe(run: Callable[[], object], tap: Tap, module: torch.nn.Module, trial:
         returned = run()
     finally:
         tap.keeps = False
-    output, tap.output = tap.output, None
+    output, tap.output = tap.output, []
     if trial.workload != "train":
         return list(_outputs(returned))
     assert isinstance(returned, torch.Tensor)
     gradients = ((name, tensor / scale if scale != 1.0 else tensor) for name, tensor in _gradients(module))
-    return [(LOSS, returned), *_outputs(output), *gradients]
+    return [(LOSS, returned), *output, *gradients]
 
 
 def shows_outputs(trial: Trial) -> bool:
