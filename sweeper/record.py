@@ -25,16 +25,9 @@ STATUSES = (
 NOT_JUDGED = ("eager_error", "unavailable", "interrupted")
 
 EAGER_PHASES = ("starting", "building", "eager")
-ALONE_PHASES = (
-    "reference",
-    "checking",
-    "warming",
-    "measuring",
-    "memory",
-    "profiling",
-    "energy",
-)  # with the device alone
-PHASES = (*EAGER_PHASES, "compiling", *ALONE_PHASES)
+CHECK_PHASES = ("reference", "checking")
+ALONE_PHASES = ("warming", "measuring", "memory", "profiling", "energy")  # with the device alone
+PHASES = (*EAGER_PHASES, "compiling", *CHECK_PHASES, *ALONE_PHASES)
 
 
 ARMS = ("eager", "compiled")

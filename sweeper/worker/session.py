@@ -1,7 +1,7 @@
 """One worker process from building to the last reading: `Job -> Outcome`.
 
 Place in the flow: `python -m sweeper.worker` calls `run`. The order is fixed: build; eager, with nothing compiled yet;
-compile; then, with the device alone, check that it is right, warm up, measure both in turn, and take the readings that
+compile; check that it is right; then, with the device alone, warm up, measure both in turn, and take the readings that
 are beside the rounds. Before that others may compile on the host, but nobody else uses the device.
 """
 
@@ -134,13 +134,13 @@ def _measure(job: Job, part: Part, notes: Notes) -> None:
         _note_memory(notes, lab, lab.eager)
     with notes.enter("compiling"):
         _compile(lab, notes)
-    turn.take(ALONE)
     if part.checked is None or part.checked != notes.process.artifact:
         with notes.enter("reference"):
             verification.take_reference()
         with notes.enter("checking"):
             _check(verification, notes)
     end_compile_workers()
+    turn.take(ALONE)
     with notes.enter("warming"):
         _warm_up(lab, notes, part.steps_per_block)
     with notes.enter("measuring"):

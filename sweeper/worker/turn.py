@@ -1,6 +1,6 @@
 """The worker's side of turns: when it may compute on the device, and a clock that leaves out the waiting.
 
-The device is held from building on, let go while the compiler runs on the CPU, and held alone from the check to the
+The device is held from building on, let go while the compiler runs on the CPU, and held alone from the warm-up to the
 last reading. Inductor races kernels on the device while it compiles: for that the device is taken back, and kept for a
 moment, since one race follows another.
 
