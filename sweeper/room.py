@@ -7,12 +7,14 @@ of memory. Place in the flow: `runner` has every attempt of a trial stay in the 
 
 from __future__ import annotations
 
+import json
 import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from sweeper.codec import to_json
 from sweeper.record import Record
 from sweeper.trial import Trial
 
@@ -40,7 +42,7 @@ class Peaks:
 
     @staticmethod
     def _key(trial: Trial, batch_size: int) -> tuple[object, ...]:
-        return trial.model.library, trial.model.name, trial.model.sequence_length, trial.workload, batch_size
+        return json.dumps(to_json(trial.model), sort_keys=True), trial.workload, batch_size
 
 
 @dataclass(eq=False)

@@ -97,3 +97,4 @@ def test_peaks_are_of_a_model_and_its_batch_size() -> None:
     assert peaks.of(trial, 8) == 2e9
     assert peaks.of(replace(trial, mode="max-autotune"), 8) == 2e9
     assert peaks.of(trial, 16) is None
+    assert peaks.of(replace(trial, model=replace(trial.model, image_size=64)), 8) is None
