@@ -42,6 +42,8 @@ def test_a_sweep_is_reported_by_name(tmp_path: Path, sweep: Path) -> None:
         "speedups.csv",
         "summary.csv",
         "failures.csv",
+        "recommendations.csv",
+        "causes.csv",
         "report.md",
     }
     assert "weighted 0.75 AMP + 0.25 fp32: 1.90 (1 model)" in result.stdout
