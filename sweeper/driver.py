@@ -25,7 +25,8 @@ from sweeper.paths import RUNS, SweepPaths
 from sweeper.plan import History, Plan, describe, estimate_s, plan
 from sweeper.progress import Progress, duration
 from sweeper.record import Record, status_in
-from sweeper.report.build import Report, print_report, write_report
+from sweeper.report.afterwards import what_next
+from sweeper.report.build import print_report, write_report
 from sweeper.settings import FEWEST_FOR_A_TARGET, Measure, Settings
 from sweeper.slots import host_cores, shares_of
 from sweeper.tracking import Tracker
@@ -118,9 +119,8 @@ def _report(paths: SweepPaths, settings: Settings, tracker: Tracker | None, cons
     print_report(report, console)
     for problem in report.problems:
         print(f"note: {problem}", file=sys.stderr)
-    console.print(f"tables: {paths.report}")
-    if again := _again(report, settings):
-        console.print(again)
+    for line in what_next(report, paths.report, [settings.sweep]):
+        console.print(line)
     if tracker is None:
         return
     tracker.catch_up()  # what an earlier run of this sweep could not send
@@ -133,14 +133,6 @@ def _report(paths: SweepPaths, settings: Settings, tracker: Tracker | None, cons
         console.print(f"        then open http://127.0.0.1:5000{tracker.page}")
     else:
         console.print(f"MLflow: {without_password(tracker.uri)}{tracker.page}")
-
-
-def _again(report: Report, settings: Settings) -> str:
-    """How to run what is not ok once more; nothing where that would not help."""
-    failed = [row for row in report.failures.rows if row["status"] != "unavailable"]
-    if not failed:
-        return ""
-    return f"{len(failed)} not ok: the same command with sweep={settings.sweep} runs them again, retry=none does not"
 
 
 def _python() -> str:

@@ -86,6 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from sweeper.errors import ConfigError
     from sweeper.mlflow_store import TrackingError
     from sweeper.paths import SweepPaths
+    from sweeper.report.afterwards import what_next
     from sweeper.report.build import print_report, write_report_of
     from sweeper.report.sources import find_sources
 
@@ -100,7 +101,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return BAD_INPUT
     console = Console()
     print_report(report, console)
-    console.print(f"tables: {out}", soft_wrap=True, markup=False, highlight=False)
+    for line in what_next(report, out, [source.folder.resolve().name for source in sources]):
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
     for problem in report.problems:
         print(problem, file=sys.stderr)
     return NOT_READ if report.problems else OK
