@@ -89,6 +89,22 @@ def difference(one: Estimate, other: Estimate) -> Estimate:
     return _sum_of_independent(one.log - other.log, [(1, one), (-1, other)])
 
 
+def p_value(estimate: Estimate) -> float | None:
+    """How often chance alone gives a mean at least so far from 0 on either side, by Student's t; None: no variance."""
+    if estimate.variance is None or estimate.degrees is None:
+        return None
+    return 2 * _tail(abs(estimate.log), estimate.variance, estimate.degrees)
+
+
+def _tail(distance: float, variance: float, degrees: float) -> float:
+    """Share of Student's t, scaled by the root of `variance`, beyond `distance`; without any scatter all or nothing."""
+    from scipy.special import stdtr
+
+    if variance == 0:
+        return 0.0 if distance > 0 else 0.5 if distance == 0 else 1.0
+    return float(stdtr(degrees, -distance / math.sqrt(variance)))
+
+
 def pooled(estimates: Sequence[Estimate]) -> Estimate:
     """The mean over all values behind several estimates of one quantity, as if they had been one sample.
 
@@ -108,17 +124,6 @@ def pooled(estimates: Sequence[Estimate]) -> Estimate:
     if not degrees:
         return Estimate(log, count=total)
     return Estimate(log, squares / degrees / total, degrees, total)
-
-
-def p_value(estimate: Estimate) -> float | None:
-    """Two-sided, of a mean log ratio that would be 0 (Student's t); None without a variance."""
-    if estimate.variance is None or estimate.degrees is None:
-        return None
-    if estimate.variance == 0:
-        return 1.0 if estimate.log == 0 else 0.0
-    from scipy.special import stdtr
-
-    return float(2 * stdtr(estimate.degrees, -abs(estimate.log) / math.sqrt(estimate.variance)))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
