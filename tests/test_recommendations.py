@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +17,11 @@ from sweeper.record import Diagnostics, GraphBreak, PerArm, Record
 from sweeper.report.__main__ import main, read_limits
 from sweeper.report.across import compared
 from sweeper.report.causes import causes
-from sweeper.report.choice import Limits
-from sweeper.report.load import load
+from sweeper.report.choice import STAY, Limits, choose
+from sweeper.report.load import Entry, load
 from sweeper.report.recommendations import choices, recommendations
 from sweeper.report.table import Row
+from sweeper.result import derive
 from sweeper.stats import holm, mean_of_logs, p_value, pooled
 
 NO_LIMITS = Limits()
@@ -250,6 +252,15 @@ def test_pooled_is_the_mean_of_one_large_sample() -> None:
     assert (found.degrees, found.count) == (whole.degrees, whole.count)
 
 
+def test_a_device_that_is_faster_than_another_trials_is_no_speedup(tmp_path: Path) -> None:
+    """Both arms of one trial take 5 % less time: that is not the compiler's doing."""
+    noise = (1.0, 1.001, 0.999)
+    slow = replace(make_record(), processes=tuple(make_process(n, index=i) for i, n in enumerate(noise)))
+    quick = tuple(make_process(n, index=i, eager_s=0.019) for i, n in enumerate(noise))
+    row = only(tmp_path, slow, replace(make_record(mode="max-autotune"), processes=quick))
+    assert row["recommended"] == "stay eager"
+
+
 def with_diagnostics(record: Record, **changes: object) -> Record:
     return replace(record, diagnostics=replace(Diagnostics(graphs=1), **changes))  # type: ignore[arg-type]
 
@@ -273,3 +284,24 @@ def test_causes_are_ordered_by_what_they_cost(tmp_path: Path) -> None:
     ]
     assert table.rows[0]["lost_fraction"] == pytest.approx(0.28)
     assert table.rows[1]["detail"] == "print at model.py:3"
+
+
+def entry(record: Record) -> Entry:
+    return Entry(record, derive(record), Path(record.label), "")
+
+
+@pytest.mark.parametrize("noise", [0.002, 0.05])
+def test_where_nothing_is_faster_few_are_told_to_compile(noise: float) -> None:
+    """300 models of three modes that are no faster than eager: 2.5 % are what the tests allow, 12 are too many."""
+    draw = random.Random(7)
+
+    def record(mode: str) -> Record:
+        processes = [
+            make_process(math.exp(draw.gauss(0, noise)), index=i, eager_s=0.02 * math.exp(draw.gauss(0, noise)))
+            for i in range(3)
+        ]
+        return replace(make_record(mode=mode), processes=tuple(processes))
+
+    modes = ("default", "reduce-overhead", "max-autotune")
+    found = [choose([entry(record(mode)) for mode in modes], NO_LIMITS).recommended for _ in range(300)]
+    assert sum(name != STAY for name in found) <= 12

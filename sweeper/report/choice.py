@@ -49,6 +49,12 @@ class Candidate:
     def name(self) -> str:
         return name_of(self.entry)
 
+    @property
+    def holds_in_its_trial(self) -> bool:
+        """Whether the trial's own interval, if it has one, lies above 1: another trial's device may be a slower one."""
+        low = self.entry.result.speedup_low
+        return low is None or low > 1
+
     def total_s(self, steps: int | None) -> float | None:
         """Of a job of so many steps, compiling included."""
         return None if steps is None or self.compile_s is None else self.compile_s + steps * self.step.ratio
@@ -92,7 +98,8 @@ def choose(entries: Sequence[Entry], limits: Limits) -> Choice:
     excluded = {one.entry: why for one in candidates if (why := _beyond(one, limits, eager))}
     left = [one for one in candidates if one.entry not in excluded]
     ruled_out = tuple(f"{name_of(entry)}: {why}" for entry, why in (refused | excluded).items())
-    faster = [one for one, found in zip(left, above([one.speedup for one in left]), strict=True) if found]
+    verdicts = above([one.speedup for one in left])
+    faster = [one for one, found in zip(left, verdicts, strict=True) if found and one.holds_in_its_trial]
     choice = Choice(
         tuple(entries),
         limits,
