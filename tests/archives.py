@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "docs/results/records"
 GOLDEN = ROOT / "tests/golden"
 TABLES = ("speedups", "summary", "failures", "recommendations", "causes")
-JOB = Limits(steps=2000, memory_gib=10)  # of `recommendations-for-a-job.csv`
+JOB = Limits(steps=10_000, memory_gib=10)  # of `recommendations-for-a-job.csv`
 
 
 def names() -> list[str]:

@@ -206,6 +206,11 @@ def test_with_a_limit_of_memory_what_needs_more_is_ruled_out(tmp_path: Path) -> 
     assert str(unknown["reason"]).endswith("how much memory it needs is not known")
 
 
+def test_flags_that_make_a_choice_less_sure_are_named(tmp_path: Path) -> None:
+    row = only(tmp_path, make_record(flags=("accuracy_unverified", "compile_contended", "unsteady")))
+    assert str(row["reason"]).endswith("; flagged accuracy_unverified, unsteady")
+
+
 def test_break_even_is_taken_from_the_pooled_eager_step(tmp_path: Path) -> None:
     other = replace(make_record(mode="reduce-overhead"), processes=(make_process(1.0, eager_s=0.02 * 1.21),))
     row = only(tmp_path, make_record(speedups=[2.0]), other)

@@ -25,6 +25,7 @@ STAY = "stay eager"
 # 3.55, of the others within 1 % (docs/results/h200-repeatability.md).
 NOISE = 0.05
 ALIKE = 0.10  # compile times that lie nearer together do not decide between modes that are equally fast
+DOUBTS = ("accuracy_unverified", "shared_gpu", "host_busy", "throttled", "unsteady")  # flags named beside a choice
 GIB = 2**30
 
 
@@ -245,6 +246,8 @@ def _times(one: Candidate) -> str:
 
 def _beside(chosen: Candidate, limits: Limits) -> str:
     """What makes a choice less sure than it looks."""
-    moved = "; eager step times of these trials do not agree" if "eager_moved" in chosen.entry.flags else ""
+    said = "; eager step times of these trials do not agree" if "eager_moved" in chosen.entry.flags else ""
+    doubts = [flag for flag in DOUBTS if flag in chosen.entry.flags]
+    said += f"; flagged {', '.join(doubts)}" if doubts else ""
     known = limits.memory_gib is None or chosen.entry.result.compiled_peak_memory_bytes is not None
-    return moved + ("" if known else "; how much memory it needs is not known")
+    return said + ("" if known else "; how much memory it needs is not known")
