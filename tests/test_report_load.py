@@ -166,6 +166,13 @@ def test_a_cpu_beside_two_gpus_has_no_gpu(tmp_path: Path) -> None:
     assert variants(sweep) == ["device=cuda; gpu=NVIDIA H200", "device=cuda; gpu=NVIDIA A100-SXM4", "device=cpu"]
 
 
+def test_cpus_are_told_apart_as_well(tmp_path: Path) -> None:
+    sweeps = [
+        write_sweep(tmp_path, [on({"type": "cpu", "name": name}, device="cpu")], name[:3]) for name in ("AMD", "Intel")
+    ]
+    assert variants(*sweeps) == ["cpu=AMD", "cpu=Intel"]
+
+
 @pytest.mark.parametrize("device", ["cuda", [], {"name": 3}, {"name": "x", "memory_bytes": "much"}])
 def test_a_device_may_be_written_in_any_shape(tmp_path: Path, device: Any) -> None:
     assert len(variants(write_sweep(tmp_path, [on(device), on(H200, "vgg16")]))) == 2

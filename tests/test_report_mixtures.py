@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from records import make_record, write_sweep
 
-from sweeper.record import Diagnostics, Record
+from sweeper.record import Diagnostics, Latencies, Latency, Record
 from sweeper.report.__main__ import main
 from sweeper.report.build import write_report
 from sweeper.report.load import load
@@ -52,6 +52,15 @@ def test_versions_of_torch_in_one_mean_are_named(tmp_path: Path) -> None:
 def test_versions_that_were_asked_for_are_an_axis_and_need_no_line(tmp_path: Path) -> None:
     other = with_environment(make_record(python="/old/bin/python"), torch="2.11.0")
     assert notes(tmp_path, with_environment(make_record()), other) == []
+
+
+def test_single_steps_beside_blocks_are_named(tmp_path: Path) -> None:
+    one = Latency(0.02, 0.02, 0.02, 9)
+    record = make_record("vgg16")
+    waited = replace(record, processes=(replace(record.processes[0], latencies=Latencies(one, one)),))
+    assert notes(tmp_path, make_record(), waited) == [
+        "means hold trials timed step by step (measure.clock=step) beside others"
+    ]
 
 
 def test_settings_that_differ_behind_equal_axes_are_named(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ class Entry:
     record: Record  # without its processes; `result` and `worst` have what the tables say of them
     result: Result
     folder: Path  # the trial's
-    variant: str  # the trial's, with `device=...` or `gpu=...` where the records at hand come from several
+    variant: str  # the trial's, with `device=...`, `gpu=...` or `cpu=...` where records come from several
     flags: tuple[str, ...] = ()  # the record's, and those that only a look at other trials can give
     worst: Accuracy | None = None  # the check that came nearest to its bound, or went furthest beyond it
     moderated: Interval | None = None  # of the speedup, where `across` found enough trials like it

@@ -28,12 +28,18 @@ SWITCHES = (
 
 
 def mixtures(entries: Sequence[Entry]) -> list[str]:
-    """A line for each of: devices, versions of torch, global switches of one precision."""
-    return [printable(line) for line in (_devices(entries), _versions(entries), *_switches(entries)) if line]
+    """A line for each of: devices, versions of torch, ways to time, global switches of one precision."""
+    return [
+        printable(line)
+        for line in (_devices(entries), _versions(entries), _clocks(entries), *_switches(entries))
+        if line
+    ]
 
 
 def _devices(entries: Iterable[Entry]) -> str:
-    variants = (part for entry in entries for part in entry.variant.split("; ") if part.startswith(("device=", "gpu=")))
+    variants = (
+        part for entry in entries for part in entry.variant.split("; ") if part.startswith(("device=", "gpu=", "cpu="))
+    )
     found = sorted(set(variants))
     return f"trials ran on different devices, which no mean mixes: {', '.join(found)} (in variant)" if found else ""
 
@@ -47,6 +53,15 @@ def _versions(entries: Iterable[Entry]) -> str:
             found[entry.variant].add(str(version))
     mixed = sorted(set().union(*(versions for versions in found.values() if len(versions) > 1)))
     return f"means hold trials of different versions of torch: {', '.join(mixed)}" if mixed else ""
+
+
+def _clocks(entries: Iterable[Entry]) -> str:
+    ways: dict[tuple[str, str], set[bool]] = defaultdict(set)
+    for entry in entries:
+        if entry.result.eager_step_s is not None:
+            ways[entry.record.trial.workload, entry.variant].add(entry.result.eager_p50_s is not None)
+    mixed = any(len(found) > 1 for found in ways.values())
+    return "means hold trials timed step by step (measure.clock=step) beside others" if mixed else ""
 
 
 def _switches(entries: Iterable[Entry]) -> list[str]:
