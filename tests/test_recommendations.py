@@ -310,3 +310,21 @@ def test_where_nothing_is_faster_few_are_told_to_compile(noise: float) -> None:
     modes = ("default", "reduce-overhead", "max-autotune")
     found = [choose([entry(record(mode)) for mode in modes], NO_LIMITS).recommended for _ in range(300)]
     assert sum(name != STAY for name in found) <= 12
+
+
+def test_the_terminal_shows_the_first_and_names_the_file_with_all(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = [make_record(f"m{number:02}", speedups=[2.0, 2.0]) for number in range(22)]
+    assert main([str(write_sweep(tmp_path, records))]) == 0
+    chosen, rest = capsys.readouterr().out.split("which mode\n")[1].split("train, inductor", 1)
+    assert [line.split()[0] for line in chosen.splitlines() if line.startswith("m")] == [
+        "model",
+        *(f"m{number:02}" for number in range(20)),
+        "modes",
+    ]
+    assert "and 2 more in recommendations.csv" in chosen
+    lost = rest.split("causes of lost time\n")[1].split("geometric means")[0]
+    assert lost.splitlines()[0] == "m00 amp default: graph_break, 2 times: print"
+    assert lost.count("graph_break") == 10
+    assert "and 12 more in causes.csv" in lost

@@ -15,14 +15,7 @@ from sweeper.report.readable import text
 from sweeper.report.summary import ALL
 from sweeper.report.table import Column, Row
 
-FOLDED = (
-    "model",
-    "variant",
-    "family",
-    "recommended",
-    "tied",
-    "ruled out",
-)  # columns of text that may take several lines
+FOLDED = ("model", "variant", "family", "recommended", "tied", "ruled out")  # text that may take several lines
 LEAST_FOLDED = 12  # characters; a number that was cut would be another number, so those keep their width
 NUMBERS = ("host-bound", "total s", "eager ms", "compiled ms", "compile s", "break-even steps", "memory ratio")
 COSTS = ("compile s", "break-even steps", "memory ratio")  # a table of their own where one would be too wide
