@@ -71,9 +71,7 @@ class Choice:
     reason: str
     batch_size: int
     chosen: Candidate | None = None
-    certainty: str | None = (
-        None  # tested, single_process, untested (several processes and host noise); None: no figures
-    )
+    certainty: str | None = None  # tested, single_process or untested (host noise); None: no figures
     tied: tuple[str, ...] = ()  # other modes that are as fast as far as can be told
     ruled_out: tuple[str, ...] = ()  # `mode: why`
     eager_s: float | None = None  # a step, over all trials
@@ -180,8 +178,8 @@ def _without(choice: Choice, candidates: Sequence[Candidate], left: Sequence[Can
     """Nothing is faster than eager, or nothing is left."""
     if left:
         best = max(left, key=lambda one: one.speedup.log)
-        how = "beyond noise" if best.speedup.variance is not None else f"by more than {NOISE:.0%}"
-        return replace(choice, reason=f"no mode is faster than eager {how}; nearest is {best.name}, {_times(best)}")
+        nearest = f"nearest is {best.name}, {_times(best)}"
+        return replace(choice, reason=f"no mode is faster than eager {_beyond_noise(best)}; {nearest}")
     if candidates:
         return replace(choice, reason="every mode that is right is beyond the limits given")
     if any(entry.record.judges_the_compiler for entry in choice.entries):
@@ -196,11 +194,11 @@ def _among(choice: Choice, faster: Sequence[Candidate], left: Sequence[Candidate
     best = max(faster, key=lambda one: one.speedup.log)
     if steps is not None:
         best = min(faster, key=lambda one: one.total_s(steps) or math.inf)
-    others = [one for one in faster if one is not best]
+    others = [one for one in left if one is not best]
     slower = above([_apart(one, best) for one in others])
     quicker = above([_apart(best, one) for one in others]) if steps is not None else [False] * len(others)
     equals = [one for one, less, more in zip(others, slower, quicker, strict=True) if not less and not more]
-    chosen, why = (best, "least") if steps is not None else _cheapest([best, *equals])
+    chosen, why = (best, "") if steps is not None else _cheapest([best, *(one for one in equals if one in faster)])
     tied = tuple(one.name for one in (best, *equals) if one is not chosen)
     reason = _reason(chosen, tied, why, steps, len(left)) + _beside(chosen, choice.limits)
     return replace(choice, recommended=chosen.name, chosen=chosen, tied=tied, reason=reason)
@@ -236,8 +234,13 @@ def _reason(chosen: Candidate, tied: Sequence[str], why: str, steps: int | None,
     if steps is not None:
         return f"{times}, and the least total time for {steps:,} steps, compiling included"
     if tied:
-        return f"{times}; {shortened(tied)} cannot be told apart from it, and it {why}"
+        why = f"and it {why}" if why else f"but it alone is faster than eager {_beyond_noise(chosen)}"
+        return f"{times}; {shortened(tied)} cannot be told apart from it, {why}"
     return f"{times}, faster than eager" + (" and every other mode" if count > 1 else "; no other mode is right")
+
+
+def _beyond_noise(one: Candidate) -> str:
+    return "beyond noise" if one.speedup.variance is not None else f"by more than {100 * NOISE:.0f} %"
 
 
 def _times(one: Candidate) -> str:
