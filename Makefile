@@ -7,7 +7,7 @@ PYTEST_ARGS ?=
 INSTALL = $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev sweep test ray catalog check ui report
+.PHONY: help install dev sweep test ray catalog check golden ui report
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -45,6 +45,9 @@ check: dev ## lint and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+golden: dev ## make the tables under tests/golden/ of stored records again; read what changed
+	$(BIN)/python tests/archives.py
 
 ui: install ## open the MLflow UI on what is in runs/
 	$(BIN)/mlflow ui --backend-store-uri sqlite:///$(CURDIR)/runs/mlflow.db

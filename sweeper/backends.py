@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 WITHOUT_DYNAMO = ("jit_trace", "jit_script", "fx")  # torch's older ways, which convert the module themselves
+CONTROLS = ("eager", "eager_noexcept", "eager_debug", "pre_dispatch_eager")  # pass through Dynamo and compile nothing
 IN_TORCH = ("eager", "aot_eager", "cudagraphs", "ts", "aot_ts")  # beside inductor, the only one with modes and options
 
 

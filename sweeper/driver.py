@@ -25,6 +25,7 @@ from sweeper.paths import RUNS, SweepPaths
 from sweeper.plan import History, Plan, describe, estimate_s, plan
 from sweeper.progress import Progress, duration
 from sweeper.record import Record, status_in
+from sweeper.report.afterwards import what_next
 from sweeper.report.build import print_report, write_report
 from sweeper.settings import FEWEST_FOR_A_TARGET, Measure, Settings
 from sweeper.slots import host_cores, shares_of
@@ -118,7 +119,8 @@ def _report(paths: SweepPaths, settings: Settings, tracker: Tracker | None, cons
     print_report(report, console)
     for problem in report.problems:
         print(f"note: {problem}", file=sys.stderr)
-    console.print(f"tables: {paths.report}")
+    for line in what_next(report, paths.report, [settings.sweep]):
+        console.print(line)
     if tracker is None:
         return
     tracker.catch_up()  # what an earlier run of this sweep could not send

@@ -73,6 +73,10 @@ class Result:
     compiled_p99_s: float | None = None
     eager_energy_j: float | None = None  # of the whole GPU, a step
     compiled_energy_j: float | None = None
+    # Of log seconds a step, to compare trials of one eager step; no variance where host noise allows none.
+    eager_estimate: Estimate | None = None
+    compiled_estimate: Estimate | None = None
+    compiled_waits_fraction: float | None = None  # of the compiled arm's wall time, for the host
 
 
 def derive(record: Record) -> Result:
@@ -195,6 +199,9 @@ def _with_compiled_arm(result: Result, record: Record, measured: Sequence[_Measu
         **_percentiles(record.processes, "compiled"),
         host_bound_fraction=max((share for share in waiting.values() if share is not None), default=None),
         host_bound_arms="both" if len(bound) > 1 else bound[0] if bound else None,
+        eager_estimate=_step_estimate(measured, "eager", "eager" in bound),
+        compiled_estimate=_step_estimate(measured, "compiled", "compiled" in bound),
+        compiled_waits_fraction=waiting["compiled"],
     )
 
 
@@ -224,8 +231,20 @@ def _with_speedups(result: Result, measured: Sequence[_Measured]) -> Result:
 
 def _typical_s(measured: Sequence[_Measured], arm: str) -> float | None:
     """Seconds a step: the mean that the speedup is taken by, so that the ratio of the arms' is the speedup."""
-    estimate = _estimate([(item.draw, math.log(getattr(item, f"{arm}_s"))) for item in measured])
+    estimate = _logs_of_steps(measured, arm)
     return estimate.ratio if estimate else None
+
+
+def _step_estimate(measured: Sequence[_Measured], arm: str, host_bound: bool) -> Estimate | None:
+    """Of log seconds a step; an arm that waits for the host has no variance, as its speedup has none."""
+    estimate = _logs_of_steps(measured, arm)
+    if estimate and host_bound and len(measured) < PROCESSES_IF_HOST_BOUND:
+        return Estimate(estimate.log, count=estimate.count)
+    return estimate
+
+
+def _logs_of_steps(measured: Sequence[_Measured], arm: str) -> Estimate | None:
+    return _estimate([(item.draw, math.log(getattr(item, f"{arm}_s"))) for item in measured])
 
 
 def _estimate(logs: Iterable[tuple[int, float | None]]) -> Estimate | None:

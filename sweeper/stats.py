@@ -89,6 +89,56 @@ def difference(one: Estimate, other: Estimate) -> Estimate:
     return _sum_of_independent(one.log - other.log, [(1, one), (-1, other)])
 
 
+def p_value(estimate: Estimate) -> float | None:
+    """How often chance alone gives a mean at least so far from 0 on either side, by Student's t; None: no variance."""
+    if estimate.variance is None or estimate.degrees is None:
+        return None
+    return 2 * _tail(abs(estimate.log), estimate.variance, estimate.degrees)
+
+
+def _tail(distance: float, variance: float, degrees: float) -> float:
+    """Share of Student's t, scaled by the root of `variance`, beyond `distance`; without any scatter all or nothing."""
+    from scipy.special import stdtr
+
+    if variance == 0:
+        return 0.0 if distance > 0 else 0.5 if distance == 0 else 1.0
+    return float(stdtr(degrees, -distance / math.sqrt(variance)))
+
+
+def pooled(estimates: Sequence[Estimate]) -> Estimate:
+    """The mean over all values behind several estimates of one quantity, as if they had been one sample.
+
+    Squares within the estimates and between their means add up to those of the whole sample (analysis of variance, as
+    in `mean_within`), on one degree of freedom less than it has values or, for values within groups, than is left.
+    Estimates must have a count.
+    """
+    counts = [estimate.count or 1 for estimate in estimates]
+    total = sum(counts)
+    log = sum(count * estimate.log for count, estimate in zip(counts, estimates, strict=True)) / total
+    squares, degrees = 0.0, float(len(estimates) - 1)
+    for count, estimate in zip(counts, estimates, strict=True):
+        squares += count * (estimate.log - log) ** 2
+        if estimate.variance is not None and estimate.degrees is not None:
+            squares += estimate.variance * count * estimate.degrees
+            degrees += estimate.degrees
+    if not degrees:
+        return Estimate(log, count=total)
+    return Estimate(log, squares / degrees / total, degrees, total)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """p values adjusted for their number, in the order given.
+
+    Holm, "A simple sequentially rejective multiple test procedure", Scand. J. Statist. 6(2), 1979: the k-th smallest
+    of m is multiplied by m - k + 1, and none may lie below a smaller one's.
+    """
+    adjusted, highest = [0.0] * len(p_values), 0.0
+    for rank, index in enumerate(sorted(range(len(p_values)), key=lambda index: p_values[index])):
+        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        adjusted[index] = highest
+    return adjusted
+
+
 def prediction(logs: Sequence[float]) -> Estimate:
     """Where one more log ratio of the same normal population will lie: `variance` is that of mean minus new value.
 

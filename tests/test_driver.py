@@ -8,7 +8,7 @@ from pathlib import Path
 
 import fake_python
 import pytest
-from records import make_record, make_trial
+from records import make_record, make_trial, write_sweep
 
 from sweeper.driver import INTERRUPTED, OK, drive
 from sweeper.engine import Engine
@@ -62,3 +62,14 @@ def test_sweep_that_ends_before_its_last_trial_is_interrupted(trial: Trial) -> N
         yield make_record(trial=trials[0])
 
     assert drive([trial, other], SETTINGS, Engine(None, first_alone)) == INTERRUPTED
+
+
+def test_a_sweep_ends_with_how_to_run_again_what_failed(trial: Trial, capsys: pytest.CaptureFixture[str]) -> None:
+    def fails(trials, _settings, watchers) -> Generator[Record, None, None]:
+        for one in trials:
+            write_sweep(Path("runs"), [failed := make_record(trial=one, status="crashed")], "night")
+            yield failed
+
+    drive([trial], SETTINGS, Engine(None, fails))
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "1 not ok that may do better: the same command with sweep=night runs them again"

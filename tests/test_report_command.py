@@ -42,6 +42,8 @@ def test_a_sweep_is_reported_by_name(tmp_path: Path, sweep: Path) -> None:
         "speedups.csv",
         "summary.csv",
         "failures.csv",
+        "recommendations.csv",
+        "causes.csv",
         "report.md",
     }
     assert "weighted 0.75 AMP + 0.25 fp32: 1.90 (1 model)" in result.stdout
@@ -107,3 +109,14 @@ def test_the_report_is_light(tmp_path: Path, sweep: Path, arguments: list[str]) 
     code = MODULES_AFTERWARDS.format(heavy=HEAVY)
     result = python(tmp_path, "-c", code, *arguments)
     assert result.stderr.splitlines()[-1] == "[]"
+
+
+def test_the_last_lines_say_what_to_type_next(tmp_path: Path) -> None:
+    failed = [make_record("a", status="oom"), make_record("b", status="unavailable")]
+    write_sweep(tmp_path / "runs", [make_record(), *failed])
+    write_sweep(tmp_path / "runs", [make_record()], "other")
+    lines = report(tmp_path, "night").stdout.splitlines()
+    assert lines[-2].startswith("tables: runs/night/report")
+    assert lines[-1] == "1 not ok that may do better: the same command with sweep=night runs them again"
+    assert report(tmp_path, "other").stdout.splitlines()[-1].startswith("tables: ")
+    assert report(tmp_path, "night", "other").stdout.splitlines()[-1].startswith("tables: ")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from records import make_record, write_sweep
 
 from sweeper.errors import ConfigError
-from sweeper.record import SCHEMA_VERSION
+from sweeper.record import SCHEMA_VERSION, Record
 from sweeper.report.load import load
 from sweeper.report.sources import find_sweep
 
@@ -122,3 +123,56 @@ def test_an_unknown_sweep_is_answered_with_the_nearest(tmp_path: Path, monkeypat
 def test_a_folder_without_trials_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="holds no trials"):
         find_sweep(str(tmp_path))
+
+
+H200 = {"type": "cuda", "name": "NVIDIA H200", "memory_bytes": 150109880320}
+A100 = {"type": "cuda", "name": "NVIDIA A100-SXM4", "memory_bytes": 40 * 2**30}
+
+
+def on(gpu: dict[str, Any] | None, model: str = "resnet50", **axes: Any) -> Record:
+    record = make_record(model, **axes)
+    return replace(record, environment={"versions": {"torch": "2.13.0"}} | ({"device": gpu} if gpu else {}))
+
+
+def variants(*sweeps: Path) -> list[str]:
+    return [entry.variant for entry in load(sweeps).entries]
+
+
+def test_gpus_are_told_apart_where_there_are_several(tmp_path: Path) -> None:
+    one = write_sweep(tmp_path, [on(H200), on(H200, "vgg16")], "one")
+    two = write_sweep(tmp_path, [on(A100)], "two")
+    assert variants(one) == ["", ""]
+    assert variants(one, two) == ["gpu=NVIDIA H200", "gpu=NVIDIA H200", "gpu=NVIDIA A100-SXM4"]
+
+
+def test_gpus_of_one_name_are_told_apart_by_their_memory(tmp_path: Path) -> None:
+    one = write_sweep(tmp_path, [on(A100)], "one")
+    two = write_sweep(tmp_path, [on({**A100, "memory_bytes": 80 * 2**30})], "two")
+    nearly = write_sweep(tmp_path, [on({**A100, "memory_bytes": 40 * 2**30 - 1000})], "nearly")
+    assert variants(one, two) == ["gpu=NVIDIA A100-SXM4 40 GiB", "gpu=NVIDIA A100-SXM4 80 GiB"]
+    assert variants(one, nearly) == ["", ""]
+
+
+def test_a_trial_that_never_saw_its_gpu_has_that_of_its_sweep(tmp_path: Path) -> None:
+    one = write_sweep(tmp_path, [on(None, "a", status="crashed"), on(H200)], "one")
+    two = write_sweep(tmp_path, [on(A100)], "two")
+    mixed = write_sweep(tmp_path, [on(None, "a", status="crashed"), on(H200), on(A100, "z")], "mixed")
+    assert variants(one, two)[0] == "gpu=NVIDIA H200"
+    assert variants(mixed)[0] == "gpu=unknown"
+
+
+def test_a_cpu_beside_two_gpus_has_no_gpu(tmp_path: Path) -> None:
+    sweep = write_sweep(tmp_path, [on(H200), on(A100, "vgg16"), on({"type": "cpu"}, "z", device="cpu")])
+    assert variants(sweep) == ["device=cuda; gpu=NVIDIA H200", "device=cuda; gpu=NVIDIA A100-SXM4", "device=cpu"]
+
+
+def test_cpus_are_told_apart_as_well(tmp_path: Path) -> None:
+    sweeps = [
+        write_sweep(tmp_path, [on({"type": "cpu", "name": name}, device="cpu")], name[:3]) for name in ("AMD", "Intel")
+    ]
+    assert variants(*sweeps) == ["cpu=AMD", "cpu=Intel"]
+
+
+@pytest.mark.parametrize("device", ["cuda", [], {"name": 3}, {"name": "x", "memory_bytes": "much"}])
+def test_a_device_may_be_written_in_any_shape(tmp_path: Path, device: Any) -> None:
+    assert len(variants(write_sweep(tmp_path, [on(device), on(H200, "vgg16")]))) == 2

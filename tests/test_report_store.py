@@ -19,7 +19,7 @@ from sweeper.record import Record
 from sweeper.report.__main__ import main
 from sweeper.tracking import Tracker
 
-TABLES = ("speedups.csv", "summary.csv", "failures.csv", "report.md")
+TABLES = ("speedups.csv", "summary.csv", "failures.csv", "recommendations.csv", "causes.csv", "report.md")
 RECORDS = (
     make_record(speedups=(2.0, 2.1)),
     make_record(precision="fp32", speedups=(1.4, 1.5)),

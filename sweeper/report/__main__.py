@@ -1,4 +1,4 @@
-"""`python -m sweeper.report NAME|FOLDER... [--tracking-uri URI] [--out DIR]`: tables of sweeps that have run.
+"""`python -m sweeper.report NAME|FOLDER... [--out DIR] ...`: tables of sweeps that have run, `--help` has all options.
 
 Exit codes: 0 everything was read; 1 some record could not be; 2 no such sweep, tables that make no sense, or a store
 that does not answer.
@@ -8,18 +8,25 @@ Try: `python -m sweeper.report my-sweep`
 from __future__ import annotations
 
 import argparse
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from sweeper.report.choice import Limits
 
 OK, NOT_READ, BAD_INPUT = 0, 1, 2
+N = TypeVar("N", int, float)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         allow_abbrev=False,
         prog="python -m sweeper.report",
-        description="Write speedups.csv, summary.csv, failures.csv and report.md, and print the tables.",
+        description="Write speedups.csv, summary.csv, failures.csv, recommendations.csv, causes.csv and report.md, and "
+        "print the tables.",
         epilog="exit code: 0 everything was read, 1 some record could not be, 2 bad input or no answer from MLflow",
     )
     parser.add_argument("sweeps", nargs="+", metavar="NAME|FOLDER", help="a sweep under runs/, or a folder of trials")
@@ -36,7 +43,39 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="where to write (default: report/ in the first sweep; of several, report-with-OTHERS/ there; "
         "runs/NAME/ is made for a sweep that did not run here)",
     )
+    parser.add_argument(
+        "--steps",
+        metavar="N",
+        help="recommend for a job of N steps, compiling included: what has not paid back by then is ruled out",
+    )
+    parser.add_argument(
+        "--max-memory-gib", metavar="X", help="rule out modes whose compiled step needs more device memory at its peak"
+    )
     return parser.parse_args(arguments)
+
+
+def read_limits(steps: str | None, memory_gib: str | None) -> Limits:
+    """Raises ConfigError for what is no positive number."""
+    from sweeper.report.choice import Limits
+
+    return Limits(
+        None if steps is None else _positive("--steps", steps, int, "a whole number of at least 1, e.g. --steps 10000"),
+        None
+        if memory_gib is None
+        else _positive("--max-memory-gib", memory_gib, float, "GiB above 0, e.g. --max-memory-gib 40"),
+    )
+
+
+def _positive(option: str, text: str, number: Callable[[str], N], allowed: str) -> N:
+    from sweeper.errors import ConfigError
+
+    try:
+        value = number(text)
+    except ValueError:
+        value = number("0")
+    if not 0 < value < math.inf:
+        raise ConfigError(f"{option} {text}: {allowed}")
+    return value
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,20 +86,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from sweeper.errors import ConfigError
     from sweeper.mlflow_store import TrackingError
     from sweeper.paths import SweepPaths
+    from sweeper.report.afterwards import what_next
     from sweeper.report.build import print_report, write_report_of
     from sweeper.report.sources import find_sources
 
     try:
+        limits = read_limits(parsed.steps, parsed.max_memory_gib)
         sources = find_sources(parsed.sweeps, parsed.tracking_uri)
         first, *others = (source.folder for source in sources)
         out = parsed.out or SweepPaths(first).report_with(others)
-        report = write_report_of(sources, out)
+        report = write_report_of(sources, out, limits)
     except (ConfigError, TrackingError, OSError) as error:
         print(error, file=sys.stderr)
         return BAD_INPUT
     console = Console()
     print_report(report, console)
-    console.print(f"tables: {out}", soft_wrap=True, markup=False, highlight=False)
+    for line in what_next(report, out, [source.folder.resolve().name for source in sources]):
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
     for problem in report.problems:
         print(problem, file=sys.stderr)
     return NOT_READ if report.problems else OK

@@ -14,9 +14,13 @@ from rich.console import Console
 from sweeper.paths import write_text
 from sweeper.report import markdown, terminal
 from sweeper.report.across import compared
+from sweeper.report.causes import causes
+from sweeper.report.choice import Limits
 from sweeper.report.failures import failures
 from sweeper.report.load import Entry, load_from
+from sweeper.report.mixtures import mixtures
 from sweeper.report.provenance import describe, weighted_as_amp
+from sweeper.report.recommendations import NO_LIMITS, choices, recommendations
 from sweeper.report.sources import Source, SweepFolder
 from sweeper.report.speedups import speedups
 from sweeper.report.summary import groups, incomplete, summary
@@ -36,6 +40,8 @@ class Report:
     speedups: Table
     summary: Table
     failures: Table
+    recommendations: Table
+    causes: Table
     notes: tuple[str, ...]
     problems: tuple[str, ...]
     paths: tuple[Path, ...]
@@ -46,8 +52,8 @@ def write_report(sweeps: Sequence[Path], out: Path) -> Report:
     return write_report_of([SweepFolder(folder) for folder in sweeps], out)
 
 
-def write_report_of(sources: Sequence[Source], out: Path) -> Report:
-    """Write the tables of all trials in `sources` to the folder `out`.
+def write_report_of(sources: Sequence[Source], out: Path, limits: Limits = NO_LIMITS) -> Report:
+    """Write the tables of all trials in `sources` to the folder `out`; `limits` are for the recommendations.
 
     Raises ConfigError, before anything is written, when two precision options carry one weight in a row of the summary.
     """
@@ -57,7 +63,7 @@ def write_report_of(sources: Sequence[Source], out: Path) -> Report:
     rows = groups(units.units)
     judged = {entry for group in rows for unit in group.judged for entry in unit.entries.values()}
     facts, amp = describe(sources, entries), weighted_as_amp(entries)
-    notes = [*units.notes, *incomplete(rows)]
+    notes = [*units.notes, *incomplete(rows), *mixtures(entries)]
     if entries and not rows:
         notes.append("no geometric means: they are taken over compiled trials whose precision has a weight (amp, fp32)")
     notes += inspections(entries)
@@ -65,6 +71,8 @@ def write_report_of(sources: Sequence[Source], out: Path) -> Report:
         "speedups": speedups(entries),
         "summary": summary(rows),
         "failures": failures(entries, judged),
+        "recommendations": recommendations(choices(entries, limits)),
+        "causes": causes(entries),
     }
     texts = {out / f"{name}.csv": table.csv() for name, table in tables.items()}
     texts[out / "report.md"] = markdown.document(facts, **tables, amp=amp, notes=notes, problems=loaded.problems)
@@ -89,7 +97,9 @@ def print_report(report: Report, console: Console) -> None:
         console.width = max(console.width, LEAST_WIDTH)
     for fact in report.facts:
         console.print(fact, soft_wrap=True, markup=False, highlight=False)
+    terminal.print_recommendations(report.recommendations.rows, console)
     terminal.print_speedups(report.speedups.rows, console)
+    terminal.print_causes(report.causes.rows, console)
     terminal.print_failures(report.failures.rows, console)
     terminal.print_summary(report.summary.rows, report.amp, console)
     for note in report.notes:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from sweeper.codec import to_json
 from sweeper.record import Accuracy, Record
+from sweeper.report.devices import names_of_devices
 from sweeper.report.readable import printable
 from sweeper.report.sources import Source, SweepFolder, why_unreadable
 from sweeper.result import Result, derive, worst_accuracy
@@ -31,7 +32,7 @@ class Entry:
     record: Record  # without its processes; `result` and `worst` have what the tables say of them
     result: Result
     folder: Path  # the trial's
-    variant: str  # the trial's, with `device=...` where the records at hand come from more than one type of device
+    variant: str  # the trial's, with `device=...`, `gpu=...` or `cpu=...` where records come from several
     flags: tuple[str, ...] = ()  # the record's, and those that only a look at other trials can give
     worst: Accuracy | None = None  # the check that came nearest to its bound, or went furthest beyond it
     moderated: Interval | None = None  # of the speedup, where `across` found enough trials like it
@@ -67,10 +68,10 @@ def load_from(sources: Sequence[Source]) -> Loaded:
                 problems.append(printable(f"{found.where}: {why_unreadable(error)}"))
                 continue
             read.append((shared.slim(record), result, worst, found.folder))
-    several = len({record.trial.device for record, *_ in read}) > 1
+    named = names_of_devices([(record, folder.parent) for record, *_, folder in read])
     entries = tuple(
-        Entry(record, result, folder, _variant(record, several), record.flags, worst)
-        for record, result, worst, folder in read
+        Entry(record, result, folder, _variant(record, device), record.flags, worst)
+        for (record, result, worst, folder), device in zip(read, named, strict=True)
     )
     return Loaded(entries, tuple(problems))
 
@@ -100,6 +101,6 @@ class _Shared:
         return kept
 
 
-def _variant(record: Record, several_devices: bool) -> str:
-    parts = [record.trial.variant, f"device={record.trial.device}" if several_devices else ""]
+def _variant(record: Record, device: str) -> str:
+    parts = [record.trial.variant, device]
     return "; ".join(part for part in parts if part)

@@ -9,6 +9,8 @@ from sweeper.report.readable import text
 from sweeper.report.summary import ALL
 from sweeper.report.table import Column, Row, Table
 
+MOST_CAUSES = 50  # the file has all
+
 # Names come from users and messages from anywhere: neither may end a cell, start HTML or make a link.
 _ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", **{sign: f"\\{sign}" for sign in "\\|`*[]"}})
 
@@ -22,6 +24,8 @@ def document(
     speedups: Table,
     summary: Table,
     failures: Table,
+    recommendations: Table,
+    causes: Table,
     amp: str,
     notes: Sequence[str],
     problems: Sequence[str],
@@ -31,7 +35,9 @@ def document(
         "# Speedups of torch.compile",
         bullets(facts),
         *_summary(summary.rows, amp),
+        *_recommendations(recommendations.rows),
         *_speedups(speedups.rows),
+        *_causes(causes.rows),
         *_failures(failures.rows),
     ]
     sections += ["## Notes", bullets(notes)] if notes else []
@@ -43,11 +49,13 @@ def _summary(rows: Sequence[Row], amp: str) -> list[str]:
     if not rows:
         return ["## Summary", "No trial carries a weight (amp or fp32), so there is nothing to take means over."]
     overall = [row for row in rows if row["family"] == ALL]
-    lines = [f"**{escape(readable.headline(row))}** ({escape(readable.key(row))})" for row in overall]
+    lines = [f"**{escape(headline)}** ({escape(key)})" for key, headline, _ in readable.headlines(overall)]
+    shown = readable.judged_groups(rows, ALL)
     return [
         "## Summary",
         "\n\n".join(lines),
-        table(readable.summary_columns(rows), rows),
+        table(readable.summary_columns(shown), shown) if shown else "",
+        escape(readable.not_judged(overall)),
         "Geometric means of speedups; in brackets the 95 % interval for these models, in parentheses how many models. "
         "A new model: where one more of the same kind would lie." + (f" AMP: {escape(amp)}." if amp else ""),
     ]
@@ -64,6 +72,26 @@ def _speedups(rows: Sequence[Row]) -> list[str]:
         table(columns, rows),
         readable.what_intervals_mean(rows),
         readable.what_columns_mean(columns),
+    ]
+
+
+def _recommendations(rows: Sequence[Row]) -> list[str]:
+    if not rows:
+        return []
+    return [
+        "## Recommendations",
+        table(readable.recommendation_columns(rows), rows),
+        readable.what_certainty_means(rows),
+    ]
+
+
+def _causes(rows: Sequence[Row]) -> list[str]:
+    if not rows:
+        return []
+    return [
+        "## Causes of lost time",
+        table(readable.cause_columns(rows), rows[:MOST_CAUSES]),
+        f"And {len(rows) - MOST_CAUSES} more in causes.csv." if len(rows) > MOST_CAUSES else "",
     ]
 
 

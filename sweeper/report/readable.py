@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from sweeper.record import ARMS
@@ -121,7 +122,13 @@ def host_bound_share(row: Row) -> str:
 
 
 def flags(row: Row) -> tuple[str, ...]:
-    return tuple(map(text, row["flags"])) if isinstance(row["flags"], tuple) else ()
+    return listed(row, "flags")
+
+
+def listed(row: Row, name: str) -> tuple[str, ...]:
+    """The texts of a column of lists."""
+    found = row[name]
+    return tuple(map(text, found)) if isinstance(found, tuple) else ()
 
 
 def trial_name(row: Row, axes: Iterable[str]) -> str:
@@ -241,6 +248,69 @@ def summary_columns(rows: Sequence[Row]) -> tuple[Column[Row], ...]:
     )
 
 
+def recommendation_columns(rows: Sequence[Row]) -> tuple[Column[Row], ...]:
+    """Columns of text over rows of recommendations.csv."""
+    axes = [
+        _plain(name, "batch" if name == "batch_size" else None)
+        for name in varying(rows, ("workload", "batch_size", "variant"))
+    ]
+    return (
+        _plain("model"),
+        *axes,
+        _plain("precision"),
+        _plain("recommended"),
+        Column[Row]("speedup", lambda row: estimate(row, "speedup")),
+        *([Column[Row]("total s", total)] if _known(rows, "steps") else []),
+        *(_listed(name) for name in ("tied", "ruled_out") if any(listed(row, name) for row in rows)),
+        _plain("reason"),
+    )
+
+
+def _listed(name: str) -> Column[Row]:
+    return Column(name.replace("_", " "), lambda row: ", ".join(listed(row, name)))
+
+
+def total(row: Row) -> str:
+    """Seconds of the job, compiling included; of eager where that is recommended."""
+    compiled = number(row, "total_compiled_s")
+    return figure(compiled if compiled is not None else number(row, "total_eager_s"))
+
+
+def what_certainty_means(rows: Iterable[Row]) -> str:
+    """A line on what stands behind the rows of recommendations."""
+    found = {text(row["certainty"]) for row in rows}
+    return "; ".join(meaning for kind, meaning in _CERTAINTY.items() if kind in found)
+
+
+_CERTAINTY = {
+    "tested": "modes differ where their step times do by more than chance (Welch's t over processes, Holm's rule)",
+    "single_process": "modes with a single process cannot be tested: 5 % count as a difference",
+    "untested": "where host noise allows no interval, 5 % count as a difference",
+}
+
+
+def cause(row: Row) -> str:
+    """`host_bound, 10.3 ms of a step (43 %): the device waits for the host`."""
+    lost_ms, share = number(row, "lost_ms_per_step"), number(row, "lost_fraction")
+    cost = f", {figure(lost_ms)} ms of a step ({100 * (share or 0):.0f} %)" if lost_ms is not None else ""
+    times = f", {text(row['count'])} times" if row["count"] is not None else ""
+    return f"{text(row['cause'])}{cost}{times}: {text(row['detail'])}"
+
+
+def cause_columns(rows: Sequence[Row]) -> tuple[Column[Row], ...]:
+    """Columns of text over rows of causes.csv."""
+    return (
+        _plain("model"),
+        *(_plain(name, "batch" if name == "batch_size" else None) for name in varying(rows, AXES)),
+        _plain("precision"),
+        _plain("mode"),
+        _plain("cause"),
+        _plain("count"),
+        Column[Row]("lost ms a step", lambda row: figure(number(row, "lost_ms_per_step"))),
+        _plain("detail"),
+    )
+
+
 def failure_columns(rows: Sequence[Row]) -> tuple[Column[Row], ...]:
     """Columns of text over rows of failures.csv."""
     return (
@@ -258,6 +328,35 @@ def failure_columns(rows: Sequence[Row]) -> tuple[Column[Row], ...]:
 def _counted(row: Row, name: str, count: str) -> str:
     found = estimate(row, name)
     return f"{found} ({row[count]})" if found else ""
+
+
+def judged_groups(rows: Sequence[Row], overall: str) -> list[Row]:
+    """Rows of the summary that say something: some model was judged, and `overall` is more than one family."""
+    judged = [row for row in rows if row["models"]]
+    families = Counter(key(row) for row in judged if row["family"] != overall)
+    return [row for row in judged if row["family"] != overall or families[key(row)] != 1]
+
+
+def headlines(rows: Iterable[Row]) -> list[tuple[str, str, bool]]:
+    """What a row holds fixed, its weighted mean and whether it has one; rows without one share a line by reason."""
+    judged = [row for row in rows if row["models"]]
+    found = [(key(row), headline(row), True) for row in judged if row["weighted"] is not None]
+    without: dict[str, list[str]] = {}
+    for row in judged:
+        if row["weighted"] is None:
+            without.setdefault(headline(row), []).append(key(row))
+    return found + [(_first(keys), line, False) for line, keys in without.items()]
+
+
+def _first(keys: Sequence[str], most: int = 3) -> str:
+    rest = f" and {len(keys) - most} more" if len(keys) > most else ""
+    return "; ".join(keys[:most]) + rest
+
+
+def not_judged(rows: Iterable[Row]) -> str:
+    """A line on the groups in which nothing but what is not the compiler's fault came out."""
+    keys = [key(row) for row in rows if not row["models"]]
+    return f"no model was judged, see the failures: {'; '.join(keys)}" if keys else ""
 
 
 def headline(row: Row) -> str:

@@ -15,12 +15,14 @@ from sweeper.report.readable import text
 from sweeper.report.summary import ALL
 from sweeper.report.table import Column, Row
 
-FOLDED = ("model", "variant", "family")  # columns of text that may take several lines
+FOLDED = ("model", "variant", "family", "recommended", "tied", "ruled out")  # text that may take several lines
 LEAST_FOLDED = 12  # characters; a number that was cut would be another number, so those keep their width
-NUMBERS = ("host-bound", "eager ms", "compiled ms", "compile s", "break-even steps", "memory ratio")
+NUMBERS = ("host-bound", "total s", "eager ms", "compiled ms", "compile s", "break-even steps", "memory ratio")
 COSTS = ("compile s", "break-even steps", "memory ratio")  # a table of their own where one would be too wide
 MOST_ROWS = 200  # of a table; the files have all
 MOST_FAILURES = 20
+MOST_RECOMMENDATIONS = 20
+MOST_CAUSES = 10
 
 
 def print_speedups(rows: Sequence[Row], console: Console) -> None:
@@ -49,6 +51,25 @@ def _parts(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int) -> l
     return [[column for column in columns if column not in costs], [*columns[:speedup], *costs]]
 
 
+def print_recommendations(rows: Sequence[Row], console: Console) -> None:
+    """Which mode for which model, and how sure that is."""
+    if rows:
+        columns = [column for column in readable.recommendation_columns(rows) if column.name != "reason"]
+        print_table(columns, rows, "which mode", console, MOST_RECOMMENDATIONS, "recommendations.csv")
+        print_line(escape(readable.what_certainty_means(rows)), console)
+
+
+def print_causes(rows: Sequence[Row], console: Console) -> None:
+    """A line for each of the first causes of lost time."""
+    if rows:
+        console.print("\n[bold]causes of lost time[/]", highlight=False)
+    axes = readable.varying(rows, readable.AXES)
+    for row in rows[:MOST_CAUSES]:
+        print_line(escape(f"{readable.trial_name(row, axes)}: {readable.cause(row)}"), console)
+    if len(rows) > MOST_CAUSES:
+        print_line(f"and {len(rows) - MOST_CAUSES} more in causes.csv", console)
+
+
 def print_failures(rows: Sequence[Row], console: Console) -> None:
     """A line for each trial that is not ok."""
     axes = readable.varying(rows, readable.AXES)
@@ -62,20 +83,28 @@ def print_failures(rows: Sequence[Row], console: Console) -> None:
 
 
 def print_summary(rows: Sequence[Row], amp: str, console: Console) -> None:
-    """A row for each family, and a line with the weighted mean for each mode."""
-    if not rows:
-        return
-    print_table(readable.summary_columns(rows), rows, f"geometric means{f' (AMP: {amp})' if amp else ''}", console)
-    for row in rows:
-        if row["family"] == ALL:
-            style = "bold" if row["weighted"] is None else "bold green"
-            print_line(f"{escape(readable.key(row))}: [{style}]{escape(readable.headline(row))}[/]", console)
+    """A row for each family, and a line with the weighted mean for each mode that has one."""
+    if shown := readable.judged_groups(rows, ALL):
+        title = f"geometric means{f' (AMP: {amp})' if amp else ''}"
+        print_table(readable.summary_columns(shown), shown, title, console)
+    overall = [row for row in rows if row["family"] == ALL]
+    for key, headline, found in readable.headlines(overall):
+        print_line(f"{escape(key)}: [{'bold green' if found else 'bold'}]{escape(headline)}[/]", console)
+    print_line(escape(readable.not_judged(overall)), console)
 
 
-def print_table(columns: Sequence[Column[Row]], rows: Sequence[Row], title: str, console: Console) -> None:
-    """At most `MOST_ROWS` rows; a name in the first column that repeats is shown once."""
+def print_table(
+    columns: Sequence[Column[Row]],
+    rows: Sequence[Row],
+    title: str,
+    console: Console,
+    most: int | None = None,
+    file: str = "the files",
+) -> None:
+    """At most `most` rows, `MOST_ROWS` unless given; a name in the first column that repeats is shown once."""
+    most = MOST_ROWS if most is None else most
     table = RichTable(box=box.SIMPLE_HEAD, padding=0, show_edge=False)
-    cells = [[text(column.value(row)) for column in columns] for row in rows[:MOST_ROWS]]
+    cells = [[text(column.value(row)) for column in columns] for row in rows[:most]]
     for column in columns:
         table.add_column(
             "\n".join(_title_lines(column)),
@@ -89,8 +118,8 @@ def print_table(columns: Sequence[Column[Row]], rows: Sequence[Row], title: str,
         above = first
     console.print(f"\n[bold]{escape(title)}[/]", soft_wrap=True, highlight=False)
     console.print(table, soft_wrap=False, crop=False)
-    if len(rows) > MOST_ROWS:
-        print_line(f"and {len(rows) - MOST_ROWS} more in the files", console)
+    if len(rows) > most:
+        print_line(f"and {len(rows) - most} more in {file}", console)
 
 
 def _title_lines(column: Column[Row]) -> list[str]:

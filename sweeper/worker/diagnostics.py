@@ -13,6 +13,7 @@ import torch
 from torch._dynamo.callback import CallbackArgs, CallbackTrigger, callback_handler
 from torch._dynamo.utils import counters, get_compilation_metrics, graph_break_reasons
 
+from sweeper.backends import CONTROLS
 from sweeper.codec import Json
 from sweeper.record import Diagnostics, GraphBreak
 from sweeper.worker.artifact import code_fingerprint
@@ -20,7 +21,6 @@ from sweeper.worker.backends import GivingUp, compiler_of
 from sweeper.worker.watched import WatchedBackend
 
 REASON_LENGTH = 300
-RUN_EAGER_ON_PURPOSE = ("eager", "eager_noexcept", "eager_debug", "pre_dispatch_eager")
 
 
 class Watch:
@@ -53,7 +53,7 @@ class Watch:
 
     def backend(self, name: str) -> str | Callable[..., Any]:
         """What to give `torch.compile` as backend: the one of that name, watched for giving graphs back uncompiled."""
-        if name in RUN_EAGER_ON_PURPOSE:
+        if name in CONTROLS:
             return name
         if name == "inductor":
             self._inductor = True  # torch treats this name alone in a way of its own; its code is looked for instead

@@ -87,9 +87,10 @@ def status_of(error: Exception, phase: str) -> str:
 
 
 def message_of(error: BaseException) -> str:
-    """The exception's type and first lines."""
+    """The first lines, led by the exception's type unless it is ours, whose status has said as much."""
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
-    return f"{type(error).__name__}: {chr(10).join(lines[:MESSAGE_LINES])}"[:MESSAGE_LENGTH]
+    text = "\n".join(lines[:MESSAGE_LINES])
+    return (text if isinstance(error, Failure) and text else f"{type(error).__name__}: {text}")[:MESSAGE_LENGTH]
 
 
 def _is_out_of_memory(error: Exception) -> bool:

@@ -1,0 +1,20 @@
+"""The last lines of a sweep and of a report: where the files are and what to type next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from sweeper.report.build import Report
+
+LASTING = ("unavailable", "accuracy_mismatch", "not_compiled")  # statuses that another try on this machine gives again
+
+
+def what_next(report: Report, out: Path, sweeps: Sequence[str]) -> list[str]:
+    """At most two lines; `sweeps` are the names of those that were reported."""
+    page = next((path for path in report.paths if path.suffix == ".html"), None)
+    lines = [f"tables: {out}" + (f"; for a browser: {page}" if page else "")]
+    again = [row for row in report.failures.rows if row["status"] not in LASTING]
+    if again and len(sweeps) == 1:
+        lines.append(f"{len(again)} not ok that may do better: the same command with sweep={sweeps[0]} runs them again")
+    return lines

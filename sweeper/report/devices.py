@@ -1,0 +1,72 @@
+"""Which device each record comes from, where the records at hand come from several: figures of two are not mixed.
+
+Place in the flow: `load` puts the names into the variants of its entries.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sweeper.record import Record
+from sweeper.report.readable import printable
+
+GIB = 2**30
+KINDS = {"cuda": "gpu", "cpu": "cpu"}  # what a name is led by in a variant
+
+
+@dataclass(frozen=True)
+class Device:
+    """What makes two devices different ones. Memory is rounded: drivers keep a few pages for themselves."""
+
+    type: str
+    name: str
+    memory_gib: int | None
+
+
+def names_of_devices(records: Sequence[tuple[Record, Path]]) -> list[str]:
+    """For each record and the folder of its sweep e.g. `device=cuda; gpu=NVIDIA H200`; empty where all are alike.
+
+    Devices of one name and different memory are told apart by that. A trial that ended before it saw its device has
+    that of its sweep, where this has one alone.
+    """
+    seen = [_device(record) for record, _ in records]
+    of_sweeps: dict[tuple[Path, str], set[Device]] = defaultdict(set)
+    for (_, sweep), device in zip(records, seen, strict=True):
+        if device:
+            of_sweeps[sweep, device.type].add(device)
+    all_of_them = set().union(*of_sweeps.values())
+    types = {record.trial.device for record, _ in records}
+    found = []
+    for (record, sweep), device in zip(records, seen, strict=True):
+        kind = record.trial.device
+        alike = {other for other in all_of_them if other.type == kind}
+        known = device or _only(of_sweeps[sweep, kind])
+        parts = [f"device={kind}"] if len(types) > 1 else []
+        parts += [f"{KINDS.get(kind, kind)}={_text(known, alike)}"] if len(alike) > 1 else []
+        found.append("; ".join(parts))
+    return found
+
+
+def _device(record: Record) -> Device | None:
+    """What a record says of its environment may have any shape."""
+    found = record.environment.get("device") if isinstance(record.environment, Mapping) else None
+    if not isinstance(found, Mapping) or found.get("type") != record.trial.device or not found.get("name"):
+        return None
+    size = found.get("memory_bytes")
+    memory_gib = round(size / GIB) if isinstance(size, (int, float)) else None
+    return Device(record.trial.device, printable(str(found["name"])), memory_gib)
+
+
+def _only(devices: set[Device]) -> Device | None:
+    return next(iter(devices)) if len(devices) == 1 else None
+
+
+def _text(device: Device | None, alike: set[Device]) -> str:
+    """The name, with its memory where others have the same name."""
+    if device is None:
+        return "unknown"
+    namesakes = [other for other in alike if other.name == device.name]
+    return device.name if len(namesakes) == 1 else f"{device.name} {device.memory_gib or 'unknown'} GiB"
