@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from sweeper.codec import to_json
 from sweeper.record import Accuracy, Record
 from sweeper.report.readable import printable
+from sweeper.report.series import ProcessSeries, series_of
 from sweeper.report.sources import Source, SweepFolder, why_unreadable
 from sweeper.result import Result, derive, worst_accuracy
 from sweeper.stats import Interval
@@ -35,6 +36,7 @@ class Entry:
     flags: tuple[str, ...] = ()  # the record's, and those that only a look at other trials can give
     worst: Accuracy | None = None  # the check that came nearest to its bound, or went furthest beyond it
     moderated: Interval | None = None  # of the speedup, where `across` found enough trials like it
+    series: tuple[ProcessSeries, ...] = ()  # step times in order
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ def load(sweeps: Sequence[Path]) -> Loaded:
 
 def load_from(sources: Sequence[Source]) -> Loaded:
     """Read every trial, one record at a time; a sweep that is named twice is read once."""
-    read: list[tuple[Record, Result, Accuracy | None, Path]] = []
+    read: list[tuple[Record, Result, Accuracy | None, tuple[ProcessSeries, ...], Path]] = []
     problems: list[str] = []
     shared = _Shared()
     for source in {source.folder.resolve(): source for source in sources}.values():
@@ -62,15 +64,15 @@ def load_from(sources: Sequence[Source]) -> Loaded:
                 continue
             try:
                 record = Record.loads(found.text)
-                result, worst = derive(record), worst_accuracy(record)
+                result, worst, series = derive(record), worst_accuracy(record), series_of(record)
             except BROKEN as error:
                 problems.append(printable(f"{found.where}: {why_unreadable(error)}"))
                 continue
-            read.append((shared.slim(record), result, worst, found.folder))
+            read.append((shared.slim(record), result, worst, series, found.folder))
     several = len({record.trial.device for record, *_ in read}) > 1
     entries = tuple(
-        Entry(record, result, folder, _variant(record, several), record.flags, worst)
-        for record, result, worst, folder in read
+        Entry(record, result, folder, _variant(record, several), record.flags, worst, series=series)
+        for record, result, worst, series, folder in read
     )
     return Loaded(entries, tuple(problems))
 
