@@ -22,10 +22,12 @@ from sweeper.report.plot import (
     names,
     positive,
     ratio_axis,
+    seconds_axis,
 )
 from sweeper.report.readable import text
 from sweeper.report.table import Row
 
+MOST_POINTS = 3000  # of a scatter
 MOST_TRIALS = 100  # to choose from in the figure of total time
 STEPS_IF_NEVER = 10_000  # shown where compiling does not pay
 BEYOND_BREAK_EVEN = 2.5  # how far the axis goes
@@ -35,22 +37,22 @@ SYMBOLS = ("circle", "square", "triangle-up", "diamond", "cross")
 def compile_time(rows: Sequence[Row]) -> Figure:
     """Cold compile time against speedup."""
     title = "Compile time against speedup"
-    found = [row for row in measured(rows) if positive(row, "compile_cold_s") is not None]
+    found, left_out = _thinned([row for row in measured(rows) if positive(row, "compile_cold_s") is not None])
     if not found:
         return Figure("compile-time", title, missing="no trial with a speedup has a compile time with an empty cache")
     times = [positive(row, "compile_cold_s") or 1.0 for row in found]
     choice = _scatter(found, times, _compile_hover)
-    choice.layout["xaxis"] = _seconds_axis("compile time, empty cache (s)", times)
+    choice.layout["xaxis"] = seconds_axis("compile time, empty cache", times)
     caption = "Extra wall seconds of the first compiled steps with an empty cache."
     if any("compile_contended" in readable.flags(row) for row in found):
         caption += " ≤: others kept the processor busy meanwhile, so alone it is shorter."
-    return Figure("compile-time", title, caption, (choice,))
+    return Figure("compile-time", title, caption + left_out, (choice,))
 
 
 def memory(rows: Sequence[Row]) -> Figure:
     """Ratio of peak memory against speedup."""
     title = "Memory against speedup"
-    found = [row for row in measured(rows) if memory_ratio(row) is not None]
+    found, left_out = _thinned([row for row in measured(rows) if memory_ratio(row) is not None])
     if not found:
         return Figure("memory", title, missing="no trial with a speedup has the peak memory of both arms")
     ratios = [memory_ratio(row) or 1.0 for row in found]
@@ -58,7 +60,15 @@ def memory(rows: Sequence[Row]) -> Figure:
     choice.layout["xaxis"] = ratio_axis("eager / compiled peak memory", ratios)
     choice.layout["shapes"].append(line_at_one("x"))
     caption = "Right of 1 compiling saves device memory, above 1 it saves time."
-    return Figure("memory", title, caption, (choice,))
+    return Figure("memory", title, caption + left_out, (choice,))
+
+
+def _thinned(rows: Sequence[Row]) -> tuple[Sequence[Row], str]:
+    """Evenly spaced rows of many that are sorted by speedup, and a sentence that says so."""
+    every = math.ceil(len(rows) / MOST_POINTS)
+    if every < 2:
+        return rows, ""
+    return rows[::every], f" One trial of every {every}, of {len(rows)} in the order of their speedups."
 
 
 def memory_ratio(row: Row) -> float | None:
@@ -93,14 +103,6 @@ def _scatter(rows: Sequence[Row], xs: Sequence[float], also: Callable[[Row], str
         )
     yaxis = ratio_axis("speedup", [positive(row, "speedup") for row in rows])
     return Choice("all", traces, {"height": 420, "yaxis": yaxis, "shapes": [line_at_one("y")]})
-
-
-def _seconds_axis(title: str, values: Sequence[float]) -> dict[str, object]:
-    low, high = math.log10(min(values)) - 0.08, math.log10(max(values)) + 0.08
-    every = [factor * 10.0**power for power in range(-4, 6) for factor in (1, 2, 5)]
-    ticks = [tick for tick in every if low <= math.log10(tick) <= high]
-    texts = [f"{tick:,g}" for tick in ticks]
-    return {"title": {"text": title}, "type": "log", "range": [low, high], "tickvals": ticks, "ticktext": texts}
 
 
 def total_time(rows: Sequence[Row]) -> Figure:
@@ -145,7 +147,8 @@ def _total_of(name: str, row: Row) -> Choice:
         "xaxis": {"title": {"text": "steps"}, "range": [0, most], "tickformat": ",d"},
         "yaxis": {"title": {"text": "seconds"}, "rangemode": "tozero"},
     }
-    return Choice(f"{name}: {readable.break_even(row)}", traces, layout)
+    pays_after = readable.break_even(row)
+    return Choice(f"{name}: {pays_after}{' steps' if pays_after != 'never' else ''}", traces, layout)
 
 
 def _line(name: str, most: int, start_s: float, step_s: float, shade: str, dash: str = "solid") -> Trace:

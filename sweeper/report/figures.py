@@ -56,9 +56,17 @@ def forest(rows: Sequence[Row]) -> Figure:
         half = MOST_BARS // 2
         ends = _forest_of(f"{half} fastest, {half} slowest of {len(found)}", [*found[:half], *found[-half:]])
         whole = f"all {len(found)}" if len(found) <= MOST_BARS_EVER else f"the {MOST_BARS_EVER} fastest of {len(found)}"
+        ends.layout["shapes"].append(_cut(half))
         choices = [ends, *_forests_by_group(found), _forest_of(whole, found[:MOST_BARS_EVER])]
     caption = "Eager / compiled step time by wall clock, on a logarithmic axis; right of 1, compiling is faster."
     return Figure("forest", title, caption, tuple(choices))
+
+
+def _cut(above: int) -> dict[str, Any]:
+    """A dotted line under the first `above` rows, where others are left out."""
+    at = above - 0.5
+    line = {"color": "@muted", "width": 1.2, "dash": "dot"}
+    return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": at, "y1": at, "line": line}
 
 
 def _forests_by_group(rows: Sequence[Row]) -> list[Choice]:
@@ -115,6 +123,7 @@ def _points(name: str, rows: Sequence[Row], at: Sequence[int], shade: str, symbo
             "color": shade,
             "thickness": 1.4,
             "width": 3,
+            "visible": any(low < high for low, high in ends),
         },
         "marker": {"color": shade, "symbol": symbol, "size": 8, "line": {"color": shade, "width": 1.6}},
         "text": [trial_hover(row) for row in rows],
@@ -186,16 +195,27 @@ def _bars_of_families(name: str, keys: Mapping[str, Sequence[Row]], references: 
     shown = {family: references[family] for family in order if family in references}
     if shown:
         traces.append(_dotted([(order.index(family), item) for family, item in shown.items()]))
-    ticks = [lines(label(family, 20), label(shown[family].label) if family in shown else "") for family in order]
+    ticks = [lines(label(family, 20), *_in_two_lines(shown.get(family))) for family in order]
     layout = {
         "height": 400,
         "barmode": "group",
         "bargap": 0.25,
-        "xaxis": {"tickvals": list(range(len(order))), "ticktext": ticks, "range": [-0.6, len(order) - 0.4]},
+        "xaxis": {
+            "tickvals": list(range(len(order))),
+            "ticktext": ticks,
+            "range": [-0.6, len(order) - 0.4],
+            "tickangle": 0,
+        },
         "yaxis": {"title": {"text": "speedup"}, "rangemode": "tozero"},
         "shapes": [line_at_one("y")],
     }
     return Choice(name, traces, layout)
+
+
+def _in_two_lines(item: Published | None) -> tuple[str, ...]:
+    """`1.38` over `(A100, 2022)`, which fits under a group of bars."""
+    value, _, where = item.label.partition(" (") if item else ("", "", "")
+    return (label(value), label(f"({where}")) if item else ()
 
 
 def _short(key: str, keys: Sequence[str]) -> str:

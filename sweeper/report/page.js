@@ -5,8 +5,9 @@
   const root = document.documentElement;
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const CHUNK = 200; // rows of a table that are put in at once
+  const WIDE = { flags: "long", message: "wide", reason: "wide" }; // columns that hold sentences
   const NARROW = 600; // pixels; figures get smaller letters below
-  const CONFIG = { displaylogo: false, responsive: true, displayModeBar: "hover", modeBarButtonsToRemove: ["select2d", "lasso2d"] };
+  const CONFIG = { displaylogo: false, responsive: true, displayModeBar: false };
 
   function make(tag, attributes = {}, ...children) {
     const node = document.createElement(tag);
@@ -41,30 +42,43 @@
   // Figures
   const figures = new Map();
 
+  // A legend that does not fit into one row is set in columns as wide as its widest entry.
   function legendRows(traces, width, letter) {
-    const space = traces.reduce((sum, trace) => sum + (trace.name || "").length * letter * 0.56 + 46, 0);
-    return Math.max(1, Math.ceil(space / Math.max(width, 200)));
+    const widths = traces.map((trace) => (trace.name || "").length * letter * 0.56 + 46);
+    if (widths.reduce((sum, item) => sum + item, 0) <= width) return 1;
+    return Math.ceil(traces.length / Math.max(1, Math.floor(width / Math.max(...widths))));
   }
+
+  // Upright bars that are too slim for their figures go without.
+  function withoutCrowd(traces, width) {
+    const bars = traces.filter((trace) => trace.type === "bar" && trace.orientation !== "h");
+    const groups = Math.max(1, ...bars.map((trace) => trace.x.length));
+    const pixels = (0.75 * (width - 70)) / (groups * bars.length);
+    const text = pixels < 22 ? { textposition: "none" } : { textfont: { size: pixels < 32 ? 9.5 : 12 } };
+    return traces.map((trace) => (bars.includes(trace) ? { ...trace, ...text } : trace));
+  }
+
+  const titled = (axis, standoff = 10) => ({ ...axis, title: { ...(axis || {}).title, standoff } });
 
   function dressed(choice, width) {
     const colours = palette();
     const letter = width < NARROW ? 10.5 : 12;
     const layout = coloured(choice.layout, colours);
     const onTop = layout.xaxis && layout.xaxis.side === "top";
-    const top = 14 + 20 * legendRows(choice.traces, width, letter) + (onTop ? 42 : 0);
+    const top = 14 + 20 * legendRows(choice.traces, width, letter) + (onTop ? 46 : 0);
     const axis = { gridcolor: colours["@line"], zeroline: false, linecolor: colours["@line"], ticks: "", fixedrange: width < NARROW };
     const hover = { bgcolor: colours["@raised"], bordercolor: colours["@line"], font: { color: colours["@ink"], size: 12 }, align: "left" };
     return {
-      traces: coloured(choice.traces, colours),
+      traces: coloured(withoutCrowd(choice.traces, width), colours),
       layout: {
         ...layout,
         height: layout.height + top - 34,
-        margin: { l: 54, r: 14, t: top, b: onTop ? 12 : 62 },
+        margin: { l: 54, r: 14, t: top, b: onTop ? 12 : 58 },
         font: { family: getComputedStyle(document.body).fontFamily, size: letter, color: colours["@ink"] },
         paper_bgcolor: "rgba(0,0,0,0)",
         plot_bgcolor: "rgba(0,0,0,0)",
-        xaxis: { ...axis, ...layout.xaxis },
-        yaxis: { ...axis, ...layout.yaxis },
+        xaxis: { ...axis, ...titled(layout.xaxis, onTop ? 22 : 10) },
+        yaxis: { ...axis, ...titled(layout.yaxis), tickfont: { size: width < NARROW ? 9 : letter } },
         showlegend: true,
         legend: { orientation: "h", x: 0, xref: "container", y: 1, yref: "container", yanchor: "top", bgcolor: "rgba(0,0,0,0)" },
         hovermode: "closest",
@@ -166,7 +180,7 @@
       const content = index === 0 && row.details
         ? make("button", { type: "button", class: "open", "aria-expanded": "false" }, cell || "(no name)")
         : cell;
-      line.append(make("td", { class: column.number ? "number" : bad ? "not-ok" : null }, content));
+      line.append(make("td", { class: column.number ? "number" : bad ? "not-ok" : WIDE[column.title] || null }, content));
     });
     const opener = line.querySelector(".open");
     if (opener) opener.addEventListener("click", () => toggle(opener, row, line, row.cells.length));

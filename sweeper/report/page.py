@@ -29,6 +29,7 @@ from sweeper.report.table import Row, Table
 from sweeper.report.units import Unit
 
 MOST_CARDS = 12
+MOST_CARDS_UNWEIGHTED = 4  # where no mode has the weighted mean
 LONG_FACT = 160  # characters; a longer one is folded away
 DIGITS = 6  # of a number in a figure
 ABOVE_A_FIGURE = 110  # pixels of its title and caption, about
@@ -65,7 +66,7 @@ def document(content: Content, out: Path) -> str:
         "title": html.escape(_title(content)),
         "css": _resource("page.css"),
         "policy": _policy(_plotly(), _resource("page.js")),
-        "head": _head(content),
+        "head": _head(content, beside.get(ALL)),
         "recommendations": "".join(_table_section(item) for item in listings if item.id == "recommendations"),
         "figures": _in_columns(drawn),
         "tables": "\n".join(_table_section(item) for item in listings if item.id != "recommendations"),
@@ -188,24 +189,25 @@ def _title(content: Content) -> str:
     return f"{sweeps[0]}: speedups of torch.compile" if sweeps else "Speedups of torch.compile"
 
 
-def _head(content: Content) -> str:
+def _head(content: Content, beside: Published | None) -> str:
     name, _, rest = _title(content).partition(": ")
     ok = sum(row["status"] == "ok" for row in content.speedups.rows)
     count = f"{len(content.speedups.rows):,} trials, {ok:,} ok"
     lines = [f"<h1>{html.escape(name)}</h1>", f'<p class="under">{html.escape(rest or name)} · {count}</p>']
-    lines += [_cards(content), f'<p class="convention">{html.escape(_conventions(content.amp))}</p>']
+    lines += [_cards(content, beside), f'<p class="convention">{html.escape(_conventions(content.amp))}</p>']
     flagged = readable.flagged(content.speedups.rows)
     lines += [_facts(content.facts), _folded("Flags", flagged) if flagged else ""]
     return "\n".join(line for line in lines if line)
 
 
-def _cards(content: Content) -> str:
+def _cards(content: Content, beside: Published | None) -> str:
     """The weighted mean for each mode, or as much of it as there is, the largest first."""
     rows = [row for row in content.summary.rows if row["family"] == ALL]
     known = [row for row in rows if any(row[name] is not None for name in ("weighted", "geomean_amp", "geomean_fp32"))]
-    known.sort(key=lambda row: -(readable.number(row, "weighted") or 0.0))
-    cards = "".join(map(_card, known[:MOST_CARDS]))
-    more = f"{len(known) - MOST_CARDS} more are in the summary. " if len(known) > MOST_CARDS else ""
+    known.sort(key=lambda row: [-(readable.number(row, name) or 0.0) for name in ("weighted", "geomean_amp")])
+    most = MOST_CARDS if any(row["weighted"] is not None for row in known) else MOST_CARDS_UNWEIGHTED
+    cards = "".join(_card(row, beside) for row in known[:most])
+    more = f"{len(known) - most} more are in the summary. " if len(known) > most else ""
     without = [readable.key(row) for row in rows if row not in known]
     if without:
         more += f"No speedup in a precision with a weight: {'; '.join(without)}."
@@ -214,16 +216,17 @@ def _cards(content: Content) -> str:
     return f'<div class="cards">{cards}</div>' + (f'<p class="convention">{html.escape(more)}</p>' if more else "")
 
 
-def _card(row: Row) -> str:
+def _card(row: Row, beside: Published | None) -> str:
     weighted = row["weighted"] is not None
     name = "weighted" if weighted else "geomean_amp" if row["geomean_amp"] is not None else "geomean_fp32"
     kind = {"weighted": "0.75 AMP + 0.25 fp32", "geomean_amp": "AMP alone", "geomean_fp32": "fp32 alone"}[name]
     count = readable.models(row[name.replace("geomean", "models") if not weighted else "models_weighted"])
     lines = [f"{kind}, {count}, {text(row['passed'])} of {text(row['models'])} passed"]
     these, new = readable.interval(row, name), readable.interval(row, "weighted_new_model") if weighted else ""
-    lines += [f"these models {these}" if these else "no interval: single processes"]
+    lines += [f"these models {these}" if these else "no interval for these models"]
     lines += [f"a new model {new}"] if new else []
     lines += [f"slowdowns as 1.0, as in 2022: {ratio(readable.number(row, 'weighted_clipped'))}"] if weighted else []
+    lines += [f"published: {beside.label}"] if weighted and beside else []
     below = "".join(f"<span>{html.escape(line)}</span>" for line in lines)
     value = html.escape(ratio(readable.number(row, name)))
     return (

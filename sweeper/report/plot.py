@@ -75,9 +75,16 @@ def positive(row: Row, name: str) -> float | None:
 
 
 def names(rows: Sequence[Row], also: Sequence[str] = ("precision", "mode")) -> list[str]:
-    """A name for each row: its model, and the axes in which the rows differ."""
+    """A name for each row: its model and the axes in which the rows differ; the batch size if a model has several."""
     axes = readable.varying(rows, (*also, *readable.AXES, "sweep"))
-    return [" ".join(part for name in ("model", *axes) if (part := readable.text(row[name]))) for row in rows]
+    if len({(row["model"], row["batch_size"]) for row in rows}) == len({row["model"] for row in rows}):
+        axes = [name for name in axes if name != "batch_size"]
+    return [" ".join(part for name in ("model", *axes) if (part := _part(row, name))) for row in rows]
+
+
+def _part(row: Row, name: str) -> str:
+    value = readable.text(row[name])
+    return f"b{value}" if value and name == "batch_size" else value
 
 
 def ratio_axis(title: str, values: Iterable[float | None]) -> dict[str, Any]:
@@ -105,6 +112,17 @@ def _ticks(low: float, high: float) -> list[float]:
         if low <= at <= high and all(abs(at - other) >= gap for other in chosen):
             chosen.append(at)
     return [round(10**at, 4) for at in sorted(chosen)]
+
+
+def seconds_axis(title: str, values: Iterable[float]) -> dict[str, Any]:
+    """A logarithmic axis with ticks at 1, 2 and 5, in milliseconds below one second; `values` are positive seconds."""
+    logs = [math.log10(value) for value in values]
+    low, high = min(logs) - 0.08, max(logs) + 0.08
+    factors = (1, 2, 5) if high - low < 2.5 else (1,)
+    every = [factor * 10.0**power for power in range(-7, 6) for factor in factors]
+    ticks = [tick for tick in every if low <= math.log10(tick) <= high]
+    texts = [f"{tick:,g} s" if tick >= 1 else f"{1e3 * tick:g} ms" for tick in ticks]
+    return {"title": {"text": title}, "type": "log", "range": [low, high], "tickvals": ticks, "ticktext": texts}
 
 
 def line_at_one(across: str) -> dict[str, Any]:

@@ -25,6 +25,11 @@ class ProcessSeries:
     compiled_s: array[float]
     void: int = 0  # rounds that do not count and are left out
 
+    @property
+    def positive(self) -> bool:
+        """Whether there is a time that a logarithmic axis takes."""
+        return any(value > 0 for values in (self.first_s, self.eager_s, self.compiled_s) for value in values)
+
 
 def series_of(record: Record) -> tuple[ProcessSeries, ...]:
     """Of the processes that got as far as a compiled step."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sweeper.report.load import Entry
-from sweeper.report.plot import Choice, Figure, Trace, colour, label, names
+from sweeper.report.plot import Choice, Figure, Trace, colour, label, names, seconds_axis
 from sweeper.report.series import ProcessSeries
 from sweeper.report.table import Row
 
@@ -20,12 +20,13 @@ GAP = 2  # places between processes
 def step_times(entries: Sequence[Entry], rows: Sequence[Row]) -> Figure:
     """`rows` are those of speedups.csv for `entries`, in the same order."""
     title = "Step times in order"
-    found = [(entry, name) for entry, name in zip(entries, names(rows), strict=True) if entry.series]
+    pairs = zip(entries, names(rows), strict=True)
+    found = [(entry, name) for entry, name in pairs if any(series.positive for series in entry.series)]
     if not found:
         return Figure("step-times", title, missing="no trial got as far as a compiled step")
     shown = sorted(found, key=lambda pair: _calm(pair[0]))[:MOST_TRIALS]
     caption = (
-        "Seconds a step on a logarithmic axis: the first compiled steps one by one, then the mean of each block of "
+        "On a logarithmic axis: the first compiled steps one by one, then the mean of each block of "
         "both arms, process by process."
     )
     if len(found) > MOST_TRIALS:
@@ -43,6 +44,7 @@ def _choice(entry: Entry, name: str) -> Choice:
     for series in entry.series:
         places.append(at)
         at += len(series.first_s) + max(len(series.eager_s), len(series.compiled_s)) + GAP
+    traces = _traces(entry.series, places)
     layout = {
         "height": 400,
         "xaxis": {
@@ -51,9 +53,9 @@ def _choice(entry: Entry, name: str) -> Choice:
             "ticktext": [_process_name(series) for series in entry.series],
             "showgrid": True,
         },
-        "yaxis": {"title": {"text": "seconds a step"}, "type": "log", "exponentformat": "SI"},
+        "yaxis": seconds_axis("time a step", [y for trace in traces for y in trace["y"] if y is not None]),
     }
-    return Choice(f"{name}{flags}", _traces(entry.series, places), layout)
+    return Choice(f"{name}{flags}", traces, layout)
 
 
 def _process_name(series: ProcessSeries) -> str:
