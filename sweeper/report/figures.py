@@ -175,7 +175,8 @@ def families(rows: Sequence[Row], references: Mapping[str, Published]) -> Figure
         caption += " Dotted: what was published for PyTorch 2.0, on other hardware and other software."
     if len(drawn) <= MOST_KEYS:
         return Figure("families", title, caption, (_bars_of_families("all", drawn, references),))
-    choices = (_bars_of_families(key, {key: group}, references) for key, group in drawn.items())
+    ordered = sorted(drawn.items(), key=lambda item: -(finite(item[1][-1], "geomean_amp") or 0.0))  # `all` is last
+    choices = (_bars_of_families(key, {key: group}, references) for key, group in ordered)
     return Figure("families", title, caption, tuple(choices))
 
 

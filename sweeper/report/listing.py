@@ -70,7 +70,11 @@ def trials(entries: Sequence[Entry], table: Table, out: Path) -> Listing:
     rows = readable.in_order(table.rows)
     columns = [column for column in trial_columns(rows) if column.number is None or _says_something(column, rows)]
     opened = [_opened(pairs[id(row)], row, out) for row in rows]
-    return listing("trials", "Trials", columns, rows, opened, readable.what_intervals_mean(rows))
+    return listing("trials", "Trials", columns, rows, opened, _sentence(readable.what_intervals_mean(rows)))
+
+
+def _sentence(line: str) -> str:
+    return f"{line[:1].upper()}{line[1:]}"
 
 
 def trial_columns(rows: Sequence[Row]) -> tuple[Cells, ...]:
@@ -91,9 +95,13 @@ def trial_columns(rows: Sequence[Row]) -> tuple[Cells, ...]:
         _number("compile s", "compile_cold_s", readable.compile_time),
         _number("break-even steps", "break_even_steps", readable.break_even),
         Cells("memory ratio", readable.memory_ratio, _memory_ratio),
-        _number("graph breaks", "graph_breaks", lambda row: text(row["graph_breaks"])),
+        *([_graph_breaks()] if any(row["graph_breaks"] for row in rows) else []),
         Cells("flags", lambda row: ", ".join(readable.flags(row))),
     )
+
+
+def _graph_breaks() -> Cells:
+    return _number("graph breaks", "graph_breaks", lambda row: text(row["graph_breaks"]))
 
 
 def failed(entries: Sequence[Entry], failures: Table, out: Path) -> Listing:

@@ -88,7 +88,16 @@
     };
   }
 
+  // Reading plotly.js takes a second, so that waits until the page has been painted. The policy knows this script.
+  function loadPlotly() {
+    if (window.Plotly) return;
+    const script = make("script");
+    script.textContent = document.getElementById("plotly").textContent;
+    document.head.append(script);
+  }
+
   async function draw(figure) {
+    loadPlotly();
     const { traces, layout } = dressed(figure.choices[figure.chosen], figure.plot.clientWidth);
     await Plotly.react(figure.plot, traces, layout, CONFIG);
     figure.section.dataset.drawn = "true";
@@ -114,7 +123,7 @@
     const seen = new IntersectionObserver((entries) => {
       for (const entry of entries.filter((item) => item.isIntersecting)) {
         seen.unobserve(entry.target);
-        draw(figures.get(entry.target));
+        requestAnimationFrame(() => setTimeout(draw, 0, figures.get(entry.target)));
       }
     }, { rootMargin: "300px" });
     document.querySelectorAll("section.figure").forEach((section) => setUpFigure(section, seen));
