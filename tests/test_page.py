@@ -14,7 +14,7 @@ import pytest
 from records import make_process, make_record, make_trial, write_sweep
 
 from sweeper.record import PerArm, Record, Round
-from sweeper.report import costs, figures, page, published, steps
+from sweeper.report import costs, families, figures, page, published, steps
 from sweeper.report.build import write_report
 from sweeper.report.load import Entry, load
 from sweeper.report.plot import Figure, label, ratio_axis, seconds_axis
@@ -160,7 +160,7 @@ def test_families_have_bars_in_both_precisions_and_what_was_published(tmp_path: 
     entries, _ = loaded(tmp_path, records)
     rows = summary(groups(collect(entries).units)).rows
     references = {"cnn": published.of_family("cnn", ())}
-    amp, fp32, dotted = drawn(figures.families(rows, {key: item for key, item in references.items() if item}))
+    amp, fp32, dotted = drawn(families.families(rows, {key: item for key, item in references.items() if item}))
     assert (amp["name"], fp32["name"]) == ("AMP", "fp32")
     both = math.exp((math.log(4.2) / 2 + math.log(2)) / 2)
     assert amp["y"] == pytest.approx([math.sqrt(4.2), 2.0, both])

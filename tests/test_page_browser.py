@@ -218,11 +218,10 @@ def test_box_and_lists_filter_the_rows(browser: Chrome, report: str) -> None:
 def test_links_of_a_row_lead_to_its_files(browser: Chrome, report: str) -> None:
     look(browser, report)
     find(browser, "#failures .open").click()
-    addresses = browser.execute_script(
-        "return [...document.querySelectorAll('#failures .details a')].map((a) => a.href)"
-    )
-    assert addresses
-    assert all(Path(address.removeprefix("file://")).exists() for address in addresses)
+    for selector in ("#failures .details a", "#trials .row td:last-child a"):
+        addresses = browser.execute_script(f"return [...document.querySelectorAll('{selector}')].map((a) => a.href)")
+        assert addresses
+        assert all(Path(address.removeprefix("file://")).exists() for address in addresses)
 
 
 def test_the_switch_turns_the_page_and_its_figures_dark(browser: Chrome, report: str) -> None:

@@ -16,6 +16,7 @@ from urllib.parse import quote
 from sweeper.report import readable
 from sweeper.report.load import Entry
 from sweeper.report.plot import finite
+from sweeper.report.published import Published
 from sweeper.report.readable import figure, text
 from sweeper.report.table import Row, Table, plain
 
@@ -133,6 +134,30 @@ def _estimate(name: str, table: Table) -> Callable[[Row], str]:
     if {f"{name}_low", f"{name}_high"} <= set(table.columns):
         return lambda row: readable.estimate(row, name)
     return lambda row: text(row[name]) if isinstance(row[name], int) else figure(finite(row, name))
+
+
+def summarised(rows: Sequence[Row], named: Mapping[str, Published | None], note: str) -> Listing:
+    """The summary; `named` are published figures by what stands in the column `family`."""
+    columns = [Cells(column.name, _as_text(column.value)) for column in readable.summary_columns(rows)]
+    columns = [column for column in columns if column.title not in _RATIOS]
+    columns += [_number(title, name, _counted(name, count)) for title, (name, count) in _RATIOS.items()]
+    if any(row["weighted_new_model_low"] is not None for row in rows):
+        columns.append(Cells("a new model", lambda row: readable.interval(row, "weighted_new_model")))
+    columns.append(_number("slowdowns as 1.0", "weighted_clipped"))
+    if any(named.values()):
+        columns.append(Cells("published", lambda row: item.label if (item := named.get(text(row["family"]))) else ""))
+    return listing("summary", "Summary", columns, rows, note=note)
+
+
+_RATIOS = {
+    "AMP": ("geomean_amp", "models_amp"),
+    "fp32": ("geomean_fp32", "models_fp32"),
+    "weighted": ("weighted", "models_weighted"),
+}
+
+
+def _counted(name: str, count: str) -> Callable[[Row], str]:
+    return lambda row: f"{readable.estimate(row, name)} ({row[count]})" if row[name] is not None else ""
 
 
 def _title(name: str) -> str:

@@ -191,8 +191,9 @@
         : cell;
       line.append(make("td", { class: column.number ? "number" : bad ? "not-ok" : WIDE[column.title] || null }, content));
     });
+    if (table.linked) line.append(make("td", {}, ...row.links.slice(0, 1).map(([, href]) => make("a", { href }, "files"))));
     const opener = line.querySelector(".open");
-    if (opener) opener.addEventListener("click", () => toggle(opener, row, line, row.cells.length));
+    if (opener) opener.addEventListener("click", () => toggle(opener, row, line, line.children.length));
     return line;
   }
 
@@ -243,6 +244,7 @@
     const given = data.tables[id];
     const table = {
       ...given, id, text: "", wanted: given.filters.map(() => null), by: null, down: false, put: 0, shown: [],
+      linked: given.rows.some((row) => row.links && row.links.length),
       columns: given.columns.map((column, index) => ({ ...column, index })),
       body: make("tbody"), count: make("span", { class: "count", role: "status" }),
       more: make("button", { type: "button", class: "more", onclick: () => more(table) }),
@@ -253,6 +255,7 @@
       head.append(make("button", { type: "button", onclick: () => sortBy(table, column, head) }, column.title));
       heads.append(head);
     }
+    if (table.linked) heads.append(make("th", { scope: "col", "aria-label": "files" }));
     const scroll = make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": id },
       make("table", {}, make("thead", {}, heads), table.body));
     section.append(toolbar(table), scroll, table.more);

@@ -18,19 +18,17 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from sweeper.report import costs, figures, listing, published, readable, steps
-from sweeper.report.listing import Cells, Listing
+from sweeper.report import costs, families, figures, listing, published, steps
+from sweeper.report.headline import conventions, head, title
+from sweeper.report.listing import Listing
 from sweeper.report.load import Entry
 from sweeper.report.plot import Figure
 from sweeper.report.published import Published
-from sweeper.report.readable import printable, ratio, text
+from sweeper.report.readable import printable, text
 from sweeper.report.summary import ALL, Group, summary
-from sweeper.report.table import Row, Table
+from sweeper.report.table import Table
 from sweeper.report.units import Unit
 
-MOST_CARDS = 12
-MOST_CARDS_UNWEIGHTED = 4  # where no mode has the weighted mean
-LONG_FACT = 160  # characters; a longer one is folded away
 DIGITS = 6  # of a number in a figure
 ABOVE_A_FIGURE = 110  # pixels of its title and caption, about
 
@@ -63,10 +61,10 @@ def document(content: Content, out: Path) -> str:
     }
     shown = [item for item in (*beside.values(), *(published.of_suite(row.family) for row in suites)) if item]
     parts = {
-        "title": html.escape(_title(content)),
+        "title": html.escape(title(content.facts)),
         "css": _resource("page.css"),
         "policy": _policy(_plotly(), _resource("page.js")),
-        "head": _head(content, beside.get(ALL)),
+        "head": head(content.facts, content.amp, content.speedups.rows, content.summary.rows, beside.get(ALL)),
         "recommendations": "".join(_table_section(item) for item in listings if item.id == "recommendations"),
         "figures": _in_columns(drawn),
         "tables": "\n".join(_table_section(item) for item in listings if item.id != "recommendations"),
@@ -111,15 +109,15 @@ def of_families(content: Content) -> dict[str, Published]:
     if {row["workload"] for row in content.summary.rows} != {"train"}:
         return {}
     suites = {_suite(unit) for unit in content.units}
-    families = dict.fromkeys(text(row["family"]) for row in content.summary.rows)
-    return {family: item for family in families if (item := published.of_family(family, suites))}
+    names = dict.fromkeys(text(row["family"]) for row in content.summary.rows)
+    return {family: item for family in names if (item := published.of_family(family, suites))}
 
 
 def all_figures(content: Content, beside: Mapping[str, Published]) -> list[Figure]:
     rows = content.speedups.rows
     return [
         figures.forest(rows),
-        figures.families(content.summary.rows, beside),
+        families.families(content.summary.rows, beside),
         figures.backends(rows),
         figures.batch_sizes(rows),
         costs.compile_time(rows),
@@ -139,115 +137,9 @@ def all_listings(
         listing.recommended(content.recommendations) if content.recommendations else None,
         listing.trials(content.entries, content.speedups, out),
         listing.failed(content.entries, content.failures, out),
-        listing.listing("summary", "Summary", _summary_columns(rows, named), rows, note=_conventions(content.amp)),
+        listing.summarised(rows, named, conventions(content.amp)),
     ]
     return [item for item in found if item and item.data["rows"]]
-
-
-def _summary_columns(rows: Sequence[Row], named: Mapping[str, Published | None]) -> list[Cells]:
-    columns = [Cells(column.name, _as_text(column.value)) for column in readable.summary_columns(rows)]
-    columns = [column for column in columns if column.title not in _RATIOS]
-    columns += [Cells(title, _counted(name, count), _finite(name)) for title, (name, count) in _RATIOS.items()]
-    if any(row["weighted_new_model_low"] is not None for row in rows):
-        columns.append(Cells("a new model", lambda row: readable.interval(row, "weighted_new_model")))
-    columns.append(Cells("slowdowns as 1.0", lambda row: ratio(readable.number(row, "weighted_clipped"))))
-    if any(named.values()):
-        columns.append(Cells("published", lambda row: item.label if (item := named.get(text(row["family"]))) else ""))
-    return columns
-
-
-_RATIOS = {
-    "AMP": ("geomean_amp", "models_amp"),
-    "fp32": ("geomean_fp32", "models_fp32"),
-    "weighted": ("weighted", "models_weighted"),
-}
-
-
-def _as_text(value: Any) -> Any:
-    return lambda row: text(value(row))
-
-
-def _counted(name: str, count: str) -> Any:
-    return lambda row: f"{readable.estimate(row, name)} ({row[count]})" if row[name] is not None else ""
-
-
-def _finite(name: str) -> Any:
-    return lambda row: readable.number(row, name)
-
-
-def _conventions(amp: str) -> str:
-    line = (
-        "Geometric means of eager / compiled step time, wall clock. In brackets the 95 % interval for these models, in "
-        "parentheses how many; weighted = 0.75 AMP + 0.25 fp32 over the models that are ok in both; a new model: where "
-        "one more of the same kind would lie."
-    )
-    return f"{line} AMP: {amp}." if amp else line
-
-
-def _title(content: Content) -> str:
-    sweeps = [fact.removeprefix("sweeps: ") for fact in content.facts if fact.startswith("sweeps: ")]
-    return f"{sweeps[0]}: speedups of torch.compile" if sweeps else "Speedups of torch.compile"
-
-
-def _head(content: Content, beside: Published | None) -> str:
-    name, _, rest = _title(content).partition(": ")
-    ok = sum(row["status"] == "ok" for row in content.speedups.rows)
-    count = f"{len(content.speedups.rows):,} trials, {ok:,} ok"
-    lines = [f"<h1>{html.escape(name)}</h1>", f'<p class="under">{html.escape(rest or name)} · {count}</p>']
-    lines += [_cards(content, beside), f'<p class="convention">{html.escape(_conventions(content.amp))}</p>']
-    flagged = readable.flagged(content.speedups.rows)
-    lines += [_facts(content.facts), _folded("Flags", flagged) if flagged else ""]
-    return "\n".join(line for line in lines if line)
-
-
-def _cards(content: Content, beside: Published | None) -> str:
-    """The weighted mean for each mode, or as much of it as there is, the largest first."""
-    rows = [row for row in content.summary.rows if row["family"] == ALL]
-    known = [row for row in rows if any(row[name] is not None for name in ("weighted", "geomean_amp", "geomean_fp32"))]
-    known.sort(key=lambda row: [-(readable.number(row, name) or 0.0) for name in ("weighted", "geomean_amp")])
-    most = MOST_CARDS if any(row["weighted"] is not None for row in known) else MOST_CARDS_UNWEIGHTED
-    cards = "".join(_card(row, beside) for row in known[:most])
-    more = f"{len(known) - most} more are in the summary. " if len(known) > most else ""
-    without = [readable.key(row) for row in rows if row not in known]
-    if without:
-        more += f"No speedup in a precision with a weight: {'; '.join(without)}."
-    elif not rows:
-        more = "No geometric means: no compiled trial is in a precision with a weight (amp, fp32)."
-    return f'<div class="cards">{cards}</div>' + (f'<p class="convention">{html.escape(more)}</p>' if more else "")
-
-
-def _card(row: Row, beside: Published | None) -> str:
-    weighted = row["weighted"] is not None
-    name = "weighted" if weighted else "geomean_amp" if row["geomean_amp"] is not None else "geomean_fp32"
-    kind = {"weighted": "0.75 AMP + 0.25 fp32", "geomean_amp": "AMP alone", "geomean_fp32": "fp32 alone"}[name]
-    count = readable.models(row[name.replace("geomean", "models") if not weighted else "models_weighted"])
-    lines = [f"{kind}, {count}, {text(row['passed'])} of {text(row['models'])} passed"]
-    these, new = readable.interval(row, name), readable.interval(row, "weighted_new_model") if weighted else ""
-    lines += [f"these models {these}" if these else "no interval for these models"]
-    lines += [f"a new model {new}"] if new else []
-    lines += [f"slowdowns as 1.0, as in 2022: {ratio(readable.number(row, 'weighted_clipped'))}"] if weighted else []
-    lines += [f"published: {beside.label}"] if weighted and beside else []
-    below = "".join(f"<span>{html.escape(line)}</span>" for line in lines)
-    value = html.escape(ratio(readable.number(row, name)))
-    return (
-        f'<div class="card"><span class="key">{html.escape(readable.key(row))}</span><b>{value}&times;</b>{below}</div>'
-    )
-
-
-def _facts(facts: Iterable[str]) -> str:
-    items = []
-    for fact in facts:
-        name, _, value = fact.partition(": ")
-        shown = html.escape(value)
-        if len(value) > LONG_FACT:
-            shown = f"<details><summary>{html.escape(value[:80])}…</summary>{shown}</details>"
-        items.append(f"<div><dt>{html.escape(name)}</dt><dd>{shown}</dd></div>")
-    return f'<dl class="facts">{"".join(items)}</dl>'
-
-
-def _folded(title: str, lines: Sequence[str]) -> str:
-    items = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
-    return f'<details class="flags"><summary>{title} ({len(lines)})</summary><ul>{items}</ul></details>'
 
 
 def _list(title: str, lines: Sequence[str]) -> str:
