@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from sweeper.paths import write_text
-from sweeper.report import markdown, terminal
+from sweeper.report import markdown, page, terminal
 from sweeper.report.across import compared
 from sweeper.report.causes import causes
 from sweeper.report.choice import Limits
@@ -76,8 +76,10 @@ def write_report_of(sources: Sequence[Source], out: Path, limits: Limits = NO_LI
     }
     texts = {out / f"{name}.csv": table.csv() for name, table in tables.items()}
     texts[out / "report.md"] = markdown.document(facts, **tables, amp=amp, notes=notes, problems=loaded.problems)
-    for path, content in texts.items():
-        write_text(path, content)
+    content = page.Content(facts, amp, entries, units.units, **tables, notes=notes, problems=loaded.problems)
+    texts[out / "report.html"] = page.document(content, out)
+    for path, written in texts.items():
+        write_text(path, written)
     return Report(tuple(facts), amp, **tables, notes=tuple(notes), problems=loaded.problems, paths=tuple(texts))
 
 

@@ -15,6 +15,7 @@ from sweeper.codec import to_json
 from sweeper.record import Accuracy, Record
 from sweeper.report.devices import names_of_devices
 from sweeper.report.readable import printable
+from sweeper.report.series import ProcessSeries, series_of
 from sweeper.report.sources import Source, SweepFolder, why_unreadable
 from sweeper.result import Result, derive, worst_accuracy
 from sweeper.stats import Interval
@@ -36,6 +37,7 @@ class Entry:
     flags: tuple[str, ...] = ()  # the record's, and those that only a look at other trials can give
     worst: Accuracy | None = None  # the check that came nearest to its bound, or went furthest beyond it
     moderated: Interval | None = None  # of the speedup, where `across` found enough trials like it
+    series: tuple[ProcessSeries, ...] = ()  # step times in order
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ def load(sweeps: Sequence[Path]) -> Loaded:
 
 def load_from(sources: Sequence[Source]) -> Loaded:
     """Read every trial, one record at a time; a sweep that is named twice is read once."""
-    read: list[tuple[Record, Result, Accuracy | None, Path]] = []
+    read: list[tuple[Record, Result, Accuracy | None, tuple[ProcessSeries, ...], Path]] = []
     problems: list[str] = []
     shared = _Shared()
     for source in {source.folder.resolve(): source for source in sources}.values():
@@ -63,15 +65,15 @@ def load_from(sources: Sequence[Source]) -> Loaded:
                 continue
             try:
                 record = Record.loads(found.text)
-                result, worst = derive(record), worst_accuracy(record)
+                result, worst, series = derive(record), worst_accuracy(record), series_of(record)
             except BROKEN as error:
                 problems.append(printable(f"{found.where}: {why_unreadable(error)}"))
                 continue
-            read.append((shared.slim(record), result, worst, found.folder))
+            read.append((shared.slim(record), result, worst, series, found.folder))
     named = names_of_devices([(record, folder.parent) for record, *_, folder in read])
     entries = tuple(
-        Entry(record, result, folder, _variant(record, device), record.flags, worst)
-        for (record, result, worst, folder), device in zip(read, named, strict=True)
+        Entry(record, result, folder, _variant(record, device), record.flags, worst, series=series)
+        for (record, result, worst, series, folder), device in zip(read, named, strict=True)
     )
     return Loaded(entries, tuple(problems))
 

@@ -24,6 +24,8 @@ AXES = ("workload", "backend", "batch_size", "variant")
 
 def printable(text: str) -> str:
     """On one line, without control characters and what UTF-8 cannot carry."""
+    if text.isprintable():  # as nearly all are, of the million that a large report has
+        return text.strip()
     return "".join(character if character.isprintable() else " " for character in text).strip()
 
 
@@ -33,7 +35,7 @@ def number(row: Row, name: str) -> float | None:
 
 
 def text(value: Value) -> str:
-    return printable(plain(value))
+    return printable(value if isinstance(value, str) and value.isprintable() else plain(value))
 
 
 def figure(value: float | None) -> str:
