@@ -269,7 +269,7 @@ def recommendation_columns(rows: Sequence[Row]) -> tuple[Column[Row], ...]:
 
 
 def _listed(name: str) -> Column[Row]:
-    return Column(name.replace("_", " "), lambda row: ", ".join(listed(row, name)))
+    return Column(name.replace("_", " "), lambda row: shortened(listed(row, name)))
 
 
 def total(row: Row) -> str:
