@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Experiment, Run
 
-EXPERIMENT_KIND = "mlflow.experimentKind"  # with it MLflow's pages open with runs, not with traces
 MOST_PARAMS_A_CALL = 100  # a limit of mlflow.utils.validation
 
 T = TypeVar("T")
@@ -323,8 +322,7 @@ def _create_experiment(client: MlflowClient, artifacts: str | None) -> Experimen
     from mlflow.exceptions import MlflowException
 
     try:
-        tags = {EXPERIMENT_KIND: "custom_model_development"}
-        return client.get_experiment(client.create_experiment(EXPERIMENT, artifacts, tags))
+        return client.get_experiment(client.create_experiment(EXPERIMENT, artifact_location=artifacts))
     except MlflowException:
         experiment = client.get_experiment_by_name(EXPERIMENT)
         if experiment is None:

@@ -316,10 +316,3 @@ def test_search_by_mode_and_speedup_and_flag(store: MlflowClient) -> None:
     assert found.info.run_name == records[0].label
     assert len(runs_of(store, "trial", "params.model = 'fast'")) == 2
     assert len(runs_of(store, "trial", "tags.flags LIKE '%host_bound%'")) == 1
-
-
-def test_a_new_experiment_opens_with_its_runs(store: MlflowClient) -> None:
-    Tracker(None, "night").log(make_record())
-    experiment = store.get_experiment_by_name("sweeper")
-    assert experiment is not None
-    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
