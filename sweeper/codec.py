@@ -10,21 +10,31 @@ import functools
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
 T = TypeVar("T")
 
+PLAIN = frozenset({type(None), bool, int, float, str})  # the same in JSON
+
 
 def to_json(value: Any) -> Any:
     """Dataclasses, mappings and sequences as dicts and lists; everything else as it is."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if type(value) in PLAIN:
+        return value
+    if names := _field_names(type(value)):  # type: ignore[arg-type]
+        return {name: to_json(getattr(value, name)) for name in names}
     if isinstance(value, Mapping):
         return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [to_json(item) for item in value]
     return value
+
+
+@functools.cache
+def _field_names(cls: type) -> tuple[str, ...]:
+    """The fields of a dataclass; of any other class none."""
+    return tuple(field.name for field in dataclasses.fields(cls)) if dataclasses.is_dataclass(cls) else ()
 
 
 def without_defaults(value: Any) -> Any:
@@ -49,35 +59,52 @@ def from_json(cls: type[T], data: Any) -> T:
     Raises ValueError when `data` is no mapping, has a key that `cls` does not know, lacks one that it needs, or has a
     value of the wrong type.
     """
-    if not isinstance(data, Mapping):
+    if not isinstance(data, (dict, Mapping)):  # dict first: an abstract class takes longer to ask
         raise ValueError(f"{cls.__name__}: expected an object, got {type(data).__name__}")
-    decoders = _decoders(cls)  # type: ignore[arg-type]
-    if unknown := data.keys() - decoders.keys():
-        raise ValueError(
-            f"{cls.__name__}: unknown key {', '.join(sorted(unknown))}; allowed: {', '.join(sorted(decoders))}"
-        )
+    plain, readers = _fields(cls)  # type: ignore[arg-type]
+    if not data.keys() <= readers.keys():
+        unknown = ", ".join(sorted(data.keys() - readers.keys()))
+        raise ValueError(f"{cls.__name__}: unknown key {unknown}; allowed: {', '.join(sorted(readers))}")
     try:
-        return cls(**{name: decoders[name](value) for name, value in data.items()})
+        return cls(
+            **{name: value if type(value) in plain[name] else readers[name](value) for name, value in data.items()}
+        )
     except TypeError as error:  # a required field is missing, or a value has the wrong type
         raise ValueError(f"{cls.__name__}: {error}") from error
 
 
+class _Fields(NamedTuple):
+    """How to read each field of a class."""
+
+    plain: Mapping[str, frozenset[type]]  # a value of just these types is taken as it is, which is what most are
+    readers: Mapping[str, Callable[[Any], Any]]  # what makes the field of any other value, or raises
+
+
 @functools.cache
-def _decoders(cls: type) -> dict[str, Callable[[Any], Any]]:
-    """How to read each field; worked out once, since resolving type hints costs more than all the rest."""
+def _fields(cls: type) -> _Fields:
+    """Worked out once, since resolving type hints costs more than all the rest."""
     hints = typing.get_type_hints(cls)
-    return {field.name: _decoder(field.name, hints[field.name]) for field in dataclasses.fields(cls)}
+    names = [field.name for field in dataclasses.fields(cls)]
+    return _Fields({name: _plain(hints[name]) for name in names}, {name: _reader(name, hints[name]) for name in names})
 
 
-def _decoder(name: str, hint: Any) -> Callable[[Any], Any]:
+def _plain(hint: Any) -> frozenset[type]:
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return frozenset().union(*map(_plain, typing.get_args(hint)))
+    if typing.get_origin(hint) is Mapping:
+        return frozenset({dict})
+    return frozenset({float: (float, int), int: (int,), str: (str,), bool: (bool,), type(None): (hint,)}.get(hint, ()))
+
+
+def _reader(name: str, hint: Any) -> Callable[[Any], Any]:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        some, *others = [_decoder(name, option) for option in arguments if option is not type(None)]
+        some, *others = [_reader(name, option) for option in arguments if option is not type(None)]
         return lambda value: value if value is None or others else some(value)
     if dataclasses.is_dataclass(hint):
         return functools.partial(from_json, typing.cast(type, hint))
     if origin is tuple:
-        item = _decoder(name, arguments[0])
+        item = _reader(name, arguments[0])
         return lambda value: tuple(map(item, _checked(name, (list, tuple), value)))
     if origin is Mapping:
         return functools.partial(_checked, name, Mapping)

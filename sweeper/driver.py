@@ -27,6 +27,7 @@ from sweeper.progress import Progress, duration
 from sweeper.record import Record, status_in
 from sweeper.report.afterwards import what_next
 from sweeper.report.build import print_report, write_report
+from sweeper.report.overview import overview
 from sweeper.settings import FEWEST_FOR_A_TARGET, Measure, Settings
 from sweeper.slots import host_cores, shares_of
 from sweeper.tracking import Tracker
@@ -124,6 +125,8 @@ def _report(paths: SweepPaths, settings: Settings, tracker: Tracker | None, cons
     if tracker is None:
         return
     tracker.catch_up()  # what an earlier run of this sweep could not send
+    statuses = (str(row["status"]) for row in report.speedups.rows)
+    tracker.log_overview(overview(report.summary, report.amp, statuses))
     tracker.log_report(report.paths)
     tracker.finish()
     if tracker.failure:

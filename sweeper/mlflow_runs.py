@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from sweeper.mlflow_store import TrackingError
 from sweeper.paths import check_sweep_name
 from sweeper.record import Record
-from sweeper.result import derive
+from sweeper.result import Result, derive
+from sweeper.series import Point, points
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -33,7 +34,11 @@ RUN_STATUSES = {"ok": "FINISHED", "interrupted": "KILLED"}  # every other status
 
 KIND, SWEEP, TRIAL = "sweeper.kind", "sweep", "trial_id"
 PARENT, NOTE = "mlflow.parentRunId", "mlflow.note.content"  # names that MLflow's pages know
-RECORD, REPORT, INVOCATIONS = "sweeper.record", "sweeper.report", "sweeper.invocations"  # digests of what was sent
+# Digests of what was sent.
+RECORD, REPORT, INVOCATIONS = "sweeper.record", "sweeper.report", "sweeper.invocations"
+OVERVIEW = "sweeper.overview"
+# What Markdown gives a meaning in the middle of a line.
+_ESCAPES = str.maketrans({sign: f"\\{sign}" for sign in "\\`*[]<>&!~|"})
 
 # Limits of mlflow.utils.validation, the tag's that of older servers. Longer values are cut.
 MOST_PARAM_CHARACTERS = 6000
@@ -49,15 +54,32 @@ class View:
     params: Mapping[str, str] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)
+    points: tuple[Point, ...] = ()
 
     def can_become(self, other: View) -> bool:
-        """Whether MLflow can change a run from this to `other`: no param changes or goes, no metric goes."""
+        """Whether MLflow can change a run from this to `other`: no param changes or goes, no metric goes.
+
+        What a run shows does not tell points from other metrics. So one that has points becomes no other.
+        """
         return self.params.items() <= other.params.items() and self.metrics.keys() <= other.metrics.keys()
+
+
+@dataclass(frozen=True)
+class Overview:
+    """What the run of a sweep shows, beside its artifacts: key figures, and a description in Markdown."""
+
+    metrics: Mapping[str, float]
+    note: str
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(json.dumps([dict(self.metrics), self.note], sort_keys=True).encode()).hexdigest()
 
 
 def view(record: Record, sweep: str, parent_id: str) -> View:
     """The child run of a record. `sweep` names the folder that it lies in, which may be a copy with another name."""
-    return View(_params(record), _metrics(record), _tags(record, sweep, parent_id))
+    result = derive(record)
+    return View(_params(record), _metrics(result), _tags(record, result, sweep, parent_id), points(record))
 
 
 def _params(record: Record) -> dict[str, str]:
@@ -82,7 +104,7 @@ def _params(record: Record) -> dict[str, str]:
     }
     del values["model.library"]  # the same as library
     return {
-        re.sub(r"[^\w. /-]", "_", key): (value if isinstance(value, str) else json.dumps(value))[:MOST_PARAM_CHARACTERS]
+        re.sub(r"[^\w. -]", "_", key): (value if isinstance(value, str) else json.dumps(value))[:MOST_PARAM_CHARACTERS]
         for key, value in values.items()
         if value is not None
     }
@@ -97,13 +119,12 @@ def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{prefix}{key}", value
 
 
-def _metrics(record: Record) -> dict[str, float]:
-    result = derive(record)
+def _metrics(result: Result) -> dict[str, float]:
     values = {name: getattr(result, name) for name in METRICS}
     return {name: float(value) for name, value in values.items() if value is not None and math.isfinite(value)}
 
 
-def _tags(record: Record, sweep: str, parent_id: str) -> dict[str, str]:
+def _tags(record: Record, result: Result, sweep: str, parent_id: str) -> dict[str, str]:
     device = record.environment.get("device")
     tags = {
         PARENT: parent_id,
@@ -113,10 +134,29 @@ def _tags(record: Record, sweep: str, parent_id: str) -> dict[str, str]:
         "status": record.status,
         "flags": ";".join(record.flags),
         "device_name": str(device.get("name", "")) if isinstance(device, Mapping) else "",
-        NOTE: f"{record.phase or record.status}: {record.message}" if record.message else "",
+        NOTE: _note(record, result),
         RECORD: digest_of(record),
     }
     return {key: value[:MOST_TAG_CHARACTERS] for key, value in tags.items()}
+
+
+def _note(record: Record, result: Result) -> str:
+    """The description of a run: the speedup and the flags on a line, or why there is none."""
+    if record.status != "ok" or result.speedup is None:
+        return _complaint(record)
+    low, high = result.speedup_low, result.speedup_high
+    bounds = f" [{low:.2f}, {high:.2f}]" if low is not None and high is not None else ""
+    device = f", device {result.device_speedup:.2f}" if result.device_speedup is not None else ""
+    count = f"{result.processes} process{'' if result.processes == 1 else 'es'}"
+    flags = f"; {', '.join(record.flags)}".translate(_ESCAPES) if record.flags else ""
+    return f"speedup {result.speedup:.2f}{bounds} over {count}{device}{flags}"
+
+
+def _complaint(record: Record) -> str:
+    """The message as it came: its first line as text, the others as a block of code, which nothing in it can end."""
+    first, *others = (record.message or "").splitlines() or [""]
+    line = f"{record.phase or record.status}: {first}".translate(_ESCAPES) if first or others else ""
+    return "\n".join([line, *(["", *(f"    {other}" for other in others)] if others else [])])
 
 
 def digest_of(record: Record) -> str:

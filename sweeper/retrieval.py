@@ -1,4 +1,4 @@
-"""Records back from MLflow, one file at a time.
+"""Records back from MLflow, a few files at a time.
 
 Place in the flow: `tracking` has sent them; `report` reads them here when it is given `--tracking-uri`.
 
@@ -8,10 +8,12 @@ Try: `python -m sweeper.report NAME --tracking-uri http://127.0.0.1:5000`
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from sweeper.mlflow_runs import EXPERIMENT, KIND, RECORD, SWEEP, TRIAL, id_of, of_sweep, search
 from sweeper.mlflow_store import TrackingError, connect, explained, sqlite_file
@@ -19,6 +21,29 @@ from sweeper.mlflow_store import TrackingError, connect, explained, sqlite_file
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
+
+
+# A server answers so many at once by default (`mlflow server --workers`).
+CALLS_AT_ONCE = 4
+MOST_AHEAD = 32  # results that wait to be taken
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def side_by_side(call: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    """The results of a call that waits for a server, in the order of the items; what a call raises is raised."""
+    pool = ThreadPoolExecutor(CALLS_AT_ONCE)
+    waiting: deque[Future[R]] = deque()
+    try:
+        for item in items:
+            waiting.append(pool.submit(call, item))
+            if len(waiting) > MOST_AHEAD:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 @dataclass(frozen=True)
@@ -78,16 +103,19 @@ class Store:
             return self._download(run, name, Path(folder)).read_text(encoding="utf-8")
 
     def _download(self, run: StoredRun, name: str, folder: Path) -> Path:
-        # The client's own download keeps each run's connection, with a thread, for a thousand runs.
-        from mlflow.artifacts import download_artifacts
+        from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
+        file = folder / Path(name).name
         try:
             with explained(self.uri):
-                return Path(download_artifacts(f"{run.artifacts}/{name}", dst_path=str(folder), tracking_uri=self.uri))
+                # What repositories of artifacts are there to implement. Their own `download_artifacts` asks first
+                # whether it is a folder, which takes as long again; the client's keeps a connection for each run.
+                get_artifact_repository(run.artifacts, self.uri)._download_file(name, str(file))  # type: ignore[no-untyped-call]
         except TrackingError as error:
             with explained(self.uri):  # is it the file or the store?
                 names = [file.path for file in self._client.list_artifacts(run.run_id)]
             raise OSError(str(error) if name in names else f"no {name}") from error
+        return file
 
     def _search(self, filter_: str) -> Iterator[Run]:
         if self._experiment_id is not None:

@@ -1,6 +1,7 @@
 """Sends to MLflow what it lacks of a sweep, for when the tracker was down.
 
-Place in the flow: after a sweep, by hand. Records that MLflow shows as they are, are left alone.
+Place in the flow: after a sweep, by hand: records, key figures, and the report as it lies in its folder. What MLflow
+shows already is left alone.
 
 Try: `python -m sweeper.sync NAME`
 """
@@ -12,9 +13,10 @@ import json
 import sys
 from collections.abc import Sequence
 
-from sweeper.errors import nearest
+from sweeper.errors import ConfigError, nearest
 from sweeper.mlflow_store import without_password
 from sweeper.paths import RUNS, SweepPaths
+from sweeper.report.overview import overview_of
 from sweeper.tracking import Tracker
 
 OK, NOT_OK, BAD_CONFIGURATION = 0, 1, 2
@@ -55,6 +57,7 @@ def _uri_of(paths: SweepPaths) -> str | None:
 
 def _send(tracker: Tracker, paths: SweepPaths) -> int:
     result = tracker.catch_up()
+    _send_overview(tracker, paths)
     tracker.log_report(sorted(paths.report.iterdir()) if paths.report.is_dir() else [])
     tracker.finish()
     for path in result.unreadable:
@@ -65,6 +68,16 @@ def _send(tracker: Tracker, paths: SweepPaths) -> int:
     where = without_password(tracker.uri)
     print(f"{paths.folder.name}: {result.sent} records sent, {result.unchanged} were there already; {where}")
     return NOT_OK if result.unreadable else OK
+
+
+def _send_overview(tracker: Tracker, paths: SweepPaths) -> None:
+    """What the run of the sweep shows, computed anew: records may be newer than the report."""
+    if tracker.failure is not None or not paths.records():
+        return
+    try:
+        tracker.log_overview(overview_of(paths.folder))
+    except ConfigError as error:  # two options carry one weight: the driver had no tables to show, either
+        print(f"sweeper.sync: no key figures: {error}", file=sys.stderr)
 
 
 if __name__ == "__main__":

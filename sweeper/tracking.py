@@ -5,9 +5,10 @@ truth and MLflow a view of them, so a tracker that does not answer costs seconds
 `python -m sweeper.sync NAME` sends what is missing.
 
 Runs are found by their tags. The child of a retried trial is used again; but MLflow cannot change a param nor take a
-metric away, so a retry that needs that (another torch, a speedup that is no more) moves the old child to MLflow's trash
-and gets a new one. The tag `sweeper.record`, written last, is the digest of the record that a child shows: whoever has
-it is complete, and the same record is not sent twice.
+metric or a point of one away, so a retry that needs that (another torch, a speedup that is no more, rounds that were
+timed anew) moves the old child to MLflow's trash and gets a new one; so does the parent of a sweep that loses a key
+figure. The tag `sweeper.record`, written last, is the digest of the record that a child shows: whoever has it is
+complete, and the same record is not sent twice.
 
 Try: `mlflow ui --backend-store-uri sqlite:///runs/mlflow.db`
 """
@@ -17,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -27,12 +28,15 @@ from sweeper.mlflow_runs import (
     EXPERIMENT,
     INVOCATIONS,
     KIND,
+    NOTE,
+    OVERVIEW,
     PARENT,
     RECORD,
     REPORT,
     RUN_STATUSES,
     SWEEP,
     TRIAL,
+    Overview,
     View,
     digest_of,
     id_of,
@@ -92,6 +96,10 @@ class Tracker:
             elif self.failure is None:
                 unchanged += 1
         return Sent(sent, unchanged, tuple(unreadable))
+
+    def log_overview(self, overview: Overview) -> None:
+        """Show key figures and a description on the parent run; once, if they stay the same."""
+        self._attempt(lambda runs: runs.send_overview(overview))
 
     def log_report(self, files: Sequence[Path]) -> None:
         """Put files, and folders with all they hold, under `report/` of the parent run; once, if they stay the same."""
@@ -161,7 +169,10 @@ class _Runs:
         tags = {SWEEP: sweep, KIND: "sweep"}
         parent = parents[0] if parents else client.create_run(experiment_id, tags=tags, run_name=sweep)
         self._parent_id: str = parent.info.run_id
+        self._started_ms: int = parent.info.start_time
         self._running = parent.info.status == "RUNNING"
+        self._figures = dict(parent.data.metrics)
+        self._overview = parent.data.tags.get(OVERVIEW)
         self._report = parent.data.tags.get(REPORT)
         self._invocations = parent.data.tags.get(INVOCATIONS)
         for run_id in [*dropped, *(run.info.run_id for run in parents[1:])]:
@@ -171,7 +182,8 @@ class _Runs:
         """Make the child run of the record's trial show this record; False when it does already."""
         digest = digest_of(record)
         child = self._children.get(record.trial_id)
-        if child is not None and (child.digest, child.parent_id) == (digest, self._parent_id):
+        if child is not None and child.digest == digest:
+            self._move(record.trial_id, child)
             return False
         self._begin()
         new = view(record, self._sweep, self._parent_id)
@@ -186,6 +198,18 @@ class _Runs:
         self._log_batch(run_id, new)  # last, because it holds the digest
         self._children[record.trial_id] = _Child(run_id, self._parent_id, digest)
         return True
+
+    def send_overview(self, overview: Overview) -> None:
+        """Show these figures and this description. What the parent shows is left alone while they stay the same."""
+        if overview.digest == self._overview:
+            return
+        self._begin()
+        if not self._figures.keys() <= overview.metrics.keys():
+            self._replace_parent()
+        new = {name: value for name, value in overview.metrics.items() if self._figures.get(name) != value}
+        self._log_batch(self._parent_id, View({}, new, {NOTE: overview.note, OVERVIEW: overview.digest}))
+        self._figures |= new
+        self._overview = overview.digest
 
     def send_report(self, files: Sequence[Path]) -> None:
         """Put the files under `report/` of the parent, unless just these are there."""
@@ -233,6 +257,22 @@ class _Runs:
             self._client.update_run(self._parent_id, status="RUNNING")
             self._running = True
 
+    def _replace_parent(self) -> None:
+        """Another parent, which shows nothing yet, in the place of one with a figure that is no more."""
+        tags = {SWEEP: self._sweep, KIND: "sweep"}
+        parent = self._client.create_run(self.experiment_id, self._started_ms, tags, run_name=self._sweep)
+        old, self._parent_id = self._parent_id, parent.info.run_id
+        self._figures, self._overview, self._report, self._invocations = {}, None, None, None
+        for trial_id, child in self._children.items():
+            self._move(trial_id, child)
+        self._client.delete_run(old)
+
+    def _move(self, trial_id: str, child: _Child) -> None:
+        """Put a child under the parent that there is."""
+        if child.parent_id != self._parent_id:
+            self._client.set_tag(child.run_id, PARENT, self._parent_id)
+            self._children[trial_id] = replace(child, parent_id=self._parent_id)
+
     def _child_for(self, record: Record, child: _Child | None, new: View, end_ms: int) -> str:
         """The run that can show `new`: the child there is, or a new one, which began when the workers did."""
         if child is not None and self._shown_by(child).can_become(new):
@@ -254,6 +294,7 @@ class _Runs:
 
         now_ms = int(time.time() * 1000)
         metrics = [Metric(key, value, now_ms, 0) for key, value in new.metrics.items()]
+        metrics += [Metric(point.name, point.value, now_ms, point.step) for point in new.points]
         params = [Param(key, value) for key, value in new.params.items()]
         tags = [RunTag(key, value) for key, value in new.tags.items()]
         for start in range(MOST_PARAMS_A_CALL, len(params), MOST_PARAMS_A_CALL):

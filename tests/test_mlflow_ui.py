@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest import mock
@@ -13,7 +13,10 @@ import pytest
 from records import make_record, write_sweep
 from tracking_server import mlflow_server
 
+from sweeper.paths import SweepPaths
 from sweeper.record import SCHEMA_VERSION
+from sweeper.report.build import write_report
+from sweeper.report.overview import overview
 from sweeper.tracking import Sent, Tracker
 
 if TYPE_CHECKING:
@@ -31,6 +34,8 @@ QUICK = make_record("quick_net", speedups=(1.5, 1.6, 1.55))
 SLOW = make_record("slow_net", speedups=(0.8,))
 BROKEN = make_record("broken_net", status="compile_error", message="no kernel for this")
 FASTER = "metrics.speedup > 1"
+POINTS = ".js-plotly-plot .scatterlayer .points path"
+PAGE = "<!doctype html><p id=p>no script</p><script>document.getElementById('p').textContent = 'scripts run'</script>"
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +72,14 @@ def pages(chromium: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         write_sweep(folder / "runs", [QUICK, SLOW, BROKEN])
         tracker = Tracker(None, "night", folder / "runs")
         assert tracker.catch_up() == Sent(3, 0)
+        sweep = SweepPaths.of("night", folder / "runs")
+        report = write_report([sweep.folder], sweep.report)
+        page = sweep.report / "report.html"
+        if page not in report.paths:
+            page.write_text(PAGE)
+        statuses = (str(row["status"]) for row in report.speedups.rows)
+        tracker.log_overview(overview(report.summary, report.amp, statuses))
+        tracker.log_report([*(path for path in report.paths if path != page), page])
         tracker.finish()
         with mlflow_server(folder / "server", tracker.uri) as server:
             yield f"{server.uri}{tracker.page}"
@@ -93,6 +106,12 @@ def click(browser: Chrome, xpath: str) -> None:
         return True
 
     WebDriverWait(browser, LIMIT_S, ignored_exceptions=_passing()).until(clicked, f"cannot click {xpath}")
+
+
+def wait_until(browser: Chrome, found: Callable[[Chrome], object]) -> None:
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    WebDriverWait(browser, LIMIT_S, ignored_exceptions=_passing()).until(found)
 
 
 def _passing() -> tuple[type[Exception], ...]:
@@ -154,6 +173,41 @@ def test_page_of_a_trial_shows_metrics_params_tags_and_its_sweep(browser: Chrome
     browser.get(f"{browser.current_url.partition('?')[0]}/artifacts")
     click(browser, "//*[normalize-space(text())='record.json']")
     wait_for(browser, f'"schema_version": {SCHEMA_VERSION}')
+
+
+def test_page_of_a_trial_draws_its_rounds(browser: Chrome, pages: str) -> None:
+    from selenium.webdriver.common.by import By
+
+    browser.get(pages)
+    wait_for(browser, "night", "4 matching runs")
+    expand_sweep(browser)
+    click(browser, f"//a[normalize-space()='{QUICK.label}']")
+    wait_for(browser, "speedup 1.55 [1.43, 1.68] over 3 processes", "round_speedup\n1.55")
+    browser.get(f"{browser.current_url.partition('?')[0]}/model-metrics")
+    wait_for(browser, "Model metrics (")
+    browser.find_element(By.CSS_SELECTOR, "input[placeholder='Search metric charts']").send_keys("round_speedup")
+    wait_for(browser, "round_speedup", gone="break_even_steps")
+    wait_until(browser, lambda driver: len(driver.find_elements(By.CSS_SELECTOR, POINTS)) == len(QUICK.processes) * 2)
+
+
+def test_page_of_a_sweep_shows_key_figures_description_and_report(browser: Chrome, pages: str) -> None:
+    from selenium.webdriver.common.by import By
+
+    browser.get(pages)
+    click(browser, "//a[normalize-space()='night']")
+    wait_for(browser, "geomean_amp_default\n1.11", "pass_rate\n0.66", "2 of 3 trials ok; compile_error 1.")
+    browser.get(f"{browser.current_url.partition('?')[0]}/artifacts/report")
+    wait_for(browser, "report.md", "speedups.csv", "summary.csv", "failures.csv", "report.html")
+    click(browser, "//*[normalize-space(text())='report.html']")
+    wait_until(browser, lambda driver: driver.find_element(By.TAG_NAME, "iframe").is_displayed())
+    browser.switch_to.frame(browser.find_element(By.TAG_NAME, "iframe"))
+    wait_until(browser, lambda driver: driver.find_element(By.TAG_NAME, "body").text.strip())
+    assert "no script" not in browser.find_element(By.TAG_NAME, "body").text
+
+
+def test_runs_page_draws_key_figures_as_charts(browser: Chrome, pages: str) -> None:
+    browser.get(f"{pages}?compareRunsMode=CHART")
+    wait_for(browser, "night", "geomean_amp", "pass_rate")
 
 
 def test_page_of_a_failed_trial_says_why(browser: Chrome, pages: str) -> None:

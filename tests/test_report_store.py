@@ -17,6 +17,7 @@ from tracking_server import Server, free_port, mlflow_server
 from sweeper.paths import write_text
 from sweeper.record import Record
 from sweeper.report.__main__ import main
+from sweeper.retrieval import MOST_AHEAD, side_by_side
 from sweeper.tracking import Tracker
 
 TABLES = ("speedups.csv", "summary.csv", "failures.csv", "recommendations.csv", "causes.csv", "report.md")
@@ -209,14 +210,42 @@ def test_a_server_that_falls_silent_in_the_middle_is_one_line_and_nothing_is_wri
 ) -> None:
     send(server.uri, *RECORDS, sweep="silent")
     with ExitStack() as stack:
+        monkeypatch.setattr("sweeper.retrieval.CALLS_AT_ONCE", 1)
 
         def fall_silent(*_: object, **__: object) -> None:
             monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
             stack.enter_context(server.silent())
             raise OSError("gone")
 
-        monkeypatch.setattr("mlflow.artifacts.download_artifacts", fall_silent)
+        monkeypatch.setattr(
+            "mlflow.store.artifact.http_artifact_repo.HttpArtifactRepository._download_file", fall_silent
+        )
         assert main(["silent", "--tracking-uri", server.uri, "--out", "out"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(server.uri)
     assert not Path("out").exists()
+
+
+def test_calls_side_by_side_keep_their_order_and_read_ahead_within_bounds() -> None:
+    called: list[int] = []
+
+    def call(number: int) -> int:
+        called.append(number)
+        return number
+
+    results = side_by_side(call, range(10 * MOST_AHEAD))
+    assert next(results) == 0
+    assert len(called) <= MOST_AHEAD + 1
+    assert list(results) == list(range(1, 10 * MOST_AHEAD))
+
+
+def test_what_a_call_side_by_side_raises_ends_them() -> None:
+    def call(number: int) -> int:
+        if number == 3:
+            raise OSError("gone")
+        return number
+
+    results = side_by_side(call, range(10**9))
+    assert [next(results) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(OSError, match="gone"):
+        next(results)

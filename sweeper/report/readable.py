@@ -24,9 +24,9 @@ AXES = ("workload", "backend", "batch_size", "variant")
 
 def printable(text: str) -> str:
     """On one line, without control characters and what UTF-8 cannot carry."""
-    if text.isprintable():  # as nearly all are, of the million that a large report has
-        return text.strip()
-    return "".join(character if character.isprintable() else " " for character in text).strip()
+    if not text.isprintable():
+        text = "".join(character if character.isprintable() else " " for character in text)
+    return text.strip()
 
 
 def number(row: Row, name: str) -> float | None:

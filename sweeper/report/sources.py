@@ -15,7 +15,7 @@ from sweeper import paths
 from sweeper.errors import ConfigError, nearest
 from sweeper.mlflow_store import without_password
 from sweeper.paths import SWEEP_NAME, SweepPaths, TrialPaths
-from sweeper.retrieval import Store, StoredSweep
+from sweeper.retrieval import Store, StoredRun, StoredSweep, side_by_side
 
 
 @dataclass(frozen=True)
@@ -82,12 +82,15 @@ class SweepInStore:
 
     def records(self) -> Iterator[FoundRecord]:
         runs = {f"{run.name}-{run.trial_id}": run for run in self.runs.trials}
-        for name, run in sorted(runs.items()):
-            folder, where = self.folder / name, f"{name}, run {run.run_id}"
-            try:
-                yield FoundRecord(folder, where, self.store.read(run, "record.json"))
-            except (OSError, UnicodeDecodeError) as error:
-                yield FoundRecord(folder, where, problem=why_unreadable(error))
+        return side_by_side(self._read, sorted(runs.items()))
+
+    def _read(self, named: tuple[str, StoredRun]) -> FoundRecord:
+        name, run = named
+        folder, where = self.folder / name, f"{name}, run {run.run_id}"
+        try:
+            return FoundRecord(folder, where, self.store.read(run, "record.json"))
+        except (OSError, UnicodeDecodeError) as error:
+            return FoundRecord(folder, where, problem=why_unreadable(error))
 
     def invocations(self) -> str:
         if self.runs.parent is None:

@@ -6,6 +6,7 @@ A new column is one `Column` in a list of columns; a new table is one such list.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -14,6 +15,7 @@ Value = None | bool | int | float | str | tuple[str, ...]
 Row = Mapping[str, Value]
 T = TypeVar("T")
 
+NEEDS_QUOTES = re.compile('[,"\r\n]')
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")  # https://owasp.org/www-community/attacks/CSV_Injection
 
 
@@ -65,6 +67,6 @@ def cell(value: Value) -> str:
 
 def quote(text: str) -> str:
     """In double quotes where CSV needs them; the csv module leaves a bare CR unquoted, which no reader takes."""
-    if any(character in text for character in ',"\r\n'):
+    if NEEDS_QUOTES.search(text):
         return '"' + text.replace('"', '""') + '"'
     return text
