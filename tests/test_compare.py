@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -14,11 +15,13 @@ import pytest
 from records import make_process, make_record, make_trial, write_sweep
 from test_report_command import ENVIRONMENT, HEAVY
 
+from sweeper.compare.__main__ import main
 from sweeper.compare.changes import other_devices, what_changed
 from sweeper.compare.pairs import Pair, match, match_values, two_values
 from sweeper.compare.sides import Side, side_of
 from sweeper.compare.verdicts import COMPILE, COMPILED, EAGER, MEMORY, SPEEDUP, Change, Comparison, Row, judge
-from sweeper.record import PerArm, Record
+from sweeper.record import Latencies, Latency, PerArm, Record
+from sweeper.tracking import Tracker
 from sweeper.trial import Compile
 
 WOBBLE = (1.0, 1.001, 0.999, 1.0005, 0.9995)  # five processes
@@ -175,6 +178,14 @@ def test_a_host_bound_row_needs_five_processes() -> None:
 def test_a_smaller_batch_is_not_compared() -> None:
     row = only(measured(), replace(measured(compiled=0.5), smaller_batch_size=16))
     assert (row.verdict, row.reason) == ("UNRESOLVED", "out of memory: batch 32 in BASE, 16 in HEAD")
+
+
+def test_steps_that_were_waited_for_are_not_compared_with_those_that_were_not() -> None:
+    latency = Latency(0.01, 0.01, 0.01, 10)
+    head = measured()
+    processes = tuple(replace(item, latencies=Latencies(latency, latency)) for item in head.processes)
+    row = only(measured(), replace(head, processes=processes))
+    assert (row.verdict, row.reason) == ("UNRESOLVED", "measure.clock=block in BASE, step in HEAD")
 
 
 def test_a_speedup_that_fell_because_eager_got_faster_is_no_regression() -> None:
@@ -395,6 +406,15 @@ def test_json_and_csv_have_every_row(tmp_path: Path) -> None:
     assert lines[0].split(",")[:4] == ["verdict", "reason", "note", "model"]
 
 
+def test_compile_time_and_memory_have_a_column_where_they_changed_or_all_is_asked_for(tmp_path: Path) -> None:
+    two_sweeps(tmp_path, [measured("vgg16", memory=2 * GIB)])
+    text = compare(tmp_path, "old", "new").stdout
+    assert "1,024 → 2,048 MORE" in text
+    assert "compile s" not in text
+    assert text.splitlines()[-1] == "4 rows: 4 SAME"
+    assert "30.0 → 30.0" in compare(tmp_path, "old", "new", "--all").stdout
+
+
 def test_a_file_gets_the_format_and_the_terminal_the_text(tmp_path: Path) -> None:
     two_sweeps(tmp_path, [])
     found = compare(tmp_path, "old", "new", "--format", "md", "--out", "made/comment.md")
@@ -488,3 +508,26 @@ print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)
 
 def test_no_pairs_are_no_regression() -> None:
     assert judge([]) == Comparison((), None, 0)
+
+
+def test_sweeps_are_compared_from_where_they_were_sent_to(
+    empty_database: Path, in_empty_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    (in_empty_folder / "store").mkdir()
+    shutil.copy(empty_database, in_empty_folder / "store" / "mlflow.db")
+    uri = f"sqlite:///{in_empty_folder}/store/mlflow.db"
+    two_sweeps(in_empty_folder, [measured("vgg16", compiled=1.05)])
+    for name in ("old", "new"):
+        tracker = Tracker(uri, name)
+        tracker.catch_up()
+        tracker.finish()
+        assert tracker.failure is None
+    assert main(["old", "new"]) == 1
+    from_folders = capsys.readouterr()
+    shutil.rmtree("runs")
+    assert main(["old", "new", "--tracking-uri", uri]) == 1
+    assert capsys.readouterr() == from_folders
+    assert main(["old", "nwe", "--tracking-uri", uri]) == 2
+    assert "nwe: no such sweep" in capsys.readouterr().err

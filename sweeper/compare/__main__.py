@@ -17,10 +17,13 @@ if TYPE_CHECKING:
     from sweeper.compare.text import Document
 
 OK, REGRESSION, BAD_INPUT = 0, 1, 2
-FORMATS = ("text", "md", "csv", "json")
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    from sweeper.compare.pairs import AXES
+    from sweeper.compare.text import FORMATS
+    from sweeper.compare.verdicts import MIN_EFFECT
+
     parser = argparse.ArgumentParser(
         allow_abbrev=False,
         prog="python -m sweeper.compare",
@@ -41,19 +44,19 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--by",
         metavar="AXIS",
-        help="compare two values of this axis within one sweep: worker.python, mode, backend, compile.scope, ...",
+        help=f"compare two values of this axis within one sweep: {', '.join(AXES)}",
     )
     parser.add_argument(
         "--min-effect",
         type=_share,
-        default=0.02,
+        default=MIN_EFFECT,
         metavar="SHARE",
-        help="smaller changes are neither SLOWER nor FASTER, and SAME means within it (default: 0.02)",
+        help=f"smaller changes are neither SLOWER nor FASTER, and SAME means within it (default: {MIN_EFFECT})",
     )
     parser.add_argument(
         "--allow-different-devices", action="store_true", help="compare absolute times of different GPUs all the same"
     )
-    parser.add_argument("--all", action="store_true", help="show rows that are the SAME, too")
+    parser.add_argument("--all", action="store_true", help="show rows that are the SAME, and all columns")
     parser.add_argument("--format", choices=FORMATS, default="text", help="default: text; md is for a pull request")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write it there, and the text to the terminal")
     return parser.parse_intermixed_args(arguments)

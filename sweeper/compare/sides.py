@@ -36,6 +36,7 @@ class Side:
     samples: Mapping[str, Sequence[Sample]] = field(default_factory=dict)  # by the name of the quantity
     artifacts: frozenset[str | None] = frozenset()  # of its processes; None: one whose code is not known
     host_bound_arms: str | None = None  # eager, compiled or both
+    clock: str = "block"  # or step: whether each step was waited for, which takes longer
     flags: tuple[str, ...] = ()
     phase: str | None = None
     message: str | None = None
@@ -90,6 +91,7 @@ def side_of(record: Record) -> Side:
         samples=samples,
         artifacts=frozenset(process.artifact for process in record.processes),
         host_bound_arms=derive(record).host_bound_arms,
+        clock="step" if any(process.latencies for process in record.processes) else "block",
         flags=record.flags,
         phase=record.phase,
         message=record.message,

@@ -106,16 +106,25 @@ def table_of(comparison: Comparison) -> Table:
 
 def worth_showing(row: Row) -> bool:
     """SAME rows are only counted, unless something beside the compiled step changed."""
-    others = [row[f"{item.name}_verdict"] for item in QUANTITIES if item is not EAGER]
-    return row["verdict"] != "SAME" or any(verdict not in (None, "SAME", "UNRESOLVED") for verdict in others)
+    return row["verdict"] != "SAME" or any(_found(row, item) for item in QUANTITIES if item is not EAGER)
+
+
+def _found(row: Row, quantity: Quantity) -> str:
+    """The verdict on a quantity where that is a change."""
+    verdict = row[f"{quantity.name}_verdict"]
+    return str(verdict) if verdict not in (None, "SAME", "UNRESOLVED") else ""
 
 
 def name_of(row: Row, axes: Iterable[str]) -> str:
     return " ".join(text(row[name]) for name in ("model", "precision", "mode", *axes) if text(row[name]))
 
 
-def text_columns(rows: Sequence[Row]) -> tuple[Column[Row], ...]:
-    """What people read; columns that say nothing are left out."""
+def text_columns(rows: Sequence[Row], every: bool = False) -> tuple[Column[Row], ...]:
+    """What people read. Without `every`, compile time and memory have a column only where one of them changed."""
+    costs = {
+        COMPILE: Column[Row]("compile s", lambda row: _with_verdict(row, COMPILE, figure)),
+        MEMORY: Column[Row]("memory MiB", lambda row: _with_verdict(row, MEMORY, lambda value: figure(value / MIB))),
+    }
     columns = (
         Column[Row]("verdict", lambda row: text(row["verdict"])),
         _plain("model"),
@@ -126,8 +135,7 @@ def text_columns(rows: Sequence[Row]) -> tuple[Column[Row], ...]:
         Column[Row]("change", lambda row: _change(row, COMPILED)),
         Column[Row]("eager", lambda row: _short(row, EAGER)),
         Column[Row]("speedup", lambda row: _with_verdict(row, SPEEDUP, ratio)),
-        Column[Row]("compile s", lambda row: _with_verdict(row, COMPILE, figure)),
-        Column[Row]("memory MiB", lambda row: _with_verdict(row, MEMORY, lambda value: figure(value / MIB))),
+        *(column for item, column in costs.items() if every or any(_found(row, item) for row in rows)),
     )
     return tuple(
         column for column in columns if column.name == "verdict" or any(text(column.value(row)) for row in rows)
@@ -146,9 +154,7 @@ def _two(row: Row, quantity: Quantity, show: Callable[[float], str]) -> str:
 
 def _with_verdict(row: Row, quantity: Quantity, show: Callable[[float], str]) -> str:
     """`1.58 → 1.53 LOWER`; a verdict only where something changed."""
-    verdict = row[f"{quantity.name}_verdict"]
-    found = verdict if verdict not in (None, "SAME", "UNRESOLVED") else ""
-    return f"{_two(row, quantity, show)} {found}".strip()
+    return f"{_two(row, quantity, show)} {_found(row, quantity)}".strip()
 
 
 def _short(row: Row, quantity: Quantity) -> str:

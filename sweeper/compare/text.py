@@ -70,7 +70,7 @@ def print_document(document: Document, console: Console) -> None:
         terminal.print_line(escape(line), console)
     terminal.print_line(escape(control_line(document.comparison)), console)
     if shown:
-        terminal.print_table(text_columns(shown), shown, "compared", console)
+        terminal.print_table(text_columns(shown, document.show_all), shown, "compared", console)
     for line in explanations(shown):
         terminal.print_line(escape(line), console)
     style = "bold red" if document.comparison.regressed else "bold"
@@ -85,7 +85,7 @@ def as_markdown(document: Document) -> str:
         f"## torch.compile: {markdown.escape(named)}",
         f"**{markdown.escape(count_line(rows))}**",
         markdown.escape(control_line(document.comparison)),
-        markdown.table(text_columns(shown), shown) if shown else "",
+        markdown.table(text_columns(shown, document.show_all), shown) if shown else "",
         markdown.bullets(explanations(shown)),
         LEGEND if shown else "",
     ]

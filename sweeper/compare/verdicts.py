@@ -151,14 +151,15 @@ def raw_change(pair: Pair, quantity: Quantity) -> Change:
         return Change("UNRESOLVED", "not measured on a side")
     draws = all(len({sample.draw for sample in of_side}) >= DRAWS_FOR_AN_INTERVAL for of_side in samples)
     base, head = (estimate_of(of_side, draws) for of_side in samples)
-    reason = why_not(pair.both, quantity, samples, draws)
+    unlike = why_unlike(pair.both, quantity)
+    reason = unlike or why_not(pair.both, quantity, samples, draws)
     return Change(
         "UNRESOLVED" if reason else "",
         reason,
         base.ratio,
         head.ratio,
         "draws" if draws else "processes",
-        difference(head, base) if pair.both[0].batch_size == pair.both[1].batch_size else None,
+        None if unlike else difference(head, base),
     )
 
 
@@ -175,13 +176,21 @@ def estimate_of(samples: Sequence[Sample], over_draws: bool) -> Estimate:
     return mean_within(groups) if len(groups[0]) > 1 or len(samples) > len(groups) else mean_of_logs(groups[0])
 
 
+def why_unlike(sides: tuple[Side, Side], quantity: Quantity) -> str | None:
+    """Why the figures are not of the same thing, so that not even their ratio means anything; None where they are."""
+    base, head = sides
+    if base.batch_size != head.batch_size:
+        return f"out of memory: batch {base.batch_size} in BASE, {head.batch_size} in HEAD"
+    if base.clock != head.clock and quantity in (EAGER, COMPILED, SPEEDUP):
+        return f"measure.clock={base.clock} in BASE, {head.clock} in HEAD"
+    return None
+
+
 def why_not(
     sides: tuple[Side, Side], quantity: Quantity, samples: Sequence[Sequence[Sample]], over_draws: bool
 ) -> str | None:
     """Why these samples allow no verdict, whatever they say; None where they do."""
     base, head = sides
-    if base.batch_size != head.batch_size:
-        return f"out of memory: batch {base.batch_size} in BASE, {head.batch_size} in HEAD"
     if min(map(len, samples)) < 2:
         return "one cold compile on a side" if quantity is COMPILE else "a single process on a side: no variance"
     if quantity is COMPILE and any("compile_contended" in side.flags for side in sides):
