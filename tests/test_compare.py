@@ -18,8 +18,9 @@ from test_report_command import ENVIRONMENT, HEAVY
 from sweeper.compare.__main__ import main
 from sweeper.compare.changes import other_devices, what_changed
 from sweeper.compare.pairs import Pair, match, match_values, two_values
+from sweeper.compare.quantities import COMPILE, COMPILED, EAGER, MEMORY, SPEEDUP
 from sweeper.compare.sides import Side, side_of
-from sweeper.compare.verdicts import COMPILE, COMPILED, EAGER, MEMORY, SPEEDUP, Change, Comparison, Row, judge
+from sweeper.compare.verdicts import Change, Comparison, Row, judge
 from sweeper.record import Latencies, Latency, PerArm, Record
 from sweeper.tracking import Tracker
 from sweeper.trial import Compile

@@ -7,20 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from sweeper.compare.quantities import COMPILE, COMPILED, EAGER, MEMORY, QUANTITIES, SPEEDUP, Quantity
 from sweeper.compare.sides import Side
-from sweeper.compare.verdicts import (
-    COMPILE,
-    COMPILED,
-    EAGER,
-    MEMORY,
-    QUANTITIES,
-    SPEEDUP,
-    VERDICTS,
-    Change,
-    Comparison,
-    Quantity,
-    percent,
-)
+from sweeper.compare.verdicts import VERDICTS, Change, Comparison, percent
 from sweeper.compare.verdicts import Row as Judged
 from sweeper.report.readable import figure, number, ratio, text, varying
 from sweeper.report.table import Column, Row, Table, Value
@@ -133,7 +122,7 @@ def text_columns(rows: Sequence[Row], every: bool = False) -> tuple[Column[Row],
         _plain("mode"),
         Column[Row]("compiled ms", lambda row: _two(row, COMPILED, lambda value: figure(1e3 * value))),
         Column[Row]("change", lambda row: _change(row, COMPILED)),
-        Column[Row]("eager", lambda row: _short(row, EAGER)),
+        Column[Row]("eager", lambda row: f"{_short(row, EAGER)} {_found(row, EAGER)}".strip()),
         Column[Row]("speedup", lambda row: _with_verdict(row, SPEEDUP, ratio)),
         *(column for item, column in costs.items() if every or any(_found(row, item) for row in rows)),
     )

@@ -21,9 +21,9 @@ from sweeper.report.table import Row, Value
 
 FORMATS = ("text", "md", "csv", "json")
 FILE_WIDTH = 160  # columns of a text file
-LEAST_WIDTH = 100  # columns of a console that is no terminal
+LEAST_WIDTH = 140  # columns of a console that is no terminal
 LEGEND = (
-    "The verdict is on the compiled step. `change` has its 95 % interval, of this row alone; a verdict counts all rows."
+    "The verdict is on the compiled step and makes up for the number of rows; intervals are 95 % ones of a row alone."
 )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median
 
 from sweeper.compare.pairs import Pair
+from sweeper.compare.quantities import COMPILE, COMPILED, EAGER, QUANTITIES, SPEEDUP, Quantity
 from sweeper.compare.sides import Sample, Side
 from sweeper.report.across import TRIALS_TO_MODERATE
 from sweeper.result import DRAWS_FOR_AN_INTERVAL, PROCESSES_IF_HOST_BOUND
@@ -30,49 +31,15 @@ from sweeper.stats import (
 
 MIN_EFFECT = 0.02  # what --min-effect is unless given: smaller changes are nobody's regression
 SIGNIFICANCE = 1 - CONFIDENCE
-# The eager step is the same code on both sides unless torch's own kernels changed; beyond this the machine, or all of
-# torch, is another, and an absolute time says nothing about the compiler. An H200 repeats eager within 0.2 %.
+# The eager step does not depend on the compiler. Beyond this, that within which the trials of one sweep agree (the flag
+# eager_moved), the machine or all of torch is another, and an absolute time says nothing about the compiler.
 MOST_EAGER_SHIFT = 0.01
-STEP_FLOOR_S = 5e-6  # four of the usual gaps between two kernels: one launch more or less is no regression
-COMPILE_FLOOR_S = 1.0  # nobody waits for it; importing torch wobbles as much
-MEMORY_FLOOR_BYTES = 20 * 2**20  # the segment that torch's allocator takes at once for what is larger than 1 MiB
 # Backends that generate no code and race no kernels, so that a draw has no luck.
 NO_RACES = ("eager", "aot_eager", "cudagraphs")
 NOT_RUN = ("unavailable", "interrupted")
 
 VERDICTS = ("SLOWER", "BROKE", "FASTER", "FIXED", "UNRESOLVED", "NEW", "GONE", "SAME")  # in the order of the tables
 REGRESSIONS = ("SLOWER", "BROKE")
-
-
-@dataclass(frozen=True)
-class Quantity:
-    """What is compared. `floor` is the least difference that counts, in the unit that the name ends in."""
-
-    name: str
-    more: str  # the verdict when HEAD has more of it
-    less: str
-    floor: float = 0.0
-    absolute: bool = False  # a time that moves with the whole session, as eager's does
-    arms: tuple[str, ...] = ()  # whose host-boundness spoils it
-    of_artifact: bool = False  # whether it depends on which kernels won the races
-    pooled: bool = False  # whether rows wobble alike, so that one variance says something about the others
-
-
-EAGER = Quantity("eager_step_s", "SLOWER", "FASTER", STEP_FLOOR_S, absolute=True, arms=("eager",), pooled=True)
-COMPILED = Quantity(
-    "compiled_step_s",
-    "SLOWER",
-    "FASTER",
-    STEP_FLOOR_S,
-    absolute=True,
-    arms=("compiled",),
-    of_artifact=True,
-    pooled=True,
-)
-SPEEDUP = Quantity("speedup", "HIGHER", "LOWER", arms=("eager", "compiled"), of_artifact=True, pooled=True)
-COMPILE = Quantity("compile_cold_s", "SLOWER", "FASTER", COMPILE_FLOOR_S)
-MEMORY = Quantity("compiled_peak_memory_bytes", "MORE", "LESS", MEMORY_FLOOR_BYTES, of_artifact=True)
-QUANTITIES = (EAGER, COMPILED, SPEEDUP, COMPILE, MEMORY)
 
 
 @dataclass(frozen=True)
