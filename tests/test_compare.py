@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import math
 import shutil
@@ -334,9 +336,21 @@ def test_other_devices_are_found_where_both_are_known() -> None:
     assert other_devices([pair(known, replace(other, environment={}))]) == []
 
 
-def compare(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def typed(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """As a user types it."""
     command = [sys.executable, "-m", "sweeper.compare", *arguments]
     return subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False)
+
+
+def compare(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The same in this process, which takes a tenth of the time."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.chdir(folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = main(arguments)
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
 
 MODELS = ("alexnet", "densenet", "resnet50", "vgg16")
@@ -352,7 +366,7 @@ def two_sweeps(folder: Path, head: Sequence[Record]) -> None:
 
 def test_nothing_changed_is_exit_0_and_rows_that_are_the_same_are_counted(tmp_path: Path) -> None:
     two_sweeps(tmp_path, [])
-    found = compare(tmp_path, "old", "new")
+    found = typed(tmp_path, "old", "new")
     assert (found.returncode, found.stderr) == (0, "")
     assert found.stdout.splitlines()[-1] == "4 rows: 4 SAME"
     assert "alexnet" not in found.stdout
@@ -373,8 +387,15 @@ def test_a_slower_step_and_a_broken_trial_are_exit_1_and_come_first(tmp_path: Pa
 @pytest.mark.parametrize("head", [[make_record("alexnet", status="oom")], [measured("vgg16", compiled=1.05)]])
 def test_each_regression_alone_is_exit_1(tmp_path: Path, head: Sequence[Record]) -> None:
     two_sweeps(tmp_path, head)
-    assert compare(tmp_path, "old", "new").returncode == 1
-    assert compare(tmp_path, "new", "old").returncode == 0  # the other way round it got better
+    assert typed(tmp_path, "old", "new").returncode == 1
+    assert typed(tmp_path, "new", "old").returncode == 0  # the other way round it got better
+
+
+def test_why_a_trial_is_unavailable_is_said_and_is_no_regression(tmp_path: Path) -> None:
+    two_sweeps(tmp_path, [make_record("alexnet", status="unavailable", message="pip install it")])
+    found = compare(tmp_path, "old", "new")
+    assert found.returncode == 0
+    assert "UNRESOLVED alexnet amp default: unavailable while compiling in HEAD: pip install it" in found.stdout
 
 
 def test_new_and_gone_are_no_regression(tmp_path: Path) -> None:
@@ -383,6 +404,7 @@ def test_new_and_gone_are_no_regression(tmp_path: Path) -> None:
     found = compare(tmp_path, "old", "new")
     assert found.returncode == 0
     assert found.stdout.splitlines()[-1] == "3 rows: 1 NEW, 1 GONE, 1 SAME"
+    assert not [line for line in found.stdout.splitlines() if line.startswith(("NEW resnet50", "GONE alexnet"))]
 
 
 def test_markdown_escapes_what_comes_from_records(tmp_path: Path) -> None:
@@ -425,7 +447,7 @@ def test_a_file_gets_the_format_and_the_terminal_the_text(tmp_path: Path) -> Non
 
 def test_other_devices_are_exit_2_unless_allowed(tmp_path: Path) -> None:
     two_sweeps(tmp_path, [on("NVIDIA A100", measured(model)) for model in MODELS])
-    found = compare(tmp_path, "old", "new")
+    found = typed(tmp_path, "old", "new")
     assert (found.returncode, found.stdout) == (2, "")
     assert "device: NVIDIA H200 → NVIDIA A100 (4 rows)" in found.stderr
     assert "--allow-different-devices" in found.stderr
@@ -441,7 +463,7 @@ def test_two_interpreters_of_one_sweep(tmp_path: Path) -> None:
         for model in MODELS
     ]
     write_sweep(tmp_path / "runs", records)
-    forward = compare(tmp_path, "night", "--by", "worker.python", "/old/python", "/new/python")
+    forward = typed(tmp_path, "night", "--by", "worker.python", "/old/python", "/new/python")
     assert forward.returncode == 1
     assert forward.stdout.splitlines()[-1] == "4 rows: 4 SLOWER"
     assert "BASE: night, worker.python=/old/python" in forward.stdout

@@ -186,7 +186,7 @@ def explanations(rows: Sequence[Row]) -> list[str]:
     lines, shared = [], dict[str, list[str]]()
     for row in rows:
         name = name_of(row, axes)
-        if row["verdict"] in ("BROKE", "FIXED"):
+        if _ok_on_one_side(row):
             message = text(row["head_message"] or row["base_message"])
             lines.append(f"{row['verdict']} {name}: {text(row['reason'])}{f': {message}' if message else ''}")
         elif row["reason"]:
@@ -194,6 +194,11 @@ def explanations(rows: Sequence[Row]) -> list[str]:
         if row["note"]:
             lines.append(f"{name}: {text(row['note'])}")
     return [*lines, *(f"{reason}: {_some(names)}" for reason, names in shared.items())]
+
+
+def _ok_on_one_side(row: Row) -> bool:
+    statuses = (row["base_status"], row["head_status"])
+    return None not in statuses and statuses.count("ok") == 1
 
 
 def _some(names: Sequence[str], most: int = 3) -> str:
