@@ -233,6 +233,23 @@ def test_many_rows_take_more_than_one_row_to_convince() -> None:
     assert change(among, COMPILED.name).adjusted_p == pytest.approx(7 * (change(alone, COMPILED.name).adjusted_p or 0))
 
 
+@pytest.mark.parametrize(("draws", "pooled"), [((0, 0, 0, 0, 0, 0), True), ((0, 0, 1, 1, 2, 2), False)])
+def test_variances_of_eight_rows_are_pooled_over_processes_and_not_over_draws(
+    draws: Sequence[int], pooled: bool
+) -> None:
+    def scattered(size: float) -> Record:
+        wobble = [1 + size * factor for factor in (-1.0, 0.9, 0.3, -0.2, 0.5, -0.4)]
+        return measured(wobble=wobble, draws=draws)
+
+    rows = [pair(scattered(0.001 * index), scattered(0.001 * index)) for index in range(1, 9)]
+    for count in (7, 8):
+        changes = [change(row, COMPILED.name) for row in judge(rows[:count]).rows]
+        degrees = [item.estimate.degrees or 0 for item in changes if item.estimate]
+        own = 4 if changes[0].unit == "draws" else 10  # Welch's, of two sides that scatter alike
+        assert len(degrees) == count
+        assert all((found > own + 0.1) == (pooled and count == 8) for found in degrees)
+
+
 def test_compile_time_is_judged_over_cold_processes() -> None:
     draws = [0, 1, 2, 3, 4]
     row = only(measured(draws=draws), measured(draws=draws, compile_s=40.0))

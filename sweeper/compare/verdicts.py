@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 
@@ -71,7 +71,7 @@ class Row:
     pair: Pair
     verdict: str
     reason: str | None = None
-    changes: dict[str, Change] | None = None
+    changes: Mapping[str, Change] | None = None
     note: str | None = None
 
 
@@ -247,7 +247,7 @@ def _verdict(quantity: Quantity, change: Change, test: Estimate, shift: float, m
     return replace(change, verdict="UNRESOLVED", reason=f"shown is neither a change nor equality within {margin:.0%}")
 
 
-def _row(pair: Pair, changes: dict[str, Change] | None) -> Row:
+def _row(pair: Pair, changes: Mapping[str, Change] | None) -> Row:
     if changes is not None:
         compiled = changes[COMPILED.name]
         return Row(pair, compiled.verdict, compiled.reason, changes, _why_the_speedup_fell(changes))
@@ -271,7 +271,7 @@ def _where(side: Side) -> str:
     return f"{side.status} while {side.phase}" if side.phase else side.status
 
 
-def _why_the_speedup_fell(changes: dict[str, Change]) -> str | None:
+def _why_the_speedup_fell(changes: Mapping[str, Change]) -> str | None:
     """Said where eager got faster and compiled did not get slower: nothing regressed."""
     eager, compiled, speedup = (changes[item.name] for item in (EAGER, COMPILED, SPEEDUP))
     if speedup.verdict != "LOWER" or compiled.verdict == "SLOWER" or not eager.estimate or not speedup.estimate:
