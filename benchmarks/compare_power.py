@@ -1,6 +1,6 @@
 """How often `python -m sweeper.compare` flags sweeps in which nothing changed, and finds a slowdown of 3 %.
 
-    python benchmarks/compare_power.py [--repeats 400]
+    python benchmarks/compare_power.py [--repeats 300]
 
 Simulated sides go through `judge`, the one that the command uses. Prints the Markdown table of
 docs/results/compare-power.md. The seed is fixed.
@@ -22,7 +22,7 @@ from sweeper.compare.verdicts import Comparison, judge
 from sweeper.trial import Labels, Model, Trial
 
 SEED = 20263
-REPEATS = 400
+REPEATS = 300
 MODELS = 100
 SLOWDOWN = 0.03
 EAGER_S, COMPILED_S = 0.03, 0.02
@@ -98,6 +98,10 @@ def designs() -> list[Design]:
         Design(5, 3, 0.006, 0.01, spread=0.5),
     ]
     rows += [Design(1, 5, 0.006, models=1), Design(3, 3, 0.006, 0.005, models=1), Design(1, 3, 0.006, models=1)]
+    rows += [
+        Design(draws, processes, 0.006, draw_noise, models=10)
+        for draws, processes, draw_noise in ((1, 5, 0.0), (3, 3, 0.005), (5, 3, 0.005), (5, 3, 0.01))
+    ]
     return rows
 
 
@@ -173,15 +177,10 @@ def row(design: Design, repeats: int) -> list[str]:
     none = list(outcomes(design, 0, repeats))
     measured = design.text.removesuffix(f", {design.disturbed}")
     cells = [measured, design.disturbed, f"{refused(none):.0%}", f"{alarms(none):.1%}", f"{same(none):.0%}"]
-    return [
-        *cells,
-        *(f"{power(list(outcomes(design, slowed, count))):.0%}" for slowed, count in _slowed(design, repeats)),
-    ]
-
-
-def _slowed(design: Design, repeats: int) -> list[tuple[int, int]]:
-    """How many models are slower, and how often that is simulated: half of a sweep gives many cases at once."""
-    return [(1, repeats)] if design.models == 1 else [(1, repeats), (design.models // 2, max(1, repeats // 10))]
+    # Half of a sweep gives many cases at once, so it takes fewer sweeps.
+    one, half = (1, repeats), (design.models // 2, max(1, repeats // 10))
+    powers = [power(list(outcomes(design, *slowed))) if slowed[0] else None for slowed in (one, half)]
+    return [*cells, *("" if share is None else f"{share:.0%}" for share in powers)]
 
 
 def refused(found: list[Outcome]) -> float:
