@@ -29,13 +29,14 @@ class Interval:
 class Estimate:
     """A mean log ratio, the variance of that mean and its degrees of freedom (None when one sample is all there is).
 
-    `count` is how many values the mean was taken over, None for what was put together from other estimates.
+    `count` is how many values the mean was taken over, None for what was put together from other estimates. Of a
+    difference of two means it is half their harmonic mean: as many values would have the variance of the difference.
     """
 
     log: float
     variance: float | None = None
     degrees: float | None = None
-    count: int | None = None
+    count: float | None = None
 
     @property
     def ratio(self) -> float:
@@ -86,7 +87,52 @@ def difference(one: Estimate, other: Estimate) -> Estimate:
     Welch, "The generalization of Student's problem when several different population variances are involved",
     Biometrika 34, 1947.
     """
-    return _sum_of_independent(one.log - other.log, [(1, one), (-1, other)])
+    found = _sum_of_independent(one.log - other.log, [(1, one), (-1, other)])
+    if one.count is None or other.count is None:
+        return found
+    return replace(found, count=1 / (1 / one.count + 1 / other.count))
+
+
+def p_value(estimate: Estimate) -> float | None:
+    """How often chance alone gives a mean at least so far from 0 on either side, by Student's t; None: no variance."""
+    if estimate.variance is None or estimate.degrees is None:
+        return None
+    return 2 * _tail(abs(estimate.log), estimate.variance, estimate.degrees)
+
+
+def equivalence_p_value(estimate: Estimate, margin: float) -> float | None:
+    """The larger p of two one-sided tests, that the mean is above -margin and that it is below margin (TOST).
+
+    Schuirmann, "A comparison of the two one-sided tests procedure and the power approach for assessing the equivalence
+    of average bioavailability", J. Pharmacokinetics and Biopharmaceutics 15(6), 1987. None without a variance.
+    """
+    if estimate.variance is None or estimate.degrees is None:
+        return None
+    return _tail(margin - abs(estimate.log), estimate.variance, estimate.degrees)
+
+
+def _tail(distance: float, variance: float, degrees: float) -> float:
+    """Share of Student's t, scaled by the root of `variance`, beyond `distance`; without any scatter all or nothing."""
+    from scipy.special import stdtr
+
+    if variance == 0:
+        return 0.0 if distance > 0 else 0.5 if distance == 0 else 1.0
+    return float(stdtr(degrees, -distance / math.sqrt(variance)))
+
+
+def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
+    """Adjusted p-values in the same order: those up to q are findings of which a share of q at most is false.
+
+    Benjamini and Hochberg, "Controlling the false discovery rate", J. R. Statist. Soc. B 57(1), 1995. Where nothing is
+    there to be found, the chance of any finding is q at most.
+    """
+    adjusted = [1.0] * len(p_values)
+    smallest = 1.0
+    falling = sorted(range(len(p_values)), key=p_values.__getitem__, reverse=True)
+    for rank, index in zip(range(len(p_values), 0, -1), falling, strict=True):
+        smallest = min(smallest, p_values[index] * len(p_values) / rank)
+        adjusted[index] = smallest
+    return adjusted
 
 
 def p_value(estimate: Estimate) -> float | None:

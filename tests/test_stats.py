@@ -208,3 +208,41 @@ def test_weighted_interval_for_these_models_covers_the_truth_in_95_of_100() -> N
 
     intervals = [stats.weighted_of_these_models(measured(amp), measured(fp32)).interval() for _ in range(REPEATS)]
     assert 0.93 < coverage(intervals, truth) < 0.97
+
+
+def test_p_value_by_the_printed_tables() -> None:
+    # Of Student's t on 4 degrees, 2.7764 leaves 2.5 % on each side.
+    estimate = Estimate(2.7764, 1.0, 4)
+    assert stats.p_value(estimate) == pytest.approx(0.05, abs=1e-5)
+    assert stats.p_value(Estimate(-2.7764, 1.0, 4)) == pytest.approx(0.05, abs=1e-5)
+    assert stats.p_value(Estimate(0.0, 1.0, 4)) == 1
+    assert stats.p_value(Estimate(1.0)) is None
+
+
+def test_equivalence_is_the_interval_of_90_percent_inside_the_margin() -> None:
+    # 2.1318 leaves 5 % on one side on 4 degrees: 1 +- 2.1318 reaches 3.1318.
+    estimate = Estimate(-1.0, 1.0, 4)
+    assert stats.equivalence_p_value(estimate, 3.1318) == pytest.approx(0.05, abs=1e-5)
+    assert (stats.equivalence_p_value(estimate, 0.5) or 0) > 0.5
+    assert stats.equivalence_p_value(Estimate(0.0), 1.0) is None
+
+
+@pytest.mark.parametrize(
+    ("log", "differs", "equal"), [(0.0, 1.0, 0.0), (0.5, 0.0, 0.0), (1.0, 0.0, 0.5), (2.0, 0.0, 1.0)]
+)
+def test_without_scatter_tests_are_certain(log: float, differs: float, equal: float) -> None:
+    estimate = Estimate(log, 0.0, 4)
+    assert (stats.p_value(estimate), stats.equivalence_p_value(estimate, 1.0)) == (differs, equal)
+
+
+def test_benjamini_hochberg_by_hand() -> None:
+    # Sorted 0.01, 0.02, 0.03, 0.5 by rank: 0.04, 0.04, 0.04, 0.5.
+    assert stats.benjamini_hochberg([0.5, 0.01, 0.03, 0.02]) == pytest.approx([0.5, 0.04, 0.04, 0.04])
+    assert stats.benjamini_hochberg([0.01, 0.9]) == pytest.approx([0.02, 0.9])
+    assert stats.benjamini_hochberg([]) == []
+
+
+def test_a_difference_counts_as_half_the_harmonic_mean_of_both() -> None:
+    one, other = stats.mean_of_logs([1.0, 2.0, 3.0]), stats.mean_of_logs([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+    assert stats.difference(one, other).count == pytest.approx(2)  # 1 / (1/3 + 1/6)
+    assert stats.difference(one, Estimate(1.0, 1.0, 3)).count is None

@@ -1,0 +1,116 @@
+"""One side of a comparison: what `verdicts` needs of a record.
+
+Place in the flow: `record.json -> Side`, one record at a time, without its rounds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sweeper.record import Process, Record
+from sweeper.report.load import BROKEN
+from sweeper.report.readable import printable
+from sweeper.report.sources import Source, why_unreadable
+from sweeper.result import derive
+from sweeper.trial import Trial
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One figure of one process; every figure that is compared is above 0."""
+
+    draw: int
+    value: float
+
+
+@dataclass(frozen=True)
+class Side:
+    """A trial and what was measured of it. Samples are those of an `ok` trial: a wrong program has no speed."""
+
+    trial: Trial
+    status: str
+    batch_size: int  # the one used
+    samples: Mapping[str, Sequence[Sample]] = field(default_factory=dict)  # by the name of the quantity
+    artifacts: frozenset[str | None] = frozenset()  # of its processes; None: one whose code is not known
+    host_bound_arms: str | None = None  # eager, compiled or both
+    clock: str = "block"  # or step: whether each step was waited for, which takes longer
+    flags: tuple[str, ...] = ()
+    phase: str | None = None
+    message: str | None = None
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)  # torch's global switches and the like, as they stood
+
+    @property
+    def device(self) -> str | None:
+        """The name of the GPU; None where the record does not say."""
+        found = self.environment.get("device")
+        name = found.get("name") if isinstance(found, Mapping) else None
+        return str(name) if name else None
+
+
+@dataclass(frozen=True)
+class Read:
+    """The sides of a sweep, one a trial id, and a line for each record that could not be read."""
+
+    sides: tuple[Side, ...]
+    problems: tuple[str, ...]
+
+
+def read_sides(source: Source) -> Read:
+    """Every trial of a sweep; of several records of one trial the last counts, and that is said."""
+    sides: dict[str, Side] = {}
+    problems = []
+    for found in source.records():
+        if found.problem is not None:
+            problems.append(printable(f"{found.where}: {found.problem}"))
+            continue
+        try:
+            side = side_of(Record.loads(found.text))
+        except BROKEN as error:
+            problems.append(printable(f"{found.where}: {why_unreadable(error)}"))
+            continue
+        if side.trial.id in sides:
+            problems.append(printable(f"{found.where}: stands for the same trial as another record, which is left out"))
+        sides[side.trial.id] = side
+    return Read(tuple(sides.values()), tuple(problems))
+
+
+def side_of(record: Record) -> Side:
+    """What is compared of a record."""
+    samples: dict[str, list[Sample]] = {}
+    for process in record.processes if record.status == "ok" else ():
+        for name, value in _figures(process):
+            samples.setdefault(name, []).append(Sample(process.draw, value))
+    return Side(
+        trial=record.trial,
+        status=record.status,
+        batch_size=record.batch_size,
+        samples=samples,
+        artifacts=frozenset(process.artifact for process in record.processes),
+        host_bound_arms=derive(record).host_bound_arms,
+        clock="step" if any(process.latencies for process in record.processes) else "block",
+        flags=record.flags,
+        phase=record.phase,
+        message=record.message,
+        environment=record.environment if isinstance(record.environment, Mapping) else {},
+        settings=record.diagnostics.settings if record.diagnostics else {},
+    )
+
+
+def _figures(process: Process) -> Iterator[tuple[str, float]]:
+    """The figures of a process that are there, and have a logarithm."""
+    eager_s, compiled_s = process.step_s("eager"), process.step_s("compiled")
+    memory = process.memory_bytes
+    figures = {
+        "eager_step_s": eager_s,
+        "compiled_step_s": compiled_s,
+        "speedup": eager_s / compiled_s if eager_s and compiled_s else None,
+        "compile_cold_s": process.compile_s if process.cold else None,
+        "compiled_peak_memory_bytes": memory.compiled if memory else None,
+    }
+    for name, value in figures.items():
+        if value is not None and math.isfinite(value) and value > 0:
+            yield name, value

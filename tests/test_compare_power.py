@@ -1,0 +1,80 @@
+"""False alarms and power of a comparison on simulated sweeps: the fast part of benchmarks/compare_power.py."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+SCRIPT = Path(__file__).parents[1] / "benchmarks" / "compare_power.py"
+
+
+def load_script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("simulated_comparisons", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # its dataclasses look themselves up there
+    spec.loader.exec_module(module)
+    return module
+
+
+SIMULATION = load_script()
+DESIGNS = {design.text: design for design in SIMULATION.designs()}
+
+
+@cache
+def outcomes(text: str, slowed: int, repeats: int) -> list[Any]:
+    return list(SIMULATION.outcomes(DESIGNS[text], slowed, repeats))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "5 processes, process 0.3%, draw 0.0%, session 1%",
+        "5 processes, process 0.6%, draw 0.0%, session 0%",
+        "5 processes, process 0.6%, draw 0.0%, session 0%, shift 0.9%",
+        "3 draws of 3, process 0.3%, draw 0.5%, session 1%",
+        "3 draws of 3, process 0.6%, draw 1.0%, session 0%",
+        "5 draws of 3, process 0.6%, draw 1.0%, session 0%, shift 0.9%",
+    ],
+)
+def test_a_hundred_models_that_did_not_change_are_flagged_in_five_of_a_hundred_sweeps_at_most(text: str) -> None:
+    assert SIMULATION.alarms(outcomes(text, 0, 40)) <= 0.05
+
+
+@pytest.mark.parametrize("noise", ["0.3", "0.6"])
+@pytest.mark.parametrize("slowed", [1, 50])
+def test_five_processes_of_one_artifact_find_three_percent(noise: str, slowed: int) -> None:
+    text = f"5 processes, process {noise}%, draw 0.0%, session 0%"
+    assert SIMULATION.power(outcomes(text, slowed, 40 if slowed == 1 else 4)) >= 0.9
+
+
+def test_what_did_not_change_is_mostly_shown_to_be_the_same() -> None:
+    assert SIMULATION.same(outcomes("5 processes, process 0.6%, draw 0.0%, session 0%", 0, 40)) > 0.9
+
+
+def test_three_draws_of_much_luck_miss_what_five_find() -> None:
+    three, five = (
+        SIMULATION.power(outcomes(f"{draws} draws of 3, process 0.3%, draw 0.5%, session 0%", 50, 4))
+        for draws in (3, 5)
+    )
+    assert three < five
+
+
+def test_a_session_that_moved_by_more_than_a_percent_is_refused() -> None:
+    found = outcomes("5 processes, process 0.3%, draw 0.0%, session 1%", 0, 40)
+    assert 0.2 < SIMULATION.refused(found) < 0.8  # of two sessions, each off by 1 % (standard deviation)
+    assert all(item.flagged == item.same == 0 for item in found if item.refused)
+
+
+def test_the_simulation_makes_the_slowdown_that_it_says() -> None:
+    design = SIMULATION.Design(1, 5, 0.0001, models=2)
+    row, still = SIMULATION.judge(SIMULATION.pairs(SIMULATION.np.random.default_rng(1), design, 1)).rows
+    changes = [item.changes["compiled_step_s"].estimate.ratio for item in (row, still)]
+    assert changes == pytest.approx([1.03, 1.0], abs=0.001)
