@@ -135,22 +135,6 @@ def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def p_value(estimate: Estimate) -> float | None:
-    """How often chance alone gives a mean at least so far from 0 on either side, by Student's t; None: no variance."""
-    if estimate.variance is None or estimate.degrees is None:
-        return None
-    return 2 * _tail(abs(estimate.log), estimate.variance, estimate.degrees)
-
-
-def _tail(distance: float, variance: float, degrees: float) -> float:
-    """Share of Student's t, scaled by the root of `variance`, beyond `distance`; without any scatter all or nothing."""
-    from scipy.special import stdtr
-
-    if variance == 0:
-        return 0.0 if distance > 0 else 0.5 if distance == 0 else 1.0
-    return float(stdtr(degrees, -distance / math.sqrt(variance)))
-
-
 def pooled(estimates: Sequence[Estimate]) -> Estimate:
     """The mean over all values behind several estimates of one quantity, as if they had been one sample.
 

@@ -37,10 +37,9 @@ def write_page(folder: Path, records: Sequence[Record]) -> str:
 
 
 def data_of(text: str) -> dict[str, Any]:
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
-    assert found
-    data: dict[str, Any] = json.loads(found[1])
-    return data
+    found = re.findall(r'<script type="application/json" id="([a-z]+)-data">(.*?)</script>', text, re.DOTALL)
+    data = {name: json.loads(content) for name, content in found}
+    return {"figures": data["figure"], "tables": data["table"]}
 
 
 def without_plotly(text: str) -> str:
@@ -74,7 +73,7 @@ def test_names_from_records_are_text(tmp_path: Path) -> None:
     record = make_record(HOSTILE, status="compile_error", message=HOSTILE)
     text = write_page(tmp_path, [record, make_record(HOSTILE), make_record(HOSTILE, "fp32", family=HOSTILE)])
     assert "<img" not in without_plotly(text)
-    assert text.count("</script>") == 3  # data, plotly, ours
+    assert text.count("</script>") == 4  # data of figures and of tables, plotly.js, ours
     rows = data_of(text)["tables"]["trials"]["rows"]
     assert {row["cells"][0] for row in rows} == {HOSTILE}
     forest = next(item for item in data_of(text)["figures"] if item["id"] == "forest")

@@ -1,7 +1,9 @@
 // Draws the figures when they come into view, and fills the tables. All texts are put in as text, never as HTML.
 "use strict";
 (() => {
-  const data = JSON.parse(document.getElementById("data").textContent);
+  const data = (id) => JSON.parse(document.getElementById(id).textContent);
+  const drawings = data("figure-data");
+  const listings = data("table-data");
   const root = document.documentElement;
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const CHUNK = 200; // rows of a table that are put in at once
@@ -104,7 +106,7 @@
   }
 
   function setUpFigure(section, seen) {
-    const found = data.figures.find((item) => item.id === section.dataset.figure);
+    const found = drawings.find((item) => item.id === section.dataset.figure);
     const figure = { section, plot: section.querySelector(".plot"), choices: found.choices, chosen: 0 };
     figure.plot.style.minHeight = `${found.choices[0].layout.height}px`;
     if (found.choices.length > 1) {
@@ -241,7 +243,7 @@
 
   function setUpTable(section) {
     const id = section.dataset.table;
-    const given = data.tables[id];
+    const given = listings[id];
     const table = {
       ...given, id, text: "", wanted: given.filters.map(() => null), by: null, down: false, put: 0, shown: [],
       linked: given.rows.some((row) => row.links && row.links.length),

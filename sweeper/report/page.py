@@ -12,6 +12,7 @@ import hashlib
 import html
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -29,6 +30,7 @@ from sweeper.report.summary import ALL, Group, summary
 from sweeper.report.table import Table
 from sweeper.report.units import Unit
 
+_PLACES = re.compile(r"<!--([a-z-]+)-->")  # in page.html
 DIGITS = 6  # of a number in a figure
 ABOVE_A_FIGURE = 110  # pixels of its title and caption, about
 
@@ -52,33 +54,40 @@ class Content:
 
 def document(content: Content, out: Path) -> str:
     """The whole page; `out` is the folder that it will lie in, which links to trials start from."""
-    suites = by_suite(content.units)
-    beside = of_families(content)
-    drawn = all_figures(content, beside)
-    listings = all_listings(content, suites, beside, out)
-    data = {
-        "figures": [_figure_data(figure) for figure in drawn],
-        "tables": {item.id: item.data for item in listings},
-    }
-    shown = [item for item in (*beside.values(), *(published.of_suite(row.family) for row in suites)) if item]
+    suites, beside = by_suite(content.units), of_families(content)
+    figure_html, figure_data = _figures(content, beside)
+    table_html, table_data = _tables(content, suites, beside, out)
+    shown = [item for item in (*beside.values(), *(published.of_suite(group.family) for group in suites)) if item]
     parts = {
         "title": html.escape(title(content.facts)),
         "css": _resource("page.css"),
         "policy": _policy(_plotly(), _resource("page.js")),
         "head": head(content.facts, content.amp, content.speedups.rows, content.summary.rows, beside.get(ALL)),
-        "recommendations": "".join(_table_section(item) for item in listings if item.id == "recommendations"),
-        "figures": _in_columns(drawn),
-        "tables": "\n".join(_table_section(item) for item in listings if item.id != "recommendations"),
+        "recommendations": table_html.pop("recommendations", ""),
+        "figures": figure_html,
+        "tables": "\n".join(table_html.values()),
         "sources": _sources(shown),
         "notes": _list("Notes", content.notes) + _list("Records that could not be read", content.problems),
-        "data": embedded(data),
+        "figure-data": figure_data,
+        "table-data": table_data,
         "plotly": _plotly(),
         "script": _resource("page.js"),
     }
-    page = _resource("page.html")
-    for name, value in parts.items():
-        page = page.replace(f"<!--{name}-->", value, 1)
-    return page
+    return "".join(parts.get(part, part) for part in _PLACES.split(_resource("page.html")))
+
+
+def _figures(content: Content, beside: Mapping[str, Published]) -> tuple[str, str]:
+    """The places of the figures, and what is drawn there."""
+    drawn = all_figures(content, beside)
+    return _in_columns(drawn), embedded([_figure_data(figure) for figure in drawn])
+
+
+def _tables(
+    content: Content, suites: Sequence[Group], beside: Mapping[str, Published], out: Path
+) -> tuple[dict[str, str], str]:
+    """The place of each table, and what stands there."""
+    listings = all_listings(content, suites, beside, out)
+    return {item.id: _table_section(item) for item in listings}, embedded({item.id: item.data for item in listings})
 
 
 def embedded(data: object) -> str:
