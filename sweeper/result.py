@@ -6,8 +6,8 @@ Place in the flow: `Record -> Result`. Figures that do not exist are None, never
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
@@ -82,10 +82,12 @@ class Result:
 def derive(record: Record) -> Result:
     """The result of a record. Speedups and what needs them only for status `ok`: a wrong program has no speed."""
     measured = [found for process in record.processes if (found := _measured(process))]
-    result = _with_compile_times(_of_any_status(record, measured), record.processes)
-    if record.status != "ok" or not measured:
-        return result
-    return _with_break_even(_with_speedups(_with_compiled_arm(result, record, measured), measured))
+    figures = {**_of_any_status(record, measured), **_compile_times(record.processes)}
+    if record.status == "ok" and measured:
+        figures |= _compiled_arm(record, measured)
+        figures |= _speedups(measured, figures["draws"], figures["host_bound_arms"])
+        figures |= _break_even(figures)
+    return Result(**figures)
 
 
 def worst_accuracy(record: Record) -> Accuracy | None:
@@ -145,11 +147,11 @@ def _measured(process: Process) -> _Measured | None:
     return _Measured(process, eager_s, compiled_s) if eager_s and compiled_s else None
 
 
-def _of_any_status(record: Record, measured: Sequence[_Measured]) -> Result:
-    """What is true of a trial that failed as well."""
+def _of_any_status(record: Record, measured: Sequence[_Measured]) -> dict[str, Any]:
+    """What is true of a trial that failed as well, as fields of a Result; so are the figures of the next functions."""
     diagnostics = record.diagnostics
     prints = [(process.code_fingerprint, process.autotuning_fingerprint) for process in record.processes]
-    return Result(
+    return dict(
         processes=len(measured),
         draws=len({item.draw for item in measured}),
         eager_step_s=_typical_s(measured, "eager"),
@@ -169,29 +171,27 @@ def _percentiles(processes: Sequence[Process], arm: str) -> dict[str, Any]:
     return {f"{arm}_{name}": _median(getattr(item, name) for item in found) for name in ("p50_s", "p90_s", "p99_s")}
 
 
-def _with_compile_times(result: Result, processes: Sequence[Process]) -> Result:
+def _compile_times(processes: Sequence[Process]) -> dict[str, Any]:
     """Medians over the processes that had an empty cache, and over those that found it filled."""
     cold = [process for process in processes if process.cold]
     warm = [process for process in processes if not process.cold]
-    return replace(
-        result,
-        compile_cold_s=_median(process.compile_s for process in cold),
-        compile_warm_s=_median(process.compile_s for process in warm),
-        compile_dynamo_s=_median(process.compile_parts_s.get("dynamo") for process in cold),
-        compile_aot_autograd_s=_median(process.compile_parts_s.get("aot_autograd") for process in cold),
-        compile_inductor_s=_median(process.compile_parts_s.get("inductor") for process in cold),
-        compile_autotuning_s=_median(process.compile_parts_s.get("autotuning") for process in cold),
-        first_step_cold_s=_median(process.time_to_first_step_s for process in cold),
-        first_step_warm_s=_median(process.time_to_first_step_s for process in warm),
-    )
+    return {
+        "compile_cold_s": _median(process.compile_s for process in cold),
+        "compile_warm_s": _median(process.compile_s for process in warm),
+        "compile_dynamo_s": _median(process.compile_parts_s.get("dynamo") for process in cold),
+        "compile_aot_autograd_s": _median(process.compile_parts_s.get("aot_autograd") for process in cold),
+        "compile_inductor_s": _median(process.compile_parts_s.get("inductor") for process in cold),
+        "compile_autotuning_s": _median(process.compile_parts_s.get("autotuning") for process in cold),
+        "first_step_cold_s": _median(process.time_to_first_step_s for process in cold),
+        "first_step_warm_s": _median(process.time_to_first_step_s for process in warm),
+    }
 
 
-def _with_compiled_arm(result: Result, record: Record, measured: Sequence[_Measured]) -> Result:
+def _compiled_arm(record: Record, measured: Sequence[_Measured]) -> dict[str, Any]:
     compiled_s = _typical_s(measured, "compiled") or 0.0
     waiting = {arm: _median(item.waiting(arm) for item in measured) for arm in ARMS}
     bound = [arm for arm, share in waiting.items() if share is not None and share > HOST_BOUND]
-    return replace(
-        result,
+    return dict(
         compiled_step_s=compiled_s,
         samples_per_s=record.trial.with_batch_size(record.batch_size).samples_per_step / compiled_s,
         tokens_per_s=tokens / compiled_s if (tokens := measured[0].process.tokens_per_step) else None,
@@ -205,34 +205,37 @@ def _with_compiled_arm(result: Result, record: Record, measured: Sequence[_Measu
     )
 
 
-def _with_speedups(result: Result, measured: Sequence[_Measured]) -> Result:
+def _speedups(measured: Sequence[_Measured], draws: int, host_bound_arms: str | None) -> dict[str, Any]:
     """Wall clock and device. A host-bound trial of few processes has the range of its processes and no interval."""
     estimate = _estimate([(item.draw, item.log_speedup) for item in measured])
-    if estimate and result.host_bound_arms and len(measured) < PROCESSES_IF_HOST_BOUND:
+    if estimate and host_bound_arms and len(measured) < PROCESSES_IF_HOST_BOUND:
         estimate = Estimate(estimate.log, count=estimate.count)
     device = _estimate([(item.draw, item.device_log_speedup) for item in measured])
     bounds, device_bounds = (found.interval() if found else None for found in (estimate, device))
     several = [math.exp(item.log_speedup) for item in measured] if len(measured) > 1 else []
-    return replace(
-        result,
-        interval="none" if bounds is None else "draws" if result.draws >= DRAWS_FOR_AN_INTERVAL else "processes",
-        estimate=estimate,
-        speedup=estimate.ratio if estimate else None,
-        speedup_low=bounds.low if bounds else None,
-        speedup_high=bounds.high if bounds else None,
-        speedup_min=min(several, default=None),
-        speedup_max=max(several, default=None),
-        device_estimate=device,
-        device_speedup=device.ratio if device else None,
-        device_speedup_low=device_bounds.low if device_bounds else None,
-        device_speedup_high=device_bounds.high if device_bounds else None,
-    )
+    return {
+        "interval": "none" if bounds is None else "draws" if draws >= DRAWS_FOR_AN_INTERVAL else "processes",
+        "estimate": estimate,
+        "speedup": estimate.ratio if estimate else None,
+        "speedup_low": bounds.low if bounds else None,
+        "speedup_high": bounds.high if bounds else None,
+        "speedup_min": min(several, default=None),
+        "speedup_max": max(several, default=None),
+        "device_estimate": device,
+        "device_speedup": device.ratio if device else None,
+        "device_speedup_low": device_bounds.low if device_bounds else None,
+        "device_speedup_high": device_bounds.high if device_bounds else None,
+    }
 
 
 def _typical_s(measured: Sequence[_Measured], arm: str) -> float | None:
     """Seconds a step: the mean that the speedup is taken by, so that the ratio of the arms' is the speedup."""
-    estimate = _logs_of_steps(measured, arm)
-    return estimate.ratio if estimate else None
+    groups = _by_draw((item.draw, math.log(getattr(item, f"{arm}_s"))) for item in measured)
+    if not groups:
+        return None
+    if len(groups) >= DRAWS_FOR_AN_INTERVAL:
+        return math.exp(fmean(map(fmean, groups)))
+    return math.exp(fmean(log for group in groups for log in group))
 
 
 def _step_estimate(measured: Sequence[_Measured], arm: str, host_bound: bool) -> Estimate | None:
@@ -253,11 +256,7 @@ def _estimate(logs: Iterable[tuple[int, float | None]]) -> Estimate | None:
     Kernels are raced anew in each draw, so with enough of them draws are what varies. Fewer are taken as they are: the
     variance is that of processes within their draws, unless no draw has two.
     """
-    draws: dict[int, list[float]] = {}
-    for draw, log in logs:
-        if log is not None:
-            draws.setdefault(draw, []).append(log)
-    groups = list(draws.values())
+    groups = _by_draw(logs)
     if not groups:
         return None
     if len(groups) >= DRAWS_FOR_AN_INTERVAL:
@@ -267,23 +266,32 @@ def _estimate(logs: Iterable[tuple[int, float | None]]) -> Estimate | None:
     return mean_of_logs([log for group in groups for log in group])
 
 
-def _with_break_even(result: Result) -> Result:
+def _by_draw(logs: Iterable[tuple[int, float | None]]) -> list[list[float]]:
+    """The logs that are there, those of a draw together."""
+    draws: dict[int, list[float]] = {}
+    for draw, log in logs:
+        if log is not None:
+            draws.setdefault(draw, []).append(log)
+    return list(draws.values())
+
+
+def _break_even(figures: Mapping[str, Any]) -> dict[str, Any]:
     """Break-even with the eager step time and the printed speedup, whose bounds are its bounds."""
-    eager_s = result.eager_step_s
+    eager_s = figures["eager_step_s"]
 
     def steps(compile_s: float | None, speedup: float | None) -> float | None:
         return break_even_steps(compile_s, eager_s, eager_s / speedup if eager_s and speedup else None)
 
-    cold_s, warm_s = result.compile_cold_s, result.compile_warm_s
-    return replace(
-        result,
-        break_even_steps=steps(cold_s, result.speedup),
-        break_even_steps_low=steps(cold_s, result.speedup_high),
-        break_even_steps_high=steps(cold_s, result.speedup_low),
-        break_even_warm_steps=steps(warm_s, result.speedup),
-        break_even_warm_steps_low=steps(warm_s, result.speedup_high),
-        break_even_warm_steps_high=steps(warm_s, result.speedup_low),
-    )
+    cold_s, warm_s = figures["compile_cold_s"], figures["compile_warm_s"]
+    speedup, low, high = (figures[name] for name in ("speedup", "speedup_low", "speedup_high"))
+    return {
+        "break_even_steps": steps(cold_s, speedup),
+        "break_even_steps_low": steps(cold_s, high),
+        "break_even_steps_high": steps(cold_s, low),
+        "break_even_warm_steps": steps(warm_s, speedup),
+        "break_even_warm_steps_low": steps(warm_s, high),
+        "break_even_warm_steps_high": steps(warm_s, low),
+    }
 
 
 def _of_arm(figures: PerArm | None, arm: str) -> float | None:

@@ -6,12 +6,11 @@ Place in the flow: `record.json -> Entry`, the row that every table is made from
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sweeper.codec import to_json
 from sweeper.record import Accuracy, Record
 from sweeper.report.devices import names_of_devices
 from sweeper.report.readable import printable
@@ -87,19 +86,20 @@ class _Shared:
     def slim(self, record: Record) -> Record:
         """The record without its processes, and with one copy of what is equal in others."""
         trial, diagnostics = record.trial, record.diagnostics
-        parts = {name: self._one(getattr(trial, name)) for name in ("model", "labels", "precision", "compile")}
+        parts = {name: self._one(getattr(trial, name), repr) for name in ("model", "labels", "precision", "compile")}
         if diagnostics is not None:
-            diagnostics = replace(diagnostics, settings=self._one(diagnostics.settings))
+            diagnostics = replace(diagnostics, settings=self._one(diagnostics.settings, json.dumps))
         return replace(
             record,
             trial=replace(trial, **parts),
             processes=(),
             diagnostics=diagnostics,
-            environment=self._one(record.environment),
+            environment=self._one(record.environment, json.dumps),
         )
 
-    def _one(self, value: T) -> T:
-        kept: T = self._values.setdefault(json.dumps(to_json(value)), value)
+    def _one(self, value: T, text: Callable[[T], str]) -> T:
+        """`text` tells apart what is not equal: it is made of values that were read from JSON a moment ago."""
+        kept: T = self._values.setdefault(text(value), value)
         return kept
 
 
