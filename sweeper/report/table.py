@@ -49,20 +49,26 @@ class Table:
 
 def plain(value: Value) -> str:
     """A value as text: floats in full precision, lists joined by `;`, missing and non-finite as empty."""
+    if isinstance(value, str):
+        return _encodable(value)
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (int, float)):
         return repr(value)
-    text = value if isinstance(value, str) else ";".join(value)
-    return text.encode("utf-8", "replace").decode()  # JSON can carry a lone surrogate, UTF-8 cannot
+    return _encodable(";".join(value))
+
+
+def _encodable(text: str) -> str:
+    """JSON can carry a lone surrogate, UTF-8 cannot."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def cell(value: Value) -> str:
     """Like `plain`; text that a spreadsheet would take for a formula gets a leading apostrophe."""
     text = plain(value)
-    return f"'{text}" if isinstance(value, (str, tuple)) and text.startswith(FORMULA_STARTS) else text
+    return f"'{text}" if text.startswith(FORMULA_STARTS) and isinstance(value, (str, tuple)) else text
 
 
 def quote(text: str) -> str:
