@@ -142,7 +142,9 @@ def test_what_failed_is_ruled_out_with_its_status(tmp_path: Path) -> None:
     wrong = make_record(mode="max-autotune", status="accuracy_mismatch")
     row = only(tmp_path, make_record(speedups=[1.5, 1.5]), wrong)
     assert (row["recommended"], row["ruled_out"]) == ("default", ("max-autotune: accuracy_mismatch",))
-    assert str(row["reason"]).endswith("no other mode is right")
+    assert str(row["reason"]).endswith("every other mode is ruled out")
+    alone = only(tmp_path / "alone", make_record(speedups=[1.5, 1.5]))
+    assert str(alone["reason"]).endswith("no other mode was tried")
 
 
 @pytest.mark.parametrize(

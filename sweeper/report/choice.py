@@ -200,7 +200,7 @@ def _among(choice: Choice, faster: Sequence[Candidate], left: Sequence[Candidate
     equals = [one for one, less, more in zip(others, slower, quicker, strict=True) if not less and not more]
     chosen, why = (best, "") if steps is not None else _cheapest([best, *(one for one in equals if one in faster)])
     tied = tuple(one.name for one in (best, *equals) if one is not chosen)
-    reason = _reason(chosen, tied, why, steps, len(left)) + _beside(chosen, choice.limits)
+    reason = _reason(chosen, tied, why, steps, _beaten(choice, left)) + _beside(chosen, choice.limits)
     return replace(choice, recommended=chosen.name, chosen=chosen, tied=tied, reason=reason)
 
 
@@ -229,14 +229,21 @@ def _mildness(one: Candidate) -> tuple[int, str]:
     return MODES.index(mode) if mode in MODES else len(MODES), one.name
 
 
-def _reason(chosen: Candidate, tied: Sequence[str], why: str, steps: int | None, count: int) -> str:
+def _beaten(choice: Choice, left: Sequence[Candidate]) -> str:
+    """What else there was to choose from."""
+    if len(left) > 1:
+        return " and every other mode"
+    return "; every other mode is ruled out" if len(choice.entries) > 1 else "; no other mode was tried"
+
+
+def _reason(chosen: Candidate, tied: Sequence[str], why: str, steps: int | None, beaten: str) -> str:
     times = _times(chosen)
     if steps is not None:
         return f"{times}, and the least total time for {steps:,} steps, compiling included"
     if tied:
         why = f"and it {why}" if why else f"but it alone is faster than eager {_beyond_noise(chosen)}"
         return f"{times}; {shortened(tied)} cannot be told apart from it, {why}"
-    return f"{times}, faster than eager" + (" and every other mode" if count > 1 else "; no other mode is right")
+    return f"{times}, faster than eager{beaten}"
 
 
 def _beyond_noise(one: Candidate) -> str:
