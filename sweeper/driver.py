@@ -54,7 +54,7 @@ def drive(grid: Sequence[Trial], settings: Settings, engine: Engine = HERE) -> i
     with held(paths.lock, f"sweep={settings.sweep}"):
         planned = plan(grid, _statuses(paths, grid), settings.retry)  # another driver may have ended meanwhile
         if min(in_hand, len(planned.trials)) > 1:
-            planned = replace(planned, trials=_history()[0].longest_first(planned.trials))
+            planned = replace(planned, trials=_history(planned.trials)[0].longest_first(planned.trials))
         return _carry_out(planned, grid, settings, engine, where, console)
 
 
@@ -177,7 +177,7 @@ def _announce(console: Console, planned: Plan, settings: Settings, where: str) -
 
 def _estimate(console: Console, planned: Plan, settings: Settings, devices: int, in_hand: int) -> None:
     """The last line of a dry run."""
-    whole, on_device = _history()
+    whole, on_device = _history(planned.trials)
     process_s = estimate_s(planned.trials, whole, on_device, devices, max(in_hand // devices, 1))
     processes = settings.measure.processes * settings.measure.draws
     known = "no estimate yet"
@@ -197,13 +197,14 @@ def _processes(measure: Measure) -> str:
     return f"{least} to {max(least, measure.most_processes)} processes"
 
 
-def _history() -> tuple[History, History]:
-    """Seconds of a process, and of that with the device, by every record under `runs/`, the oldest first."""
+def _history(trials: Sequence[Trial]) -> tuple[History, History]:
+    """Seconds of a process, and of that with the device, by every record under `runs/` of their type of device."""
+    types = {trial.device for trial in trials}
     whole, on_device = [], []
     for path in sorted(RUNS.glob("*/*/record.json"), key=lambda path: path.stat().st_mtime):
         with suppress(ValueError, OSError):  # a report says what cannot be read
             record = Record.loads(path.read_text(encoding="utf-8"))
-            if record.status == "ok" and record.wall_s and record.processes:
+            if record.status == "ok" and record.wall_s and record.processes and record.trial.device in types:
                 whole.append((record.trial, record.wall_s / len(record.processes)))
                 device_s = sum(process.device_s for process in record.processes)
                 on_device.append((record.trial, device_s / len(record.processes)))

@@ -44,6 +44,7 @@ _ESCAPES = str.maketrans({sign: f"\\{sign}" for sign in "\\`*[]<>&!~|"})
 MOST_PARAM_CHARACTERS = 6000
 MOST_TAG_CHARACTERS = 5000
 # A run with its params, metrics and tags takes 60 kB while MLflow reads it.
+VIEW_VERSION = 2  # of what is sent of a record; runs that show an older one are sent again
 RUNS_A_PAGE = 200
 
 
@@ -160,7 +161,8 @@ def _complaint(record: Record) -> str:
 
 
 def digest_of(record: Record) -> str:
-    return hashlib.sha256(record.dumps().encode()).hexdigest()
+    """Of the record and of what a run shows of one, so that runs of an earlier sweeper are sent again."""
+    return hashlib.sha256(f"{VIEW_VERSION}\n{record.dumps()}".encode()).hexdigest()
 
 
 def id_of(experiment: Experiment) -> str:

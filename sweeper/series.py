@@ -26,7 +26,7 @@ class Point(NamedTuple):
 
 
 def points(record: Record) -> tuple[Point, ...]:
-    """Blocks and speedups by round, the first compiled steps by their number; what is missing has no point.
+    """Step times and speedups by round, the first compiled steps by their number; what is missing has no point.
 
     Rounds are counted on from process to process, so that a process that differs shows as a level of its own. As
     with all figures, those of the compiled arm are there only for status `ok`: a wrong program has no speed.
@@ -37,20 +37,22 @@ def points(record: Record) -> tuple[Point, ...]:
 
 def _first_steps(record: Record) -> Iterator[Point]:
     """Of the first process that compiled, milliseconds."""
+    if record.status != "ok":
+        return
     steps_s = next((process.first_steps_s for process in record.processes if process.first_steps_s), ())
     for step, step_s in enumerate(steps_s):
         yield Point("first_step_ms", step, 1e3 * step_s)
 
 
 def _rounds(record: Record) -> Iterator[Point]:
-    """Milliseconds of whole blocks, and the speedup; void rounds leave a gap."""
-    rounds = (item for process in record.processes for item in process.rounds)
-    for step, item in enumerate(islice(rounds, MOST_ROUNDS)):
-        if item.void is not None:
+    """Milliseconds a step, means over blocks, and the speedup; void rounds leave a gap."""
+    rounds = ((process.steps_per_block, item) for process in record.processes for item in process.rounds)
+    for step, (steps, item) in enumerate(islice(rounds, MOST_ROUNDS)):
+        if item.void is not None or not steps:
             continue
         if item.eager_s is not None:
-            yield Point("eager_block_ms", step, 1e3 * item.eager_s)
+            yield Point("eager_step_ms", step, 1e3 * item.eager_s / steps)
         if item.compiled_s is not None and record.status == "ok":
-            yield Point("compiled_block_ms", step, 1e3 * item.compiled_s)
+            yield Point("compiled_step_ms", step, 1e3 * item.compiled_s / steps)
             if item.eager_s is not None and item.compiled_s > 0:
                 yield Point("round_speedup", step, item.eager_s / item.compiled_s)

@@ -235,8 +235,8 @@ def test_child_has_a_point_for_each_round_and_each_first_step(store: MlflowClien
     write_sweep(RUNS, [record])
     assert Tracker(None, "night").catch_up() == Sent(1, 0)
     run = child(store)
-    assert steps(store, run, "eager_block_ms") == [(0, 200), (1, 200), (2, 200), (3, 200)]
-    assert steps(store, run, "compiled_block_ms") == [(0, 100), (1, 100), (2, 125), (3, 125)]
+    assert steps(store, run, "eager_step_ms") == [(0, 20), (1, 20), (2, 20), (3, 20)]
+    assert steps(store, run, "compiled_step_ms") == [(0, 10), (1, 10), (2, 12.5), (3, 12.5)]
     assert steps(store, run, "round_speedup") == [(0, 2), (1, 2), (2, 1.6), (3, 1.6)]
     assert steps(store, run, "first_step_ms") == [(0, 3000), (1, 500)]
 
@@ -245,16 +245,16 @@ def test_void_rounds_and_missing_blocks_are_gaps() -> None:
     rounds = (Round("AB", 1.0, 0.5), Round("BA", 1.0, 0.5, void="recompiled"), Round("AB", 1.0, None))
     record = replace(make_record(), processes=(replace(make_process(), rounds=rounds),))
     assert points(record) == (
-        Point("eager_block_ms", 0, 1000.0),
-        Point("compiled_block_ms", 0, 500.0),
+        Point("eager_step_ms", 0, 100.0),
+        Point("compiled_step_ms", 0, 50.0),
         Point("round_speedup", 0, 2.0),
-        Point("eager_block_ms", 2, 1000.0),
+        Point("eager_step_ms", 2, 100.0),
     )
 
 
 def test_a_wrong_program_has_no_points_of_its_speed() -> None:
     record = replace(make_record(), status="accuracy_mismatch")
-    assert {point.name for point in points(record)} == {"eager_block_ms"}
+    assert {point.name for point in points(record)} == {"eager_step_ms"}
 
 
 def test_points_of_a_trial_are_bounded(store: MlflowClient) -> None:
@@ -265,7 +265,7 @@ def test_points_of_a_trial_are_bounded(store: MlflowClient) -> None:
     assert len(points(record)) == 3 * MOST_ROUNDS + MOST_FIRST_STEPS
     write_sweep(RUNS, [record])
     assert Tracker(None, "night").catch_up() == Sent(1, 0)
-    assert len(history(store, child(store), "eager_block_ms")) == MOST_ROUNDS
+    assert len(history(store, child(store), "eager_step_ms")) == MOST_ROUNDS
 
 
 def test_kill_between_points_and_tags_leaves_none_twice(store: MlflowClient) -> None:
@@ -278,7 +278,7 @@ def test_kill_between_points_and_tags_leaves_none_twice(store: MlflowClient) -> 
         Tracker(None, "night").catch_up()
     assert Tracker(None, "night").catch_up() == Sent(1, 0)
     run = child(store)
-    for name in ("speedup", "eager_block_ms", "round_speedup"):
+    for name in ("speedup", "eager_step_ms", "round_speedup"):
         assert len({metric.step for metric in history(store, run, name)}) == len(history(store, run, name))
 
 

@@ -189,7 +189,7 @@ def test_page_of_a_trial_draws_its_rounds(browser: Chrome, pages: str) -> None:
     click(browser, f"//a[normalize-space()='{QUICK.label}']")
     wait_for(browser, "speedup 1.55 [1.43, 1.68] over 3 processes", "round_speedup\n1.55")
     browser.get(f"{browser.current_url.partition('?')[0]}/model-metrics")
-    wait_for(browser, "compiled_block_ms", "eager_block_ms")
+    wait_for(browser, "compiled_step_ms", "eager_step_ms")
     drawn = len(QUICK.processes) * len(QUICK.processes[0].rounds)
     wait_until(browser, lambda driver: drawn in points_drawn(driver))
 

@@ -210,11 +210,37 @@ def test_with_steps_what_does_not_pay_back_is_ruled_out(tmp_path: Path) -> None:
     assert "least total time for 1,000,000 steps" in str(long["reason"])
 
 
+def test_an_upper_bound_on_compile_time_rules_nothing_out_for_sure(tmp_path: Path) -> None:
+    record = with_costs(make_record(speedups=[1.5, 1.5], flags=("compile_contended",)), 30)
+    row = only(tmp_path, record, limits=Limits(steps=100))
+    assert row["ruled_out"] == ("default: is not shown to pay back within 100 steps",)
+    assert str(only(tmp_path / "b", record, limits=Limits(steps=10_000))["reason"]).endswith("is an upper bound")
+
+
+@pytest.mark.parametrize("limits", [{"steps": 0}, {"steps": "20k"}, {"memory_gib": -1}, {"memory_gib": float("nan")}])
+def test_limits_that_make_no_sense_are_refused(limits: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"(steps|max_memory_gib)=.*: (a whole number of at least 1|GiB above 0)"):
+        Limits(**limits)  # type: ignore[arg-type]
+
+
+def test_an_interrupted_retry_does_not_hide_what_was_measured(tmp_path: Path) -> None:
+    folders = [write_sweep(tmp_path, [make_record(speedups=[1.5])], "a")]
+    folders.append(write_sweep(tmp_path, [make_record(status="interrupted")], "b"))
+    (choice,) = choices(load(folders).entries)
+    assert choice.recommended == "default"
+
+
 def test_with_a_limit_of_memory_what_needs_more_is_ruled_out(tmp_path: Path) -> None:
     default = with_costs(make_record(speedups=[1.5, 1.5]), 3, 1.5)
     graphs = with_costs(make_record(speedups=[2.0, 2.0], mode="reduce-overhead"), 3, 2.5)
     row = only(tmp_path, default, graphs, limits=Limits(memory_gib=2.0))
     assert (row["recommended"], row["ruled_out"]) == ("default", ("reduce-overhead: needs 2.5 GiB",))
+    small = with_costs(make_record(speedups=[1.01, 1.01]), 3, 1.5)
+    tight = only(tmp_path / "tight", small, limits=Limits(memory_gib=1.6))
+    assert (tight["recommended"], tight["reason"]) == ("default", "1.01 times eager's speed; eager itself does not fit")
+    needs = ("default: needs 1.5 GiB", "reduce-overhead: needs 2.5 GiB", "eager: needs 2.0 GiB")
+    none = only(tmp_path / "none", default, graphs, limits=Limits(memory_gib=1.0))
+    assert (none["recommended"], none["ruled_out"], none["mode"]) == ("nothing fits", needs, None)
     unknown = only(tmp_path / "cpu", make_record(), limits=Limits(memory_gib=2.0))
     assert str(unknown["reason"]).endswith("how much memory it needs is not known")
 

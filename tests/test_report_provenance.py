@@ -39,6 +39,14 @@ def fact(runs: Path, name: str, *records: Record) -> str | None:
     )
 
 
+def test_a_sweep_json_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+    folder = write_sweep(tmp_path, [make_record()])
+    assert not [note for note in write_report([folder], tmp_path / "out").notes if "sweep.json" in note]
+    (folder / "sweep.json").write_text('{"sweep": "night", "invoc')
+    (said,) = [note for note in write_report([folder], tmp_path / "out").notes if "sweep.json" in note]
+    assert said.startswith("sweep.json of night not JSON, or cut short")
+
+
 def test_a_record_that_says_little_has_few_facts(tmp_path: Path) -> None:
     assert facts(tmp_path, make_record()) == ["sweeps: night", "device: NVIDIA H200", "versions: torch 2.13.0"]
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -186,8 +187,19 @@ def test_of_a_trial_in_two_sweeps_the_later_one_counts(tmp_path: Path) -> None:
     units = collect(load(folders).entries)
     row = row_of(summary(groups(units.units)))
     assert (row["models"], row["geomean_amp"]) == (1, pytest.approx(3.0))
-    assert len(units.notes) == 1
-    assert str(folders[0]) in units.notes[0]
+    assert units.notes == (
+        "1 trial of a not in the summary: b has the same; to compare: python -m sweeper.compare a b",
+    )
+
+
+def test_one_trial_with_two_versions_of_torch_is_told_apart(tmp_path: Path) -> None:
+    made = make_record()
+    old, new = (
+        replace(made, environment={**made.environment, "versions": {"torch": version}}) for version in ("2.11", "2.13")
+    )
+    found = load([write_sweep(tmp_path, [old], "a"), write_sweep(tmp_path, [new, make_record("vit_b16")], "b")])
+    assert [entry.variant for entry in found.entries] == ["torch=2.11", "torch=2.13", "torch=2.13.0"]
+    assert {entry.variant for entry in load([tmp_path / "b"]).entries} == {""}
 
 
 def test_a_trial_that_backed_off_gives_way_to_one_that_was_asked_for(tmp_path: Path) -> None:

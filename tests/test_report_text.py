@@ -90,6 +90,9 @@ def test_the_weighted_mean_has_a_line_of_its_own(tmp_path: Path) -> None:
     # Geomeans over three models, scales 1, 1.1 and 0.9: 1.5798 * 0.99^(1/3) = 1.5745 in both precisions.
     text = shown(tmp_path, *usual())
     assert "train, default, inductor: weighted 0.75 AMP + 0.25 fp32: 1.57 (3 models), these models [" in text
+    assert "a new model" not in text, "of three models a prediction says nothing"
+    more = [make_record(model, precision, [1.5, 1.6, 1.55]) for model in "abcdef" for precision in ("amp", "fp32")]
+    text = shown(tmp_path / "more", *more)
     assert re.search(r"these models \[\d\.\d\d, \d\.\d\d\], a new model \[\d\.\d\d, \d\.\d\d\]", text)
 
 

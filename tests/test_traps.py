@@ -112,6 +112,28 @@ def test_reference_in_fp32_where_fp64_is_another_model() -> None:
     assert outcome.status == "accuracy_mismatch", outcome.message
 
 
+def test_closer_look_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where fp64 does not run, the second look is against fp32 as well, with the steps that the first had not."""
+    from sweeper.worker import session, verification
+
+    looks = []
+
+    class Strict(verification.Verification):
+        """Allows nothing at the first look."""
+
+        def _against(self, dtype):
+            looks.append((str(dtype), self._looks_closer))
+            taken, allowed = super()._against(dtype)
+            none = dict.fromkeys(allowed.bounds, 0.0)
+            return taken, allowed if self._looks_closer else replace(allowed, bounds=none)
+
+    monkeypatch.setattr(session, "Verification", Strict)
+    outcome, _ = run(custom("refuses_fp64", backend="inductor", precision=Precision(autocast="bfloat16")))
+    assert outcome.status == "ok", outcome.message
+    formats = ("torch.float64", "torch.float32")
+    assert looks == [(name, closer) for closer in (False, True) for name in formats]
+
+
 def test_check_that_cannot_be_made_leaves_the_trial_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_arguments, **_options):
         raise KeyError("not with this model")

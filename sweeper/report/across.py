@@ -37,7 +37,7 @@ def eager_moved(entries: Iterable[Entry]) -> set[Entry]:
     groups: dict[Hashable, list[Entry]] = defaultdict(list)
     for entry in entries:
         groups[_eager_step(entry)].append(entry)
-    return {entry for group in groups.values() if _disagree(group) for entry in group if entry.result.eager_step_s}
+    return {entry for group in groups.values() if disagree(group) for entry in group if entry.result.eager_step_s}
 
 
 def _eager_step(entry: Entry) -> Hashable:
@@ -47,7 +47,8 @@ def _eager_step(entry: Entry) -> Hashable:
     return entry.folder.parent, axes, trial.workload, entry.record.batch_size, trial.optimizer, trial.device
 
 
-def _disagree(group: Sequence[Entry]) -> bool:
+def disagree(group: Sequence[Entry]) -> bool:
+    """Whether trials that time the same eager step found different times."""
     times_s = [entry.result.eager_step_s for entry in group if entry.result.eager_step_s]
     allowed = EAGER_AGREES.get(group[0].record.trial.device, EAGER_AGREES["cuda"])
     return len(times_s) > 1 and max(times_s) / min(times_s) - 1 > allowed

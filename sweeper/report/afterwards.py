@@ -7,7 +7,12 @@ from pathlib import Path
 
 from sweeper.report.build import Report
 
-LASTING = ("unavailable", "accuracy_mismatch", "not_compiled")  # statuses that another try on this machine gives again
+LASTING = (
+    "unavailable",
+    "accuracy_mismatch",
+    "not_compiled",
+    "compile_error",
+)  # statuses that another try on this machine gives again
 
 
 def what_next(report: Report, out: Path, sweeps: Sequence[str]) -> list[str]:

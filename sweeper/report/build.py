@@ -19,7 +19,7 @@ from sweeper.report.choice import Limits
 from sweeper.report.failures import failures
 from sweeper.report.load import Entry, load_from
 from sweeper.report.mixtures import mixtures
-from sweeper.report.provenance import describe, weighted_as_amp
+from sweeper.report.provenance import describe, weighted_as_amp, without_invocations
 from sweeper.report.recommendations import NO_LIMITS, choices, recommendations
 from sweeper.report.sources import Source, SweepFolder
 from sweeper.report.speedups import speedups
@@ -63,7 +63,8 @@ def write_report_of(sources: Sequence[Source], out: Path, limits: Limits = NO_LI
     rows = groups(units.units)
     judged = {entry for group in rows for unit in group.judged for entry in unit.entries.values()}
     facts, amp = describe(sources, entries), weighted_as_amp(entries)
-    notes = [*units.notes, *incomplete(rows), *mixtures(entries)]
+    facts += [f"recommended for: {limits}"] if str(limits) else []
+    notes = [*units.notes, *incomplete(rows), *mixtures(entries), *without_invocations(sources)]
     if entries and not rows:
         notes.append("no geometric means: they are taken over compiled trials whose precision has a weight (amp, fp32)")
     notes += inspections(entries)

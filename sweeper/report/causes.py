@@ -18,11 +18,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from sweeper.backends import CONTROLS
 from sweeper.report.load import Entry
 from sweeper.report.speedups import COLUMNS as SPEEDUP_COLUMNS
 from sweeper.report.table import Column, Table, Value
-from sweeper.result import HOST_BOUND
 
+GRAPH_MODES = ("reduce-overhead", "max-autotune")  # they record CUDA graphs
 _AXES = ("model", "batch_size", "workload", "precision", "mode", "backend", "variant", "trial_id")
 
 
@@ -63,8 +64,13 @@ COLUMNS: tuple[Column[Cause], ...] = (
 
 def causes(entries: Iterable[Entry]) -> Table:
     """What costs a larger share of its step first, then what was seen more often."""
-    found = [cause for entry in entries for cause in _of(entry)]
+    found = [cause for entry in entries if not _is_control(entry) for cause in _of(entry)]
     return Table.of(COLUMNS, sorted(found, key=lambda cause: (-(cause.lost_fraction or 0.0), -(cause.count or 0))))
+
+
+def _is_control(entry: Entry) -> bool:
+    """Whether nothing was to be gained: eager against eager, or a backend that compiles nothing."""
+    return entry.record.trial.mode == "eager" or entry.record.trial.backend in CONTROLS
 
 
 def _of(entry: Entry) -> Iterator[Cause]:
@@ -85,14 +91,13 @@ def _of(entry: Entry) -> Iterator[Cause]:
 def _waiting(entry: Entry) -> Iterator[Cause]:
     """The share of the compiled step in which the device waits for the host."""
     share, step_s = entry.result.compiled_waits_fraction, entry.result.compiled_step_s
-    if share is not None and step_s and share > HOST_BOUND:
+    if share is not None and step_s and entry.result.host_bound_arms in ("compiled", "both"):
         yield Cause(entry, "host_bound", _what_helps(entry), lost_s=share * step_s)
 
 
 def _what_helps(entry: Entry) -> str:
-    graphs = (
-        entry.record.trial.mode in ("reduce-overhead", "max-autotune") or entry.record.trial.backend == "cudagraphs"
-    )
-    device = entry.result.device_speedup
+    trial, device = entry.record.trial, entry.result.device_speedup
+    settled = trial.mode in GRAPH_MODES or "triton.cudagraphs" in trial.compile.options
+    help_ = "" if trial.backend != "inductor" or settled else "; mode=reduce-overhead launches its kernels all at once"
     ratio = f"; the device alone is {device:.2f} times as fast as eager" if device else ""
-    return f"the device waits for the host{'' if graphs else '; mode=reduce-overhead launches fewer kernels'}{ratio}"
+    return f"the device waits for the host{help_}{ratio}"

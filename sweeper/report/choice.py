@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sweeper.backends import CONTROLS
+from sweeper.report.across import disagree
 from sweeper.report.load import Entry
 from sweeper.report.readable import shortened
 from sweeper.stats import CONFIDENCE, Estimate, difference, holm, p_value, pooled
@@ -27,6 +28,7 @@ NOISE = 0.05
 ALIKE = 0.10  # compile times that lie nearer together do not decide between modes that are equally fast
 DOUBTS = ("accuracy_unverified", "shared_gpu", "host_busy", "throttled", "unsteady")  # flags named beside a choice
 GIB = 2**30
+MEMORY_ALIKE = 0.01  # peaks that lie nearer together do not decide either
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,17 @@ class Limits:
     """What the job at hand allows; None: no limit."""
 
     steps: int | None = None  # its length: compiling must have paid back by then
-    memory_gib: float | None = None  # of the compiled step's peak
+    memory_gib: float | None = None  # of a step's peak
+
+    def __post_init__(self) -> None:
+        if self.steps is not None and not (isinstance(self.steps, int) and self.steps >= 1):
+            raise ValueError(f"steps={self.steps!r}: a whole number of at least 1, e.g. 10000")
+        if self.memory_gib is not None and not 0 < self.memory_gib < math.inf:
+            raise ValueError(f"max_memory_gib={self.memory_gib!r}: GiB above 0, e.g. 40")
+
+    def __str__(self) -> str:
+        parts = (f"{self.steps:,} steps" if self.steps else "", f"{self.memory_gib:g} GiB" if self.memory_gib else "")
+        return ", ".join(part for part in parts if part)
 
 
 @dataclass(frozen=True)
@@ -92,11 +104,13 @@ def choose(entries: Sequence[Entry], limits: Limits) -> Choice:
         default=entries[0].record.trial.batch_size,
     )
     refused = {entry: why for entry in entries if (why := _why_not(entry, used))}
-    eager = _pooled_eager([entry for entry in entries if entry not in refused])
-    candidates = _candidates([entry for entry in entries if entry not in refused], eager)
-    excluded = {one.entry: why for one in candidates if (why := _beyond(one, limits, eager))}
+    compared = [entry for entry in entries if entry not in refused]
+    eager, eager_needs = _pooled_eager(compared), _eager_beyond(compared, limits)
+    candidates = _candidates(compared, eager)
+    excluded = {one.entry: why for one in candidates if (why := _beyond(one, limits, None if eager_needs else eager))}
     left = [one for one in candidates if one.entry not in excluded]
     ruled_out = tuple(f"{name_of(entry)}: {why}" for entry, why in (refused | excluded).items())
+    ruled_out += (f"eager: {eager_needs}",) if eager_needs else ()
     verdicts = above([one.speedup for one in left])
     faster = [one for one, found in zip(left, verdicts, strict=True) if found and one.holds_in_its_trial]
     choice = Choice(
@@ -109,6 +123,8 @@ def choose(entries: Sequence[Entry], limits: Limits) -> Choice:
         ruled_out=ruled_out,
         eager_s=eager.ratio if eager else None,
     )
+    if not faster and eager_needs:
+        return _whatever_fits(choice, left)
     if not faster:
         return _without(choice, candidates, left)
     return _among(choice, faster, left)
@@ -163,7 +179,29 @@ def _beyond(one: Candidate, limits: Limits, eager: Estimate | None) -> str | Non
     total_s = one.total_s(limits.steps)
     if total_s is None:
         return "its compile time is not known"
-    return f"does not pay back within {limits.steps:,} steps" if total_s >= limits.steps * eager.ratio else None
+    if total_s < limits.steps * eager.ratio:
+        return None
+    least = "compile_contended" in one.entry.flags  # the compile time is an upper bound
+    return f"{'is not shown to' if least else 'does not'} pay back within {limits.steps:,} steps"
+
+
+def _eager_beyond(entries: Sequence[Entry], limits: Limits) -> str | None:
+    """How eager does not keep the limit of memory either; None where it does, or where nobody knows."""
+    peaks = [peak for entry in entries if (peak := entry.result.eager_peak_memory_bytes) is not None]
+    if limits.memory_gib is None or not peaks or min(peaks) <= limits.memory_gib * GIB:
+        return None
+    return f"needs {min(peaks) / GIB:.1f} GiB"
+
+
+def _whatever_fits(choice: Choice, left: Sequence[Candidate]) -> Choice:
+    """Eager needs too much memory: of the modes that do not, the fastest."""
+    if not left:
+        return replace(
+            choice, recommended="nothing fits", reason="neither eager nor a mode that is right fits", eager_s=None
+        )
+    best = max(left, key=lambda one: one.speedup.log)
+    reason = f"{_times(best)}; eager itself does not fit" + _beside(best, choice)
+    return replace(choice, recommended=best.name, chosen=best, reason=reason)
 
 
 def _certainty(candidates: Sequence[Candidate]) -> str | None:
@@ -199,9 +237,15 @@ def _among(choice: Choice, faster: Sequence[Candidate], left: Sequence[Candidate
     quicker = above([_apart(best, one) for one in others]) if steps is not None else [False] * len(others)
     equals = [one for one, less, more in zip(others, slower, quicker, strict=True) if not less and not more]
     chosen, why = (best, "") if steps is not None else _cheapest([best, *(one for one in equals if one in faster)])
-    tied = tuple(one.name for one in (best, *equals) if one is not chosen)
-    reason = _reason(chosen, tied, why, steps, _beaten(choice, left)) + _beside(chosen, choice.limits)
+    tied = tuple(one.name for one in (best, *equals) if one is not chosen and _as_long(one, chosen, steps))
+    reason = _reason(chosen, tied, why, steps, _beaten(choice, left)) + _beside(chosen, choice)
     return replace(choice, recommended=chosen.name, chosen=chosen, tied=tied, reason=reason)
+
+
+def _as_long(one: Candidate, chosen: Candidate, steps: int | None) -> bool:
+    """Whether a job of so many steps takes about as long, compiling included; without steps nothing is asked."""
+    total_s, chosen_s = one.total_s(steps), chosen.total_s(steps)
+    return total_s is None or chosen_s is None or total_s <= chosen_s * (1 + NOISE)
 
 
 def _apart(one: Candidate, other: Candidate) -> Estimate:
@@ -218,9 +262,10 @@ def _cheapest(equals: Sequence[Candidate]) -> tuple[Candidate, str]:
     if len(quick) == 1:
         return quick[0], "compiles fastest"
     quick = quick or list(equals)
-    peaks = [one.entry.result.compiled_peak_memory_bytes for one in quick]
-    if all(peaks) and len(set(peaks)) == len(peaks):
-        return min(quick, key=lambda one: one.entry.result.compiled_peak_memory_bytes or 0), "needs the least memory"
+    peaks = [one.entry.result.compiled_peak_memory_bytes or math.inf for one in quick]
+    small = [one for one, peak in zip(quick, peaks, strict=True) if peak <= min(peaks) * (1 + MEMORY_ALIKE)]
+    if len(small) == 1 and all(map(math.isfinite, peaks)):
+        return small[0], "needs the least memory"
     return min(quick, key=_mildness), "is the mildest"
 
 
@@ -254,9 +299,12 @@ def _times(one: Candidate) -> str:
     return f"{one.speedup.ratio:.2f} times eager's speed"
 
 
-def _beside(chosen: Candidate, limits: Limits) -> str:
+def _beside(chosen: Candidate, choice: Choice) -> str:
     """What makes a choice less sure than it looks."""
-    said = "; eager step times of these trials do not agree" if "eager_moved" in chosen.entry.flags else ""
+    limits = choice.limits
+    said = "; eager step times of these trials do not agree" if disagree(choice.entries) else ""
+    if limits.steps is not None and "compile_contended" in chosen.entry.flags:
+        said += "; its compile time is an upper bound"
     doubts = [flag for flag in DOUBTS if flag in chosen.entry.flags]
     said += f"; flagged {', '.join(doubts)}" if doubts else ""
     known = limits.memory_gib is None or chosen.entry.result.compiled_peak_memory_bytes is not None

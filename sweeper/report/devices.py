@@ -1,4 +1,4 @@
-"""Which device each record comes from, where the records at hand come from several: figures of two are not mixed.
+"""Which device and torch each record comes from, where the records at hand have several: figures of two are not mixed.
 
 Place in the flow: `load` puts the names into the variants of its entries.
 """
@@ -48,6 +48,24 @@ def names_of_devices(records: Sequence[tuple[Record, Path]]) -> list[str]:
         parts += [f"{KINDS.get(kind, kind)}={_text(known, alike)}"] if len(alike) > 1 else []
         found.append("; ".join(parts))
     return found
+
+
+def names_of_torches(records: Sequence[Record]) -> list[str]:
+    """For each record `torch=2.13.0` where one trial was run with several versions; else empty.
+
+    An interpreter that the grid asked for (`worker.python`) makes another trial, with a variant of its own.
+    """
+    versions: dict[str, set[str]] = defaultdict(set)
+    for record in records:
+        versions[record.trial_id].add(_torch(record))
+    if all(len(found) < 2 for found in versions.values()):
+        return [""] * len(records)
+    return [f"torch={_torch(record)}" for record in records]
+
+
+def _torch(record: Record) -> str:
+    versions = record.environment.get("versions") if isinstance(record.environment, Mapping) else None
+    return printable(str(versions.get("torch", "unknown"))) if isinstance(versions, Mapping) else "unknown"
 
 
 def _device(record: Record) -> Device | None:

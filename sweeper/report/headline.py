@@ -70,11 +70,12 @@ def _card(row: Row, beside: Published | None) -> str:
     kind = {"weighted": "0.75 AMP + 0.25 fp32", "geomean_amp": "AMP alone", "geomean_fp32": "fp32 alone"}[name]
     count = readable.models(row[name.replace("geomean", "models") if not weighted else "models_weighted"])
     lines = [f"{kind}, {count}, {text(row['passed'])} of {text(row['models'])} passed"]
-    these, new = readable.interval(row, name), readable.interval(row, "weighted_new_model") if weighted else ""
+    these, new = readable.interval(row, name), readable.of_a_new_model(row) if weighted else ""
     lines += [f"these models {these}" if these else "no interval for these models"]
     lines += [f"a new model {new}"] if new else []
     lines += [f"slowdowns as 1.0, as in 2022: {ratio(readable.number(row, 'weighted_clipped'))}"] if weighted else []
-    lines += [f"published: {beside.label}"] if weighted and beside else []
+    as_published = (row["mode"], row["backend"]) == ("default", "inductor")
+    lines += [f"published: {beside.label}"] if weighted and beside and as_published else []
     below = "".join(f"<span>{html.escape(line)}</span>" for line in lines)
     value = html.escape(ratio(readable.number(row, name)))
     return (

@@ -153,8 +153,8 @@ def summarised(rows: Sequence[Row], named: Mapping[str, Published | None], note:
     columns = [Cells(column.name, _as_text(column.value)) for column in readable.summary_columns(rows)]
     columns = [column for column in columns if column.title not in _RATIOS]
     columns += [_number(title, name, _counted(name, count)) for title, (name, count) in _RATIOS.items()]
-    if any(row["weighted_new_model_low"] is not None for row in rows):
-        columns.append(Cells("a new model", lambda row: readable.interval(row, "weighted_new_model")))
+    if any(readable.of_a_new_model(row) for row in rows):
+        columns.append(Cells("a new model", readable.of_a_new_model))
     columns.append(_number("slowdowns as 1.0", "weighted_clipped"))
     if any(named.values()):
         columns.append(Cells("published", lambda row: item.label if (item := named.get(text(row["family"]))) else ""))

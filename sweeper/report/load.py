@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sweeper.record import Accuracy, Record
-from sweeper.report.devices import names_of_devices
+from sweeper.report.devices import names_of_devices, names_of_torches
 from sweeper.report.readable import printable
 from sweeper.report.series import ProcessSeries, series_of
 from sweeper.report.sources import Source, SweepFolder, why_unreadable
@@ -84,10 +84,11 @@ def load_from(sources: Sequence[Source]) -> Loaded:
                 problems.append(printable(f"{found.where}: {why_unreadable(error)}"))
                 continue
             read.append((shared.slim(record), result, worst, series, found.folder))
-    named = names_of_devices([(record, folder.parent) for record, *_, folder in read])
+    devices = names_of_devices([(record, folder.parent) for record, *_, folder in read])
+    torches = names_of_torches([record for record, *_ in read])
     entries = tuple(
-        Entry(record, result, folder, _variant(record, device), record.flags, worst, series=series)
-        for (record, result, worst, series, folder), device in zip(read, named, strict=True)
+        Entry(record, result, folder, _variant(record, device, torch), record.flags, worst, series=series)
+        for (record, result, worst, series, folder), device, torch in zip(read, devices, torches, strict=True)
     )
     return Loaded(entries, tuple(problems))
 
@@ -118,6 +119,6 @@ class _Shared:
         return kept
 
 
-def _variant(record: Record, device: str) -> str:
-    parts = [record.trial.variant, device]
+def _variant(record: Record, device: str, torch: str) -> str:
+    parts = [record.trial.variant, device, torch]
     return "; ".join(part for part in parts if part)

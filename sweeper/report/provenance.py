@@ -9,7 +9,7 @@ from typing import Any
 from sweeper.record import Record
 from sweeper.report.load import Entry
 from sweeper.report.readable import printable, shortened
-from sweeper.report.sources import Source
+from sweeper.report.sources import Source, why_unreadable
 
 MOST_CHARACTERS = 60  # of one setting
 PRESETS = {"pt2": ", the settings of the figures of 2022: TF32, float16 autocast without gradient scaler, no optimizer"}
@@ -128,6 +128,20 @@ def _plain_mapping(environment: object) -> Mapping[str, Any]:
 
 def _mapping(environment: object, key: str) -> Mapping[str, Any]:
     return _plain_mapping(_plain_mapping(environment).get(key))
+
+
+def without_invocations(sources: Iterable[Source]) -> list[str]:
+    """A line for each sweep whose `sweep.json` is there and cannot be read."""
+    found = []
+    for source in sources:
+        try:
+            json.loads(source.invocations())
+        except FileNotFoundError:  # a folder of records that is no sweep of ours
+            pass
+        except (OSError, ValueError) as error:
+            name = source.folder.resolve().name
+            found.append(f"sweep.json of {name} {why_unreadable(error)}: when and how it was measured is not known")
+    return [printable(line) for line in found]
 
 
 def _invocations(source: Source) -> list[Mapping[str, Any]]:

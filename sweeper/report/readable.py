@@ -16,6 +16,7 @@ from sweeper.stats import AMP_SHARE, FP32_SHARE
 from sweeper.trial import MODES
 
 WEIGHTING = f"weighted {AMP_SHARE:g} AMP + {FP32_SHARE:g} fp32"
+MODELS_TO_PREDICT = 6  # a new one: of four, the interval reaches from a fifth to sixteen
 CLIPPED = "preset=pt2"  # its figures were made so
 KEY = ("workload", "mode", "backend", "variant")
 # Shown in a table only where rows differ; what all have in common stands above it.
@@ -366,10 +367,16 @@ def headline(row: Row) -> str:
     if row["weighted"] is None:
         return f"{WEIGHTING}: none, {_why_not_weighted(row)}"
     line = f"{WEIGHTING}: {ratio(number(row, 'weighted'))} ({models(row['models_weighted'])})"
-    named = {"these models": interval(row, "weighted"), "a new model": interval(row, "weighted_new_model")}
+    named = {"these models": interval(row, "weighted"), "a new model": of_a_new_model(row)}
     if CLIPPED in text(row["variant"]):
         named["as in 2022, slowdowns raised to 1.0,"] = ratio(number(row, "weighted_clipped"))
     return ", ".join([line, *(f"{name} {found}" for name, found in named.items() if found)])
+
+
+def of_a_new_model(row: Row) -> str:
+    """The prediction for one more model; of few it is so wide that it says nothing, and stays in summary.csv."""
+    known = (number(row, "models_weighted") or 0) >= MODELS_TO_PREDICT
+    return interval(row, "weighted_new_model") if known else ""
 
 
 def models(count: Value) -> str:

@@ -11,6 +11,7 @@
 | `compile_cold_s compile_warm_s` | as in speedups.csv |
 | `break_even_steps break_even_warm_steps` | with the eager step time of all trials of the row |
 | `memory_ratio` | eager / compiled peak: above 1, compiling saves |
+| `max_memory_gib` | with `--max-memory-gib X`: X |
 | `steps total_eager_s total_compiled_s` | with `--steps N`: N, and wall seconds of so long a job, compiling included |
 | `ruled_out` | `mode: why` of what failed or is beyond the limits given |
 | `reason` | one sentence |
@@ -84,6 +85,7 @@ COLUMNS: tuple[Column[Choice], ...] = (
     _break_even("break_even_steps", lambda entry: entry.result.compile_cold_s),
     _break_even("break_even_warm_steps", lambda entry: entry.result.compile_warm_s),
     _of_chosen("memory_ratio", _memory_ratio),
+    Column("max_memory_gib", lambda choice: choice.limits.memory_gib),
     Column("steps", lambda choice: choice.limits.steps),
     Column("total_eager_s", _total_eager_s),
     Column("total_compiled_s", lambda choice: choice.chosen.total_s(choice.limits.steps) if choice.chosen else None),
@@ -95,13 +97,16 @@ COLUMNS: tuple[Column[Choice], ...] = (
 def choices(entries: Iterable[Entry], limits: Limits = NO_LIMITS) -> list[Choice]:
     """One for each model, batch size, workload, precision and variant, in alphabetical order of the models.
 
-    Of two records of one mode and backend the later one counts, as in the summary. mode=eager has no say.
+    Of two records of one mode and backend one that is ok counts, then the later one. mode=eager has no say.
     """
     groups: dict[str, dict[tuple[str, str | None], Entry]] = {}
     for entry in entries:
         trial = entry.record.trial
         if trial.mode != "eager":
-            groups.setdefault(_what_is_run(entry), {})[trial.mode, trial.backend] = entry
+            group, place = groups.setdefault(_what_is_run(entry), {}), (trial.mode, trial.backend)
+            held = group.get(place)
+            if held is None or held.record.status != "ok" or entry.record.status == "ok":
+                group[place] = entry
     found = [choose(list(group.values()), limits) for group in groups.values()]
     return sorted(found, key=_order)
 

@@ -32,7 +32,9 @@ class ProcessSeries:
 
 
 def series_of(record: Record) -> tuple[ProcessSeries, ...]:
-    """Of the processes that got as far as a compiled step."""
+    """Of the processes that got as far as a compiled step; a trial that is not ok has none, as it has no speed."""
+    if record.status != "ok":
+        return ()
     found = (_of_process(process) for process in record.processes[:MOST_PROCESSES])
     return tuple(series for series in found if series.first_s or series.compiled_s)
 

@@ -7,7 +7,7 @@ stay out.
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -84,16 +84,21 @@ def collect(entries: Iterable[Entry]) -> Units:
     weighted = [entry for entry in entries if entry.record.trial.mode != "eager" and entry.record.trial.labels.weight]
     check_weights(entry.record.trial for entry in weighted)
     slots: dict[tuple[Key, str], dict[str, Entry]] = defaultdict(dict)
-    notes = []
+    aside: Counter[tuple[str, str]] = Counter()
     for entry in weighted:
         slot = slots[_key(entry), _identity(entry)]
         weight = entry.record.trial.labels.weight or ""
         held = slot.get(weight)
         if held is not None:
             held, entry = sorted((held, entry), key=_backed_off, reverse=True)  # stable: the later one wins a tie
-            notes.append(f"{held.folder} is not in the summary: {entry.folder} stands for the same model and precision")
+            aside[held.folder.parent.name, entry.folder.parent.name] += 1
         slot[weight] = entry
     units = [Unit(key, slot) for (key, _), slot in slots.items()]
+    notes = [
+        f"{count} trial{'' if count == 1 else 's'} of {one} not in the summary: {other} has the same"
+        + (f"; to compare: python -m sweeper.compare {one} {other}" if one != other else "")
+        for (one, other), count in aside.items()
+    ]
     return Units(tuple(sorted(units, key=lambda unit: unit.key.order)), tuple(notes))
 
 

@@ -58,17 +58,19 @@ class Verification:
         if isinstance(self._pristine, Missing):
             self._unverified = f"no reference, the model cannot be copied: {self._pristine.reason}"
             return
-        reasons = []
+        reasons, best = [], None
         for dtype in FORMATS:
             found = beside(functools.partial(self._against, dtype))
             if isinstance(found, Missing):
                 reasons.append(f"in {_name(dtype)}: {found.reason.splitlines()[0]}")
-            elif self._bounds is None or not found[1].far_off:
-                self._reference, self._bounds = found
-            if self._bounds is not None and not self._bounds.far_off:
+            elif best is None or not found[1].far_off:
+                best = found
+            if best is not None and not best[1].far_off:
                 break
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
+        if best is not None:  # else what an earlier look has found stays
+            self._reference, self._bounds = best
         self._unverified = f"no reference, {'; '.join(reasons)}"
         self.restore()
 
