@@ -203,6 +203,25 @@ def test_a_speedup_that_fell_because_eager_got_faster_is_no_regression() -> None
     assert not comparison.regressed
 
 
+def test_a_speedup_that_rose_because_eager_got_slower_is_said_to_be_no_gain() -> None:
+    row = judge([pair(measured(), measured(eager=1.1)), *others()]).rows[0]
+    assert (row.verdict, change(row, SPEEDUP.name).verdict, change(row, EAGER.name).verdict) == (
+        "SAME",
+        "HIGHER",
+        "SLOWER",
+    )
+    assert row.note == "the speedup rose because eager got slower (+10.0 %)"
+
+
+def test_a_speedup_that_moved_because_the_compiled_step_did_has_no_note() -> None:
+    for compiled in (0.9, 1.1):
+        row = only(measured(), measured(compiled=compiled))
+        assert change(row, SPEEDUP.name).found
+        assert row.note is None
+    mostly = only(measured(), measured(eager=1.04, compiled=0.9))  # eager did less than half of it
+    assert (change(mostly, SPEEDUP.name).verdict, mostly.note) == ("HIGHER", None)
+
+
 def test_a_session_in_which_eager_moved_judges_speedups_alone() -> None:
     slow = [pair(measured(name), measured(name, compiled=1.05, eager=1.05)) for name in "abc"]
     comparison = judge([*slow, pair(measured("d"), measured("d", compiled=1.3, eager=1.05))])
@@ -495,7 +514,8 @@ def test_two_interpreters_of_one_sweep(tmp_path: Path) -> None:
         (["old", "nwe"], "nearest: new"),
         (["old", "other"], "have no trial in common"),
         (["old", "--by", "precision"], "--by precision: allowed are worker.python, mode"),
-        (["old", "--by", "mode"], "give BASE_VALUE and HEAD_VALUE of these: default"),
+        (["old", "--by", "backend"], "--by backend: all trials have backend inductor: there is nothing to compare"),
+        (["modes", "--by", "mode"], "give BASE_VALUE and HEAD_VALUE of these: default, reduce-overhead, max-autotune"),
         (["old", "--by", "mode", "default", "eager"], "no trial has eager; there are: default"),
         (["old", "--by", "mode", "default"], "type SWEEP, or SWEEP BASE_VALUE HEAD_VALUE"),
         (["old", "new", "--min-effect", "2"], "a share above 0 and below 1"),
@@ -507,6 +527,8 @@ def test_two_interpreters_of_one_sweep(tmp_path: Path) -> None:
 def test_bad_input_is_exit_2(tmp_path: Path, arguments: list[str], message: str) -> None:
     two_sweeps(tmp_path, [])
     write_sweep(tmp_path / "runs", [measured("swin_t")], "other")
+    modes = [measured(mode=mode) for mode in ("default", "reduce-overhead", "max-autotune")]
+    write_sweep(tmp_path / "runs", modes, "modes")
     found = compare(tmp_path, *arguments)
     assert (found.returncode, found.stdout) == (2, "")
     assert message in found.stderr
@@ -519,7 +541,186 @@ def test_a_record_that_cannot_be_read_is_exit_2_and_the_rest_is_compared(tmp_pat
     found = compare(tmp_path, "old", "new")
     assert found.returncode == 2
     assert "not JSON, or cut short" in found.stderr
-    assert found.stdout.splitlines()[-1] == "4 rows: 1 GONE, 3 SAME"
+    assert found.stdout.splitlines()[-1] == "4 rows: 1 UNRESOLVED, 3 SAME"
+
+
+def folder_of(sweep: Path, model: str) -> Path:
+    return next(sweep.glob(f"{model}-*"))
+
+
+@pytest.mark.parametrize(("lost", "side"), [("old", "BASE"), ("new", "HEAD")])
+def test_a_trial_without_a_record_is_neither_gone_nor_new(tmp_path: Path, lost: str, side: str) -> None:
+    """`trial.json` says nothing here; the folders' names do."""
+    two_sweeps(tmp_path, [])
+    sweep = tmp_path / "runs" / lost
+    (folder_of(sweep, "vgg16") / "record.json").write_text("{}")
+    for model in ("alexnet", "densenet"):
+        (folder_of(sweep, model) / "record.json").unlink()
+    found = compare(tmp_path, "old", "new")
+    assert found.returncode == 2
+    lines = found.stdout.splitlines()
+    assert f"UNRESOLVED, its record in {side} cannot be read: vgg16 amp default" in lines
+    assert f"UNRESOLVED, has not ended in {side}: alexnet amp default, densenet amp default" in lines
+    assert lines[-1] == "4 rows: 3 UNRESOLVED, 1 SAME"
+    rows = json.loads(compare(tmp_path, "old", "new", "--format", "json").stdout)["rows"]
+    name = {"BASE": "base", "HEAD": "head"}[side]
+    statuses = {row["model"]: row[f"{name}_status"] for row in rows}
+    assert statuses == {"vgg16": "unreadable", "alexnet": "unfinished", "densenet": "unfinished", "resnet50": "ok"}
+
+
+def test_a_trial_without_a_record_in_both_sweeps_is_known_by_what_its_workers_were_told(tmp_path: Path) -> None:
+    two_sweeps(tmp_path, [])
+    trial = make_trial("vgg16")
+    for name in ("old", "new"):
+        folder = folder_of(tmp_path / "runs" / name, "vgg16")
+        (folder / "record.json").unlink()
+        (folder / "trial.json").write_text(json.dumps({"trial": trial.to_json()}))
+    (folder / "record.json").write_text("{")
+    found = compare(tmp_path, "old", "new")
+    reason = "UNRESOLVED, has not ended in BASE, its record in HEAD cannot be read: vgg16 amp default"
+    assert reason in found.stdout.splitlines()
+    assert found.stdout.splitlines()[-1] == "4 rows: 1 UNRESOLVED, 3 SAME"
+
+
+@pytest.mark.parametrize("told", ["[]", "{", '{"trial": 3}', json.dumps({"trial": make_trial("swin_t").to_json()})])
+def test_what_the_workers_were_told_counts_only_where_it_is_of_that_trial(tmp_path: Path, told: str) -> None:
+    """After an out of memory it has the smaller batch."""
+    two_sweeps(tmp_path, [])
+    folder = folder_of(tmp_path / "runs/new", "vgg16")
+    (folder / "record.json").unlink()
+    (folder / "trial.json").write_text(told)
+    found = compare(tmp_path, "old", "new")
+    assert "UNRESOLVED, has not ended in HEAD: vgg16 amp default" in found.stdout.splitlines()
+    assert found.stdout.splitlines()[-1] == "4 rows: 1 UNRESOLVED, 3 SAME"
+
+
+def test_a_folder_that_is_no_trial_s_is_only_complained_of(tmp_path: Path) -> None:
+    two_sweeps(tmp_path, [])
+    (tmp_path / "runs/new/notes").mkdir()
+    (tmp_path / "runs/new/notes/record.json").write_text("{")
+    found = compare(tmp_path, "old", "new")
+    assert (found.returncode, found.stdout.splitlines()[-1]) == (2, "4 rows: 4 SAME")
+    assert "notes/record.json: not JSON" in found.stderr
+
+
+def test_another_folder_with_the_record_of_the_trial_stands_for_it(tmp_path: Path) -> None:
+    two_sweeps(tmp_path, [])
+    folder = folder_of(tmp_path / "runs/new", "vgg16")
+    shutil.copytree(folder, folder.with_name(f"a-{folder.name}"))
+    (folder / "record.json").write_text("{")
+    found = compare(tmp_path, "old", "new")
+    assert (found.returncode, found.stdout.splitlines()[-1]) == (2, "4 rows: 4 SAME")
+
+
+def test_a_trial_that_has_not_ended_keeps_its_interpreter_and_its_axes(tmp_path: Path) -> None:
+    trials = [make_trial("vgg16", python=python) for python in ("/old/python", "/new/python")]
+    records = [measured("resnet50", python=trial.python) for trial in trials]
+    write_sweep(tmp_path / "runs", [*records, *(measured(trial=trial) for trial in trials)], "both")
+    for name, record, trial in zip(("old", "new"), records, trials, strict=True):
+        write_sweep(tmp_path / "runs", [record, measured(trial=trial)], name)
+    for name in ("both", "new"):
+        folder = next((tmp_path / "runs" / name).glob(f"*-{trials[1].id}"))
+        (folder / "record.json").unlink()
+        (folder / "trial.json").write_text(json.dumps({"trial": trials[1].to_json()}))
+    for arguments in (["old", "new"], ["both", "--by", "worker.python", "/old/python", "/new/python"]):
+        found = compare(tmp_path, *arguments)
+        assert "UNRESOLVED, has not ended in HEAD: vgg16 amp default" in found.stdout
+        assert found.stdout.splitlines()[-1] == "2 rows: 1 UNRESOLVED, 1 SAME"
+
+
+def test_what_changed_counts_only_rows_with_records(tmp_path: Path) -> None:
+    upgraded = []
+    for model in MODELS:
+        record = measured(model)
+        upgraded.append(replace(record, environment={**record.environment, "versions": {"torch": "2.14.0"}}))
+    two_sweeps(tmp_path, upgraded)
+    (folder_of(tmp_path / "runs/new", "vgg16") / "record.json").unlink()
+    assert "torch: 2.13.0 → 2.14.0" in compare(tmp_path, "old", "new").stdout.splitlines()
+
+
+PUBLISHED = "nothing could be judged: measure both with measure=published (docs/comparing.md)"
+
+
+@pytest.mark.parametrize(
+    ("settings", "last"),
+    [
+        ({"wobble": [1.0]}, PUBLISHED),
+        ({"code": None}, PUBLISHED),
+        ({"wobble": (0.9, 1.1, 1.0, 1.05, 0.95)}, PUBLISHED),
+        (
+            {"wobble": (0.9, 1.1, 1.0), "draws": (0, 1, 2)},
+            "nothing could be judged: measure both with measure=published measure.draws=5 (docs/comparing.md)",
+        ),
+        (
+            {"status": "oom", "wobble": ()},
+            "nothing could be judged: no trial was measured alike on both sides, and each row says why",
+        ),
+        ({}, None),
+    ],
+    ids=["one process", "one draw", "noise", "three draws", "nothing measured", "judged"],
+)
+def test_what_to_measure_where_nothing_could_be_judged(
+    tmp_path: Path, settings: dict[str, object], last: str | None
+) -> None:
+    for name in ("old", "new"):
+        write_sweep(tmp_path / "runs", [measured(model, **settings) for model in MODELS], name)  # type: ignore[arg-type]
+    found = compare(tmp_path, "old", "new")
+    assert found.returncode == 0
+    assert found.stdout.splitlines()[-1] == (last or "4 rows: 4 SAME")
+    assert (last is None) == ("nothing could be judged" not in found.stdout)
+    markdown = compare(tmp_path, "old", "new", "--format", "md").stdout
+    assert (last is None) == ("nothing could be judged" not in markdown)
+    assert json.loads(compare(tmp_path, "old", "new", "--format", "json").stdout)["nothing_judged"] == last
+
+
+def test_where_eager_moved_speedups_may_still_be_judged(tmp_path: Path) -> None:
+    write_sweep(tmp_path / "runs", [measured(model) for model in MODELS], "old")
+    write_sweep(tmp_path / "runs", [measured(model, eager=1.05, compiled=1.05) for model in MODELS], "new")
+    last = compare(tmp_path, "old", "new").stdout.splitlines()[-1]
+    assert last.startswith("nothing could be judged but speedups, since eager itself moved: measure both again")
+
+
+@pytest.mark.parametrize(("eager", "moved"), [(1.05, "rise where only eager got slower"), (0.95, "fall where only")])
+def test_the_head_says_what_else_moves_speedups_where_the_control_moved(
+    tmp_path: Path, eager: float, moved: str
+) -> None:
+    write_sweep(tmp_path / "runs", [measured(model) for model in MODELS], "old")
+    write_sweep(tmp_path / "runs", [measured(model, eager=eager) for model in MODELS], "new")
+    control = next(line for line in compare(tmp_path, "old", "new").stdout.splitlines() if line.startswith("control"))
+    assert "a shift of the whole machine does not touch them, but they " + moved in control
+
+
+def test_rows_that_are_unresolved_fail_where_that_is_asked_for(tmp_path: Path) -> None:
+    two_sweeps(tmp_path, [measured("vgg16", code="other")])
+    assert compare(tmp_path, "old", "new").returncode == 0
+    found = compare(tmp_path, "old", "new", "--fail-unresolved")
+    assert found.returncode == 1
+    assert "--fail-unresolved: 1 row that both sides measured is UNRESOLVED" in found.stderr
+
+
+@pytest.mark.parametrize("status", ["unavailable", "interrupted", "unfinished", "same"])
+def test_only_rows_that_both_sides_measured_fail(tmp_path: Path, status: str) -> None:
+    two_sweeps(tmp_path, [make_record("vgg16", status=status)] if status in ("unavailable", "interrupted") else [])
+    if status == "unfinished":
+        (folder_of(tmp_path / "runs/new", "vgg16") / "record.json").unlink()
+    expected = 2 if status == "unfinished" else 0
+    assert compare(tmp_path, "old", "new", "--fail-unresolved").returncode == expected
+
+
+def test_a_place_that_cannot_be_written_is_exit_2_in_the_words_of_the_user(tmp_path: Path) -> None:
+    two_sweeps(tmp_path, [])
+    (tmp_path / "file").write_text("kept")
+    (tmp_path / "folder").mkdir()
+    for out, why in (("file/made.md", "exists"), ("folder", "Is a directory"), ("/proc/made.md", "")):
+        found = compare(tmp_path, "old", "new", "--out", out)
+        assert (found.returncode, found.stdout) == (2, "")
+        assert found.stderr.startswith(f"--out {out} cannot be written: ")
+        assert why in found.stderr
+        assert len(found.stderr.splitlines()) == 1
+        assert ".made.md." not in found.stderr
+        assert ".folder." not in found.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder", "runs"]
+    assert (tmp_path / "file").read_text() == "kept"
 
 
 def test_settings_of_the_measurement_that_differ_are_said(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """`python -m sweeper.compare BASE HEAD`: did the upgrade make models slower, or break them?
 
-Exit codes: 0 no regression; 1 a compiled step is SLOWER or a trial BROKE; 2 no such sweep, nothing in common, other
-devices, records that cannot be read, or a store that does not answer.
+Exit codes: 0 no regression; 1 a compiled step is SLOWER, a trial BROKE, or with --fail-unresolved is UNRESOLVED; 2 no
+such sweep, nothing in common, other devices, records that cannot be read, or a store that does not answer.
 Try: `python -m sweeper.compare torch-2.12 torch-2.13`
 """
 
@@ -31,8 +31,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         description="Compare two sweeps, or two values of an axis of one: which compiled steps got slower, what broke. "
         "A verdict needs several processes on both sides, and three draws (measure=published) where the compiled "
         "code is not the same.",
-        epilog="exit code: 0 no regression, 1 a compiled step is SLOWER or a trial BROKE, 2 bad input, records that "
-        "cannot be read, or no answer from MLflow",
+        epilog="exit code: 0 no regression, 1 a compiled step is SLOWER or a trial BROKE (or, with --fail-unresolved, "
+        "is UNRESOLVED), 2 bad input, records that cannot be read, or no answer from MLflow",
     )
     parser.add_argument("names", nargs="+", metavar="BASE HEAD", help="sweeps under runs/, or folders of trials")
     parser.add_argument(
@@ -55,6 +55,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--allow-different-devices", action="store_true", help="compare absolute times of different GPUs all the same"
+    )
+    parser.add_argument(
+        "--fail-unresolved",
+        action="store_true",
+        help="exit code 1 also when a row that both sides measured is UNRESOLVED",
     )
     parser.add_argument("--all", action="store_true", help="show rows that are the SAME, and all columns")
     parser.add_argument("--format", choices=FORMATS, default="text", help="default: text; md is for a pull request")
@@ -80,12 +85,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from sweeper.compare.text import print_document, render
     from sweeper.errors import ConfigError
     from sweeper.mlflow_store import TrackingError
-    from sweeper.paths import write_text
 
     try:
         document = compare(parsed)
         if parsed.out:
-            write_text(parsed.out, render(document, parsed.format))
+            _write(parsed.out, render(document, parsed.format))
     except (ConfigError, TrackingError, OSError) as error:
         print(error, file=sys.stderr)
         return BAD_INPUT
@@ -95,7 +99,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(render(document, parsed.format), end="")
     for problem in document.problems:
         print(problem, file=sys.stderr)
-    if document.comparison.regressed:
+    return _exit_code(document, parsed.fail_unresolved)
+
+
+def _write(file: Path, text: str) -> None:
+    """Raises ConfigError where that cannot be: what the system says names a temporary file, which nobody has typed."""
+    from sweeper.errors import ConfigError
+    from sweeper.paths import write_text
+
+    try:
+        write_text(file, text)
+    except OSError as error:
+        raise ConfigError(f"--out {file} cannot be written: {error.strerror or error}") from error
+
+
+def _exit_code(document: Document, fail_unresolved: bool) -> int:
+    comparison = document.comparison
+    if fail_unresolved and comparison.unresolved:
+        rows = "1 row" if comparison.unresolved == 1 else f"{comparison.unresolved} rows"
+        are = "is" if comparison.unresolved == 1 else "are"
+        print(f"--fail-unresolved: {rows} that both sides measured {are} UNRESOLVED", file=sys.stderr)
+        return REGRESSION
+    if comparison.regressed:
         return REGRESSION
     return BAD_INPUT if document.problems else OK
 
@@ -107,7 +132,7 @@ def compare(parsed: argparse.Namespace) -> Document:
     """
     from sweeper.compare.changes import measured_otherwise, other_devices, what_changed
     from sweeper.compare.pairs import match, match_values, two_values
-    from sweeper.compare.sides import read_sides
+    from sweeper.compare.sides import read_sides, with_lost
     from sweeper.compare.text import Document
     from sweeper.compare.verdicts import judge
     from sweeper.errors import ConfigError
@@ -118,12 +143,13 @@ def compare(parsed: argparse.Namespace) -> Document:
     read = [read_sides(source) for source in sources]
     problems = tuple(problem for one in read for problem in one.problems)
     if parsed.by:
-        base_value, head_value = two_values(read[0].sides, parsed.by, values)
-        pairs = match_values(read[0].sides, parsed.by, base_value, head_value)
+        sides = with_lost(read[0], read[0])
+        base_value, head_value = two_values(sides, parsed.by, values)
+        pairs = match_values(sides, parsed.by, base_value, head_value)
         base, head = (f"{names[0]}, {parsed.by}={value}" for value in (base_value, head_value))
         facts = what_changed(pairs)
     else:
-        pairs = match(read[0].sides, read[1].sides)
+        pairs = match(with_lost(read[0], read[1]), with_lost(read[1], read[0]))
         (base, head), facts = names, [*measured_otherwise(*sources), *what_changed(pairs)]
     if not any(pair.both for pair in pairs):
         raise ConfigError("\n".join([f"{base} and {head} have no trial in common", *problems]))

@@ -59,7 +59,7 @@ def measured_otherwise(base: Source, head: Source) -> list[str]:
 
 
 def _both(pairs: Iterable[Pair]) -> list[tuple[Side, Side]]:
-    return [pair.both for pair in pairs if pair.both]
+    return [pair.both for pair in pairs if pair.both and not any(side.lost for side in pair.both)]
 
 
 def _facts(side: Side) -> dict[str, dict[str, str]]:

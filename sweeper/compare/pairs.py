@@ -120,6 +120,8 @@ def two_values(sides: Sequence[Side], axis: str, asked: Sequence[str]) -> tuple[
     """BASE's and HEAD's value of an axis: those asked for, or the only two. Raises ConfigError otherwise."""
     found = values_of(sides, axis)
     names = ", ".join(found) or "none"
+    if not asked and len(found) == 1:
+        raise ConfigError(f"--by {axis}: all trials have {axis} {names}: there is nothing to compare")
     for value in asked:
         if value not in found:
             raise ConfigError(f"--by {axis}: no trial has {value}; there are: {names}")

@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sweeper.compare.lost import REASONS, Lost, lost_in
 from sweeper.record import Process, Record
 from sweeper.report.load import BROKEN
 from sweeper.report.readable import printable
-from sweeper.report.sources import Source, why_unreadable
+from sweeper.report.sources import FoundRecord, Source, why_unreadable
 from sweeper.result import derive
 from sweeper.trial import Trial
 
@@ -31,7 +32,7 @@ class Side:
     """A trial and what was measured of it. Samples are those of an `ok` trial: a wrong program has no speed."""
 
     trial: Trial
-    status: str
+    status: str  # of the record, or unreadable or unfinished where there is none to read
     batch_size: int  # the one used
     samples: Mapping[str, Sequence[Sample]] = field(default_factory=dict)  # by the name of the quantity
     artifacts: frozenset[str | None] = frozenset()  # of its processes; None: one whose code is not known
@@ -44,6 +45,11 @@ class Side:
     settings: Mapping[str, Any] = field(default_factory=dict)  # torch's global switches and the like, as they stood
 
     @property
+    def lost(self) -> bool:
+        """Whether there is no record that can be read, so that nothing is known but the trial."""
+        return self.status in REASONS
+
+    @property
     def device(self) -> str | None:
         """The name of the GPU; None where the record does not say."""
         found = self.environment.get("device")
@@ -53,29 +59,53 @@ class Side:
 
 @dataclass(frozen=True)
 class Read:
-    """The sides of a sweep, one a trial id, and a line for each record that could not be read."""
+    """The sides of a sweep, one a trial id, and a line for each record that could not be read.
+
+    `lost` are the trials of those records; one whose trial has another record, which was read, counts for nothing.
+    """
 
     sides: tuple[Side, ...]
     problems: tuple[str, ...]
+    lost: tuple[Lost, ...] = ()
 
 
 def read_sides(source: Source) -> Read:
     """Every trial of a sweep; of several records of one trial the last counts, and that is said."""
     sides: dict[str, Side] = {}
+    lost: dict[str, Lost] = {}
     problems = []
     for found in source.records():
-        if found.problem is not None:
-            problems.append(printable(f"{found.where}: {found.problem}"))
-            continue
-        try:
-            side = side_of(Record.loads(found.text))
-        except BROKEN as error:
-            problems.append(printable(f"{found.where}: {why_unreadable(error)}"))
-            continue
-        if side.trial.id in sides:
-            problems.append(printable(f"{found.where}: stands for the same trial as another record, which is left out"))
-        sides[side.trial.id] = side
-    return Read(tuple(sides.values()), tuple(problems))
+        side, problem = _side_in(found)
+        if side is None:
+            if (trial := lost_in(found)) is not None:
+                lost[trial.trial_id] = trial
+        else:
+            if side.trial.id in sides:
+                problem = "stands for the same trial as another record, which is left out"
+            sides[side.trial.id] = side
+        if problem is not None:
+            problems.append(printable(f"{found.where}: {problem}"))
+    return Read(tuple(sides.values()), tuple(problems), tuple(one for key, one in lost.items() if key not in sides))
+
+
+def _side_in(found: FoundRecord) -> tuple[Side | None, str | None]:
+    """The side of a record, or why there is none."""
+    if found.problem is not None:
+        return None, found.problem
+    try:
+        return side_of(Record.loads(found.text)), None
+    except BROKEN as error:
+        return None, why_unreadable(error)
+
+
+def with_lost(read: Read, other: Read) -> list[Side]:
+    """The sides of a sweep, and empty ones of its trials without a record, as far as these are known.
+
+    A trial is known by its `trial.json`, or because the other sweep has one of the same id.
+    """
+    trials = {side.trial.id: side.trial for side in other.sides}
+    told = [(one.trial or trials.get(one.trial_id), one.status) for one in read.lost]
+    return [*read.sides, *(Side(trial, status, trial.batch_size) for trial, status in told if trial is not None)]
 
 
 def side_of(record: Record) -> Side:

@@ -14,7 +14,15 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.markup import escape
 
-from sweeper.compare.tables import control_line, count_line, explanations, table_of, text_columns, worth_showing
+from sweeper.compare.tables import (
+    control_line,
+    count_line,
+    explanations,
+    nothing_judged,
+    table_of,
+    text_columns,
+    worth_showing,
+)
 from sweeper.compare.verdicts import Comparison
 from sweeper.report import markdown, terminal
 from sweeper.report.table import Row, Value
@@ -74,7 +82,8 @@ def print_document(document: Document, console: Console) -> None:
     for line in explanations(shown):
         terminal.print_line(escape(line), console)
     style = "bold red" if document.comparison.regressed else "bold"
-    terminal.print_line(f"[{style}]{escape(count_line(rows))}[/]", console)
+    for line in filter(None, (count_line(rows), nothing_judged(document.comparison))):
+        terminal.print_line(f"[{style}]{escape(line)}[/]", console)
 
 
 def as_markdown(document: Document) -> str:
@@ -84,6 +93,7 @@ def as_markdown(document: Document) -> str:
     sections = [
         f"## torch.compile: {markdown.escape(named)}",
         f"**{markdown.escape(count_line(rows))}**",
+        markdown.escape(nothing_judged(document.comparison) or ""),
         markdown.escape(control_line(document.comparison)),
         markdown.table(text_columns(shown, document.show_all), shown) if shown else "",
         markdown.bullets(explanations(shown)),
@@ -106,6 +116,7 @@ def as_json(document: Document) -> str:
         "eager_moved": comparison.moved,
         "changed": list(document.facts),
         "problems": list(document.problems),
+        "nothing_judged": nothing_judged(comparison),
         "rows": [{name: _json_value(value) for name, value in row.items()} for row in document.rows],
     }
     return json.dumps(data, indent=1, allow_nan=False) + "\n"

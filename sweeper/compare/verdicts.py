@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 
+from sweeper.compare.lost import REASONS
 from sweeper.compare.pairs import Pair
 from sweeper.compare.quantities import COMPILE, COMPILED, EAGER, QUANTITIES, SPEEDUP, Quantity
 from sweeper.compare.sides import Sample, Side
@@ -60,8 +61,12 @@ class Change:
         return self.verdict == ""
 
     @property
+    def judged(self) -> bool:
+        return self.verdict not in ("", "UNRESOLVED")
+
+    @property
     def found(self) -> bool:
-        return self.verdict not in ("", "SAME", "UNRESOLVED")
+        return self.judged and self.verdict != "SAME"
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,11 @@ class Comparison:
     @property
     def regressed(self) -> bool:
         return any(row.verdict in REGRESSIONS for row in self.rows)
+
+    @property
+    def unresolved(self) -> int:
+        """How many rows both sides measured, and are UNRESOLVED all the same."""
+        return sum(row.verdict == "UNRESOLVED" and row.pair.ok for row in self.rows)
 
 
 def judge(pairs: Sequence[Pair], min_effect: float = MIN_EFFECT) -> Comparison:
@@ -250,7 +260,9 @@ def _verdict(quantity: Quantity, change: Change, test: Estimate, shift: float, m
 def _row(pair: Pair, changes: Mapping[str, Change] | None) -> Row:
     if changes is not None:
         compiled = changes[COMPILED.name]
-        return Row(pair, compiled.verdict, compiled.reason, changes, _why_the_speedup_fell(changes))
+        return Row(pair, compiled.verdict, compiled.reason, changes, _why_the_speedup_moved(changes))
+    if reason := _why_lost(pair):
+        return Row(pair, "UNRESOLVED", reason)
     if pair.both is None:
         side = pair.any
         return Row(pair, "NEW" if pair.base is None else "GONE", None if side.status == "ok" else side.status)
@@ -271,14 +283,26 @@ def _where(side: Side) -> str:
     return f"{side.status} while {side.phase}" if side.phase else side.status
 
 
-def _why_the_speedup_fell(changes: Mapping[str, Change]) -> str | None:
-    """Said where eager got faster and compiled did not get slower: nothing regressed."""
+def _why_lost(pair: Pair) -> str | None:
+    """Which sides have no record that can be read; None where each that is there has one."""
+    sides = (("BASE", pair.base), ("HEAD", pair.head))
+    return ", ".join(REASONS[side.status].format(name) for name, side in sides if side and side.lost) or None
+
+
+def _why_the_speedup_moved(changes: Mapping[str, Change]) -> str | None:
+    """Said where most of it is eager's doing and the compiled step was not found to have done the same."""
     eager, compiled, speedup = (changes[item.name] for item in (EAGER, COMPILED, SPEEDUP))
-    if speedup.verdict != "LOWER" or compiled.verdict == "SLOWER" or not eager.estimate or not speedup.estimate:
+    if not eager.estimate or not speedup.estimate:
         return None
-    if eager.estimate.log > speedup.estimate.log / 2:
+    by_eager = eager.estimate.log / speedup.estimate.log if speedup.found else 0.0
+    if by_eager < 1 / 2:
         return None
-    return f"the speedup fell because eager got faster ({percent(eager.estimate.log)})"
+    shift = percent(eager.estimate.log)
+    if speedup.verdict == "LOWER" and compiled.verdict != "SLOWER":
+        return f"the speedup fell because eager got faster ({shift})"
+    if speedup.verdict == "HIGHER" and compiled.verdict != "FASTER":
+        return f"the speedup rose because eager got slower ({shift})"
+    return None
 
 
 def percent(log: float | None) -> str:

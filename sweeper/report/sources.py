@@ -26,6 +26,7 @@ class FoundRecord:
     where: str  # what a complaint about the text is led by
     text: str = ""
     problem: str | None = None
+    ended: bool = True  # False: the trial has left none yet
 
 
 class Source(Protocol):
@@ -54,7 +55,8 @@ class SweepFolder:
             try:
                 yield FoundRecord(trial.folder, where, trial.record.read_text(encoding="utf-8"))
             except FileNotFoundError:
-                yield FoundRecord(trial.folder, str(trial.folder), problem="no record.json; the trial has not ended")
+                problem = "no record.json; the trial has not ended"
+                yield FoundRecord(trial.folder, str(trial.folder), problem=problem, ended=False)
             except (OSError, UnicodeDecodeError) as error:
                 yield FoundRecord(trial.folder, where, problem=why_unreadable(error))
 
