@@ -13,6 +13,7 @@ import pytest
 
 from sweeper.record import STATUSES
 
+OF_JOBS = ("steps", "max_memory_gib", "total_eager_s", "total_compiled_s")
 # Columns that no stored sweep fills, and why.
 NEVER_FILLED = {
     ("speedups", "device_speedup_low"): "the sweeps on GPUs have one process a trial",
@@ -46,7 +47,7 @@ def test_together_they_fill_every_column() -> None:
     for table in (*archives.TABLES, "recommendations-for-a-job"):
         found = [row for name in archives.names() for row in rows(golden(name, table))]
         empty |= {(table, column) for column in found[0] if not any(row[column] for row in found)}
-    of_jobs_alone = {("recommendations", column) for column in ("steps", "total_eager_s", "total_compiled_s")}
+    of_jobs_alone = {("recommendations", column) for column in OF_JOBS}
     assert empty == set(NEVER_FILLED) | of_jobs_alone
 
 

@@ -81,7 +81,7 @@ def match(base: Sequence[Side], head: Sequence[Side]) -> list[Pair]:
 
     def key(trial: Trial) -> str:
         short = _without_python(trial)
-        return short if trial.id not in same and short in alone else trial.id
+        return f"{short} without python" if trial.id not in same and short in alone else trial.id
 
     return _paired(base, head, key)
 

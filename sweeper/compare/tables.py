@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 
 from sweeper.compare.lost import REASONS
@@ -89,8 +90,8 @@ def table_of(comparison: Comparison) -> Table:
     table = Table.of(COLUMNS, comparison.rows)
 
     def order(row: Row) -> tuple[int, float, str]:
-        change = number(row, f"{COMPILED.name}_ratio") or 0.0
-        return VERDICTS.index(str(row["verdict"])), -change, name_of(row, AXES)
+        ratio = number(row, f"{COMPILED.name}_ratio")
+        return VERDICTS.index(str(row["verdict"])), -abs(math.log(ratio)) if ratio else 0.0, name_of(row, AXES)
 
     return Table(table.columns, tuple(sorted(table.rows, key=order)))
 

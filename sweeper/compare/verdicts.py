@@ -16,7 +16,7 @@ from sweeper.compare.lost import REASONS
 from sweeper.compare.pairs import Pair
 from sweeper.compare.quantities import COMPILE, COMPILED, EAGER, QUANTITIES, SPEEDUP, Quantity
 from sweeper.compare.sides import Sample, Side
-from sweeper.report.across import TRIALS_TO_MODERATE
+from sweeper.report.across import EAGER_AGREES, TRIALS_TO_MODERATE
 from sweeper.result import DRAWS_FOR_AN_INTERVAL, PROCESSES_IF_HOST_BOUND
 from sweeper.stats import (
     CONFIDENCE,
@@ -32,9 +32,6 @@ from sweeper.stats import (
 
 MIN_EFFECT = 0.02  # what --min-effect is unless given: smaller changes are nobody's regression
 SIGNIFICANCE = 1 - CONFIDENCE
-# The eager step does not depend on the compiler. Beyond this, that within which the trials of one sweep agree (the flag
-# eager_moved), the machine or all of torch is another, and an absolute time says nothing about the compiler.
-MOST_EAGER_SHIFT = 0.01
 # Backends that generate no code and race no kernels, so that a draw has no luck.
 NO_RACES = ("eager", "aot_eager", "cudagraphs")
 NOT_RUN = ("unavailable", "interrupted")
@@ -82,16 +79,21 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Rows in the order of the pairs. `eager_shift` is the median log of HEAD / BASE of eager over `controls` rows."""
+    """Rows in the order of the pairs. `eager_shift` is the median log of HEAD / BASE of eager over `controls` rows.
+
+    The eager step does not depend on the compiler. Beyond `most_shift`, that within which the trials of one sweep agree
+    (the flag eager_moved), the machine or all of torch is another, and an absolute time says nothing about the compiler.
+    """
 
     rows: tuple[Row, ...]
     eager_shift: float | None
     controls: int
+    most_shift: float = EAGER_AGREES["cuda"]
 
     @property
     def moved(self) -> bool:
         """Whether eager moved so far that no absolute time is judged."""
-        return self.eager_shift is not None and abs(self.eager_shift) > math.log1p(MOST_EAGER_SHIFT)
+        return self.eager_shift is not None and abs(self.eager_shift) > math.log1p(self.most_shift)
 
     @property
     def regressed(self) -> bool:
@@ -107,8 +109,7 @@ def judge(pairs: Sequence[Pair], min_effect: float = MIN_EFFECT) -> Comparison:
     """Judge every quantity of every pair, then every pair."""
     measured = [index for index, pair in enumerate(pairs) if pair.ok]
     raw = {item.name: [raw_change(pairs[index], item) for index in measured] for item in QUANTITIES}
-    shifts = [item.estimate.log for item in raw[EAGER.name] if item.estimate]
-    comparison = Comparison((), median(shifts) if shifts else None, len(shifts))
+    comparison = _control(list(zip((pairs[index] for index in measured), raw[EAGER.name], strict=True)))
     judged = {
         item.name: judge_changes(
             item, raw[item.name], [_class(pairs[index]) for index in measured], comparison, min_effect
@@ -118,6 +119,16 @@ def judge(pairs: Sequence[Pair], min_effect: float = MIN_EFFECT) -> Comparison:
     changes = {index: {name: judged[name][place] for name in judged} for place, index in enumerate(measured)}
     rows = tuple(_row(pair, changes.get(index)) for index, pair in enumerate(pairs))
     return replace(comparison, rows=rows)
+
+
+def _control(eager: Sequence[tuple[Pair, Change]]) -> Comparison:
+    """What eager did, by the rows in which it does not wait for the host, where there are any."""
+    known = [(pair, change.estimate.log) for pair, change in eager if change.estimate]
+    calm = [log for pair, log in known if pair.both and not _host_bound(pair.both, EAGER.arms)]
+    shifts = calm or [log for _, log in known]
+    devices = {side.trial.device for pair, _ in known for side in pair.both or ()}
+    most = min((EAGER_AGREES.get(device, EAGER_AGREES["cuda"]) for device in devices), default=EAGER_AGREES["cuda"])
+    return Comparison((), median(shifts) if shifts else None, len(shifts), most)
 
 
 def raw_change(pair: Pair, quantity: Quantity) -> Change:
@@ -254,7 +265,9 @@ def _verdict(quantity: Quantity, change: Change, test: Estimate, shift: float, m
     equal = equivalence_p_value(replace(test, log=furthest), margin)
     if equal is not None and equal <= SIGNIFICANCE:
         return replace(change, verdict="SAME")
-    return replace(change, verdict="UNRESOLVED", reason=f"shown is neither a change nor equality within {margin:.0%}")
+    return replace(
+        change, verdict="UNRESOLVED", reason=f"shown is neither a change nor equality within {math.expm1(margin):.0%}"
+    )
 
 
 def _row(pair: Pair, changes: Mapping[str, Change] | None) -> Row:
