@@ -81,8 +81,8 @@ class Row:
 class Comparison:
     """Rows in the order of the pairs. `eager_shift` is the median log of HEAD / BASE of eager over `controls` rows.
 
-    The eager step does not depend on the compiler. Beyond `most_shift`, that within which the trials of one sweep agree
-    (the flag eager_moved), the machine or all of torch is another, and an absolute time says nothing about the compiler.
+    The eager step does not depend on the compiler. Beyond `most_shift`, within which the trials of one sweep agree (the
+    flag eager_moved), the machine or all of torch is another, and an absolute time says nothing about the compiler.
     """
 
     rows: tuple[Row, ...]
