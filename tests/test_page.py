@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from records import make_process, make_record, make_trial, write_sweep
@@ -168,6 +169,20 @@ def test_families_have_bars_in_both_precisions_and_what_was_published(tmp_path: 
     assert "A6000 2023" in dotted["name"]
 
 
+def test_families_of_several_modes_differ_in_colour_and_fp32_is_pale(tmp_path: Path) -> None:
+    precisions = (("amp", 2.0), ("fp32", 1.5))
+    modes = ("default", "reduce-overhead")
+    records = [make_record("a", name, (speedup,), mode=mode) for name, speedup in precisions for mode in modes]
+    entries, _ = loaded(tmp_path, records)
+    bars = drawn(families.families(summary(groups(collect(entries).units)).rows, {}))
+    assert {trace["name"]: trace["marker"] for trace in bars} == {
+        "AMP, default": {"color": "@0"},
+        "fp32, default": {"color": "@0 pale"},
+        "AMP, reduce-overhead": {"color": "@1"},
+        "fp32, reduce-overhead": {"color": "@1 pale"},
+    }
+
+
 def test_published_total_stands_only_beside_the_three_suites() -> None:
     total = published.of_family("all", {"timm", "huggingface", "torchbench"})
     assert total is not None
@@ -209,6 +224,38 @@ def test_backends_stand_side_by_side_and_those_without_figures_are_named(tmp_pat
     assert "tvm (unavailable)" in figure.caption
 
 
+def test_forest_of_many_has_both_ends_of_each_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figures, "MOST_BARS", 6)
+    monkeypatch.setattr(figures, "MOST_BARS_OF_A_GROUP", 4)
+    records = [make_record(f"m{i}", speedups=(1 + i / 100,)) for i in range(5)]
+    records += [make_record(f"m{i}", "fp32", (1 + i / 50,)) for i in range(4)]
+    _, amp, fp32, _ = figures.forest(loaded(tmp_path, records)[1]).choices
+    assert (amp.name, fp32.name) == ("amp: 2 fastest, 2 slowest of 5", "fp32: 4")
+    assert amp.layout["yaxis"]["ticktext"] == ["m4", "m3", "m1", "m0"]
+    assert len(amp.layout["shapes"]) == len(fp32.layout["shapes"]) + 1  # the cut
+
+
+def test_many_models_in_the_figure_of_backends_are_capped_with_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(figures, "MOST_SERIES", 1)
+    monkeypatch.setattr(figures, "MOST_MODELS", 2)
+    records = [make_record(model, backend="inductor") for model in "abc"]
+    records += [make_record("c", backend="aot_eager", speedups=(0.9,))]
+    figure = figures.backends(loaded(tmp_path, records)[1])
+    assert [choice.name for choice in figure.choices] == ["a", "c"]
+    assert "2 of 3 to choose from: those in which most backends gave a speedup." in figure.caption
+
+
+def test_many_lines_of_batch_sizes_are_capped_with_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figures, "MOST_LINES", 2)
+    sizes = {"a": (8, 16), "b": (8, 16), "c": (8, 16, 32)}
+    records = [make_record(model, batch_size=size) for model, found in sizes.items() for size in found]
+    figure = figures.batch_sizes(loaded(tmp_path, records)[1])
+    assert [trace["name"] for trace in drawn(figure)] == ["a", "c"]
+    assert figure.caption.endswith("2 of 3 lines: those of most sizes.")
+
+
 def test_batch_sizes_make_a_line(tmp_path: Path) -> None:
     records = [make_record(batch_size=size, speedups=(1 + size / 100,)) for size in (64, 8, 16)]
     (line,) = drawn(figures.batch_sizes(loaded(tmp_path, records)[1]))
@@ -227,6 +274,17 @@ def test_total_times_cross_at_break_even(tmp_path: Path) -> None:
     assert warm_crossing["x"] == [pytest.approx(50)]
     slope = (eager["y"][1] - eager["y"][0]) / (eager["x"][1] - eager["x"][0])
     assert slope == pytest.approx(0.02)
+
+
+def test_break_even_of_a_contended_compile_is_an_upper_bound(tmp_path: Path) -> None:
+    flagged, plain = (
+        costs.total_time(loaded(tmp_path / name, [make_record(speedups=(2.0, 2.0), flags=flags)])[1])
+        for name, flags in (("flagged", ("compile_contended",)), ("plain", ()))
+    )
+    legend = [trace["name"] for trace in drawn(flagged) if "break-even" in trace["name"]]
+    assert legend == ["break-even, empty cache: ≤300 steps", "break-even, filled cache: ≤50 steps"]
+    assert flagged.choices[0].name == "resnet50: ≤300 [300, 300] steps"
+    assert "≤" not in json.dumps(page._figure_data(plain), ensure_ascii=False)
 
 
 def test_a_trial_that_never_pays_has_no_crossing(tmp_path: Path) -> None:
@@ -298,6 +356,18 @@ def test_rows_open_to_the_whole_message_and_link_to_their_files(tmp_path: Path) 
         assert row["links"]
 
 
+@pytest.mark.parametrize("out", ["night", "night/deep/er", ".", "other one/#2"])
+def test_links_start_from_the_folder_of_the_page(tmp_path: Path, out: str) -> None:
+    runs = tmp_path / "100 % runs"
+    sweep = write_sweep(runs, [make_record(status="compile_error")])
+    write_report([sweep], runs / out)
+    tables = data_of((runs / out / "report.html").read_text())["tables"]
+    for name in ("trials", "failures"):
+        links = [unquote(href) for row in tables[name]["rows"] for _, href in row["links"]]
+        assert len(links) >= 2
+        assert all((runs / out / link).exists() for link in links)
+
+
 def test_a_trial_whose_folder_is_elsewhere_has_no_links(tmp_path: Path) -> None:
     entries, rows = loaded(tmp_path, PAIR)
     moved = [replace(entry, folder=tmp_path / "gone") for entry in entries]
@@ -315,6 +385,17 @@ def test_recommendations_and_causes_stand_in_the_page(tmp_path: Path) -> None:
     assert shown["rows"][0]["cells"][0] == HOSTILE
     assert shown["rows"][0]["numbers"][3] == pytest.approx(1.5, rel=0.01)
     assert text.index('id="recommendations"') < text.index('id="figures"')
+
+
+def test_causes_name_the_batch_size_where_trials_differ_in_it(tmp_path: Path) -> None:
+    def titles(folder: str, other: Record) -> list[str]:
+        table = data_of(write_page(tmp_path / folder, [make_record(), other]))["tables"]["causes"]
+        assert [row["cells"][0] for row in table["rows"]] == ["resnet50"]
+        return [column["title"] for column in table["columns"]]
+
+    without_causes = make_record("vgg16", batch_size=64, status="oom")
+    assert titles("two", without_causes)[:3] == ["model", "batch", "precision"]
+    assert titles("one", make_record("vgg16", status="oom"))[:2] == ["model", "precision"]
 
 
 def test_a_table_sorts_by_figures_in_full(tmp_path: Path) -> None:

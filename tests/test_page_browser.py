@@ -136,6 +136,28 @@ def test_every_figure_is_drawn_and_the_page_does_not_scroll_sideways(
     assert light == (scheme == "light")
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_squares_of_the_legend_look_like_their_bars_and_unlike_each_other(
+    browser: Chrome, report: str, scheme: str
+) -> None:
+    look(browser, report, scheme=scheme)
+    wait_for_figures(browser)
+    script = """
+        const look = (node) => [getComputedStyle(node).fill, getComputedStyle(node).fillOpacity].join(' ');
+        const figure = document.querySelector('[data-figure=families]');
+        const squares = [...figure.querySelectorAll('.legend .traces .legendpoints path')].map(look);
+        const drawn = [...figure.querySelectorAll('.barlayer .trace.bars')];
+        const bars = drawn.map((trace) => look(trace.querySelector('path')));
+        return [squares, bars, [...figure.querySelectorAll('.legendtext')].map((item) => item.textContent)];
+    """
+    squares, bars, (*names, _published) = browser.execute_script(script)
+    assert squares == bars
+    assert len(set(squares)) == len(squares) == len(names) > 2
+    assert {name.partition(",")[0] for name, square in zip(names, squares, strict=True) if square.endswith("0.5")} == {
+        "fp32"
+    }
+
+
 def test_nothing_is_asked_of_the_network(browser: Chrome, report: str) -> None:
     look(browser, report)
     wait_for_figures(browser)

@@ -14,12 +14,13 @@ from sweeper.report.plot import (
     Choice,
     Figure,
     Trace,
+    axes_of_names,
     colour,
     finite,
     label,
     line_at_one,
     lines,
-    names,
+    name_of,
     positive,
     ratio_axis,
     seconds_axis,
@@ -113,8 +114,8 @@ def total_time(rows: Sequence[Row]) -> Figure:
     if not found:
         return Figure("total-time", title, missing="no trial with a speedup has a compile time with an empty cache")
     soonest = sorted(found, key=lambda row: _or_never(finite(row, "break_even_steps")))
-    axes = names(soonest)
-    choices = [_total_of(name, row) for name, row in zip(axes[:MOST_TRIALS], soonest[:MOST_TRIALS], strict=True)]
+    axes = axes_of_names(soonest)
+    choices = [_total_of(name_of(row, axes), row) for row in soonest[:MOST_TRIALS]]
     caption = "Compile time plus step times, the compiled arm with an empty and, where measured, a filled cache."
     if len(found) > MOST_TRIALS:
         caption += f" The {MOST_TRIALS} trials of {len(found)} that pay back soonest."
@@ -141,7 +142,8 @@ def _total_of(name: str, row: Row) -> Choice:
             continue
         traces.append(_line(f"compiled, {cache}", most, compile_s, compiled_s, colour(0), ("solid", "dash")[index]))
         if steps is not None:
-            traces.append(_crossing(f"break-even, {cache}: {math.ceil(steps):,} steps", steps, steps * eager_s))
+            reached = f"break-even, {cache}: {readable.at_most(row)}{math.ceil(steps):,} steps"
+            traces.append(_crossing(reached, steps, steps * eager_s))
     layout = {
         "height": 420,
         "xaxis": {"title": {"text": "steps"}, "range": [0, most], "tickformat": ",d"},

@@ -50,12 +50,11 @@ def _bars_of_families(name: str, keys: Mapping[str, Sequence[Row]], references: 
     for index, (key, rows) in enumerate(keys.items()):
         for number, (geomean, count, weight) in enumerate(AMP_AND_FP32):
             if any(finite(row, geomean) is not None for row in rows):
-                shade = colour(index if len(keys) > 1 else number)
-                title = f"{weight}, {_short(key, list(keys))}" if len(keys) > 1 else weight
-                bars = _bars(title, rows, [order.index(text(row["family"])) for row in rows], geomean, count, shade)
-                if len(keys) > 1 and weight == "fp32":
-                    bars["marker"]["opacity"] = 0.5
-                traces.append(bars)
+                several = len(keys) > 1
+                shade = colour(index, pale=weight == "fp32") if several else colour(number)
+                title = f"{weight}, {_short(key, list(keys))}" if several else weight
+                at = [order.index(text(row["family"])) for row in rows]
+                traces.append(_bars(title, rows, at, geomean, count, shade))
     shown = {family: references[family] for family in order if family in references}
     if shown:
         traces.append(_dotted([(order.index(family), item) for family, item in shown.items()]))

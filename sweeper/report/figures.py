@@ -27,7 +27,10 @@ from sweeper.report.readable import text
 from sweeper.report.table import Row
 
 MOST_BARS = 60  # of the forest as it opens
+MOST_BARS_OF_A_GROUP = 200
 MOST_BARS_EVER = 2000  # a browser takes seconds for more
+MOST_MODELS = 100  # to choose from in the figure of backends
+MOST_LINES = 300  # of the figure of batch sizes
 MOST_CHOICES = 12
 MOST_SERIES = 6
 
@@ -48,13 +51,20 @@ def forest(rows: Sequence[Row]) -> Figure:
         return Figure("forest", title, missing="no trial has a speedup")
     choices = [_forest_of("all", found[:MOST_BARS_EVER])]
     if len(found) > MOST_BARS:
-        half = MOST_BARS // 2
-        ends = _forest_of(f"{half} fastest, {half} slowest of {len(found)}", [*found[:half], *found[-half:]])
         whole = f"all {len(found)}" if len(found) <= MOST_BARS_EVER else f"the {MOST_BARS_EVER} fastest of {len(found)}"
-        ends.layout["shapes"].append(_cut(half))
+        ends = _both_ends("", found, MOST_BARS)
         choices = [ends, *_forests_by_group(found), _forest_of(whole, found[:MOST_BARS_EVER])]
     caption = "Eager / compiled step time by wall clock, on a logarithmic axis; right of 1, compiling is faster."
     return Figure("forest", title, caption, tuple(choices))
+
+
+def _both_ends(group: str, rows: Sequence[Row], most: int) -> Choice:
+    """The fastest and the slowest of more than `most` rows."""
+    half = most // 2
+    name = f"{half} fastest, {half} slowest of {len(rows)}"
+    found = _forest_of(f"{group}: {name}" if group else name, [*rows[:half], *rows[-half:]])
+    found.layout["shapes"].append(_cut(half))
+    return found
 
 
 def _cut(above: int) -> dict[str, Any]:
@@ -73,7 +83,10 @@ def _forests_by_group(rows: Sequence[Row]) -> list[Choice]:
     if not 1 < len(by_group) <= MOST_CHOICES:
         return []
     return [
-        _forest_of(f"{name}: {len(group)}", group[:MOST_BARS_EVER]) for name, group in sorted(by_group.items()) if group
+        _forest_of(f"{name}: {len(group)}", group)
+        if len(group) <= MOST_BARS_OF_A_GROUP
+        else _both_ends(name, group, MOST_BARS_OF_A_GROUP)
+        for name, group in sorted(by_group.items())
     ]
 
 
@@ -162,13 +175,16 @@ def backends(rows: Sequence[Row]) -> Figure:
     if not found:
         return Figure("backends", title, missing="no backend gave a speedup")
     by_series: dict[str, list[Row]] = {}
-    for row, name in zip(found, names([{**row, "backend": ""} for row in found]), strict=True):
+    for row, name in zip(found, names(found, without="backend"), strict=True):
         by_series.setdefault(name, []).append(row)
     without = sorted({f"{text(row['backend'])} ({text(row['status'])})" for row in compiled if row["status"] != "ok"})
     caption = f"Speedup over eager. Not ok: {', '.join(without)}." if without else "Speedup over eager."
     if len(by_series) <= MOST_SERIES:
         return Figure("backends", title, caption, (_bars_of_backends("all", by_series),))
-    choices = [_bars_of_backends(name, {name: group}) for name, group in sorted(by_series.items())]
+    shown = sorted(by_series, key=lambda name: (-len(by_series[name]), name))[:MOST_MODELS]
+    if len(shown) < len(by_series):
+        caption += f" {len(shown)} of {len(by_series)} to choose from: those in which most backends gave a speedup."
+    choices = [_bars_of_backends(name, {name: by_series[name]}) for name in sorted(shown)]
     return Figure("backends", title, caption, tuple(choices))
 
 
@@ -209,15 +225,19 @@ def batch_sizes(rows: Sequence[Row]) -> Figure:
     title = "Speedup against batch size"
     series: dict[str, list[Row]] = {}
     found = measured(rows)
-    for row, name in zip(found, names([{**row, "batch_size": ""} for row in found]), strict=True):
+    for row, name in zip(found, names(found, without="batch_size"), strict=True):
         series.setdefault(name, []).append(row)
     several = {name: group for name, group in series.items() if len({row["batch_size"] for row in group}) > 1}
     if not several:
         return Figure("batch-sizes", title, missing="no model has speedups at two batch sizes")
-    ordered = sorted(several.items())
+    shown = sorted(several, key=lambda name: (-len(several[name]), name))[:MOST_LINES]
+    ordered = [(name, several[name]) for name in sorted(shown)]
     parts = [ordered[start : start + MOST_SERIES] for start in range(0, len(ordered), MOST_SERIES)]
     choices = [_lines_of_batches(part) for part in parts]
-    return Figure("batch-sizes", title, "At which size compiling gives most.", tuple(choices))
+    caption = "At which size compiling gives most."
+    if len(ordered) < len(several):
+        caption += f" {len(ordered)} of {len(several)} lines: those of most sizes."
+    return Figure("batch-sizes", title, caption, tuple(choices))
 
 
 def _lines_of_batches(series: Sequence[tuple[str, Sequence[Row]]]) -> Choice:

@@ -70,7 +70,8 @@ def trials(entries: Sequence[Entry], table: Table, out: Path) -> Listing:
     pairs = {id(row): entry for row, entry in zip(table.rows, entries, strict=True)}
     rows = readable.in_order(table.rows)
     columns = [column for column in trial_columns(rows) if column.number is None or _says_something(column, rows)]
-    opened = [_opened(pairs[id(row)], row, out) for row in rows]
+    addresses = _addresses(entries, out)
+    opened = [_opened(pairs[id(row)], row, addresses) for row in rows]
     return listing("trials", "Trials", columns, rows, opened, _sentence(readable.what_intervals_mean(rows)))
 
 
@@ -112,7 +113,8 @@ def failed(entries: Sequence[Entry], failures: Table, out: Path) -> Listing:
     rows = readable.in_order(failures.rows)
     columns = [Cells(column.name, _as_text(column.value)) for column in readable.failure_columns(rows)]
     columns = [column for column in columns if column.title != "log"]
-    opened = [_opened(pairs[id(row)], None, out) for row in rows]
+    addresses = _addresses(not_ok, out)
+    opened = [_opened(pairs[id(row)], None, addresses) for row in rows]
     return listing("failures", "Failures", columns, rows, opened)
 
 
@@ -127,11 +129,10 @@ def recommended(table: Table) -> Listing:
     return listing("recommendations", "Recommendations", columns, table.rows, note=note)
 
 
-def causes(table: Table) -> Listing:
-    """What time is lost to, dearest first."""
-    return listing(
-        "causes", "Causes of lost time", _as_cells(readable.cause_columns(table.rows), _OF_CAUSES), table.rows
-    )
+def causes(table: Table, trials: Sequence[Row]) -> Listing:
+    """What time is lost to, dearest first, with the axes in which `trials` differ."""
+    columns = _as_cells(readable.cause_columns(table.rows, trials), _OF_CAUSES)
+    return listing("causes", "Causes of lost time", columns, table.rows)
 
 
 _OF_RECOMMENDATIONS = {"batch": "batch_size", "speedup": "speedup", "total s": "total_compiled_s"}
@@ -193,10 +194,17 @@ def _says_something(column: Cells, rows: Iterable[Row]) -> bool:
     return any(column.text(row) for row in rows)
 
 
-def _opened(entry: Entry, row: Row | None, out: Path) -> dict[str, Any]:
+def _addresses(entries: Iterable[Entry], out: Path) -> dict[Path, str]:
+    """Where the folders lie that hold those of trials, as an address relative to the page, ready to be followed."""
+    parents = {entry.folder.parent for entry in entries}
+    relative = {parent: Path(os.path.relpath(parent, out)).as_posix() for parent in parents}
+    return {parent: "" if path == "." else f"{quote(path)}/" for parent, path in relative.items()}
+
+
+def _opened(entry: Entry, row: Row | None, addresses: Mapping[Path, str]) -> dict[str, Any]:
     """What a row opens to: pairs of a name and a text, and links to the files of its trial, where they are here."""
     details = [*_of_record(entry), *(_of_row(row) if row else [])]
-    return {"details": [[name, value] for name, value in details if value], "links": _links(entry, out)}
+    return {"details": [[name, value] for name, value in details if value], "links": _links(entry, addresses)}
 
 
 def _of_record(entry: Entry) -> list[tuple[str, str]]:
@@ -251,11 +259,11 @@ def _of_row(row: Row) -> list[tuple[str, str]]:
     ]
 
 
-def _links(entry: Entry, out: Path) -> list[list[str]]:
+def _links(entry: Entry, addresses: Mapping[Path, str]) -> list[list[str]]:
     """Addresses relative to the page; none for a trial whose files are elsewhere."""
     if not entry.folder.is_dir():
         return []
-    folder = quote(Path(os.path.relpath(entry.folder, out)).as_posix())
+    folder = f"{addresses[entry.folder.parent]}{quote(entry.folder.name)}"
     found = [["folder", f"{folder}/"], ["record.json", f"{folder}/record.json"]]
     if entry.record.log and (entry.folder / entry.record.log).is_file():
         found.append(["log", f"{folder}/{quote(entry.record.log)}"])

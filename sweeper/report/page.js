@@ -9,6 +9,7 @@
   const CHUNK = 200; // rows of a table that are put in at once
   const WIDE = { flags: "long", message: "wide", reason: "wide" }; // columns that hold sentences
   const NARROW = 600; // pixels; figures get smaller letters below
+  const PALE = 0.5; // of a colour in the colour itself, since a legend shows no opacity of a bar
   const CONFIG = { displaylogo: false, responsive: true, displayModeBar: false };
 
   function make(tag, attributes = {}, ...children) {
@@ -29,6 +30,7 @@
     for (const name of ["ink", "muted", "line", "page", "raised", ..."01234567"]) {
       probe.style.color = `var(--${/\d/.test(name) ? "c" : ""}${name})`;
       found[`@${name}`] = getComputedStyle(probe).color;
+      found[`@${name} pale`] = found[`@${name}`].replace(/^rgb\((.*)\)$/, `rgba($1, ${PALE})`);
     }
     return found;
   }

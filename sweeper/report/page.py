@@ -22,7 +22,7 @@ from typing import Any
 from sweeper.report import costs, families, figures, listing, published, steps
 from sweeper.report.headline import conventions, head, title
 from sweeper.report.listing import Listing
-from sweeper.report.load import Entry
+from sweeper.report.load import Entry, no_search_for_cycles
 from sweeper.report.plot import Figure
 from sweeper.report.published import Published
 from sweeper.report.readable import printable, text
@@ -52,16 +52,18 @@ class Content:
     causes: Table | None = None
 
 
+@no_search_for_cycles()
 def document(content: Content, out: Path) -> str:
     """The whole page; `out` is the folder that it will lie in, which links to trials start from."""
     suites, beside = by_suite(content.units), of_families(content)
     figure_html, figure_data = _figures(content, beside)
     table_html, table_data = _tables(content, suites, beside, out)
     shown = [item for item in (*beside.values(), *(published.of_suite(group.family) for group in suites)) if item]
+    plotly, script = _plotly(), _resource("page.js")
     parts = {
         "title": html.escape(title(content.facts)),
         "css": _resource("page.css"),
-        "policy": _policy(_plotly(), _resource("page.js")),
+        "policy": _policy(plotly, script),
         "head": head(content.facts, content.amp, content.speedups.rows, content.summary.rows, beside.get(ALL)),
         "recommendations": table_html.pop("recommendations", ""),
         "figures": figure_html,
@@ -70,8 +72,8 @@ def document(content: Content, out: Path) -> str:
         "notes": _list("Notes", content.notes) + _list("Records that could not be read", content.problems),
         "figure-data": figure_data,
         "table-data": table_data,
-        "plotly": _plotly(),
-        "script": _resource("page.js"),
+        "plotly": plotly,
+        "script": script,
     }
     return "".join(parts.get(part, part) for part in _PLACES.split(_resource("page.html")))
 
@@ -146,7 +148,7 @@ def all_listings(
     found = [
         listing.recommended(content.recommendations) if content.recommendations else None,
         listing.trials(content.entries, content.speedups, out),
-        listing.causes(content.causes) if content.causes else None,
+        listing.causes(content.causes, content.speedups.rows) if content.causes else None,
         listing.failed(content.entries, content.failures, out),
         listing.summarised(rows, named, conventions(content.amp)),
     ]
@@ -205,7 +207,7 @@ def _short(value: Any) -> Any:
     """The same with numbers of a few digits, which is what a figure can show."""
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return {key: _short(item) for key, item in value.items()}
     return [_short(item) for item in value] if isinstance(value, (list, tuple)) else value
 

@@ -1,7 +1,8 @@
 """What figures are made of: plain dictionaries in the form that plotly.js takes, and nothing of plotly itself.
 
-Place in the flow: rows of tables `-> Figure -> page`. A colour is a name (`@0` to `@7`, `@ink`, `@muted`) that the page
-puts its own in for, light or dark. Every text goes through `label`, since plotly takes HTML tags in texts for markup.
+Place in the flow: rows of tables `-> Figure -> page`. A colour is a name (`@0` to `@7`, `@ink`, `@muted`, `pale` ones
+like `@0 pale`) that the page puts its own in for, light or dark. Every text goes through `label`, since plotly
+takes HTML tags in texts for markup.
 """
 
 from __future__ import annotations
@@ -58,8 +59,9 @@ def lines(*parts: str) -> str:
     return "<br>".join(part for part in parts if part)
 
 
-def colour(index: int) -> str:
-    return f"@{index % COLOURS}"
+def colour(index: int, pale: bool = False) -> str:
+    """A pale one lets half of the page through, and so does its square in a legend."""
+    return f"@{index % COLOURS}{' pale' if pale else ''}"
 
 
 def finite(row: Row, name: str) -> float | None:
@@ -74,12 +76,23 @@ def positive(row: Row, name: str) -> float | None:
     return value if value is not None and value > 0 else None
 
 
-def names(rows: Sequence[Row], also: Sequence[str] = ("precision", "mode")) -> list[str]:
-    """A name for each row: its model and the axes in which the rows differ; the batch size if a model has several."""
-    axes = readable.varying(rows, (*also, *readable.AXES, "sweep"))
+def names(rows: Sequence[Row], without: str = "") -> list[str]:
+    """A name for each row: its model and the axes in which the rows differ, but for one that is named elsewhere."""
+    axes = [name for name in axes_of_names(rows) if name != without]
+    return [name_of(row, axes) for row in rows]
+
+
+def axes_of_names(rows: Sequence[Row]) -> list[str]:
+    """Those axes in which the rows differ; the batch size if a model has several."""
+    axes = readable.varying(rows, ("precision", "mode", *readable.AXES, "sweep"))
     if len({(row["model"], row["batch_size"]) for row in rows}) == len({row["model"] for row in rows}):
         axes = [name for name in axes if name != "batch_size"]
-    return [" ".join(part for name in ("model", *axes) if (part := _part(row, name))) for row in rows]
+    return axes
+
+
+def name_of(row: Row, axes: Iterable[str]) -> str:
+    """`resnet50 amp default b32`: the model, then the values of `axes`."""
+    return " ".join(part for name in ("model", *axes) if (part := _part(row, name)))
 
 
 def _part(row: Row, name: str) -> str:

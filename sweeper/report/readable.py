@@ -36,7 +36,7 @@ def number(row: Row, name: str) -> float | None:
 
 
 def text(value: Value) -> str:
-    return printable(value if isinstance(value, str) and value.isprintable() else plain(value))
+    return value.strip() if isinstance(value, str) and value.isprintable() else printable(plain(value))
 
 
 def figure(value: float | None) -> str:
@@ -71,7 +71,7 @@ def break_even(row: Row) -> str:
         return ""
     low, high = number(row, "break_even_steps_low"), number(row, "break_even_steps_high")
     bounds = f" [{_steps(low)}, {_steps(high)}]" if low is not None else ""
-    return f"{_at_most(row) if steps is not None else ''}{_steps(steps)}{bounds}"
+    return f"{at_most(row) if steps is not None else ''}{_steps(steps)}{bounds}"
 
 
 def _steps(steps: float | None) -> str:
@@ -81,11 +81,13 @@ def _steps(steps: float | None) -> str:
 def compile_time(row: Row) -> str:
     """Seconds of compiling cold; `≤24.6` where others kept the processor busy meanwhile."""
     found = figure(number(row, "compile_cold_s"))
-    return f"{_at_most(row)}{found}" if found else ""
+    return f"{at_most(row)}{found}" if found else ""
 
 
-def _at_most(row: Row) -> str:
-    return "≤" if "compile_contended" in flags(row) else ""
+def at_most(row: Row) -> str:
+    """`≤` before a compile time that others made longer, and before what follows from it."""
+    found = row["flags"]
+    return "≤" if isinstance(found, tuple) and "compile_contended" in found else ""
 
 
 def memory_ratio(row: Row) -> str:
@@ -136,7 +138,7 @@ def listed(row: Row, name: str) -> tuple[str, ...]:
 
 def trial_name(row: Row, axes: Iterable[str]) -> str:
     """`resnet50 amp default`, followed by the values of `axes`."""
-    return " ".join(text(row[name]) for name in ("model", "precision", "mode", *axes) if text(row[name]))
+    return " ".join(part for name in ("model", "precision", "mode", *axes) if (part := text(row[name])))
 
 
 def flagged(rows: Sequence[Row]) -> list[str]:
@@ -300,11 +302,11 @@ def cause(row: Row) -> str:
     return f"{text(row['cause'])}{cost}{times}: {text(row['detail'])}"
 
 
-def cause_columns(rows: Sequence[Row]) -> tuple[Column[Row], ...]:
-    """Columns of text over rows of causes.csv."""
+def cause_columns(rows: Sequence[Row], trials: Sequence[Row] = ()) -> tuple[Column[Row], ...]:
+    """Columns of text over rows of causes.csv; the axes are those in which `trials` differ, if given, else the rows."""
     return (
         _plain("model"),
-        *(_plain(name, "batch" if name == "batch_size" else None) for name in varying(rows, AXES)),
+        *(_plain(name, "batch" if name == "batch_size" else None) for name in varying(trials or rows, AXES)),
         _plain("precision"),
         _plain("mode"),
         _plain("cause"),

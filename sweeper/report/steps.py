@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sweeper.report.load import Entry
-from sweeper.report.plot import Choice, Figure, Trace, colour, label, names, seconds_axis
+from sweeper.report.plot import Choice, Figure, Trace, axes_of_names, colour, label, name_of, seconds_axis
 from sweeper.report.series import ProcessSeries
 from sweeper.report.table import Row
 
@@ -20,8 +20,9 @@ GAP = 2  # places between processes
 def step_times(entries: Sequence[Entry], rows: Sequence[Row]) -> Figure:
     """`rows` are those of speedups.csv for `entries`, in the same order."""
     title = "Step times in order"
-    pairs = zip(entries, names(rows), strict=True)
-    found = [(entry, name) for entry, name in pairs if any(series.positive for series in entry.series)]
+    axes = axes_of_names(rows)
+    pairs = zip(entries, rows, strict=True)
+    found = [(entry, row) for entry, row in pairs if any(series.positive for series in entry.series)]
     if not found:
         return Figure("step-times", title, missing="no trial got as far as a compiled step")
     shown = sorted(found, key=lambda pair: _calm(pair[0]))[:MOST_TRIALS]
@@ -31,7 +32,7 @@ def step_times(entries: Sequence[Entry], rows: Sequence[Row]) -> Figure:
     )
     if len(found) > MOST_TRIALS:
         caption += f" {MOST_TRIALS} of {len(found)} trials: unsteady ones first, then those whose device waits most."
-    return Figure("step-times", title, caption, tuple(_choice(entry, name) for entry, name in shown))
+    return Figure("step-times", title, caption, tuple(_choice(entry, name_of(row, axes)) for entry, row in shown))
 
 
 def _calm(entry: Entry) -> tuple[bool, float]:
