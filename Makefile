@@ -7,7 +7,7 @@ PYTEST_ARGS ?=
 INSTALL = $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev sweep test ray catalog check golden ui report
+.PHONY: help install dev sweep test ray catalog slow check golden ui report
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -21,9 +21,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(INSTALL) --editable .
 	touch $@
 
-$(VENV)/.installed-dev: $(VENV)/.installed
+$(VENV)/.installed-dev: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(INSTALL) --editable '.[dev]'
-	touch $@
+	touch $(VENV)/.installed $@
 
 $(VENV)/.installed-ray: $(VENV)/.installed-dev
 	$(INSTALL) --editable '.[ray]'
@@ -32,14 +33,17 @@ $(VENV)/.installed-ray: $(VENV)/.installed-dev
 sweep: install ## run a small real sweep on the CPU: three families, fp32 and AMP, into runs/cpu_demo
 	$(BIN)/python -m sweeper experiment=cpu_demo sweep=$(SWEEP)
 
-test: check ## run the checks and the tests, but those of Ray and the catalog, which take minutes more
-	$(BIN)/python -m pytest -n 3 --dist loadgroup -m "not ray and not catalog" $(PYTEST_ARGS)
+test: check ## run the checks and the tests, but those of ray, catalog and slow, which take minutes more
+	$(BIN)/python -m pytest -n 3 --dist loadgroup -m "not ray and not catalog and not slow" $(PYTEST_ARGS)
 
 ray: $(VENV)/.installed-ray ## run the tests against a real Ray
 	$(BIN)/python -m pytest -m ray tests/test_ray.py
 
 catalog: dev ## build every model of conf/model/ and run one forward of each
 	$(BIN)/python -m pytest -n 2 -m catalog tests/test_catalog.py
+
+slow: dev ## run the simulations of intervals, and all 50 kills of a sweep
+	$(BIN)/python -m pytest -n 3 -m slow tests
 
 check: dev ## lint and types
 	$(BIN)/ruff check .

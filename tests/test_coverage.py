@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 
+pytestmark = pytest.mark.slow
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "coverage.py"
 
 

@@ -75,7 +75,7 @@ def runs_in_mlflow(folder: Path) -> tuple[list[str], list[str]]:
     return [name for kind, name in kinds if kind == "sweep"], sorted(name for kind, name in kinds if kind == "trial")
 
 
-@pytest.mark.parametrize("seed", range(SWEEPS))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, SWEEPS))])
 def test_killed_at_random_moments_and_resumed(tmp_path: Path, seed: int) -> None:
     moments, prepare = random.Random(seed), 1 + seed % 3
     kept: dict[str, str] = {}
