@@ -112,6 +112,13 @@ def _reader(name: str, hint: Any) -> Callable[[Any], Any]:
     return functools.partial(_checked, name, allowed) if allowed else lambda value: value
 
 
+def mapping_at(value: object, *keys: str) -> Mapping[str, Any]:
+    """The mapping under these keys, one within the other; empty where there is none: it may have any shape."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value if isinstance(value, Mapping) else {}
+
+
 def _checked(name: str, allowed: Any, value: Any) -> Any:
     if not isinstance(value, allowed) or (isinstance(value, bool) and allowed is not bool):
         raise TypeError(f"{name}: {value!r:.40} has the wrong type")

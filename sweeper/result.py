@@ -12,7 +12,7 @@ from statistics import fmean, median
 from typing import Any
 
 from sweeper.record import ARMS, Accuracy, Latency, PerArm, Process, Record
-from sweeper.stats import Estimate, mean_of_logs, mean_within
+from sweeper.stats import Estimate, by_draw, mean_over_draws
 
 DRAWS_FOR_AN_INTERVAL = 3  # with fewer compile caches, an interval speaks of the compiled artifacts at hand
 # Between two kernels that follow each other without waiting for the host: 0.6 to 1.5 us, typically 1.1, in the arms of
@@ -230,7 +230,7 @@ def _speedups(measured: Sequence[_Measured], draws: int, host_bound_arms: str | 
 
 def _typical_s(measured: Sequence[_Measured], arm: str) -> float | None:
     """Seconds a step: the mean that the speedup is taken by, so that the ratio of the arms' is the speedup."""
-    groups = _by_draw((item.draw, math.log(getattr(item, f"{arm}_s"))) for item in measured)
+    groups = by_draw((item.draw, math.log(getattr(item, f"{arm}_s"))) for item in measured)
     if not groups:
         return None
     if len(groups) >= DRAWS_FOR_AN_INTERVAL:
@@ -251,28 +251,9 @@ def _logs_of_steps(measured: Sequence[_Measured], arm: str) -> Estimate | None:
 
 
 def _estimate(logs: Iterable[tuple[int, float | None]]) -> Estimate | None:
-    """From the draw and the log ratio of each process.
-
-    Kernels are raced anew in each draw, so with enough of them draws are what varies. Fewer are taken as they are: the
-    variance is that of processes within their draws, unless no draw has two.
-    """
-    groups = _by_draw(logs)
-    if not groups:
-        return None
-    if len(groups) >= DRAWS_FOR_AN_INTERVAL:
-        return mean_of_logs([fmean(group) for group in groups])
-    if any(len(group) > 1 for group in groups):
-        return mean_within(groups)
-    return mean_of_logs([log for group in groups for log in group])
-
-
-def _by_draw(logs: Iterable[tuple[int, float | None]]) -> list[list[float]]:
-    """The logs that are there, those of a draw together."""
-    draws: dict[int, list[float]] = {}
-    for draw, log in logs:
-        if log is not None:
-            draws.setdefault(draw, []).append(log)
-    return list(draws.values())
+    """From the draw and the log ratio of each process. Kernels are raced anew in each draw: of enough, draws vary."""
+    groups = by_draw(logs)
+    return mean_over_draws(groups, len(groups) >= DRAWS_FOR_AN_INTERVAL) if groups else None
 
 
 def _break_even(figures: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ Everything works on logs of ratios, where a speedup of 2 and a slowdown of 1/2 a
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import fmean, median, variance
@@ -79,6 +79,27 @@ def mean_within(groups: Sequence[Sequence[float]]) -> Estimate:
     degrees = len(values) - len(groups)
     squares = sum((value - fmean(group)) ** 2 for group in groups for value in group)
     return Estimate(fmean(values), squares / degrees / len(values), degrees, len(values))
+
+
+def by_draw(logs: Iterable[tuple[int, float | None]]) -> list[list[float]]:
+    """The logs that are there, those of a draw together."""
+    draws: dict[int, list[float]] = {}
+    for draw, log in logs:
+        if log is not None:
+            draws.setdefault(draw, []).append(log)
+    return list(draws.values())
+
+
+def mean_over_draws(draws: Sequence[Sequence[float]], vary: bool) -> Estimate:
+    """The mean log of processes in draws, one log at least, over the means of draws where these `vary`.
+
+    Else draws are taken as they are: the variance is that of processes within them, unless no draw has two.
+    """
+    if vary:
+        return mean_of_logs([fmean(logs) for logs in draws])
+    if any(len(logs) > 1 for logs in draws):
+        return mean_within(draws)
+    return mean_of_logs([log for logs in draws for log in logs])
 
 
 def difference(one: Estimate, other: Estimate) -> Estimate:

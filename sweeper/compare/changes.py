@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from sweeper.codec import mapping_at
 from sweeper.compare.pairs import Pair
 from sweeper.compare.sides import Side
 from sweeper.report.readable import printable
@@ -65,10 +66,10 @@ def _both(pairs: Iterable[Pair]) -> list[tuple[Side, Side]]:
 def _facts(side: Side) -> dict[str, dict[str, str]]:
     """By group, so that a group which a record does not have is not taken for one in which everything is missing."""
     environment = side.environment
-    device, cpu = _mapping(environment.get("device")), _mapping(environment.get("cpu"))
-    variables = _mapping(environment.get("variables"))
+    device, cpu = mapping_at(environment, "device"), mapping_at(environment, "cpu")
+    variables = mapping_at(environment, "variables")
     groups: dict[str, Mapping[str, Any]] = {
-        "": _mapping(environment.get("versions")),
+        "": mapping_at(environment, "versions"),
         "GPU": {name: device[name] for name in ("driver", "power_limit_w") if device.get(name) is not None},
         "CPU": cpu,
         "variable": {name: value for name, value in variables.items() if not str(name).endswith(OF_A_TRIAL)},
@@ -78,10 +79,6 @@ def _facts(side: Side) -> dict[str, dict[str, str]]:
     return {
         name: {str(key): _text(value) for key, value in group.items()} for name, group in groups.items() if len(group)
     }
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
 
 
 def _text(value: object) -> str:
@@ -101,6 +98,6 @@ def _cut(value: str | None) -> str:
 def _measure(source: Source) -> Mapping[str, Any]:
     """Settings of the last invocation; nothing for a folder of records that is no sweep of ours."""
     try:
-        return _mapping(json.loads(source.invocations())["invocations"][-1]["settings"]["measure"])
+        return mapping_at(json.loads(source.invocations())["invocations"][-1]["settings"]["measure"])
     except (OSError, ValueError, LookupError, TypeError):
         return {}

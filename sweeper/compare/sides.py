@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sweeper.codec import mapping_at
 from sweeper.compare.lost import REASONS, Lost, lost_in
 from sweeper.record import Process, Record
 from sweeper.report.load import BROKEN
@@ -52,8 +53,7 @@ class Side:
     @property
     def device(self) -> str | None:
         """The name of the GPU; None where the record does not say."""
-        found = self.environment.get("device")
-        name = found.get("name") if isinstance(found, Mapping) else None
+        name = mapping_at(self.environment, "device").get("name")
         return str(name) if name else None
 
 
@@ -125,7 +125,7 @@ def side_of(record: Record) -> Side:
         flags=record.flags,
         phase=record.phase,
         message=record.message,
-        environment=record.environment if isinstance(record.environment, Mapping) else {},
+        environment=mapping_at(record.environment),
         settings=record.diagnostics.settings if record.diagnostics else {},
     )
 

@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from sweeper.compare.lost import REASONS
 from sweeper.compare.quantities import COMPILE, COMPILED, EAGER, MEMORY, QUANTITIES, SPEEDUP, Quantity
 from sweeper.compare.sides import Side
 from sweeper.compare.verdicts import VERDICTS, Change, Comparison, percent
 from sweeper.compare.verdicts import Row as Judged
-from sweeper.report.readable import figure, number, ratio, text, varying
+from sweeper.report.readable import as_text, figure, number, ratio, shortened, text, trial_name, varying
 from sweeper.report.table import Column, Row, Table, Value
 from sweeper.trial import Trial
 
@@ -91,7 +91,7 @@ def table_of(comparison: Comparison) -> Table:
 
     def order(row: Row) -> tuple[int, float, str]:
         ratio = number(row, f"{COMPILED.name}_ratio")
-        return VERDICTS.index(str(row["verdict"])), -abs(math.log(ratio)) if ratio else 0.0, name_of(row, AXES)
+        return VERDICTS.index(str(row["verdict"])), -abs(math.log(ratio)) if ratio else 0.0, trial_name(row, AXES)
 
     return Table(table.columns, tuple(sorted(table.rows, key=order)))
 
@@ -107,10 +107,6 @@ def _found(row: Row, quantity: Quantity) -> str:
     return str(verdict) if verdict not in (None, "SAME", "UNRESOLVED") else ""
 
 
-def name_of(row: Row, axes: Iterable[str]) -> str:
-    return " ".join(text(row[name]) for name in ("model", "precision", "mode", *axes) if text(row[name]))
-
-
 def text_columns(rows: Sequence[Row], every: bool = False) -> tuple[Column[Row], ...]:
     """What people read. Without `every`, compile time and memory have a column only where one of them changed."""
     costs = {
@@ -119,10 +115,10 @@ def text_columns(rows: Sequence[Row], every: bool = False) -> tuple[Column[Row],
     }
     columns = (
         Column[Row]("verdict", lambda row: text(row["verdict"])),
-        _plain("model"),
-        *(_plain(name, "batch" if name == "batch_size" else name) for name in varying(rows, AXES)),
-        _plain("precision"),
-        _plain("mode"),
+        as_text("model"),
+        *(as_text(name, "batch" if name == "batch_size" else name) for name in varying(rows, AXES)),
+        as_text("precision"),
+        as_text("mode"),
         Column[Row]("compiled ms", lambda row: _two(row, COMPILED, lambda value: figure(1e3 * value))),
         Column[Row]("change", lambda row: _change(row, COMPILED)),
         Column[Row]("eager", lambda row: f"{_short(row, EAGER)} {_found(row, EAGER)}".strip()),
@@ -132,10 +128,6 @@ def text_columns(rows: Sequence[Row], every: bool = False) -> tuple[Column[Row],
     return tuple(
         column for column in columns if column.name == "verdict" or any(text(column.value(row)) for row in rows)
     )
-
-
-def _plain(name: str, title: str | None = None) -> Column[Row]:
-    return Column(title or name, lambda row: text(row[name]))
 
 
 def _two(row: Row, quantity: Quantity, show: Callable[[float], str]) -> str:
@@ -175,8 +167,8 @@ def control_line(comparison: Comparison) -> str:
         return line
     moved = "rise where only eager got slower" if comparison.eager_shift > 0 else "fall where only eager got faster"
     return (
-        f"{line}; beyond 1 % step times are not judged, only speedups: a shift of the whole machine does not touch "
-        f"them, but they {moved}"
+        f"{line}; beyond {100 * comparison.most_shift:.0f} % step times are not judged, only speedups: a shift of the "
+        f"whole machine does not touch them, but they {moved}"
     )
 
 
@@ -216,7 +208,7 @@ def explanations(rows: Sequence[Row]) -> list[str]:
     axes = varying(rows, AXES)
     lines, shared = [], dict[str, list[str]]()
     for row in rows:
-        name = name_of(row, axes)
+        name = trial_name(row, axes)
         if _ok_on_one_side(row):
             message = text(row["head_message"] or row["base_message"])
             lines.append(f"{row['verdict']} {name}: {text(row['reason'])}{f': {message}' if message else ''}")
@@ -224,13 +216,9 @@ def explanations(rows: Sequence[Row]) -> list[str]:
             shared.setdefault(f"{row['verdict']}, {text(row['reason'])}", []).append(name)
         if row["note"]:
             lines.append(f"{name}: {text(row['note'])}")
-    return [*lines, *(f"{reason}: {_some(names)}" for reason, names in shared.items())]
+    return [*lines, *(f"{reason}: {shortened(names)}" for reason, names in shared.items())]
 
 
 def _ok_on_one_side(row: Row) -> bool:
     statuses = (row["base_status"], row["head_status"])
     return not {None, *REASONS}.intersection(statuses) and statuses.count("ok") == 1
-
-
-def _some(names: Sequence[str], most: int = 3) -> str:
-    return f"{', '.join(names[:most])}{f' and {len(names) - most} more' if len(names) > most else ''}"

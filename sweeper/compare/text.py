@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from rich.console import Console
 from rich.markup import escape
@@ -46,11 +47,11 @@ class Document:
     problems: Sequence[str] = ()
     show_all: bool = False
 
-    @property
+    @cached_property
     def rows(self) -> tuple[Row, ...]:
         return table_of(self.comparison).rows
 
-    @property
+    @cached_property
     def shown(self) -> list[Row]:
         return [row for row in self.rows if self.show_all or worth_showing(row)]
 

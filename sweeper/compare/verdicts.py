@@ -10,22 +10,22 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean, median
+from statistics import median
 
 from sweeper.compare.lost import REASONS
 from sweeper.compare.pairs import Pair
 from sweeper.compare.quantities import COMPILE, COMPILED, EAGER, QUANTITIES, SPEEDUP, Quantity
 from sweeper.compare.sides import Sample, Side
-from sweeper.report.across import EAGER_AGREES, TRIALS_TO_MODERATE
+from sweeper.report.across import TRIALS_TO_MODERATE, eager_agrees
 from sweeper.result import DRAWS_FOR_AN_INTERVAL, PROCESSES_IF_HOST_BOUND
 from sweeper.stats import (
     CONFIDENCE,
     Estimate,
     benjamini_hochberg,
+    by_draw,
     difference,
     equivalence_p_value,
-    mean_of_logs,
-    mean_within,
+    mean_over_draws,
     moderated,
     p_value,
 )
@@ -88,7 +88,7 @@ class Comparison:
     rows: tuple[Row, ...]
     eager_shift: float | None
     controls: int
-    most_shift: float = EAGER_AGREES["cuda"]
+    most_shift: float = eager_agrees("cuda")
 
     @property
     def moved(self) -> bool:
@@ -126,9 +126,8 @@ def _control(eager: Sequence[tuple[Pair, Change]]) -> Comparison:
     known = [(pair, change.estimate.log) for pair, change in eager if change.estimate]
     calm = [log for pair, log in known if pair.both and not _host_bound(pair.both, EAGER.arms)]
     shifts = calm or [log for _, log in known]
-    devices = {side.trial.device for pair, _ in known for side in pair.both or ()}
-    most = min((EAGER_AGREES.get(device, EAGER_AGREES["cuda"]) for device in devices), default=EAGER_AGREES["cuda"])
-    return Comparison((), median(shifts) if shifts else None, len(shifts), most)
+    most = [eager_agrees(side.trial.device) for pair, _ in known for side in pair.both or ()]
+    return Comparison((), median(shifts) if shifts else None, len(shifts), min(most, default=eager_agrees("cuda")))
 
 
 def raw_change(pair: Pair, quantity: Quantity) -> Change:
@@ -138,7 +137,8 @@ def raw_change(pair: Pair, quantity: Quantity) -> Change:
     if not all(samples):
         return Change("UNRESOLVED", "not measured on a side")
     draws = all(len({sample.draw for sample in of_side}) >= DRAWS_FOR_AN_INTERVAL for of_side in samples)
-    base, head = (estimate_of(of_side, draws) for of_side in samples)
+    logs = (by_draw((sample.draw, math.log(sample.value)) for sample in of_side) for of_side in samples)
+    base, head = (mean_over_draws(of_side, draws) for of_side in logs)
     unlike = why_unlike(pair.both, quantity)
     reason = unlike or why_not(pair.both, quantity, samples, draws)
     return Change(
@@ -149,19 +149,6 @@ def raw_change(pair: Pair, quantity: Quantity) -> Change:
         "draws" if draws else "processes",
         None if unlike else difference(head, base),
     )
-
-
-def estimate_of(samples: Sequence[Sample], over_draws: bool) -> Estimate:
-    """The mean log of one side: over the means of draws, or over processes about the mean of their own draw."""
-    draws: dict[int, list[float]] = {}
-    for sample in samples:
-        draws.setdefault(sample.draw, []).append(math.log(sample.value))
-    groups = list(draws.values())
-    if over_draws:
-        groups = [[fmean(logs) for logs in groups]]
-    elif len(groups) == len(samples):
-        groups = [[log for logs in groups for log in logs]]  # one process a draw: they are taken as they are
-    return mean_within(groups) if len(groups[0]) > 1 or len(samples) > len(groups) else mean_of_logs(groups[0])
 
 
 def why_unlike(sides: tuple[Side, Side], quantity: Quantity) -> str | None:

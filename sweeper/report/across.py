@@ -50,8 +50,12 @@ def _eager_step(entry: Entry) -> Hashable:
 def disagree(group: Sequence[Entry]) -> bool:
     """Whether trials that time the same eager step found different times."""
     times_s = [entry.result.eager_step_s for entry in group if entry.result.eager_step_s]
-    allowed = EAGER_AGREES.get(group[0].record.trial.device, EAGER_AGREES["cuda"])
-    return len(times_s) > 1 and max(times_s) / min(times_s) - 1 > allowed
+    return len(times_s) > 1 and max(times_s) / min(times_s) - 1 > eager_agrees(group[0].record.trial.device)
+
+
+def eager_agrees(device: str) -> float:
+    """The share within which eager step times on a type of device are the same."""
+    return EAGER_AGREES.get(device, EAGER_AGREES["cuda"])
 
 
 def moderated_intervals(entries: Iterable[Entry]) -> Mapping[Entry, Interval]:

@@ -53,10 +53,10 @@ def compile_time(rows: Sequence[Row]) -> Figure:
 def memory(rows: Sequence[Row]) -> Figure:
     """Ratio of peak memory against speedup."""
     title = "Memory against speedup"
-    found, left_out = _thinned([row for row in measured(rows) if memory_ratio(row) is not None])
+    found, left_out = _thinned([row for row in measured(rows) if readable.peak_ratio(row) is not None])
     if not found:
         return Figure("memory", title, missing="no trial with a speedup has the peak memory of both arms")
-    ratios = [memory_ratio(row) or 1.0 for row in found]
+    ratios = [readable.peak_ratio(row) or 1.0 for row in found]
     choice = _scatter(found, ratios, lambda row: f"memory ratio {readable.memory_ratio(row)}")
     choice.layout["xaxis"] = ratio_axis("eager / compiled peak memory", ratios)
     choice.layout["shapes"].append(line_at_one("x"))
@@ -70,11 +70,6 @@ def _thinned(rows: Sequence[Row]) -> tuple[Sequence[Row], str]:
     if every < 2:
         return rows, ""
     return rows[::every], f" One trial of every {every}, of {len(rows)} in the order of their speedups."
-
-
-def memory_ratio(row: Row) -> float | None:
-    eager, compiled = positive(row, "eager_peak_memory_mib"), positive(row, "compiled_peak_memory_mib")
-    return eager / compiled if eager and compiled else None
 
 
 def _compile_hover(row: Row) -> str:

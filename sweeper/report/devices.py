@@ -6,10 +6,11 @@ Place in the flow: `load` puts the names into the variants of its entries.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sweeper.codec import mapping_at
 from sweeper.record import Record
 from sweeper.report.readable import printable
 
@@ -64,14 +65,12 @@ def names_of_torches(records: Sequence[Record]) -> list[str]:
 
 
 def _torch(record: Record) -> str:
-    versions = record.environment.get("versions") if isinstance(record.environment, Mapping) else None
-    return printable(str(versions.get("torch", "unknown"))) if isinstance(versions, Mapping) else "unknown"
+    return printable(str(mapping_at(record.environment, "versions").get("torch", "unknown")))
 
 
 def _device(record: Record) -> Device | None:
-    """What a record says of its environment may have any shape."""
-    found = record.environment.get("device") if isinstance(record.environment, Mapping) else None
-    if not isinstance(found, Mapping) or found.get("type") != record.trial.device or not found.get("name"):
+    found = mapping_at(record.environment, "device")
+    if found.get("type") != record.trial.device or not found.get("name"):
         return None
     size = found.get("memory_bytes")
     memory_gib = round(size / GIB) if isinstance(size, (int, float)) else None

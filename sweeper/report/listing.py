@@ -96,7 +96,7 @@ def trial_columns(rows: Sequence[Row]) -> tuple[Cells, ...]:
         _number("compiled ms", "compiled_step_ms"),
         _number("compile s", "compile_cold_s", readable.compile_time),
         _number("break-even steps", "break_even_steps", readable.break_even),
-        Cells("memory ratio", readable.memory_ratio, _memory_ratio),
+        Cells("memory ratio", readable.memory_ratio, readable.peak_ratio),
         *([_graph_breaks()] if any(row["graph_breaks"] for row in rows) else []),
         Cells("flags", lambda row: ", ".join(readable.flags(row))),
     )
@@ -183,11 +183,6 @@ def _text(name: str) -> Cells:
 
 def _number(title: str, name: str, shown: Callable[[Row], str] | None = None) -> Cells:
     return Cells(title, shown or (lambda row: figure(finite(row, name))), lambda row: finite(row, name))
-
-
-def _memory_ratio(row: Row) -> Number:
-    eager, compiled = finite(row, "eager_peak_memory_mib"), finite(row, "compiled_peak_memory_mib")
-    return eager / compiled if eager and compiled and row["status"] == "ok" else None
 
 
 def _says_something(column: Cells, rows: Iterable[Row]) -> bool:

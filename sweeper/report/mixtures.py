@@ -7,9 +7,9 @@ rest is said and stays together.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
+from sweeper.codec import mapping_at
 from sweeper.report.load import Entry
 from sweeper.report.readable import printable, shortened
 
@@ -48,7 +48,7 @@ def _versions(entries: Iterable[Entry]) -> str:
     """Versions that the grid did not ask for: `worker.python` is an axis of its own, in the variant."""
     found: dict[str, set[str]] = defaultdict(set)
     for entry in entries:
-        version = _mapping(entry.record.environment, "versions").get("torch")
+        version = mapping_at(entry.record.environment, "versions").get("torch")
         if version is not None:
             found[entry.variant].add(str(version))
     mixed = sorted(set().union(*(versions for versions in found.values() if len(versions) > 1)))
@@ -78,8 +78,3 @@ def _switches(entries: Iterable[Entry]) -> list[str]:
     return [
         f"means hold trials with different settings: {name} {shortened(sorted(found))}" for name, found in mixed.items()
     ]
-
-
-def _mapping(environment: object, key: str) -> Mapping[str, Any]:
-    found = environment.get(key) if isinstance(environment, Mapping) else None
-    return found if isinstance(found, Mapping) else {}

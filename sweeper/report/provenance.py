@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from sweeper.codec import mapping_at
 from sweeper.record import Record
 from sweeper.report.load import Entry
 from sweeper.report.readable import printable, shortened
@@ -19,7 +20,7 @@ def describe(sources: Sequence[Source], entries: Iterable[Entry]) -> list[str]:
     """Lines such as `device: NVIDIA H200`; what is not known is left out."""
     entries = list(entries)
     environments = [entry.record.environment for entry in entries]
-    devices = [_mapping(environment, "device") for environment in environments]
+    devices = [mapping_at(environment, "device") for environment in environments]
     invocations = [_invocations(source) for source in sources]
     facts = {
         "sweeps": ", ".join(source.folder.resolve().name for source in sources),
@@ -29,7 +30,7 @@ def describe(sources: Sequence[Source], entries: Iterable[Entry]) -> list[str]:
         "driver": ", ".join(_different(device.get("driver") for device in devices)),
         "power limit": ", ".join(_different(_watts(device.get("power_limit_w")) for device in devices)),
         "versions": _versions(environments),
-        "commit": ", ".join(_different(_plain_mapping(environment).get("commit") for environment in environments)),
+        "commit": ", ".join(_different(mapping_at(environment).get("commit") for environment in environments)),
         "inductor config": _inductor_config(environments),
         "settings": _settings([entry.record for entry in entries]),
         "amp": weighted_as_amp(entries),
@@ -97,14 +98,14 @@ def _settings_of(record: Record) -> Mapping[str, Any]:
 def _versions(environments: Iterable[Mapping[str, Any]]) -> str:
     versions: dict[str, set[str]] = {}
     for environment in environments:
-        for package, version in _mapping(environment, "versions").items():
+        for package, version in mapping_at(environment, "versions").items():
             versions.setdefault(str(package), set()).add(str(version))
     return ", ".join(f"{package} {' and '.join(sorted(found))}" for package, found in versions.items())
 
 
 def _inductor_config(environments: Iterable[Mapping[str, Any]]) -> str:
     """How many of Inductor's settings are not at their defaults, and the first few."""
-    lists = [_plain_mapping(environment).get("inductor_config") for environment in environments]
+    lists = [mapping_at(environment).get("inductor_config") for environment in environments]
     items = _different(item for items in lists if isinstance(items, list) for item in items)
     if not items:
         return ""
@@ -119,15 +120,6 @@ def _different(values: Iterable[object]) -> list[str]:
 
 def _watts(value: object) -> str | None:
     return f"{value:g} W" if isinstance(value, (int, float)) else None
-
-
-def _plain_mapping(environment: object) -> Mapping[str, Any]:
-    """The environment of a record is free, and older records may have none."""
-    return environment if isinstance(environment, Mapping) else {}
-
-
-def _mapping(environment: object, key: str) -> Mapping[str, Any]:
-    return _plain_mapping(_plain_mapping(environment).get(key))
 
 
 def without_invocations(sources: Iterable[Source]) -> list[str]:
@@ -155,7 +147,7 @@ def _invocations(source: Source) -> list[Mapping[str, Any]]:
 
 def _measured(invocations: Iterable[Mapping[str, Any]]) -> str | None:
     """How often, by the settings of each invocation, e.g. `processes 3, draws 1, rounds 10`."""
-    settings = [_mapping(_plain_mapping(item).get("settings"), "measure") for item in invocations]
+    settings = [mapping_at(mapping_at(item).get("settings"), "measure") for item in invocations]
     names = ("processes", "draws", "target", "rounds")
     texts = (", ".join(f"{name} {item[name]}" for name in names if item.get(name) is not None) for item in settings)
     return " and ".join(_different(texts)) or None

@@ -91,8 +91,13 @@ def at_most(row: Row) -> str:
 
 
 def memory_ratio(row: Row) -> str:
+    return ratio(peak_ratio(row))
+
+
+def peak_ratio(row: Row) -> float | None:
+    """Eager / compiled peak memory of a trial that is ok; above 1, compiling saves."""
     eager, compiled = number(row, "eager_peak_memory_mib"), number(row, "compiled_peak_memory_mib")
-    return ratio(eager / compiled) if eager and compiled and row["status"] == "ok" else ""
+    return eager / compiled if eager and compiled and row["status"] == "ok" else None
 
 
 def speedup_or_status(row: Row) -> str:
@@ -190,7 +195,7 @@ def in_common(rows: Sequence[Row]) -> str:
     return ", ".join(f"batch {text(rows[0][name])}" if name == "batch_size" else text(rows[0][name]) for name in fixed)
 
 
-def _plain(name: str, title: str | None = None) -> Column[Row]:
+def as_text(name: str, title: str | None = None) -> Column[Row]:
     return Column(title or name, lambda row: text(row[name]))
 
 
@@ -200,13 +205,13 @@ def _known(rows: Iterable[Row], name: str) -> bool:
 
 def speedup_columns(rows: Sequence[Row]) -> tuple[Column[Row], ...]:
     """Columns of text over rows of speedups.csv."""
-    axes = [_plain(name, "batch" if name == "batch_size" else None) for name in varying(rows, AXES)]
+    axes = [as_text(name, "batch" if name == "batch_size" else None) for name in varying(rows, AXES)]
     servers, texts = _known(rows, "eager_p50_ms"), _known(rows, "tokens_per_s")
     columns = (
-        _plain("model"),
+        as_text("model"),
         *axes,
-        _plain("precision"),
-        _plain("mode"),
+        as_text("precision"),
+        as_text("mode"),
         Column[Row]("speedup", speedup_or_status),
         *(
             [Column[Row]("device", lambda row: estimate(row, "device_speedup"))]
@@ -244,8 +249,8 @@ def what_columns_mean(columns: Iterable[Column[Row]]) -> str:
 def summary_columns(rows: Sequence[Row]) -> tuple[Column[Row], ...]:
     """Columns of text over rows of summary.csv."""
     return (
-        _plain("family"),
-        *(_plain(name) for name in varying(rows, KEY)),
+        as_text("family"),
+        *(as_text(name) for name in varying(rows, KEY)),
         Column("passed", lambda row: f"{row['passed']} of {row['models']}"),
         Column("AMP", lambda row: _counted(row, "geomean_amp", "models_amp")),
         Column("fp32", lambda row: _counted(row, "geomean_fp32", "models_fp32")),
@@ -256,18 +261,18 @@ def summary_columns(rows: Sequence[Row]) -> tuple[Column[Row], ...]:
 def recommendation_columns(rows: Sequence[Row]) -> tuple[Column[Row], ...]:
     """Columns of text over rows of recommendations.csv."""
     axes = [
-        _plain(name, "batch" if name == "batch_size" else None)
+        as_text(name, "batch" if name == "batch_size" else None)
         for name in varying(rows, ("workload", "batch_size", "variant"))
     ]
     return (
-        _plain("model"),
+        as_text("model"),
         *axes,
-        _plain("precision"),
-        _plain("recommended"),
+        as_text("precision"),
+        as_text("recommended"),
         Column[Row]("speedup", lambda row: estimate(row, "speedup")),
         *([Column[Row]("total s", total)] if _known(rows, "steps") else []),
         *(_listed(name) for name in ("tied", "ruled_out") if any(listed(row, name) for row in rows)),
-        _plain("reason"),
+        as_text("reason"),
     )
 
 
@@ -305,28 +310,28 @@ def cause(row: Row) -> str:
 def cause_columns(rows: Sequence[Row], trials: Sequence[Row] = ()) -> tuple[Column[Row], ...]:
     """Columns of text over rows of causes.csv; the axes are those in which `trials` differ, if given, else the rows."""
     return (
-        _plain("model"),
-        *(_plain(name, "batch" if name == "batch_size" else None) for name in varying(trials or rows, AXES)),
-        _plain("precision"),
-        _plain("mode"),
-        _plain("cause"),
-        _plain("count"),
+        as_text("model"),
+        *(as_text(name, "batch" if name == "batch_size" else None) for name in varying(trials or rows, AXES)),
+        as_text("precision"),
+        as_text("mode"),
+        as_text("cause"),
+        as_text("count"),
         Column[Row]("lost ms a step", lambda row: figure(number(row, "lost_ms_per_step"))),
-        _plain("detail"),
+        as_text("detail"),
     )
 
 
 def failure_columns(rows: Sequence[Row]) -> tuple[Column[Row], ...]:
     """Columns of text over rows of failures.csv."""
     return (
-        _plain("model"),
-        *(_plain(name, "batch" if name == "batch_size" else None) for name in varying(rows, AXES)),
-        _plain("precision"),
-        _plain("mode"),
-        _plain("status"),
-        _plain("phase"),
-        _plain("message"),
-        _plain("log"),
+        as_text("model"),
+        *(as_text(name, "batch" if name == "batch_size" else None) for name in varying(rows, AXES)),
+        as_text("precision"),
+        as_text("mode"),
+        as_text("status"),
+        as_text("phase"),
+        as_text("message"),
+        as_text("log"),
     )
 
 
