@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
+from unittest import mock
 
 import pytest
 
 from sweeper.trial import Labels, Model, Trial
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
 
 TESTS = Path(__file__).parent
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -46,6 +52,25 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("database") / "mlflow.db"
     connect(f"sqlite:///{file}", lambda client: client.search_experiments(max_results=1))
     return file
+
+
+@pytest.fixture
+def fresh_environment() -> Iterator[None]:
+    """What the tracker sets for MLflow ends with the test."""
+    with mock.patch.dict(os.environ):
+        yield
+
+
+@pytest.fixture
+def store(empty_database: Path, in_empty_folder: Path) -> MlflowClient:
+    """The default store of the working directory."""
+    from mlflow import MlflowClient
+
+    from sweeper.mlflow_store import default_uri
+
+    (in_empty_folder / "runs").mkdir()
+    shutil.copy(empty_database, in_empty_folder / "runs" / "mlflow.db")
+    return MlflowClient(default_uri())
 
 
 @pytest.fixture

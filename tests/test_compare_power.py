@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from functools import cache
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from benchmark_scripts import load_script
 
-SCRIPT = Path(__file__).parents[1] / "benchmarks" / "compare_power.py"
-
-
-def load_script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("simulated_comparisons", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # its dataclasses look themselves up there
-    spec.loader.exec_module(module)
-    return module
-
-
-SIMULATION = load_script()
+SIMULATION = load_script("compare_power")
 DESIGNS = {design.text: design for design in SIMULATION.designs()}
 
 

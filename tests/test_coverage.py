@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-from types import ModuleType
-
 import pytest
+from benchmark_scripts import load_script
 
 pytestmark = pytest.mark.slow
-SCRIPT = Path(__file__).parents[1] / "benchmarks" / "coverage.py"
 
 
-def load_script() -> ModuleType:
-    """Under a name of its own: `coverage` is a package that may be installed."""
-    spec = importlib.util.spec_from_file_location("coverage_of_intervals", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # its dataclasses look themselves up there
-    spec.loader.exec_module(module)
-    return module
-
-
-SIMULATION = load_script()
+SIMULATION = load_script("coverage")
 SCENARIOS = {scenario.text: scenario for scenario in SIMULATION.scenarios()}
 
 

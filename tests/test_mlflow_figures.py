@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +13,6 @@ from records import make_process, make_record, make_trial, write_sweep
 
 from sweeper import sync
 from sweeper.mlflow_runs import MOST_TAG_CHARACTERS, Overview
-from sweeper.mlflow_store import default_uri
 from sweeper.paths import SweepPaths
 from sweeper.record import Record, Round
 from sweeper.report.build import write_report
@@ -28,7 +25,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Metric, Run
 
-pytestmark = pytest.mark.usefixtures("in_empty_folder")
+pytestmark = pytest.mark.usefixtures("in_empty_folder", "fresh_environment")
 RUNS = Path("runs")
 BOTH = (
     make_record(speedups=(2.0, 2.0)),
@@ -36,23 +33,6 @@ BOTH = (
     make_record("vgg16", status="compile_error"),
 )
 WEIGHTED = 0.75 * 2.0 + 0.25 * 1.5
-
-
-@pytest.fixture(autouse=True)
-def fresh_environment() -> Iterator[None]:
-    """What the tracker sets for MLflow ends with the test."""
-    with mock.patch.dict(os.environ):
-        yield
-
-
-@pytest.fixture
-def store(empty_database: Path, in_empty_folder: Path) -> MlflowClient:
-    """The default store of the working directory."""
-    from mlflow import MlflowClient
-
-    RUNS.mkdir()
-    shutil.copy(empty_database, in_empty_folder / "runs" / "mlflow.db")
-    return MlflowClient(default_uri())
 
 
 def runs_of(client: MlflowClient, kind: str, query: str = "") -> list[Run]:

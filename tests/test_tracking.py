@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -34,24 +33,9 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-pytestmark = pytest.mark.usefixtures("in_empty_folder")
+pytestmark = pytest.mark.usefixtures("in_empty_folder", "fresh_environment")
 RUNS = Path("runs")
 ENVIRONMENT_OF_CODE = {**os.environ, "PYTHONPATH": str(Path(sync.__file__).parent.parent)}
-
-
-@pytest.fixture(autouse=True)
-def fresh_environment() -> Iterator[None]:
-    """What the tracker sets for MLflow ends with the test."""
-    with mock.patch.dict(os.environ):
-        yield
-
-
-@pytest.fixture
-def store(empty_database: Path, in_empty_folder: Path) -> MlflowClient:
-    """The default store of the working directory."""
-    RUNS.mkdir()
-    shutil.copy(empty_database, in_empty_folder / "runs" / "mlflow.db")
-    return client_of(default_uri())
 
 
 @pytest.fixture(scope="module")

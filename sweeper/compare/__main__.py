@@ -23,6 +23,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     from sweeper.compare.pairs import AXES
     from sweeper.compare.text import FORMATS
     from sweeper.compare.verdicts import MIN_EFFECT
+    from sweeper.report.options import add_tracking_uri
 
     parser = argparse.ArgumentParser(
         allow_abbrev=False,
@@ -35,12 +36,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "is UNRESOLVED), 2 bad input, records that cannot be read, or no answer from MLflow",
     )
     parser.add_argument("names", nargs="+", metavar="BASE HEAD", help="sweeps under runs/, or folders of trials")
-    parser.add_argument(
-        "--tracking-uri",
-        metavar="URI",
-        help="read the records that were sent to this MLflow server or sqlite:/// store, in place of those in runs/; "
-        "sweeps are given by NAME",
-    )
+    add_tracking_uri(parser)
     parser.add_argument(
         "--by",
         metavar="AXIS",

@@ -22,6 +22,8 @@ N = TypeVar("N", int, float)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    from sweeper.report.options import add_tracking_uri
+
     parser = argparse.ArgumentParser(
         allow_abbrev=False,
         prog="python -m sweeper.report",
@@ -30,12 +32,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         epilog="exit code: 0 everything was read, 1 some record could not be, 2 bad input or no answer from MLflow",
     )
     parser.add_argument("sweeps", nargs="+", metavar="NAME|FOLDER", help="a sweep under runs/, or a folder of trials")
-    parser.add_argument(
-        "--tracking-uri",
-        metavar="URI",
-        help="read the records that were sent to this MLflow server or sqlite:/// store, in place of those in runs/; "
-        "sweeps are given by NAME",
-    )
+    add_tracking_uri(parser)
     parser.add_argument(
         "--out",
         type=Path,
