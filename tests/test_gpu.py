@@ -137,3 +137,42 @@ def test_second_process_on_the_gpu_is_flagged_and_memory_is_missing() -> None:
     finally:
         neighbour.kill()
         neighbour.wait()
+
+
+def test_check_says_the_same_wherever_its_tensors_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sweeper.worker import verification
+
+    verdicts = []
+    for roomy in (0.0, 2.0):  # always on the device, never
+        monkeypatch.setattr(verification, "ROOMY", roomy)
+        outcome, _ = run(on_gpu("wide_mlp"))
+        assert outcome.status == "ok", outcome.message
+        assert outcome.process is not None
+        verdicts.append(outcome.process.accuracy)
+    near, far = verdicts
+    assert near.passed
+    assert (near.reference, near.tensors, near.worst) == (far.reference, far.tensors, far.worst)
+    assert near.eager_error == pytest.approx(far.eager_error, rel=0.5)
+
+
+def test_check_goes_to_the_host_when_the_device_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from sweeper.worker import verification
+    from sweeper.worker.observation import HOST
+
+    places, take = [], verification.reference
+
+    def reference(*arguments, **options):
+        places.append(arguments[-1].place)
+        if arguments[-1].place != HOST:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return take(*arguments, **options)
+
+    monkeypatch.setattr(verification, "reference", reference)
+    outcome, _ = run(on_gpu("wide_mlp"))
+    assert outcome.status == "ok", outcome.message
+    assert outcome.process is not None
+    assert outcome.process.accuracy is not None
+    assert (outcome.process.accuracy.reference, outcome.process.accuracy.passed) == ("float64", True)
+    assert [place.type for place in places] == ["cuda", "cpu"]

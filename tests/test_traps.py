@@ -257,10 +257,10 @@ def tensors(**values: float) -> list:
 )
 def test_rule_of_accuracy_by_hand(noise: float, weight: float, passed: bool) -> None:
     from sweeper.worker.accuracy import bounds, judge
-    from sweeper.worker.observation import on_host
+    from sweeper.worker.observation import kept
 
-    truth = on_host(tensors(bias=0.0, weight=1.0))
-    eager = on_host(tensors(bias=1e-9, weight=1.0 + 1e-7))
+    truth = kept(tensors(bias=0.0, weight=1.0))
+    eager = kept(tensors(bias=1e-9, weight=1.0 + 1e-7))
     allowed = bounds(truth, eager, tensors(bias=1e-9, weight=1.0 + 1e-7), 1e-4)
     verdict = judge(tensors(bias=noise, weight=weight), truth, allowed)
     assert verdict.passed is passed
@@ -269,9 +269,9 @@ def test_rule_of_accuracy_by_hand(noise: float, weight: float, passed: bool) -> 
 
 def test_result_that_is_not_finite_fails_and_is_written_as_missing() -> None:
     from sweeper.worker.accuracy import bounds, judge
-    from sweeper.worker.observation import on_host
+    from sweeper.worker.observation import kept
 
-    truth = on_host(tensors(weight=1.0))
+    truth = kept(tensors(weight=1.0))
     verdict = judge(tensors(weight=math.nan), truth, bounds(truth, truth, tensors(weight=1.0), 1e-4))
     assert (verdict.passed, verdict.compiled_error) == (False, None)
 

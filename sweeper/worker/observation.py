@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -15,6 +15,7 @@ from sweeper.trial import Trial
 from sweeper.worker.batches import Batch, Loss, cast, in_format, tensors_of
 from sweeper.worker.models import Built
 
+HOST = torch.device("cpu")
 LOSS, OUTPUT, GRADIENT = "loss", "output", "gradient of "  # a parameter
 Named = Iterable[tuple[str, torch.Tensor]]
 
@@ -39,17 +40,30 @@ class Tap:
 
 @dataclass(frozen=True)
 class Observed:
-    """Tensors of one step by name, on the host: the loss, floating-point outputs, gradients."""
+    """Tensors of one step by name, apart from the step: the loss, floating-point outputs, gradients."""
 
     tensors: Mapping[str, torch.Tensor]
     kind: str  # float64, float32, or `as timed`
 
+    def on(self, place: torch.device) -> Observed:
+        return replace(self, tensors={name: tensor.to(place) for name, tensor in self.tensors.items()})
 
-def reference(built: Built, trial: Trial, seed: int, dtype: torch.dtype, keep: torch.dtype) -> Observed:
+
+@dataclass(frozen=True)
+class Keep:
+    """Where tensors of a step are kept, and in which number format; None is their own."""
+
+    place: torch.device
+    dtype: torch.dtype | None = None
+
+    def copies(self, found: Named) -> dict[str, torch.Tensor]:
+        return {name: tensor.to(self.place, self.dtype or tensor.dtype, copy=True) for name, tensor in found}
+
+
+def reference(built: Built, trial: Trial, seed: int, dtype: torch.dtype, keep: Keep) -> Observed:
     """The step in a number format, nothing lower allowed in it; the module is cast in place.
 
-    `keep` is the format of what is kept, which may be a shorter one where the comparison needs no more. Raises whatever
-    the model raises in that format.
+    What is kept may be in a shorter format, where the comparison needs no more. Raises whatever the model raises.
     """
     module = built.module._apply(lambda tensor: in_format(tensor, dtype))  # type: ignore[no-untyped-call]
     batch = cast(built.unseen, dtype)
@@ -62,21 +76,19 @@ def reference(built: Built, trial: Trial, seed: int, dtype: torch.dtype, keep: t
     return Observed(found, str(dtype).removeprefix("torch."))
 
 
-def _inferred(module: torch.nn.Module, batch: Batch, keep: torch.dtype) -> dict[str, torch.Tensor]:
+def _inferred(module: torch.nn.Module, batch: Batch, keep: Keep) -> dict[str, torch.Tensor]:
     with torch.inference_mode():
-        return _on_host(_outputs(module(*batch.args, **batch.kwargs)), keep)
+        return keep.copies(_outputs(module(*batch.args, **batch.kwargs)))
 
 
-def _trained(
-    module: torch.nn.Module, batch: Batch, loss_of: Loss, trial: Trial, keep: torch.dtype
-) -> dict[str, torch.Tensor]:
+def _trained(module: torch.nn.Module, batch: Batch, loss_of: Loss, trial: Trial, keep: Keep) -> dict[str, torch.Tensor]:
     output = module(*batch.args, **batch.kwargs)
     loss = loss_of(output, batch)
     outputs = _outputs(output) if shows_outputs(trial) else ()
-    found = _on_host([(LOSS, loss.detach()), *outputs], keep)
+    found = keep.copies([(LOSS, loss.detach()), *outputs])
     del output
     loss.backward()  # type: ignore[no-untyped-call]
-    return found | _on_host(_gradients(module), keep)
+    return found | keep.copies(_gradients(module))
 
 
 @contextmanager
@@ -111,8 +123,8 @@ def shows_outputs(trial: Trial) -> bool:
     return trial.workload != "train" or trial.compile.scope != "step"
 
 
-def on_host(found: Named) -> Observed:
-    return Observed(_on_host(found), "as timed")
+def kept(found: Named, place: torch.device = HOST) -> Observed:
+    return Observed(Keep(place).copies(found), "as timed")
 
 
 def _outputs(output: object) -> Iterator[tuple[str, torch.Tensor]]:
@@ -131,7 +143,3 @@ def _as_reals(tensor: torch.Tensor) -> torch.Tensor:
     """Dense, and complex numbers as pairs of real ones."""
     dense = tensor if tensor.layout == torch.strided else tensor.to_dense()
     return torch.view_as_real(dense.resolve_conj()) if dense.is_complex() else dense
-
-
-def _on_host(found: Named, keep: torch.dtype | None = None) -> dict[str, torch.Tensor]:
-    return {name: tensor.to(keep or tensor.dtype).to("cpu", copy=True) for name, tensor in found}

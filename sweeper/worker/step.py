@@ -17,6 +17,7 @@ from sweeper.worker.batches import Batch, tensors_of
 from sweeper.worker.models import Built
 
 Step = Callable[[Batch], torch.Tensor]  # gives the loss, or for inference the mean of the output, a scalar
+LEARNING_RATE = 1e-5  # of Adam; a step takes as long with any, and torch's 1e-3 lets some models diverge in 32 steps
 SCALER_GROWTH_INTERVAL = 1 << 30  # the scale only falls, so that no timed step is one of growth
 
 
@@ -48,7 +49,9 @@ def resolve(trial: Trial, device: torch.device) -> Numerics:
 
 
 def make_optimizer(trial: Trial, module: torch.nn.Module, scaler: bool) -> torch.optim.Optimizer | None:
-    """An optimizer with torch's defaults, or the implementation that the trial asks for.
+    """An optimizer with torch's defaults but for the learning rate, or the implementation that the trial asks for.
+
+    The labels are random, so the rate is one that keeps a model near where it was built.
 
     By default Adam is fused with a gradient scaler, or each step would wait for the GPU.
     """
@@ -59,7 +62,9 @@ def make_optimizer(trial: Trial, module: torch.nn.Module, scaler: bool) -> torch
     if trial.optimizer == "sgd":
         return torch.optim.SGD(parameters, lr=1e-3, momentum=0.9, **chosen)
     adam = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[trial.optimizer]
-    optimizer: torch.optim.Optimizer = adam(parameters, **(chosen or ({"fused": True} if scaler else {})))
+    optimizer: torch.optim.Optimizer = adam(
+        parameters, lr=LEARNING_RATE, **(chosen or ({"fused": True} if scaler else {}))
+    )
     return optimizer
 
 

@@ -4,6 +4,9 @@ The reference is the same step in fp64, of a copy that was taken before any step
 eager is nowhere near it, in fp32 at the highest precision. Nothing that goes wrong in here decides the trial's status:
 the record then says why its accuracy is unknown. `accuracy` has the rule itself.
 
+From the reference to the verdict all that is compared or restored lies on the device where that has room: logits of a
+large vocabulary are gigabytes, and seven times over the bus they took longer than the steps. Else it is on the host.
+
 Place in the flow: `session` makes a `Verification` right after building, before any step, and asks for the reference
 and the verdict when the step is compiled and the device is its own; eager steps are eager then as well, by the stance.
 """
@@ -12,7 +15,9 @@ from __future__ import annotations
 
 import copy
 import functools
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 from typing import cast as typed
 
 import torch
@@ -30,11 +35,13 @@ from sweeper.worker.accuracy import (
 )
 from sweeper.worker.failures import MismatchError, Missing, beside
 from sweeper.worker.lab import Lab
-from sweeper.worker.observation import Named, Observed, observe, on_host, reference
+from sweeper.worker.observation import HOST, Keep, Named, Observed, kept, observe, reference
 from sweeper.worker.state import Saved, perturb
 from sweeper.worker.timing import Arm
 
 FORMATS = (torch.float64, torch.float32)  # of the reference, the first that will do
+ROOMY = 0.5  # of a device's memory: with so much of it free, what is compared may stay there
+T = TypeVar("T")
 
 
 class Verification:
@@ -48,6 +55,7 @@ class Verification:
         self._bounds: Bounds | None = None
         self._unverified = "no reference was taken"
         self._looks_closer = False
+        self._place = HOST  # of what is compared and restored
 
     def restore(self) -> None:
         """Set parameters, buffers, optimizers and random generators back to where the model was built."""
@@ -58,9 +66,11 @@ class Verification:
         if isinstance(self._pristine, Missing):
             self._unverified = f"no reference, the model cannot be copied: {self._pristine.reason}"
             return
+        if _is_roomy(self._lab.device):
+            self._place = self._lab.device
         reasons, best = [], None
         for dtype in FORMATS:
-            found = beside(functools.partial(self._against, dtype))
+            found = beside(functools.partial(self._with_room, functools.partial(self._against, dtype)))
             if isinstance(found, Missing):
                 reasons.append(f"in {_name(dtype)}: {found.reason.splitlines()[0]}")
             elif best is None or not found[1].far_off:
@@ -75,13 +85,21 @@ class Verification:
         self.restore()
 
     def judge(self) -> Accuracy:
-        """The verdict on the compiled arm; parameters are afterwards as they were built.
+        """The verdict on the compiled arm; parameters are afterwards as they were built, and the reference is gone.
 
         Before a step in reduced precision is called wrong, eager is asked again how far off it is, now with its numbers
         moved by what rounding does; in full precision that has been done.
 
         Raises MismatchError when it gives other tensors than the reference, and whatever the compiled step raises.
         """
+        try:
+            return self._verdict_after_all()
+        finally:
+            self._reference = self._bounds = None
+            self._place = HOST
+            self._saved.bring(HOST)
+
+    def _verdict_after_all(self) -> Accuracy:
         verdict = self._verdict()
         reduced = tolerance(self._lab.trial, self._lab.built.module) == TOLERANCE["reduced"]
         if verdict.passed is False and reduced:
@@ -94,7 +112,7 @@ class Verification:
         if self._reference is None or self._bounds is None:
             return Accuracy(None, None, self._unverified)
         try:
-            found = self._see(self._lab.compiled, self._lab.measure.seed)
+            found = self._with_room(lambda: self._see(self._lab.compiled, self._lab.measure.seed))
             verdict = beside(lambda: self._judged(found))
         finally:
             self.restore()
@@ -103,25 +121,44 @@ class Verification:
         return verdict
 
     def _judged(self, found: Named) -> Accuracy:
-        reference, allowed = typed(Observed, self._reference), typed(Bounds, self._bounds)
+        allowed = typed(Bounds, self._bounds)
         try:
-            return judge(found, reference, allowed)
+            return judge(found, typed(Observed, self._reference), allowed)
         except DifferentTensorsError as error:
             raise MismatchError(f"the compiled step gives other tensors: {error}") from error
         except torch.OutOfMemoryError:
-            kept = on_host(found)
-            torch.cuda.empty_cache()
-            return judge(kept.tensors.items(), reference, allowed)
+            on_host = kept(found)
+            self._clear_device()
+            return judge(on_host.tensors.items(), typed(Observed, self._reference), allowed)
+
+    def _with_room(self, work: Callable[[], T]) -> T:
+        """Do it; where the device's memory does not suffice, once more with nothing of the check's lying there."""
+        if self._place != HOST:
+            try:
+                return work()
+            except torch.OutOfMemoryError:
+                pass  # what it had in memory is free only after this clause
+            self._clear_device()
+        return work()
+
+    def _clear_device(self) -> None:
+        self._place = HOST
+        self._saved.bring(HOST)
+        if self._reference is not None:
+            self._reference = self._reference.on(HOST)
+        torch.cuda.empty_cache()
 
     def _against(self, dtype: torch.dtype) -> tuple[Observed, Bounds]:
         """The reference in a number format, and what eager's distance from it allows."""
         lab, seed = self._lab, self._lab.measure.seed
         allowed = tolerance(lab.trial, lab.built.module)
-        keep = torch.float32 if allowed == TOLERANCE["reduced"] else torch.float64
+        keep = Keep(self._place, torch.float32 if allowed == TOLERANCE["reduced"] else torch.float64)
+        self._saved.bring(self._place)
         self._restore(seed)
         module = copy.deepcopy(typed(torch.nn.Module, self._pristine)).to(lab.device)
         taken = reference(replace(lab.built, module=module), lab.trial, seed, dtype, keep)
-        first = on_host(self._see(lab.eager, seed))
+        del module  # with it goes what the reference has on the device beside the tensors that are kept
+        first = kept(self._see(lab.eager, seed), self._place)
         steps = PERTURBED_STEPS if self._looks_closer or allowed == TOLERANCE["full"] else 0
         relative = perturbation(lab.trial.precision, allowed)
         perturbed = (self._see(lab.eager, seed + i, relative) for i in range(steps))
@@ -141,6 +178,14 @@ class Verification:
 
     def _restore(self, seed: int) -> None:
         self._saved.restore(self._lab.arms.optimizers, seed)
+
+
+def _is_roomy(device: torch.device) -> bool:
+    if device.type != "cuda":
+        return False
+    free, total = torch.cuda.mem_get_info(device)
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return free + unused >= ROOMY * total
 
 
 def _name(dtype: torch.dtype) -> str:
