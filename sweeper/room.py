@@ -7,14 +7,12 @@ of memory. Place in the flow: `runner` has every attempt of a trial stay in the 
 
 from __future__ import annotations
 
-import json
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from sweeper.codec import to_json
 from sweeper.record import Record
 from sweeper.trial import Trial
 
@@ -27,7 +25,7 @@ class Peaks:
     """Most bytes of device memory that eager steps needed, by model and batch size; one for all devices of a sweep."""
 
     def __init__(self) -> None:
-        self._peaks: dict[tuple[object, ...], float] = {}
+        self._peaks: dict[Hashable, float] = {}
 
     def learn(self, record: Record) -> None:
         key = self._key(record.trial, record.batch_size)
@@ -41,8 +39,8 @@ class Peaks:
         return self._peaks.get(self._key(trial, batch_size))
 
     @staticmethod
-    def _key(trial: Trial, batch_size: int) -> tuple[object, ...]:
-        return json.dumps(to_json(trial.model), sort_keys=True), trial.workload, batch_size
+    def _key(trial: Trial, batch_size: int) -> Hashable:
+        return trial.model.key, trial.workload, batch_size
 
 
 @dataclass(eq=False)

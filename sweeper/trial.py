@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from statistics import fmean
 from typing import Any
 
@@ -43,6 +43,15 @@ class Model:
     memory_format: str = "contiguous"  # of weights and images
     pretrained: bool = False  # True: the weights that the library's hub has, else random ones
     checkpoint: str | None = None  # transformers: whose weights; None unless they are pretrained
+
+    @property
+    def key(self) -> Hashable:
+        """What is equal for equal models alone; a model itself cannot be a key, for its arguments."""
+        others = (getattr(self, name) for name in _OTHERS_THAN_ARGUMENTS)
+        return *others, json.dumps(to_json(self.arguments), sort_keys=True) if self.arguments else ""
+
+
+_OTHERS_THAN_ARGUMENTS = tuple(field.name for field in fields(Model) if field.name != "arguments")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,10 @@ Place in the flow: `load` reads entries one by one, `compared` puts these findin
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from sweeper.codec import to_json
 from sweeper.report.load import Entry
 from sweeper.stats import Interval, moderated
 
@@ -43,8 +41,8 @@ def eager_moved(entries: Iterable[Entry]) -> set[Entry]:
 def _eager_step(entry: Entry) -> Hashable:
     """What decides how long an eager step takes, and the folder of the sweep."""
     trial = entry.record.trial
-    axes = json.dumps([to_json(trial.model), to_json(trial.precision)], sort_keys=True)
-    return entry.folder.parent, axes, trial.workload, entry.record.batch_size, trial.optimizer, trial.device
+    axes = trial.model.key, trial.precision, trial.workload, entry.record.batch_size, trial.optimizer, trial.device
+    return entry.folder.parent, *axes
 
 
 def disagree(group: Sequence[Entry]) -> bool:

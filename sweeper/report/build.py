@@ -5,6 +5,7 @@ Place in the flow: the driver calls both at the end of a sweep, `python -m sweep
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +13,12 @@ from pathlib import Path
 from rich.console import Console
 
 from sweeper.paths import write_text
-from sweeper.report import markdown, page, terminal
+from sweeper.report import forks, markdown, page, terminal
 from sweeper.report.across import compared
 from sweeper.report.causes import causes
 from sweeper.report.choice import Limits
 from sweeper.report.failures import failures
-from sweeper.report.load import Entry, load_from
+from sweeper.report.load import Entry, load_from, no_search_for_cycles
 from sweeper.report.mixtures import mixtures
 from sweeper.report.provenance import describe, weighted_as_amp, without_invocations
 from sweeper.report.recommendations import NO_LIMITS, choices, recommendations
@@ -52,6 +53,7 @@ def write_report(sweeps: Sequence[Path], out: Path) -> Report:
     return write_report_of([SweepFolder(folder) for folder in sweeps], out)
 
 
+@no_search_for_cycles()
 def write_report_of(sources: Sequence[Source], out: Path, limits: Limits = NO_LIMITS) -> Report:
     """Write the tables of all trials in `sources` to the folder `out`; `limits` are for the recommendations.
 
@@ -75,10 +77,11 @@ def write_report_of(sources: Sequence[Source], out: Path, limits: Limits = NO_LI
         "recommendations": recommendations(choices(entries, limits)),
         "causes": causes(entries),
     }
+    content = page.Content(facts, amp, entries, units.units, **tables, notes=notes, problems=loaded.problems)
+    made = forks.beside(functools.partial(page.document, content, out))
     texts = {out / f"{name}.csv": table.csv() for name, table in tables.items()}
     texts[out / "report.md"] = markdown.document(facts, **tables, amp=amp, notes=notes, problems=loaded.problems)
-    content = page.Content(facts, amp, entries, units.units, **tables, notes=notes, problems=loaded.problems)
-    texts[out / "report.html"] = page.document(content, out)
+    texts[out / "report.html"] = made()
     for path, written in texts.items():
         write_text(path, written)
     return Report(tuple(facts), amp, **tables, notes=tuple(notes), problems=loaded.problems, paths=tuple(texts))

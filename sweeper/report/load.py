@@ -5,15 +5,16 @@ Place in the flow: `record.json -> Entry`, the row that every table is made from
 
 from __future__ import annotations
 
+import functools
 import gc
-import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from sweeper.record import Accuracy, Record
+from sweeper.report import forks
 from sweeper.report.devices import names_of_devices, names_of_torches
 from sweeper.report.readable import printable
 from sweeper.report.series import ProcessSeries, series_of
@@ -66,56 +67,91 @@ def no_search_for_cycles() -> Iterator[None]:
             gc.enable()
 
 
+class Read(NamedTuple):
+    """What is kept of a record."""
+
+    record: Record
+    result: Result
+    worst: Accuracy | None
+    series: tuple[ProcessSeries, ...]
+    folder: Path
+
+
 @no_search_for_cycles()
 def load_from(sources: Sequence[Source]) -> Loaded:
-    """Read every trial, one record at a time; a sweep that is named twice is read once."""
-    read: list[tuple[Record, Result, Accuracy | None, tuple[ProcessSeries, ...], Path]] = []
+    """Read every trial, those of large sweeps in several processes; a sweep that is named twice is read once."""
+    read: list[Read] = []
     problems: list[str] = []
-    shared = _Shared()
     for source in {source.folder.resolve(): source for source in sources}.values():
-        for found in source.records():
-            if found.problem is not None:
-                problems.append(printable(f"{found.where}: {found.problem}"))
-                continue
-            try:
-                record = Record.loads(found.text)
-                result, worst, series = derive(record), worst_accuracy(record), series_of(record)
-            except BROKEN as error:
-                problems.append(printable(f"{found.where}: {why_unreadable(error)}"))
-                continue
-            read.append((shared.slim(record), result, worst, series, found.folder))
-    devices = names_of_devices([(record, folder.parent) for record, *_, folder in read])
-    torches = names_of_torches([record for record, *_ in read])
+        first, *others = source.parts(forks.cores())
+        waiting = [forks.beside(functools.partial(_read, part)) for part in others]
+        for found, unreadable in (_read(first), *(wait() for wait in waiting)):
+            read += found
+            problems += unreadable
+    devices = names_of_devices([(item.record, item.folder.parent) for item in read])
+    torches = names_of_torches([item.record for item in read])
     entries = tuple(
-        Entry(record, result, folder, _variant(record, device, torch), record.flags, worst, series=series)
-        for (record, result, worst, series, folder), device, torch in zip(read, devices, torches, strict=True)
+        Entry(
+            item.record,
+            item.result,
+            item.folder,
+            _variant(item.record, device, torch),
+            item.record.flags,
+            item.worst,
+            series=item.series,
+        )
+        for item, device, torch in zip(read, devices, torches, strict=True)
     )
     return Loaded(entries, tuple(problems))
+
+
+def _read(source: Source) -> tuple[list[Read], list[str]]:
+    """One record at a time, since all of them with their samples would need much more memory."""
+    read: list[Read] = []
+    problems: list[str] = []
+    shared = _Shared()
+    for found in source.records():
+        if found.problem is not None:
+            problems.append(printable(f"{found.where}: {found.problem}"))
+            continue
+        try:
+            record = Record.loads(found.text)
+            result, worst, series = derive(record), worst_accuracy(record), series_of(record)
+        except BROKEN as error:
+            problems.append(printable(f"{found.where}: {why_unreadable(error)}"))
+            continue
+        read.append(Read(shared.slim(record), result, worst, series, found.folder))
+    return read, problems
 
 
 class _Shared:
     """Makes records small: ten thousand with their samples, and an environment each, take half a gigabyte."""
 
     def __init__(self) -> None:
-        self._values: dict[str, Any] = {}
+        self._values: dict[Hashable, Any] = {}
 
     def slim(self, record: Record) -> Record:
         """The record without its processes, and with one copy of what is equal in others."""
         trial, diagnostics = record.trial, record.diagnostics
-        parts = {name: self._one(getattr(trial, name), repr) for name in ("model", "labels", "precision", "compile")}
         if diagnostics is not None:
-            diagnostics = replace(diagnostics, settings=self._one(diagnostics.settings, json.dumps))
+            diagnostics = replace(diagnostics, settings=self._one(repr(diagnostics.settings), diagnostics.settings))
         return replace(
             record,
-            trial=replace(trial, **parts),
+            trial=replace(
+                trial,
+                model=self._one(trial.model.key, trial.model),
+                labels=self._one(trial.labels, trial.labels),
+                precision=self._one(trial.precision, trial.precision),
+                compile=self._one(repr(trial.compile), trial.compile),
+            ),
             processes=(),
             diagnostics=diagnostics,
-            environment=self._one(record.environment, json.dumps),
+            environment=self._one(repr(record.environment), record.environment),
         )
 
-    def _one(self, value: T, text: Callable[[T], str]) -> T:
-        """`text` tells apart what is not equal: it is made of values that were read from JSON a moment ago."""
-        kept: T = self._values.setdefault(text(value), value)
+    def _one(self, key: Hashable, value: T) -> T:
+        """`key` tells apart what is not equal; so does `repr` of what was read from JSON."""
+        kept: T = self._values.setdefault(key, value)
         return kept
 
 

@@ -65,9 +65,10 @@ def _format(record: Record) -> str | None:
 def _settings(records: Iterable[Record]) -> str:
     """Every setting that was equal in both arms, with its value, or its values and where each was in force."""
     found: dict[str, dict[str, list[str]]] = {}
-    for record in records:
+    each = {(record.trial.labels.precision, id(_settings_of(record))): record for record in records}  # many share one
+    for (label, _), record in each.items():
         for key, value in _settings_of(record).items():
-            found.setdefault(key, {}).setdefault(record.trial.labels.precision, []).append(_value(value))
+            found.setdefault(key, {}).setdefault(label, []).append(_value(value))
     return "; ".join(f"{key} {_by_precision(values)}" for key, values in found.items())
 
 

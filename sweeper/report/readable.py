@@ -36,7 +36,9 @@ def number(row: Row, name: str) -> float | None:
 
 
 def text(value: Value) -> str:
-    return value.strip() if isinstance(value, str) and value.isprintable() else printable(plain(value))
+    if isinstance(value, str):
+        return value.strip() if value.isprintable() else printable(plain(value))
+    return printable(plain(value)) if isinstance(value, tuple) else plain(value)
 
 
 def figure(value: float | None) -> str:

@@ -19,10 +19,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 
-from sweeper.codec import to_json
 from sweeper.report.choice import Candidate, Choice, Limits, choose
 from sweeper.report.load import Entry
 from sweeper.report.speedups import backend
@@ -99,7 +97,7 @@ def choices(entries: Iterable[Entry], limits: Limits = NO_LIMITS) -> list[Choice
 
     Of two records of one mode and backend one that is ok counts, then the later one. mode=eager has no say.
     """
-    groups: dict[str, dict[tuple[str, str | None], Entry]] = {}
+    groups: dict[Hashable, dict[tuple[str, str | None], Entry]] = {}
     for entry in entries:
         trial = entry.record.trial
         if trial.mode != "eager":
@@ -115,10 +113,10 @@ def recommendations(found: Iterable[Choice]) -> Table:
     return Table.of(COLUMNS, found)
 
 
-def _what_is_run(entry: Entry) -> str:
+def _what_is_run(entry: Entry) -> Hashable:
     trial = entry.record.trial
-    axes = [to_json(trial.model), trial.batch_size, trial.workload, entry.variant]
-    return json.dumps([axes, trial.labels.precision, to_json(trial.precision)], sort_keys=True)
+    axes = trial.model.key, trial.batch_size, trial.workload, entry.variant
+    return *axes, trial.labels.precision, trial.precision
 
 
 def _order(choice: Choice) -> tuple[str, str, int, str, str]:

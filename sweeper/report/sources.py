@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -16,6 +16,8 @@ from sweeper.errors import ConfigError, nearest
 from sweeper.mlflow_store import without_password
 from sweeper.paths import SWEEP_NAME, SweepPaths, TrialPaths
 from sweeper.retrieval import Store, StoredRun, StoredSweep, side_by_side
+
+LEAST_OF_A_PART = 250  # trials; to begin a process takes as long as to read some ten
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,9 @@ class Source(Protocol):
     def folder(self) -> Path:
         """The sweep's; of one in a store, where it would be here."""
 
+    def parts(self, count: int, /) -> Sequence[Source]:
+        """What can be read side by side, in order."""
+
     def records(self) -> Iterator[FoundRecord]:
         """Every trial, one at a time, ordered by the names of their folders."""
 
@@ -48,6 +53,13 @@ class SweepFolder:
     """A sweep that ran here, or any folder of folders with records."""
 
     folder: Path
+    among: tuple[int, int | None] = (0, None)  # from which to before which of the trials
+
+    def parts(self, count: int) -> list[SweepFolder]:
+        """The same trials as up to `count` sources, one after the other, of about as many trials each."""
+        trials = sum(1 for _ in self.folder.iterdir())  # and some files
+        size = max(-(-trials // count), LEAST_OF_A_PART)
+        return [replace(self, among=(start, start + size)) for start in range(0, max(trials, 1), size)]
 
     def records(self) -> Iterator[FoundRecord]:
         for trial in self._trials():
@@ -68,8 +80,9 @@ class SweepFolder:
         return next(self._trials(), None) is not None
 
     def _trials(self) -> Iterator[TrialPaths]:
-        for folder in sorted(self.folder.iterdir()):
-            trial = TrialPaths(folder)
+        names = sorted(path.name for path in self.folder.iterdir())  # paths take ten times as long to sort
+        for name in names[slice(*self.among)]:
+            trial = TrialPaths(self.folder / name)
             if trial.record.exists() or trial.trial.exists():
                 yield trial
 
@@ -81,6 +94,10 @@ class SweepInStore:
     folder: Path
     store: Store
     runs: StoredSweep
+
+    def parts(self, _count: int) -> Sequence[SweepInStore]:
+        """One: the server takes longer to answer than we to read, and is asked several things at once."""
+        return [self]
 
     def records(self) -> Iterator[FoundRecord]:
         runs = {f"{run.name}-{run.trial_id}": run for run in self.runs.trials}

@@ -36,6 +36,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from sweeper.record import Accuracy
 from sweeper.report.load import Entry
@@ -105,7 +106,7 @@ COLUMNS: tuple[Column[Entry], ...] = (
     _of_accuracy("accuracy_worst", lambda accuracy: accuracy.worst),
     _of_accuracy("accuracy_error", lambda accuracy: accuracy.compiled_error),
     _of_accuracy("accuracy_bound", lambda accuracy: accuracy.bound),
-    Column("sweep", lambda entry: entry.folder.parent.resolve().name),
+    Column("sweep", lambda entry: _name_of(entry.folder.parent)),
     Column("tokens_per_s", lambda entry: entry.result.tokens_per_s),
     Column("eager_p50_ms", lambda entry: _milliseconds(entry.result.eager_p50_s)),
     Column("eager_p90_ms", lambda entry: _milliseconds(entry.result.eager_p90_s)),
@@ -116,6 +117,10 @@ COLUMNS: tuple[Column[Entry], ...] = (
     Column("eager_energy_j", lambda entry: entry.result.eager_energy_j),
     Column("compiled_energy_j", lambda entry: entry.result.compiled_energy_j),
 )
+
+
+def _name_of(sweep: Path) -> str:
+    return sweep.name if sweep.name not in ("", "..") else sweep.resolve().name
 
 
 def speedups(entries: Iterable[Entry]) -> Table:

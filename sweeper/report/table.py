@@ -43,21 +43,26 @@ class Table:
     def csv(self) -> str:
         """The table as CSV text (RFC 4180 quoting, lines end in LF), the names of the columns first."""
         lines = [",".join(self.columns)]
-        lines += [",".join(quote(cell(row[name])) for name in self.columns) for row in self.rows]
+        lines += [",".join([_csv(row[name]) for name in self.columns]) for row in self.rows]
         return "\n".join(lines) + "\n"
 
 
 def plain(value: Value) -> str:
     """A value as text: floats in full precision, lists joined by `;`, missing and non-finite as empty."""
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return repr(value) if math.isfinite(value) else ""
     if isinstance(value, str):
         return _encodable(value)
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):
-        return ""
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, (int, float)):
-        return repr(value)
-    return _encodable(";".join(value))
+    return repr(value) if isinstance(value, int) else _encodable(";".join(value))
+
+
+def _csv(value: Value) -> str:
+    """A value between two commas; most are numbers or missing, and need no look at their characters."""
+    return quote(cell(value)) if isinstance(value, (str, tuple)) else plain(value)
 
 
 def _encodable(text: str) -> str:

@@ -6,12 +6,10 @@ stay out.
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
-from sweeper.codec import to_json
 from sweeper.plan import check_weights
 from sweeper.report.load import Entry
 from sweeper.report.speedups import backend
@@ -83,7 +81,7 @@ def collect(entries: Iterable[Entry]) -> Units:
     """
     weighted = [entry for entry in entries if entry.record.trial.mode != "eager" and entry.record.trial.labels.weight]
     check_weights(entry.record.trial for entry in weighted)
-    slots: dict[tuple[Key, str], dict[str, Entry]] = defaultdict(dict)
+    slots: dict[tuple[Key, Hashable], dict[str, Entry]] = defaultdict(dict)
     aside: Counter[tuple[str, str]] = Counter()
     for entry in weighted:
         slot = slots[_key(entry), _identity(entry)]
@@ -107,8 +105,8 @@ def _key(entry: Entry) -> Key:
     return Key(trial.workload, trial.mode, backend(entry), entry.variant)
 
 
-def _identity(entry: Entry) -> str:
-    return json.dumps([to_json(entry.record.trial.model), entry.record.trial.batch_size], sort_keys=True)
+def _identity(entry: Entry) -> Hashable:
+    return entry.record.trial.model.key, entry.record.trial.batch_size
 
 
 def _backed_off(entry: Entry) -> bool:
