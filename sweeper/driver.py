@@ -120,7 +120,7 @@ def _report(paths: SweepPaths, settings: Settings, tracker: Tracker | None, cons
     print_report(report, console)
     for problem in report.problems:
         print(f"note: {problem}", file=sys.stderr)
-    for line in what_next(report, paths.report, [settings.sweep]):
+    for line in what_next(report, paths.report, settings.sweep):
         console.print(line)
     if tracker is None:
         return

@@ -381,6 +381,13 @@ def test_other_devices_are_found_where_both_are_known() -> None:
     assert other_devices([pair(known, replace(other, environment={}))]) == []
 
 
+def test_devices_of_one_name_and_other_memory_are_others() -> None:
+    sizes = [{"type": "cuda", "name": "NVIDIA A100", "memory_bytes": gib * 2**30} for gib in (40, 80)]
+    small, large = (replace(measured(), environment={"device": device}) for device in sizes)
+    assert other_devices([pair(small, large)]) == ["device: NVIDIA A100 40 GiB → NVIDIA A100 80 GiB (1 row)"]
+    assert other_devices([pair(small, small)]) == []
+
+
 def typed(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """As a user types it."""
     command = [sys.executable, "-m", "sweeper.compare", *arguments]

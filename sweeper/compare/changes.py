@@ -23,12 +23,9 @@ OF_A_TRIAL = ("_CACHE_DIR", "CUDA_VISIBLE_DEVICES")
 
 def other_devices(pairs: Iterable[Pair]) -> list[str]:
     """A line for each two devices whose times would be compared with each other."""
-    found = Counter(
-        (base.device, head.device)
-        for base, head in _both(pairs)
-        if base.device and head.device and base.device != head.device
-    )
-    return [_line("device", base, head, count) for (base, head), count in found.items()]
+    both = ((base.device, head.device) for base, head in _both(pairs))
+    found = Counter((base, head) for base, head in both if base and head and base != head)
+    return [_line("device", base.among([head]), head.among([base]), count) for (base, head), count in found.items()]
 
 
 def what_changed(pairs: Sequence[Pair]) -> list[str]:

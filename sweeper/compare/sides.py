@@ -13,6 +13,7 @@ from typing import Any
 from sweeper.codec import mapping_at
 from sweeper.compare.lost import REASONS, Lost, lost_in
 from sweeper.record import Process, Record
+from sweeper.report.devices import Device, device_of
 from sweeper.report.load import BROKEN
 from sweeper.report.readable import printable
 from sweeper.report.sources import FoundRecord, Source, why_unreadable
@@ -51,10 +52,9 @@ class Side:
         return self.status in REASONS
 
     @property
-    def device(self) -> str | None:
-        """The name of the GPU; None where the record does not say."""
-        name = mapping_at(self.environment, "device").get("name")
-        return str(name) if name else None
+    def device(self) -> Device | None:
+        """What it ran on; None where the record does not say."""
+        return device_of(self.environment, self.trial.device)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from sweeper.report.choice import Limits
+    from sweeper.report.sources import Source
 
 OK, NOT_READ, BAD_INPUT = 0, 1, 2
 N = TypeVar("N", int, float)
@@ -93,16 +94,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         first, *others = (source.folder for source in sources)
         out = parsed.out or SweepPaths(first).report_with(others)
         report = write_report_of(sources, out, limits)
-    except (ConfigError, TrackingError, OSError) as error:
+    except (ConfigError, TrackingError) as error:
         print(error, file=sys.stderr)
+        return BAD_INPUT
+    except OSError as error:
+        print(f"{f'--out {parsed.out}' if parsed.out else out}: {error.strerror or error}", file=sys.stderr)
         return BAD_INPUT
     console = Console()
     print_report(report, console)
-    for line in what_next(report, out, [source.folder.resolve().name for source in sources]):
+    for line in what_next(report, out, _sweep_of_here(sources)):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
     for problem in report.problems:
         print(problem, file=sys.stderr)
     return NOT_READ if report.problems else OK
+
+
+def _sweep_of_here(sources: Sequence[Source]) -> str | None:
+    """The one sweep that was reported, if its folder is one of those under runs/."""
+    from sweeper.paths import RUNS
+
+    folders = [source.folder.resolve() for source in sources]
+    here = len(folders) == 1 and folders[0].parent == RUNS.resolve() and folders[0].is_dir()
+    return folders[0].name if here else None
 
 
 if __name__ == "__main__":

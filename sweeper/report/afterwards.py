@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from sweeper.report.build import Report
@@ -15,11 +14,11 @@ LASTING = (
 )  # statuses that another try on this machine gives again
 
 
-def what_next(report: Report, out: Path, sweeps: Sequence[str]) -> list[str]:
-    """At most two lines; `sweeps` are the names of those that were reported."""
+def what_next(report: Report, out: Path, sweep: str | None) -> list[str]:
+    """At most two lines; `sweep` is the one that was reported, where its command can run it again from here."""
     page = next((path for path in report.paths if path.suffix == ".html"), None)
     lines = [f"tables: {out}" + (f"; for a browser: {page}" if page else "")]
     again = [row for row in report.failures.rows if row["status"] not in LASTING]
-    if again and len(sweeps) == 1:
-        lines.append(f"{len(again)} not ok that may do better: the same command with sweep={sweeps[0]} runs them again")
+    if again and sweep:
+        lines.append(f"{len(again)} not ok that may do better: the same command with sweep={sweep} runs them again")
     return lines

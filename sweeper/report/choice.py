@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from sweeper.backends import CONTROLS
 from sweeper.report.across import disagree
 from sweeper.report.load import Entry
-from sweeper.report.readable import shortened
+from sweeper.report.readable import EAGER_MOVED, shortened
 from sweeper.stats import CONFIDENCE, Estimate, difference, holm, p_value, pooled
 from sweeper.trial import MODES
 
@@ -302,7 +302,7 @@ def _times(one: Candidate) -> str:
 def _beside(chosen: Candidate, choice: Choice) -> str:
     """What makes a choice less sure than it looks."""
     limits = choice.limits
-    said = "; eager step times of these trials do not agree" if disagree(choice.entries) else ""
+    said = f"; {EAGER_MOVED}" if disagree(choice.entries) else ""
     if limits.steps is not None and "compile_contended" in chosen.entry.flags:
         said += "; its compile time is an upper bound"
     doubts = [flag for flag in DOUBTS if flag in chosen.entry.flags]

@@ -6,9 +6,10 @@ Place in the flow: `load` puts the names into the variants of its entries.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from sweeper.codec import mapping_at
 from sweeper.record import Record
@@ -26,6 +27,11 @@ class Device:
     name: str
     memory_gib: int | None
 
+    def among(self, others: Iterable[Device]) -> str:
+        """The name, with its memory where others have the same name."""
+        namesakes = {other for other in others if other.name == self.name and other != self}
+        return f"{self.name} {self.memory_gib or 'unknown'} GiB" if namesakes else self.name
+
 
 def names_of_devices(records: Sequence[tuple[Record, Path]]) -> list[str]:
     """For each record and the folder of its sweep e.g. `device=cuda; gpu=NVIDIA H200`; empty where all are alike.
@@ -33,7 +39,7 @@ def names_of_devices(records: Sequence[tuple[Record, Path]]) -> list[str]:
     Devices of one name and different memory are told apart by that. A trial that ended before it saw its device has
     that of its sweep, where this has one alone.
     """
-    seen = [_device(record) for record, _ in records]
+    seen = [device_of(record.environment, record.trial.device) for record, _ in records]
     of_sweeps: dict[tuple[Path, str], set[Device]] = defaultdict(set)
     for (_, sweep), device in zip(records, seen, strict=True):
         if device:
@@ -46,7 +52,7 @@ def names_of_devices(records: Sequence[tuple[Record, Path]]) -> list[str]:
         alike = {other for other in all_of_them if other.type == kind}
         known = device or _only(of_sweeps[sweep, kind])
         parts = [f"device={kind}"] if len(types) > 1 else []
-        parts += [f"{KINDS.get(kind, kind)}={_text(known, alike)}"] if len(alike) > 1 else []
+        parts += [f"{KINDS.get(kind, kind)}={known.among(alike) if known else 'unknown'}"] if len(alike) > 1 else []
         found.append("; ".join(parts))
     return found
 
@@ -68,22 +74,15 @@ def _torch(record: Record) -> str:
     return printable(str(mapping_at(record.environment, "versions").get("torch", "unknown")))
 
 
-def _device(record: Record) -> Device | None:
-    found = mapping_at(record.environment, "device")
-    if found.get("type") != record.trial.device or not found.get("name"):
+def device_of(environment: Mapping[str, Any], kind: str) -> Device | None:
+    """What a record's environment says of the device of that type; None when it says nothing."""
+    found = mapping_at(environment, "device")
+    if found.get("type") != kind or not found.get("name"):
         return None
     size = found.get("memory_bytes")
     memory_gib = round(size / GIB) if isinstance(size, (int, float)) else None
-    return Device(record.trial.device, printable(str(found["name"])), memory_gib)
+    return Device(kind, printable(str(found["name"])), memory_gib)
 
 
 def _only(devices: set[Device]) -> Device | None:
     return next(iter(devices)) if len(devices) == 1 else None
-
-
-def _text(device: Device | None, alike: set[Device]) -> str:
-    """The name, with its memory where others have the same name."""
-    if device is None:
-        return "unknown"
-    namesakes = [other for other in alike if other.name == device.name]
-    return device.name if len(namesakes) == 1 else f"{device.name} {device.memory_gib or 'unknown'} GiB"

@@ -17,6 +17,7 @@ from sweeper.trial import MODES
 
 WEIGHTING = f"weighted {AMP_SHARE:g} AMP + {FP32_SHARE:g} fp32"
 MODELS_TO_PREDICT = 6  # a new one: of four, the interval reaches from a fifth to sixteen
+EAGER_MOVED = "eager step times of these trials do not agree"  # a reason to look twice at a recommendation
 CLIPPED = "preset=pt2"  # its figures were made so
 KEY = ("workload", "mode", "backend", "variant")
 # Shown in a table only where rows differ; what all have in common stands above it.
@@ -292,6 +293,12 @@ def what_certainty_means(rows: Iterable[Row]) -> str:
     """A line on what stands behind the rows of recommendations."""
     found = {text(row["certainty"]) for row in rows}
     return "; ".join(meaning for kind, meaning in _CERTAINTY.items() if kind in found)
+
+
+def where_eager_moved(rows: Iterable[Row]) -> str:
+    """A line on recommendations that rest on eager step times which do not agree; empty when there are none."""
+    found = [f"{text(row['model'])} ({text(row['precision'])})" for row in rows if EAGER_MOVED in text(row["reason"])]
+    return f"{EAGER_MOVED}: {shortened(found)}" if found else ""
 
 
 _CERTAINTY = {

@@ -12,7 +12,7 @@
 | `processes draws` | how many of each were measured |
 | `device_speedup` | the same ratio of the time in which the device was busy |
 | `host_bound_fraction` | share of wall time in which the device waits for the host |
-| `eager_step_ms compiled_step_ms samples_per_s` | medians over processes; samples of the compiled arm |
+| `eager_step_ms compiled_step_ms samples_per_s` | geometric means over processes; samples of the compiled arm |
 | `compile_cold_s compile_warm_s` | extra wall seconds of the first compiled steps, with empty and filled cache |
 | `break_even_steps break_even_warm_steps` | steps after which compiling has paid; empty when it never does |
 | `eager_peak_memory_mib compiled_peak_memory_mib` | device memory, MiB |

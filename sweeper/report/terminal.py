@@ -57,6 +57,7 @@ def print_recommendations(rows: Sequence[Row], console: Console) -> None:
         columns = [column for column in readable.recommendation_columns(rows) if column.name != "reason"]
         print_table(columns, rows, "which mode", console, MOST_RECOMMENDATIONS, "recommendations.csv")
         print_line(escape(readable.what_certainty_means(rows)), console)
+        print_line(escape(readable.where_eager_moved(rows)), console)
 
 
 def print_causes(rows: Sequence[Row], console: Console) -> None:
