@@ -28,7 +28,7 @@ _TEXT = (
 )
 _WHOLE = (
     *("batch_size", "processes", "draws", "graph_breaks", "recompiles", "artifacts", "steps", "count"),
-    *("models", "passed", "models_amp", "models_fp32", "models_weighted"),
+    *("models", "passed", "models_amp", "models_fp32", "models_weighted", "models_device"),
 )
 _TYPES: Mapping[str, str] = {
     **dict.fromkeys(_TEXT, "string"),

@@ -18,6 +18,8 @@ OF_JOBS = ("steps", "max_memory_gib", "total_eager_s", "total_compiled_s")
 NEVER_FILLED = {
     ("speedups", "device_speedup_low"): "the sweeps on GPUs have one process a trial",
     ("speedups", "device_speedup_high"): "the same",
+    ("summary", "weighted_device_low"): "the same",
+    ("summary", "weighted_device_high"): "the same",
     ("speedups", "eager_energy_j"): "needs measure.energy=true on a GPU",
     ("speedups", "compiled_energy_j"): "the same",
 }

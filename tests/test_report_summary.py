@@ -11,7 +11,8 @@ from tables import differences
 
 from sweeper import stats
 from sweeper.errors import ConfigError
-from sweeper.record import Record
+from sweeper.record import PerArm, Record
+from sweeper.report import readable
 from sweeper.report.load import load
 from sweeper.report.summary import groups, incomplete, summary
 from sweeper.report.table import Row, Table
@@ -99,6 +100,28 @@ def test_intervals_for_these_models_come_from_the_processes(tmp_path: Path) -> N
     assert row["weighted_low"] == pytest.approx(1.75 * math.exp(-half))
     assert row["weighted_high"] == pytest.approx(1.75 * math.exp(half))
     assert row["weighted_new_model_low"] is None, "one model says nothing of the next"
+
+
+def test_weighted_mean_of_device_speedups_over_the_models_that_have_them(tmp_path: Path) -> None:
+    def busy(record: Record, *speedups: float) -> Record:
+        pairs = zip(record.processes, speedups, strict=True)
+        processes = tuple(replace(item, device_time_s=PerArm(0.01 * ratio, 0.01)) for item, ratio in pairs)
+        return replace(record, processes=processes)
+
+    records = [
+        busy(make_record("a", "amp", [1.0, 1.0]), 2.0, 8.0),
+        busy(make_record("a", "fp32", [1.0, 1.0]), 1.0, 4.0),
+        make_record("b", "amp", [9.0]),
+        busy(make_record("b", "fp32", [9.0]), 9.0),
+    ]
+    row = row_of(summary_of(records, tmp_path))
+    assert (row["models_weighted"], row["models_device"]) == (2, 1)
+    assert row["weighted_device"] == pytest.approx(0.75 * 4 + 0.25 * 2)
+    # Logs in units of ln 2, as above: variance of each mean 1; shares 3 / 3.5 and 0.5 / 3.5.
+    half = stats.t_quantile(1369 / 1297) * math.sqrt(37 / 49) * math.log(2)
+    assert row["weighted_device_low"] == pytest.approx(3.5 * math.exp(-half))
+    assert row["weighted_device_high"] == pytest.approx(3.5 * math.exp(half))
+    assert readable.headline(row).endswith(f"by device time {readable.estimate(row, 'weighted_device')} (1 model)")
 
 
 @pytest.mark.parametrize("status", ["eager_error", "unavailable", "interrupted"])

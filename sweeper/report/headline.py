@@ -73,6 +73,8 @@ def _card(row: Row, beside: Published | None) -> str:
     these, new = readable.interval(row, name), readable.of_a_new_model(row) if weighted else ""
     lines += [f"these models {these}" if these else "no interval for these models"]
     lines += [f"a new model {new}"] if new else []
+    by_device = readable.by_device_time(row) if weighted else ""
+    lines += [f"by device time {by_device}"] if by_device else []
     lines += [f"slowdowns as 1.0, as in 2022: {ratio(readable.number(row, 'weighted_clipped'))}"] if weighted else []
     as_published = (row["mode"], row["backend"]) == ("default", "inductor")
     lines += [f"published: {beside.label}"] if weighted and beside and as_published else []

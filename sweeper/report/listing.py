@@ -156,6 +156,8 @@ def summarised(rows: Sequence[Row], named: Mapping[str, Published | None], note:
     columns += [_number(title, name, _counted(name, count)) for title, (name, count) in _RATIOS.items()]
     if any(readable.of_a_new_model(row) for row in rows):
         columns.append(Cells("a new model", readable.of_a_new_model))
+    if any(row["weighted_device"] is not None for row in rows):
+        columns.append(_number("by device time", "weighted_device", readable.by_device_time))
     columns.append(_number("slowdowns as 1.0", "weighted_clipped"))
     if any(named.values()):
         columns.append(Cells("published", lambda row: item.label if (item := named.get(text(row["family"]))) else ""))

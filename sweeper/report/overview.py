@@ -21,7 +21,7 @@ from sweeper.report.summary import ALL, groups, summary
 from sweeper.report.table import Row, Table
 from sweeper.report.units import collect
 
-FIGURES = ("weighted", "geomean_amp", "geomean_fp32", "pass_rate")
+FIGURES = ("weighted", "weighted_device", "geomean_amp", "geomean_fp32", "pass_rate")
 MOST_NAME_CHARACTERS = 100  # of what tells rows apart; MLflow takes 250 for a whole name
 
 

@@ -383,7 +383,11 @@ def headline(row: Row) -> str:
     if row["weighted"] is None:
         return f"{WEIGHTING}: none, {_why_not_weighted(row)}"
     line = f"{WEIGHTING}: {ratio(number(row, 'weighted'))} ({models(row['models_weighted'])})"
-    named = {"these models": interval(row, "weighted"), "a new model": of_a_new_model(row)}
+    named = {
+        "these models": interval(row, "weighted"),
+        "a new model": of_a_new_model(row),
+        "by device time": by_device_time(row),
+    }
     if CLIPPED in text(row["variant"]):
         named["as in 2022, slowdowns raised to 1.0,"] = ratio(number(row, "weighted_clipped"))
     return ", ".join([line, *(f"{name} {found}" for name, found in named.items() if found)])
@@ -393,6 +397,12 @@ def of_a_new_model(row: Row) -> str:
     """The prediction for one more model; of few it is so wide that it says nothing, and stays in summary.csv."""
     known = (number(row, "models_weighted") or 0) >= MODELS_TO_PREDICT
     return interval(row, "weighted_new_model") if known else ""
+
+
+def by_device_time(row: Row) -> str:
+    """The weighted mean of device speedups, `1.52 [1.51, 1.52]`, with its models where those are others."""
+    found, count = estimate(row, "weighted_device"), row["models_device"]
+    return found if count == row["models_weighted"] or not found else f"{found} ({models(count)})"
 
 
 def models(count: Value) -> str:

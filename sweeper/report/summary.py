@@ -12,6 +12,7 @@ The unit is a model at a batch size, in the precisions that carry the weights am
 | `weighted_new_model_low weighted_new_model_high` | 95 % prediction interval for "a new model": one more like these |
 | `weighted_failures_as_one` | units judged in both precisions, where a failure counts 1.0: it would run eager |
 | `weighted_clipped` | slowdowns raised to 1.0 first, as the tables of 2022 had it |
+| `models_device weighted_device weighted_device_low weighted_device_high` | like `weighted`, of device speedups |
 """
 
 from __future__ import annotations
@@ -76,11 +77,18 @@ class Group:
         return stats.geomean_of_these_models(self.fp32) if self.fp32 else None
 
     @cached_property
+    def device(self) -> list[tuple[Estimate, Estimate]]:
+        """Device speedups in AMP and fp32 of the units that have both: they move less from host to host."""
+        pairs = ((unit.device_estimate("amp"), unit.device_estimate("fp32")) for unit in self.units)
+        return [(amp, fp32) for amp, fp32 in pairs if amp and fp32]
+
+    @cached_property
     def weighted(self) -> Estimate | None:
-        if not self.both:
-            return None
-        amp, fp32 = zip(*self.both, strict=True)
-        return stats.weighted_of_these_models(stats.geomean_of_these_models(amp), stats.geomean_of_these_models(fp32))
+        return _weighted_of_these_models(self.both)
+
+    @cached_property
+    def weighted_device(self) -> Estimate | None:
+        return _weighted_of_these_models(self.device)
 
     @cached_property
     def weighted_new_model(self) -> Estimate | None:
@@ -97,6 +105,13 @@ class Group:
     @property
     def weighted_clipped(self) -> float | None:
         return _weighted([(max(amp.ratio, 1.0), max(fp32.ratio, 1.0)) for amp, fp32 in self.both])
+
+
+def _weighted_of_these_models(pairs: Sequence[tuple[Estimate, Estimate]]) -> Estimate | None:
+    if not pairs:
+        return None
+    amp, fp32 = zip(*pairs, strict=True)
+    return stats.weighted_of_these_models(stats.geomean_of_these_models(amp), stats.geomean_of_these_models(fp32))
 
 
 def _ratio_or_one(entry: Entry) -> float | None:
@@ -146,6 +161,9 @@ COLUMNS: tuple[Column[Group], ...] = (
     *_bounds("weighted_new_model", lambda group: group.weighted_new_model),
     Column("weighted_failures_as_one", lambda group: group.weighted_failures_as_one),
     Column("weighted_clipped", lambda group: group.weighted_clipped),
+    Column("models_device", lambda group: len(group.device)),
+    _ratio("weighted_device", lambda group: group.weighted_device),
+    *_bounds("weighted_device", lambda group: group.weighted_device),
 )
 
 

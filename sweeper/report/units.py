@@ -63,6 +63,10 @@ class Unit:
         """The speedup under `weight`; None when that is not ok or was not tried."""
         return self.entries[weight].result.estimate if weight in self.entries else None
 
+    def device_estimate(self, weight: str) -> Estimate | None:
+        """The same of the time in which the device was busy; None where that is not known, too."""
+        return self.entries[weight].result.device_estimate if weight in self.entries else None
+
 
 @dataclass(frozen=True)
 class Units:
