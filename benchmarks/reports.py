@@ -2,16 +2,18 @@
 
     python benchmarks/reports.py [RECORDS...] [--server RUNS]
 
-Multiplies the records in docs/results/records, three processes each, to sweeps of RECORDS (default: 1630 10000), and
-writes their reports. Then it sends a sweep of RUNS (default: 2000; 0 leaves this out) to an `mlflow server` on this
-machine with `python -m sweeper.sync`, and writes that report from the server. CPU seconds are those of the command,
-user and system; the server's own come beside them.
+Multiplies the records in docs/results/records, three processes each, to sweeps of RECORDS (default: 1630 10000),
+writes their reports, and opens each page in a headless Chromium where that and selenium are installed. Then it sends a
+sweep of RUNS (default: 2000; 0 leaves this out) to an `mlflow server` on this machine with `python -m sweeper.sync`,
+and writes that report from the server. CPU seconds are those of the command, user and system; the server's own come
+beside them.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -22,6 +24,7 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.error import URLError
 
@@ -31,6 +34,11 @@ from sweeper.record import Process, Record
 STORED = Path(__file__).parent.parent / "docs" / "results" / "records"
 PROCESSES = 3
 START_S = 120  # a server needs a while for its first tables
+IS_THERE = """
+    const tables = [...document.querySelectorAll('section[data-table]')];
+    document.querySelector('.figure').scrollIntoView();  // it is drawn when it is seen
+    return document.querySelector('.figure[data-drawn]') && tables.every((table) => table.querySelector('tr.row'));
+"""
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -52,6 +60,7 @@ def main(counts: Sequence[int], runs: int) -> None:
         for count in counts:
             write_sweep(folder, f"of-{count}", records, count)
             _row("report from the folder", count, measure(folder, "sweeper.report", f"of-{count}"))
+            open_page(folder / "runs" / f"of-{count}" / "report" / "report.html", count)
         if runs:
             sweep = write_sweep(folder, "served", records, runs)
             with mlflow_server(folder) as (uri, group):
@@ -59,6 +68,28 @@ def main(counts: Sequence[int], runs: int) -> None:
                 _row("sent to a server", runs, measure(folder, "sweeper.sync", sweep, *where, group=group))
                 arguments = (sweep, *where, "--out", "from-server")
                 _row("report from the server", runs, measure(folder, "sweeper.report", *arguments, group=group))
+
+
+def open_page(page: Path, count: int) -> None:
+    """Seconds from asking for a page until every table has its rows and the first figure is drawn, three times."""
+    driver = shutil.which("chromedriver")
+    if driver is None or find_spec("selenium") is None:
+        print("the page was not opened: selenium or chromedriver is not installed")
+        return
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    options = webdriver.ChromeOptions()
+    for flag in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1400,1000"):
+        options.add_argument(flag)
+    with webdriver.Chrome(options, Service(driver)) as browser:
+        for _ in range(3):
+            browser.get("about:blank")
+            start = time.perf_counter()
+            browser.get(page.as_uri())
+            WebDriverWait(browser, START_S, 0.02).until(lambda driver: driver.execute_script(IS_THERE))
+            print(f"{'the page in Chromium':36} {count:8} {time.perf_counter() - start:8.1f}", flush=True)
 
 
 def _row(what: str, count: int, cost: Cost) -> None:
