@@ -8,6 +8,7 @@ Try: `python -m sweeper.report my-sweep`
 from __future__ import annotations
 
 import argparse
+import functools
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -93,15 +94,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sources = find_sources(parsed.sweeps, parsed.tracking_uri)
         first, *others = (source.folder for source in sources)
         out = parsed.out or SweepPaths(first).report_with(others)
-        report = write_report_of(sources, out, limits)
+        console = Console()
+        report = write_report_of(sources, out, limits, functools.partial(print_report, console=console))
     except (ConfigError, TrackingError) as error:
         print(error, file=sys.stderr)
         return BAD_INPUT
     except OSError as error:
         print(f"{f'--out {parsed.out}' if parsed.out else out}: {error.strerror or error}", file=sys.stderr)
         return BAD_INPUT
-    console = Console()
-    print_report(report, console)
     for line in what_next(report, out, _sweep_of_here(sources)):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
     for problem in report.problems:

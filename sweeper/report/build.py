@@ -6,7 +6,7 @@ Place in the flow: the driver calls both at the end of a sweep, `python -m sweep
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,8 +54,12 @@ def write_report(sweeps: Sequence[Path], out: Path) -> Report:
 
 
 @no_search_for_cycles()
-def write_report_of(sources: Sequence[Source], out: Path, limits: Limits = NO_LIMITS) -> Report:
+def write_report_of(
+    sources: Sequence[Source], out: Path, limits: Limits = NO_LIMITS, meanwhile: Callable[[Report], None] | None = None
+) -> Report:
     """Write the tables of all trials in `sources` to the folder `out`; `limits` are for the recommendations.
+
+    `meanwhile` is called with the report while its page is made, before anything is written.
 
     Raises ConfigError, before anything is written, when two precision options carry one weight in a row of the summary.
     """
@@ -77,14 +81,19 @@ def write_report_of(sources: Sequence[Source], out: Path, limits: Limits = NO_LI
         "recommendations": recommendations(choices(entries, limits)),
         "causes": causes(entries),
     }
+    names = (*(f"{name}.csv" for name in tables), "report.md", "report.html")
+    paths = tuple(out / name for name in names)
+    report = Report(tuple(facts), amp, **tables, notes=tuple(notes), problems=loaded.problems, paths=paths)
     content = page.Content(facts, amp, entries, units.units, **tables, notes=notes, problems=loaded.problems)
     made = forks.beside(functools.partial(page.document, content, out))
-    texts = {out / f"{name}.csv": table.csv() for name, table in tables.items()}
-    texts[out / "report.md"] = markdown.document(facts, **tables, amp=amp, notes=notes, problems=loaded.problems)
-    texts[out / "report.html"] = made()
-    for path, written in texts.items():
-        write_text(path, written)
-    return Report(tuple(facts), amp, **tables, notes=tuple(notes), problems=loaded.problems, paths=tuple(texts))
+    try:
+        if meanwhile:
+            meanwhile(report)
+    finally:  # a reader of its output who has seen enough (`| head`) shall find the files
+        text = markdown.document(facts, **tables, amp=amp, notes=notes, problems=loaded.problems)
+        for path, written in zip(paths, (*(table.csv() for table in tables.values()), text, made()), strict=True):
+            write_text(path, written)
+    return report
 
 
 def inspections(entries: Sequence[Entry]) -> list[str]:

@@ -17,6 +17,7 @@ from sweeper.trial import MODES
 
 WEIGHTING = f"weighted {AMP_SHARE:g} AMP + {FP32_SHARE:g} fp32"
 MODELS_TO_PREDICT = 6  # a new one: of four, the interval reaches from a fifth to sixteen
+MOST_NAMES = 3  # in a line
 EAGER_MOVED = "eager step times of these trials do not agree"  # a reason to look twice at a recommendation
 CLIPPED = "preset=pt2"  # its figures were made so
 KEY = ("workload", "mode", "backend", "variant")
@@ -151,29 +152,30 @@ def trial_name(row: Row, axes: Iterable[str]) -> str:
 
 def flagged(rows: Sequence[Row]) -> list[str]:
     """A line for each flag with the first few trials that have it, and for host_bound the arms that are."""
-    names: dict[str, list[str]] = {}
-    details: dict[str, set[str]] = {}
     axes = varying(rows, AXES)
+    having: dict[str, list[Row]] = {}
     for row in rows:
         for flag in flags(row):
-            detail = f" ({text(row['host_bound_arms'])})" if flag == "host_bound" and row["host_bound_arms"] else ""
-            names.setdefault(flag, []).append(trial_name(row, axes) + detail)
-            details.setdefault(flag, set()).add(detail)
-    return [
-        f"{flag}: "
-        + (f"every trial{''.join(details[flag])}" if _same_in_all(found, rows, details[flag]) else shortened(found))
-        for flag, found in sorted(names.items())
-    ]
+            having.setdefault(flag, []).append(row)
+    lines = []
+    for flag, found in sorted(having.items()):
+        details = [_detail(flag, row) for row in found]
+        if len(found) == len(rows) > 1 and len(set(details)) == 1:
+            lines.append(f"{flag}: every trial{details[0]}")
+        else:
+            names = [trial_name(row, axes) + detail for row, detail in zip(found[:MOST_NAMES], details, strict=False)]
+            lines.append(f"{flag}: {shortened(names, len(found))}")
+    return lines
 
 
-def _same_in_all(found: Sequence[str], rows: Sequence[Row], details: set[str]) -> bool:
-    return len(found) == len(rows) > 1 and len(details) == 1
+def _detail(flag: str, row: Row) -> str:
+    return f" ({text(row['host_bound_arms'])})" if flag == "host_bound" and row["host_bound_arms"] else ""
 
 
-def shortened(names: Sequence[str], most: int = 3) -> str:
-    """The first few of some names and how many more there are."""
-    rest = f" and {len(names) - most} more" if len(names) > most else ""
-    return f"{', '.join(names[:most])}{rest}"
+def shortened(names: Sequence[str], count: int | None = None) -> str:
+    """The first few of some names and how many more there are; `count` of them where not all are given."""
+    more = (len(names) if count is None else count) - MOST_NAMES
+    return f"{', '.join(names[:MOST_NAMES])}{f' and {more} more' if more > 0 else ''}"
 
 
 def in_order(rows: Iterable[Row]) -> list[Row]:
