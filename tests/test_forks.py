@@ -31,8 +31,7 @@ def test_what_a_fork_finds_raises_or_dies_of_is_told(tmp_path: Path, work: str, 
         import os
         from sweeper.report import forks
         own = os.getpid()
-        forks.cores = lambda: 2
-        wait = forks.beside({work})
+        wait = forks.beside({work}, 2)
         try:
             print(wait())
         except Exception as error:
@@ -48,7 +47,7 @@ def test_nothing_is_forked_beside_other_threads(tmp_path: Path) -> None:
         from sweeper.report import forks
         event = threading.Event()
         threading.Thread(target=event.wait).start()
-        print(forks.cores(), forks.beside(os.getpid)() == os.getpid())
+        print(forks.cores(), forks.beside(os.getpid, 1)() == os.getpid())
         event.set()
     """
     assert in_python(code, tmp_path).stdout.split() == ["1", "True"]
@@ -68,7 +67,7 @@ def test_large_sweep_reads_the_same_in_parts(tmp_path: Path) -> None:
         forked = []
         beside = forks.beside
         forks.cores = lambda: int(sys.argv[2])
-        forks.beside = lambda work: (forked.append(work), beside(work))[1]
+        forks.beside = lambda *arguments: (forked.append(arguments), beside(*arguments))[1]
         status = main(["night", "--out", sys.argv[1]])
         print(len(forked), file=sys.stderr)
         sys.exit(status)

@@ -85,6 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from sweeper.errors import ConfigError
     from sweeper.mlflow_store import TrackingError
     from sweeper.paths import SweepPaths
+    from sweeper.report import forks
     from sweeper.report.afterwards import what_next
     from sweeper.report.build import print_report, write_report_of
     from sweeper.report.sources import find_sources
@@ -95,7 +96,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         first, *others = (source.folder for source in sources)
         out = parsed.out or SweepPaths(first).report_with(others)
         console = Console()
-        report = write_report_of(sources, out, limits, functools.partial(print_report, console=console))
+        show = functools.partial(print_report, console=console)
+        report = write_report_of(sources, out, limits, show, forks.cores())
     except (ConfigError, TrackingError) as error:
         print(error, file=sys.stderr)
         return BAD_INPUT

@@ -55,15 +55,20 @@ def write_report(sweeps: Sequence[Path], out: Path) -> Report:
 
 @no_search_for_cycles()
 def write_report_of(
-    sources: Sequence[Source], out: Path, limits: Limits = NO_LIMITS, meanwhile: Callable[[Report], None] | None = None
+    sources: Sequence[Source],
+    out: Path,
+    limits: Limits = NO_LIMITS,
+    meanwhile: Callable[[Report], None] | None = None,
+    cores: int = 1,
 ) -> Report:
     """Write the tables of all trials in `sources` to the folder `out`; `limits` are for the recommendations.
 
-    `meanwhile` is called with the report while its page is made, before anything is written.
+    `meanwhile` is called with the report while its page is made, before anything is written. With several `cores` it
+    forks (see `forks`).
 
     Raises ConfigError, before anything is written, when two precision options carry one weight in a row of the summary.
     """
-    loaded = load_from(sources)
+    loaded = load_from(sources, cores)
     entries = compared(loaded.entries)
     units = collect(entries)
     rows = groups(units.units)
@@ -85,7 +90,7 @@ def write_report_of(
     paths = tuple(out / name for name in names)
     report = Report(tuple(facts), amp, **tables, notes=tuple(notes), problems=loaded.problems, paths=paths)
     content = page.Content(facts, amp, entries, units.units, **tables, notes=notes, problems=loaded.problems)
-    made = forks.beside(functools.partial(page.document, content, out))
+    made = forks.beside(functools.partial(page.document, content, out, cores), cores)
     try:
         if meanwhile:
             meanwhile(report)

@@ -1,7 +1,8 @@
 """Work of a large report beside other work of it, in a forked process: it has all that was made before, and sends back
 what it finds.
 
-Only where that is safe, on Linux and with no other thread of Python's; elsewhere the work is done here, in its turn.
+Only where that is safe: in `python -m sweeper.report`, which has nothing open that a fork could spoil, on Linux and
+with no other thread of Python's. Elsewhere the work is done where it is asked for, in its turn.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if may_fork else 1
 
 
-def beside(work: Callable[[], T]) -> Callable[[], T]:
-    """Begin some work in a process of its own. What is returned waits for it, and gives or raises what it has."""
-    if cores() == 1:
+def beside(work: Callable[[], T], cores: int) -> Callable[[], T]:
+    """Begin some work in a process of its own, with several cores. What is returned waits for it, and gives or raises
+    what it has.
+    """
+    if cores == 1:
         return work
     forks = multiprocessing.get_context("fork")
     receiver, sender = forks.Pipe(duplex=False)

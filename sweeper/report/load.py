@@ -78,13 +78,13 @@ class Read(NamedTuple):
 
 
 @no_search_for_cycles()
-def load_from(sources: Sequence[Source]) -> Loaded:
-    """Read every trial, those of large sweeps in several processes; a sweep that is named twice is read once."""
+def load_from(sources: Sequence[Source], cores: int = 1) -> Loaded:
+    """Read every trial, those of large sweeps in as many processes as `cores`; a sweep named twice is read once."""
     read: list[Read] = []
     problems: list[str] = []
     for source in {source.folder.resolve(): source for source in sources}.values():
-        first, *others = source.parts(forks.cores())
-        waiting = [forks.beside(functools.partial(_read, part)) for part in others]
+        first, *others = source.parts(cores)
+        waiting = [forks.beside(functools.partial(_read, part), cores) for part in others]
         for found, unreadable in (_read(first), *(wait() for wait in waiting)):
             read += found
             problems += unreadable

@@ -54,10 +54,10 @@ class Content:
 
 
 @no_search_for_cycles()
-def document(content: Content, out: Path) -> str:
-    """The whole page; `out` is the folder that it will lie in, which links to trials start from."""
+def document(content: Content, out: Path, cores: int = 1) -> str:
+    """The whole page; `out` is the folder that it will lie in, which links to trials start from. `cores`: see `forks`."""
     suites, beside = by_suite(content.units), of_families(content)
-    drawn = forks.beside(functools.partial(_figures, content, beside))
+    drawn = forks.beside(functools.partial(_figures, content, beside), cores)
     table_html, table_data = _tables(content, suites, beside, out)
     figure_html, figure_data = drawn()
     shown = [item for item in (*beside.values(), *(published.of_suite(group.family) for group in suites)) if item]
