@@ -55,7 +55,7 @@ class Content:
 
 @no_search_for_cycles()
 def document(content: Content, out: Path, cores: int = 1) -> str:
-    """The whole page; `out` is the folder that it will lie in, which links to trials start from. `cores`: see `forks`."""
+    """The whole page; `out` is the folder that it will lie in, which links to trials start from."""
     suites, beside = by_suite(content.units), of_families(content)
     drawn = forks.beside(functools.partial(_figures, content, beside), cores)
     table_html, table_data = _tables(content, suites, beside, out)
