@@ -434,12 +434,13 @@ def test_artifacts_lie_beside_the_database_and_a_server_has_its_own(uri: str, ex
 
 
 class _Wrong(BaseHTTPRequestHandler):
-    """Answers every request with `status` and `body`, and counts them."""
+    """Answers every request with `status` and `body`, counts them, and keeps their header `Connection`."""
 
-    status, body, requests = 200, b"", 0
+    status, body, requests, connection = 200, b"", 0, ""
 
     def answer(self) -> None:
         type(self).requests += 1
+        type(self).connection = self.headers["Connection"]
         self.send_response(self.status)
         self.send_header("Retry-After", "3600")
         self.end_headers()
@@ -477,6 +478,14 @@ def test_server_that_is_no_mlflow_is_asked_once_and_named(wrong_server: tuple[st
     tracker.finish()
     assert (handler.requests, tracker.failure) == (asked, reason)
     assert asked <= int(ENVIRONMENT["MLFLOW_HTTP_REQUEST_MAX_RETRIES"]) + 1
+
+
+@pytest.mark.parametrize("wrong_server", [(404, b"no")], indirect=True)
+def test_every_call_has_a_connection_of_its_own(wrong_server: tuple[str, type[_Wrong]]) -> None:
+    """One that is used again is answered 40 ms later: https://github.com/Kludex/uvicorn/issues/3149."""
+    uri, handler = wrong_server
+    log(make_record(), uri=uri)
+    assert handler.connection == "close"
 
 
 def test_dead_port_is_a_short_reason_without_the_password() -> None:
