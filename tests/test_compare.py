@@ -386,6 +386,9 @@ def test_devices_of_one_name_and_other_memory_are_others() -> None:
     small, large = (replace(measured(), environment={"device": device}) for device in sizes)
     assert other_devices([pair(small, large)]) == ["device: NVIDIA A100 40 GiB → NVIDIA A100 80 GiB (1 row)"]
     assert other_devices([pair(small, small)]) == []
+    drivers = [{"type": "cuda", "name": "NVIDIA H100", "memory_bytes": gib * 2**30} for gib in (79.1, 79.65)]
+    old, new = (replace(measured(), environment={"device": device}) for device in drivers)
+    assert other_devices([pair(old, new)]) == []
 
 
 def typed(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

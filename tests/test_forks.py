@@ -47,10 +47,22 @@ def test_nothing_is_forked_beside_other_threads(tmp_path: Path) -> None:
         from sweeper.report import forks
         event = threading.Event()
         threading.Thread(target=event.wait).start()
-        print(forks.cores(), forks.beside(os.getpid, 1)() == os.getpid())
+        print(forks.beside(os.getpid, 2)() == os.getpid())
         event.set()
     """
-    assert in_python(code, tmp_path).stdout.split() == ["1", "True"]
+    assert in_python(code, tmp_path).stdout.split() == ["True"]
+
+
+def test_what_nobody_waits_for_ends_with_the_report(tmp_path: Path) -> None:
+    """More than a pipe holds, and a parent that goes on to fail."""
+    code = """
+        from sweeper.report import forks
+        forks.beside(lambda: "x" * 10**7, 2)
+        forks.beside(lambda: __import__("time").sleep(600), 2)
+        raise KeyError("something else")
+    """
+    found = in_python(code, tmp_path)
+    assert found.stderr.splitlines()[-1] == "KeyError: 'something else'"
 
 
 def test_large_sweep_reads_the_same_in_parts(tmp_path: Path) -> None:
@@ -74,7 +86,7 @@ def test_large_sweep_reads_the_same_in_parts(tmp_path: Path) -> None:
     """
     runs = [in_python(code, tmp_path, out, cores) for out, cores in (("alone", "1"), ("parts", "3"))]
     assert [run.returncode for run in runs] == [1, 1], runs[0].stderr
-    assert [run.stderr.splitlines()[-1] for run in runs] == ["2", "3"]  # page and its figures; page and two parts
+    assert [run.stderr.splitlines()[-1] for run in runs] == ["1", "3"]  # the page; two parts as well
     names = sorted(path.name for path in (tmp_path / "alone").iterdir())
     assert "speedups.csv" in names
     for name in names:

@@ -142,7 +142,13 @@ def test_second_process_on_the_gpu_is_flagged_and_memory_is_missing() -> None:
 def test_check_says_the_same_wherever_its_tensors_lie(monkeypatch: pytest.MonkeyPatch) -> None:
     from sweeper.worker import verification
 
-    verdicts = []
+    verdicts, places, take = [], [], verification.reference
+
+    def reference(*arguments, **options):
+        places.append(arguments[-1].place.type)
+        return take(*arguments, **options)
+
+    monkeypatch.setattr(verification, "reference", reference)
     for roomy in (0.0, 2.0):  # always on the device, never
         monkeypatch.setattr(verification, "ROOMY", roomy)
         outcome, _ = run(on_gpu("wide_mlp"))
@@ -150,6 +156,7 @@ def test_check_says_the_same_wherever_its_tensors_lie(monkeypatch: pytest.Monkey
         assert outcome.process is not None
         verdicts.append(outcome.process.accuracy)
     near, far = verdicts
+    assert places == ["cuda", "cpu"]
     assert near.passed
     assert (near.reference, near.tensors, near.worst) == (far.reference, far.tensors, far.worst)
     assert near.eager_error == pytest.approx(far.eager_error, rel=0.5)

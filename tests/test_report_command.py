@@ -112,6 +112,11 @@ def test_the_report_is_light(tmp_path: Path, sweep: Path, arguments: list[str]) 
     assert result.stderr.splitlines()[-1] == "[]"
 
 
+def test_a_name_that_no_file_can_have_is_exit_2(tmp_path: Path) -> None:
+    result = report(tmp_path, "x" * 300)
+    assert (result.returncode, result.stderr) == (2, f"{'x' * 300}: File name too long\n")
+
+
 def test_the_last_lines_say_what_to_type_next(tmp_path: Path) -> None:
     failed = [make_record("a", status="oom"), make_record("b", status="unavailable")]
     write_sweep(tmp_path / "runs", [make_record(), *failed])

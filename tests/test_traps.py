@@ -134,6 +134,45 @@ def test_closer_look_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     assert looks == [(name, closer) for closer in (False, True) for name in formats]
 
 
+def test_verdict_for_which_memory_is_short_is_given_at_the_second_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from sweeper.worker import verification
+
+    tries, judge = [], verification.judge
+
+    def short_of_memory(*arguments):
+        tries.append(arguments)
+        if len(tries) == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return judge(*arguments)
+
+    monkeypatch.setattr(verification, "judge", short_of_memory)
+    outcome, _ = run(custom("wide_mlp", backend="inductor"))
+    assert outcome.status == "ok", outcome.message
+    assert outcome.process is not None
+    assert outcome.process.accuracy is not None
+    assert (outcome.process.accuracy.passed, len(tries)) == (True, 2)
+
+
+def test_step_that_fails_leaves_nothing_of_what_was_seen_of_it() -> None:
+    import torch
+
+    from sweeper.worker.observation import Tap, observe
+
+    module, trial = torch.nn.Linear(2, 2), custom("wide_mlp")
+    tap = Tap(lambda output, _batch: output.sum())
+
+    def fails() -> None:
+        tap(module(torch.ones(1, 2)), None)
+        assert tap.output
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        observe(fails, tap, module, trial)
+    assert tap.output == []
+
+
 def test_check_that_cannot_be_made_leaves_the_trial_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_arguments, **_options):
         raise KeyError("not with this model")

@@ -24,7 +24,7 @@ OF_A_TRIAL = ("_CACHE_DIR", "CUDA_VISIBLE_DEVICES")
 def other_devices(pairs: Iterable[Pair]) -> list[str]:
     """A line for each two devices whose times would be compared with each other."""
     both = ((base.device, head.device) for base, head in _both(pairs))
-    found = Counter((base, head) for base, head in both if base and head and base != head)
+    found = Counter((base, head) for base, head in both if base and head and not base.is_like(head))
     return [_line("device", base.among([head]), head.among([base]), count) for (base, head), count in found.items()]
 
 

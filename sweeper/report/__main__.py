@@ -8,10 +8,10 @@ Try: `python -m sweeper.report my-sweep`
 from __future__ import annotations
 
 import argparse
-import functools
 import math
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -87,20 +87,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from sweeper.paths import SweepPaths
     from sweeper.report import forks
     from sweeper.report.afterwards import what_next
-    from sweeper.report.build import print_report, write_report_of
+    from sweeper.report.build import files_of, make_report, print_report
     from sweeper.report.sources import find_sources
 
+    console = Console()
     try:
         limits = read_limits(parsed.steps, parsed.max_memory_gib)
         sources = find_sources(parsed.sweeps, parsed.tracking_uri)
-        first, *others = (source.folder for source in sources)
-        out = parsed.out or SweepPaths(first).report_with(others)
-        console = Console()
-        show = functools.partial(print_report, console=console)
-        report = write_report_of(sources, out, limits, show, forks.cores())
+        report = make_report(sources, limits, forks.cores())
     except (ConfigError, TrackingError) as error:
         print(error, file=sys.stderr)
         return BAD_INPUT
+    except OSError as error:
+        print(f"{error.filename or 'reading'}: {error.strerror or error}", file=sys.stderr)
+        return BAD_INPUT
+    first, *others = (source.folder for source in sources)
+    out = parsed.out or SweepPaths(first).report_with(others)
+    write = files_of(report, out, forks.cores())
+    try:
+        print_report(report, console)
+    except SystemExit:  # rich's, when nobody reads on (`| head`): the files shall be there
+        write()
+        raise
+    try:
+        report = replace(report, paths=write())
     except OSError as error:
         print(f"{f'--out {parsed.out}' if parsed.out else out}: {error.strerror or error}", file=sys.stderr)
         return BAD_INPUT

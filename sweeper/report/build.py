@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -26,15 +26,16 @@ from sweeper.report.sources import Source, SweepFolder
 from sweeper.report.speedups import speedups
 from sweeper.report.summary import groups, incomplete, summary
 from sweeper.report.table import Table
-from sweeper.report.units import collect
+from sweeper.report.units import Unit, collect
 
 MOST_INSPECTIONS = 10  # named in a note
+TABLES = ("speedups", "summary", "failures", "recommendations", "causes")
 LEAST_WIDTH = 100  # columns of a console that is no terminal
 
 
 @dataclass(frozen=True)
 class Report:
-    """What was written. `problems` are trials that could not be read, `notes` what a reader should know beside."""
+    """All that is known. `problems` are trials that could not be read, `notes` what a reader should know beside."""
 
     facts: tuple[str, ...]
     amp: str  # what carried the weight amp
@@ -45,28 +46,27 @@ class Report:
     causes: Table
     notes: tuple[str, ...]
     problems: tuple[str, ...]
-    paths: tuple[Path, ...]
+    entries: tuple[Entry, ...]  # in the order of the rows of `speedups`
+    units: tuple[Unit, ...]
+    paths: tuple[Path, ...] = ()  # what was written
 
 
 def write_report(sweeps: Sequence[Path], out: Path) -> Report:
-    """Write the tables of all trials in the folders `sweeps` to the folder `out`; see `write_report_of`."""
+    """Write the tables of all trials in the folders `sweeps` to the folder `out`; raises as `make_report` does."""
     return write_report_of([SweepFolder(folder) for folder in sweeps], out)
 
 
+def write_report_of(sources: Sequence[Source], out: Path, limits: Limits = NO_LIMITS) -> Report:
+    """The same of all trials in `sources`."""
+    report = make_report(sources, limits)
+    return replace(report, paths=files_of(report, out)())
+
+
 @no_search_for_cycles()
-def write_report_of(
-    sources: Sequence[Source],
-    out: Path,
-    limits: Limits = NO_LIMITS,
-    meanwhile: Callable[[Report], None] | None = None,
-    cores: int = 1,
-) -> Report:
-    """Write the tables of all trials in `sources` to the folder `out`; `limits` are for the recommendations.
+def make_report(sources: Sequence[Source], limits: Limits = NO_LIMITS, cores: int = 1) -> Report:
+    """The tables of all trials in `sources`; `limits` are for the recommendations. With several `cores` it forks.
 
-    `meanwhile` is called with the report while its page is made, before anything is written. With several `cores` it
-    forks (see `forks`).
-
-    Raises ConfigError, before anything is written, when two precision options carry one weight in a row of the summary.
+    Raises ConfigError when two precision options carry one weight in a row of the summary.
     """
     loaded = load_from(sources, cores)
     entries = compared(loaded.entries)
@@ -79,26 +79,40 @@ def write_report_of(
     if entries and not rows:
         notes.append("no geometric means: they are taken over compiled trials whose precision has a weight (amp, fp32)")
     notes += inspections(entries)
-    tables = {
-        "speedups": speedups(entries),
-        "summary": summary(rows),
-        "failures": failures(entries, judged),
-        "recommendations": recommendations(choices(entries, limits)),
-        "causes": causes(entries),
-    }
-    names = (*(f"{name}.csv" for name in tables), "report.md", "report.html")
-    paths = tuple(out / name for name in names)
-    report = Report(tuple(facts), amp, **tables, notes=tuple(notes), problems=loaded.problems, paths=paths)
-    content = page.Content(facts, amp, entries, units.units, **tables, notes=notes, problems=loaded.problems)
-    made = forks.beside(functools.partial(page.document, content, out, cores), cores)
-    try:
-        if meanwhile:
-            meanwhile(report)
-    finally:  # a reader of its output who has seen enough (`| head`) shall find the files
-        text = markdown.document(facts, **tables, amp=amp, notes=notes, problems=loaded.problems)
-        for path, written in zip(paths, (*(table.csv() for table in tables.values()), text, made()), strict=True):
-            write_text(path, written)
-    return report
+    return Report(
+        tuple(facts),
+        amp,
+        speedups=speedups(entries),
+        summary=summary(rows),
+        failures=failures(entries, judged),
+        recommendations=recommendations(choices(entries, limits)),
+        causes=causes(entries),
+        notes=tuple(notes),
+        problems=loaded.problems,
+        entries=entries,
+        units=units.units,
+    )
+
+
+def files_of(report: Report, out: Path, cores: int = 1) -> Callable[[], tuple[Path, ...]]:
+    """Begin to make the files of a report; what is returned writes them to the folder `out` and gives their paths."""
+    tables = {name: getattr(report, name) for name in TABLES}
+    notes, problems = report.notes, report.problems
+    content = page.Content(
+        report.facts, report.amp, report.entries, report.units, **tables, notes=notes, problems=problems
+    )
+    made = forks.beside(functools.partial(page.document, content, out), cores)
+
+    @no_search_for_cycles()
+    def write() -> tuple[Path, ...]:
+        texts = {f"{name}.csv": table.csv() for name, table in tables.items()}
+        texts["report.md"] = markdown.document(report.facts, **tables, amp=report.amp, notes=notes, problems=problems)
+        texts["report.html"] = made()
+        for name, text in texts.items():
+            write_text(out / name, text)
+        return tuple(out / name for name in texts)
+
+    return write
 
 
 def inspections(entries: Sequence[Entry]) -> list[str]:

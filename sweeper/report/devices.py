@@ -16,16 +16,22 @@ from sweeper.record import Record
 from sweeper.report.readable import printable
 
 GIB = 2**30
+ALIKE = 1.05  # memory of two devices of one kind
 KINDS = {"cuda": "gpu", "cpu": "cpu"}  # what a name is led by in a variant
 
 
 @dataclass(frozen=True)
 class Device:
-    """What makes two devices different ones. Memory is rounded: drivers keep a few pages for themselves."""
+    """What makes two devices different ones."""
 
     type: str
     name: str
     memory_gib: int | None
+
+    def is_like(self, other: Device) -> bool:
+        """Whether they may be two of one kind: drivers keep some memory for themselves, and not all as much."""
+        sizes = sorted(size for size in (self.memory_gib, other.memory_gib) if size is not None)
+        return (self.type, self.name) == (other.type, other.name) and (len(sizes) < 2 or sizes[1] <= ALIKE * sizes[0])
 
     def among(self, others: Iterable[Device]) -> str:
         """The name, with its memory where others have the same name."""
@@ -39,7 +45,8 @@ def names_of_devices(records: Sequence[tuple[Record, Path]]) -> list[str]:
     Devices of one name and different memory are told apart by that. A trial that ended before it saw its device has
     that of its sweep, where this has one alone.
     """
-    seen = [device_of(record.environment, record.trial.device) for record, _ in records]
+    kinds: list[Device] = []
+    seen = [_kind(device_of(record.environment, record.trial.device), kinds) for record, _ in records]
     of_sweeps: dict[tuple[Path, str], set[Device]] = defaultdict(set)
     for (_, sweep), device in zip(records, seen, strict=True):
         if device:
@@ -55,6 +62,16 @@ def names_of_devices(records: Sequence[tuple[Record, Path]]) -> list[str]:
         parts += [f"{KINDS.get(kind, kind)}={known.among(alike) if known else 'unknown'}"] if len(alike) > 1 else []
         found.append("; ".join(parts))
     return found
+
+
+def _kind(device: Device | None, kinds: list[Device]) -> Device | None:
+    """The first device that is like this one; it is added to `kinds` if there was none."""
+    if device is None:
+        return None
+    known = next((kind for kind in kinds if kind.is_like(device)), None)
+    if known is None:
+        kinds.append(known := device)
+    return known
 
 
 def names_of_torches(records: Sequence[Record]) -> list[str]:

@@ -1,5 +1,5 @@
-"""Work of a large report beside other work of it, in a forked process: it has all that was made before, and sends back
-what it finds.
+"""Work of a report beside other work of it, in a forked process: it has all that was made before, and sends back what
+it finds.
 
 Only where that is safe: in `python -m sweeper.report`, which has nothing open that a fork could spoil, on Linux and
 with no other thread of Python's. Elsewhere the work is done where it is asked for, in its turn.
@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import TypeVar
@@ -20,19 +21,18 @@ T = TypeVar("T")
 
 def cores() -> int:
     """How many processes can work at once; 1 where none may be forked."""
-    may_fork = sys.platform == "linux" and threading.active_count() == 1
-    return len(os.sched_getaffinity(0)) if may_fork else 1
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
 
 
 def beside(work: Callable[[], T], cores: int) -> Callable[[], T]:
     """Begin some work in a process of its own, with several cores. What is returned waits for it, and gives or raises
-    what it has.
+    what it has. The process ends with this one, also when nobody waits for it.
     """
-    if cores == 1:
+    if cores == 1 or threading.active_count() > 1:
         return work
     forks = multiprocessing.get_context("fork")
     receiver, sender = forks.Pipe(duplex=False)
-    process = forks.Process(target=_send, args=(work, sender))
+    process = forks.Process(target=_send, args=(work, receiver, sender), daemon=True)
     process.start()
     sender.close()
 
@@ -51,10 +51,12 @@ def beside(work: Callable[[], T], cores: int) -> Callable[[], T]:
     return result
 
 
-def _send(work: Callable[[], object], sender: Connection) -> None:
+def _send(work: Callable[[], object], receiver: Connection, sender: Connection) -> None:
+    receiver.close()  # so that a parent which is gone breaks the pipe
     try:
         found = work()
     except Exception as error:  # noqa: BLE001  # it is raised where the work was asked for
+        error.add_note(f"in a process of its own:\n{traceback.format_exc()}")
         sender.send((None, error))
     else:
         sender.send((found, None))

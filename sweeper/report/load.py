@@ -82,10 +82,11 @@ def load_from(sources: Sequence[Source], cores: int = 1) -> Loaded:
     """Read every trial, those of large sweeps in as many processes as `cores`; a sweep named twice is read once."""
     read: list[Read] = []
     problems: list[str] = []
+    shared = _Shared()
     for source in {source.folder.resolve(): source for source in sources}.values():
         first, *others = source.parts(cores)
-        waiting = [forks.beside(functools.partial(_read, part), cores) for part in others]
-        for found, unreadable in (_read(first), *(wait() for wait in waiting)):
+        waiting = [forks.beside(functools.partial(_read, part, shared), cores) for part in others]
+        for found, unreadable in (_read(first, shared), *(wait() for wait in waiting)):
             read += found
             problems += unreadable
     devices = names_of_devices([(item.record, item.folder.parent) for item in read])
@@ -105,11 +106,10 @@ def load_from(sources: Sequence[Source], cores: int = 1) -> Loaded:
     return Loaded(entries, tuple(problems))
 
 
-def _read(source: Source) -> tuple[list[Read], list[str]]:
+def _read(source: Source, shared: _Shared) -> tuple[list[Read], list[str]]:
     """One record at a time, since all of them with their samples would need much more memory."""
     read: list[Read] = []
     problems: list[str] = []
-    shared = _Shared()
     for found in source.records():
         if found.problem is not None:
             problems.append(printable(f"{found.where}: {found.problem}"))

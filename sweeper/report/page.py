@@ -8,7 +8,6 @@ no other, and forbids every request. Look at one: `python -m sweeper.report my-s
 from __future__ import annotations
 
 import base64
-import functools
 import hashlib
 import html
 import json
@@ -20,7 +19,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from sweeper.report import costs, families, figures, forks, listing, published, steps
+from sweeper.report import costs, families, figures, listing, published, steps
 from sweeper.report.headline import conventions, head, title
 from sweeper.report.listing import Listing
 from sweeper.report.load import Entry, no_search_for_cycles
@@ -54,12 +53,11 @@ class Content:
 
 
 @no_search_for_cycles()
-def document(content: Content, out: Path, cores: int = 1) -> str:
+def document(content: Content, out: Path) -> str:
     """The whole page; `out` is the folder that it will lie in, which links to trials start from."""
     suites, beside = by_suite(content.units), of_families(content)
-    drawn = forks.beside(functools.partial(_figures, content, beside), cores)
+    figure_html, figure_data = _figures(content, beside)
     table_html, table_data = _tables(content, suites, beside, out)
-    figure_html, figure_data = drawn()
     shown = [item for item in (*beside.values(), *(published.of_suite(group.family) for group in suites)) if item]
     plotly, script = _plotly(), _resource("page.js")
     parts = {

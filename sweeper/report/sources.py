@@ -53,13 +53,13 @@ class SweepFolder:
     """A sweep that ran here, or any folder of folders with records."""
 
     folder: Path
-    among: tuple[int, int | None] = (0, None)  # from which to before which of the trials
+    names: tuple[str, ...] | None = None  # of the folders in it that are looked at; None: all
 
     def parts(self, count: int) -> list[SweepFolder]:
         """The same trials as up to `count` sources, one after the other, of about as many trials each."""
-        trials = sum(1 for _ in self.folder.iterdir())  # and some files
-        size = max(-(-trials // count), LEAST_OF_A_PART)
-        return [replace(self, among=(start, start + size)) for start in range(0, max(trials, 1), size)]
+        names = self._names()
+        size = max(-(-len(names) // count), LEAST_OF_A_PART)
+        return [replace(self, names=names[start : start + size]) for start in range(0, max(len(names), 1), size)]
 
     def records(self) -> Iterator[FoundRecord]:
         for trial in self._trials():
@@ -80,11 +80,14 @@ class SweepFolder:
         return next(self._trials(), None) is not None
 
     def _trials(self) -> Iterator[TrialPaths]:
-        names = sorted(path.name for path in self.folder.iterdir())  # paths take ten times as long to sort
-        for name in names[slice(*self.among)]:
+        for name in self._names():
             trial = TrialPaths(self.folder / name)
             if trial.record.exists() or trial.trial.exists():
                 yield trial
+
+    def _names(self) -> tuple[str, ...]:
+        """Names, since paths take ten times as long to sort."""
+        return tuple(sorted(path.name for path in self.folder.iterdir())) if self.names is None else self.names
 
 
 @dataclass(frozen=True)

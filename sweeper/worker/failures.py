@@ -79,7 +79,7 @@ def status_of(error: Exception, phase: str) -> str:
     """The status that an exception in a phase means."""
     if isinstance(error, Failure):
         return error.status
-    if _is_out_of_memory(error):
+    if is_out_of_memory(error):
         return "oom"
     if phase in EAGER_PHASES:
         return "eager_error"
@@ -93,7 +93,8 @@ def message_of(error: BaseException) -> str:
     return (text if isinstance(error, Failure) and text else f"{type(error).__name__}: {text}")[:MESSAGE_LENGTH]
 
 
-def _is_out_of_memory(error: Exception) -> bool:
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether the device or the host had no room, whoever says so."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     return isinstance(error, RuntimeError) and any(text in str(error) for text in OUT_OF_MEMORY)

@@ -66,6 +66,7 @@ class Notes:
     environment: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Json] = field(default_factory=dict)
     watch: Watch | None = None
+    mended_allocations: int = 0  # in the check, which then makes do with less memory: none of the trial's business
 
     @contextmanager
     def enter(self, phase: str) -> Iterator[None]:
@@ -83,7 +84,11 @@ class Notes:
         self.process = replace(self.process, **values)
 
     def outcome(self, status: str, phase: str | None = None, message: str | None = None) -> Outcome:
-        self.found(waited_s=self.turn.away_s, failed_allocations=memory.failed_allocations())
+        failed = memory.failed_allocations()
+        self.found(
+            waited_s=self.turn.away_s,
+            failed_allocations=None if failed is None else failed - self.mended_allocations,
+        )
         diagnostics: Diagnostics | None = self.watch.report(self.settings) if self.watch else None
         return Outcome(status, phase, message, self.process, diagnostics, dict(self.environment))
 
@@ -135,10 +140,12 @@ def _measure(job: Job, part: Part, notes: Notes) -> None:
     with notes.enter("compiling"):
         _compile(lab, notes)
     if part.checked is None or part.checked != notes.process.artifact:
+        before = memory.failed_allocations() or 0
         with notes.enter("reference"):
             verification.take_reference()
         with notes.enter("checking"):
             _check(verification, notes)
+        notes.mended_allocations = (memory.failed_allocations() or 0) - before
     end_compile_workers()
     turn.take(ALONE)
     with notes.enter("warming"):

@@ -17,7 +17,9 @@ from sweeper.worker.batches import Batch, tensors_of
 from sweeper.worker.models import Built
 
 Step = Callable[[Batch], torch.Tensor]  # gives the loss, or for inference the mean of the output, a scalar
-LEARNING_RATE = 1e-5  # of Adam; a step takes as long with any, and torch's 1e-3 lets some models diverge in 32 steps
+# Of Adam. A step takes as long with any; torch's 1e-3 let MobileBERT diverge within 32 steps on an H200
+# (docs/results/h200-pt2-huggingface.md).
+LEARNING_RATE = 1e-5
 SCALER_GROWTH_INTERVAL = 1 << 30  # the scale only falls, so that no timed step is one of growth
 
 
@@ -49,11 +51,10 @@ def resolve(trial: Trial, device: torch.device) -> Numerics:
 
 
 def make_optimizer(trial: Trial, module: torch.nn.Module, scaler: bool) -> torch.optim.Optimizer | None:
-    """An optimizer with torch's defaults but for the learning rate, or the implementation that the trial asks for.
+    """An optimizer with torch's defaults, but for Adam's learning rate and SGD's momentum of 0.9.
 
-    The labels are random, so the rate is one that keeps a model near where it was built.
-
-    By default Adam is fused with a gradient scaler, or each step would wait for the GPU.
+    The labels are random, so the rate is one that keeps a model near where it was built. By default Adam is fused with
+    a gradient scaler, or each step would wait for the GPU.
     """
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if trial.optimizer == "none" or not parameters:
@@ -124,7 +125,7 @@ def is_sound(output: object, workload: str) -> bool:
     return not any(bool(wrong(tensor).any()) for tensor in tensors_of(output))
 
 
-def optimizer_settings(trial: Trial, optimizer: torch.optim.Optimizer | None) -> dict[str, str | bool | None]:
+def optimizer_settings(trial: Trial, optimizer: torch.optim.Optimizer | None) -> dict[str, str | bool | float | None]:
     """What the record says of the optimizer; both arms share it, or have one each when the whole step is compiled."""
     if optimizer is None:
         return {"optimizer": None}
@@ -134,6 +135,7 @@ def optimizer_settings(trial: Trial, optimizer: torch.optim.Optimizer | None) ->
         "optimizer_in_compiled_region": trial.compile.scope == "step",
         **{f"optimizer_{name}": bool(group.get(name)) for name in ("fused", "capturable")},
         "optimizer_foreach": _runs_foreach(group),
+        "optimizer_lr": float(group["lr"]),
     }
 
 

@@ -33,7 +33,7 @@ from sweeper.worker.accuracy import (
     perturbation,
     tolerance,
 )
-from sweeper.worker.failures import MismatchError, Missing, beside
+from sweeper.worker.failures import MismatchError, Missing, beside, is_out_of_memory
 from sweeper.worker.lab import Lab
 from sweeper.worker.observation import HOST, Keep, Named, Observed, kept, observe, reference
 from sweeper.worker.state import Saved, perturb
@@ -55,7 +55,7 @@ class Verification:
         self._bounds: Bounds | None = None
         self._unverified = "no reference was taken"
         self._looks_closer = False
-        self._place = HOST  # of what is compared and restored
+        self._place: torch.device | None = None  # of what is compared and restored; the host, once that had to be
 
     def restore(self) -> None:
         """Set parameters, buffers, optimizers and random generators back to where the model was built."""
@@ -66,8 +66,8 @@ class Verification:
         if isinstance(self._pristine, Missing):
             self._unverified = f"no reference, the model cannot be copied: {self._pristine.reason}"
             return
-        if _is_roomy(self._lab.device):
-            self._place = self._lab.device
+        if self._place is None:
+            self._place = self._lab.device if _is_roomy(self._lab.device) else HOST
         reasons, best = [], None
         for dtype in FORMATS:
             found = beside(functools.partial(self._with_room, functools.partial(self._against, dtype)))
@@ -127,17 +127,19 @@ class Verification:
         except DifferentTensorsError as error:
             raise MismatchError(f"the compiled step gives other tensors: {error}") from error
         except torch.OutOfMemoryError:
-            on_host = kept(found)
-            self._clear_device()
-            return judge(on_host.tensors.items(), typed(Observed, self._reference), allowed)
+            pass  # what it had in memory is free only after this clause
+        found = kept(found).tensors.items()
+        self._clear_device()
+        return judge(found, typed(Observed, self._reference), allowed)
 
     def _with_room(self, work: Callable[[], T]) -> T:
         """Do it; where the device's memory does not suffice, once more with nothing of the check's lying there."""
         if self._place != HOST:
             try:
                 return work()
-            except torch.OutOfMemoryError:
-                pass  # what it had in memory is free only after this clause
+            except Exception as error:  # what it had in memory is free only after this clause
+                if not is_out_of_memory(error):
+                    raise
             self._clear_device()
         return work()
 
@@ -150,15 +152,15 @@ class Verification:
 
     def _against(self, dtype: torch.dtype) -> tuple[Observed, Bounds]:
         """The reference in a number format, and what eager's distance from it allows."""
-        lab, seed = self._lab, self._lab.measure.seed
+        lab, seed, place = self._lab, self._lab.measure.seed, self._place or HOST
         allowed = tolerance(lab.trial, lab.built.module)
-        keep = Keep(self._place, torch.float32 if allowed == TOLERANCE["reduced"] else torch.float64)
-        self._saved.bring(self._place)
+        keep = Keep(place, torch.float32 if allowed == TOLERANCE["reduced"] else torch.float64)
+        self._saved.bring(place)
         self._restore(seed)
         module = copy.deepcopy(typed(torch.nn.Module, self._pristine)).to(lab.device)
         taken = reference(replace(lab.built, module=module), lab.trial, seed, dtype, keep)
         del module  # with it goes what the reference has on the device beside the tensors that are kept
-        first = kept(self._see(lab.eager, seed), self._place)
+        first = kept(self._see(lab.eager, seed), place)
         steps = PERTURBED_STEPS if self._looks_closer or allowed == TOLERANCE["full"] else 0
         relative = perturbation(lab.trial.precision, allowed)
         perturbed = (self._see(lab.eager, seed + i, relative) for i in range(steps))
@@ -183,9 +185,9 @@ class Verification:
 def _is_roomy(device: torch.device) -> bool:
     if device.type != "cuda":
         return False
+    torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
-    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return free + unused >= ROOMY * total
+    return free >= ROOMY * total
 
 
 def _name(dtype: torch.dtype) -> str:
