@@ -10,7 +10,7 @@ import functools
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
 T = TypeVar("T")
@@ -59,36 +59,37 @@ def from_json(cls: type[T], data: Any) -> T:
     Raises ValueError when `data` is no mapping, has a key that `cls` does not know, lacks one that it needs, or has a
     value of the wrong type.
     """
-    if not isinstance(data, (dict, Mapping)):  # dict first: an abstract class takes longer to ask
-        raise ValueError(f"{cls.__name__}: expected an object, got {type(data).__name__}")
-    plain, readers = _fields(cls)  # type: ignore[arg-type]
-    if not data.keys() <= readers.keys():
-        unknown = ", ".join(sorted(data.keys() - readers.keys()))
-        raise ValueError(f"{cls.__name__}: unknown key {unknown}; allowed: {', '.join(sorted(readers))}")
-    try:
-        return cls(
-            **{name: value if type(value) in plain[name] else readers[name](value) for name, value in data.items()}
-        )
-    except TypeError as error:  # a required field is missing, or a value has the wrong type
-        raise ValueError(f"{cls.__name__}: {error}") from error
-
-
-class _Fields(NamedTuple):
-    """How to read each field of a class."""
-
-    plain: Mapping[str, frozenset[type]]  # a value of just these types is taken as it is, which is what most are
-    readers: Mapping[str, Callable[[Any], Any]]  # what makes the field of any other value, or raises
+    built: T = _reader_of(cls)(data)  # type: ignore[arg-type]
+    return built
 
 
 @functools.cache
-def _fields(cls: type) -> _Fields:
-    """Worked out once, since resolving type hints costs more than all the rest."""
+def _reader_of(cls: type) -> Callable[[Any], Any]:
+    """What makes a `cls` of JSON. Put together once, since resolving type hints costs more than all the rest."""
     hints = typing.get_type_hints(cls)
     names = [field.name for field in dataclasses.fields(cls)]
-    return _Fields({name: _plain(hints[name]) for name in names}, {name: _reader(name, hints[name]) for name in names})
+    known = {name: (_plain(hints[name]), _reader(name, hints[name])) for name in names}
+
+    def read(data: Any) -> Any:
+        if not isinstance(data, (dict, Mapping)):  # dict first: an abstract class takes longer to ask
+            raise ValueError(f"{cls.__name__}: expected an object, got {type(data).__name__}")
+        if not data.keys() <= known.keys():
+            unknown = ", ".join(sorted(data.keys() - known.keys()))
+            raise ValueError(f"{cls.__name__}: unknown key {unknown}; allowed: {', '.join(sorted(known))}")
+        values = {}
+        try:
+            for name, value in data.items():
+                plain, convert = known[name]
+                values[name] = value if type(value) in plain else convert(value)
+            return cls(**values)
+        except TypeError as error:  # a required field is missing, or a value has the wrong type
+            raise ValueError(f"{cls.__name__}: {error}") from error
+
+    return read
 
 
 def _plain(hint: Any) -> frozenset[type]:
+    """A value of just these types is taken as it is, which is what most are."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return frozenset().union(*map(_plain, typing.get_args(hint)))
     if typing.get_origin(hint) is Mapping:
@@ -97,15 +98,18 @@ def _plain(hint: Any) -> frozenset[type]:
 
 
 def _reader(name: str, hint: Any) -> Callable[[Any], Any]:
+    """What makes the field of any other value, or raises."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         some, *others = [_reader(name, option) for option in arguments if option is not type(None)]
         return lambda value: value if value is None or others else some(value)
     if dataclasses.is_dataclass(hint):
-        return functools.partial(from_json, typing.cast(type, hint))
+        return _reader_of(typing.cast(type, hint))
     if origin is tuple:
-        item = _reader(name, arguments[0])
-        return lambda value: tuple(map(item, _checked(name, (list, tuple), value)))
+        plain, item = _plain(arguments[0]), _reader(name, arguments[0])
+        return lambda value: tuple(
+            [found if type(found) in plain else item(found) for found in _checked(name, (list, tuple), value)]
+        )
     if origin is Mapping:
         return functools.partial(_checked, name, Mapping)
     allowed = {float: (float, int), int: int, str: str, bool: bool}.get(hint)
