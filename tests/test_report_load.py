@@ -12,6 +12,7 @@ from sweeper.errors import ConfigError
 from sweeper.record import SCHEMA_VERSION, Record
 from sweeper.report.load import load
 from sweeper.report.sources import find_sweep
+from sweeper.report.speedups import speedups
 
 
 def broken(runs: Path, text: str) -> Path:
@@ -54,6 +55,12 @@ def test_a_record_that_is_not_text_is_a_line(tmp_path: Path) -> None:
     folder = broken(tmp_path, "")
     next(folder.glob("bad-*/record.json")).write_bytes(b"\xff\xfe")
     assert "not JSON" in load([folder]).problems[0]
+
+
+def test_a_sweep_that_is_a_link_has_the_name_of_its_folder(tmp_path: Path) -> None:
+    link = tmp_path / "latest"
+    link.symlink_to(write_sweep(tmp_path, [make_record()]))
+    assert [row["sweep"] for row in speedups(load([link]).entries).rows] == ["night"]
 
 
 def test_a_trial_without_a_record_is_a_line(tmp_path: Path) -> None:
