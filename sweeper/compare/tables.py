@@ -116,7 +116,7 @@ def text_columns(rows: Sequence[Row], every: bool = False) -> tuple[Column[Row],
     columns = (
         Column[Row]("verdict", lambda row: text(row["verdict"])),
         as_text("model"),
-        *(as_text(name, "batch" if name == "batch_size" else name) for name in varying(rows, AXES)),
+        *(as_text(name) for name in varying(rows, AXES)),
         as_text("precision"),
         as_text("mode"),
         Column[Row]("compiled ms", lambda row: _two(row, COMPILED, lambda value: figure(1e3 * value))),

@@ -172,10 +172,10 @@ def _detail(flag: str, row: Row) -> str:
     return f" ({text(row['host_bound_arms'])})" if flag == "host_bound" and row["host_bound_arms"] else ""
 
 
-def shortened(names: Sequence[str], count: int | None = None) -> str:
+def shortened(names: Sequence[str], count: int | None = None, between: str = ", ") -> str:
     """The first few of some names and how many more there are; `count` of them where not all are given."""
     more = (len(names) if count is None else count) - MOST_NAMES
-    return f"{', '.join(names[:MOST_NAMES])}{f' and {more} more' if more > 0 else ''}"
+    return f"{between.join(names[:MOST_NAMES])}{f' and {more} more' if more > 0 else ''}"
 
 
 def in_order(rows: Iterable[Row]) -> list[Row]:
@@ -200,8 +200,9 @@ def in_common(rows: Sequence[Row]) -> str:
     return ", ".join(f"batch {text(rows[0][name])}" if name == "batch_size" else text(rows[0][name]) for name in fixed)
 
 
-def as_text(name: str, title: str | None = None) -> Column[Row]:
-    return Column(title or name, lambda row: text(row[name]))
+def as_text(name: str) -> Column[Row]:
+    """A column of what stands there; a batch size is a batch to people."""
+    return Column("batch" if name == "batch_size" else name, lambda row: text(row[name]))
 
 
 def _known(rows: Iterable[Row], name: str) -> bool:
@@ -210,7 +211,7 @@ def _known(rows: Iterable[Row], name: str) -> bool:
 
 def speedup_columns(rows: Sequence[Row]) -> tuple[Column[Row], ...]:
     """Columns of text over rows of speedups.csv."""
-    axes = [as_text(name, "batch" if name == "batch_size" else None) for name in varying(rows, AXES)]
+    axes = [as_text(name) for name in varying(rows, AXES)]
     servers, texts = _known(rows, "eager_p50_ms"), _known(rows, "tokens_per_s")
     columns = (
         as_text("model"),
@@ -265,10 +266,7 @@ def summary_columns(rows: Sequence[Row]) -> tuple[Column[Row], ...]:
 
 def recommendation_columns(rows: Sequence[Row]) -> tuple[Column[Row], ...]:
     """Columns of text over rows of recommendations.csv."""
-    axes = [
-        as_text(name, "batch" if name == "batch_size" else None)
-        for name in varying(rows, ("workload", "batch_size", "variant"))
-    ]
+    axes = [as_text(name) for name in varying(rows, ("workload", "batch_size", "variant"))]
     return (
         as_text("model"),
         *axes,
@@ -322,7 +320,7 @@ def cause_columns(rows: Sequence[Row], trials: Sequence[Row] = ()) -> tuple[Colu
     """Columns of text over rows of causes.csv; the axes are those in which `trials` differ, if given, else the rows."""
     return (
         as_text("model"),
-        *(as_text(name, "batch" if name == "batch_size" else None) for name in varying(trials or rows, AXES)),
+        *(as_text(name) for name in varying(trials or rows, AXES)),
         as_text("precision"),
         as_text("mode"),
         as_text("cause"),
@@ -336,7 +334,7 @@ def failure_columns(rows: Sequence[Row]) -> tuple[Column[Row], ...]:
     """Columns of text over rows of failures.csv."""
     return (
         as_text("model"),
-        *(as_text(name, "batch" if name == "batch_size" else None) for name in varying(rows, AXES)),
+        *(as_text(name) for name in varying(rows, AXES)),
         as_text("precision"),
         as_text("mode"),
         as_text("status"),
@@ -366,12 +364,7 @@ def headlines(rows: Iterable[Row]) -> list[tuple[str, str, bool]]:
     for row in judged:
         if row["weighted"] is None:
             without.setdefault(headline(row), []).append(key(row))
-    return found + [(_first(keys), line, False) for line, keys in without.items()]
-
-
-def _first(keys: Sequence[str], most: int = 3) -> str:
-    rest = f" and {len(keys) - most} more" if len(keys) > most else ""
-    return "; ".join(keys[:most]) + rest
+    return found + [(shortened(keys, between="; "), line, False) for line, keys in without.items()]
 
 
 def not_judged(rows: Iterable[Row]) -> str:
