@@ -108,3 +108,16 @@ def hangs_in_a_step(graph, inputs):
         return graph(*arguments)
 
     return _with(run)(graph, inputs)
+
+
+@register_backend
+def raises_in_a_step(graph, inputs):
+    calls = []
+
+    def run(graph, arguments):
+        calls.append(1)
+        if len(calls) > 60:  # as above
+            raise RuntimeError("a kernel fails, says the backend")
+        return graph(*arguments)
+
+    return _with(run)(graph, inputs)

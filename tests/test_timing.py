@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from sweeper.settings import Measure
+from sweeper.worker.batches import Batch
 from sweeper.worker.timing import Arm, Bench
 
 ARM = Arm("eager", lambda _batch: None, eager=True)
@@ -48,3 +49,13 @@ def test_a_block_that_was_held_up_is_not_taken_for_long() -> None:
     held_up = iter([0.5])
     bench = Clocked("cpu", lambda steps: next(held_up, 0.001 * steps))
     assert bench.steps_per_block(ARM, 0.1, Measure()) == 100
+
+
+@pytest.mark.parametrize("eager_steps", [2, 3])
+def test_first_steps_begin_with_the_first_batch(eager_steps: int) -> None:
+    first, second = Batch(args=("first",)), Batch(args=("second",))
+    seen: list[Batch] = []
+    bench = Bench((first, second), torch.device("cpu"))
+    bench.run(ARM, eager_steps)
+    bench.first_steps_s(Arm("compiled", seen.append, eager=True))
+    assert seen[:3] == [first, second, first]

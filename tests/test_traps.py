@@ -50,6 +50,7 @@ def flags(trial: Trial, outcome: Outcome) -> set[str]:
         ("remembers", "accuracy_mismatch", "checking", "is off by"),
         ("nan_when_compiled", "accuracy_mismatch", "compiling", "NaN"),
         ("runs_out_of_memory", "oom", "compiling", "out of memory"),
+        ("raises_in_a_step", "runtime_error", "warming", "a kernel fails"),
     ],
 )
 @pytest.mark.parametrize("workload", ["train", "inference"])

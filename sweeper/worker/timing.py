@@ -58,6 +58,7 @@ class Bench:
         clock: Callable[[], float] = time.perf_counter,
         num_sizes: int = 1,
     ) -> None:
+        self._in_turn = batches
         self._batches = itertools.cycle(batches)
         self._device = device
         self.clock = clock  # seconds; it stands still while this process waits for the device
@@ -108,8 +109,10 @@ class Bench:
     def first_steps_s(self, arm: Arm, after_first: Callable[[], None] = lambda: None) -> list[float]:
         """Wall seconds of the first steps one by one, until they are steady; compiling happens in here.
 
-        Where sizes differ, the time for going through all of them has to become steady.
+        They begin with the first batch, however many eager steps a machine needed before: a trace holds what its inputs
+        did. Where sizes differ, the time for going through all of them has to become steady.
         """
+        self._batches = itertools.cycle(self._in_turn)
         least, most = (count * self.num_sizes for count in FIRST_STEPS)
         times: list[float] = []
         cycles: list[float] = []
