@@ -69,6 +69,7 @@ def _reader_of(cls: type) -> Callable[[Any], Any]:
     hints = typing.get_type_hints(cls)
     names = [field.name for field in dataclasses.fields(cls)]
     known = {name: (_plain(hints[name]), _reader(name, hints[name])) for name in names}
+    slots = _slots(cls, names)
 
     def read(data: Any) -> Any:
         if not isinstance(data, (dict, Mapping)):  # dict first: an abstract class takes longer to ask
@@ -76,16 +77,30 @@ def _reader_of(cls: type) -> Callable[[Any], Any]:
         if not data.keys() <= known.keys():
             unknown = ", ".join(sorted(data.keys() - known.keys()))
             raise ValueError(f"{cls.__name__}: unknown key {unknown}; allowed: {', '.join(sorted(known))}")
-        values = {}
         try:
+            if len(data) < len(known) or not slots:
+                return cls(**{name: _as(*known[name], value) for name, value in data.items()})
+            built: Any = object.__new__(cls)
             for name, value in data.items():
                 plain, convert = known[name]
-                values[name] = value if type(value) in plain else convert(value)
-            return cls(**values)
+                slots[name](built, value if type(value) in plain else convert(value))
+            return built
         except TypeError as error:  # a required field is missing, or a value has the wrong type
             raise ValueError(f"{cls.__name__}: {error}") from error
 
     return read
+
+
+def _slots(cls: type, names: Sequence[str]) -> Mapping[str, Callable[[object, Any], None]]:
+    """What sets each field, of a class with slots and nothing to do after `__init__`: half of a record's time would go
+    into the `__init__` of frozen classes. Empty for other classes.
+    """
+    found = {name: getattr(getattr(cls, name, None), "__set__", None) for name in names}
+    return {} if hasattr(cls, "__post_init__") or None in found.values() else found  # type: ignore[return-value]
+
+
+def _as(plain: frozenset[type], convert: Callable[[Any], Any], value: Any) -> Any:
+    return value if type(value) in plain else convert(value)
 
 
 def _plain(hint: Any) -> frozenset[type]:

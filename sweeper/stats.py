@@ -77,7 +77,7 @@ def mean_within(groups: Sequence[Sequence[float]]) -> Estimate:
     """
     values = [value for group in groups for value in group]
     degrees = len(values) - len(groups)
-    squares = sum((value - fmean(group)) ** 2 for group in groups for value in group)
+    squares = sum((value - mean) ** 2 for group in groups for mean in [fmean(group)] for value in group)
     return Estimate(fmean(values), squares / degrees / len(values), degrees, len(values))
 
 

@@ -152,6 +152,19 @@ def test_a_long_table_is_cut_on_the_terminal_alone(tmp_path: Path, monkeypatch: 
     assert "| m4 |" in (tmp_path / "out/report.md").read_text()
 
 
+def test_a_very_long_table_is_cut_in_the_document_and_names_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sweeper.report.markdown.MOST_ROWS", 2)
+    failed = [make_record(f"f{i}", status="oom") for i in range(3)]
+    shown(tmp_path, *(make_record(f"m{i}") for i in range(5)), *failed)
+    text = (tmp_path / "out/report.md").read_text()
+    assert "And 6 more in speedups.csv." in text
+    assert "And 6 more in recommendations.csv." in text
+    assert "And 1 more in failures.csv." in text
+    assert text.count("\n| m4 |") == 1  # among causes, which have a limit of their own
+
+
 def test_document_has_everything(tmp_path: Path) -> None:
     failed = make_record("vit", family="vit", status="compile_error", message="BackendCompilerFailed:\nboom")
     folder = write_sweep(tmp_path, [*usual(), failed, make_record("cut")])

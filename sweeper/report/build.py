@@ -70,6 +70,7 @@ def make_report(sources: Sequence[Source], limits: Limits = NO_LIMITS, cores: in
     """
     loaded = load_from(sources, cores)
     entries = compared(loaded.entries)
+    recommended = forks.beside(functools.partial(_recommended, entries, limits), cores)
     units = collect(entries)
     rows = groups(units.units)
     judged = {entry for group in rows for unit in group.judged for entry in unit.entries.values()}
@@ -85,13 +86,17 @@ def make_report(sources: Sequence[Source], limits: Limits = NO_LIMITS, cores: in
         speedups=speedups(entries),
         summary=summary(rows),
         failures=failures(entries, judged),
-        recommendations=recommendations(choices(entries, limits)),
+        recommendations=recommended(),
         causes=causes(entries),
         notes=tuple(notes),
         problems=loaded.problems,
         entries=entries,
         units=units.units,
     )
+
+
+def _recommended(entries: Sequence[Entry], limits: Limits) -> Table:
+    return recommendations(choices(entries, limits))
 
 
 def files_of(report: Report, out: Path, cores: int = 1) -> Callable[[], tuple[Path, ...]]:
@@ -101,7 +106,7 @@ def files_of(report: Report, out: Path, cores: int = 1) -> Callable[[], tuple[Pa
     content = page.Content(
         report.facts, report.amp, report.entries, report.units, **tables, notes=notes, problems=problems
     )
-    made = forks.beside(functools.partial(page.document, content, out), cores)
+    made = page.document(content, out, cores)
 
     @no_search_for_cycles()
     def write() -> tuple[Path, ...]:
@@ -125,6 +130,7 @@ def inspections(entries: Sequence[Entry]) -> list[str]:
     return [f"what the compiler did: {named}{more}"]
 
 
+@no_search_for_cycles()
 def print_report(report: Report, console: Console) -> None:
     """The tables for people. A console that is no terminal is made `LEAST_WIDTH` columns wide, at least."""
     if not console.is_terminal:

@@ -6,10 +6,10 @@ Place in the flow: rows of speedups.csv `-> Figure`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from sweeper.report import readable
-from sweeper.report.figures import measured, trial_hover
+from sweeper.report.figures import Hover, measured, trial_hover
 from sweeper.report.plot import (
     Choice,
     Figure,
@@ -35,14 +35,14 @@ BEYOND_BREAK_EVEN = 2.5  # how far the axis goes
 SYMBOLS = ("circle", "square", "triangle-up", "diamond", "cross")
 
 
-def compile_time(rows: Sequence[Row]) -> Figure:
+def compile_time(rows: Sequence[Row], hover: Hover = trial_hover) -> Figure:
     """Cold compile time against speedup."""
     title = "Compile time against speedup"
     found, left_out = _thinned([row for row in measured(rows) if positive(row, "compile_cold_s") is not None])
     if not found:
         return Figure("compile-time", title, missing="no trial with a speedup has a compile time with an empty cache")
     times = [positive(row, "compile_cold_s") or 1.0 for row in found]
-    choice = _scatter(found, times, _compile_hover)
+    choice = _scatter(found, times, lambda row: lines(hover(row), label(_costs_of(row))))
     choice.layout["xaxis"] = seconds_axis("compile time, empty cache", times)
     caption = "Extra wall seconds of the first compiled steps with an empty cache."
     if any("compile_contended" in readable.flags(row) for row in found):
@@ -50,14 +50,14 @@ def compile_time(rows: Sequence[Row]) -> Figure:
     return Figure("compile-time", title, caption + left_out, (choice,))
 
 
-def memory(rows: Sequence[Row]) -> Figure:
+def memory(rows: Sequence[Row], hover: Hover = trial_hover) -> Figure:
     """Ratio of peak memory against speedup."""
     title = "Memory against speedup"
     found, left_out = _thinned([row for row in measured(rows) if readable.peak_ratio(row) is not None])
     if not found:
         return Figure("memory", title, missing="no trial with a speedup has the peak memory of both arms")
     ratios = [readable.peak_ratio(row) or 1.0 for row in found]
-    choice = _scatter(found, ratios, lambda row: f"memory ratio {readable.memory_ratio(row)}")
+    choice = _scatter(found, ratios, lambda row: lines(hover(row), label(f"memory ratio {readable.memory_ratio(row)}")))
     choice.layout["xaxis"] = ratio_axis("eager / compiled peak memory", ratios)
     choice.layout["shapes"].append(line_at_one("x"))
     caption = "Right of 1 compiling saves device memory, above 1 it saves time."
@@ -72,12 +72,12 @@ def _thinned(rows: Sequence[Row]) -> tuple[Sequence[Row], str]:
     return rows[::every], f" One trial of every {every}, of {len(rows)} in the order of their speedups."
 
 
-def _compile_hover(row: Row) -> str:
+def _costs_of(row: Row) -> str:
     steps = readable.break_even(row)
     return f"compile {readable.compile_time(row)} s" + (f", break-even steps: {steps}" if steps else "")
 
 
-def _scatter(rows: Sequence[Row], xs: Sequence[float], also: Callable[[Row], str]) -> Choice:
+def _scatter(rows: Sequence[Row], xs: Sequence[float], hover: Hover) -> Choice:
     """Speedups upwards; a colour for each precision, a symbol for each mode."""
     groups = sorted({(text(row["precision"]), text(row["mode"])) for row in rows})
     precisions, modes = (sorted({group[part] for group in groups}) for part in (0, 1))
@@ -93,7 +93,7 @@ def _scatter(rows: Sequence[Row], xs: Sequence[float], also: Callable[[Row], str
                 "x": [xs[i] for i in at],
                 "y": [positive(rows[i], "speedup") for i in at],
                 "marker": {"color": shade, "symbol": symbol, "size": 8, "opacity": 0.8},
-                "text": [lines(trial_hover(rows[i]), label(also(rows[i]))) for i in at],
+                "text": [hover(rows[i]) for i in at],
                 "hoverinfo": "text",
             }
         )

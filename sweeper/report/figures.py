@@ -5,7 +5,7 @@ Place in the flow: rows of speedups.csv `-> Figure`. `families`, `costs` and `st
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sweeper.report import readable
@@ -35,34 +35,47 @@ MOST_CHOICES = 12
 MOST_SERIES = 6
 
 INTERVAL, RANGE, SINGLE = "95 % interval", "range of processes, host-bound", "no interval"
+Hover = Callable[[Row], str]  # what a point says of its trial
 MARKS = {INTERVAL: "circle", RANGE: "diamond-open", SINGLE: "circle-open"}
 
 
 def measured(rows: Sequence[Row]) -> list[Row]:
     """Rows with a speedup that can be drawn, the fastest first."""
-    found = [row for row in rows if row["status"] == "ok" and positive(row, "speedup") is not None]
-    return sorted(found, key=lambda row: -(positive(row, "speedup") or 0.0))
+    found = [(row, positive(row, "speedup")) for row in rows if row["status"] == "ok"]
+    return [row for row, _ in sorted(((row, speedup) for row, speedup in found if speedup), key=lambda pair: -pair[1])]
 
 
-def forest(rows: Sequence[Row]) -> Figure:
+def trial_hover(row: Row) -> str:
+    """What a point says of its trial."""
+    device, flags = readable.estimate(row, "device_speedup"), ", ".join(readable.flags(row))
+    axes = [name for name in ("backend", "variant") if row[name]]
+    return lines(
+        label(f"{readable.trial_name(row, axes)}, batch {text(row['batch_size'])}"),
+        label(f"speedup {readable.speedup_or_status(row)}"),
+        label(f"device speedup {device}") if device else "",
+        label(f"flags: {flags}", 90) if flags else "",
+    )
+
+
+def forest(rows: Sequence[Row], hover: Hover = trial_hover) -> Figure:
     """Every speedup with its interval, sorted."""
     title, found = "Speedups, sorted", measured(rows)
     if not found:
         return Figure("forest", title, missing="no trial has a speedup")
-    choices = [_forest_of("all", found[:MOST_BARS_EVER])]
+    choices = [_forest_of("all", found[:MOST_BARS_EVER], hover)]
     if len(found) > MOST_BARS:
         whole = f"all {len(found)}" if len(found) <= MOST_BARS_EVER else f"the {MOST_BARS_EVER} fastest of {len(found)}"
-        ends = _both_ends("", found, MOST_BARS)
-        choices = [ends, *_forests_by_group(found), _forest_of(whole, found[:MOST_BARS_EVER])]
+        ends = _both_ends("", found, MOST_BARS, hover)
+        choices = [ends, *_forests_by_group(found, hover), _forest_of(whole, found[:MOST_BARS_EVER], hover)]
     caption = "Eager / compiled step time by wall clock, on a logarithmic axis; right of 1, compiling is faster."
     return Figure("forest", title, caption, tuple(choices))
 
 
-def _both_ends(group: str, rows: Sequence[Row], most: int) -> Choice:
+def _both_ends(group: str, rows: Sequence[Row], most: int, hover: Hover) -> Choice:
     """The fastest and the slowest of more than `most` rows."""
     half = most // 2
     name = f"{half} fastest, {half} slowest of {len(rows)}"
-    found = _forest_of(f"{group}: {name}" if group else name, [*rows[:half], *rows[-half:]])
+    found = _forest_of(f"{group}: {name}" if group else name, [*rows[:half], *rows[-half:]], hover)
     found.layout["shapes"].append(_cut(half))
     return found
 
@@ -74,7 +87,7 @@ def _cut(above: int) -> dict[str, Any]:
     return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": at, "y1": at, "line": line}
 
 
-def _forests_by_group(rows: Sequence[Row]) -> list[Choice]:
+def _forests_by_group(rows: Sequence[Row], hover: Hover) -> list[Choice]:
     """One for each precision, mode and backend, where there are several but not many."""
     axes = readable.varying(rows, ("precision", "mode", "backend"))
     by_group: dict[str, list[Row]] = {}
@@ -83,21 +96,21 @@ def _forests_by_group(rows: Sequence[Row]) -> list[Choice]:
     if not 1 < len(by_group) <= MOST_CHOICES:
         return []
     return [
-        _forest_of(f"{name}: {len(group)}", group)
+        _forest_of(f"{name}: {len(group)}", group, hover)
         if len(group) <= MOST_BARS_OF_A_GROUP
-        else _both_ends(name, group, MOST_BARS_OF_A_GROUP)
+        else _both_ends(name, group, MOST_BARS_OF_A_GROUP, hover)
         for name, group in sorted(by_group.items())
     ]
 
 
-def _forest_of(name: str, rows: Sequence[Row]) -> Choice:
+def _forest_of(name: str, rows: Sequence[Row], hover: Hover) -> Choice:
     precisions = sorted({text(row["precision"]) for row in rows})
     labels, traces = names(rows), []
     for index, precision in enumerate(precisions):
         for mark, symbol in MARKS.items():
             at = [i for i, row in enumerate(rows) if text(row["precision"]) == precision and _mark(row) == mark]
             if at:
-                traces.append(_points(f"{precision}, {mark}", [rows[i] for i in at], at, colour(index), symbol))
+                traces.append(_points(f"{precision}, {mark}", [rows[i] for i in at], at, colour(index), symbol, hover))
     ends = [end for row in rows for end in _ends(row)]
     layout = {
         "height": 110 + 17 * len(rows),
@@ -114,7 +127,9 @@ def _forest_of(name: str, rows: Sequence[Row]) -> Choice:
     return Choice(name, traces, layout)
 
 
-def _points(name: str, rows: Sequence[Row], at: Sequence[int], shade: str, symbol: str) -> Trace:
+def _points(
+    name: str, rows: Sequence[Row], at: Sequence[int], shade: str, symbol: str, hover: Hover = trial_hover
+) -> Trace:
     speedups = [positive(row, "speedup") or 1.0 for row in rows]
     ends = [_ends(row) for row in rows]
     return {
@@ -134,7 +149,7 @@ def _points(name: str, rows: Sequence[Row], at: Sequence[int], shade: str, symbo
             "visible": any(low < high for low, high in ends),
         },
         "marker": {"color": shade, "symbol": symbol, "size": 8, "line": {"color": shade, "width": 1.6}},
-        "text": [trial_hover(row) for row in rows],
+        "text": [hover(row) for row in rows],
         "hoverinfo": "text",
     }
 
@@ -151,18 +166,6 @@ def _ends(row: Row) -> tuple[float, float]:
     bounds = {INTERVAL: ("speedup_low", "speedup_high"), RANGE: ("speedup_min", "speedup_max")}.get(_mark(row))
     low, high = (positive(row, name) for name in bounds) if bounds else (None, None)
     return (min(low, middle), max(high, middle)) if low and high else (middle, middle)
-
-
-def trial_hover(row: Row) -> str:
-    """What a point says of its trial."""
-    device, flags = readable.estimate(row, "device_speedup"), ", ".join(readable.flags(row))
-    axes = [name for name in ("backend", "variant") if row[name]]
-    return lines(
-        label(f"{readable.trial_name(row, axes)}, batch {text(row['batch_size'])}"),
-        label(f"speedup {readable.speedup_or_status(row)}"),
-        label(f"device speedup {device}") if device else "",
-        label(f"flags: {flags}", 90) if flags else "",
-    )
 
 
 def backends(rows: Sequence[Row]) -> Figure:

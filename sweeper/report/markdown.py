@@ -9,7 +9,8 @@ from sweeper.report.readable import text
 from sweeper.report.summary import ALL
 from sweeper.report.table import Column, Row, Table
 
-MOST_CAUSES = 50  # the file has all
+MOST_ROWS = 1000  # of a table; the files have all
+MOST_CAUSES = 50
 
 # Names come from users and messages from anywhere: neither may end a cell, start HTML or make a link.
 _ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", **{sign: f"\\{sign}" for sign in "\\|`*[]"}})
@@ -69,7 +70,8 @@ def _speedups(rows: Sequence[Row]) -> list[str]:
     return [
         "## Speedups",
         f"All trials: {escape(common)}." if common else "",
-        table(columns, rows),
+        table(columns, rows[:MOST_ROWS]),
+        _more(rows, MOST_ROWS, "speedups.csv"),
         readable.what_intervals_mean(rows),
         readable.what_columns_mean(columns),
     ]
@@ -80,7 +82,8 @@ def _recommendations(rows: Sequence[Row]) -> list[str]:
         return []
     return [
         "## Recommendations",
-        table(readable.recommendation_columns(rows), rows),
+        table(readable.recommendation_columns(rows), rows[:MOST_ROWS]),
+        _more(rows, MOST_ROWS, "recommendations.csv"),
         readable.what_certainty_means(rows),
     ]
 
@@ -91,7 +94,7 @@ def _causes(rows: Sequence[Row]) -> list[str]:
     return [
         "## Causes of lost time",
         table(readable.cause_columns(rows), rows[:MOST_CAUSES]),
-        f"And {len(rows) - MOST_CAUSES} more in causes.csv." if len(rows) > MOST_CAUSES else "",
+        _more(rows, MOST_CAUSES, "causes.csv"),
     ]
 
 
@@ -101,9 +104,14 @@ def _failures(rows: Sequence[Row]) -> list[str]:
     left_out = sum(row["in_pass_rate"] is not True for row in rows)
     return [
         "## Failures",
-        table(readable.failure_columns(rows), readable.in_order(rows)),
+        table(readable.failure_columns(rows), readable.in_order(rows)[:MOST_ROWS]),
+        _more(rows, MOST_ROWS, "failures.csv"),
         f"{len(rows)} trial{' is' if len(rows) == 1 else 's are'} not ok; {left_out or 'none'} left out of pass rates.",
     ]
+
+
+def _more(rows: Sequence[Row], shown: int, file: str) -> str:
+    return f"And {len(rows) - shown:,} more in {file}." if len(rows) > shown else ""
 
 
 def table(columns: Sequence[Column[Row]], rows: Iterable[Row]) -> str:

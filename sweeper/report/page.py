@@ -8,22 +8,23 @@ no other, and forbids every request. Look at one: `python -m sweeper.report my-s
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import html
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from sweeper.report import costs, families, figures, listing, published, steps
+from sweeper.report import costs, families, figures, forks, listing, published, steps
 from sweeper.report.headline import conventions, head, title
 from sweeper.report.listing import Listing
 from sweeper.report.load import Entry, no_search_for_cycles
-from sweeper.report.plot import Figure
+from sweeper.report.plot import Figure, once_a_row
 from sweeper.report.published import Published
 from sweeper.report.readable import printable, text
 from sweeper.report.summary import ALL, Group, summary
@@ -53,11 +54,26 @@ class Content:
 
 
 @no_search_for_cycles()
-def document(content: Content, out: Path) -> str:
-    """The whole page; `out` is the folder that it will lie in, which links to trials start from."""
+def document(content: Content, out: Path, cores: int = 1) -> Callable[[], str]:
+    """Begin to make the page; what is returned gives it, whole. `out` is the folder that it will lie in, which links to
+    trials start from. With several `cores` figures and tables are made beside what the caller does.
+    """
     suites, beside = by_suite(content.units), of_families(content)
-    figure_html, figure_data = _figures(content, beside)
-    table_html, table_data = _tables(content, suites, beside, out)
+    tables = forks.beside(functools.partial(_tables, content, suites, beside, out), cores)
+    drawn = forks.beside(functools.partial(_figures, content, beside), cores)
+    return functools.partial(_document, content, suites, beside, tables, drawn)
+
+
+@no_search_for_cycles()
+def _document(
+    content: Content,
+    suites: Sequence[Group],
+    beside: Mapping[str, Published],
+    tables: Callable[[], tuple[dict[str, str], str]],
+    drawn: Callable[[], tuple[str, str]],
+) -> str:
+    table_html, table_data = tables()
+    figure_html, figure_data = drawn()
     shown = [item for item in (*beside.values(), *(published.of_suite(group.family) for group in suites)) if item]
     plotly, script = _plotly(), _resource("page.js")
     parts = {
@@ -78,12 +94,14 @@ def document(content: Content, out: Path) -> str:
     return "".join(parts.get(part, part) for part in _PLACES.split(_resource("page.html")))
 
 
+@no_search_for_cycles()
 def _figures(content: Content, beside: Mapping[str, Published]) -> tuple[str, str]:
     """The places of the figures, and what is drawn there."""
     drawn = all_figures(content, beside)
     return _in_columns(drawn), embedded([_figure_data(figure) for figure in drawn])
 
 
+@no_search_for_cycles()
 def _tables(
     content: Content, suites: Sequence[Group], beside: Mapping[str, Published], out: Path
 ) -> tuple[dict[str, str], str]:
@@ -126,15 +144,15 @@ def of_families(content: Content) -> dict[str, Published]:
 
 
 def all_figures(content: Content, beside: Mapping[str, Published]) -> list[Figure]:
-    rows = content.speedups.rows
+    rows, hover = content.speedups.rows, once_a_row(figures.trial_hover)
     return [
-        figures.forest(rows),
+        figures.forest(rows, hover),
         families.families(content.summary.rows, beside),
         figures.backends(rows),
         figures.batch_sizes(rows),
-        costs.compile_time(rows),
+        costs.compile_time(rows, hover),
         costs.total_time(rows),
-        costs.memory(rows),
+        costs.memory(rows, hover),
         steps.step_times(content.entries, rows),
     ]
 

@@ -8,7 +8,7 @@ takes HTML tags in texts for markup.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,6 +62,18 @@ def lines(*parts: str) -> str:
 def colour(index: int, pale: bool = False) -> str:
     """A pale one lets half of the page through, and so does its square in a legend."""
     return f"@{index % COLOURS}{' pale' if pale else ''}"
+
+
+def once_a_row(say: Callable[[Row], str]) -> Callable[[Row], str]:
+    """The same text, put together once for each row; the rows live as long as it."""
+    said: dict[int, str] = {}
+
+    def of(row: Row) -> str:
+        if id(row) not in said:
+            said[id(row)] = say(row)
+        return said[id(row)]
+
+    return of
 
 
 def finite(row: Row, name: str) -> float | None:

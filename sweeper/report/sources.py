@@ -5,7 +5,9 @@ Place in the flow: `runs/<sweep>/` or a server `-> FoundRecord`, which `load` ma
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +20,7 @@ from sweeper.paths import SWEEP_NAME, SweepPaths, TrialPaths
 from sweeper.retrieval import Store, StoredRun, StoredSweep, side_by_side
 
 LEAST_OF_A_PART = 250  # trials; to begin a process takes as long as to read some ten
+FIRST = 1.08  # times as many in the first part as in others, whose records have to be sent to the process that has that
 
 
 @dataclass(frozen=True)
@@ -59,16 +62,20 @@ class SweepFolder:
         """The same trials as up to `count` sources, one after the other, of about as many trials each."""
         names = self._names()
         size = max(-(-len(names) // count), LEAST_OF_A_PART)
-        return [replace(self, names=names[start : start + size]) for start in range(0, max(len(names), 1), size)]
+        first = min(math.ceil(FIRST * size), len(names)) if size < len(names) else len(names)
+        starts = [0, *range(first, len(names), size)]
+        return [replace(self, names=names[a:b]) for a, b in itertools.pairwise([*starts, len(names)])]
 
     def records(self) -> Iterator[FoundRecord]:
-        for trial in self._trials():
-            where = str(trial.record)
+        for trial in self._folders():
+            record = trial.record
+            where = str(record)
             try:
-                yield FoundRecord(trial.folder, where, trial.record.read_text(encoding="utf-8"))
-            except FileNotFoundError:
-                problem = "no record.json; the trial has not ended"
-                yield FoundRecord(trial.folder, str(trial.folder), problem=problem, ended=False)
+                yield FoundRecord(trial.folder, where, record.read_text(encoding="utf-8"))
+            except (FileNotFoundError, NotADirectoryError):
+                if trial.trial.exists():
+                    problem = "no record.json; the trial has not ended"
+                    yield FoundRecord(trial.folder, str(trial.folder), problem=problem, ended=False)
             except (OSError, UnicodeDecodeError) as error:
                 yield FoundRecord(trial.folder, where, problem=why_unreadable(error))
 
@@ -77,13 +84,11 @@ class SweepFolder:
 
     @property
     def holds_trials(self) -> bool:
-        return next(self._trials(), None) is not None
+        return any(trial.record.exists() or trial.trial.exists() for trial in self._folders())
 
-    def _trials(self) -> Iterator[TrialPaths]:
-        for name in self._names():
-            trial = TrialPaths(self.folder / name)
-            if trial.record.exists() or trial.trial.exists():
-                yield trial
+    def _folders(self) -> Iterator[TrialPaths]:
+        """Everything in the folder; what holds neither a record nor a trial is none."""
+        return (TrialPaths(self.folder / name) for name in self._names())
 
     def _names(self) -> tuple[str, ...]:
         """Names, since paths take ten times as long to sort."""

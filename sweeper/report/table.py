@@ -5,6 +5,7 @@ A new column is one `Column` in a list of columns; a new table is one such list.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -62,7 +63,14 @@ def plain(value: Value) -> str:
 
 def _csv(value: Value) -> str:
     """A value between two commas; most are numbers or missing, and need no look at their characters."""
-    return quote(cell(value)) if isinstance(value, (str, tuple)) else plain(value)
+    if value is None:
+        return ""
+    return _csv_text(value) if isinstance(value, (str, tuple)) else plain(value)
+
+
+@functools.lru_cache(maxsize=10_000)
+def _csv_text(value: str | tuple[str, ...]) -> str:
+    return quote(cell(value))
 
 
 def _encodable(text: str) -> str:
