@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
+from importlib.util import find_spec
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -40,6 +41,9 @@ ENVIRONMENT = {
 # mlflow imports these where they are installed, and does without them where they are not, as mlflow-skinny shows. Runs
 # and artifacts never need them, and they take a third of the memory: docs/decisions/mlflow-without-pandas.md.
 NOT_NEEDED = ("pandas", "pyarrow")
+# mlflow tries to import these for each call over http, some of them several times, and Python looks through its whole
+# path each time for what is not there: 1 ms of a call's 6.
+TRIED_EACH_CALL = ("dbruntime", "IPython", "pyspark")
 
 T = TypeVar("T")
 
@@ -88,6 +92,8 @@ def connect(uri: str, first: Callable[[MlflowClient], T]) -> T:
     with explained(uri):
         if uri.startswith("http://"):
             _take_a_connection_for_each_call()
+        if uri.startswith("http"):
+            _look_no_further_for(TRIED_EACH_CALL)
         if file is None:
             return _in_time(lambda: first(client_class(uri)))
         _require_database(file)
@@ -116,6 +122,13 @@ def _take_a_connection_for_each_call() -> None:
             return {"Connection": "close"}
 
     _request_header_provider_registry.register(NewConnections)  # type: ignore[no-untyped-call]
+
+
+def _look_no_further_for(packages: Iterable[str]) -> None:
+    """Importing one of these that is not installed fails at once from now on."""
+    for name in packages:
+        if name not in sys.modules and find_spec(name) is None:
+            sys.modules[name] = None  # type: ignore[assignment]  # how Python marks what is not there
 
 
 def _client_class() -> type[MlflowClient]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -21,7 +22,7 @@ import pytest
 from records import make_process, make_record, make_trial, write_sweep
 from tracking_server import Server, free_port, mlflow_server
 
-from sweeper import sync
+from sweeper import mlflow_store, sync
 from sweeper.mlflow_store import ENVIRONMENT, TrackingError, artifact_location, default_uri
 from sweeper.paths import SweepPaths, write_text
 from sweeper.record import Inspection, Record
@@ -390,6 +391,24 @@ import pandas, requests
     command = [sys.executable, "-c", code]
     process = subprocess.run(command, env=ENVIRONMENT_OF_CODE, capture_output=True, text=True, check=True)
     assert process.stdout.splitlines() == [str(Sent(1, 0)), imported]
+
+
+def test_packages_that_are_not_installed_are_searched_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched = []
+
+    class Finder:
+        def find_spec(self, name, _path=None, _target=None):
+            searched.append(name)
+
+    monkeypatch.setattr(sys, "meta_path", [Finder(), *sys.meta_path])
+    monkeypatch.setitem(sys.modules, "surely_not_installed", None)
+    del sys.modules["surely_not_installed"]
+    mlflow_store._look_no_further_for(("surely_not_installed", "json"))
+    for _ in range(3):
+        with pytest.raises(ImportError):
+            importlib.import_module("surely_not_installed")
+    assert searched == ["surely_not_installed"]
+    assert importlib.import_module("json")
 
 
 @pytest.mark.usefixtures("store")
