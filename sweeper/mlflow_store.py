@@ -125,7 +125,9 @@ def _take_a_connection_for_each_call() -> None:
 
 
 def _look_no_further_for(packages: Iterable[str]) -> None:
-    """Importing one of these that is not installed fails at once from now on."""
+    """Importing one of these that is not installed fails at once, for as long as this process lives: nobody installs
+    packages into a report or a sweep that runs.
+    """
     for name in packages:
         if name not in sys.modules and find_spec(name) is None:
             sys.modules[name] = None  # type: ignore[assignment]  # how Python marks what is not there

@@ -86,10 +86,8 @@ def test_large_sweep_reads_the_same_in_parts(tmp_path: Path) -> None:
     """
     runs = [in_python(code, tmp_path, out, cores) for out, cores in (("alone", "1"), ("parts", "3"))]
     assert [run.returncode for run in runs] == [1, 1], runs[0].stderr
-    assert [run.stderr.splitlines()[-1] for run in runs] == [
-        "3",
-        "5",
-    ]  # recommendations, tables and figures; two parts as well
+    # Recommendations, tables and figures; two parts as well.
+    assert [run.stderr.splitlines()[-1] for run in runs] == ["3", "5"]
     names = sorted(path.name for path in (tmp_path / "alone").iterdir())
     assert "speedups.csv" in names
     for name in names:

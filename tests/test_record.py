@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import dataclasses
 import json
+import pickle
 
 import pytest
 
+from sweeper.codec import from_json
 from sweeper.record import (
     SCHEMA_VERSION,
     Accuracy,
@@ -91,3 +94,14 @@ def test_text_that_is_no_record_is_refused(text: str) -> None:
 def test_unknown_status_is_refused(trial: Trial) -> None:
     with pytest.raises(ValueError, match="is not one of"):
         Record(trial.id, "s", trial.label, "fine", trial)
+
+
+def test_record_read_back_is_built_as_by_its_constructor() -> None:
+    """Whole objects go past `__init__`, others through it."""
+    figures = {"eager": 1.0, "compiled": 2}
+    assert from_json(PerArm, figures) == PerArm(1.0, 2) == pickle.loads(pickle.dumps(from_json(PerArm, figures)))
+    assert from_json(PerArm, {"compiled": 2.0}) == PerArm(None, 2.0)
+    with pytest.raises(ValueError, match="PerArm: compiled: 'x' has the wrong type"):
+        from_json(PerArm, {"eager": 1.0, "compiled": "x"})
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        from_json(PerArm, figures).eager = 3.0

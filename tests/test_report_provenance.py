@@ -76,6 +76,12 @@ def test_a_setting_that_models_decide_lists_its_values(tmp_path: Path) -> None:
     assert fact(tmp_path, "settings", *records) == "attention sdpa or none"
 
 
+def test_setting_that_some_records_lack_says_how_many_have_it(tmp_path: Path) -> None:
+    records = [with_settings(make_record(name), dropout=False, optimizer_lr=1e-5) for name in "ab"]
+    records += [with_settings(make_record("older"), dropout=False), make_record("without")]
+    assert fact(tmp_path, "settings", *records) == "dropout off; optimizer_lr 1e-05 in 2 of 3 records"
+
+
 def test_long_values_are_cut(tmp_path: Path) -> None:
     record = with_settings(make_record(), attention_ran_eager="cudnn", note="x" * 100)
     assert fact(tmp_path, "settings", record) == f"attention_ran_eager cudnn; note {'x' * 59}…"

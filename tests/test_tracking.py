@@ -401,7 +401,7 @@ def test_packages_that_are_not_installed_are_searched_for_once(monkeypatch: pyte
             searched.append(name)
 
     monkeypatch.setattr(sys, "meta_path", [Finder(), *sys.meta_path])
-    monkeypatch.setitem(sys.modules, "surely_not_installed", None)
+    monkeypatch.setitem(sys.modules, "surely_not_installed", None)  # to be taken away at the end
     del sys.modules["surely_not_installed"]
     mlflow_store._look_no_further_for(("surely_not_installed", "json"))
     for _ in range(3):

@@ -26,6 +26,8 @@ from sweeper.report.plot import (
 from sweeper.report.readable import text
 from sweeper.report.table import Row
 
+Hover = Callable[[Row], str]  # what a point says of its trial
+
 MOST_BARS = 60  # of the forest as it opens
 MOST_BARS_OF_A_GROUP = 200
 MOST_BARS_EVER = 2000  # a browser takes seconds for more
@@ -35,7 +37,6 @@ MOST_CHOICES = 12
 MOST_SERIES = 6
 
 INTERVAL, RANGE, SINGLE = "95 % interval", "range of processes, host-bound", "no interval"
-Hover = Callable[[Row], str]  # what a point says of its trial
 MARKS = {INTERVAL: "circle", RANGE: "diamond-open", SINGLE: "circle-open"}
 
 
@@ -127,9 +128,7 @@ def _forest_of(name: str, rows: Sequence[Row], hover: Hover) -> Choice:
     return Choice(name, traces, layout)
 
 
-def _points(
-    name: str, rows: Sequence[Row], at: Sequence[int], shade: str, symbol: str, hover: Hover = trial_hover
-) -> Trace:
+def _points(name: str, rows: Sequence[Row], at: Sequence[int], shade: str, symbol: str, hover: Hover) -> Trace:
     speedups = [positive(row, "speedup") or 1.0 for row in rows]
     ends = [_ends(row) for row in rows]
     return {
@@ -248,7 +247,7 @@ def _lines_of_batches(series: Sequence[tuple[str, Sequence[Row]]]) -> Choice:
     for index, (name, rows) in enumerate(series):
         ordered = sorted(rows, key=lambda row: finite(row, "batch_size") or 0)
         sizes |= {finite(row, "batch_size") for row in ordered}
-        trace = _points(name, ordered, range(len(ordered)), colour(index), "circle")
+        trace = _points(name, ordered, range(len(ordered)), colour(index), "circle", trial_hover)
         whiskers = trace.pop("error_x")
         traces.append(
             {

@@ -65,7 +65,7 @@ def colour(index: int, pale: bool = False) -> str:
 
 
 def once_a_row(say: Callable[[Row], str]) -> Callable[[Row], str]:
-    """The same text, put together once for each row; the rows live as long as it."""
+    """The same text, put together once for each row. The rows must live as long as what is returned."""
     said: dict[int, str] = {}
 
     def of(row: Row) -> str:

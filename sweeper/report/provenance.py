@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -63,13 +64,22 @@ def _format(record: Record) -> str | None:
 
 
 def _settings(records: Iterable[Record]) -> str:
-    """Every setting that was equal in both arms, with its value, or its values and where each was in force."""
+    """Every setting that was equal in both arms, with its value, or its values and where each was in force; and how
+    many records have it, where some do not.
+    """
     found: dict[str, dict[str, list[str]]] = {}
-    each = {(record.trial.labels.precision, id(_settings_of(record))): record for record in records}  # many share one
-    for (label, _), record in each.items():
+    having: Counter[str] = Counter()
+    sharing: dict[tuple[str, int], list[Record]] = {}  # many share one
+    for record in records:
+        if _settings_of(record):
+            sharing.setdefault((record.trial.labels.precision, id(_settings_of(record))), []).append(record)
+    for (label, _), [record, *others] in sharing.items():
         for key, value in _settings_of(record).items():
             found.setdefault(key, {}).setdefault(label, []).append(_value(value))
-    return "; ".join(f"{key} {_by_precision(values)}" for key, values in found.items())
+            having[key] += 1 + len(others)
+    every = sum(map(len, sharing.values()))
+    rare = {key: f" in {count:,} of {every:,} records" for key, count in having.items() if count < every}
+    return "; ".join(f"{key} {_by_precision(values)}{rare.get(key, '')}" for key, values in found.items())
 
 
 def _by_precision(values: Mapping[str, Sequence[str]]) -> str:

@@ -20,7 +20,7 @@ from sweeper.paths import SWEEP_NAME, SweepPaths, TrialPaths
 from sweeper.retrieval import Store, StoredRun, StoredSweep, side_by_side
 
 LEAST_OF_A_PART = 250  # trials; to begin a process takes as long as to read some ten
-FIRST = 1.08  # times as many in the first part as in others, whose records have to be sent to the process that has that
+FIRST = 1.15  # times as many in the first part as in others, whose records have to be sent to the process that has that
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ class SweepFolder:
     def parts(self, count: int) -> list[SweepFolder]:
         """The same trials as up to `count` sources, one after the other, of about as many trials each."""
         names = self._names()
-        size = max(-(-len(names) // count), LEAST_OF_A_PART)
-        first = min(math.ceil(FIRST * size), len(names)) if size < len(names) else len(names)
+        size = max(math.ceil(len(names) / (FIRST + count - 1)), LEAST_OF_A_PART)
+        first = min(math.ceil(FIRST * size), len(names))
         starts = [0, *range(first, len(names), size)]
         return [replace(self, names=names[a:b]) for a, b in itertools.pairwise([*starts, len(names)])]
 
