@@ -271,6 +271,7 @@ def test_eager_that_differs_from_itself_is_told_apart_from_a_mismatch(backend: s
     assert outcome.process.accuracy.passed is None
 
 
+@pytest.mark.slow  # Inductor compiles it for most of a minute; the rule itself is tried on tensors below
 def test_correct_cnn_with_gradients_of_noise_passes() -> None:
     outcome, _ = run(custom("noisy_cnn", backend="inductor"))
     assert outcome.status == "ok", outcome.message
