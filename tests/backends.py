@@ -116,7 +116,7 @@ def raises_in_a_step(graph, inputs):
 
     def run(graph, arguments):
         calls.append(1)
-        if len(calls) > 60:  # as above
+        if len(calls) > 60:  # more than the first steps and the check take
             raise RuntimeError("a kernel fails, says the backend")
         return graph(*arguments)
 
