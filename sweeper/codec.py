@@ -79,7 +79,7 @@ def _reader_of(cls: type) -> Callable[[Any], Any]:
             raise ValueError(f"{cls.__name__}: unknown key {unknown}; allowed: {', '.join(sorted(known))}")
         try:
             if len(data) < len(known) or not slots:
-                return cls(**{name: _as(*known[name], value) for name, value in data.items()})
+                return cls(**{name: known[name][1](value) for name, value in data.items()})
             built: Any = object.__new__(cls)
             for name, value in data.items():
                 plain, convert = known[name]
@@ -97,10 +97,6 @@ def _slots(cls: type, names: Sequence[str]) -> Mapping[str, Callable[[object, An
     """
     found = {name: getattr(getattr(cls, name, None), "__set__", None) for name in names}
     return {} if hasattr(cls, "__post_init__") or None in found.values() else found  # type: ignore[return-value]
-
-
-def _as(plain: frozenset[type], convert: Callable[[Any], Any], value: Any) -> Any:
-    return value if type(value) in plain else convert(value)
 
 
 def _plain(hint: Any) -> frozenset[type]:

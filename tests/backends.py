@@ -97,27 +97,29 @@ def hangs_in_compile(graph, _inputs):
     return graph.forward
 
 
-@register_backend
-def hangs_in_a_step(graph, inputs):
+def _in_a_later_step(most_calls, what_happens):
+    """Computes at first, as asked; `what_happens` instead once a process has called its graphs so often."""
     calls = []
 
     def run(graph, arguments):
         calls.append(1)
-        if len(calls) > 60:  # the first steps are at most fifteen, each with a forward and a backward
-            time.sleep(3600)
+        if len(calls) > most_calls:
+            what_happens()
         return graph(*arguments)
 
-    return _with(run)(graph, inputs)
+    return _with(run)
+
+
+@register_backend
+def hangs_in_a_step(graph, inputs):
+    # the first steps are at most fifteen, each with a forward and a backward
+    return _in_a_later_step(60, lambda: time.sleep(3600))(graph, inputs)
 
 
 @register_backend
 def raises_in_a_step(graph, inputs):
-    calls = []
+    def fails():
+        raise RuntimeError("a kernel fails, says the backend")
 
-    def run(graph, arguments):
-        calls.append(1)
-        if len(calls) > 40:  # in training: at most 32 in the first steps and the check, at least 54 in all
-            raise RuntimeError("a kernel fails, says the backend")
-        return graph(*arguments)
-
-    return _with(run)(graph, inputs)
+    # in training: at most 32 calls in the first steps and the check, at least 54 in all
+    return _in_a_later_step(40, fails)(graph, inputs)

@@ -63,8 +63,9 @@ def forest(rows: Sequence[Row], hover: Hover = trial_hover) -> Figure:
     title, found = "Speedups, sorted", measured(rows)
     if not found:
         return Figure("forest", title, missing="no trial has a speedup")
-    choices = [_forest_of("all", found[:MOST_BARS_EVER], hover)]
-    if len(found) > MOST_BARS:
+    if len(found) <= MOST_BARS:
+        choices = [_forest_of("all", found, hover)]
+    else:
         whole = f"all {len(found)}" if len(found) <= MOST_BARS_EVER else f"the {MOST_BARS_EVER} fastest of {len(found)}"
         ends = _both_ends("", found, MOST_BARS, hover)
         choices = [ends, *_forests_by_group(found, hover), _forest_of(whole, found[:MOST_BARS_EVER], hover)]

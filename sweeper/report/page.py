@@ -64,7 +64,6 @@ def document(content: Content, out: Path, cores: int = 1) -> Callable[[], str]:
     return functools.partial(_document, content, suites, beside, tables, drawn)
 
 
-@no_search_for_cycles()
 def _document(
     content: Content,
     suites: Sequence[Group],
@@ -94,14 +93,12 @@ def _document(
     return "".join(parts.get(part, part) for part in _PLACES.split(_resource("page.html")))
 
 
-@no_search_for_cycles()
 def _figures(content: Content, beside: Mapping[str, Published]) -> tuple[str, str]:
     """The places of the figures, and what is drawn there."""
     drawn = all_figures(content, beside)
     return _in_columns(drawn), embedded([_figure_data(figure) for figure in drawn])
 
 
-@no_search_for_cycles()
 def _tables(
     content: Content, suites: Sequence[Group], beside: Mapping[str, Published], out: Path
 ) -> tuple[dict[str, str], str]:

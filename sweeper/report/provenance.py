@@ -73,10 +73,10 @@ def _settings(records: Iterable[Record]) -> str:
     for record in records:
         if _settings_of(record):
             sharing.setdefault((record.trial.labels.precision, id(_settings_of(record))), []).append(record)
-    for (label, _), [record, *others] in sharing.items():
-        for key, value in _settings_of(record).items():
+    for (label, _), alike in sharing.items():
+        for key, value in _settings_of(alike[0]).items():
             found.setdefault(key, {}).setdefault(label, []).append(_value(value))
-            having[key] += 1 + len(others)
+            having[key] += len(alike)
     every = sum(map(len, sharing.values()))
     rare = {key: f" in {count:,} of {every:,} records" for key, count in having.items() if count < every}
     return "; ".join(f"{key} {_by_precision(values)}{rare.get(key, '')}" for key, values in found.items())
