@@ -37,10 +37,10 @@ test: check ## run the checks and the tests, but those of ray, catalog and slow,
 	$(BIN)/python -m pytest -n 3 --dist loadgroup -m "not ray and not catalog and not slow" $(PYTEST_ARGS)
 
 ray: $(VENV)/.installed-ray ## run the tests against a real Ray
-	$(BIN)/python -m pytest -m ray tests/test_ray.py
+	$(BIN)/python -m pytest -m ray tests/sweep/test_ray.py
 
 catalog: dev ## build every model of conf/model/ and run one forward of each
-	$(BIN)/python -m pytest -n 2 -m catalog tests/test_catalog.py
+	$(BIN)/python -m pytest -n 2 -m catalog tests/config/test_catalog.py
 
 slow: dev ## run the simulations of intervals, and all 50 kills of a sweep
 	$(BIN)/python -m pytest -n 3 -m slow tests
@@ -51,7 +51,7 @@ check: dev ## lint and types
 	$(BIN)/mypy
 
 golden: dev ## make the tables under tests/golden/ of stored records again; read what changed
-	$(BIN)/python tests/archives.py
+	$(BIN)/python tests/support/archives.py
 
 ui: install ## open the MLflow UI on what is in runs/
 	$(BIN)/mlflow ui --backend-store-uri sqlite:///$(CURDIR)/runs/mlflow.db

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from sweeper.compare.pairs import Pair
 from sweeper.compare.sides import Sample, Side
 from sweeper.compare.verdicts import Comparison, judge
-from sweeper.trial import Labels, Model, Trial
+from sweeper.core.trial import Labels, Model, Trial
 
 SEED = 20263
 REPEATS = 300

@@ -19,15 +19,15 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper import stats
-from sweeper.flags import is_resolved
-from sweeper.record import PerArm, Process, Record, Round
-from sweeper.report.across import moderated_intervals
-from sweeper.report.load import Entry
-from sweeper.result import derive
-from sweeper.settings import FEWEST_FOR_A_TARGET, Measure
-from sweeper.stats import Interval
-from sweeper.trial import Labels, Model, Trial
+from sweeper.analysis import stats
+from sweeper.analysis.flags import is_resolved
+from sweeper.analysis.metrics import derive
+from sweeper.analysis.stats import Interval
+from sweeper.core.record import PerArm, Process, Record, Round
+from sweeper.core.settings import FEWEST_FOR_A_TARGET, Measure
+from sweeper.core.trial import Labels, Model, Trial
+from sweeper.loading.cross_trial import moderated_intervals
+from sweeper.loading.entries import Entry
 
 SEED = 20240
 REPEATS = 4000

@@ -28,7 +28,7 @@ from planning import (
     write_records,
 )
 
-from sweeper.messages import Outcome, Phase, encode
+from sweeper.core.protocol import Outcome, Phase, encode
 
 WORKER = """#!/bin/bash
 # Answers what every worker of these sweeps would: the check finds no problem, a trial's only process is fine.

@@ -15,9 +15,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from sweeper.paths import SweepPaths, write_text
-from sweeper.record import Accuracy, Diagnostics, Process, Record, Round
-from sweeper.trial import Labels, Model, Precision, Trial
+from sweeper.core.paths import SweepPaths, write_text
+from sweeper.core.record import Accuracy, Diagnostics, Process, Record, Round
+from sweeper.core.trial import Labels, Model, Precision, Trial
 
 MODES = "eager,default,reduce-overhead,max-autotune,max-autotune-no-cudagraphs"
 MODELS, FINISHED_MODELS, FINISHED_SIZES = 163, 100, 100

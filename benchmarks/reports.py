@@ -28,8 +28,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from urllib.error import URLError
 
-from sweeper.paths import SweepPaths
-from sweeper.record import Process, Record
+from sweeper.core.paths import SweepPaths
+from sweeper.core.record import Process, Record
 
 STORED = Path(__file__).parent.parent / "docs" / "results" / "records"
 PROCESSES = 3

@@ -19,9 +19,9 @@ from pathlib import Path
 from statistics import mean
 
 from sweeper.__main__ import main as sweeper
-from sweeper.paths import SweepPaths, TrialPaths
-from sweeper.record import PHASES, Record
-from sweeper.result import derive
+from sweeper.analysis.metrics import derive
+from sweeper.core.paths import SweepPaths, TrialPaths
+from sweeper.core.record import PHASES, Record
 
 EIGHT = ("model=resnet50,bert_base,vit_b16,mobilenet_v2", "precision=amp,fp32")
 

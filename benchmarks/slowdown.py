@@ -18,10 +18,10 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from sweeper.paths import SweepPaths
-from sweeper.record import Record
-from sweeper.result import derive
-from sweeper.stats import difference, mean_of_logs
+from sweeper.analysis.metrics import derive
+from sweeper.analysis.stats import difference, mean_of_logs
+from sweeper.core.paths import SweepPaths
+from sweeper.core.record import Record
 
 WIDTH, LAYERS, SHARE = 4096, 8, 0.03
 

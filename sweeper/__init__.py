@@ -9,16 +9,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sweeper.frames import Records, causes, load_records, recommendations, speedups, summary
+    from sweeper.dataframes import Records, causes, load_records, recommendations, speedups, summary
 
 __version__ = "0.1.0"
 __all__ = ["Records", "__version__", "causes", "load_records", "recommendations", "speedups", "summary"]
 
 
 def __getattr__(name: str) -> Any:
-    """The functions of `sweeper.frames`, loaded when one is asked for."""
+    """The functions of `sweeper.dataframes`, loaded when one is asked for."""
     if name in __all__:
-        from sweeper import frames
+        from sweeper import dataframes
 
-        return getattr(frames, name)
+        return getattr(dataframes, name)
     raise AttributeError(f"module 'sweeper' has no attribute {name!r}")

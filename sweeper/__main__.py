@@ -11,7 +11,7 @@ import sys
 import traceback
 import warnings
 
-from sweeper.errors import ConfigError, explain
+from sweeper.core.errors import ConfigError, explain
 
 
 def main() -> int:
@@ -23,10 +23,10 @@ def main() -> int:
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
-    from sweeper import schema
-    from sweeper.app import job
-    from sweeper.command_line import normalise
-    from sweeper.driver import BAD_CONFIGURATION, INTERRUPTED
+    from sweeper.config import schema
+    from sweeper.config.overrides import normalise
+    from sweeper.sweep.driver import BAD_CONFIGURATION, INTERRUPTED
+    from sweeper.sweep.hydra_app import job
 
     try:
         sys.argv[1:] = normalise(sys.argv[1:])
@@ -45,9 +45,9 @@ def main() -> int:
 
 
 def _passed_through_our_work(error: Exception) -> bool:
-    """Whether it was raised below `sweeper.app` rather than while Hydra read the command line and the files."""
+    """Whether it was raised below `sweeper.sweep.hydra_app` not while Hydra read the command line."""
     frames = traceback.walk_tb(error.__traceback__)
-    return any(frame.f_globals.get("__name__") == "sweeper.app" for frame, _ in frames)
+    return any(frame.f_globals.get("__name__") == "sweeper.sweep.hydra_app" for frame, _ in frames)
 
 
 def _interrupt(_signal: int, _frame: object) -> None:

@@ -13,11 +13,11 @@ import json
 import sys
 from collections.abc import Sequence
 
-from sweeper.errors import ConfigError, nearest
-from sweeper.mlflow_store import without_password
-from sweeper.paths import RUNS, SweepPaths
-from sweeper.report.overview import overview_of
-from sweeper.tracking import Tracker
+from sweeper.core.errors import ConfigError, nearest
+from sweeper.core.paths import RUNS, SweepPaths
+from sweeper.report.text.mlflow_overview import overview_of
+from sweeper.tracking.store import without_password
+from sweeper.tracking.tracker import Tracker
 
 OK, NOT_OK, BAD_CONFIGURATION = 0, 1, 2
 

@@ -6,20 +6,18 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest import mock
 
 import pytest
+from checkout import SEARCH_PATH, Run
 
-from sweeper.trial import Labels, Model, Trial
+from sweeper.core.trial import Labels, Model, Trial
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-
-TESTS = Path(__file__).parent
-Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the groups
@@ -47,7 +45,7 @@ def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="session")
 def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """MLflow's tables take two seconds to make, a copy none."""
-    from sweeper.mlflow_store import connect
+    from sweeper.tracking.store import connect
 
     file = tmp_path_factory.mktemp("database") / "mlflow.db"
     connect(f"sqlite:///{file}", lambda client: client.search_experiments(max_results=1))
@@ -66,7 +64,7 @@ def store(empty_database: Path, in_empty_folder: Path) -> MlflowClient:
     """The default store of the working directory."""
     from mlflow import MlflowClient
 
-    from sweeper.mlflow_store import default_uri
+    from sweeper.tracking.store import default_uri
 
     (in_empty_folder / "runs").mkdir()
     shutil.copy(empty_database, in_empty_folder / "runs" / "mlflow.db")
@@ -78,7 +76,7 @@ def run_module(tmp_path: Path) -> Run:
     """`python -m MODULE ARGUMENTS` in an empty folder, with the factories of these tests importable."""
 
     def run(module: str, *arguments: str, timeout_s: float = 300, **variables: str) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent}", **variables}
+        environment = {**os.environ, "PYTHONPATH": SEARCH_PATH, **variables}
         return subprocess.run(
             [sys.executable, "-m", module, *arguments],
             cwd=tmp_path,

@@ -14,7 +14,7 @@ HEAVY = ("torch", "torchvision", "timm", "transformers", "mlflow", "pandas", "pl
     "code",
     [
         "import sweeper",
-        "import sweeper.app, sweeper.tracking, sweeper.report.build, sweeper.execute",
+        "import sweeper.sweep.hydra_app, sweeper.tracking.tracker, sweeper.report.build, sweeper.execution.execute",
         "import runpy, sys; sys.argv = ['sweeper', '--help']; runpy.run_module('sweeper', run_name='__main__')",
         "import runpy, sys; sys.argv = ['sweeper', 'model=nope']; runpy.run_module('sweeper', run_name='__main__')",
         "import runpy, sys; sys.argv = ['sweeper', 'dry_run=true', 'device=cpu'];"

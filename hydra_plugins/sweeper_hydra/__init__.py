@@ -1,1 +1,1 @@
-"""sweeper's Hydra plugins: the grid sweeper and the launchers local and ray, thin shells around `sweeper.app`."""
+"""Thin shells around `sweeper.sweep.hydra_app`: the grid sweeper, the launchers local and ray."""

@@ -17,7 +17,7 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
-from sweeper.compose import Axis
+from sweeper.config.grid import Axis
 
 
 @dataclass
@@ -46,9 +46,9 @@ class GridSweeper(Sweeper):
         )
 
     def sweep(self, arguments: list[str]) -> Any:
-        from sweeper.app import run_grid
-        from sweeper.command_line import open_dictionary
-        from sweeper.compose import Composer
+        from sweeper.config.grid import Composer
+        from sweeper.config.overrides import open_dictionary
+        from sweeper.sweep.hydra_app import run_grid
 
         axes = [open_dictionary(f"{key}={value}") for key, value in self._params.items()]
         loader = self._context.config_loader
@@ -63,7 +63,7 @@ class GridSweeper(Sweeper):
 
 def expand(overrides: Sequence[Override]) -> list[Axis]:
     """The axes of a grid; the last override of one key counts. Raises ConfigError for what cannot be an axis."""
-    from sweeper.errors import ConfigError
+    from sweeper.core.errors import ConfigError
 
     axes: dict[str, Axis] = {}
     for override in overrides:

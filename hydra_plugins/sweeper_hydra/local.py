@@ -1,4 +1,4 @@
-"""`hydra/launcher=local`: the whole sweep in this process, through `sweeper.app.run_grid`."""
+"""`hydra/launcher=local`: the whole sweep in this process, through `sweeper.sweep.hydra_app.run_grid`."""
 
 import sys
 from collections.abc import Sequence
@@ -28,8 +28,8 @@ class LocalLauncher(Launcher):
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:  # noqa: ARG002  # Hydra's signature
         """Ends the process with the sweep's exit code: Hydra would drop it."""
-        from sweeper.app import run_grid
-        from sweeper.compose import Composer
+        from sweeper.config.grid import Composer
+        from sweeper.sweep.hydra_app import run_grid
 
         composer = Composer(self._loader, self._config)
         sys.exit(run_grid(map(composer.whole, job_overrides), composer.repository))

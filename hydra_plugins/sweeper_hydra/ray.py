@@ -26,7 +26,7 @@ class RayLauncher(Launcher):
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         """Raises ConfigError where hydra-ray-launcher is not installed."""
-        from sweeper.errors import ConfigError
+        from sweeper.core.errors import ConfigError
 
         if importlib.util.find_spec("hydra_plugins.hydra_ray_launcher") is None:
             raise ConfigError("hydra/launcher=ray needs hydra-ray-launcher: pip install 'sweeper[ray]'")
@@ -50,7 +50,7 @@ class RayLauncher(Launcher):
         import ray
         from hydra_plugins.hydra_ray_launcher._launcher_util import start_ray
 
-        from sweeper.errors import ConfigError
+        from sweeper.core.errors import ConfigError
 
         on_termination = signal.getsignal(signal.SIGTERM)
         try:

@@ -23,7 +23,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     from sweeper.compare.pairs import AXES
     from sweeper.compare.text import FORMATS
     from sweeper.compare.verdicts import MIN_EFFECT
-    from sweeper.report.options import add_tracking_uri
+    from sweeper.loading.options import add_tracking_uri
 
     parser = argparse.ArgumentParser(
         allow_abbrev=False,
@@ -79,8 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from rich.console import Console
 
     from sweeper.compare.text import print_document, render
-    from sweeper.errors import ConfigError
-    from sweeper.mlflow_store import TrackingError
+    from sweeper.core.errors import ConfigError
+    from sweeper.tracking.store import TrackingError
 
     try:
         document = compare(parsed)
@@ -100,8 +100,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _write(file: Path, text: str) -> None:
     """Raises ConfigError where that cannot be: what the system says names a temporary file, which nobody has typed."""
-    from sweeper.errors import ConfigError
-    from sweeper.paths import write_text
+    from sweeper.core.errors import ConfigError
+    from sweeper.core.paths import write_text
 
     try:
         write_text(file, text)
@@ -131,8 +131,8 @@ def compare(parsed: argparse.Namespace) -> Document:
     from sweeper.compare.sides import read_sides, with_lost
     from sweeper.compare.text import Document
     from sweeper.compare.verdicts import judge
-    from sweeper.errors import ConfigError
-    from sweeper.report.sources import find_sources
+    from sweeper.core.errors import ConfigError
+    from sweeper.loading.sources import find_sources
 
     names, values = _names(parsed)
     sources = find_sources(names, parsed.tracking_uri)
@@ -158,7 +158,7 @@ def compare(parsed: argparse.Namespace) -> Document:
 
 def _names(parsed: argparse.Namespace) -> tuple[Sequence[str], Sequence[str]]:
     """The sweeps, and the values of `--by`. Raises ConfigError for too many or too few."""
-    from sweeper.errors import ConfigError
+    from sweeper.core.errors import ConfigError
 
     given = parsed.names
     if parsed.by is None:

@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sweeper.codec import mapping_at
 from sweeper.compare.pairs import Pair
 from sweeper.compare.sides import Side
-from sweeper.report.readable import printable
-from sweeper.report.sources import Source
+from sweeper.core.serialization import mapping_at
+from sweeper.loading.sources import Source
+from sweeper.report.formatting import printable
 
 MOST_CHARACTERS = 80  # of a value
 # Environment variables that are another for every trial, and say nothing of how it ran.

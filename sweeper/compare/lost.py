@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.paths import TrialPaths
-from sweeper.report.load import BROKEN
-from sweeper.report.sources import FoundRecord
-from sweeper.trial import Trial
+from sweeper.core.paths import TrialPaths
+from sweeper.core.trial import Trial
+from sweeper.loading.entries import BROKEN
+from sweeper.loading.sources import FoundRecord
 
 UNREADABLE, UNFINISHED = "unreadable", "unfinished"  # in place of a status
 REASONS: Mapping[str, str] = {UNREADABLE: "its record in {} cannot be read", UNFINISHED: "has not ended in {}"}

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sweeper.compare.sides import Side
-from sweeper.errors import ConfigError
-from sweeper.trial import MODES, Trial
+from sweeper.core.errors import ConfigError
+from sweeper.core.trial import MODES, Trial
 
 
 @dataclass(frozen=True)

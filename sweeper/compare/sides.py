@@ -10,15 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sweeper.codec import mapping_at
+from sweeper.analysis.metrics import derive
 from sweeper.compare.lost import REASONS, Lost, lost_in
-from sweeper.record import Process, Record
-from sweeper.report.devices import Device, device_of
-from sweeper.report.load import BROKEN
-from sweeper.report.readable import printable
-from sweeper.report.sources import FoundRecord, Source, why_unreadable
-from sweeper.result import derive
-from sweeper.trial import Trial
+from sweeper.core.record import Process, Record
+from sweeper.core.serialization import mapping_at
+from sweeper.core.trial import Trial
+from sweeper.loading.device_names import Device, device_of
+from sweeper.loading.entries import BROKEN
+from sweeper.loading.sources import FoundRecord, Source, why_unreadable
+from sweeper.report.formatting import printable
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from sweeper.compare.quantities import COMPILE, COMPILED, EAGER, MEMORY, QUANTIT
 from sweeper.compare.sides import Side
 from sweeper.compare.verdicts import VERDICTS, Change, Comparison, percent
 from sweeper.compare.verdicts import Row as Judged
-from sweeper.report.readable import as_text, figure, number, ratio, shortened, text, trial_name, varying
+from sweeper.core.trial import Trial
+from sweeper.report.formatting import as_text, figure, number, ratio, shortened, text, trial_name, varying
 from sweeper.report.table import Column, Row, Table, Value
-from sweeper.trial import Trial
 
 MIB = 2**20
 MORE_DRAWS = 2  # three find a slowdown of 3 % in 38 of 100 cases, five in 99: docs/results/compare-power.md

@@ -25,8 +25,8 @@ from sweeper.compare.tables import (
     worth_showing,
 )
 from sweeper.compare.verdicts import Comparison
-from sweeper.report import markdown, terminal
 from sweeper.report.table import Row, Value
+from sweeper.report.text import markdown, terminal
 
 FORMATS = ("text", "md", "csv", "json")
 FILE_WIDTH = 160  # columns of a text file

@@ -12,13 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from sweeper.compare.lost import REASONS
-from sweeper.compare.pairs import Pair
-from sweeper.compare.quantities import COMPILE, COMPILED, EAGER, QUANTITIES, SPEEDUP, Quantity
-from sweeper.compare.sides import Sample, Side
-from sweeper.report.across import TRIALS_TO_MODERATE, eager_agrees
-from sweeper.result import DRAWS_FOR_AN_INTERVAL, PROCESSES_IF_HOST_BOUND
-from sweeper.stats import (
+from sweeper.analysis.metrics import DRAWS_FOR_AN_INTERVAL, PROCESSES_IF_HOST_BOUND
+from sweeper.analysis.stats import (
     CONFIDENCE,
     Estimate,
     benjamini_hochberg,
@@ -29,6 +24,11 @@ from sweeper.stats import (
     moderated,
     p_value,
 )
+from sweeper.compare.lost import REASONS
+from sweeper.compare.pairs import Pair
+from sweeper.compare.quantities import COMPILE, COMPILED, EAGER, QUANTITIES, SPEEDUP, Quantity
+from sweeper.compare.sides import Sample, Side
+from sweeper.loading.cross_trial import TRIALS_TO_MODERATE, eager_agrees
 
 MIN_EFFECT = 0.02  # what --min-effect is unless given: smaller changes are nobody's regression
 SIGNIFICANCE = 1 - CONFIDENCE

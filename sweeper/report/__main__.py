@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from sweeper.report.choice import Limits
-    from sweeper.report.sources import Source
+    from sweeper.loading.sources import Source
+    from sweeper.report.tables.decision import Limits
 
 OK, NOT_READ, BAD_INPUT = 0, 1, 2
 N = TypeVar("N", int, float)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    from sweeper.report.options import add_tracking_uri
+    from sweeper.loading.options import add_tracking_uri
 
     parser = argparse.ArgumentParser(
         allow_abbrev=False,
@@ -55,7 +55,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def read_limits(steps: str | None, memory_gib: str | None) -> Limits:
     """Raises ConfigError for what is no positive number."""
-    from sweeper.report.choice import Limits
+    from sweeper.report.tables.decision import Limits
 
     return Limits(
         None if steps is None else _positive("--steps", steps, int, "a whole number of at least 1, e.g. --steps 10000"),
@@ -66,7 +66,7 @@ def read_limits(steps: str | None, memory_gib: str | None) -> Limits:
 
 
 def _positive(option: str, text: str, number: Callable[[str], N], allowed: str) -> N:
-    from sweeper.errors import ConfigError
+    from sweeper.core.errors import ConfigError
 
     try:
         value = number(text)
@@ -82,19 +82,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = parse(arguments)
     from rich.console import Console
 
-    from sweeper.errors import ConfigError
-    from sweeper.mlflow_store import TrackingError
-    from sweeper.paths import SweepPaths
-    from sweeper.report import forks
+    from sweeper.core.errors import ConfigError
+    from sweeper.core.paths import SweepPaths
+    from sweeper.loading import parallel
+    from sweeper.loading.sources import find_sources
     from sweeper.report.afterwards import what_next
     from sweeper.report.build import files_of, make_report, print_report
-    from sweeper.report.sources import find_sources
+    from sweeper.tracking.store import TrackingError
 
     console = Console()
     try:
         limits = read_limits(parsed.steps, parsed.max_memory_gib)
         sources = find_sources(parsed.sweeps, parsed.tracking_uri)
-        report = make_report(sources, limits, forks.cores())
+        report = make_report(sources, limits, parallel.cores())
     except (ConfigError, TrackingError) as error:
         print(error, file=sys.stderr)
         return BAD_INPUT
@@ -103,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return BAD_INPUT
     first, *others = (source.folder for source in sources)
     out = parsed.out or SweepPaths(first).report_with(others)
-    write = files_of(report, out, forks.cores())
+    write = files_of(report, out, parallel.cores())
     try:
         print_report(report, console)
     except SystemExit:  # rich's, when nobody reads on (`| head`): the files shall be there
@@ -123,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _sweep_of_here(sources: Sequence[Source]) -> str | None:
     """The one sweep that was reported, if its folder is one of those under runs/."""
-    from sweeper.paths import RUNS
+    from sweeper.core.paths import RUNS
 
     folders = [source.folder.resolve() for source in sources]
     here = len(folders) == 1 and folders[0].parent == RUNS.resolve() and folders[0].is_dir()

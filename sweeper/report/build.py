@@ -12,21 +12,23 @@ from pathlib import Path
 
 from rich.console import Console
 
-from sweeper.paths import write_text
-from sweeper.report import forks, markdown, page, terminal
-from sweeper.report.across import compared
-from sweeper.report.causes import causes
-from sweeper.report.choice import Limits
-from sweeper.report.failures import failures
-from sweeper.report.load import Entry, load_from, no_search_for_cycles
-from sweeper.report.mixtures import mixtures
-from sweeper.report.provenance import describe, weighted_as_amp, without_invocations
-from sweeper.report.recommendations import NO_LIMITS, choices, recommendations
-from sweeper.report.sources import Source, SweepFolder
-from sweeper.report.speedups import speedups
-from sweeper.report.summary import groups, incomplete, summary
+from sweeper.core.paths import write_text
+from sweeper.loading import parallel
+from sweeper.loading.cross_trial import compared
+from sweeper.loading.entries import Entry, load_from, no_search_for_cycles
+from sweeper.loading.sources import Source, SweepFolder
+from sweeper.report.page import page
 from sweeper.report.table import Table
-from sweeper.report.units import Unit, collect
+from sweeper.report.tables.causes import causes
+from sweeper.report.tables.decision import Limits
+from sweeper.report.tables.failures import failures
+from sweeper.report.tables.recommendations import NO_LIMITS, choices, recommendations
+from sweeper.report.tables.speedups import speedups
+from sweeper.report.tables.summary import groups, incomplete, summary
+from sweeper.report.tables.units import Unit, collect
+from sweeper.report.text import markdown, terminal
+from sweeper.report.text.consistency import mixtures
+from sweeper.report.text.provenance import describe, weighted_as_amp, without_invocations
 
 MOST_INSPECTIONS = 10  # named in a note
 TABLES = ("speedups", "summary", "failures", "recommendations", "causes")
@@ -70,7 +72,7 @@ def make_report(sources: Sequence[Source], limits: Limits = NO_LIMITS, cores: in
     """
     loaded = load_from(sources, cores)
     entries = compared(loaded.entries)
-    recommended = forks.beside(functools.partial(_recommended, entries, limits), cores)
+    recommended = parallel.beside(functools.partial(_recommended, entries, limits), cores)
     units = collect(entries)
     rows = groups(units.units)
     judged = {entry for group in rows for unit in group.judged for entry in unit.entries.values()}

@@ -19,15 +19,15 @@ import sys
 import threading
 from pathlib import Path
 
-from sweeper.messages import NOTHING, Grant, Job, Message, Wish, encode
-from sweeper.worker import trace
-from sweeper.worker.lifeline import end_with_the_parent_process
+from sweeper.core.protocol import NOTHING, Grant, Job, Message, Wish, encode
+from sweeper.worker.inspection import torch_trace
+from sweeper.worker.process import end_with_the_parent_process
 
 
 def main() -> None:
     arguments = _parse()
     if arguments.check:
-        from sweeper.worker.check import check
+        from sweeper.worker.preflight import check
 
         check(*arguments.check)
         os._exit(0)  # whatever a user's module registered for the end is not wanted here
@@ -52,14 +52,14 @@ def main() -> None:
         return None if wants == NOTHING else grants.get()
 
     if arguments.inspect:
-        trace.ask_for(os.environ)  # torch looks for it when it is imported
+        torch_trace.ask_for(os.environ)  # torch looks for it when it is imported
 
+    from sweeper.worker.lease import Turn
     from sweeper.worker.session import Part, run
-    from sweeper.worker.turn import Turn
 
     lead = None
     if arguments.inspect:
-        from sweeper.worker.inspection import inspecting
+        from sweeper.worker.inspection.run import inspecting
 
         lead = inspecting(arguments.inspect, arguments.timed)
     job = Job.loads(arguments.trial.read_text())

@@ -9,7 +9,7 @@ from typing import ClassVar, TypeVar
 
 import torch
 
-from sweeper.record import EAGER_PHASES
+from sweeper.core.record import EAGER_PHASES
 
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "STATUS_ALLOC_FAILED")  # CUDA, the CPU, cuBLAS and cuDNN
 MESSAGE_LINES = 8

@@ -3,8 +3,8 @@
     python -m sweeper.worker.probe versions cpu           what is installed, and which backends there are to try
     python -m sweeper.worker.probe backend inductor cpu   train a tiny model with it, and compare with eager
 
-Place in the flow: started by `sweeper.probes`. The answer is one line of JSON on standard output; all that libraries
-print goes to standard error.
+Place in the flow: started by `sweeper.doctor.probes`. The answer is one line of JSON on standard output; all that
+libraries print goes to standard error.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from sweeper.backends import NEEDS, WITHOUT_DYNAMO
-from sweeper.codec import to_json
-from sweeper.host import Part
-from sweeper.probes import Software, Verdict
-from sweeper.worker.lifeline import end_with_the_parent_process
+from sweeper.core.backends import NEEDS, WITHOUT_DYNAMO
+from sweeper.core.host import Part
+from sweeper.core.serialization import to_json
+from sweeper.doctor.probes import Software, Verdict
+from sweeper.worker.process import end_with_the_parent_process
 
 if TYPE_CHECKING:  # a torch that cannot be imported is an answer too
     import torch
 
-    from sweeper.worker.watched import WatchedBackend
+    from sweeper.worker.compilation.wrapped_backend import WatchedBackend
 
 STEPS = 3  # graph modes run the first as it is, record the second and replay the third
 TOLERANCE = 1e-3
@@ -77,7 +77,7 @@ def software(device: str) -> Software:
     try:
         import torch
 
-        from sweeper.worker.backends import known
+        from sweeper.worker.compilation.backends import known
 
         backends = dict.fromkeys([*NEEDS, *WITHOUT_DYNAMO, *known()])
     except Exception as error:  # noqa: BLE001  # a broken torch may raise anything, and that is the answer
@@ -137,7 +137,7 @@ def verdict(backend: str, device: str, mode: str = "default") -> Verdict:
 
 def _missing(backend: str, workload: str, device: str) -> str | None:
     """What a trial would be told where the backend cannot be asked for anything, or None."""
-    from sweeper.worker.backends import require
+    from sweeper.worker.compilation.backends import require
     from sweeper.worker.failures import UnavailableError
 
     try:
@@ -151,8 +151,8 @@ def _compiler(backend: str, mode: str) -> WatchedBackend:
     """The backend's compiler, watched."""
     import torch
 
-    from sweeper.worker.backends import compiler_of
-    from sweeper.worker.watched import WatchedBackend
+    from sweeper.worker.compilation.backends import compiler_of
+    from sweeper.worker.compilation.wrapped_backend import WatchedBackend
 
     if backend == "inductor" and mode != "default":
         from torch._inductor.compile_fx import compile_fx
@@ -166,8 +166,8 @@ def _try_out(backend: str, mode: str, device: str, workload: str) -> tuple[str |
     import torch
     from torch._dynamo.utils import counters
 
-    from sweeper.worker.backends import GivingUp
-    from sweeper.worker.conversion import Converted
+    from sweeper.worker.compilation.backends import GivingUp
+    from sweeper.worker.compilation.legacy import Converted
 
     torch._inductor.config.triton.cudagraph_or_error = True  # torch would only log that it does without
     expected, _ = _steps(_model(device), None, device, workload)

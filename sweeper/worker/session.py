@@ -16,13 +16,15 @@ from typing import Any
 
 import torch
 
-from sweeper.codec import Json
-from sweeper.messages import ALONE, Job, Outcome, Phase
-from sweeper.record import ARMS, Diagnostics, HostState, Latencies, PerArm, Process
-from sweeper.trial import Trial
-from sweeper.worker import artifact, backends, device_time, energy, environment, memory, models
-from sweeper.worker.compiler import end_compile_workers
-from sweeper.worker.diagnostics import Watch
+from sweeper.core.protocol import ALONE, Job, Outcome, Phase
+from sweeper.core.record import ARMS, Diagnostics, HostState, Latencies, PerArm, Process
+from sweeper.core.serialization import Json
+from sweeper.core.trial import Trial
+from sweeper.worker import models
+from sweeper.worker.accuracy.check import Verification
+from sweeper.worker.compilation import artifacts, backends
+from sweeper.worker.compilation.compiler import end_compile_workers
+from sweeper.worker.compilation.counters import Watch
 from sweeper.worker.failures import (
     EagerError,
     MismatchError,
@@ -32,12 +34,13 @@ from sweeper.worker.failures import (
     message_of,
     status_of,
 )
-from sweeper.worker.lab import Lab
-from sweeper.worker.lookout import Lookout
-from sweeper.worker.surroundings import HostWatch
-from sweeper.worker.timing import Arm, latency, measure_rounds
-from sweeper.worker.turn import Turn
-from sweeper.worker.verification import Verification
+from sweeper.worker.lease import Turn
+from sweeper.worker.measurement import device_time, energy, memory
+from sweeper.worker.measurement.bench import Arm, latency, measure_rounds
+from sweeper.worker.monitoring import environment
+from sweeper.worker.monitoring.gpu_monitor import HostWatch
+from sweeper.worker.monitoring.round_monitor import Lookout
+from sweeper.worker.setup import Lab
 
 AWAY = 0.01  # of the time of compiling: so much waiting leaves the compiler's own clocks right
 SHARED = "other processes on the GPU"  # why a figure of the whole device is nobody's
@@ -171,7 +174,7 @@ def _warm_up(lab: Lab, notes: Notes, steps: int | None) -> None:
     faster, step_s = (lab.compiled, compiled_s) if compiled_s < eager_s else (lab.eager, eager_s)
     steps = steps or bench.steps_per_block(faster, step_s, measure)
     notes.found(warm_up_flat=eager_flat and compiled_flat, steps_per_block=steps)
-    notes.found(**artifact.found())  # with what compiled since
+    notes.found(**artifacts.found())  # with what compiled since
 
 
 def _compile(lab: Lab, notes: Notes) -> None:
@@ -188,9 +191,9 @@ def _compile(lab: Lab, notes: Notes) -> None:
         first_steps_s=tuple(first), host=HostState(busy_while_compiling=host.share_busy_by_others(turn.away_s - away_s))
     )
     notes.watch.settle()
-    notes.found(**artifact.found())
+    notes.found(**artifacts.found())
     if turn.away_s - away_s <= AWAY * sum(first):  # else the compiler's own clocks went on while it waited
-        notes.found(compile_parts_s=artifact.parts_s())
+        notes.found(compile_parts_s=artifacts.parts_s())
     lab.require_sound(candidate, MismatchError("the compiled step gives NaN or infinity, eager does not"))
     _require_compiled(lab.trial, notes.watch)
 

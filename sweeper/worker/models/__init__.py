@@ -14,9 +14,9 @@ from typing import Any, Protocol
 
 import torch
 
-from sweeper.trial import Model, Trial
-from sweeper.worker.batches import CUTS, Batch, Loss, cross_entropy, each, in_format, tensors_of
+from sweeper.core.trial import Model, Trial
 from sweeper.worker.failures import UnavailableError
+from sweeper.worker.models.batches import CUTS, Batch, Loss, cross_entropy, each, in_format, tensors_of
 
 RATES = ("p", "drop_prob", "drop_path_prob", "dropout")
 # What constructors and forwards raise for settings that they cannot have.
@@ -65,7 +65,7 @@ class Builder(Protocol):
 
 def builder(library: str) -> Builder:
     """The builder of a library; only that library is imported."""
-    import sweeper.worker.models.guard  # noqa: F401  # before anything imports torchvision
+    import sweeper.worker.models.torchvision_without_cuda  # noqa: F401  # before anything imports torchvision
 
     module: Any = importlib.import_module(f"sweeper.worker.models.{library}_models")
     return module  # type: ignore[no-any-return]

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from sweeper.trial import Model, Trial
-from sweeper.worker.batches import Batch, Loss, batch_of, derived, each, mean_of_floats
+from sweeper.core.trial import Model, Trial
 from sweeper.worker.models import Built
+from sweeper.worker.models.batches import Batch, Loss, batch_of, derived, each, mean_of_floats
 
 SHAPE = "(module, inputs) or (module, inputs, loss_fn), inputs a tensor, a tuple or a dict of tensors"
 

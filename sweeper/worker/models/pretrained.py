@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.error import HTTPError, URLError
 
-from sweeper.trial import Model
+from sweeper.core.trial import Model
 from sweeper.worker.failures import UnavailableError
 
 

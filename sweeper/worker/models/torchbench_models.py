@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 
-from sweeper.trial import Model, Trial
-from sweeper.worker.batches import batch_of, derived, each, mean_of_floats
+from sweeper.core.trial import Model, Trial
 from sweeper.worker.failures import UnavailableError
 from sweeper.worker.models import Built
+from sweeper.worker.models.batches import batch_of, derived, each, mean_of_floats
 
 FOLDERS = ("models", "canary_models")
 INSTALL = (

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 import torchvision.models
 
-from sweeper.trial import Model, Trial
-from sweeper.worker.batches import images
+from sweeper.core.trial import Model, Trial
 from sweeper.worker.models import Built, classifier, problems_of_building, problems_of_image_size
+from sweeper.worker.models.batches import images
 from sweeper.worker.models.pretrained import from_hub
 
 IMAGE_SIZES = {"inception_v3": 299}

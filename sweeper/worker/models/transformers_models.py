@@ -12,10 +12,10 @@ from typing import Any
 import torch
 import transformers
 
-from sweeper.errors import nearest
-from sweeper.trial import Model, Trial
-from sweeper.worker.batches import Batch, mean_of_floats
+from sweeper.core.errors import nearest
+from sweeper.core.trial import Model, Trial
 from sweeper.worker.models import Built
+from sweeper.worker.models.batches import Batch, mean_of_floats
 from sweeper.worker.models.pretrained import from_hub
 
 SEQUENCE_LENGTH = 128

@@ -1,0 +1,166 @@
+"""The schema of the configuration: the groups of `conf/` as typed fields, and where these files are.
+
+Place in the flow: Hydra composes `conf/*.yaml` into a `Config`, so that an unknown key or a wrong type in a file fails
+before anything runs; `config` reads it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING
+
+from sweeper.core.settings import Measure, Scheduler, Tracking
+
+
+@dataclass
+class ModelConf:
+    """`conf/model/*.yaml`: what to build."""
+
+    library: str = MISSING
+    "torchvision, timm, transformers, torchbench or custom"
+    batch_size: int = MISSING
+    "used when the top-level batch_size is null"
+    name: str | None = None
+    "the library's own name"
+    factory: str | None = None
+    "custom only: package.module:function, called with (batch_size, device)"
+    family: str = "other"
+    "cnn, vit, nlp, ...: a row of summary.csv"
+    suite: str | None = None
+    image_size: int | None = None
+    sequence_length: int | None = None
+    num_classes: int | None = None
+    dropout: bool = False
+    "true keeps the model's dropout and drop-path rates"
+    arguments: dict[str, Any] = field(default_factory=dict)
+    "for the library's constructor or the transformers configuration"
+    memory_format: str = "contiguous"
+    "channels_last: weights of convolutions and images with the channels innermost, in both arms"
+    pretrained: bool = False
+    "true: weights from the library's hub, which needs a network or what it has fetched before"
+    checkpoint: str | None = None
+    "transformers with pretrained=true: a name at the Hugging Face hub or a folder"
+
+
+@dataclass
+class NamedConf:
+    """`conf/mode`, `conf/backend`, `conf/workload`: a name that is handed on."""
+
+    name: str = MISSING
+
+
+@dataclass
+class OptimizerConf:
+    """`conf/optimizer/*.yaml`."""
+
+    name: str = MISSING
+    impl: str = "default"
+    "default: torch chooses; foreach: all parameters at once; fused: in one kernel; the same in both arms"
+
+
+@dataclass
+class PrecisionConf:
+    """`conf/precision/*.yaml`; see `sweeper.core.trial.Precision`."""
+
+    parameters: str = "float32"
+    autocast: str | None = None
+    auto: str | None = None
+    "what autocast=auto means; null: bfloat16 where the device has it, else float16"
+    grad_scaler: bool = False
+    tf32: bool | None = None
+    weight: str | None = None
+    "amp or fp32: the share of the weighted geomean that this option carries"
+
+
+@dataclass
+class CompileConf:
+    """Arguments of `torch.compile` beside mode and backend."""
+
+    dynamic: bool | None = None
+    fullgraph: bool = False
+    scope: str = "model"
+    "model: the module is wrapped; step: the whole training step; blocks: each of the model's repeated blocks"
+    options: dict[str, Any] = field(default_factory=dict)
+    "Inductor options, e.g. compile.options.epilogue_fusion=false"
+
+
+@dataclass
+class VaryConf:
+    """Sizes that the steps of both arms go through in turn, e.g. vary.sequence_length=[64,96,128]; one key of these."""
+
+    batch_size: list[int] | None = None
+    image_size: list[int] | None = None
+    sequence_length: list[int] | None = None
+
+
+@dataclass
+class WorkerConf:
+    """What runs a trial."""
+
+    python: str | None = None
+    "an interpreter with torch and the model libraries; several compare versions; null: this one"
+
+
+@dataclass
+class Config:
+    """Everything that can be overridden on the command line."""
+
+    sweep: str = MISSING
+    batch_size: int | None = None
+    "null: the model's own"
+    device: str | None = None
+    "cpu, cuda or cuda:N; null: the GPU where there is one"
+    dry_run: bool = False
+    "print the plan and stop"
+    retry: str = "failed"
+    "which trials of an earlier run of this sweep to run again: failed, none, all"
+    inspect: bool = False
+    "true: one more process of each trial that runs keeps what the compiler did: code, graphs, breaks, a summary"
+    model: ModelConf = field(default_factory=ModelConf)
+    mode: NamedConf = field(default_factory=NamedConf)
+    backend: NamedConf = field(default_factory=NamedConf)
+    precision: PrecisionConf = field(default_factory=PrecisionConf)
+    workload: NamedConf = field(default_factory=NamedConf)
+    optimizer: OptimizerConf = field(default_factory=OptimizerConf)
+    compile: CompileConf = field(default_factory=CompileConf)
+    vary: VaryConf = field(default_factory=VaryConf)
+    worker: WorkerConf = field(default_factory=WorkerConf)
+    measure: Measure = field(default_factory=Measure)
+    tracking: Tracking = field(default_factory=Tracking)
+    scheduler: Scheduler = field(default_factory=Scheduler)
+
+
+GROUPS = ("model", "mode", "backend", "precision", "workload", "optimizer", "measure", "tracking")
+
+ConfigStore.instance().store(name="sweeper_schema", node=Config)
+
+
+def keys() -> list[str]:
+    """Every key that can be overridden, dotted, e.g. `compile.scope`."""
+
+    def walk(node: Any, prefix: str) -> list[str]:
+        found = []
+        for entry in fields(node):
+            name = f"{prefix}{entry.name}"
+            value = getattr(node, entry.name)
+            found += [name, *walk(value, f"{name}.")] if is_dataclass(value) else [name]
+        return found
+
+    return walk(Config(), "")
+
+
+def conf_folder() -> Path:
+    """The YAML groups: beside the package in a checkout, inside it when installed from a wheel."""
+    package = Path(__file__).resolve().parents[1]
+    packaged = package / "conf"
+    return packaged if packaged.is_dir() else package.parent / "conf"
+
+
+def nested_options() -> list[str]:
+    """Options in folders of their group, with the group, e.g. `model/timm/dla102`."""
+    files = conf_folder().glob("*/*/*.yaml")
+    return [file.relative_to(conf_folder()).with_suffix("").as_posix() for file in files]

@@ -1,0 +1,191 @@
+"""Which devices there are, asked of NVML so that the parent needs no torch, and which one a sweep uses."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sweeper.core.errors import ConfigError
+
+# nvml.h, nvmlClocksEventReason*
+CLOCK_REASONS = {
+    0x01: "idle", 0x02: "application_clocks", 0x04: "power_cap", 0x08: "hardware", 0x10: "sync_boost",
+    0x20: "thermal", 0x40: "hardware_thermal", 0x80: "power_brake", 0x100: "display",
+}  # fmt: skip
+COMPUTE_MODES = ("default", "exclusive thread", "prohibited", "exclusive process")  # nvml.h, nvmlComputeMode_t
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A visible GPU; `selector` is what CUDA_VISIBLE_DEVICES calls it."""
+
+    selector: str
+    uuid: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Device:
+    """Where trials run. `gpu` is None on the CPU."""
+
+    type: str
+    gpu: Gpu | None = None
+
+    def environment(self) -> dict[str, str]:
+        """What a worker's environment must say so that it sees this device alone."""
+        # NVML counts GPUs in PCI order, CUDA by default the fastest first.
+        return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": self.gpu.selector if self.gpu else ""}
+
+
+@dataclass(frozen=True)
+class GpuReading:
+    """What NVML says of a GPU at one moment; None where the GPU, the driver or the container does not tell."""
+
+    driver: str | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    pids: frozenset[int] | None = None  # of what computes on it; a container may see other numbers, or none
+    compute_mode: str | None = None
+    persistence_mode: bool | None = None
+    clock_mhz: int | None = None  # of the multiprocessors
+    max_clock_mhz: int | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    temperature_c: int | None = None
+    lowered_clocks: tuple[str, ...] | None = None  # why the clock is not at its maximum
+
+    @property
+    def processes(self) -> int | None:
+        """How many compute on it."""
+        return None if self.pids is None else len(self.pids)
+
+
+@functools.cache
+def visible_gpus() -> tuple[Gpu, ...]:
+    """The GPUs that CUDA would show, in its order; empty without a driver."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:  # no driver, no library: a machine without an NVIDIA GPU
+        return ()
+    handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+    gpus = [
+        Gpu(str(index), pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetName(handle))
+        for index, handle in enumerate(handles)
+    ]
+    pynvml.nvmlShutdown()
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return tuple(gpus if chosen is None else _select(gpus, chosen))
+
+
+def _select(gpus: Sequence[Gpu], chosen: str) -> list[Gpu]:
+    """Those named by CUDA_VISIBLE_DEVICES, by index or the beginning of a UUID; the list ends at an unknown name.
+
+    Raises ConfigError when it names something but none of the GPUs: measuring the CPU instead would surprise.
+    """
+    selected = []
+    for name in (part.strip() for part in chosen.split(",")):
+        match = next((gpu for gpu in gpus if name and (name == gpu.selector or gpu.uuid.startswith(name))), None)
+        if match is None:
+            break
+        selected.append(match)
+    if gpus and not selected and chosen.strip() not in ("", "-1"):
+        known = ", ".join(f"{gpu.selector} ({gpu.uuid})" for gpu in gpus)
+        raise ConfigError(
+            f"CUDA_VISIBLE_DEVICES={chosen} names none of the GPUs {known}; parts of a GPU are not supported"
+        )
+    return selected
+
+
+def resolve(device: str | None, gpus: Sequence[Gpu]) -> tuple[Device, ...]:
+    """The devices for `device=cpu|cuda|cuda:N|null`: one, or every visible GPU.
+
+    Raises ConfigError when there is no such GPU.
+    """
+    if device == "cpu" or (device is None and not gpus):
+        return (Device("cpu"),)
+    if not gpus:
+        raise ConfigError(f"device={device}: no NVIDIA GPU is visible on this machine; use device=cpu")
+    if device in (None, "cuda"):
+        return tuple(Device("cuda", gpu) for gpu in gpus)
+    index = int(str(device).partition(":")[2])
+    if index >= len(gpus):
+        names = ", ".join(f"cuda:{i} ({gpu.name})" for i, gpu in enumerate(gpus))
+        raise ConfigError(f"device={device}: no such GPU; visible are {names}")
+    return (Device("cuda", gpus[index]),)
+
+
+def read(gpu: Gpu) -> GpuReading:
+    """Ask NVML for the state of a GPU now."""
+    import pynvml
+
+    pynvml.nvmlInit()
+    try:
+        return look(pynvml, pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid))
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def memory_bytes(gpu: Gpu) -> float | None:
+    """All the memory that a GPU has; None where NVML does not tell."""
+    import pynvml
+
+    try:
+        return read(gpu).memory_total_bytes
+    except pynvml.NVMLError:
+        return None
+
+
+def cores_near(gpu: Gpu) -> tuple[int, ...]:
+    """Numbers of the cores on the GPU's side of the machine; empty where NVML does not tell."""
+    import pynvml
+
+    words = -(-(os.cpu_count() or 1) // 64)
+    try:
+        pynvml.nvmlInit()
+        masks = pynvml.nvmlDeviceGetCpuAffinity(pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid), words)
+    except pynvml.NVMLError:
+        return ()
+    return tuple(64 * word + bit for word, mask in enumerate(masks) for bit in range(64) if int(mask) >> bit & 1)
+
+
+def look(nvml: Any, handle: Any) -> GpuReading:
+    """The same of a GPU whose NVML handle is at hand."""
+
+    def ask(name: str, *arguments: object) -> Any:
+        try:
+            return getattr(nvml, name)(handle, *arguments)
+        except nvml.NVMLError:  # not every GPU and driver answers every question
+            return None
+
+    memory, processes = ask("nvmlDeviceGetMemoryInfo"), ask("nvmlDeviceGetComputeRunningProcesses")
+    reasons = ask("nvmlDeviceGetCurrentClocksEventReasons")
+    if reasons is None:
+        reasons = ask("nvmlDeviceGetCurrentClocksThrottleReasons")  # its name before driver 535
+    return GpuReading(
+        driver=nvml.nvmlSystemGetDriverVersion(),
+        memory_used_bytes=_if_known(memory, lambda info: int(info.used)),
+        memory_total_bytes=_if_known(memory, lambda info: int(info.total)),
+        pids=_if_known(processes, lambda found: frozenset(process.pid for process in found)),
+        compute_mode=_if_known(ask("nvmlDeviceGetComputeMode"), lambda mode: COMPUTE_MODES[mode]),
+        persistence_mode=_if_known(ask("nvmlDeviceGetPersistenceMode"), bool),
+        clock_mhz=ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
+        max_clock_mhz=ask("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM),
+        power_w=_if_known(ask("nvmlDeviceGetPowerUsage"), lambda milliwatts: milliwatts / 1e3),
+        power_limit_w=_if_known(ask("nvmlDeviceGetPowerManagementLimit"), lambda milliwatts: milliwatts / 1e3),
+        temperature_c=ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
+        lowered_clocks=_if_known(reasons, clock_reasons),
+    )
+
+
+def clock_reasons(bits: int) -> tuple[str, ...]:
+    """The names in NVML's bit field of reasons why the clock is not at its maximum."""
+    return tuple(name for bit, name in CLOCK_REASONS.items() if bits & bit)
+
+
+def _if_known(value: Any, change: Callable[[Any], Any]) -> Any:
+    return None if value is None else change(value)

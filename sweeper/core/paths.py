@@ -1,0 +1,128 @@
+"""Every path under `runs/`, and the one way to write there: to a temporary name, then rename.
+
+`docs/formats.md` describes the files. Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sweeper.core.errors import ConfigError
+
+RUNS = Path("runs")
+TAKEN = ("mlflow.db", "mlartifacts")  # beside the sweeps
+MOST_NAME_CHARACTERS = 200  # file systems take 255 bytes
+SWEEP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def check_sweep_name(name: str) -> str:
+    """Return `name` when it can name a folder. Raises ConfigError otherwise."""
+    if not SWEEP_NAME.fullmatch(name) or len(name) > 100 or name in TAKEN:
+        raise ConfigError(
+            f"sweep={name}: a sweep's name starts with a letter or digit, goes on with letters, digits, '.', '_' or "
+            "'-', has at most 100 characters and is none of the names that MLflow's store has; e.g. sweep=resnets-h200"
+        )
+    return name
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace `path` as a whole or not at all, so that a reader never sees half a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink()
+        raise
+
+
+@dataclass(frozen=True)
+class TrialPaths:
+    """The files of one trial."""
+
+    folder: Path
+
+    @property
+    def trial(self) -> Path:
+        return self.folder / "trial.json"
+
+    @property
+    def record(self) -> Path:
+        return self.folder / "record.json"
+
+    @property
+    def inspection(self) -> Path:
+        """What `inspect=true` keeps of the compiler's work."""
+        return self.folder / "inspect"
+
+    def log(self, process: int | str) -> Path:
+        return self.folder / f"worker-{process}.log"
+
+    def cache(self, draw: int | str) -> Path:
+        """The private compile cache of a draw, or of an inspection; it lives as long as the trial runs."""
+        return self.folder / f"cache-{draw}"
+
+    def clear_caches(self) -> None:
+        """Remove the caches of every draw, also those that a killed driver left."""
+        for folder in self.folder.glob("cache-*"):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def clear_logs(self) -> None:
+        """Remove logs and inspection of an earlier attempt."""
+        shutil.rmtree(self.inspection, ignore_errors=True)
+        for log in self.folder.glob("worker-*.log"):
+            log.unlink()
+
+
+@dataclass(frozen=True)
+class SweepPaths:
+    """The files of one sweep under `runs/<sweep>/`."""
+
+    folder: Path
+
+    @staticmethod
+    def of(sweep: str, runs: Path = RUNS) -> SweepPaths:
+        return SweepPaths(runs / check_sweep_name(sweep))
+
+    @property
+    def sweep(self) -> Path:
+        return self.folder / "sweep.json"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the driver that runs the sweep."""
+        return self.folder / ".lock"
+
+    @property
+    def report(self) -> Path:
+        return self.folder / "report"
+
+    def report_with(self, others: Sequence[Path]) -> Path:
+        """Where the tables of this sweep and others go: not over its own."""
+        names = "-".join(path.resolve().name for path in others)
+        return self.folder / f"report-with-{names}"[:MOST_NAME_CHARACTERS] if others else self.report
+
+    def trial(self, label: str, trial_id: str) -> TrialPaths:
+        """The folder of a trial: the one that ends in its id, or a new `<label>-<id>`."""
+        existing = sorted(self.folder.glob(f"*-{trial_id}"))
+        return TrialPaths(existing[0] if existing else self.folder / f"{label}-{trial_id}")
+
+    def trials(self) -> dict[str, TrialPaths]:
+        """The folder of each trial that has one, by the trial's id."""
+        folders = self.folder.iterdir() if self.folder.is_dir() else ()
+        return {path.name.rpartition("-")[2]: TrialPaths(path) for path in folders if "-" in path.name}
+
+    def records(self) -> list[Path]:
+        """Every record of the sweep, ordered by name."""
+        return sorted(self.folder.glob("*/record.json"))

@@ -1,0 +1,98 @@
+"""What parent and worker say to each other: a job and grants on the way in, JSON lines on the way out.
+
+Place in the flow: `runner` writes a `Job` to `trial.json`; the worker answers on a pipe with `Phase` lines, a `Wish`
+where it wants the device or lets go of it, and one `Outcome`. Each wish to have it is answered with a `Grant` on the
+worker's standard input. Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sweeper.core.record import Diagnostics, Process
+from sweeper.core.serialization import Json, from_json, to_json
+from sweeper.core.settings import Measure
+from sweeper.core.trial import Trial
+
+
+@dataclass(frozen=True)
+class Job:
+    """All that a worker needs to know of a trial: the content of `trial.json`."""
+
+    trial: Trial
+    measure: Measure
+
+    def dumps(self) -> str:
+        return json.dumps({"trial_id": self.trial.id, **to_json(self)}, indent=1)
+
+    @staticmethod
+    def loads(text: str) -> Job:
+        """Raises ValueError for text that is no job."""
+        data = json.loads(text)
+        data.pop("trial_id", None)
+        return from_json(Job, data)
+
+
+@dataclass(frozen=True)
+class Phase:
+    """The worker has begun this phase."""
+
+    name: str
+
+
+NOTHING, DEVICE, ALONE = "nothing", "device", "alone"
+
+
+@dataclass(frozen=True)
+class Wish:
+    """The worker wants to compute on the device, wants it alone, or lets go of it."""
+
+    wants: str
+
+
+@dataclass(frozen=True)
+class Grant:
+    """The device is the worker's, until it says otherwise."""
+
+    stopped_s: float = 0.0  # wall seconds for which it was stopped since it last let go, while it did not wait
+    neighbours: tuple[int, ...] = ()  # process groups of other workers that have something on the device
+
+    def dumps(self) -> str:
+        """One line of JSON."""
+        return json.dumps(to_json(self)) + "\n"
+
+    @staticmethod
+    def loads(line: str) -> Grant:
+        return from_json(Grant, json.loads(line))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The worker's last word. `process` holds what was measured before a failure, if anything."""
+
+    status: str
+    phase: str | None = None
+    message: str | None = None
+    process: Process | None = None
+    diagnostics: Diagnostics | None = None
+    environment: Mapping[str, Json] = field(default_factory=dict)
+
+
+Message = Phase | Wish | Outcome
+_KINDS: Mapping[str, type[Message]] = {"Phase": Phase, "Wish": Wish, "Outcome": Outcome}
+
+
+def encode(message: Message) -> str:
+    """One line of JSON."""
+    return json.dumps({"kind": type(message).__name__, **to_json(message)}) + "\n"
+
+
+def decode(line: str) -> Message:
+    """The inverse of `encode`. Raises ValueError for anything else."""
+    data = json.loads(line)
+    kind = str(data.pop("kind", None)) if isinstance(data, dict) else ""
+    if kind not in _KINDS:
+        raise ValueError(f"unknown message {kind!r}")
+    return from_json(_KINDS[kind], data)

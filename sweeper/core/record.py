@@ -1,0 +1,265 @@
+"""A record: all that came out of a trial. It is the truth; MLflow runs and tables are views of it.
+
+Place in the flow: `runner` makes one for every trial, whatever happened; `tracking` and `report` read them.
+`docs/formats.md` names every key.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from sweeper.core.serialization import Json, from_json, to_json
+from sweeper.core.trial import Trial
+
+SCHEMA_VERSION = 2  # 1 had no accuracy, no state of device and host, no fingerprints; it is read with those missing
+
+STATUSES = (
+    "ok", "accuracy_mismatch", "not_compiled", "eager_error", "compile_error", "runtime_error",
+    "oom", "timeout", "crashed", "unavailable", "interrupted",
+)  # fmt: skip
+# Left out of the denominator of a pass rate: the compiler is not to blame.
+NOT_JUDGED = ("eager_error", "unavailable", "interrupted")
+
+EAGER_PHASES = ("starting", "building", "eager")
+CHECK_PHASES = ("reference", "checking")
+ALONE_PHASES = ("warming", "measuring", "memory", "profiling", "energy")  # with the device alone
+PHASES = (*EAGER_PHASES, "compiling", *CHECK_PHASES, *ALONE_PHASES)
+
+
+ARMS = ("eager", "compiled")
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Two blocks, one an arm. Times are wall seconds of a whole block of `Process.steps_per_block` steps."""
+
+    order: str  # AB: eager first; BA: compiled first
+    eager_s: float | None
+    compiled_s: float | None
+    void: str | None = None  # why the round does not count
+
+
+@dataclass(frozen=True, slots=True)
+class PerArm:
+    """One figure for each arm; None where it was not measured."""
+
+    eager: float | None = None
+    compiled: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Percentiles of the wall seconds of single steps, each waited for, over the rounds that count."""
+
+    p50_s: float
+    p90_s: float
+    p99_s: float
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Latencies:
+    """Those of each arm."""
+
+    eager: Latency
+    compiled: Latency
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """How the compiled step's loss, outputs and gradients compare with a reference, on inputs it was not compiled with.
+
+    Errors are root mean squares against the reference; those kept belong to the tensor that comes nearest to its bound,
+    or goes furthest beyond it.
+    """
+
+    reference: str | None  # float64, or float32 where that does not fit or run; None: there is none
+    passed: bool | None  # None: it could not be judged
+    unverified: str | None = None  # why it could not be judged
+    nondeterministic: bool = False  # eager, run twice from one state, differs from itself by more than the bound
+    tensors: int = 0  # how many were judged
+    unjudged: int = 0  # how many were not, because eager itself gives NaN or infinity there
+    worst: str | None = None  # e.g. `gradient of layer1.0.conv1.weight`
+    too_small: bool = False  # it has less than a third of eager's size, where that has to decide
+    compiled_error: float | None = None
+    eager_error: float | None = None
+    bound: float | None = None  # compiled_error may be so large
+    of_process: int | None = None  # whose verdict this is, where the process ran the same code as one that was checked
+
+
+@dataclass(frozen=True, slots=True)
+class GpuState:
+    """What NVML said of the GPU right after blocks; medians over an arm's blocks."""
+
+    clock_mhz: PerArm
+    power_w: PerArm
+    temperature_c: PerArm
+    slowdowns: tuple[str, ...] | None = None  # reasons for lowered clocks that were seen, e.g. power_cap, thermal
+    other_processes: int | None = None  # the most that computed on this GPU beside us, before and in the rounds
+
+
+@dataclass(frozen=True, slots=True)
+class HostState:
+    """What the host did beside us. Shares are of the cores that the process may use."""
+
+    busy_while_compiling: float | None = None  # share kept busy by others
+    busy_while_measuring: float | None = None
+    throttled_s: float | None = None  # seconds in the rounds for which the cgroup's quota stopped us
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """What one fresh worker process measured."""
+
+    index: int
+    draw: int
+    cold: bool  # the first process of its draw, with an empty compile cache
+    compile_s: float | None = None  # extra wall seconds that the first compiled steps took over steady ones
+    compile_parts_s: Mapping[str, float] = field(default_factory=dict)  # dynamo, aot_autograd, inductor, autotuning
+    compile_cache: Mapping[str, int] = field(default_factory=dict)  # hits, misses, bypassed: graphs in Inductor's cache
+    first_steps_s: tuple[float, ...] = ()  # wall seconds of the first compiled steps, each synchronised
+    # From the start of the process to the end of its first compiled step, less what eager took and it waited.
+    time_to_first_step_s: float | None = None
+    code_fingerprint: str | None = None  # of the generated code
+    autotuning_fingerprint: str | None = None  # of the configurations that won the races of kernels
+    accuracy: Accuracy | None = None
+    steps_per_block: int | None = None
+    warm_up_flat: bool | None = None  # whether the step times of both arms became flat
+    rounds: tuple[Round, ...] = ()
+    changed_settings: Mapping[str, Json] = field(default_factory=dict)  # global switches that did not stay as they were
+    device_time_s: PerArm | None = None  # device busy seconds a step
+    device_kernels: PerArm | None = None  # kernels, copies and memsets a step
+    device_time_missing: str | None = None  # why an arm has no device time
+    gpu: GpuState | None = None
+    host: HostState | None = None
+    memory_bytes: PerArm | None = None  # device memory in use after three steps, less that before building
+    memory_missing: str | None = None  # why an arm has no memory
+    failed_allocations: int | None = None  # times the device had no room at once, those that a second try mended too
+    allocator_peak_bytes: PerArm | None = None  # torch's own peak, which misses what lives in graph pools
+    tokens_per_step: float | None = None  # of models that read text
+    latencies: Latencies | None = None  # with measure.clock=step
+    energy_j: PerArm | None = None  # joules of the whole GPU a step, with measure.energy
+    energy_missing: str | None = None  # why there are none
+    phases_s: Mapping[str, float] = field(default_factory=dict)  # wall seconds spent in each phase, waits left out
+    waited_s: float | None = None  # wall seconds in which it waited for the device, or was stopped for another
+
+    @property
+    def artifact(self) -> str | None:
+        """What tells the compiled code from other code; None where the backend leaves none."""
+        return f"{self.code_fingerprint}-{self.autotuning_fingerprint}" if self.code_fingerprint else None
+
+    @property
+    def device_s(self) -> float:
+        """Wall seconds with the device, about: compiling needs it for moments."""
+        return sum(took_s for phase, took_s in self.phases_s.items() if phase != "compiling")
+
+    def blocks_s(self, arm: str) -> list[float]:
+        """Wall seconds of an arm's blocks in the rounds that count."""
+        blocks = (getattr(item, f"{arm}_s") for item in self.rounds if item.void is None)
+        return [block_s for block_s in blocks if block_s is not None]
+
+    def step_s(self, arm: str) -> float | None:
+        """Median wall seconds of a step of an arm, over the rounds that count."""
+        blocks = self.blocks_s(arm)
+        return median(blocks) / self.steps_per_block if blocks and self.steps_per_block else None
+
+
+@dataclass(frozen=True, slots=True)
+class GraphBreak:
+    """Why and where Dynamo left the graph."""
+
+    reason: str
+    where: str | None = None  # file:line of the user's code
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostics:
+    """What the compiler did, from the first process that got so far."""
+
+    graphs: int | None = None  # graphs that reached the backend
+    graph_breaks: tuple[GraphBreak, ...] = ()
+    recompiles: int | None = None
+    cudagraph_skips: tuple[str, ...] = ()
+    settings: Mapping[str, Json] = field(
+        default_factory=dict
+    )  # what was equal in both arms: TF32, cudnn, optimizer, ...
+    graphs_run_eager: int = 0  # graphs that the backend ran as they were, uncompiled
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """What became of the process that `inspect=true` adds to a trial; the trial's own figures do not depend on it."""
+
+    folder: str | None = None  # with its files, relative to the trial's; None: it has left none
+    missing: str | None = None  # why there is nothing, or not all
+    code_fingerprint: str | None = None  # of the code that it saw; a timed process with the same ran this code
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A trial and what became of it. `status` is one of `STATUSES`; a failed trial is data too."""
+
+    trial_id: str
+    sweep: str
+    label: str
+    status: str
+    trial: Trial
+    flags: tuple[str, ...] = ()
+    phase: str | None = None  # where a trial that is not ok ended
+    message: str | None = None
+    log: str | None = None  # path of the worker's log, relative to the trial's folder
+    environment: Mapping[str, Json] = field(default_factory=dict)
+    processes: tuple[Process, ...] = ()
+    diagnostics: Diagnostics | None = None
+    smaller_batch_size: int | None = None  # what both arms ran with after the trial's own ran out of memory
+    wall_s: float | None = None  # from the start of the trial to its end, less what it waited or was stopped
+    inspection: Inspection | None = None  # None: not asked for, or nothing to see
+    schema_version: int = SCHEMA_VERSION
+
+    def __post_init__(self) -> None:
+        if self.status not in STATUSES:
+            raise ValueError(f"status {self.status!r} is not one of: {', '.join(STATUSES)}")
+
+    @property
+    def judges_the_compiler(self) -> bool:
+        """Whether the trial is ok, or nothing but the compiler can be to blame."""
+        return self.status not in NOT_JUDGED and (self.status == "ok" or self.phase not in EAGER_PHASES)
+
+    @property
+    def batch_size(self) -> int:
+        """The batch size that was used."""
+        return self.smaller_batch_size or self.trial.batch_size
+
+    def dumps(self) -> str:
+        """The record as JSON text, keys in the order of the contract."""
+        data = to_json(self)
+        order = ("schema_version", "trial_id", "sweep", "label", "status", "flags", "phase", "message", "log")
+        return json.dumps({**{key: data[key] for key in order}, **data}, indent=1, allow_nan=False)
+
+    @staticmethod
+    def loads(text: str) -> Record:
+        """Read what `dumps` wrote. Raises ValueError for text that is no record, or of a newer schema."""
+        return from_json(Record, _checked(text))
+
+
+def status_in(text: str) -> str:
+    """The status alone, without making a record of the rest. Raises ValueError as `Record.loads` does."""
+    status: str = _checked(text).get("status", "")
+    if status not in STATUSES:
+        raise ValueError(f"status {status!r} is not one of: {', '.join(STATUSES)}")
+    return status
+
+
+def _checked(text: str) -> dict[str, Any]:
+    data: Any = json.loads(text)
+    if not isinstance(data, dict) or "schema_version" not in data:
+        raise ValueError("not a record: no schema_version")
+    version = data["schema_version"]
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        raise ValueError(f"schema_version {version} is newer than {SCHEMA_VERSION}: upgrade sweeper")
+    return data

@@ -1,0 +1,168 @@
+"""A trial: one point of the grid, the same value in the parent, in the worker and in the record.
+
+Place in the flow: `config` makes trials, `plan` orders them, `runner` hands them to workers.
+The id is a hash of the axes alone, so the same experiment has the same id in every sweep.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from statistics import fmean
+from typing import Any
+
+from sweeper.core.serialization import Json, from_json, to_json, without_defaults
+
+LIBRARIES = ("torchvision", "timm", "transformers", "torchbench", "custom")
+WORKLOADS = ("train", "inference")
+MODES = ("eager", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+OPTIMIZERS = ("adam", "adamw", "sgd", "none")
+OPTIMIZER_IMPLS = ("default", "foreach", "fused")
+MEMORY_FORMATS = ("contiguous", "channels_last")
+SCOPES = ("model", "step", "blocks")
+PARAMETER_DTYPES = ("float32", "bfloat16", "float16")
+HALVES = ("bfloat16", "float16")
+AUTOCASTS = ("auto", *HALVES)
+WEIGHTS = ("amp", "fp32")
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What to build: `library` says which builder, `name` is the library's own (custom: `package.module:function`)."""
+
+    library: str
+    name: str
+    image_size: int | None = None  # pixels a side; None: the model's own
+    sequence_length: int | None = None  # tokens
+    num_classes: int | None = None
+    dropout: bool = False  # False: every dropout and drop-path rate is 0, in both arms
+    arguments: Mapping[str, Json] = field(default_factory=dict)  # for the library's constructor or configuration
+    memory_format: str = "contiguous"  # of weights and images
+    pretrained: bool = False  # True: the weights that the library's hub has, else random ones
+    checkpoint: str | None = None  # transformers: whose weights; None unless they are pretrained
+
+    @property
+    def key(self) -> Hashable:
+        """What is equal for equal models alone; a model itself cannot be a key, for its arguments."""
+        others = (getattr(self, name) for name in _OTHERS_THAN_ARGUMENTS)
+        return *others, json.dumps(to_json(self.arguments), sort_keys=True) if self.arguments else ""
+
+
+_OTHERS_THAN_ARGUMENTS = tuple(field.name for field in fields(Model) if field.name != "arguments")
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """Number formats of a step. `autocast="auto"` is bfloat16 where the device has it, else float16."""
+
+    parameters: str = "float32"
+    autocast: str | None = None
+    grad_scaler: bool = False  # with autocast="auto" it is used only when that came out as float16
+    tf32: bool | None = None  # None: torch's defaults
+
+
+@dataclass(frozen=True, slots=True)
+class Compile:
+    """How `torch.compile` is called, beside mode and backend."""
+
+    dynamic: bool | None = None
+    fullgraph: bool = False
+    scope: str = "model"  # model: the module is wrapped; step: the whole training step; blocks: its repeated blocks
+    options: Mapping[str, Json] = field(default_factory=dict)  # Inductor options, nested keys joined by "."
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """How people call the parts of a trial; never part of its identity."""
+
+    model: str
+    precision: str
+    family: str = "other"
+    suite: str | None = None
+    weight: str | None = None  # amp, fp32 or None: which share of the weighted geomean the precision carries
+    overrides: str = ""  # what the user changed on the options of model and precision, e.g. "model.image_size=64"
+    preset: str | None = None  # a file of conf/preset that changed them as well
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One experiment. `mode="eager"` times eager against eager and has neither backend nor options."""
+
+    model: Model
+    batch_size: int
+    labels: Labels
+    workload: str = "train"
+    precision: Precision = field(default_factory=Precision)
+    mode: str = "default"
+    backend: str | None = "inductor"
+    optimizer: str = "adam"
+    compile: Compile = field(default_factory=Compile)
+    device: str = "cuda"  # the type alone: which GPU is where it ran, not what it is
+    python: str | None = None  # the workers' interpreter, with a torch of its own; None: the driver's
+    # A kind of size (batch_size, image_size or sequence_length) and those that the steps go through in turn, in both
+    # arms; the field of that name holds the largest.
+    vary: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    optimizer_impl: str = "default"  # default: as torch chooses; foreach, fused
+
+    @property
+    def id(self) -> str:
+        """12 hexadecimal digits: SHA-256 of the axes, fields at their default left out."""
+        canonical = json.dumps(self.axes(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+    @property
+    def samples_per_step(self) -> float:
+        """The mean over steps where batches vary."""
+        return fmean(self.vary.get("batch_size", (self.batch_size,)))
+
+    def with_batch_size(self, size: int) -> Trial:
+        """The same with another batch size; where batches vary it is the largest, and the others keep their share."""
+        varied = [max(1, one * size // self.batch_size) for one in self.vary.get("batch_size", ())]
+        vary = {**self.vary, "batch_size": varied} if varied else self.vary
+        return replace(self, batch_size=size, vary=vary)
+
+    def axes(self) -> dict[str, Any]:
+        """Everything that identifies the trial, fields at their default left out."""
+        axes: dict[str, Any] = without_defaults(self)
+        del axes["labels"]
+        return axes
+
+    @property
+    def label(self) -> str:
+        """A name for people and folders: letters, digits, `.`, `_` and `-` only, at most 100 characters."""
+        parts = [self.labels.model, self.workload, self.labels.precision, self.mode]
+        if self.backend not in (None, "inductor"):
+            parts.append(str(self.backend))
+        text = "-".join([*parts, f"b{self.batch_size}"])
+        return re.sub(r"[^A-Za-z0-9._-]+|\.\.+", "_", text).lstrip(".-")[:100]
+
+    @property
+    def variant(self) -> str:
+        """Every axis without a column of its own that is not at its default, e.g. `compile.scope=step`."""
+        parts = [f"preset={self.labels.preset}"] if self.labels.preset else []
+        if self.labels.overrides:
+            parts.append(self.labels.overrides)
+        if self.optimizer != ("adam" if self.workload == "train" else "none"):
+            parts.append(f"optimizer={self.optimizer}")
+        if self.optimizer_impl != "default":
+            parts.append(f"optimizer.impl={self.optimizer_impl}")
+        for key, value in without_defaults(self.compile).items():
+            entries = {f"options.{name}": item for name, item in value.items()} if key == "options" else {key: value}
+            parts += [f"compile.{name}={json.dumps(item).strip(chr(34))}" for name, item in sorted(entries.items())]
+        parts += [f"vary.{key}={','.join(map(str, sizes))}" for key, sizes in self.vary.items()]
+        if self.python is not None:
+            parts.append(f"worker.python={self.python}")
+        return "; ".join(parts)
+
+    def to_json(self) -> dict[str, Any]:
+        """The whole trial, labels included, as JSON values."""
+        data: dict[str, Any] = to_json(self)
+        return data
+
+    @staticmethod
+    def from_json(data: Any) -> Trial:
+        """The inverse of `to_json`. Raises ValueError on unknown or missing keys."""
+        return from_json(Trial, data)

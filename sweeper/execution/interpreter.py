@@ -1,0 +1,32 @@
+"""How a Python process of ours is started, by this interpreter or by another one that has torch but not sweeper.
+
+Place in the flow: `runner` and `check` start workers so. Another interpreter is shown the package sweeper alone,
+through a folder that holds nothing but a link to it: what else is installed beside sweeper is not its to import.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def command(python: str | None, module: str) -> list[str]:
+    """`python -m module`; None is this interpreter."""
+    return [python or sys.executable, "-m", module]
+
+
+@contextmanager
+def search_path(python: str | None) -> Iterator[Mapping[str, str]]:
+    """Environment variables with which another interpreter finds sweeper; none for this one."""
+    if python is None:
+        yield {}
+        return
+    with tempfile.TemporaryDirectory(prefix="sweeper-") as folder:
+        (Path(folder) / PACKAGE.name).symlink_to(PACKAGE)
+        yield {"PYTHONPATH": os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])}

@@ -1,0 +1,1 @@
+"""A report as one HTML page with figures: `page.page` makes it."""

@@ -1,0 +1,103 @@
+"""causes.csv: where time goes that compiling could have saved, dearest first, a row for each trial and cause.
+
+| column | meaning |
+|---|---|
+| `model batch_size workload precision mode backend variant trial_id` | the trial, of any status |
+| `cause` | `host_bound`, `graph_break`, `recompile`, `cudagraph_skip`, `throttled` |
+| `count` | how often it was seen; empty where it is a state and not an event |
+| `lost_ms_per_step` | milliseconds of a compiled step, empty where nobody can tell |
+| `lost_fraction` | the same as a share of the compiled step |
+| `detail` | the compiler's reason and the place in the user's code |
+
+Only what the device waits for the host in the compiled arm has a price here: its share of waiting times its step time.
+Graph breaks, skipped CUDA graphs and a busy host lie behind that waiting, so their own shares cannot be told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from sweeper.core.backends import CONTROLS
+from sweeper.loading.entries import Entry
+from sweeper.report.table import Column, Table, Value
+from sweeper.report.tables.speedups import COLUMNS as SPEEDUP_COLUMNS
+
+GRAPH_MODES = ("reduce-overhead", "max-autotune")  # they record CUDA graphs
+_AXES = ("model", "batch_size", "workload", "precision", "mode", "backend", "variant", "trial_id")
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One reason of one trial for time lost."""
+
+    entry: Entry
+    name: str
+    detail: str
+    count: int | None = None
+    lost_s: float | None = None  # a step
+
+    @property
+    def lost_fraction(self) -> float | None:
+        step_s = self.entry.result.compiled_step_s
+        return self.lost_s / step_s if self.lost_s is not None and step_s else None
+
+
+def _axis(column: Column[Entry]) -> Column[Cause]:
+    return Column(column.name, lambda cause: column.value(cause.entry))
+
+
+def _milliseconds(cause: Cause) -> Value:
+    return None if cause.lost_s is None else cause.lost_s * 1e3
+
+
+_NAMED = {column.name: column for column in SPEEDUP_COLUMNS}
+COLUMNS: tuple[Column[Cause], ...] = (
+    *(_axis(_NAMED[name]) for name in _AXES),
+    Column("cause", lambda cause: cause.name),
+    Column("count", lambda cause: cause.count),
+    Column("lost_ms_per_step", _milliseconds),
+    Column("lost_fraction", lambda cause: cause.lost_fraction),
+    Column("detail", lambda cause: " | ".join(cause.detail.splitlines())),
+)
+
+
+def causes(entries: Iterable[Entry]) -> Table:
+    """What costs a larger share of its step first, then what was seen more often."""
+    found = [cause for entry in entries if not _is_control(entry) for cause in _of(entry)]
+    return Table.of(COLUMNS, sorted(found, key=lambda cause: (-(cause.lost_fraction or 0.0), -(cause.count or 0))))
+
+
+def _is_control(entry: Entry) -> bool:
+    """Whether nothing was to be gained: eager against eager, or a backend that compiles nothing."""
+    return entry.record.trial.mode == "eager" or entry.record.trial.backend in CONTROLS
+
+
+def _of(entry: Entry) -> Iterator[Cause]:
+    yield from _waiting(entry)
+    diagnostics = entry.record.diagnostics
+    if diagnostics is not None:
+        for item in diagnostics.graph_breaks:
+            where = f" at {item.where}" if item.where else ""
+            yield Cause(entry, "graph_break", f"{item.reason}{where}", item.count)
+        if diagnostics.recompiles:
+            yield Cause(entry, "recompile", "TORCH_LOGS=recompiles or inspect=true says why", diagnostics.recompiles)
+        for reason in dict.fromkeys(diagnostics.cudagraph_skips):
+            yield Cause(entry, "cudagraph_skip", reason, diagnostics.cudagraph_skips.count(reason))
+    if "throttled" in entry.flags:
+        yield Cause(entry, "throttled", "clocks were lowered in the rounds (power or heat)")
+
+
+def _waiting(entry: Entry) -> Iterator[Cause]:
+    """The share of the compiled step in which the device waits for the host."""
+    share, step_s = entry.result.compiled_waits_fraction, entry.result.compiled_step_s
+    if share is not None and step_s and entry.result.host_bound_arms in ("compiled", "both"):
+        yield Cause(entry, "host_bound", _what_helps(entry), lost_s=share * step_s)
+
+
+def _what_helps(entry: Entry) -> str:
+    trial, device = entry.record.trial, entry.result.device_speedup
+    settled = trial.mode in GRAPH_MODES or "triton.cudagraphs" in trial.compile.options
+    help_ = "" if trial.backend != "inductor" or settled else "; mode=reduce-overhead launches its kernels all at once"
+    ratio = f"; the device alone is {device:.2f} times as fast as eager" if device else ""
+    return f"the device waits for the host{help_}{ratio}"

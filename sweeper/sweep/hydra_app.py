@@ -1,0 +1,94 @@
+"""`python -m sweeper`: Hydra's entry, and the way from its configurations to trials.
+
+Place in the flow: Hydra calls `job` for a single run, and in the jobs of a cluster; for `-m` it calls our sweeper
+plugin, which calls `run_grid`. `driver` has the life of a sweep.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import hydra
+from hydra._internal.config_repository import IConfigRepository
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from sweeper.config import reader, schema
+from sweeper.config.grid import Composed, chosen, repository
+from sweeper.core.errors import ConfigError
+from sweeper.core.gpus import visible_gpus
+from sweeper.core.settings import Settings
+from sweeper.core.trial import Trial
+from sweeper.execution.execute import execute
+from sweeper.sweep.driver import BAD_CONFIGURATION, drive
+from sweeper.sweep.launch import HERE, Launch, jobs
+
+
+@hydra.main(version_base="1.3", config_path=str(schema.conf_folder()), config_name="config")
+def job(cfg: DictConfig) -> str:
+    """What Hydra runs for a single configuration: the driver's whole work, or in a cluster's job one trial of it.
+
+    A job gives the status of its trial; a driver ends the process with the sweep's exit code.
+    """
+    command: Any = HydraConfig.get()
+    files = repository(GlobalHydra.instance().config_loader(), command)
+    in_job = not OmegaConf.is_missing(command.job, "num")
+    try:
+        point = read_point(Composed(cfg, chosen(command), ()), files)
+        if in_job:
+            os.chdir(command.runtime.cwd)  # an engine may start its jobs elsewhere
+            return [record.status for record in execute([point.trial], point.settings)][-1]
+        code = drive([point.trial], point.settings)
+    except ConfigError as error:  # Hydra would print the job's overrides before it passes the error on
+        print(f"sweeper: {error}", file=sys.stderr)
+        code = BAD_CONFIGURATION
+    sys.exit(code)
+
+
+def read_point(composed: Composed, files: IConfigRepository) -> reader.Point:
+    """A configuration as trial and settings; `files` holds what the options say. Raises ConfigError."""
+    choices = composed.choices
+    for group in schema.GROUPS:
+        if not isinstance(choices.get(group), str):  # a list of options leaves no choice behind
+            raise ConfigError(f"{group}: give one option; several make a grid: -m {group}=a,b")
+    own = {group: _own_values(files, f"{group}/{choices[group]}") for group in ("model", "precision")}
+    if isinstance(preset := choices.get("preset"), str):
+        own["precision"] |= _own_values(files, f"preset/{preset}").get("precision", {})
+    return reader.read(composed.config, choices, own, gpu=bool(visible_gpus()))
+
+
+def _own_values(files: IConfigRepository, file: str) -> dict[str, Any]:
+    """What an option's file says by itself, before anything is overridden."""
+    found = files.load_config(file)
+    values: Any = OmegaConf.to_container(found.config, resolve=False) if found else {}
+    return {str(key): value for key, value in values.items()}
+
+
+def run_grid(
+    composed: Iterable[Composed], files: IConfigRepository, launcher: str | None = None, launch: Launch | None = None
+) -> int:
+    """Run every configuration of a grid as one sweep, here or through an engine's launcher; the exit code.
+
+    Raises ConfigError before anything has started.
+    """
+    trials: list[Trial] = []
+    overrides: dict[str, tuple[str, ...]] = {}
+    settings: Settings | None = None
+    for item in composed:  # one at a time: a configuration takes a hundred times the memory of its trial
+        point = read_point(item, files)
+        settings = settings or point.settings
+        if point.settings != settings:
+            keys = [key for key, value in vars(settings).items() if getattr(point.settings, key) != value]
+            raise ConfigError(f"{', '.join(keys)}: cannot be swept, every trial of a sweep shares it; run two sweeps")
+        trials.append(point.trial)
+        overrides[point.trial.id] = item.overrides
+    assert settings is not None
+    if launcher is None or launch is None:
+        return drive(trials, settings, HERE)
+    if settings.device is None:
+        raise ConfigError(f"{launcher}: say device=cuda or device=cpu; this machine's may be another than the jobs'")
+    return drive(trials, settings, jobs(launcher, launch, overrides))

@@ -1,0 +1,167 @@
+"""Trials in, work out: what to run, in which order, and what is left out and why. No files, no processes.
+
+Place in the flow: `config` gives the trials of the grid, `execute` runs those that the plan keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from sweeper.core.backends import WITHOUT_DYNAMO, WITHOUT_MODE
+from sweeper.core.errors import ConfigError
+from sweeper.core.trial import Trial
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A trial of the grid that will not run."""
+
+    trial: Trial
+    reason: str
+    finished: bool = False  # it has a record from an earlier run, which counts
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a sweep does: `trials` in order, and the rest of the grid with reasons."""
+
+    trials: tuple[Trial, ...]
+    left_out: tuple[LeftOut, ...] = ()
+
+
+def plan(grid: Iterable[Trial], statuses: Mapping[str, str], retry: str = "failed") -> Plan:
+    """Decide what to run of `grid`; `statuses` maps a trial's id to the status of its record from an earlier run.
+
+    Raises ConfigError when no combination of the grid can run.
+    """
+    grid = list(grid)
+    possible: dict[str, Trial] = {}
+    left_out: list[LeftOut] = []
+    for trial in grid:
+        if reason := incompatible(trial):
+            left_out.append(LeftOut(trial, reason))
+        elif trial.id in possible:
+            left_out.append(LeftOut(trial, f"the same experiment as {possible[trial.id].label}"))
+        else:
+            possible[trial.id] = trial
+    if grid and not possible:
+        raise ConfigError(left_out[0].reason)
+    check_weights(possible.values())
+    kept = []
+    for trial in possible.values():
+        status = statuses.get(trial.id)
+        if status is None or retry == "all" or (retry == "failed" and status != "ok"):
+            kept.append(trial)
+        else:
+            left_out.append(LeftOut(trial, f"has a record: {status}", finished=True))
+    return Plan(tuple(kept), tuple(left_out))
+
+
+def incompatible(trial: Trial) -> str | None:
+    """Why this combination of axes makes no sense, or None."""
+    if trial.backend in WITHOUT_MODE:
+        if trial.mode != "default":
+            return f"backend={trial.backend} takes no mode, only inductor has some: use mode=default"
+        if trial.compile.options:
+            return f"backend={trial.backend} takes no compile.options; they belong to backend=inductor"
+    if trial.backend in WITHOUT_DYNAMO and (asked := _of_torch_compile(trial)):
+        return f"backend={trial.backend} does without torch.compile and converts the model: it takes no {asked}"
+    if trial.compile.fullgraph and trial.compile.scope == "step":
+        return (
+            "compile.fullgraph=true cannot go with compile.scope=step: a step always breaks at backward and optimizer"
+        )
+    if trial.compile.scope == "step" and trial.workload == "inference":
+        return "compile.scope=step is for workload=train: an inference step is the model's forward"
+    return None
+
+
+def _of_torch_compile(trial: Trial) -> str | None:
+    """The first setting that only `torch.compile` knows, as it is typed, or None."""
+    if trial.compile.scope != "model":
+        return f"compile.scope={trial.compile.scope}"
+    if trial.compile.fullgraph:
+        return "compile.fullgraph=true"
+    if trial.compile.dynamic is not None:
+        return f"compile.dynamic={str(trial.compile.dynamic).lower()}"
+    return None
+
+
+def check_weights(trials: Iterable[Trial]) -> None:
+    """One weight is one precision option with one meaning in a row of the summary, or its mean would mix formats.
+
+    Raises ConfigError otherwise.
+    """
+    first: dict[tuple[str | None, ...], Trial] = {}
+    for trial in trials:
+        if trial.labels.weight is None or trial.mode == "eager":
+            continue
+        row = (trial.device, trial.workload, trial.mode, trial.backend, trial.variant, trial.labels.weight)
+        other = first.setdefault(row, trial)
+        if trial.labels.precision != other.labels.precision:
+            which = f"precision={other.labels.precision} and precision={trial.labels.precision}"
+        elif trial.precision != other.precision:
+            which = f"two settings of precision={trial.labels.precision}"
+        else:
+            continue
+        raise ConfigError(
+            f"{which} both carry the weight {trial.labels.weight}, which only one of them can have: make two sweeps of "
+            "them and report each alone, or run one with precision.weight=null"
+        )
+
+
+class History:
+    """How long trials took, as wall seconds for each of their processes; what is expected of others by it.
+
+    A trial that ran before takes as long as the last time, one of the same model as its others did, any other as all
+    did: medians.
+    """
+
+    def __init__(self, earlier: Iterable[tuple[Trial, float]]) -> None:
+        of_model: dict[str, list[float]] = {}
+        self._of_trial: dict[str, float] = {}
+        for trial, process_s in earlier:
+            self._of_trial[trial.id] = process_s
+            of_model.setdefault(trial.model.name, []).append(process_s)
+        self._of_model = {name: median(times_s) for name, times_s in of_model.items()}
+        everything = [process_s for times_s in of_model.values() for process_s in times_s]
+        self._of_all = median(everything) if everything else None
+
+    def __len__(self) -> int:
+        """How many different trials it knows."""
+        return len(self._of_trial)
+
+    def expected_s(self, trial: Trial) -> float | None:
+        """Seconds of a process; None when nothing is known of any trial."""
+        return self._of_trial.get(trial.id, self._of_model.get(trial.model.name, self._of_all))
+
+    def total_s(self, trials: Iterable[Trial]) -> float | None:
+        """Seconds of a process of each, one after the other."""
+        return sum(self.expected_s(trial) or 0.0 for trial in trials) if self._of_all is not None else None
+
+    def longest_first(self, trials: Sequence[Trial]) -> tuple[Trial, ...]:
+        """For several devices: a long trial that begins last would keep the others waiting."""
+        return tuple(sorted(trials, key=lambda trial: -(self.expected_s(trial) or 0.0)))
+
+
+def estimate_s(
+    trials: Sequence[Trial], whole: History, on_device: History, devices: int = 1, in_hand: int = 1
+) -> float | None:
+    """Seconds for a process of each trial, `in_hand` of them at a time on each device; None without a history.
+
+    What a process does on the device only one can do at a time; the rest goes on beside.
+    """
+    whole_s, device_s = whole.total_s(trials), on_device.total_s(trials)
+    if whole_s is None or device_s is None:
+        return None
+    return (device_s + (whole_s - device_s) / in_hand) / devices
+
+
+def describe(plan: Plan) -> list[str]:
+    """The plan as lines for people: a line a trial, its id first, then what is left out and why."""
+    lines = [f"{trial.id}  {trial.label}{f'  [{trial.variant}]' if trial.variant else ''}" for trial in plan.trials]
+    if plan.left_out:
+        lines += ["", "left out:"]
+        lines += [f"{item.trial.id}  {item.trial.label}: {item.reason}" for item in plan.left_out]
+    return lines

@@ -1,0 +1,1 @@
+"""Records to MLflow and back: `tracker.Tracker` sends them, `reader.Store` reads them."""

@@ -1,0 +1,1 @@
+"""Whether the compiled step does what the eager one does."""

@@ -1,0 +1,1 @@
+"""Asking torch to compile, and what its compiler did."""

@@ -1,0 +1,1 @@
+"""What the compiler did, for people: `python -m sweeper.worker trial.json --inspect FOLDER`."""

@@ -1,0 +1,81 @@
+"""What is in the code that Inductor generates: which kernels are launched, and what each of them fuses.
+
+With `trace.provenance_tracking_level` each launch has a comment with its name and number in front of it, the same on
+every device. Place in the flow: `inspection` makes the code, `summary` tells what is found here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from sweeper.worker.inspection.torch_trace import Part
+
+LAUNCH = re.compile(r"^\s*(?:#|//) \[Provenance debug handles\] (\S+):(\d+)$", re.MULTILINE)
+OF_INDUCTOR = re.compile(r"(cpp|triton)_")  # names of kernels that are defined elsewhere, as with `cpp_wrapper`
+DEFINITION = re.compile(r"^(\w+) = async_compile\.(\w+)\(", re.MULTILINE)
+ATEN_CALL = re.compile(r'^\s+(\w+)(?:: "[^"]*")? = torch\.ops\.', re.MULTILINE)
+COUNTED = re.compile(r"_\d+$")  # the numbers that make names different
+FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel, or a function of a library, that the code launches."""
+
+    name: str
+    launches: int
+    generated: bool  # by Inductor; else a library's
+    fuses: tuple[tuple[str, int], ...]  # operations of the graph, how often; empty where torch does not say
+    places: tuple[str, ...]  # file:line of the user's code
+
+    @property
+    def num_operations(self) -> int:
+        return sum(count for _, count in self.fuses)
+
+
+def kernels_of(part: Part, others: Mapping[str, list[str]]) -> tuple[Kernel, ...]:
+    """What the part's code launches, in order; kernels that do the same under other numbers are put together.
+
+    `others`: nodes by launch where the trace has none, see `inspection`.
+    """
+    code = part.output_code or ""
+    defined = {name for name, _ in DEFINITION.findall(code)}
+    launched: dict[tuple[str, bool], list[str]] = {}
+    for name, number in LAUNCH.findall(code):
+        generated = name in defined or OF_INDUCTOR.match(name) is not None
+        key = (COUNTED.sub("", name) if generated else name, generated)
+        launched.setdefault(key, []).append(f"{name}:{number}")
+    nodes, operations = part.nodes or others, operations_in(part.post_grad_graph or "")
+    return tuple(
+        Kernel(
+            name,
+            len(launches),
+            generated,
+            _counted(node for launch in launches for node in nodes.get(launch, ()) if node in operations),
+            _places(stack for launch in launches for stack in part.stacks.get(launch, ())),
+        )
+        for (name, generated), launches in launched.items()
+    )
+
+
+def operations_in(graph: str) -> frozenset[str]:
+    """Names of the calls in a graph as torch prints it; inputs, outputs and picking from tuples are none."""
+    return frozenset(ATEN_CALL.findall(graph))
+
+
+def num_scheduled(ir: str) -> int:
+    """Nodes in a dump of Inductor's scheduler, which are three line ends apart."""
+    return sum(1 for node in ir.split("\n\n\n") if node.strip())
+
+
+def _counted(nodes: Iterable[str]) -> tuple[tuple[str, int], ...]:
+    return tuple(Counter(COUNTED.sub("", node) for node in nodes).most_common())
+
+
+def _places(stacks: Iterable[str]) -> tuple[str, ...]:
+    """The innermost place of each stack, once."""
+    found = (FRAME.findall(stack) for stack in stacks)
+    return tuple(dict.fromkeys(f"{frames[-1][0]}:{frames[-1][1]}" for frames in found if frames))

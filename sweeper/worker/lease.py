@@ -1,0 +1,155 @@
+"""The worker's side of turns: when it may compute on the device, and a clock that leaves out the waiting.
+
+The device is held from building on, let go while the compiler runs on the CPU, and held alone from the warm-up to the
+last reading. Inductor races kernels on the device while it compiles: for that the device is taken back, and kept for a
+moment, since one race follows another.
+
+Place in the flow: `session` holds the turn; the driver's side is `sweeper.execution.device_lease`. Without a
+driver it is always ours.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+from torch._dynamo.callback import CallbackArgs, CallbackTrigger, callback_handler
+from torch._inductor.runtime import benchmarking
+
+from sweeper.core.protocol import DEVICE, NOTHING, Grant
+
+Ask = Callable[[str], Grant | None]  # tells the driver what is wanted and waits for the device; None for nothing
+F = TypeVar("F", bound=Callable[..., None])
+COMPILES = (CallbackTrigger.DYNAMO, CallbackTrigger.LAZY_BACKWARD)  # the other triggers are work on the device
+BETWEEN_RACES_S = 0.5
+
+
+def _not_compiled(method: F) -> F:
+    """Within a compiled step Dynamo would compile what it calls back as well, and wait for itself."""
+    kept: F = torch.compiler.disable(method)  # type: ignore[no-untyped-call]
+    return kept
+
+
+class Turn:
+    """Who computes on the device; `before_leaving` and `after_coming` are called around every time without it."""
+
+    def __init__(self, ask: Ask = lambda wants: None if wants == NOTHING else Grant()) -> None:
+        self._ask = ask
+        self._lock = threading.RLock()  # compilers and their timers have threads of their own
+        self._holds = NOTHING
+        self._after_compiling: str | None = None  # what was held when compiling began
+        self._timer: threading.Timer | None = None
+        self.away_s = 0.0  # waited for the device, or stopped
+        self.neighbours: frozenset[int] = frozenset()  # process groups of other workers that are on the device
+        self.before_leaving: Callable[[], None] = _nothing
+        self.after_coming: Callable[[], None] = _nothing
+
+    def clock(self) -> float:
+        """Seconds like `time.perf_counter`, standing still while this process waits or is stopped."""
+        return time.perf_counter() - self.away_s
+
+    def take(self, wants: str = DEVICE) -> None:
+        """Wait for the device, or for the device alone."""
+        with self._lock:
+            held, self._holds = self._holds, wants
+            if held == wants:
+                return
+            begin = time.perf_counter()
+            grant = self._ask(wants)
+            assert grant is not None
+            self.away_s += time.perf_counter() - begin + grant.stopped_s
+            self.neighbours = frozenset(grant.neighbours)
+            if held == NOTHING:
+                self.after_coming()
+
+    def leave(self) -> None:
+        """Let go of the device when nothing of ours runs on it any more, and of the memory that is kept for later."""
+        with self._lock:
+            if self._holds == NOTHING:
+                return
+            if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+                torch.cuda.synchronize()
+                torch.cuda.empty_cache()
+            self.before_leaving()
+            self._holds = NOTHING
+            self._ask(NOTHING)
+
+    def rest_while_compiling(self) -> None:
+        """From now on let go of the device whenever the compiler runs; to be called after `torch._dynamo.reset`."""
+        callback_handler.register_start_callback(self._compiling_begins)
+        callback_handler.register_end_callback(self._compiling_ends)
+        _race_within(self._race)
+
+    @_not_compiled
+    def _compiling_begins(self, call: CallbackArgs) -> None:
+        with self._lock:
+            if call.callback_trigger in COMPILES and self._holds != NOTHING:
+                self._after_compiling = self._holds
+                self.leave()
+
+    @_not_compiled
+    def _compiling_ends(self, _call: CallbackArgs) -> None:
+        with self._lock:
+            if self._after_compiling is not None:
+                wants, self._after_compiling = self._after_compiling, None
+                self._stop_timer()
+                self.take(wants)
+
+    @contextmanager
+    def _race(self) -> Iterator[None]:
+        """Around a race of kernels, in the middle of compiling or in a step."""
+        self._race_begins()
+        try:
+            yield
+        finally:
+            self._race_ends()
+
+    @_not_compiled
+    def _race_begins(self) -> None:
+        self._lock.acquire()
+        self._stop_timer()
+        if self._holds == NOTHING:
+            self.take()
+
+    @_not_compiled
+    def _race_ends(self) -> None:
+        if self._after_compiling is not None:
+            self._timer = threading.Timer(BETWEEN_RACES_S, self._races_are_over)
+            self._timer.daemon = True
+            self._timer.start()
+        self._lock.release()
+
+    def _races_are_over(self) -> None:
+        with self._lock:
+            if self._timer is threading.current_thread():
+                self._timer = None
+                self.leave()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _race_within(context: Callable[[], Any]) -> None:
+    """Have Inductor time every candidate on the GPU within `context`; torch has a hook for it from 2.13 on."""
+    if hasattr(benchmarking, "set_gpu_benchmark_lock_context"):
+        benchmarking.set_gpu_benchmark_lock_context(context)
+        return
+    measure: Callable[..., Any] = benchmarking.benchmarker.benchmark_gpu
+
+    @functools.wraps(measure)
+    def within(*arguments: Any, **options: Any) -> Any:
+        with context():
+            return measure(*arguments, **options)
+
+    setattr(benchmarking.benchmarker, "benchmark_gpu", within)  # noqa: B010  # a method, to mypy
+
+
+def _nothing() -> None:
+    pass

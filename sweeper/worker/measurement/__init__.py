@@ -1,0 +1,1 @@
+"""The clock, the step, memory and energy: what is measured of an arm."""

@@ -1,0 +1,1 @@
+"""What else goes on beside the measurement: the GPU, the host, torch's flags."""

@@ -1,0 +1,103 @@
+"""Where a trial ran: versions, device, processor, and the environment variables that change what torch does."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sweeper.core import gpus, host
+
+PACKAGES = ("sweeper", "torch", "torchvision", "timm", "transformers", "triton", "numpy", "hydra-core", "omegaconf")
+PREFIXES = ("TORCH", "PYTORCH", "TRITON", "CUDA", "CUBLAS", "NVIDIA_TF32", "OMP_", "MKL_", "KMP_", "ATEN_")
+
+
+def describe() -> dict[str, Any]:
+    """The `environment` of a record but for its `device`; touches no device."""
+    return {
+        "versions": {"python": platform.python_version(), **_versions()},
+        "cpu": {"name": host.read().cpu, "cores": os.cpu_count(), "threads": torch.get_num_threads()},
+        "variables": {key: value for key, value in sorted(os.environ.items()) if key.startswith(PREFIXES)},
+        "system": platform.platform(),
+        "inductor_config": _inductor_config(),
+        "commit": _commit(),
+    }
+
+
+def process_age_s() -> float:
+    """Wall seconds since this process was started: field 22 of /proc/self/stat, see proc_pid_stat(5)."""
+    started_ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - started_ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _inductor_config() -> list[str]:
+    """Inductor's settings that differ from their defaults; what environment variables do is in `variables`."""
+    from torch._inductor import config
+
+    found = []
+    for name, entry in config._config.items():  # type: ignore[attr-defined]
+        value = getattr(config, name)
+        if entry.default is not None and entry.justknob is None and entry.alias is None and value != entry.default:
+            found.append(f"{name}={value!r}"[:200])
+    return sorted(found)
+
+
+def _commit() -> str | None:
+    """The git commit that sweeper runs from, with `+` for changes on top; None outside of a checkout."""
+    folder = Path(__file__).resolve().parents[3]
+    if not (folder / ".git").exists():
+        return None
+    try:
+        asked = ["git", "-C", str(folder), "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"]
+        return subprocess.run(asked, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):  # no git, or a folder that git does not trust
+        return None
+
+
+def _versions() -> dict[str, str]:
+    versions = {}
+    for package in PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue  # not installed here: the versions then say nothing of it
+    versions["torch"] = torch.__version__
+    if torch.version.cuda is not None:
+        versions["cuda"] = torch.version.cuda
+        versions["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
+    return versions
+
+
+def describe_device(device: torch.device) -> dict[str, Any]:
+    """The entry `device`. Asking a GPU takes memory on it, so it has to be ours."""
+    if device.type != "cuda":
+        return {"type": device.type, "name": host.read().cpu}
+    properties = torch.cuda.get_device_properties(device)
+    return {
+        "type": "cuda",
+        "name": properties.name,
+        "uuid": f"GPU-{properties.uuid}",
+        "memory_bytes": properties.total_memory,
+        "capability": f"{properties.major}.{properties.minor}",
+        **_of_driver(f"GPU-{properties.uuid}"),
+    }
+
+
+def _of_driver(uuid: str) -> dict[str, Any]:
+    """What NVML knows beside: the driver and the limit of power."""
+    try:
+        import pynvml
+    except ImportError:  # a worker needs torch and the model libraries alone
+        return {}
+    try:
+        pynvml.nvmlInit()
+        reading = gpus.look(pynvml, pynvml.nvmlDeviceGetHandleByUUID(uuid))
+    except pynvml.NVMLError:  # no library, or a GPU that is not shown here
+        return {}
+    return {"driver": reading.driver, "power_limit_w": reading.power_limit_w}

@@ -1,0 +1,101 @@
+"""`python -m sweeper.worker --check trials.json problems.json`: which trials cannot be built here, and why.
+
+Only the libraries that the trials need are imported; a custom factory is called once with its batch size, and a
+library's model that got arguments of the user is built once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import torch
+
+from sweeper.core.errors import nearest
+from sweeper.core.trial import Trial
+from sweeper.sweep.preflight import AT
+from sweeper.worker.compilation.compiler import compile_arguments
+from sweeper.worker.failures import message_of
+
+LISTS = {
+    "options": "python -c 'import torch; print(*torch._inductor.list_options(), sep=\"\\n\")'",
+    "torchvision": "python -c 'import torchvision; print(*torchvision.models.list_models(), sep=\"\\n\")'",
+    "timm": "python -c 'import timm; print(*timm.list_models(), sep=\"\\n\")'",
+    "transformers": "the model classes of `transformers`, e.g. BertForMaskedLM",
+    "torchbench": "the folders of `torchbenchmark/models`, e.g. BERT_pytorch",
+}
+
+
+def check(question: Path, answer: Path) -> None:
+    """Read trials, write the list of problems."""
+    trials = [Trial.from_json(data) for data in json.loads(question.read_text())]
+    problems = _problems(trials, lambda at: question.with_name(AT).write_text(at))
+    answer.write_text(json.dumps(list(dict.fromkeys(problems))))
+
+
+def _problems(trials: list[Trial], say: Callable[[str], object]) -> Iterator[str]:
+    """Everything that is wrong; each model is asked for once, and `say` hears of it before."""
+    if any(trial.device == "cuda" for trial in trials) and not torch.cuda.is_available():
+        yield f"torch {torch.__version__} cannot use the GPU: install torch's CUDA build, or take device=cpu"
+        return
+    yield from _option_problems(trials)
+    models = {(trial.model.key, trial.batch_size): trial for trial in trials}
+    for trial in models.values():
+        say(f"{trial.model.library} {trial.model.name}")
+        yield from _factory_problems(trial) if trial.model.library == "custom" else _model_problems(trial)
+
+
+def _option_problems(trials: Iterable[Trial]) -> Iterator[str]:
+    """Inductor options that do not exist, and values that they cannot have."""
+    known = set(torch._inductor.list_options())
+    for trial in trials:
+        options = trial.compile.options
+        if unknown := sorted(options.keys() - known):
+            hint = f"{nearest(unknown[0], known)}\nall options: {LISTS['options']}"
+            yield f"compile.options.{unknown[0]}: no such Inductor option; {hint}"
+        elif options:
+            try:
+                torch.compile(lambda: None, **compile_arguments(trial))  # compiles nothing before it is called
+            except (RuntimeError, TypeError, ValueError) as error:
+                yield f"compile.options: {error}"
+
+
+def _model_problems(trial: Trial) -> Iterator[str]:
+    from sweeper.worker.models import builder
+
+    model = trial.model
+    try:
+        library = builder(model.library)
+    except ImportError as error:
+        yield f"model.library={model.library}: cannot be imported: {error}"
+        return
+    if library.unavailable(model):
+        return  # that is a row of the sweep
+    if model.name not in (names := library.names()):
+        hint = f"{nearest(model.name, names)}\nall models: {LISTS[model.library]}"
+        yield f"model.name={model.name}: {model.library} has no such model; {hint}"
+        return
+    yield from library.problems(model)
+
+
+def _factory_problems(trial: Trial) -> Iterator[str]:
+    from sweeper.worker.models.custom_models import find_factory, parts
+
+    name = trial.model.name
+    try:
+        factory = find_factory(name)
+    except ValueError as error:
+        yield str(error)
+        return
+    try:
+        returned = factory(trial.batch_size, torch.device(trial.device))
+    except torch.OutOfMemoryError:
+        return  # that is what the trial is for: it has a status
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # a user's factory may do anything, and that is the answer
+        yield f"model.factory={name}: calling it failed: {message_of(error)}"
+        return
+    try:
+        parts(returned, name)
+    except ValueError as error:
+        yield str(error)

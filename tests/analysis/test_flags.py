@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from records import make_process, make_record, make_trial
+
+from sweeper.analysis.flags import flags_of
+from sweeper.core.record import Accuracy, Diagnostics, GpuState, HostState, PerArm, Process, Record, Round
+from sweeper.core.settings import Measure
+
+QUIET = GpuState(PerArm(1980.0, 1980.0), PerArm(400.0, 410.0), PerArm(40.0, 41.0), slowdowns=(), other_processes=0)
+RIGHT = Accuracy("float64", True)
+
+
+def quiet(index: int = 0, **changes: object) -> Process:
+    """A process that nothing is to be said of."""
+    process = replace(make_process(index=index), warm_up_flat=True, accuracy=RIGHT, gpu=QUIET, host=HostState(0, 0, 0))
+    return replace(process, **changes)  # type: ignore[arg-type]
+
+
+def flags(*processes: Process, measure: Measure | None = None, **changes: object) -> set[str]:
+    record = replace(make_record(), processes=processes or (quiet(), quiet(1)), **changes)  # type: ignore[arg-type]
+    return set(flags_of(record, measure or Measure()))
+
+
+def test_quiet_trial_has_no_flag() -> None:
+    assert flags() == set()
+
+
+@pytest.mark.parametrize(
+    ("flag", "changes"),
+    [
+        ("unsteady", {"warm_up_flat": False}),
+        ("unsteady", {"rounds": (Round("AB", 0.2, 0.1), Round("BA", 0.2, 0.106))}),
+        ("recompiled", {"rounds": (Round("AB", 0.2, None, "recompiled"), Round("BA", 0.2, 0.1))}),
+        ("shared_gpu", {"gpu": replace(QUIET, other_processes=1)}),
+        ("throttled", {"gpu": replace(QUIET, slowdowns=("thermal",))}),
+        ("gpu_unobserved", {"gpu": None}),
+        ("gpu_unobserved", {"gpu": replace(QUIET, slowdowns=None)}),
+        ("gpu_unobserved", {"gpu": replace(QUIET, other_processes=None)}),
+        ("clock_mismatch", {"gpu": replace(QUIET, clock_mhz=PerArm(1980.0, 1950.0))}),
+        ("compile_contended", {"host": HostState(busy_while_compiling=0.11)}),
+        ("host_busy", {"host": HostState(busy_while_measuring=0.11)}),
+        ("host_busy", {"host": HostState(throttled_s=0.01)}),  # the rounds took 0.6 s
+        ("accuracy_unverified", {"accuracy": Accuracy(None, None, "no reference")}),
+        ("accuracy_unverified", {"accuracy": None}),
+        ("unequal_settings", {"changed_settings": {"matmul_allow_tf32 after compiled": True}}),
+    ],
+)
+def test_what_one_process_saw_flags_the_trial(flag: str, changes: dict[str, object]) -> None:
+    assert flags(quiet(), quiet(1, **changes)) == {flag}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rounds": (Round("AB", 0.2, 0.1), Round("BA", 0.2, 0.104))},
+        {"rounds": (Round("AB", 0.2, 0.1), Round("BA", 0.4, 0.4, "another process used the GPU"))},
+        {"gpu": replace(QUIET, clock_mhz=PerArm(1980.0, 1965.0))},
+        {"gpu": replace(QUIET, clock_mhz=PerArm())},
+        {"gpu": None, "rounds": ()},
+        {"host": None},
+        {"host": HostState(0.09, 0.09, 0.001)},
+    ],
+)
+def test_what_stays_within_the_rules_is_not_flagged(changes: dict[str, object]) -> None:
+    assert flags(quiet(**changes), quiet(1)) == set()
+
+
+def test_a_cpu_has_no_gpu_to_observe() -> None:
+    assert flags(quiet(gpu=None), quiet(1), trial=make_trial(device="cpu")) == set()
+
+
+def test_eager_that_differs_from_itself_is_unverified_as_well() -> None:
+    accuracy = Accuracy("float64", None, "eager differs from itself", nondeterministic=True)
+    assert flags(quiet(accuracy=accuracy), quiet(1)) == {"eager_nondeterministic", "accuracy_unverified"}
+
+
+def test_single_process() -> None:
+    assert flags(quiet()) == {"single_process"}
+
+
+def test_host_bound_from_the_median_over_processes() -> None:
+    # A step takes 20 ms in eager and 10 ms compiled; the compiled device time leaves 8 % of it waiting.
+    waiting = {"device_time_s": PerArm(0.0199, 0.0092), "device_kernels": PerArm(10, 10)}
+    assert flags(quiet(**waiting), quiet(1, **waiting)) == {"host_bound"}
+    busy = {"device_time_s": PerArm(0.0199, 0.0096), "device_kernels": PerArm(10, 10)}
+    assert flags(quiet(**busy), quiet(1, **busy)) == set()
+
+
+def test_several_artifacts_in_one_draw() -> None:
+    prints = {"code_fingerprint": "a", "autotuning_fingerprint": "x"}
+    assert flags(quiet(**prints), quiet(1, **prints)) == set()
+    assert flags(quiet(**prints), quiet(1, **{**prints, "autotuning_fingerprint": "y"})) == {"several_artifacts"}
+    assert flags(quiet(**prints), quiet(1, draw=1, **{**prints, "autotuning_fingerprint": "y"})) == set()
+
+
+def test_facts_of_the_compiler() -> None:
+    assert flags(diagnostics=Diagnostics(graphs_run_eager=1)) == {"partly_eager"}
+    assert flags(diagnostics=Diagnostics(cudagraph_skips=("mutated inputs",))) == {"cudagraphs_skipped"}
+    ran = {"attention_ran_eager": "cudnn", "attention_ran_compiled": ""}
+    assert flags(diagnostics=Diagnostics(settings=ran)) == {"attention_differs"}
+    assert flags(diagnostics=Diagnostics(settings={**ran, "attention_ran_compiled": "cudnn"})) == set()
+
+
+@pytest.mark.parametrize(("speedups", "unresolved"), [((2.0, 2.001, 2.0, 2.001, 2.0), False), ((2.0, 3.0), True)])
+def test_target_that_was_not_reached(speedups: tuple[float, ...], unresolved: bool) -> None:
+    processes = [
+        replace(quiet(index), rounds=make_process(speedup, index=index).rounds)
+        for index, speedup in enumerate(speedups)
+    ]
+    assert ("unresolved" in flags(*processes, measure=Measure(target=0.01))) is unresolved
+    assert "unresolved" not in flags(*processes)
+
+
+def test_blocks_on_a_cpu_may_scatter_twice_as_far() -> None:
+    rounds = (Round("AB", 0.2, 0.1), Round("BA", 0.2, 0.109))
+    record: Record = make_record(trial=make_trial(device="cpu"))
+    record = replace(record, processes=(quiet(rounds=rounds, gpu=None), quiet(1, gpu=None)))
+    assert flags_of(record, Measure()) == ()

@@ -1,0 +1,297 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from records import make_process, make_record
+
+from sweeper.analysis.metrics import USUAL_GAP_S, break_even_steps, derive
+from sweeper.analysis.stats import Estimate
+from sweeper.core.record import PerArm, Process, Record, Round
+
+
+def record_of(*processes: Process, status: str = "ok") -> Record:
+    return replace(make_record(), processes=processes, status=status)
+
+
+@pytest.mark.parametrize("status", ["accuracy_mismatch", "runtime_error", "oom", "timeout", "interrupted"])
+def test_a_trial_that_is_not_ok_has_no_speedup(status: str) -> None:
+    result = derive(record_of(make_process(), make_process(index=1), status=status))
+    gains = (result.speedup, result.speedup_low, result.device_speedup, result.samples_per_s, result.break_even_steps)
+    assert gains == (None,) * 5
+    assert (result.speedup_min, result.host_bound_fraction, result.break_even_steps_low) == (None,) * 3
+    assert (result.interval, result.estimate, result.compiled_step_s) == ("none", None, None)
+    assert result.eager_step_s == pytest.approx(0.02), "the eager side was measured and is right"
+
+
+def test_a_trial_without_processes_has_no_figures() -> None:
+    result = derive(record_of())
+    assert (result.processes, result.draws, result.interval) == (0, 0, "none")
+    assert {result.speedup, result.eager_step_s, result.compile_cold_s, result.samples_per_s} == {None}
+
+
+def test_speedup_is_the_geometric_mean_over_processes() -> None:
+    # Logs ln 2 and ln 8: mean ln 4, half the difference is ln 2, t(1) = 12.7062.
+    result = derive(make_record(speedups=[2.0, 8.0]))
+    assert result.speedup == pytest.approx(4.0)
+    assert result.interval == "processes"
+    assert result.speedup_low == pytest.approx(4.0 * math.exp(-12.706205 * math.log(2)), rel=1e-5)
+    assert result.speedup_high == pytest.approx(4.0 * math.exp(12.706205 * math.log(2)), rel=1e-5)
+
+
+def test_one_process_has_a_speedup_and_no_interval() -> None:
+    result = derive(make_record(speedups=[2.0]))
+    assert (result.speedup, result.speedup_low, result.speedup_high) == (pytest.approx(2.0), None, None)
+    assert result.interval == "none"
+
+
+def test_void_rounds_do_not_count() -> None:
+    void = Round("AB", 100.0, 0.001, void="recompiled")
+    process = make_process(2.0)
+    assert derive(record_of(replace(process, rounds=(*process.rounds, void)))).speedup == pytest.approx(2.0)
+
+
+def test_a_process_of_void_rounds_only_is_left_out() -> None:
+    void = replace(make_process(9.0, index=1), rounds=(Round("AB", 1.0, 0.1, void="shared_gpu"),))
+    result = derive(record_of(make_process(2.0), void))
+    assert (result.speedup, result.processes) == (pytest.approx(2.0), 1)
+
+
+def test_step_times_are_medians_over_rounds_and_geometric_means_over_processes() -> None:
+    # 10 steps a block. Eager medians: 3 s / 10 and 12 s / 10, so sqrt(0.36) = 0.6 s; compiled 0.1 s; batch 32.
+    rounds = tuple(Round("AB", eager_s, 1.0) for eager_s in (2.0, 3.0, 100.0))
+    later = tuple(Round("BA", eager_s, 1.0) for eager_s in (12.0, 12.0))
+    result = derive(record_of(replace(make_process(), rounds=rounds), replace(make_process(index=1), rounds=later)))
+    assert result.eager_step_s == pytest.approx(0.6)
+    assert result.compiled_step_s == pytest.approx(0.1)
+    assert result.samples_per_s == pytest.approx(320)
+
+
+def test_three_draws_give_an_interval_over_draws() -> None:
+    # Means of the logs of the draws, in units of ln 2: (1 + 3) / 2 = 2, 4, 6; mean 4, s^2 = 4, s^2 / 3 on 2 degrees.
+    processes = [
+        make_process(2.0**log, index=i, draw=draw) for i, (draw, log) in enumerate([(0, 1), (0, 3), (1, 4), (2, 6)])
+    ]
+    result = derive(record_of(*processes))
+    half = 4.302653 * math.sqrt(4 / 3) * math.log(2)
+    assert (result.interval, result.draws, result.processes) == ("draws", 3, 4)
+    assert result.speedup == pytest.approx(16)
+    assert result.speedup_low == pytest.approx(16 * math.exp(-half), rel=1e-5)
+    assert result.speedup_high == pytest.approx(16 * math.exp(half), rel=1e-5)
+
+
+def test_two_draws_of_one_process_give_the_plain_interval_over_processes() -> None:
+    result = derive(record_of(make_process(2.0), make_process(4.0, index=1, draw=1)))
+    assert (result.interval, result.draws) == ("processes", 2)
+    assert result.estimate == Estimate(
+        pytest.approx(1.5 * math.log(2)), pytest.approx(math.log(2) ** 2 / 4), degrees=1, count=2
+    )
+
+
+def test_two_draws_of_several_processes_speak_of_these_draws() -> None:
+    # In units of ln 2 draw 0 has 1 and 3, draw 1 has 5, 6 and 7: mean 22 / 5; squares within 2 + 2 over 5 - 2 degrees.
+    logs = [(0, 1), (0, 3), (1, 5), (1, 6), (1, 7)]
+    result = derive(record_of(*(make_process(2.0**log, index=i, draw=draw) for i, (draw, log) in enumerate(logs))))
+    half = 3.182446 * math.sqrt(4 / 3 / 5) * math.log(2)
+    assert (result.interval, result.draws, result.processes) == ("processes", 2, 5)
+    assert result.speedup == pytest.approx(2 ** (22 / 5))
+    assert result.speedup_low == pytest.approx(2 ** (22 / 5) * math.exp(-half), rel=1e-5)
+    assert result.speedup_high == pytest.approx(2 ** (22 / 5) * math.exp(half), rel=1e-5)
+
+
+def test_the_range_is_that_of_the_processes() -> None:
+    result = derive(make_record(speedups=[2.0, 1.5, 3.0]))
+    assert (result.speedup_min, result.speedup_max) == (pytest.approx(1.5), pytest.approx(3.0))
+    assert derive(make_record(speedups=[2.0])).speedup_min is None
+
+
+@pytest.mark.parametrize(
+    ("compile_s", "eager_s", "compiled_s", "steps"),
+    [
+        (3.0, 0.02, 0.01, 300.0),
+        (0.0, 0.02, 0.01, 0.0),
+        (-0.1, 0.02, 0.01, 0.0),
+        (3.0, 0.01, 0.01, None),
+        (3.0, 0.01, 0.02, None),
+        (None, 0.02, 0.01, None),
+        (3.0, None, 0.01, None),
+        (3.0, 0.02, None, None),
+    ],
+)
+def test_break_even(
+    compile_s: float | None, eager_s: float | None, compiled_s: float | None, steps: float | None
+) -> None:
+    assert break_even_steps(compile_s, eager_s, compiled_s) == (None if steps is None else pytest.approx(steps))
+
+
+def test_break_even_follows_from_the_printed_speedup_and_its_bounds() -> None:
+    # Eager takes 20 ms, the speedup is 4, so a step saves 15 ms: 3 s / 15 ms = 200 steps.
+    result = derive(make_record(speedups=[3.9, 4.0, 4.0 * 4.0 / 3.9]))
+    assert result.speedup == pytest.approx(4.0)
+    assert result.break_even_steps == pytest.approx(200)
+    assert result.break_even_warm_steps == pytest.approx(0.5 / 0.015)
+    assert result.speedup_low is not None
+    assert result.speedup_high is not None
+    assert result.break_even_steps_low == pytest.approx(3 / (0.02 - 0.02 / result.speedup_high))
+    assert result.break_even_steps_high == pytest.approx(3 / (0.02 - 0.02 / result.speedup_low))
+    assert result.break_even_warm_steps_high == pytest.approx(0.5 / (0.02 - 0.02 / result.speedup_low))
+
+
+def test_break_even_may_never_come_when_the_speedup_may_be_none() -> None:
+    result = derive(make_record(speedups=[1.0, 1.1, 1.05]))  # its interval holds 1
+    assert result.break_even_steps_low is not None
+    assert result.break_even_steps is not None
+    assert result.break_even_steps_low < result.break_even_steps
+    assert result.break_even_steps_high is None
+
+
+def test_break_even_may_come_though_it_looks_as_if_it_never_did() -> None:
+    result = derive(make_record(speedups=[0.9, 1.0, 1.05]))
+    assert (result.break_even_steps, result.break_even_steps_high) == (None, None)
+    assert result.break_even_steps_low is not None
+
+
+def test_a_single_process_has_a_break_even_without_bounds() -> None:
+    result = derive(make_record(speedups=[2.0]))
+    assert (result.break_even_steps, result.break_even_steps_low) == (pytest.approx(300), None)
+
+
+def test_cold_and_warm_compile_times_are_kept_apart() -> None:
+    result = derive(make_record(speedups=[2.0, 2.0, 2.0]))
+    assert (result.compile_cold_s, result.compile_warm_s) == (3.0, 0.5)
+    assert (result.break_even_steps, result.break_even_warm_steps) == (pytest.approx(300), pytest.approx(50))
+
+
+def test_parts_of_compiling_and_first_steps_are_medians_of_cold_and_warm() -> None:
+    processes = [
+        replace(make_process(), compile_parts_s={"dynamo": 1.0, "inductor": 8.0}, time_to_first_step_s=40.0),
+        replace(make_process(index=1, draw=1, cold=True), compile_parts_s={"dynamo": 3.0}, time_to_first_step_s=50.0),
+        replace(make_process(index=2), compile_parts_s={"dynamo": 0.1, "autotuning": 9.0}, time_to_first_step_s=12.0),
+    ]
+    result = derive(record_of(*processes))
+    assert (result.compile_dynamo_s, result.compile_inductor_s) == (2.0, 8.0)
+    assert (result.compile_aot_autograd_s, result.compile_autotuning_s) == (None, None)
+    assert (result.first_step_cold_s, result.first_step_warm_s) == (45.0, 12.0)
+
+
+def test_artifacts_are_different_programs() -> None:
+    prints = [("a", "x"), ("a", "x"), ("a", "y"), ("b", None), (None, None)]
+    processes = [
+        replace(make_process(index=index), code_fingerprint=code, autotuning_fingerprint=tuned)
+        for index, (code, tuned) in enumerate(prints)
+    ]
+    assert derive(record_of(*processes)).artifacts == 3
+    assert derive(make_record()).artifacts is None
+
+
+def waiting(process: Process, eager: float | None, compiled: float | None, kernels: int = 100) -> Process:
+    """The same with a device that waits for the host for these shares of the arms' steps, usual gaps apart."""
+    arms = []
+    for share, block_s in ((eager, process.rounds[0].eager_s), (compiled, process.rounds[0].compiled_s)):
+        step_s = (block_s or 0) / (process.steps_per_block or 1)
+        arms.append(None if share is None else step_s * (1 - share) - kernels * USUAL_GAP_S)
+    return replace(process, device_time_s=PerArm(*arms), device_kernels=PerArm(kernels, kernels))
+
+
+@pytest.mark.parametrize(
+    ("eager", "compiled", "arms", "fraction"),
+    [
+        (0.02, 0.04, None, 0.04),
+        (0.02, 0.30, "compiled", 0.30),
+        (0.30, 0.04, "eager", 0.30),
+        (0.30, 0.40, "both", 0.40),
+        (None, 0.40, "compiled", 0.40),
+        (None, None, None, None),
+        (-0.02, -0.01, None, 0.0),
+    ],
+)
+def test_an_arm_is_host_bound_above_five_percent_of_waiting(
+    eager: float | None, compiled: float | None, arms: str | None, fraction: float | None
+) -> None:
+    result = derive(record_of(waiting(make_process(), eager, compiled)))
+    assert result.host_bound_arms == arms
+    assert result.host_bound_fraction == (None if fraction is None else pytest.approx(fraction))
+
+
+def test_waiting_is_the_median_over_processes() -> None:
+    shares = (0.0, 0.2, 0.9)
+    result = derive(record_of(*(waiting(make_process(index=i), 0.0, share) for i, share in enumerate(shares))))
+    assert result.host_bound_fraction == pytest.approx(0.2)
+
+
+def test_without_a_count_of_kernels_nothing_is_known_of_waiting() -> None:
+    process = replace(make_process(), device_time_s=PerArm(0.001, 0.001))
+    assert derive(record_of(process)).host_bound_fraction is None
+
+
+@pytest.mark.parametrize(("count", "interval"), [(2, "none"), (4, "none"), (5, "processes")])
+def test_a_host_bound_trial_has_an_interval_from_five_processes_on(count: int, interval: str) -> None:
+    result = derive(record_of(*(waiting(make_process(2.0 + i / 10, index=i), 0.0, 0.3) for i in range(count))))
+    assert result.interval == interval
+    assert (result.speedup_low is None) == (result.break_even_steps_low is None) == (interval == "none")
+    assert result.estimate is not None
+    assert (result.estimate.interval() is None) == (interval == "none"), "a geometric mean shall have none either"
+    assert (result.speedup_min, result.speedup_max) == (pytest.approx(2.0), pytest.approx(2.0 + (count - 1) / 10))
+    assert result.device_speedup_low is not None, "the host does not matter to it"
+
+
+def test_host_bound_draws_of_one_process_have_no_interval() -> None:
+    processes = [waiting(make_process(2.0 + i, index=i, draw=i), 0.0, 0.3) for i in range(3)]
+    assert derive(record_of(*processes)).interval == "none"
+
+
+def test_device_speedup_has_an_interval_by_the_same_rule() -> None:
+    # Device speedups 2, 4 | 8 | 16 in three draws; logs of the draws in units of ln 2: 1.5, 3, 4, mean 17 / 6.
+    draws = [(0, 2.0), (0, 4.0), (1, 8.0), (2, 16.0)]
+    processes = [
+        replace(make_process(index=i, draw=draw), device_time_s=PerArm(0.016, 0.016 / speedup))
+        for i, (draw, speedup) in enumerate(draws)
+    ]
+    result = derive(record_of(*processes))
+    assert result.device_speedup == pytest.approx(2 ** (17 / 6))
+    assert result.device_estimate is not None
+    assert (result.device_estimate.degrees, result.device_estimate.count) == (2, 3)
+    assert result.device_speedup_low is not None
+    assert result.device_speedup_high is not None
+    assert result.device_speedup_low * result.device_speedup_high == pytest.approx(2 ** (17 / 3))
+
+
+def test_printed_step_times_have_the_speedup_as_their_ratio() -> None:
+    times_s = [(0.02, 0.010), (0.09, 0.020), (0.01, 0.025)]  # medians of the arms would give 20 / 20
+    processes = [make_process(eager / compiled, index=i, eager_s=eager) for i, (eager, compiled) in enumerate(times_s)]
+    result = derive(record_of(*processes))
+    assert result.eager_step_s is not None
+    assert result.compiled_step_s is not None
+    assert result.speedup == pytest.approx(result.eager_step_s / result.compiled_step_s)
+    assert result.speedup == pytest.approx((2.0 * 4.5 * 0.4) ** (1 / 3))
+
+
+def test_device_interval_counts_the_draws_that_have_device_time() -> None:
+    processes = [make_process(index=i, draw=i // 2) for i in range(6)]
+    processes[:4] = [replace(processes[i], device_time_s=PerArm(0.016, 0.016 / (2 + i / 10))) for i in range(4)]
+    result = derive(record_of(*processes))
+    assert result.interval == "draws"
+    assert result.device_estimate is not None
+    assert result.device_estimate.degrees == 2, "two processes within each of two draws"
+
+
+def test_device_speedup_comes_from_busy_time() -> None:
+    busy = replace(make_process(2.0), device_time_s=PerArm(0.6, 0.2))
+    half_known = replace(make_process(2.0, index=1), device_time_s=PerArm(0.6, None))
+    assert derive(record_of(busy, half_known)).device_speedup == pytest.approx(3.0)
+    assert derive(record_of(half_known)).device_speedup is None
+
+
+def test_memory_is_the_median_of_what_was_measured() -> None:
+    processes = [
+        replace(make_process(index=i), memory_bytes=memory)
+        for i, memory in enumerate([PerArm(100, 50), None, PerArm(300, None)])
+    ]
+    result = derive(record_of(*processes))
+    assert (result.eager_peak_memory_bytes, result.compiled_peak_memory_bytes) == (200, 50)
+
+
+def test_graph_breaks_are_counted_and_unknown_without_diagnostics() -> None:
+    assert derive(make_record()).graph_breaks == 2
+    assert derive(replace(make_record(), diagnostics=None)).graph_breaks is None

@@ -1,0 +1,139 @@
+"""What is put together from parts is what Hydra composes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import OmegaConf
+
+from sweeper.config.grid import Axis, Composed, Composer
+from sweeper.config.schema import conf_folder
+
+
+class Counting(Composer):
+    """Counts what Hydra itself composes."""
+
+    composed = 0
+
+    def whole(self, overrides) -> Composed:
+        self.composed += 1
+        return super().whole(overrides)
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """A user's folder of options."""
+    files = {
+        "model/plain": "library: timm\nname: convnext_tiny\nbatch_size: 3\n",
+        "model/refers": "library: timm\nname: ${oc.env:HOME}\nbatch_size: ${measure.rounds}\nsequence_length: 9\n",
+        "model/with_defaults": "defaults: [resnet18, _self_]\nbatch_size: 5\n",
+        "mode/reaches_over": "# @package _global_\nmode: {name: default}\nmodel: {batch_size: 7}\n",
+        "precision/half": "parameters: float16\nautocast: null\n",
+        "tuned/default": "a: 1\n",
+        "tuned/reduce-overhead": "a: 2\n",
+    }
+    for name, text in files.items():
+        path = tmp_path / f"{name}.yaml"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    primary = (
+        (conf_folder() / "config.yaml").read_text().replace("- _self_", "- tuned@compile.options: ${mode}\n  - _self_")
+    )
+    (tmp_path / "by_mode.yaml").write_text(primary)
+    return tmp_path
+
+
+@pytest.fixture
+def composer(own: Path, request: pytest.FixtureRequest) -> Iterator[Counting]:
+    """For the command `python -m sweeper`, or with another primary configuration, the fixture's parameter."""
+    primary = getattr(request, "param", "config")
+    main, other = (conf_folder(), own) if primary == "config" else (own, conf_folder())
+    with initialize_config_dir(version_base="1.3", config_dir=str(main), job_name="test"):
+        loader = GlobalHydra.instance().config_loader()
+        overrides = [f"hydra.searchpath=[file://{other}]"]
+        yield Counting(loader, loader.load_configuration(primary, overrides, RunMode.RUN))
+
+
+def axes(text: str) -> list[Axis]:
+    """`model=a,b batch_size=1,2` as axes."""
+    found = []
+    for word in ["sweep=x", *text.split()]:
+        key, _, values = word.partition("=")
+        found.append(Axis(key.lstrip("+"), tuple(f"{key}={value}" for value in values.split(","))))
+    return found
+
+
+SAME = {
+    "one point": "model=resnet18",
+    "no group": "batch_size=1,2",
+    "groups": "model=resnet18,vit_b16,plain mode=default,eager precision=fp32,amp,half",
+    "a value of the option": "model=resnet18,vit_b16 model.image_size=32,64 mode=default,reduce-overhead",
+    "values between groups": "batch_size=1,2 model=resnet18,plain compile.scope=model,step mode=default,eager",
+    "interpolation": "model=refers,resnet18 measure.rounds=2,3 measure=quick,trusted",
+    "new keys": "model=resnet18,plain ++compile.options.a=1,2 ++compile.options.b.c=x",
+    "an experiment": "experiment=cpu_demo model=resnet18,plain precision=fp32,amp",
+    "another option's node": "mode=default,reaches_over model=resnet18,plain",
+    "defaults of its own": "model=plain,with_defaults precision=fp32,amp",
+    "defaults of its own, first": "model=with_defaults,plain precision=fp32,amp",
+    "the same value twice": "model=resnet18,resnet18 mode=default,eager",
+}
+
+
+@pytest.mark.parametrize("grid", SAME.values(), ids=SAME)
+def test_points_are_what_hydra_composes(composer: Counting, grid: str) -> None:
+    points = list(composer.points(axes(grid)))
+    assert points
+    for point in points:
+        whole = composer.whole(point.overrides)
+        assert OmegaConf.to_yaml(point.config) == OmegaConf.to_yaml(whole.config)
+        assert OmegaConf.to_object(point.config) == OmegaConf.to_object(whole.config)
+        assert point.choices == whole.choices
+
+
+def test_an_option_is_composed_once(composer: Counting) -> None:
+    grid = axes("model=resnet18,vit_b16,plain mode=default,eager precision=fp32,amp,half batch_size=1,2,3,4,5,6,7,8")
+    assert len(list(composer.points(grid))) == 3 * 2 * 3 * 8
+    assert composer.composed == 1 + 2 + 1 + 2
+
+
+@pytest.mark.parametrize(
+    "grid",
+    [
+        "mode=default,reaches_over model=resnet18,plain,vit_b16",
+        "model=with_defaults,plain precision=fp32,amp",
+    ],
+)
+def test_options_that_depend_on_others_are_composed_by_hydra(composer: Counting, grid: str) -> None:
+    points = list(composer.points(axes(grid)))
+    assert composer.composed > len(points) > 3
+
+
+@pytest.mark.parametrize("composer", ["by_mode"], indirect=True)
+def test_defaults_that_name_a_choice_are_composed_by_hydra(composer: Counting) -> None:
+    points = list(composer.points(axes("mode=default,reduce-overhead model=resnet18,plain")))
+    assert [point.config.compile.options for point in points] == [{"a": 1}, {"a": 1}, {"a": 2}, {"a": 2}]
+
+
+@pytest.mark.parametrize(
+    ("grid", "match"),
+    [
+        ("model=resnet18,resnet81 mode=default,eager", "resnet81"),
+        ("model=resnet18,vit_b16 batchsize=1,2", "batchsize"),
+        ("model=resnet18,vit_b16 batch_size=1,many", "many"),
+    ],
+)
+def test_bad_overrides_are_hydras_errors(composer: Counting, grid: str, match: str) -> None:
+    with pytest.raises(HydraException, match=match):
+        list(composer.points(axes(grid)))
+
+
+def test_points_do_not_share_values(composer: Counting) -> None:
+    first, second = composer.points(axes("model=resnet18 batch_size=1,2"))
+    first.config.model.image_size = 99
+    assert second.config.model.image_size is None

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from sweeper.config.overrides import normalise, open_dictionary
+from sweeper.core.errors import ConfigError
+
+
+def test_flags_come_last_wherever_they_stood() -> None:
+    arguments = normalise(["mode=default", "-m", "model=a,b", "--config-dir", "mine", "sweep=x"])
+    assert arguments == ["sweep='x'", "mode=default", "model=a,b", "-m", "--config-dir", "mine"]
+
+
+@pytest.mark.parametrize("name", ["007", "1e3", "true", "null"])
+def test_sweep_name_stays_text(name: str) -> None:
+    assert normalise([f"sweep={name}"]) == [f"sweep='{name}'"]
+
+
+@pytest.mark.parametrize("argument", ["sweep=../../x", "++sweep=/etc", "sweep=a,b", "sweep="])
+def test_sweep_name_that_leaves_the_folder_is_refused(argument: str) -> None:
+    with pytest.raises(ConfigError, match="sweep's name"):
+        normalise([argument])
+
+
+def test_two_unnamed_sweeps_have_two_names() -> None:
+    names = {normalise([])[0] for _ in range(20)}
+    assert len(names) == 20
+    assert all(re.fullmatch(r"sweep='\d{8}-\d{6}-[0-9a-f]{4}'", name) for name in names)
+
+
+@pytest.mark.parametrize(
+    "key", ["compile.options.triton.cudagraphs", "model.arguments.hidden_size", "hydra.launcher.ray.init.num_cpus"]
+)
+def test_new_keys_of_open_dictionaries_are_allowed(key: str) -> None:
+    assert open_dictionary(f"{key}=1") == f"++{key}=1"
+    assert open_dictionary("compile.scope=step") == "compile.scope=step"

@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+
+from sweeper.config import schema
+from sweeper.config.grid import repository, separated
+from sweeper.config.reader import GENERIC_MODELS, Point
+from sweeper.config.schema import conf_folder
+from sweeper.core.errors import ConfigError
+from sweeper.core.trial import MODES, Precision
+from sweeper.sweep import hydra_app
+
+OPTIONS = sorted(
+    (path.relative_to(conf_folder()).parent.as_posix(), path.stem)
+    for path in conf_folder().glob("*/*.yaml")
+    if path.parent.name != "experiment"
+)
+
+
+def point(*overrides: str, gpu: bool = False, folder: Path | None = None) -> Point:
+    own = [f"hydra.searchpath=[file://{folder}]"] if folder else []
+    with initialize_config_dir(str(conf_folder()), version_base="1.3"):
+        cfg = compose("config", ["sweep=test", *own, *overrides], return_hydra_config=True)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(hydra_app, "visible_gpus", lambda: ("a GPU",) if gpu else ())
+            files = repository(GlobalHydra.instance().config_loader(), cfg.hydra)
+            return hydra_app.read_point(separated(cfg, overrides), files)
+
+
+@pytest.mark.parametrize(("group", "option"), OPTIONS, ids=lambda value: value)
+def test_every_option_composes_into_a_trial(group: str, option: str) -> None:
+    extra = [GENERIC_MODELS[option]] if group == "model" and option in GENERIC_MODELS else []
+    assert point(f"{group}={option}", *extra).trial.id
+
+
+@pytest.mark.parametrize("path", sorted(conf_folder().glob("**/*.yaml")), ids=lambda path: path.stem)
+def test_every_option_begins_with_a_command_that_uses_it(path: Path) -> None:
+    lines = [line for line in path.read_text().splitlines() if not line.startswith("# @package")]
+    assert lines[0].startswith("# python -m sweeper ")
+
+
+def test_inspection_is_a_setting_and_no_axis() -> None:
+    plain, inspected = point("model=resnet18"), point("model=resnet18", "inspect=true")
+    assert (plain.settings.inspect, inspected.settings.inspect) == (False, True)
+    assert plain.trial.id == inspected.trial.id
+
+
+def test_modes_of_the_groups_are_those_of_a_trial() -> None:
+    assert {option for group, option in OPTIONS if group == "mode"} == set(MODES)
+
+
+def test_labels_hold_the_names_of_the_options() -> None:
+    labels = point("model=vit_b16", "precision=amp").trial.labels
+    assert (labels.model, labels.precision, labels.family, labels.weight) == ("vit_b16", "amp", "vit", "amp")
+
+
+def test_generic_model_is_called_by_the_name_that_the_library_has() -> None:
+    trial = point("model=timm", "model.name=convnext_tiny", "model.image_size=64").trial
+    assert (trial.labels.model, trial.variant) == ("convnext_tiny", "model.image_size=64")
+
+
+def test_named_option_and_generic_model_are_the_same_experiment() -> None:
+    named = point("model=vit_b16", "batch_size=4").trial
+    generic = point("model=timm", "model.name=vit_base_patch16_224", "batch_size=4").trial
+    assert named.id == generic.id
+
+
+def test_mode_eager_has_neither_backend_nor_options() -> None:
+    trial = point("mode=eager", "compile.fullgraph=true", "backend=aot_eager").trial
+    assert trial.backend is None
+    assert trial.id == point("mode=eager").trial.id
+
+
+def test_random_weights_leave_the_id_as_it_was_whatever_checkpoint_an_option_names() -> None:
+    named = point("model=bert_small").trial
+    assert (named.model.pretrained, named.model.checkpoint) == (False, None)
+    assert named.variant == ""
+    generic = ["model=transformers", "model.name=BertForMaskedLM", "batch_size=32"]
+    sizes = {"num_hidden_layers": 4, "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
+    assert named.id == point(*generic, *(f"++model.arguments.{key}={value}" for key, value in sizes.items())).trial.id
+
+
+def test_pretrained_weights_make_another_trial_with_the_checkpoint_of_its_option() -> None:
+    trial = point("model=bert_small", "model.pretrained=true").trial
+    assert trial.model.checkpoint == "google/bert_uncased_L-4_H-256_A-4"
+    assert trial.variant == "model.pretrained=true"
+    assert trial.id != point("model=bert_small").trial.id
+    other = point("model=bert_small", "model.pretrained=true", "model.checkpoint=my/bert").trial
+    assert other.variant == "model.checkpoint=my/bert; model.pretrained=true"
+
+
+def test_inference_has_no_optimizer() -> None:
+    assert point("workload=inference", "optimizer=sgd").trial.id == point("workload=inference").trial.id
+
+
+def test_nested_options_are_flattened() -> None:
+    options = point("++compile.options.triton.cudagraphs=true", "++compile.options.epilogue_fusion=false").trial.compile
+    assert options.options == {"triton.cudagraphs": True, "epilogue_fusion": False}
+
+
+def test_precisions_are_what_they_are_called() -> None:
+    assert point("precision=fp32").trial.precision == Precision()
+    assert point("precision=amp").trial.precision == Precision(autocast="auto", grad_scaler=True)
+    assert point("precision=tf32").trial.precision == Precision(tf32=True)
+    assert point("precision=bf16").trial.precision == Precision(parameters="bfloat16")
+
+
+def test_preset_changes_what_precisions_mean_and_is_no_change_of_the_users() -> None:
+    fp32, amp = (point("preset=pt2", f"precision={name}").trial for name in ("fp32", "amp"))
+    assert fp32.precision == Precision(tf32=True)
+    assert amp.precision == Precision(autocast="float16", tf32=True)
+    assert (fp32.labels.weight, amp.labels.weight) == ("fp32", "amp")
+    assert fp32.variant == amp.variant == "preset=pt2; optimizer=none"
+    changed = point("preset=pt2", "precision=amp", "precision.tf32=false").trial
+    assert changed.variant == "preset=pt2; precision.tf32=false; optimizer=none"
+
+
+def test_varied_size_is_an_axis_and_the_largest_is_the_trials() -> None:
+    trial = point("model=bert_small", "vary.sequence_length=[16,64,32]").trial
+    assert trial.model.sequence_length == 64
+    assert trial.variant == "vary.sequence_length=16,64,32"
+    batches = point("vary.batch_size=[2,8]").trial
+    assert (batches.batch_size, batches.samples_per_step) == (8, 5.0)
+    assert batches.with_batch_size(4).vary == {"batch_size": [1, 4]}
+    assert batches.id != point("batch_size=8").trial.id
+
+
+def test_sequence_length_of_a_transformer_is_128_unless_given() -> None:
+    generic = ["model=transformers", "model.name=ModernBertForMaskedLM"]
+    assert point(*generic).trial.model.sequence_length == 128
+    assert point(*generic, "model.sequence_length=64").trial.model.sequence_length == 64
+
+
+@pytest.mark.parametrize(
+    ("device", "gpu", "kind"), [(None, True, "cuda"), (None, False, "cpu"), ("cuda:1", True, "cuda")]
+)
+def test_device_of_a_trial_is_its_type(device: str | None, gpu: bool, kind: str) -> None:
+    assert point(*([f"device={device}"] if device else []), gpu=gpu).trial.device == kind
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (["batch_size=0"], "at least 1"),
+        (["batch_size=-1"], "at least 1"),
+        (["device=gpu"], "allowed are cpu, cuda"),
+        (["device=cuda:"], "allowed are cpu, cuda"),
+        (["device=cpu:1"], "allowed are cpu, cuda"),
+        (["model=timm"], "model.name=convnext_tiny"),
+        (["model=custom"], "model.factory="),
+        (["compile.scope=block"], "allowed are model, step, blocks"),
+        (["model.memory_format=nhwc"], "allowed are contiguous, channels_last"),
+        (["optimizer.impl=fast"], "allowed are default, foreach, fused"),
+        (["optimizer=none", "optimizer.impl=fused"], "take optimizer=adam"),
+        (["measure.clock=cpu"], "allowed are block, step"),
+        (["precision.auto=fp16"], "allowed are bfloat16, float16"),
+        (["vary.batch_size=[8]"], "two sizes or more"),
+        (["vary.batch_size=[8,0]"], "at least 1"),
+        (["vary.batch_size=[8,4]", "batch_size=8"], "give one of them"),
+        (["vary.batch_size=[8,4]", "vary.image_size=[64,32]"], "one of batch_size, image_size"),
+        (["vary.sequence_length=[8,4]"], "allowed are transformers"),
+        (["retry=often"], "allowed are failed, none, all"),
+        (["measure.rounds=0"], "greater than 0"),
+        (["mode.name=fastest"], "allowed are eager, default"),
+        (["precision.weight=0.5"], "allowed are amp, fp32"),
+        (["model.image_size=0"], "at least 1"),
+        (["model=transformers", "model.name=BertForMaskedLM", "model.pretrained=true"], "model.checkpoint=google-bert"),
+        (["model=bert_small", "model.checkpoint=x"], "with model.pretrained=true only"),
+        (["model=resnet18", "model.pretrained=true", "model.checkpoint=x"], "for model.library=transformers"),
+        (["model=pointwise", "model.pretrained=true"], "takes no other model settings"),
+        (["model=torchbench/dcgan", "model.image_size=64"], "takes no other model settings"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else None,
+)
+def test_value_that_makes_no_sense_is_answered_with_what_is_allowed(overrides: list[str], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        point(*overrides)
+
+
+def test_keys_for_suggestions_are_those_of_the_schema() -> None:
+    assert {"batch_size", "compile.scope", "model.name", "measure.rounds"} <= set(schema.keys())
+
+
+def test_changed_option_shows_in_the_variant_and_labels_do_not() -> None:
+    assert point("precision=amp", "precision.tf32=true", "model.family=vit").trial.variant == "precision.tf32=true"
+
+
+def test_variant_comes_from_values_wherever_they_were_set(tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "small.yaml").write_text("# @package _global_\nmodel: {image_size: 64}\n")
+    assert point("experiment=small", folder=tmp_path).trial.variant == "model.image_size=64"
+    assert point("model.dropout=false", "model.batch_size=4").trial.variant == ""
+    assert (
+        point("model.dropout=True").trial.variant == point("model.dropout=true").trial.variant == "model.dropout=true"
+    )
+    changed = point("model=bert_small", "model.arguments.num_hidden_layers=2").trial
+    assert changed.variant == "model.arguments.num_hidden_layers=2"
+
+
+@pytest.mark.parametrize("override", ["model=[resnet18,resnet50]", "mode=[default,eager]"])
+def test_list_of_options_is_refused(override: str) -> None:
+    with pytest.raises(ConfigError, match="give one option"):
+        point(override)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["++compile.options.x=nan"],
+        ["++model.arguments.x=inf"],
+        ["precision.grad_scaler=true"],
+        ["model=custom", "model.factory=a:b", "model.image_size=64"],
+        ["sweep=mlflow.db"],
+    ],
+    ids=lambda value: value[-1],
+)
+def test_value_that_would_be_lost_or_break_something_is_refused(overrides: list[str]) -> None:
+    with pytest.raises(ConfigError):
+        point(*overrides)

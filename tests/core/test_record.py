@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import pickle
+
+import pytest
+
+from sweeper.core.record import (
+    SCHEMA_VERSION,
+    Accuracy,
+    Diagnostics,
+    GpuState,
+    GraphBreak,
+    HostState,
+    PerArm,
+    Process,
+    Record,
+    Round,
+)
+from sweeper.core.serialization import from_json
+from sweeper.core.trial import Trial
+
+CONTRACT = [
+    "schema_version",
+    "trial_id",
+    "sweep",
+    "label",
+    "status",
+    "flags",
+    "phase",
+    "message",
+    "log",
+    "trial",
+    "environment",
+    "processes",
+    "diagnostics",
+]
+
+
+@pytest.fixture
+def record(trial: Trial) -> Record:
+    rounds = (Round("AB", 2.0, 1.0), Round("BA", None, None, "recompiled"))
+    process = Process(
+        0, 0, True,
+        compile_s=12.5, compile_parts_s={"dynamo": 1.0}, first_steps_s=(12.0, 1.0), code_fingerprint="abc",
+        accuracy=Accuracy("float64", True, tensors=3, worst="loss", compiled_error=1e-7, eager_error=1e-7, bound=1e-4),
+        steps_per_block=4, rounds=rounds, memory_bytes=PerArm(1.0, 2.0),
+        gpu=GpuState(PerArm(1980.0, 1965.0), PerArm(), PerArm(40.0, 41.0), ("power_cap",), 1), host=HostState(0.1),
+    )  # fmt: skip
+    diagnostics = Diagnostics(2, (GraphBreak("why", "file.py:3"),), 1)
+    return Record(
+        trial.id, "s", trial.label, "ok", trial, ("single_process",), processes=(process,), diagnostics=diagnostics
+    )
+
+
+def test_json_round_trip_keeps_everything(record: Record) -> None:
+    assert Record.loads(record.dumps()) == record
+
+
+def test_keys_are_those_of_the_contract_in_its_order(record: Record) -> None:
+    data = json.loads(record.dumps())
+    assert list(data)[: len(CONTRACT)] == CONTRACT
+    assert {"index", "draw", "cold", "compile_s", "first_steps_s", "rounds", "device_time_s", "memory_bytes"} <= set(
+        data["processes"][0]
+    )
+    assert list(data["processes"][0]["rounds"][0]) == ["order", "eager_s", "compiled_s", "void"]
+
+
+def test_record_of_schema_1_is_read_with_what_it_lacks_missing(record: Record) -> None:
+    old = {**json.loads(record.dumps()), "schema_version": 1}
+    (process,) = old["processes"]
+    for key in ("accuracy", "gpu", "host", "code_fingerprint", "compile_parts_s", "warm_up_flat"):
+        del process[key]
+    read = Record.loads(json.dumps(old)).processes[0]
+    assert (read.accuracy, read.gpu, read.host, read.code_fingerprint, dict(read.compile_parts_s)) == (
+        None, None, None, None, {},
+    )  # fmt: skip
+    assert read.rounds == record.processes[0].rounds
+
+
+def test_newer_schema_is_refused(record: Record) -> None:
+    newer = {**json.loads(record.dumps()), "schema_version": SCHEMA_VERSION + 1}
+    with pytest.raises(ValueError, match="newer than"):
+        Record.loads(json.dumps(newer))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"schema_version": 1}', '"text"'])
+def test_text_that_is_no_record_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        Record.loads(text)
+
+
+def test_unknown_status_is_refused(trial: Trial) -> None:
+    with pytest.raises(ValueError, match="is not one of"):
+        Record(trial.id, "s", trial.label, "fine", trial)
+
+
+def test_record_read_back_is_built_as_by_its_constructor() -> None:
+    """Whole objects go past `__init__`, others through it."""
+    figures = {"eager": 1.0, "compiled": 2}
+    assert from_json(PerArm, figures) == PerArm(1.0, 2) == pickle.loads(pickle.dumps(from_json(PerArm, figures)))
+    assert from_json(PerArm, {"compiled": 2.0}) == PerArm(None, 2.0)
+    with pytest.raises(ValueError, match="PerArm: compiled: 'x' has the wrong type"):
+        from_json(PerArm, {"eager": 1.0, "compiled": "x"})
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        from_json(PerArm, figures).eager = 3.0

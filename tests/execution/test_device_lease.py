@@ -1,0 +1,134 @@
+"""Turns against real processes: the kernel says whether they are stopped."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from sweeper.core.protocol import ALONE, DEVICE, NOTHING, Grant
+from sweeper.execution.device_lease import Member, Turns
+
+SLEEPER = "import time\nwhile True: time.sleep(0.01)"
+
+
+def state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def eventually(holds: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 20
+    while not holds() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return holds()
+
+
+@pytest.fixture
+def sleepers() -> Iterator[Callable[[], int]]:
+    """Starts processes in groups of their own."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start() -> int:
+        started.append(subprocess.Popen([sys.executable, "-c", SLEEPER], start_new_session=True))
+        return started[-1].pid
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+class Worker:
+    """A member and what it was granted."""
+
+    def __init__(self, turns: Turns, group: int) -> None:
+        self.grants: list[Grant] = []
+        self._context = turns.member(group, self.grants.append)
+        self.member: Member = self._context.__enter__()
+        self.turns, self.group = turns, group
+
+    def ask(self, wants: str) -> None:
+        self.turns.ask(self.member, wants)
+
+    def end(self) -> None:
+        self._context.__exit__(None, None, None)
+
+
+@pytest.fixture
+def three(sleepers: Callable[[], int]) -> list[Worker]:
+    turns = Turns()
+    return [Worker(turns, sleepers()) for _ in range(3)]
+
+
+def test_the_device_is_given_in_the_order_of_asking(three: list[Worker]) -> None:
+    first, second, third = three
+    for worker in three:
+        worker.ask(DEVICE)
+    assert [len(worker.grants) for worker in three] == [1, 0, 0]
+    first.ask(NOTHING)
+    assert [len(worker.grants) for worker in three] == [1, 1, 0]
+    second.end()
+    assert third.grants == [Grant(0.0, (first.group,))], "the one that has ended has nothing on the device any more"
+
+
+def test_whoever_measures_has_the_others_stopped_until_it_lets_go(three: list[Worker]) -> None:
+    first, second, third = three
+    first.ask(DEVICE)
+    first.ask(ALONE)
+    assert len(first.grants) == 2, "who holds the device has it alone at once"
+    assert eventually(lambda: state(second.group) == state(third.group) == "T")
+    assert state(first.group) != "T"
+    second.ask(DEVICE)
+    first.ask(NOTHING)
+    assert eventually(lambda: "T" not in (state(second.group), state(third.group)))
+    assert len(second.grants) == 1
+
+
+def test_the_end_of_whoever_measures_is_the_end_of_its_turn(three: list[Worker]) -> None:
+    first, second, _ = three
+    first.ask(ALONE)
+    assert eventually(lambda: state(second.group) == "T")
+    first.end()
+    assert eventually(lambda: state(second.group) != "T")
+
+
+def test_worker_that_starts_while_another_measures_is_stopped_at_once(
+    three: list[Worker], sleepers: Callable[[], int]
+) -> None:
+    three[0].ask(ALONE)
+    late = Worker(three[0].turns, sleepers())
+    assert eventually(lambda: state(late.group) == "T")
+
+
+def test_alone_is_waited_for_and_stops_nobody_before(three: list[Worker]) -> None:
+    first, second, third = three
+    first.ask(DEVICE)
+    second.ask(ALONE)
+    assert state(first.group) != "T"
+    assert state(third.group) != "T"
+    first.ask(NOTHING)
+    assert len(second.grants) == 1
+    assert eventually(lambda: state(first.group) == state(third.group) == "T")
+
+
+def test_stopped_and_waited_seconds_are_told_apart_and_count_in_no_limit(three: list[Worker]) -> None:
+    first, computes, waits = three
+    first.ask(DEVICE)
+    waits.ask(DEVICE)
+    first.ask(ALONE)
+    time.sleep(0.3)
+    first.ask(NOTHING)
+    waits.ask(NOTHING)
+    computes.ask(DEVICE)
+    assert waits.grants[0].stopped_s == 0.0, "it waited, which it knows itself"
+    assert computes.grants[0].stopped_s >= 0.3
+    assert waits.turns.idle_s(waits.member) >= 0.3
+    assert computes.turns.idle_s(computes.member) >= 0.3
+    computes.ask(NOTHING)
+    computes.ask(DEVICE)
+    assert computes.grants[1].stopped_s == 0.0, "it was told before"
+    assert first.turns.idle_s(first.member) < 0.3

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import fake_python
+import pytest
+
+from sweeper.core.gpus import Gpu
+from sweeper.core.record import Record
+from sweeper.core.settings import Measure, Settings
+from sweeper.core.trial import Labels, Model, Trial
+from sweeper.execution import device_slots, execute
+from sweeper.execution.execute import LEAST_FREE_BYTES, NoSpaceError, Watcher
+
+
+@pytest.fixture
+def trials(in_empty_folder: Path) -> list[Trial]:
+    python = str(fake_python.write(in_empty_folder / "python"))
+    model, labels = Model("timm", "vit_tiny_patch16_224"), Labels("vit_tiny", "fp32")
+    return [Trial(model, size, labels, device="cpu", python=python) for size in (1, 2, 3)]
+
+
+SETTINGS = Settings("s", device="cpu", measure=Measure(processes=1))
+
+
+class Listener(Watcher):
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def trial_started(self, trial: Trial) -> None:
+        self.heard.append(f"start {trial.batch_size}")
+
+    def trial_finished(self, record: Record) -> None:
+        (path,) = Path("runs/s").glob(f"*-{record.trial_id}/record.json")
+        assert Record.loads(path.read_text()) == record, "it is on disk first"
+        self.heard.append(f"end {record.trial.batch_size}")
+
+
+def test_records_come_in_order_after_they_are_on_disk(trials: list[Trial]) -> None:
+    listener = Listener()
+    found = list(execute.execute(trials, SETTINGS, [listener]))
+    assert [(record.trial, record.status) for record in found] == [(trial, "ok") for trial in trials]
+    assert listener.heard == ["start 1", "end 1", "start 2", "end 2", "start 3", "end 3"]
+
+
+def test_each_gpu_has_a_trial_at_a_time(trials: list[Trial], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    gpus = tuple(Gpu(str(index), f"GPU-{index}", "A GPU") for index in range(2))
+    monkeypatch.setattr(execute, "visible_gpus", lambda: gpus)
+    monkeypatch.setattr(device_slots, "cores_near", lambda _gpu: ())
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    body = (
+        "open(f'here-{os.environ[\"CUDA_VISIBLE_DEVICES\"]}', 'w').close()\n"
+        "while not (os.path.exists('here-0') and os.path.exists('here-1')): time.sleep(0.05)"
+    )
+    fake_python.write(Path(str(trials[0].python)), body)
+    found = list(execute.execute(trials, replace(SETTINGS, device="cuda")))
+    assert [record.status for record in found] == ["ok"] * 3
+
+
+def test_full_disk_is_said_before_a_trial_and_keeps_what_there_is(
+    trials: list[Trial], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = iter([LEAST_FREE_BYTES, LEAST_FREE_BYTES - 1])
+    monkeypatch.setattr(shutil, "disk_usage", lambda _folder: SimpleNamespace(free=next(free)))
+    Path("runs/s").mkdir(parents=True)
+    records = execute.execute(trials, SETTINGS)
+    assert next(records).status == "ok"
+    with pytest.raises(NoSpaceError, match="1024 MiB left"):
+        next(records)
+    assert len(list(Path("runs/s").glob("*/record.json"))) == 1

@@ -1,0 +1,407 @@
+"""The runner against real processes that stand in for a worker."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from processes import assert_gone
+
+from sweeper.core.gpus import Device
+from sweeper.core.protocol import DEVICE, NOTHING, Job
+from sweeper.core.record import Inspection, Record
+from sweeper.core.settings import Measure, Settings
+from sweeper.core.trial import Trial
+from sweeper.execution import trial_runner
+from sweeper.execution.device_lease import Member
+from sweeper.execution.scheduler import Slot
+
+ROOT = Path(__file__).parents[2]
+PRELUDE = """
+import json, os, signal, subprocess, sys, time, argparse
+from dataclasses import replace
+from sweeper.core.protocol import Grant, Outcome, Phase, Wish, encode
+from sweeper.core.record import Accuracy, Process, Round
+parser = argparse.ArgumentParser()
+parser.add_argument("trial"); parser.add_argument("--index", type=int, default=0)
+parser.add_argument("--draw", type=int, default=0)
+parser.add_argument("--cold", action="store_true"); parser.add_argument("--answer-fd", type=int)
+parser.add_argument("--cores"); parser.add_argument("--checked"); parser.add_argument("--steps-per-block")
+parser.add_argument("--inspect"); parser.add_argument("--timed")
+a = parser.parse_args()
+answer = os.fdopen(a.answer_fd, "w")
+def say(message):
+    answer.write(encode(message)); answer.flush()
+def process():
+    speedup = float(os.environ.get("SPEEDUPS", "2").split()[a.index % len(os.environ.get("SPEEDUPS", "2").split())])
+    rounds = (Round("AB", 2.0, 2.0 / speedup),)
+    return Process(a.index, a.draw, a.cold, compile_s=1.0, first_steps_s=(1.0,), steps_per_block=2, rounds=rounds)
+"""
+GOOD = 'say(Phase("building")); say(Outcome("ok", process=process()))'
+
+
+@pytest.fixture
+def run(in_empty_folder: Path, monkeypatch: pytest.MonkeyPatch, trial: Trial):
+    def run(
+        body: str,
+        stop: threading.Event | None = None,
+        cores: tuple[int, ...] | None = None,
+        slot: Slot | None = None,
+        inspect: bool = False,
+        **measure: object,
+    ) -> Record:
+        script = in_empty_folder / "worker.py"
+        script.write_text(PRELUDE + textwrap.dedent(body))
+        monkeypatch.setenv("PYTHONPATH", str(ROOT))
+        monkeypatch.setattr(trial_runner, "command", lambda _python, _module: [sys.executable, str(script)])
+        settings = Settings("s", measure=Measure(**{"processes": 1, "timeout_s": 30.0, **measure}), inspect=inspect)  # type: ignore[arg-type]
+        return trial_runner.run_trial(trial, settings, slot or Slot(Device("cpu"), cores), stop=stop)
+
+    return run
+
+
+def folder(trial: Trial) -> Path:
+    return Path("runs/s") / f"{trial.label}-{trial.id}"
+
+
+def test_processes_of_a_draw_share_a_private_cache_that_is_gone_afterwards(run, trial: Trial) -> None:
+    record = run(
+        """
+        os.makedirs(os.environ["TRITON_CACHE_DIR"], exist_ok=True)
+        print(os.environ["TRITON_CACHE_DIR"], flush=True)
+        say(Outcome("ok", process=process()))
+        """,
+        processes=2,
+        draws=2,
+    )
+    assert record.status == "ok"
+    assert [(p.index, p.draw, p.cold) for p in record.processes] == [
+        (0, 0, True),
+        (1, 0, False),
+        (2, 1, True),
+        (3, 1, False),
+    ]
+    logs = [(folder(trial) / f"worker-{index}.log").read_text() for index in range(4)]
+    assert [log.strip().split("cache-")[1] for log in logs] == ["0/triton", "0/triton", "1/triton", "1/triton"]
+    assert not list(folder(trial).glob("cache-*"))
+
+
+def test_worker_is_told_the_trial_and_the_record_names_no_log_when_all_is_well(run, trial: Trial) -> None:
+    record = run(GOOD)
+    assert Job.loads((folder(trial) / "trial.json").read_text()).trial == trial
+    assert json.loads((folder(trial) / "trial.json").read_text())["trial_id"] == trial.id
+    assert (record.status, record.log, record.message) == ("ok", None, None)
+    assert "single_process" in record.flags
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("say(Phase('compiling')); os.kill(os.getpid(), signal.SIGKILL)", "killed by SIGKILL"),
+        ("say(Phase('compiling')); os.kill(os.getpid(), signal.SIGSEGV)", "killed by SIGSEGV"),
+        ("say(Phase('compiling')); os._exit(0)", "exited with code 0 without a result"),
+        ("say(Phase('compiling')); raise SystemExit(7)", "exited with code 7 without a result"),
+    ],
+)
+def test_worker_that_dies_is_a_crashed_record(run, body: str, says: str) -> None:
+    record = run(body)
+    assert (record.status, record.phase, record.log) == ("crashed", "compiling", "worker-0.log")
+    assert says in str(record.message)
+
+
+def test_worker_that_talks_nonsense_is_a_crashed_record(run) -> None:
+    record = run("answer.write('{\\n'); answer.flush(); time.sleep(60)")
+    assert record.status == "crashed"
+    assert "cannot be understood" in str(record.message)
+
+
+def test_failure_in_a_later_process_keeps_what_the_first_measured(run) -> None:
+    record = run(
+        """
+        if a.index == 1:
+            say(Outcome("oom", "measuring", "no memory", process()))
+        else:
+            say(Outcome("ok", process=process()))
+        """,
+        processes=3,
+    )
+    assert (record.status, record.message, len(record.processes)) == ("oom", "no memory", 2)
+    assert record.log == "worker-1.log"
+
+
+SIZE = 'size = json.load(open(a.trial))["trial"]["batch_size"]; '
+FITS_NONE = SIZE + 'say(Outcome("oom", "eager", f"no room for {size}"))'
+FITS_TWO = (
+    SIZE + 'say(Outcome("ok", process=process()) if size <= 2 else Outcome("oom", "eager", f"no room for {size}"))'
+)
+
+
+def test_out_of_memory_halves_the_batch_of_both_arms(run, trial: Trial) -> None:
+    record = run(FITS_TWO, processes=2)
+    assert trial.batch_size == 4
+    assert (record.status, record.batch_size, record.smaller_batch_size) == ("ok", 2, 2)
+    assert (record.trial, record.trial_id) == (trial, trial.id)
+    assert "smaller_batch" in record.flags
+    assert len(record.processes) == 2
+
+
+def test_without_back_off_the_trial_is_out_of_memory(run) -> None:
+    record = run(FITS_TWO, back_off=False)
+    assert (record.status, record.message, record.batch_size) == ("oom", "no room for 4", 4)
+
+
+def test_what_fits_in_no_batch_is_out_of_memory(run) -> None:
+    record = run(FITS_NONE)
+    assert (record.status, record.message, record.batch_size) == ("oom", "no room for 1", 1)
+
+
+def test_record_says_how_long_the_trial_took(run) -> None:
+    assert run(GOOD).wall_s > 0
+
+
+def test_timeout_kills_the_whole_process_group(run, in_empty_folder: Path) -> None:
+    record = run(
+        """
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        open("child", "w").write(str(child.pid))
+        say(Phase("measuring"))
+        signal.signal(signal.SIGUSR1, lambda *_: None)
+        while True: time.sleep(1)
+        """,
+        timeout_s=2.0,
+    )
+    assert (record.status, record.phase) == ("timeout", "measuring")
+    assert "measure.timeout_s=2" in str(record.message)
+    assert_gone(int((in_empty_folder / "child").read_text()))
+
+
+def test_phase_has_a_limit_of_its_own(run) -> None:
+    record = run(
+        "say(Phase('building')); time.sleep(1); say(Phase('compiling')); time.sleep(600)",
+        phase_timeouts_s={"building": 30.0, "compiling": 0.5},
+    )
+    assert (record.status, record.phase) == ("timeout", "compiling")
+    assert record.message == "still compiling after measure.phase_timeouts_s.compiling=0.5"
+
+
+def test_waiting_for_the_device_counts_in_no_limit_and_not_as_time_of_the_trial(
+    run, in_empty_folder: Path, trial: Trial
+) -> None:
+    """Somebody else has the device for longer than the trial may last."""
+    slot, others = Slot(Device("cpu")), Member(0, lambda _grant: None)
+    slot.turns.ask(others, DEVICE)
+    threading.Timer(3.0, lambda: slot.turns.ask(others, NOTHING)).start()
+    record = run(
+        """
+        say(Phase("building")); say(Wish("device"))
+        grant = Grant.loads(sys.stdin.readline())
+        say(Outcome("ok", process=process(), environment={"stopped_s": grant.stopped_s}))
+        """,
+        slot=slot,
+        timeout_s=2.0,
+    )
+    assert record.status == "ok", record.message
+    assert record.environment == {"stopped_s": 0.0}
+    assert record.wall_s < 3.0
+
+
+def test_out_of_memory_beside_others_is_tried_again_alone(run, in_empty_folder: Path, trial: Trial) -> None:
+    """A neighbour is in the room until it sees that the trial has run out of memory."""
+    slot, inside = Slot(Device("cuda")), threading.Event()
+
+    def stay() -> None:
+        with slot.room.stay(None, threading.Event()):
+            inside.set()
+            while not (in_empty_folder / "failed").exists():
+                time.sleep(0.05)
+
+    threading.Thread(target=stay).start()
+    assert inside.wait(60)
+    record = run(
+        """
+        if os.path.exists("failed"):
+            say(Outcome("ok", process=process()))
+        else:
+            open("failed", "w").close(); say(Outcome("oom", "eager", "no room"))
+        """,
+        slot=slot,
+    )
+    assert (record.status, record.smaller_batch_size) == ("ok", None)
+
+
+CODE = """
+print(sys.argv, flush=True)
+code = "abc" if a.index < 3 else "other"
+checked = Accuracy("float64", True, worst="loss") if a.checked != f"{code}-None" else None
+say(Outcome("ok", process=replace(process(), code_fingerprint=code, accuracy=checked)))
+"""
+
+
+def test_verdict_and_block_length_are_handed_on_with_the_code(run, trial: Trial) -> None:
+    record = run(CODE, processes=4)
+    assert [item.accuracy.of_process for item in record.processes] == [None, 0, 0, None]
+    assert all(item.accuracy.passed and item.accuracy.worst == "loss" for item in record.processes)
+    assert "accuracy_unverified" not in record.flags
+    told = [(folder(trial) / f"worker-{index}.log").read_text() for index in range(2)]
+    assert "--checked" not in told[0]
+    assert "--steps-per-block', '2'" in told[1]
+
+
+def test_each_draw_is_checked(run) -> None:
+    record = run(CODE, processes=1, draws=2)
+    assert [item.accuracy.of_process for item in record.processes] == [None, None]
+
+
+INSPECTS = """
+if a.inspect:
+    print(a.timed, os.environ["TORCHINDUCTOR_CACHE_DIR"], flush=True)
+    os.makedirs(a.inspect); open(a.inspect + "/summary.md", "w").write(open("order").read())
+    say(Outcome("ok", process=replace(process(), code_fingerprint="abc"))); sys.exit()
+open("order", "a").write(f"process {a.index}\\n")
+"""
+FOUND = 'say(Outcome("ok", process=replace(process(), code_fingerprint="abc")))'
+
+
+def test_inspection_follows_the_timed_processes_in_a_cache_of_its_own(run, trial: Trial) -> None:
+    plain, record = run(FOUND, processes=2), run(INSPECTS + FOUND, processes=2, inspect=True)
+    assert record.inspection == Inspection("inspect", None, "abc")
+    assert (folder(trial) / "inspect" / "summary.md").read_text() == "process 0\nprocess 1\n"
+    assert replace(record, inspection=None, wall_s=None) == replace(plain, wall_s=None)
+    told, cache = (folder(trial) / "worker-inspect.log").read_text().split()
+    assert (told, Path(cache).parent.name) == ("abc", "cache-inspect")
+    assert not list(folder(trial).glob("cache-*"))
+
+
+def test_inspection_of_an_earlier_run_goes_with_its_record(run, trial: Trial) -> None:
+    assert run(INSPECTS + FOUND, inspect=True).inspection
+    assert run(FOUND).inspection is None
+    assert not (folder(trial) / "inspect").exists()
+
+
+@pytest.mark.parametrize(
+    ("body", "missing"),
+    [
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "crashed while compiling: the worker was killed by SIGSEGV"),
+        (
+            "time.sleep(600)",
+            "timeout while compiling: still compiling after measure.phase_timeouts_s.compiling=2",
+        ),
+        ('say(Outcome("oom", "compiling", "no memory")); sys.exit()', "oom while compiling: no memory"),
+    ],
+    ids=["dies", "hangs", "fails"],
+)
+def test_inspection_that_fails_is_said_and_costs_the_trial_nothing(run, body: str, missing: str) -> None:
+    limits = {"compiling": 2.0}  # a phase that the timed process has not
+    record = run(f'if a.inspect: say(Phase("compiling")); {body}\n{FOUND}', inspect=True, phase_timeouts_s=limits)
+    assert (record.status, record.message, record.log, len(record.processes)) == ("ok", None, None, 1)
+    assert record.inspection == Inspection(missing=missing)
+
+
+@pytest.mark.parametrize(
+    ("status", "inspected"),
+    [("compile_error", True), ("accuracy_mismatch", True), ("not_compiled", True), ("eager_error", False)],
+)
+def test_inspection_is_for_trials_in_which_the_compiler_had_its_turn(run, status: str, inspected: bool) -> None:
+    record = run(f'{INSPECTS}say(Outcome("{status}", "compiling", "no"))', inspect=True)
+    assert (record.status, record.message, record.log) == (status, "no", "worker-0.log")
+    assert (record.inspection is not None) == inspected
+
+
+def set_when_there(file: Path) -> threading.Event:
+    """An event that a worker sets by writing the file."""
+    stop = threading.Event()
+
+    def wait() -> None:
+        while not file.exists():
+            time.sleep(0.05)
+        stop.set()
+
+    threading.Thread(target=wait).start()
+    return stop
+
+
+def test_stop_in_an_inspection_ends_it_and_keeps_the_record(run, in_empty_folder: Path) -> None:
+    stop = set_when_there(in_empty_folder / "ready")
+    record = run(f"if a.inspect: open('ready', 'w').close(); time.sleep(600)\n{FOUND}", stop=stop, inspect=True)
+    assert record.status == "ok"
+    assert record.inspection == Inspection(missing="interrupted while starting: interrupted by the user")
+
+
+def test_child_that_holds_the_pipe_does_not_hold_up_the_runner(run) -> None:
+    record = run(
+        """
+        os.set_inheritable(a.answer_fd, True)
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], close_fds=False)
+        say(Phase("compiling")); os.kill(os.getpid(), signal.SIGKILL)
+        """
+    )
+    assert record.status == "crashed"
+
+
+def test_stop_ends_the_worker_and_gives_a_record(run, in_empty_folder: Path) -> None:
+    stop = set_when_there(in_empty_folder / "ready")
+    record = run("say(Phase('eager')); open('ready', 'w').write(str(os.getpid())); time.sleep(600)", stop=stop)
+    assert (record.status, record.phase) == ("interrupted", "eager")
+    assert_gone(int((in_empty_folder / "ready").read_text()))
+
+
+def test_stop_between_processes_starts_no_other(run) -> None:
+    stop = threading.Event()
+    stop.set()
+    record = run(GOOD, stop=stop)
+    assert (record.status, record.phase, record.processes) == ("interrupted", "starting", ())
+
+
+def test_worker_is_told_its_cores(run) -> None:
+    record = run("say(Outcome('ok', process=process(), environment={'cores': a.cores}))", cores=(2, 3, 5))
+    assert record.environment["cores"] == "2,3,5"
+
+
+@pytest.mark.parametrize("hold", ["time.sleep(600)", "ctypes.PyDLL(None).sleep(600)"], ids=["waits", "holds the GIL"])
+def test_worker_ends_when_its_driver_dies(in_empty_folder: Path, hold: str) -> None:
+    """A stand-in with the worker's own two watches, started as the runner does, by a driver that is killed."""
+    worker = (
+        "import ctypes, queue, threading, time\n"
+        "from sweeper.worker.__main__ import _hear_the_driver, end_with_the_parent_process\n"
+        "end_with_the_parent_process()\n"
+        "threading.Thread(target=_hear_the_driver, args=(0, queue.SimpleQueue()), daemon=True).start()\n"
+        f"print('ready', flush=True); {hold}"
+    )
+    driver = (
+        "import subprocess, sys, time\n"
+        f"w = subprocess.Popen([sys.executable, '-c', {worker!r}], stdin=subprocess.PIPE, stdout=subprocess.PIPE,"
+        " start_new_session=True)\n"
+        "assert w.stdout.readline() == b'ready\\n'\n"
+        "print(w.pid, flush=True); time.sleep(600)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen([sys.executable, "-c", driver], stdout=subprocess.PIPE, text=True, env=environment)
+    assert process.stdout is not None
+    pid = int(process.stdout.readline())
+    process.kill()
+    process.wait()
+    assert_gone(pid)
+
+
+@pytest.mark.parametrize(
+    ("speedups", "processes", "flagged"),
+    [("2.0 2.001", 5, False), ("2.0 3.0", 7, True)],
+    ids=["narrow at once", "never narrow"],
+)
+def test_target_asks_for_processes_until_the_interval_is_narrow(
+    run, monkeypatch: pytest.MonkeyPatch, speedups: str, processes: int, flagged: bool
+) -> None:
+    monkeypatch.setenv("SPEEDUPS", speedups)
+    record = run(GOOD, processes=3, target=0.01, max_processes=7)
+    assert len(record.processes) == processes
+    assert ("unresolved" in record.flags) is flagged
+    assert {process.draw for process in record.processes} == {0}
+    assert [process.cold for process in record.processes].count(True) == 1

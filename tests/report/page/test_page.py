@@ -1,0 +1,410 @@
+"""report.html, as text and as dictionaries: what it shows, what it escapes, what it leaves out."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+from records import make_process, make_record, make_trial, write_sweep
+
+from sweeper.core.record import PerArm, Record, Round
+from sweeper.loading.entries import Entry, load
+from sweeper.report.build import write_report
+from sweeper.report.page import cost_figures, family_figure, page, published, speedup_figures, step_figure
+from sweeper.report.page.figure_base import Figure, label, ratio_axis, seconds_axis
+from sweeper.report.table import Row, Table
+from sweeper.report.tables.speedups import speedups
+from sweeper.report.tables.summary import groups, summary
+from sweeper.report.tables.units import collect
+
+HOSTILE = "<img src=x onerror=alert(1)></script><!--"
+FIGURES = (
+    "forest", "families", "backends", "batch-sizes", "compile-time", "total-time", "memory", "step-times",
+)  # fmt: skip
+PAIR = (make_record(speedups=(2.0, 2.1)), make_record(precision="fp32", speedups=(1.4, 1.5)))
+
+
+def write_page(folder: Path, records: Sequence[Record]) -> str:
+    sweep = write_sweep(folder / "runs", records)
+    write_report([sweep], sweep / "report")
+    return (sweep / "report" / "report.html").read_text()
+
+
+def data_of(text: str) -> dict[str, Any]:
+    found = re.findall(r'<script type="application/json" id="([a-z]+)-data">(.*?)</script>', text, re.DOTALL)
+    data = {name: json.loads(content) for name, content in found}
+    return {"figures": data["figure"], "tables": data["table"]}
+
+
+def without_plotly(text: str) -> str:
+    start = text.index("* plotly.js v")
+    return text[:start] + text[text.index("</script>", start) :]
+
+
+def loaded(folder: Path, records: Sequence[Record]) -> tuple[Sequence[Entry], Sequence[Row]]:
+    entries = load([write_sweep(folder / "runs", records)]).entries
+    return entries, speedups(entries).rows
+
+
+def drawn(figure: Figure) -> list[dict[str, Any]]:
+    assert figure.missing == ""
+    return list(figure.choices[0].traces)
+
+
+def test_page_loads_nothing_and_lets_only_its_own_scripts_run(tmp_path: Path) -> None:
+    text = write_page(tmp_path, PAIR)
+    assert not re.findall(r'(?:src|srcset|action)="', without_plotly(text))
+    assert not re.findall(r"@import|url\(", without_plotly(text))
+    assert re.findall(r'<link [^>]*href="([^"]*)"', text) == ["data:,"]
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
+    assert policy
+    assert "default-src 'none'" in policy[1]
+    assert policy[1].count("'sha256-") == 2
+    assert "unsafe-inline" not in policy[1].partition("script-src")[2].partition(";")[0]
+
+
+def test_names_from_records_are_text(tmp_path: Path) -> None:
+    record = make_record(HOSTILE, status="compile_error", message=HOSTILE)
+    text = write_page(tmp_path, [record, make_record(HOSTILE), make_record(HOSTILE, "fp32", family=HOSTILE)])
+    assert "<img" not in without_plotly(text)
+    assert text.count("</script>") == 4  # data of figures and of tables, plotly.js, ours
+    rows = data_of(text)["tables"]["trials"]["rows"]
+    assert {row["cells"][0] for row in rows} == {HOSTILE}
+    forest = next(item for item in data_of(text)["figures"] if item["id"] == "forest")
+    assert "&lt;img" in json.dumps(forest["choices"][0]["layout"])
+    assert "<img" not in json.dumps(forest["choices"][0])
+
+
+def test_label_escapes_what_plotly_takes_for_markup() -> None:
+    assert label("<b>a & b</b>\n") == "&lt;b&gt;a &amp; b&lt;/b&gt;"
+    assert label("x" * 50, 10) == "x" * 9 + "…"
+
+
+def test_headline_has_the_weighted_mean_and_its_interval(tmp_path: Path) -> None:
+    text = write_page(tmp_path, PAIR)
+    geomeans = math.sqrt(2.0 * 2.1), math.sqrt(1.4 * 1.5)
+    weighted = 0.75 * geomeans[0] + 0.25 * geomeans[1]
+    assert f"<b>{weighted:.2f}&times;</b>" in text
+    assert "these models [" in text
+    assert "<dt>device</dt><dd>NVIDIA H200</dd>" in text
+
+
+def test_every_figure_is_there_or_says_why_not(tmp_path: Path) -> None:
+    text = write_page(tmp_path, PAIR)
+    assert set(re.findall(r'data-figure="([^"]+)"', text)) == set(FIGURES)
+    assert "Backends: left out, fewer than two backends were tried." in text
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [],
+        [make_record(status="oom", message="no memory")],
+        [make_record()],
+        [make_record(precision="fp32")],
+        [make_record(mode="eager")],
+        [replace(make_record(), processes=())],
+    ],
+    ids=["nothing", "none ok", "one trial", "fp32 alone", "mode eager", "ok without processes"],
+)
+def test_page_of_little_is_written(tmp_path: Path, records: Sequence[Record]) -> None:
+    write_sweep(tmp_path / "runs", records)
+    (tmp_path / "runs" / "night").mkdir(parents=True, exist_ok=True)
+    write_report([tmp_path / "runs" / "night"], tmp_path / "out")
+    text = (tmp_path / "out" / "report.html").read_text()
+    shown = [item["id"] for item in data_of(text)["figures"] if item["choices"]]
+    assert set(shown) == set(re.findall(r'<section class="figure"[^>]*data-figure="([^"]+)"', text))
+    assert len(data_of(text)["tables"].get("trials", {"rows": []})["rows"]) == len(records)
+
+
+def test_forest_is_sorted_and_shows_each_kind_of_interval(tmp_path: Path) -> None:
+    waiting = [
+        replace(make_process(speedup, index=i), device_time_s=PerArm(0.001, 0.001))
+        for i, speedup in enumerate((3.0, 3.3))
+    ]
+    waiting = [replace(process, device_kernels=PerArm(10, 10)) for process in waiting]
+    records = [
+        make_record("single", speedups=(0.5,)),
+        make_record("several", speedups=(2.0, 2.1)),
+        replace(make_record("waits"), processes=tuple(waiting)),
+    ]
+    choice = speedup_figures.forest(loaded(tmp_path, records)[1]).choices[0]
+    assert choice.layout["yaxis"]["ticktext"] == ["waits", "several", "single"]
+    by_name = {trace["name"].partition(", ")[2]: trace for trace in choice.traces}
+    assert set(by_name) == {speedup_figures.INTERVAL, speedup_figures.RANGE, speedup_figures.SINGLE}
+    ranged = by_name[speedup_figures.RANGE]
+    assert ranged["x"][0] + ranged["error_x"]["array"][0] == pytest.approx(3.3)
+    assert ranged["x"][0] - ranged["error_x"]["arrayminus"][0] == pytest.approx(3.0)
+    assert by_name[speedup_figures.SINGLE]["x"] == [pytest.approx(0.5)]
+    assert not by_name[speedup_figures.SINGLE]["error_x"]["visible"]
+
+
+def test_forest_of_many_opens_with_both_ends_and_has_all(tmp_path: Path) -> None:
+    records = [make_record(f"m{i}", speedups=(1 + i / 100,)) for i in range(70)]
+    first, *_, last = speedup_figures.forest(loaded(tmp_path, records)[1]).choices
+    assert first.name == "30 fastest, 30 slowest of 70"
+    assert first.layout["yaxis"]["ticktext"][0] == "m69"
+    assert first.layout["yaxis"]["ticktext"][-1] == "m0"
+    assert (last.name, sum(len(trace["x"]) for trace in last.traces)) == ("all 70", 70)
+
+
+def test_families_have_bars_in_both_precisions_and_what_was_published(tmp_path: Path) -> None:
+    records = [*PAIR, make_record("vit", family="vit"), make_record("vit", "fp32", family="vit", speedups=(1.2,))]
+    entries, _ = loaded(tmp_path, records)
+    rows = summary(groups(collect(entries).units)).rows
+    references = {"cnn": published.of_family("cnn", ())}
+    amp, fp32, dotted = drawn(family_figure.families(rows, {key: item for key, item in references.items() if item}))
+    assert (amp["name"], fp32["name"]) == ("AMP", "fp32")
+    both = math.exp((math.log(4.2) / 2 + math.log(2)) / 2)
+    assert amp["y"] == pytest.approx([math.sqrt(4.2), 2.0, both])
+    assert fp32["y"][1] == pytest.approx(1.2)
+    assert dotted["y"][:2] == [1.10, 1.10]
+    assert "A6000 2023" in dotted["name"]
+
+
+def test_families_of_several_modes_differ_in_colour_and_fp32_is_pale(tmp_path: Path) -> None:
+    precisions = (("amp", 2.0), ("fp32", 1.5))
+    modes = ("default", "reduce-overhead")
+    records = [make_record("a", name, (speedup,), mode=mode) for name, speedup in precisions for mode in modes]
+    entries, _ = loaded(tmp_path, records)
+    bars = drawn(family_figure.families(summary(groups(collect(entries).units)).rows, {}))
+    assert {trace["name"]: trace["marker"] for trace in bars} == {
+        "AMP, default": {"color": "@0"},
+        "fp32, default": {"color": "@0 pale"},
+        "AMP, reduce-overhead": {"color": "@1"},
+        "fp32, reduce-overhead": {"color": "@1 pale"},
+    }
+
+
+def test_published_total_stands_only_beside_the_three_suites() -> None:
+    total = published.of_family("all", {"timm", "huggingface", "torchbench"})
+    assert total is not None
+    assert total.label == "1.43 (A100, 2022)"
+    timm = published.of_family("all", {"timm"})
+    assert timm is not None
+    assert timm.low == 1.38
+    assert published.of_family("all", {"timm", ""}) is None
+    assert published.of_family("all", {"timm", "huggingface"}) is None
+    assert all(item.source.startswith("https://") for item in (*published.SUITES, *published.FAMILIES))
+
+
+def test_suites_have_rows_of_their_own_with_what_was_published(tmp_path: Path) -> None:
+    def of_suite(suite: str, precision: str) -> Record:
+        trial = make_trial(f"{suite}-model", precision)
+        return make_record(trial=replace(trial, labels=replace(trial.labels, suite=suite)))
+
+    records = [of_suite(suite, precision) for suite in ("timm", "huggingface") for precision in ("amp", "fp32")]
+    table = data_of(write_page(tmp_path, records))["tables"]["summary"]
+    last = [column["title"] for column in table["columns"]].index("published")
+    assert {row["cells"][0]: row["cells"][last] for row in table["rows"]} == {
+        "cnn": "1.10 (A6000, 2023)",
+        "all": "",
+        "suite huggingface": "1.52 (A100, 2022)",
+        "suite timm": "1.38 (A100, 2022)",
+    }
+
+
+def test_backends_stand_side_by_side_and_those_without_figures_are_named(tmp_path: Path) -> None:
+    records = [
+        make_record(backend="inductor", speedups=(2.0,)),
+        make_record(backend="aot_eager", speedups=(0.9,)),
+        make_record(backend="tvm", status="unavailable"),
+    ]
+    figure = speedup_figures.backends(loaded(tmp_path, records)[1])
+    (bars,) = drawn(figure)
+    assert figure.choices[0].layout["yaxis"]["ticktext"] == ["aot_eager", "inductor"]
+    assert dict(zip(bars["y"], bars["x"], strict=True)) == {0: pytest.approx(0.9), 1: pytest.approx(2.0)}
+    assert "tvm (unavailable)" in figure.caption
+
+
+def test_forest_of_many_has_both_ends_of_each_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speedup_figures, "MOST_BARS", 6)
+    monkeypatch.setattr(speedup_figures, "MOST_BARS_OF_A_GROUP", 4)
+    records = [make_record(f"m{i}", speedups=(1 + i / 100,)) for i in range(5)]
+    records += [make_record(f"m{i}", "fp32", (1 + i / 50,)) for i in range(4)]
+    _, amp, fp32, _ = speedup_figures.forest(loaded(tmp_path, records)[1]).choices
+    assert (amp.name, fp32.name) == ("amp: 2 fastest, 2 slowest of 5", "fp32: 4")
+    assert amp.layout["yaxis"]["ticktext"] == ["m4", "m3", "m1", "m0"]
+    assert len(amp.layout["shapes"]) == len(fp32.layout["shapes"]) + 1  # the cut
+
+
+def test_many_models_in_the_figure_of_backends_are_capped_with_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(speedup_figures, "MOST_SERIES", 1)
+    monkeypatch.setattr(speedup_figures, "MOST_MODELS", 2)
+    records = [make_record(model, backend="inductor") for model in "abc"]
+    records += [make_record("c", backend="aot_eager", speedups=(0.9,))]
+    figure = speedup_figures.backends(loaded(tmp_path, records)[1])
+    assert [choice.name for choice in figure.choices] == ["a", "c"]
+    assert "2 of 3 to choose from: those in which most backends gave a speedup." in figure.caption
+
+
+def test_many_lines_of_batch_sizes_are_capped_with_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speedup_figures, "MOST_LINES", 2)
+    sizes = {"a": (8, 16), "b": (8, 16), "c": (8, 16, 32)}
+    records = [make_record(model, batch_size=size) for model, found in sizes.items() for size in found]
+    figure = speedup_figures.batch_sizes(loaded(tmp_path, records)[1])
+    assert [trace["name"] for trace in drawn(figure)] == ["a", "c"]
+    assert figure.caption.endswith("2 of 3 lines: those of most sizes.")
+
+
+def test_batch_sizes_make_a_line(tmp_path: Path) -> None:
+    records = [make_record(batch_size=size, speedups=(1 + size / 100,)) for size in (64, 8, 16)]
+    (line,) = drawn(speedup_figures.batch_sizes(loaded(tmp_path, records)[1]))
+    assert line["x"] == [8, 16, 64]
+    assert line["y"] == pytest.approx([1.08, 1.16, 1.64])
+
+
+def test_total_times_cross_at_break_even(tmp_path: Path) -> None:
+    _, rows = loaded(
+        tmp_path, [make_record(speedups=(2.0, 2.0))]
+    )  # 20 ms eager, 10 ms compiled, 3 s and 0.5 s to compile
+    eager, cold, crossing, warm, warm_crossing = drawn(cost_figures.total_time(rows))
+    assert (cold["y"][0], warm["y"][0]) == (3.0, 0.5)
+    assert crossing["x"] == [pytest.approx(300)]
+    assert crossing["y"] == [pytest.approx(6.0)]
+    assert warm_crossing["x"] == [pytest.approx(50)]
+    slope = (eager["y"][1] - eager["y"][0]) / (eager["x"][1] - eager["x"][0])
+    assert slope == pytest.approx(0.02)
+
+
+def test_break_even_of_a_contended_compile_is_an_upper_bound(tmp_path: Path) -> None:
+    flagged, plain = (
+        cost_figures.total_time(loaded(tmp_path / name, [make_record(speedups=(2.0, 2.0), flags=flags)])[1])
+        for name, flags in (("flagged", ("compile_contended",)), ("plain", ()))
+    )
+    legend = [trace["name"] for trace in drawn(flagged) if "break-even" in trace["name"]]
+    assert legend == ["break-even, empty cache: ≤300 steps", "break-even, filled cache: ≤50 steps"]
+    assert flagged.choices[0].name == "resnet50: ≤300 [300, 300] steps"
+    assert "≤" not in json.dumps(page._figure_data(plain), ensure_ascii=False)
+
+
+def test_a_trial_that_never_pays_has_no_crossing(tmp_path: Path) -> None:
+    figure = cost_figures.total_time(loaded(tmp_path, [make_record(speedups=(0.8,))])[1])
+    assert [trace["name"] for trace in drawn(figure)] == ["eager", "compiled, empty cache"]
+    assert figure.choices[0].name.endswith("never")
+
+
+def test_compile_time_and_memory_stand_against_speedup(tmp_path: Path) -> None:
+    process = replace(make_process(2.0), memory_bytes=PerArm(3e9, 2e9))
+    _, rows = loaded(tmp_path, [replace(make_record(), processes=(process,))])
+    (compiling,) = drawn(cost_figures.compile_time(rows))
+    assert (compiling["x"], compiling["y"]) == ([3.0], [pytest.approx(2.0)])
+    (memory,) = drawn(cost_figures.memory(rows))
+    assert memory["x"] == [pytest.approx(1.5)]
+    assert cost_figures.memory(loaded(tmp_path / "other", PAIR)[1]).missing
+
+
+def test_step_times_are_first_steps_then_blocks_without_void_rounds(tmp_path: Path) -> None:
+    process = make_process(2.0)
+    void = Round("AB", 9.0, 9.0, "recompiled")
+    process = replace(process, first_steps_s=(5.0, 0.01), rounds=(*process.rounds, void))
+    entries, rows = loaded(tmp_path, [replace(make_record(), processes=(process,))])
+    figure = step_figure.step_times(entries, rows)
+    by_name = {trace["name"]: trace for trace in drawn(figure)}
+    assert by_name["first compiled steps"]["y"] == [5.0, 0.01, None]
+    assert by_name["eager, blocks"]["y"] == [pytest.approx(0.02), pytest.approx(0.02), None]
+    assert by_name["compiled, blocks"]["y"] == [pytest.approx(0.01), pytest.approx(0.01), None]
+    assert figure.choices[0].layout["xaxis"]["ticktext"] == ["process 0, cold, 1 void"]
+
+
+def test_step_times_of_many_trials_begin_with_the_unsteady(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_figure, "MOST_TRIALS", 2)
+    records = [make_record("a"), make_record("b"), make_record("c", flags=("unsteady",))]
+    figure = step_figure.step_times(*loaded(tmp_path, records))
+    assert [choice.name for choice in figure.choices] == ["c (unsteady)", "a"]
+    assert "2 of 3 trials" in figure.caption
+
+
+def test_axis_of_ratios_shows_one_and_takes_nothing_that_has_no_log() -> None:
+    axis = ratio_axis("speedup", [2.0, None, 0.0])
+    low, high = axis["range"]
+    assert low < 0 < math.log10(2.0) < high
+    assert 1.0 in axis["tickvals"]
+    assert ratio_axis("speedup", [])["range"] == [-0.01, 0.01]
+
+
+def test_axis_of_seconds_names_milliseconds() -> None:
+    assert seconds_axis("time", [0.01, 2.0])["ticktext"] == [
+        "10 ms",
+        "20 ms",
+        "50 ms",
+        "100 ms",
+        "200 ms",
+        "500 ms",
+        "1 s",
+        "2 s",
+    ]
+
+
+def test_rows_open_to_the_whole_message_and_link_to_their_files(tmp_path: Path) -> None:
+    text = write_page(tmp_path, [make_record(status="compile_error", message="first\nsecond"), make_record("vgg16")])
+    rows = {row["cells"][0]: row for row in data_of(text)["tables"]["trials"]["rows"]}
+    assert ["message", "first\nsecond"] in rows["resnet50"]["details"]
+    assert ["graph breaks", "2 times: print (no place)"] in rows["vgg16"]["details"]
+    sweep = tmp_path / "runs" / "night"
+    for row in rows.values():
+        assert all((sweep / "report" / href).resolve().exists() for _, href in row["links"])
+        assert row["links"]
+
+
+@pytest.mark.parametrize("out", ["night", "night/deep/er", ".", "other one/#2"])
+def test_links_start_from_the_folder_of_the_page(tmp_path: Path, out: str) -> None:
+    runs = tmp_path / "100 % runs"
+    sweep = write_sweep(runs, [make_record(status="compile_error")])
+    write_report([sweep], runs / out)
+    tables = data_of((runs / out / "report.html").read_text())["tables"]
+    for name in ("trials", "failures"):
+        links = [unquote(href) for row in tables[name]["rows"] for _, href in row["links"]]
+        assert len(links) >= 2
+        assert all((runs / out / link).exists() for link in links)
+
+
+def test_a_trial_whose_folder_is_elsewhere_has_no_links(tmp_path: Path) -> None:
+    entries, rows = loaded(tmp_path, PAIR)
+    moved = [replace(entry, folder=tmp_path / "gone") for entry in entries]
+    content = page.Content([], "", moved, (), Table(tuple(rows[0]), tuple(rows)), summary([]), Table((), ()))
+    data = data_of(page.document(content, tmp_path)())
+    assert [row["links"] for row in data["tables"]["trials"]["rows"]] == [[], []]
+
+
+def test_recommendations_and_causes_stand_in_the_page(tmp_path: Path) -> None:
+    slow = make_record(HOSTILE, speedups=(1.10, 1.11, 1.09), mode="default")
+    fast = make_record(HOSTILE, speedups=(1.50, 1.51, 1.49), mode="reduce-overhead")
+    text = write_page(tmp_path, [slow, fast])
+    shown = data_of(text)["tables"]["recommendations"]
+    assert [column["title"] for column in shown["columns"]][:4] == ["model", "precision", "recommended", "speedup"]
+    assert shown["rows"][0]["cells"][0] == HOSTILE
+    assert shown["rows"][0]["numbers"][3] == pytest.approx(1.5, rel=0.01)
+    assert text.index('id="recommendations"') < text.index('id="figures"')
+
+
+def test_causes_name_the_batch_size_where_trials_differ_in_it(tmp_path: Path) -> None:
+    def titles(folder: str, other: Record) -> list[str]:
+        table = data_of(write_page(tmp_path / folder, [make_record(), other]))["tables"]["causes"]
+        assert [row["cells"][0] for row in table["rows"]] == ["resnet50"]
+        return [column["title"] for column in table["columns"]]
+
+    without_causes = make_record("vgg16", batch_size=64, status="oom")
+    assert titles("two", without_causes)[:3] == ["model", "batch", "precision"]
+    assert titles("one", make_record("vgg16", status="oom"))[:2] == ["model", "precision"]
+
+
+def test_a_table_sorts_by_figures_in_full(tmp_path: Path) -> None:
+    table = data_of(write_page(tmp_path, [make_record(speedups=(1.2345678,)), make_record("bad", status="oom")]))[
+        "tables"
+    ]["trials"]
+    column = [item["title"] for item in table["columns"]].index("speedup")
+    assert [row["numbers"][column] for row in table["rows"]] == [None, pytest.approx(1.2345678)]
+    assert [row["filters"] for row in table["rows"]] == [
+        ["oom", "default", "amp", "cnn"],
+        ["ok", "default", "amp", "cnn"],
+    ]

@@ -1,0 +1,369 @@
+from __future__ import annotations
+
+import csv
+import io
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+from records import GIB, make_process, make_record, make_trial, write_sweep
+from scipy import stats as scipy_stats
+
+from sweeper.analysis.metrics import derive
+from sweeper.analysis.stats import holm, mean_of_logs, p_value, pooled
+from sweeper.core.record import Diagnostics, GraphBreak, PerArm, Record
+from sweeper.loading.cross_trial import compared
+from sweeper.loading.entries import Entry, load
+from sweeper.report.__main__ import main, read_limits
+from sweeper.report.table import Row
+from sweeper.report.tables.causes import causes
+from sweeper.report.tables.decision import STAY, Limits, choose
+from sweeper.report.tables.recommendations import choices, recommendations
+
+NO_LIMITS = Limits()
+
+
+def rows(runs: Path, records: Sequence[Record], limits: Limits = NO_LIMITS) -> Sequence[Row]:
+    entries = compared(load([write_sweep(runs, records)]).entries)
+    return recommendations(choices(entries, limits)).rows
+
+
+def only(runs: Path, *records: Record, limits: Limits = NO_LIMITS) -> Row:
+    (row,) = rows(runs, records, limits)
+    return row
+
+
+def with_costs(record: Record, compile_s: float, peak_gib: float | None = None) -> Record:
+    """The record with another compile time, and a peak of the compiled arm beside 2 GiB of eager's."""
+    memory = PerArm(2.0 * GIB, peak_gib * GIB) if peak_gib is not None else None
+    processes = (replace(p, compile_s=compile_s if p.cold else 0.5, memory_bytes=memory) for p in record.processes)
+    return replace(record, processes=tuple(processes))
+
+
+def test_the_fastest_mode_is_recommended_where_its_interval_lies_above_the_others(tmp_path: Path) -> None:
+    slow = make_record(speedups=[1.50, 1.51, 1.49])
+    fast = make_record(speedups=[2.00, 2.02, 1.98], mode="reduce-overhead")
+    row = only(tmp_path, slow, fast)
+    assert (row["recommended"], row["mode"], row["backend"]) == ("reduce-overhead", "reduce-overhead", "inductor")
+    assert (row["certainty"], row["tied"], row["ruled_out"]) == ("tested", (), ())
+    assert row["reason"] == "2.00 times eager's speed, faster than eager and every other mode"
+
+
+def test_speedup_and_interval_are_those_of_welch_against_the_pooled_eager_step(tmp_path: Path) -> None:
+    """Two modes of three processes: six eager times against three compiled ones, as scipy has it."""
+    eager_s = [[0.0200, 0.0202, 0.0198], [0.0204, 0.0201, 0.0203]]
+    records = [
+        replace(
+            make_record(mode=mode),
+            processes=tuple(make_process(speedup, index=i, eager_s=s) for i, s in enumerate(times)),
+        )
+        for mode, speedup, times in zip(("default", "reduce-overhead"), (1.2, 2.0), eager_s, strict=True)
+    ]
+    row = only(tmp_path, *records)
+    eager = [math.log(s) for times in eager_s for s in times]
+    compiled = [math.log(s / 2.0) for s in eager_s[1]]
+    interval = scipy_stats.ttest_ind(eager, compiled, equal_var=False).confidence_interval(0.95)
+    assert row["recommended"] == "reduce-overhead"
+    assert row["speedup"] == pytest.approx(math.exp(fmean(eager) - fmean(compiled)))
+    assert row["speedup_low"] == pytest.approx(math.exp(interval.low))
+    assert row["speedup_high"] == pytest.approx(math.exp(interval.high))
+
+
+def test_of_modes_that_cannot_be_told_apart_the_one_that_compiles_fastest_is_taken(tmp_path: Path) -> None:
+    default = with_costs(make_record(speedups=[1.95, 2.05, 1.99]), 30)
+    tuned = with_costs(make_record(speedups=[1.96, 2.07, 2.00], mode="max-autotune"), 300)
+    row = only(tmp_path, default, tuned)
+    assert (row["recommended"], row["tied"], row["compile_cold_s"]) == ("default", ("max-autotune",), 30)
+    assert str(row["reason"]).endswith("max-autotune cannot be told apart from it, and it compiles fastest")
+
+
+def test_of_those_that_compile_alike_the_one_that_needs_least_memory_is_taken(tmp_path: Path) -> None:
+    default = with_costs(make_record(speedups=[1.95, 2.05, 1.99]), 30, 1.5)
+    graphs = with_costs(make_record(speedups=[1.96, 2.07, 2.00], mode="reduce-overhead"), 29, 1.8)
+    row = only(tmp_path, default, graphs)
+    assert (row["recommended"], row["tied"]) == ("default", ("reduce-overhead",))
+    assert row["memory_ratio"] == pytest.approx(2.0 / 1.5)
+    assert "needs the least memory" in str(row["reason"])
+
+
+def test_without_a_difference_from_eager_it_stays_eager(tmp_path: Path) -> None:
+    row = only(tmp_path, make_record(speedups=[0.9, 1.1, 1.05]), make_record(speedups=[0.8, 0.8], mode="max-autotune"))
+    assert (row["recommended"], row["mode"], row["speedup"]) == ("stay eager", None, None)
+    assert row["reason"] == "no mode is faster than eager beyond noise; nearest is default, 1.01 times eager's speed"
+
+
+def test_many_modes_must_pass_a_harder_test(tmp_path: Path) -> None:
+    """A p value between 0.0125 and 0.05: enough for one mode, too little for one of four that are all as noisy."""
+    modes = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+    noisy = [[1.10, 1.22, 1.16], [0.9, 1.0, 1.1], [0.9, 1.0, 1.11], [0.9, 1.0, 1.09]]
+    records = [make_record(speedups=found, mode=mode) for mode, found in zip(modes, noisy, strict=True)]
+    p = p_value(mean_of_logs([math.log(speedup) for speedup in noisy[0]]))
+    assert p is not None
+    assert 0.05 / 4 < p < 0.05, "what the data were chosen for"
+    assert only(tmp_path / "one", records[0])["recommended"] == "default"
+    assert only(tmp_path / "four", *records)["recommended"] == "stay eager"
+
+
+@pytest.mark.parametrize(("speedup", "recommended"), [(1.04, "stay eager"), (1.06, "default")])
+def test_of_single_processes_five_percent_count(tmp_path: Path, speedup: float, recommended: str) -> None:
+    row = only(tmp_path, make_record(speedups=[speedup]))
+    assert (row["recommended"], row["certainty"], row["speedup_low"]) == (recommended, "single_process", None)
+
+
+def test_of_single_processes_modes_within_five_percent_are_tied(tmp_path: Path) -> None:
+    modes = {"default": 2.0, "reduce-overhead": 2.08, "max-autotune": 1.9}
+    row = only(tmp_path, *(make_record(speedups=[speedup], mode=mode) for mode, speedup in modes.items()))
+    assert (row["recommended"], row["tied"]) == ("default", ("reduce-overhead",))
+
+
+def test_a_mode_that_may_be_as_fast_is_tied_though_it_is_not_sure_to_beat_eager(tmp_path: Path) -> None:
+    row = only(tmp_path, make_record(speedups=[1.06]), make_record(speedups=[1.04], mode="max-autotune"))
+    assert (row["recommended"], row["tied"]) == ("default", ("max-autotune",))
+    said = "max-autotune cannot be told apart from it, but it alone is faster than eager by more than 5 %"
+    assert row["reason"] == f"1.06 times eager's speed; {said}"
+    noisy = make_record(speedups=[0.5, 3.0, 1.3], mode="max-autotune")
+    tested = only(tmp_path / "tested", make_record(speedups=[1.20, 1.21, 1.19]), noisy)
+    assert (tested["recommended"], tested["tied"]) == ("default", ("max-autotune",))
+    assert str(tested["reason"]).endswith("but it alone is faster than eager beyond noise")
+
+
+def test_a_host_bound_trial_has_no_test(tmp_path: Path) -> None:
+    record = make_record(speedups=[2.0, 2.2, 1.9])
+    busy = (replace(p, device_time_s=PerArm(0.0199, 0.001), device_kernels=PerArm(10, 10)) for p in record.processes)
+    row = only(tmp_path, replace(record, processes=tuple(busy)))
+    assert (row["recommended"], row["certainty"], row["speedup_low"]) == ("default", "untested", None)
+
+
+def test_what_failed_is_ruled_out_with_its_status(tmp_path: Path) -> None:
+    wrong = make_record(mode="max-autotune", status="accuracy_mismatch")
+    row = only(tmp_path, make_record(speedups=[1.5, 1.5]), wrong)
+    assert (row["recommended"], row["ruled_out"]) == ("default", ("max-autotune: accuracy_mismatch",))
+    assert str(row["reason"]).endswith("every other mode is ruled out")
+    alone = only(tmp_path / "alone", make_record(speedups=[1.5, 1.5]))
+    assert str(alone["reason"]).endswith("no other mode was tried")
+
+
+@pytest.mark.parametrize(
+    ("status", "recommended", "reason"),
+    [
+        ("compile_error", "stay eager", "no mode gave a right result"),
+        ("unavailable", None, "nothing could be compared: unavailable"),
+    ],
+)
+def test_with_nothing_right_eager_stays_where_it_is_to_be_had(
+    tmp_path: Path, status: str, recommended: str | None, reason: str
+) -> None:
+    row = only(tmp_path, make_record(status=status))
+    assert (row["recommended"], row["certainty"], row["reason"]) == (recommended, None, reason)
+
+
+def test_a_backend_without_modes_has_its_own_name_and_a_control_no_say(tmp_path: Path) -> None:
+    graphs = make_record(trial=make_trial(backend="cudagraphs"), speedups=[1.5])
+    control = make_record(trial=make_trial(backend="eager"), speedups=[9.0])
+    row = only(tmp_path, graphs, control)
+    assert (row["recommended"], row["mode"], row["backend"]) == ("cudagraphs", "default", "cudagraphs")
+    assert row["ruled_out"] == ("eager: a control that compiles nothing",)
+
+
+def test_a_mode_that_needs_a_smaller_batch_is_ruled_out(tmp_path: Path) -> None:
+    smaller = replace(make_record(mode="max-autotune", speedups=[9.0]), smaller_batch_size=16)
+    row = only(tmp_path, make_record(), smaller)
+    assert (row["recommended"], row["batch_size"], row["ruled_out"]) == (
+        "default",
+        32,
+        ("max-autotune: oom with batch 32",),
+    )
+
+
+def test_rows_differ_by_model_batch_workload_precision_and_variant(tmp_path: Path) -> None:
+    records = [
+        make_record(),
+        make_record("vgg16"),
+        make_record(batch_size=64),
+        make_record(workload="inference", optimizer="none"),
+        make_record(precision="fp32"),
+        make_record(optimizer="sgd"),
+        make_record(mode="eager", backend=None),
+    ]
+    assert len(rows(tmp_path, records)) == 6
+
+
+def test_with_steps_what_does_not_pay_back_is_ruled_out(tmp_path: Path) -> None:
+    """A step saves 10 ms, or 12: 3 s are back after 300 steps, 60 s after 5000."""
+    quick = make_record(speedups=[2.0, 2.0])
+    slow = with_costs(make_record(speedups=[2.5, 2.5], mode="max-autotune"), 60)
+    short = only(tmp_path / "a", quick, slow, limits=Limits(steps=299))
+    assert (short["recommended"], short["steps"]) == ("stay eager", 299)
+    assert short["total_eager_s"] == pytest.approx(299 * 0.02)
+    assert short["ruled_out"] == (
+        "default: does not pay back within 299 steps",
+        "max-autotune: does not pay back within 299 steps",
+    )
+    middle = only(tmp_path / "b", quick, slow, limits=Limits(steps=6000))
+    assert (middle["recommended"], middle["total_compiled_s"]) == ("default", pytest.approx(3 + 6000 * 0.01))
+    long = only(tmp_path / "c", quick, slow, limits=Limits(steps=1_000_000))
+    assert (long["recommended"], long["total_compiled_s"]) == ("max-autotune", pytest.approx(60 + 8000))
+    assert "least total time for 1,000,000 steps" in str(long["reason"])
+
+
+def test_an_upper_bound_on_compile_time_rules_nothing_out_for_sure(tmp_path: Path) -> None:
+    record = with_costs(make_record(speedups=[1.5, 1.5], flags=("compile_contended",)), 30)
+    row = only(tmp_path, record, limits=Limits(steps=100))
+    assert row["ruled_out"] == ("default: is not shown to pay back within 100 steps",)
+    assert str(only(tmp_path / "b", record, limits=Limits(steps=10_000))["reason"]).endswith("is an upper bound")
+
+
+@pytest.mark.parametrize("limits", [{"steps": 0}, {"steps": "20k"}, {"memory_gib": -1}, {"memory_gib": float("nan")}])
+def test_limits_that_make_no_sense_are_refused(limits: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"(steps|max_memory_gib)=.*: (a whole number of at least 1|GiB above 0)"):
+        Limits(**limits)  # type: ignore[arg-type]
+
+
+def test_an_interrupted_retry_does_not_hide_what_was_measured(tmp_path: Path) -> None:
+    folders = [write_sweep(tmp_path, [make_record(speedups=[1.5])], "a")]
+    folders.append(write_sweep(tmp_path, [make_record(status="interrupted")], "b"))
+    (choice,) = choices(load(folders).entries)
+    assert choice.recommended == "default"
+
+
+def test_with_a_limit_of_memory_what_needs_more_is_ruled_out(tmp_path: Path) -> None:
+    default = with_costs(make_record(speedups=[1.5, 1.5]), 3, 1.5)
+    graphs = with_costs(make_record(speedups=[2.0, 2.0], mode="reduce-overhead"), 3, 2.5)
+    row = only(tmp_path, default, graphs, limits=Limits(memory_gib=2.0))
+    assert (row["recommended"], row["ruled_out"]) == ("default", ("reduce-overhead: needs 2.5 GiB",))
+    small = with_costs(make_record(speedups=[0.99, 1.03]), 3, 1.5)
+    tight = only(tmp_path / "tight", small, limits=Limits(memory_gib=1.6))
+    assert (tight["recommended"], tight["reason"]) == ("default", "1.01 times eager's speed; eager itself does not fit")
+    needs = ("default: needs 1.5 GiB", "reduce-overhead: needs 2.5 GiB", "eager: needs 2.0 GiB")
+    none = only(tmp_path / "none", default, graphs, limits=Limits(memory_gib=1.0))
+    assert (none["recommended"], none["ruled_out"], none["mode"]) == ("nothing fits", needs, None)
+    unknown = only(tmp_path / "cpu", make_record(), limits=Limits(memory_gib=2.0))
+    assert str(unknown["reason"]).endswith("how much memory it needs is not known")
+
+
+def test_flags_that_make_a_choice_less_sure_are_named(tmp_path: Path) -> None:
+    row = only(tmp_path, make_record(flags=("accuracy_unverified", "compile_contended", "unsteady")))
+    assert str(row["reason"]).endswith("; flagged accuracy_unverified, unsteady")
+
+
+def test_break_even_is_taken_from_the_pooled_eager_step(tmp_path: Path) -> None:
+    other = replace(make_record(mode="reduce-overhead"), processes=(make_process(1.0, eager_s=0.02 * 1.21),))
+    row = only(tmp_path, make_record(speedups=[2.0]), other)
+    assert row["break_even_steps"] == pytest.approx(3.0 / (0.02 * 1.1 - 0.01))
+    assert "eager step times of these trials do not agree" in str(row["reason"])
+
+
+@pytest.mark.parametrize("option", ["--steps", "--max-memory-gib"])
+@pytest.mark.parametrize("value", ["0", "-1", "many", "nan", "inf", ""])
+def test_a_limit_that_is_no_positive_number_is_exit_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, value: str
+) -> None:
+    sweep = write_sweep(tmp_path, [make_record()])
+    assert main([str(sweep), f"{option}={value}"]) == 2
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err.count("\n")) == ("", 1)
+    assert printed.err.startswith(f"{option} {value}: ")
+    assert not (sweep / "report").exists()
+
+
+def test_limits_reach_the_table_and_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sweep = write_sweep(tmp_path, [make_record(speedups=[2.0, 2.0])])
+    assert main([str(sweep), "--steps", "1000", "--max-memory-gib", "1.5"]) == 0
+    (row,) = csv.DictReader(io.StringIO((sweep / "report/recommendations.csv").read_text()))
+    assert (row["recommended"], row["steps"], float(row["total_compiled_s"])) == ("default", "1000", pytest.approx(13))
+    assert "which mode\n" in capsys.readouterr().out
+    assert "## Recommendations\n" in (sweep / "report/report.md").read_text()
+    assert read_limits(None, None) == NO_LIMITS
+
+
+def test_holm_is_the_textbook_procedure() -> None:
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([]) == []
+
+
+def test_pooled_is_the_mean_of_one_large_sample() -> None:
+    parts = [[0.1, 0.2, 0.15], [0.3, 0.25], [0.4]]
+    found, whole = (
+        pooled([mean_of_logs(part) for part in parts]),
+        mean_of_logs([value for part in parts for value in part]),
+    )
+    assert found.log == pytest.approx(whole.log)
+    assert found.variance == pytest.approx(whole.variance)
+    assert (found.degrees, found.count) == (whole.degrees, whole.count)
+
+
+def test_a_device_that_is_faster_than_another_trials_is_no_speedup(tmp_path: Path) -> None:
+    """Both arms of one trial take 5 % less time: that is not the compiler's doing."""
+    noise = (1.0, 1.001, 0.999)
+    slow = replace(make_record(), processes=tuple(make_process(n, index=i) for i, n in enumerate(noise)))
+    quick = tuple(make_process(n, index=i, eager_s=0.019) for i, n in enumerate(noise))
+    row = only(tmp_path, slow, replace(make_record(mode="max-autotune"), processes=quick))
+    assert row["recommended"] == "stay eager"
+
+
+def with_diagnostics(record: Record, **changes: object) -> Record:
+    return replace(record, diagnostics=replace(Diagnostics(graphs=1), **changes))  # type: ignore[arg-type]
+
+
+def test_causes_are_ordered_by_what_they_cost(tmp_path: Path) -> None:
+    """Busy for 6 ms of a compiled step of 10 ms, in 1000 kernels, a device waits for 2.8 ms: 4 - 1000 * 1.2 us."""
+    breaks = (GraphBreak("print", "model.py:3", 7), GraphBreak("item", None, 2))
+    waiting = with_diagnostics(make_record("waits"), graph_breaks=breaks, recompiles=3)
+    busy = (replace(p, device_time_s=PerArm(0.0199, 0.006), device_kernels=PerArm(1, 1000)) for p in waiting.processes)
+    skipped = with_diagnostics(make_record("skips", flags=("throttled",)), cudagraph_skips=("mutated inputs",) * 2)
+    folder = write_sweep(tmp_path, [skipped, replace(waiting, processes=tuple(busy))])
+    table = causes(load([folder]).entries)
+    found = [(row["model"], row["cause"], row["count"], row["lost_ms_per_step"]) for row in table.rows]
+    assert found == [
+        ("waits", "host_bound", None, pytest.approx(2.8)),
+        ("waits", "graph_break", 7, None),
+        ("waits", "recompile", 3, None),
+        ("skips", "cudagraph_skip", 2, None),
+        ("waits", "graph_break", 2, None),
+        ("skips", "throttled", None, None),
+    ]
+    assert table.rows[0]["lost_fraction"] == pytest.approx(0.28)
+    assert table.rows[1]["detail"] == "print at model.py:3"
+
+
+def entry(record: Record) -> Entry:
+    return Entry(record, derive(record), Path(record.label), "")
+
+
+@pytest.mark.parametrize("noise", [0.002, 0.05])
+def test_where_nothing_is_faster_few_are_told_to_compile(noise: float) -> None:
+    """300 models of three modes that are no faster than eager: 2.5 % are what the tests allow, 12 are too many."""
+    draw = random.Random(7)
+
+    def record(mode: str) -> Record:
+        processes = [
+            make_process(math.exp(draw.gauss(0, noise)), index=i, eager_s=0.02 * math.exp(draw.gauss(0, noise)))
+            for i in range(3)
+        ]
+        return replace(make_record(mode=mode), processes=tuple(processes))
+
+    modes = ("default", "reduce-overhead", "max-autotune")
+    found = [choose([entry(record(mode)) for mode in modes], NO_LIMITS).recommended for _ in range(300)]
+    assert sum(name != STAY for name in found) <= 12
+
+
+def test_the_terminal_shows_the_first_and_names_the_file_with_all(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = [make_record(f"m{number:02}", speedups=[2.0, 2.0]) for number in range(22)]
+    assert main([str(write_sweep(tmp_path, records))]) == 0
+    chosen, rest = capsys.readouterr().out.split("which mode\n")[1].split("train, inductor", 1)
+    assert [line.split()[0] for line in chosen.splitlines() if line.startswith("m")] == [
+        "model",
+        *(f"m{number:02}" for number in range(20)),
+        "modes",
+    ]
+    assert "and 2 more in recommendations.csv" in chosen
+    lost = rest.split("causes of lost time\n")[1].split("geometric means")[0]
+    assert lost.splitlines()[0] == "m00 amp default: graph_break, 2 times: print"
+    assert lost.count("graph_break") == 10
+    assert "and 12 more in causes.csv" in lost

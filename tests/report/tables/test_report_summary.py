@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from records import make_record, make_trial, write_sweep
+from tables import differences
+
+from sweeper.analysis import stats
+from sweeper.core.errors import ConfigError
+from sweeper.core.record import PerArm, Record
+from sweeper.core.trial import Compile
+from sweeper.loading.entries import load
+from sweeper.report import formatting
+from sweeper.report.table import Row, Table
+from sweeper.report.tables.summary import groups, incomplete, summary
+from sweeper.report.tables.units import Units, collect
+
+
+def units_of(records: Sequence[Record], runs: Path) -> Units:
+    return collect(load([write_sweep(runs, records)]).entries)
+
+
+def summary_of(records: Sequence[Record], runs: Path) -> Table:
+    return summary(groups(units_of(records, runs).units))
+
+
+def row_of(table: Table, family: str = "all", **fixed: str) -> Row:
+    return next(row for row in table.rows if row["family"] == family and all(row[k] == v for k, v in fixed.items()))
+
+
+def families() -> list[Record]:
+    """Worked out by hand, 0.75 for AMP and 0.25 for fp32; trials of one process, so that no geomean has an interval.
+
+    model     family  AMP   fp32
+    resnet50  cnn     2     1/4
+    vgg16     cnn     8     4
+    vit_b16   vit     1/2   compile_error
+    bert      nlp     eager_error   8
+
+    cnn: AMP (2 * 8)^(1/2) = 4, fp32 (1/4 * 4)^(1/2) = 1, weighted 0.75 * 4 + 0.25 * 1 = 3.25
+      clipped: 1/4 becomes 1, fp32 (1 * 4)^(1/2) = 2, 0.75 * 4 + 0.25 * 2 = 3.5; no failures
+      a new model: the models' own values are 0.75 * 2 + 0.25 * 1/4 = 1.5625 and 0.75 * 8 + 0.25 * 4 = 7, in the middle
+      (1.5625 * 7)^(1/2) = 3.307189; s of their logs is ln(7 / 1.5625) / 2^(1/2) = 1.060394, times (1 + 1/2)^(1/2) =
+      1.298712; t(1 degree) = 12.7062, so 3.307189 * exp(+-16.501696) = 2.25353e-7 and 4.85349e7
+    vit: a failure in one of two precisions: tried 1, passed 0; AMP 1/2 counts on its own; weighted needs both, so null;
+      failures as one: 0.75 * 1/2 + 0.25 * 1 = 0.625
+    nlp: an eager failure leaves the denominator: 0 of 0, pass rate null; fp32 counts on its own: 8
+    all: tried 3 (without bert), passed 2; AMP (2 * 8 * 1/2)^(1/3) = 2; fp32 (1/4 * 4 * 8)^(1/3) = 2; weighted over
+      resnet50 and vgg16 as for cnn; failures as one over all but bert: AMP 2, fp32 (1/4 * 4 * 1)^(1/3) = 1, so
+      0.75 * 2 + 0.25 * 1 = 1.75
+    reduce-overhead has no trial in fp32, so no weighted mean, and passes in all that was asked for.
+    """
+    return [
+        make_record("resnet50", "amp", [2.0]),
+        make_record("resnet50", "fp32", [0.25]),
+        make_record("vgg16", "amp", [8.0]),
+        make_record("vgg16", "fp32", [4.0]),
+        make_record("vit_b16", "amp", [0.5], family="vit"),
+        make_record("vit_b16", "fp32", family="vit", status="compile_error"),
+        make_record("bert", "amp", family="nlp", status="eager_error"),
+        make_record("bert", "fp32", [8.0], family="nlp"),
+        make_record("resnet50", "amp", [2.0], mode="reduce-overhead"),
+        # None of these enters: no weight, or eager against eager.
+        make_record("resnet50", "bf16", [64.0]),
+        make_record("vgg16", "bf16", status="compile_error"),
+        make_record("resnet50", "amp", [1.0], mode="eager", backend=None),
+    ]
+
+
+def test_summary_equals_the_table_worked_out_by_hand(tmp_path: Path) -> None:
+    assert differences(summary_of(families(), tmp_path).csv(), "summary.csv") == []
+
+
+@pytest.mark.parametrize(("name", "value"), [("AMP_SHARE", 0.76), ("FP32_SHARE", 0.24)])
+def test_another_weight_gives_another_summary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: float
+) -> None:
+    monkeypatch.setattr(stats, name, value)
+    assert differences(summary_of(families(), tmp_path).csv(), "summary.csv")
+
+
+def test_intervals_for_these_models_come_from_the_processes(tmp_path: Path) -> None:
+    # Logs in units of ln 2. AMP: processes 0 and 2, mean 1, variance of the mean 2 / 2 = 1 on 1 degree.
+    # fp32: processes -1 and 1, mean 0, variance of the mean 1 on 1 degree.
+    # Weighted: W = 0.75 * 2 + 0.25 * 1 = 1.75; d log W = 1.5 / 1.75 * amp + 0.25 / 1.75 * fp32 = 6/7 amp + 1/7 fp32;
+    # variance 36/49 + 1/49 = 37/49; degrees (37/49)^2 / ((36/49)^2 + (1/49)^2) = 37^2 / (36^2 + 1) = 1369 / 1297.
+    records = [make_record(precision="amp", speedups=[1.0, 4.0]), make_record(precision="fp32", speedups=[0.5, 2.0])]
+    row = row_of(summary_of(records, tmp_path))
+    half = 12.706204736 * math.log(2)
+    assert row["geomean_amp"] == pytest.approx(2.0)
+    assert row["geomean_amp_low"] == pytest.approx(2 * math.exp(-half))
+    assert row["geomean_amp_high"] == pytest.approx(2 * math.exp(half))
+    assert row["geomean_fp32_low"] == pytest.approx(math.exp(-half))
+    half = stats.t_quantile(1369 / 1297) * math.sqrt(37 / 49) * math.log(2)
+    assert row["weighted"] == pytest.approx(1.75)
+    assert row["weighted_low"] == pytest.approx(1.75 * math.exp(-half))
+    assert row["weighted_high"] == pytest.approx(1.75 * math.exp(half))
+    assert row["weighted_new_model_low"] is None, "one model says nothing of the next"
+
+
+def test_weighted_mean_of_device_speedups_over_the_models_that_have_them(tmp_path: Path) -> None:
+    def busy(record: Record, *speedups: float) -> Record:
+        pairs = zip(record.processes, speedups, strict=True)
+        processes = tuple(replace(item, device_time_s=PerArm(0.01 * ratio, 0.01)) for item, ratio in pairs)
+        return replace(record, processes=processes)
+
+    records = [
+        busy(make_record("a", "amp", [1.0, 1.0]), 2.0, 8.0),
+        busy(make_record("a", "fp32", [1.0, 1.0]), 1.0, 4.0),
+        make_record("b", "amp", [9.0]),
+        busy(make_record("b", "fp32", [9.0]), 9.0),
+    ]
+    row = row_of(summary_of(records, tmp_path))
+    assert (row["models_weighted"], row["models_device"]) == (2, 1)
+    assert row["weighted_device"] == pytest.approx(0.75 * 4 + 0.25 * 2)
+    # Logs in units of ln 2, as above: variance of each mean 1; shares 3 / 3.5 and 0.5 / 3.5.
+    half = stats.t_quantile(1369 / 1297) * math.sqrt(37 / 49) * math.log(2)
+    assert row["weighted_device_low"] == pytest.approx(3.5 * math.exp(-half))
+    assert row["weighted_device_high"] == pytest.approx(3.5 * math.exp(half))
+    assert formatting.headline(row).endswith(f"by device time {formatting.estimate(row, 'weighted_device')} (1 model)")
+
+
+@pytest.mark.parametrize("status", ["eager_error", "unavailable", "interrupted"])
+def test_a_model_that_is_not_judged_leaves_the_denominator(tmp_path: Path, status: str) -> None:
+    records = [
+        make_record("a", "amp"),
+        make_record("a", "fp32"),
+        make_record("b", "amp", status=status),
+        make_record("b", "fp32", status="compile_error"),
+    ]
+    row = row_of(summary_of(records, tmp_path))
+    assert (row["models"], row["passed"], row["pass_rate"]) == (1, 1, 1.0)
+    assert row["weighted_failures_as_one"] == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    "status", ["accuracy_mismatch", "not_compiled", "compile_error", "runtime_error", "oom", "timeout", "crashed"]
+)
+def test_a_failure_of_the_compiled_side_counts_as_one_and_as_not_passed(tmp_path: Path, status: str) -> None:
+    records = [
+        make_record("a", "amp", [4.0]),
+        make_record("a", "fp32", [4.0]),
+        make_record("b", "amp", status=status),
+        make_record("b", "fp32", status=status),
+    ]
+    row = row_of(summary_of(records, tmp_path))
+    assert (row["models"], row["passed"], row["pass_rate"]) == (2, 1, 0.5)
+    assert row["weighted"] == pytest.approx(4.0)
+    assert row["weighted_failures_as_one"] == pytest.approx(2.0)
+
+
+def test_units_differ_by_batch_size_and_by_what_is_built(tmp_path: Path) -> None:
+    small = make_trial("bert", family="nlp")
+    records = [
+        make_record("bert", family="nlp", batch_size=8),
+        make_record("bert", family="nlp", batch_size=16),
+        make_record(trial=small.from_json(small.to_json() | {"model": small.to_json()["model"] | {"image_size": 64}})),
+    ]
+    assert row_of(summary_of(records, tmp_path))["models"] == 3
+
+
+def test_rows_differ_by_variant_backend_and_workload(tmp_path: Path) -> None:
+    records = [
+        make_record(),
+        make_record(optimizer="sgd"),
+        make_record(backend="aot_eager"),
+        make_record(workload="inference", optimizer="none"),
+        make_record(compile=Compile(fullgraph=True)),
+    ]
+    rows = [row for row in summary_of(records, tmp_path).rows if row["family"] == "all"]
+    assert [(row["workload"], row["backend"], row["variant"]) for row in rows] == [
+        ("inference", "inductor", ""),
+        ("train", "aot_eager", ""),
+        ("train", "inductor", ""),
+        ("train", "inductor", "compile.fullgraph=true"),
+        ("train", "inductor", "optimizer=sgd"),
+    ]
+
+
+def test_devices_are_rows_of_their_own_when_there_are_several(tmp_path: Path) -> None:
+    rows = summary_of([make_record(), make_record(device="cpu")], tmp_path).rows
+    assert {row["variant"] for row in rows} == {"device=cuda", "device=cpu"}
+
+
+def test_two_precision_options_with_one_weight_in_a_row_are_an_error(tmp_path: Path) -> None:
+    records = [make_record(precision="amp"), make_record("vgg16", "bf16", weight="amp")]
+    with pytest.raises(ConfigError, match="precision=amp and precision=bf16 both carry the weight amp"):
+        summary_of(records, tmp_path)
+
+
+def test_one_precision_option_with_two_meanings_in_a_row_is_an_error(tmp_path: Path) -> None:
+    trial = make_trial("vgg16")
+    other = trial.from_json(trial.to_json() | {"precision": {"autocast": "float16"}})
+    with pytest.raises(ConfigError, match="two settings of precision=amp"):
+        summary_of([make_record(), make_record(trial=other)], tmp_path)
+
+
+def test_two_precision_options_with_one_weight_in_different_rows_are_fine(tmp_path: Path) -> None:
+    records = [make_record(precision="amp"), make_record("vgg16", "bf16", weight="amp", mode="max-autotune")]
+    table = summary_of(records, tmp_path)
+    assert row_of(table, mode="default")["models_amp"] == row_of(table, mode="max-autotune")["models_amp"] == 1
+
+
+def test_of_a_trial_in_two_sweeps_the_later_one_counts(tmp_path: Path) -> None:
+    folders = [write_sweep(tmp_path, [make_record(speedups=[s])], name) for name, s in (("a", 2.0), ("b", 3.0))]
+    units = collect(load(folders).entries)
+    row = row_of(summary(groups(units.units)))
+    assert (row["models"], row["geomean_amp"]) == (1, pytest.approx(3.0))
+    assert units.notes == (
+        "1 trial of a not in the summary: b has the same; to compare: python -m sweeper.compare a b",
+    )
+
+
+def test_one_trial_with_two_versions_of_torch_is_told_apart(tmp_path: Path) -> None:
+    made = make_record()
+    old, new = (
+        replace(made, environment={**made.environment, "versions": {"torch": version}}) for version in ("2.11", "2.13")
+    )
+    found = load([write_sweep(tmp_path, [old], "a"), write_sweep(tmp_path, [new, make_record("vit_b16")], "b")])
+    assert [entry.variant for entry in found.entries] == ["torch=2.11", "torch=2.13", "torch=2.13.0"]
+    assert {entry.variant for entry in load([tmp_path / "b"]).entries} == {""}
+
+
+def test_a_trial_that_backed_off_gives_way_to_one_that_was_asked_for(tmp_path: Path) -> None:
+    asked, backed_off = make_record(speedups=[2.0]), make_record(speedups=[3.0], flags=("smaller_batch",))
+    folders = [write_sweep(tmp_path, [asked], "a"), write_sweep(tmp_path, [backed_off], "b")]
+    row = row_of(summary(groups(collect(load(folders).entries).units)))
+    assert row["geomean_amp"] == pytest.approx(2.0)
+
+
+def test_a_model_without_a_record_in_a_precision_is_named(tmp_path: Path) -> None:
+    records = [make_record("a", "amp"), make_record("a", "fp32"), make_record("b", "amp")]
+    rows = groups(units_of(records, tmp_path).units)
+    assert row_of(summary(rows))["passed"] == 1
+    assert incomplete(rows) == [
+        "train, default, inductor: 1 of 2 models have no record in fp32 and count as not passed: b (batch 32)"
+    ]
+
+
+def test_without_a_weight_there_is_no_row(tmp_path: Path) -> None:
+    assert summary_of([make_record(precision="bf16")], tmp_path).rows == ()

@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import csv
+import io
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from records import GIB, make_process, make_record, make_trial, write_sweep
+from tables import differences
+
+from sweeper.analysis.metrics import worst_accuracy
+from sweeper.core.record import Accuracy, Latencies, Latency, PerArm, Process, Record
+from sweeper.report.build import write_report
+from sweeper.report.table import Column, Table, Value, cell, plain, quote
+from sweeper.report.tables.speedups import COLUMNS
+
+
+def checked(error: float | None, *, passed: bool = True, worst: str = "loss") -> Accuracy:
+    return Accuracy("float64", passed, worst=worst, compiled_error=error, bound=0.02)
+
+
+def measured() -> Record:
+    """Two processes, twice as fast: an eager step takes 20 ms, a compiled one 10 ms, 32 / 10 ms = 3200 samples/s.
+
+    Compiling takes 3 s cold, 0.5 s warm: 3 s / 10 ms = 300 steps, 50 warm. Two equal processes: an empty interval.
+    The device waits for 1 % of the step in both arms: 18 ms busy and 1,500 usual gaps of 1.2 us make 19.8 of 20 ms,
+    7.5 ms and 2,000 gaps make 9.9 of 10 ms. 18 / 7.5 = 2.4. Of the two checks the second comes nearer to its bound.
+    4096 tokens in 10 ms are 409,600 a second. Percentiles and joules are the middle of the two processes'.
+    """
+    busy, kernels = PerArm(0.018, 0.0075), PerArm(1500, 2000)
+    parts = {"dynamo": 0.25, "aot_autograd": 0.5, "inductor": 1.5, "autotuning": 0.75}
+    processes = [
+        replace(
+            make_process(index=index),
+            memory_bytes=PerArm(eager=2 * GIB, compiled=1.5 * GIB),
+            device_time_s=busy,
+            device_kernels=kernels,
+            compile_parts_s=parts if index == 0 else {},
+            time_to_first_step_s=(40.0, 12.5)[index],
+            code_fingerprint="c0de",
+            accuracy=(checked(0.005), checked(0.0125, worst="gradient of fc.weight"))[index],
+            tokens_per_step=4096,
+            latencies=(
+                Latencies(Latency(0.020, 0.022, 0.030, 100), Latency(0.010, 0.012, 0.020, 100)),
+                Latencies(Latency(0.022, 0.024, 0.050, 100), Latency(0.011, 0.013, 0.040, 100)),
+            )[index],
+            energy_j=(PerArm(8.0, 5.0), PerArm(10.0, 6.0))[index],
+        )
+        for index in (0, 1)
+    ]
+    return replace(make_record(flags=("throttled",)), processes=tuple(processes))
+
+
+def host_bound() -> Record:
+    """Speedups 2 and 8, so 4, without an interval; compiled steps of 10 and 2.5 ms, so 5 ms, 6400 samples/s.
+
+    The device is busy for 1.2 ms of them and waits for 88 % and 52 %, median 70; its speedup is 18 / 1.2 = 15.
+    Compiling has paid after 3 s / (20 ms - 20 ms / 4) = 200 steps; there are no bounds on that. Both programs differ.
+    """
+    record = make_record("bert", family="nlp", speedups=[2.0, 8.0], flags=("host_bound",))
+    processes = [
+        replace(
+            process,
+            device_time_s=PerArm(0.018, 0.0012),
+            device_kernels=PerArm(1500, 0),
+            code_fingerprint="c0de",
+            autotuning_fingerprint=f"{process.index}",
+        )
+        for process in record.processes
+    ]
+    return replace(record, processes=tuple(processes))
+
+
+def test_speedups_equal_the_table_worked_out_by_hand(tmp_path: Path) -> None:
+    failed = make_record("vit_b16", "fp32", family="vit", status="oom", message="CUDA out of memory\nTried 2 GiB")
+    eager = make_record("vit_b16", "fp32", [0.5], family="vit", mode="eager", backend=None)
+    wrong = make_record("vgg16", "fp32", status="accuracy_mismatch", message="loss is too far off")
+    wrong = replace(wrong, processes=(Process(0, 0, True, accuracy=checked(0.5, passed=False)),))
+    write_report([write_sweep(tmp_path, [measured(), host_bound(), failed, eager, wrong])], tmp_path / "out")
+    assert differences((tmp_path / "out/speedups.csv").read_text(), "speedups.csv") == []
+
+
+def test_the_columns_of_the_contract_come_first_and_in_order() -> None:
+    contract = (
+        "trial_id model family suite library workload mode backend precision batch_size variant status flags interval "
+        "speedup speedup_low speedup_high processes draws device_speedup host_bound_fraction eager_step_ms "
+        "compiled_step_ms samples_per_s compile_cold_s compile_warm_s break_even_steps break_even_warm_steps "
+        "eager_peak_memory_mib compiled_peak_memory_mib graph_breaks recompiles message"
+    )
+    assert " ".join(column.name for column in COLUMNS).startswith(f"{contract} ")
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "worst"),
+    [
+        ([None, None], None),
+        ([checked(0.01), None, checked(0.015), checked(0.002)], 2),
+        ([checked(0.5, passed=False), checked(None, passed=False)], 1),
+        ([replace(checked(None), bound=None, passed=None), checked(0.0)], 1),
+        ([checked(0.01), replace(checked(0.001), bound=0.0)], 1),
+        ([replace(checked(0.0), bound=0.0), checked(0.001)], 1),
+    ],
+    ids=["none", "nearest to the bound", "not finite", "not compared", "bound 0", "bound 0 and no error"],
+)
+def test_the_worst_check_of_a_trial_is_shown(accuracies: list[Accuracy | None], worst: int | None) -> None:
+    processes = [replace(make_process(index=index), accuracy=accuracy) for index, accuracy in enumerate(accuracies)]
+    found = worst_accuracy(replace(make_record(), processes=tuple(processes)))
+    assert found is (None if worst is None else accuracies[worst])
+
+
+def test_failures_equal_the_table_worked_out_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    records = [
+        make_record("a", "amp"),
+        make_record("a", "fp32", status="compile_error", message="BackendCompilerFailed:\n  x, y\r\n\nend"),
+        make_record("b", "amp", status="crashed", message="killed"),
+        make_record("b", "fp32", status="unavailable"),
+        make_record("c", "bf16", status="timeout", message='said "no"'),
+    ]
+    write_report([write_sweep(Path("runs"), records)], tmp_path)
+    assert differences((tmp_path / "failures.csv").read_text(), "failures.csv") == []
+
+
+def test_whole_numbers_stay_whole_when_a_column_has_gaps(tmp_path: Path) -> None:
+    write_report([write_sweep(tmp_path, [make_record(), make_record("b", status="oom")])], tmp_path)
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "speedups.csv").read_text())))
+    assert [row["graph_breaks"] for row in rows] == ["", "2"]
+
+
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r"])
+def test_no_text_cell_is_a_formula(start: str) -> None:
+    assert cell(f"{start}HYPERLINK(1)") == f"'{start}HYPERLINK(1)"
+    assert cell((f"{start}1", "b")) == f"'{start}1;b"
+
+
+def test_no_cell_of_a_report_is_a_formula(tmp_path: Path) -> None:
+    trial = make_trial("resnet50", family="@SUM(A1)")
+    evil: Record = replace(
+        make_record(trial=trial, status="crashed", message="=cmd|' /C calc'!A0"), phase="+1", log="-x", flags=("=1+1",)
+    )
+    evil = replace(evil, trial=replace(trial, labels=replace(trial.labels, model='=HYPERLINK("http://x","y")')))
+    write_report([write_sweep(tmp_path, [evil])], tmp_path)
+    for name in ("speedups", "summary", "failures"):
+        for row in csv.reader(io.StringIO((tmp_path / f"{name}.csv").read_text())):
+            assert not any(text.startswith(("=", "+", "-", "@", "\t", "\r")) for text in row)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, ""),
+        (True, "true"),
+        (False, "false"),
+        (3, "3"),
+        (-3, "-3"),
+        (0.1 + 0.2, "0.30000000000000004"),
+        (-1.5, "-1.5"),
+        (math.nan, ""),
+        (math.inf, ""),
+        (("a", "b"), "a;b"),
+        ((), ""),
+        ("\ud800", "?"),
+    ],
+)
+def test_cells(value: Value, expected: str) -> None:
+    assert cell(value) == plain(value) == expected
+
+
+@pytest.mark.parametrize("text", ["plain", "a,b", 'a "quoted" b', "two\nlines", "bare\rreturn", "a\r\nb", " "])
+def test_csv_can_be_read_back(text: str) -> None:
+    assert list(csv.reader(io.StringIO(f"{quote(text)},end\n", newline=""))) == [[text, "end"]]
+
+
+def test_a_new_column_is_one_declaration() -> None:
+    columns = (Column[int]("n", lambda n: n), Column[int]("half", lambda n: n / 2))
+    assert Table.of(columns, [1, 2]).csv() == "n,half\n1,0.5\n2,1.0\n"

@@ -1,0 +1,352 @@
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from records import make_process, make_record, make_trial, write_sweep
+from rich.console import Console
+
+from sweeper.core.record import Inspection, Latencies, Latency, PerArm, Record
+from sweeper.report import formatting
+from sweeper.report.build import print_report, write_report
+
+MEMORY = PerArm(eager=3.0 * 2**30, compiled=2.0 * 2**30)
+
+
+def shown(tmp_path: Path, *records: Record, width: int = 100) -> str:
+    tmp_path.joinpath("night").mkdir(parents=True, exist_ok=True)
+    report = write_report([write_sweep(tmp_path, records)], tmp_path / "out")
+    console = Console(file=io.StringIO(), width=width)
+    print_report(report, console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def document(tmp_path: Path, *records: Record) -> str:
+    tmp_path.joinpath("night").mkdir(parents=True, exist_ok=True)
+    write_report([write_sweep(tmp_path, records)], tmp_path / "out")
+    return (tmp_path / "out/report.md").read_text()
+
+
+def usual() -> list[Record]:
+    noisy = [1.55, 1.58, 1.61]
+    models = (("resnet50", "cnn", 1.0), ("mobilenet_v2", "cnn", 1.1), ("bert_base", "nlp", 0.9))
+    records = [
+        make_record(model, precision, [value * scale for value in noisy], family=family, mode=mode)
+        for model, family, scale in models
+        for precision in ("amp", "fp32")
+        for mode in ("default", "reduce-overhead")
+    ]
+    return [replace(r, processes=tuple(replace(p, memory_bytes=MEMORY) for p in r.processes)) for r in records]
+
+
+def test_tables_fit_into_100_columns(tmp_path: Path) -> None:
+    text = shown(tmp_path, *usual())
+    assert max(len(line) for line in text.splitlines() if "  " in line) <= 100
+    tables = text.split("train, inductor")[1].split("causes of")[0]
+    measured, costs = (" ".join(line.split()) for line in tables.splitlines() if line.startswith("resnet50"))
+    assert measured == "resnet50 amp default 1.58 [1.51, 1.66] 20.0 12.7"
+    assert costs == "resnet50 amp default 3.00 409 [379, 446] 1.50"
+
+
+def test_inspections_are_named_in_one_line(tmp_path: Path) -> None:
+    inspected = replace(make_record("resnet18"), inspection=Inspection("inspect"))
+    failed = replace(make_record("alexnet"), inspection=Inspection(missing="crashed while compiling"))
+    where = f"night/{inspected.label}-{inspected.trial_id}/inspect/summary.md"
+    for text in (shown(tmp_path, inspected, failed), document(tmp_path, inspected, failed)):
+        (line,) = [line for line in text.splitlines() if "what the compiler did" in line]
+        assert line.endswith(where)
+
+
+def test_a_wide_terminal_shows_one_table(tmp_path: Path) -> None:
+    text = shown(tmp_path, *usual(), width=120)
+    assert re.search(r"resnet50 +amp +default +1.58 \[1.51, 1.66\] +20.0 +12.7 +3.00 +409 \[379, 446\] +1.50", text)
+    assert "costs" not in text
+
+
+def test_what_failed_has_no_row_among_the_costs(tmp_path: Path) -> None:
+    failed = make_record("vgg16", status="oom")
+    assert "vgg16" not in shown(tmp_path, *usual(), failed).split("costs")[1].split("vgg16 amp default: oom")[0]
+
+
+def test_what_does_not_fit_is_not_cut(tmp_path: Path) -> None:
+    record = make_record("a_model_with_quite_a_long_name", mode="max-autotune-no-cudagraphs", speedups=[1.55, 1.58])
+    text = shown(tmp_path, record, make_record(batch_size=4096), width=60)
+    assert re.search(r"32 +amp +max-autotune-no-cudagraphs 1.56 \[1.39, 1.77\] +20.0", text)
+    assert "4096" in text
+
+
+def test_a_model_is_named_once(tmp_path: Path) -> None:
+    text = shown(tmp_path, *usual(), width=120)
+    assert text.split("train, inductor")[1].split("causes of")[0].count("resnet50") == 1
+
+
+def test_the_weighted_mean_has_a_line_of_its_own(tmp_path: Path) -> None:
+    # Geomeans over three models, scales 1, 1.1 and 0.9: 1.5798 * 0.99^(1/3) = 1.5745 in both precisions.
+    text = shown(tmp_path, *usual())
+    assert "train, default, inductor: weighted 0.75 AMP + 0.25 fp32: 1.57 (3 models), these models [" in text
+    assert "a new model" not in text, "of three models a prediction says nothing"
+    more = [make_record(model, precision, [1.5, 1.6, 1.55]) for model in "abcdef" for precision in ("amp", "fp32")]
+    text = shown(tmp_path / "more", *more)
+    assert re.search(r"these models \[\d\.\d\d, \d\.\d\d\], a new model \[\d\.\d\d, \d\.\d\d\]", text)
+
+
+def test_without_fp32_the_weighted_mean_says_why_there_is_none(tmp_path: Path) -> None:
+    why = "weighted 0.75 AMP + 0.25 fp32: none, no model is ok in a precision of weight fp32"
+    assert why in shown(tmp_path, make_record())
+    assert why in document(tmp_path, make_record())
+
+
+def test_with_nothing_ok_that_is_said(tmp_path: Path) -> None:
+    records = [make_record(status="oom", message="out of memory"), make_record(precision="fp32", status="crashed")]
+    text = shown(tmp_path, *records)
+    assert "no trial is ok" in text
+    assert "oom" in text
+    assert "No trial is ok." in document(tmp_path, *records)
+
+
+def test_without_a_record_that_is_said(tmp_path: Path) -> None:
+    assert "there are no records" in shown(tmp_path)
+    assert "There are no records." in document(tmp_path)
+
+
+def test_a_status_stands_in_place_of_the_speedup_and_is_explained(tmp_path: Path) -> None:
+    text = shown(tmp_path, make_record(), make_record("b", status="timeout", message="still compiling\n(stack)"))
+    assert re.search(r"^b +amp +default +timeout *$", text, re.MULTILINE)
+    assert "b amp default: timeout while compiling: still compiling | (stack)\n" in text
+    assert not re.search(r"\bok\b", text.split("family")[0])
+
+
+def test_flags_are_lines_below_the_table(tmp_path: Path) -> None:
+    some = {0: ("throttled", "unsteady"), **dict.fromkeys(range(1, 5), ("throttled",))}
+    records = [make_record(f"m{i}", flags=("verified_by_hand", *some.get(i, ()))) for i in range(6)]
+    text = shown(tmp_path, *records)
+    assert "\nthrottled: m0 amp default, m1 amp default, m2 amp default and 2 more\nunsteady: m0 amp default\n" in text
+    assert "\nverified_by_hand: every trial\n" in text
+
+
+def test_axes_are_columns_where_they_differ_and_named_above_where_not(tmp_path: Path) -> None:
+    same = shown(tmp_path / "a", make_record(), make_record("b"))
+    assert "train, inductor, batch 32" in same
+    differ = shown(tmp_path / "b", make_record(), make_record(batch_size=64), width=120)
+    assert "\ntrain, inductor\n" in differ
+    assert re.search(r"model +batch +precision", differ)
+
+
+def test_names_are_not_markup(tmp_path: Path) -> None:
+    text = shown(tmp_path, make_record("[bold]x[/bold]"), make_record("[/]y"), make_record("\x1b[31mred"), width=160)
+    assert "[bold]x[/bold]" in text
+    assert "[/]y" in text
+    assert "\x1b" not in text
+
+
+def test_a_long_table_is_cut_on_the_terminal_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sweeper.report.text.terminal.MOST_ROWS", 2)
+    text = shown(tmp_path, *(make_record(f"m{i}") for i in range(5)))
+    assert "and 3 more" in text
+    assert "| m4 |" in (tmp_path / "out/report.md").read_text()
+
+
+def test_a_very_long_table_is_cut_in_the_document_and_names_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sweeper.report.text.markdown.MOST_ROWS", 2)
+    failed = [make_record(f"f{i}", status="oom") for i in range(3)]
+    shown(tmp_path, *(make_record(f"m{i}") for i in range(5)), *failed)
+    text = (tmp_path / "out/report.md").read_text()
+    assert "And 6 more in speedups.csv." in text
+    assert "And 6 more in recommendations.csv." in text
+    assert "And 1 more in failures.csv." in text
+    assert text.count("\n| m4 |") == 1  # among causes, which have a limit of their own
+
+
+def test_document_has_everything(tmp_path: Path) -> None:
+    failed = make_record("vit", family="vit", status="compile_error", message="BackendCompilerFailed:\nboom")
+    folder = write_sweep(tmp_path, [*usual(), failed, make_record("cut")])
+    invocations = [{"started": "2026-03-01T10:00:00+00:00"}, {"started": "2026-03-02T10:00:00+00:00"}]
+    (folder / "sweep.json").write_text(json.dumps({"invocations": invocations}))
+    next(folder.glob("cut-*/record.json")).write_text("{")
+    report = write_report([folder], tmp_path / "out")
+    text = (tmp_path / "out/report.md").read_text()
+    assert "- sweeps: night\n- started: 2026-03-01T10:00:00+00:00, last 2026-03-02T10:00:00+00:00\n" in text
+    assert "- device: NVIDIA H200\n- versions: torch 2.13.0\n" in text
+    assert "**weighted 0.75 AMP + 0.25 fp32: 1.57 (3 models), these models \\[" in text
+    assert (
+        "| resnet50 | amp | default | 1.58 \\[1.51, 1.66\\] | 20.0 | 12.7 | 3.00 | 409 \\[379, 446\\] | 1.50 |" in text
+    )
+    assert "| vit | amp | default | compile_error | compiling | BackendCompilerFailed: \\| boom |" in text
+    assert "share one compiled artifact" in text
+    assert "## Records that could not be read" in text
+    assert report.problems[0].split(":")[0] in text
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["<script>alert(1)</script>", "a|b", "[x](javascript:alert(1))", "`code`", "two\nlines", "**bold**", "a\\|b"],
+)
+def test_a_name_cannot_break_the_document(tmp_path: Path, name: str) -> None:
+    text = document(tmp_path, make_record(name), make_record(name, "fp32", status="crashed", message=name))
+    assert "<" not in text
+    for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        assert len({len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) for line in table.splitlines()}) == 1, table
+    assert not re.search(r"(?<!\\)\[x", text)
+    assert not re.search(r"(?<!\\)`", text)
+
+
+@pytest.mark.parametrize("environment", [{}, {"versions": None}, {"device": "cuda"}, {"versions": [], "device": {}}])
+def test_an_environment_may_say_little(tmp_path: Path, environment: dict[str, None]) -> None:
+    assert "- sweeps: night\n\n" in document(tmp_path, replace(make_record(), environment=environment))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"invocations": []}', '{"invocations": [{}]}', "\ud800"])
+def test_a_sweep_may_have_no_date(tmp_path: Path, text: str) -> None:
+    folder = write_sweep(tmp_path, [make_record()])
+    (folder / "sweep.json").write_text(text, errors="surrogatepass")
+    write_report([folder], tmp_path)
+    assert "- run:" not in (tmp_path / "report.md").read_text()
+
+
+def test_different_versions_are_all_named(tmp_path: Path) -> None:
+    older = replace(make_record("b"), environment={"versions": {"torch": "2.12.0"}})
+    assert "- versions: torch 2.12.0 and 2.13.0\n" in document(tmp_path, make_record(), older)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, ""),
+        (0.0, "0"),
+        (0.0123, "0.0123"),
+        (1.5, "1.50"),
+        (12.34, "12.3"),
+        (123.4, "123"),
+        (1234567.8, "1,234,568"),
+    ],
+)
+def test_figures_have_three_digits_and_no_exponent(value: float | None, text: str) -> None:
+    assert formatting.figure(value) == text
+
+
+def host_bound(name: str = "resnet50", speedups: Sequence[float] = (1.89, 2.12, 2.01), **axes: object) -> Record:
+    """Its compiled arm waits for the host; the device alone is 3 times as fast."""
+    record = make_record(name, speedups=speedups, flags=("host_bound",), **axes)  # type: ignore[arg-type]
+    busy, kernels = PerArm(0.018, 0.006), PerArm(1500, 833)
+    processes = (replace(p, device_time_s=busy, device_kernels=kernels) for p in record.processes)
+    return replace(record, processes=tuple(processes))
+
+
+def test_a_host_bound_trial_of_few_processes_shows_its_range(tmp_path: Path) -> None:
+    text = document(tmp_path, host_bound(), make_record("vgg16", speedups=[2.0, 2.0]))
+    assert "| resnet50 | amp | default | 2.00 (1.89 to 2.12) | 3.00 \\[3.00, 3.00\\] | 30 % | 20.0 |" in text
+    assert "| vgg16 | amp | default | 2.00 \\[2.00, 2.00\\] |  |  | 20.0 |" in text
+    assert "(low to high) is the range of the processes of a host-bound trial" in text
+    assert "device is the same ratio of the time in which the GPU was busy" in text
+    assert "single process" not in text
+
+
+def test_a_host_bound_trial_of_five_processes_shows_its_interval(tmp_path: Path) -> None:
+    text = document(tmp_path, host_bound(speedups=[2.0] * 5))
+    assert "| 2.00 \\[2.00, 2.00\\] |" in text
+    assert "(low to high)" not in text
+
+
+def test_columns_that_say_nothing_are_left_out(tmp_path: Path) -> None:
+    text = document(tmp_path, make_record())
+    assert "host-bound" not in text
+    assert "| device |" not in text
+
+
+def test_the_flag_host_bound_names_the_arm(tmp_path: Path) -> None:
+    assert "\nhost_bound: resnet50 amp default (compiled)\n" in shown(tmp_path, host_bound(), make_record("vgg16"))
+    both = shown(tmp_path / "both", host_bound(), host_bound("vgg16"))
+    assert "\nhost_bound: every trial (compiled)\n" in both
+
+
+def test_every_trial_is_named_where_they_are_host_bound_in_different_arms(tmp_path: Path) -> None:
+    slow_eager = host_bound("vgg16")
+    processes = (replace(p, device_time_s=PerArm(0.001, 0.006)) for p in slow_eager.processes)
+    text = shown(tmp_path, host_bound(), replace(slow_eager, processes=tuple(processes)))
+    assert "\nhost_bound: resnet50 amp default (compiled), vgg16 amp default (both)\n" in text
+
+
+def test_times_beside_busy_neighbours_are_upper_bounds(tmp_path: Path) -> None:
+    record = make_record(speedups=[2.0, 2.0], flags=("compile_contended",))
+    assert "| ≤3.00 | ≤300 \\[300, 300\\] |" in document(tmp_path, record)
+
+
+@pytest.mark.parametrize(
+    ("speedups", "text"),
+    [
+        ([2.0], "300"),
+        ([2.0, 2.0], "300 \\[300, 300\\]"),
+        ([1.0, 1.1, 1.05], "3,199 \\[979, never\\]"),
+        ([0.9, 1.0, 1.05], "never \\[926, never\\]"),
+        ([0.5, 0.5], "never"),
+    ],
+)
+def test_break_even_with_its_bounds(tmp_path: Path, speedups: Sequence[float], text: str) -> None:
+    assert f"| 3.00 | {text} |" in document(tmp_path, make_record(speedups=speedups))
+
+
+def test_an_eager_step_that_moved_is_a_flag_in_every_table(tmp_path: Path) -> None:
+    moved = replace(make_record(mode="reduce-overhead"), processes=(make_process(eager_s=0.03),))
+    text = document(tmp_path, make_record(), moved)
+    assert text.count("| eager_moved |") == 2
+    assert (tmp_path / "out/speedups.csv").read_text().count(",ok,eager_moved,") == 2
+
+
+def test_intervals_say_what_they_mean(tmp_path: Path) -> None:
+    draws = replace(make_record("a"), processes=tuple(make_process(2.0 + i, index=i, draw=i) for i in range(3)))
+    text = document(tmp_path, draws, make_record("b"), make_record("c", speedups=[2.0, 2.1]))
+    assert "over processes that share one compiled artifact" in text
+    assert "over compile caches of their own (draws)" in text
+    assert "a speedup without an interval comes from a single process" in text
+
+
+def test_an_interval_within_two_draws_says_so(tmp_path: Path) -> None:
+    processes = tuple(make_process(2.0 + i, index=i, draw=i // 2) for i in range(4))
+    text = document(tmp_path, replace(make_record(), processes=processes))
+    assert "over processes within their draws, and speak of these compiled artifacts alone" in text
+    assert "share one compiled artifact" not in text
+
+
+def test_what_never_pays_back_says_never(tmp_path: Path) -> None:
+    assert "| never |" in document(tmp_path, make_record(trial=make_trial(), speedups=[0.5]))
+
+
+def test_steps_that_were_waited_for_show_percentiles_and_energy(tmp_path: Path) -> None:
+    """Only where they were measured: the usual table has none of these columns."""
+    latencies = Latencies(Latency(0.02, 0.021, 0.0302, 99), Latency(0.01, 0.0105, 0.0151, 99))
+    record = make_record("bert_base", speedups=(2.0,))
+    process = replace(
+        record.processes[0], latencies=latencies, tokens_per_step=4096.0, energy_j=PerArm(eager=12.0, compiled=7.25)
+    )
+    text = document(tmp_path / "a", replace(record, processes=(process,)))
+    (row,) = rows_of(text.split("## Speedups")[1].split("## Causes")[0], "bert_base")
+    assert "| 20.0 / 21.0 / 30.2 | 10.0 / 10.5 / 15.1 | 409,600 | 12.0 | 7.25 |" in row
+    assert "p50" not in document(tmp_path / "b", make_record("bert_base"))
+
+
+def test_a_preset_is_named_and_its_total_stands_as_it_was_made_in_2022(tmp_path: Path) -> None:
+    trials = [
+        make_trial(model, precision, optimizer="none")
+        for model in ("resnet50", "vgg16")
+        for precision in ("amp", "fp32")
+    ]
+    trials = [replace(trial, labels=replace(trial.labels, preset="pt2")) for trial in trials]
+    speedups = [(2.0,), (2.0,), (0.5,), (0.5,)]
+    text = document(
+        tmp_path, *(make_record(trial=trial, speedups=one) for trial, one in zip(trials, speedups, strict=True))
+    )
+    assert "preset: pt2, the settings of the figures of 2022" in text
+    assert "as in 2022, slowdowns raised to 1.0, 1.41" in text  # sqrt(2 x 1), where the plain mean is 1
+    assert "1.00 (2 models)" in text
+
+
+def rows_of(document: str, model: str) -> list[str]:
+    return [line for line in document.splitlines() if line.startswith(f"| {model} ") and "|" in line[2:]]

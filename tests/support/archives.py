@@ -1,0 +1,67 @@
+"""Records of real sweeps (docs/results/records) and the tables that were made of them (tests/golden/<archive>).
+
+Rewrite the tables after a change that is meant: `make golden`, then read the difference.
+"""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from sweeper.core.paths import write_text
+from sweeper.loading.sources import SweepFolder
+from sweeper.report.build import write_report_of
+from sweeper.report.tables.decision import Limits
+
+ROOT = Path(__file__).parents[2]
+RECORDS = ROOT / "docs/results/records"
+GOLDEN = ROOT / "tests/golden"
+TABLES = ("speedups", "summary", "failures", "recommendations", "causes")
+JOB = Limits(steps=10_000, memory_gib=10)  # of `recommendations-for-a-job.csv`
+
+
+def names() -> list[str]:
+    return sorted(path.name.removesuffix(".tar.xz") for path in RECORDS.glob("*.tar.xz"))
+
+
+def unpack(name: str, folder: Path) -> Path:
+    """The folder of the sweep."""
+    with tarfile.open(RECORDS / f"{name}.tar.xz") as archive:
+        archive.extractall(folder, filter="data")
+    return folder / name
+
+
+def tables_of(name: str, folder: Path) -> dict[str, str]:
+    """Texts of the CSV files by name; `folder` must be empty. Paths in them are relative to it."""
+    unpack(name, folder)
+    with _in(folder):
+        source = SweepFolder(Path(name))
+        write_report_of([source], Path("report"))
+        write_report_of([source], Path("job"), JOB)
+        found = {table: Path(f"report/{table}.csv").read_text(encoding="utf-8") for table in TABLES}
+        return found | {"recommendations-for-a-job": Path("job/recommendations.csv").read_text(encoding="utf-8")}
+
+
+@contextmanager
+def _in(folder: Path) -> Iterator[None]:
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+def rewrite() -> None:
+    for name in names():
+        with TemporaryDirectory() as folder:
+            for table, text in tables_of(name, Path(folder)).items():
+                write_text(GOLDEN / name / f"{table}.csv", text)
+
+
+if __name__ == "__main__":
+    rewrite()

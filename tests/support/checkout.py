@@ -1,0 +1,19 @@
+"""Where the checkout and the helpers of the tests are."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SUPPORT = ROOT / "tests" / "support"
+SEARCH_PATH = f"{SUPPORT}{os.pathsep}{ROOT}"
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+HEAVY = ("torch", "mlflow", "pandas", "transformers", "timm", "hydra")

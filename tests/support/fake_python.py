@@ -1,0 +1,62 @@
+"""An interpreter for `worker.python` whose workers measure nothing and answer within a fraction of a second.
+
+`write(path, body)` makes the program; `body` is what a worker does between its first phase and its outcome.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+PROGRAM = """#!{python}
+import argparse, json, os, random, sys, time
+sys.path[:0] = os.environ["PYTHONPATH"].split(os.pathsep)
+from sweeper.core.protocol import Outcome, Phase, Wish, encode
+from sweeper.core.record import Process, Round
+
+if "--check" in sys.argv:
+    open(sys.argv[-1], "w").write("[]")
+    sys.exit()
+parser = argparse.ArgumentParser()
+parser.add_argument("-m")
+parser.add_argument("trial")
+parser.add_argument("--index", type=int, default=0)
+parser.add_argument("--draw", type=int, default=0)
+parser.add_argument("--cores")
+parser.add_argument("--checked")
+parser.add_argument("--steps-per-block")
+parser.add_argument("--inspect")
+parser.add_argument("--timed")
+parser.add_argument("--cold", action="store_true")
+parser.add_argument("--answer-fd", type=int)
+options = parser.parse_args()
+trial = json.load(open(options.trial))["trial"]
+answer = os.fdopen(options.answer_fd, "w")
+
+
+def say(message):
+    answer.write(encode(message))
+    answer.flush()
+
+
+def take(wants):
+    say(Wish(wants))
+    if wants != "nothing":
+        sys.stdin.readline()
+
+
+def process(speedup=2.0):
+    rounds = (Round("AB", 2.0, 2.0 / speedup),)
+    return Process(options.index, options.draw, options.cold, compile_s=1.0, steps_per_block=2, rounds=rounds)
+
+
+say(Phase("building"))
+{body}
+say(Outcome("ok", process=process()))
+"""
+
+
+def write(path: Path, body: str = "") -> Path:
+    path.write_text(PROGRAM.format(python=sys.executable, body=body))
+    path.chmod(0o755)
+    return path

@@ -1,0 +1,53 @@
+"""Sweeps of tiny models, started as a user starts them."""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from sweeper.core.record import Record
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+FAST = ["device=cpu", "batch_size=4", "backend=aot_eager", "measure=quick", "measure.rounds=2", "measure.warmup_s=0.1"]
+FAST += ["measure.block_s=0.002"]
+
+
+EAGER_LIMIT = "measure.phase_timeouts_s.eager=8"
+
+
+def custom(*names: str) -> list[str]:
+    return ["model=custom", f"model.factory={','.join(f'factories:{name}' for name in names)}"]
+
+
+SIX = [*custom("mlp", "killed", "dict_and_loss"), "precision=fp32,bf16", "sweep=six"]
+
+
+def assert_six(ended: subprocess.CompletedProcess[str], folder: Path) -> None:
+    """What `SIX` ends with on any engine: the killed workers are rows of their own, and the report is complete."""
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    assert {name: record.status for name, record in records(folder, "six").items()} == {
+        "mlp/fp32": "ok",
+        "mlp/bf16": "ok",
+        "killed/fp32": "crashed",
+        "killed/bf16": "crashed",
+        "dict_and_loss/fp32": "ok",
+        "dict_and_loss/bf16": "ok",
+    }
+    assert len(rows(folder, "six", "speedups")) == 6
+
+
+def records(folder: Path, sweep: str) -> dict[str, Record]:
+    found = [Record.loads(path.read_text()) for path in (folder / "runs" / sweep).glob("*/record.json")]
+    return {
+        f"{record.trial.labels.model.removeprefix('factories:')}/{record.trial.labels.precision}": record
+        for record in found
+    }
+
+
+def rows(folder: Path, sweep: str, table: str) -> list[dict[str, str]]:
+    with (folder / "runs" / sweep / "report" / f"{table}.csv").open(newline="") as file:
+        return list(csv.DictReader(file))

@@ -1,0 +1,26 @@
+"""Comparison of CSV text with the tables under `tests/golden/`, which are written by hand."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from pathlib import Path
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+def differences(text: str, golden: str) -> list[tuple[str, str]]:
+    """Cells that differ: names, counts and texts must be equal, floats to nine digits; ids of trials are called ID."""
+    text = re.sub(r"(^|-)[0-9a-f]{12}(?=[,/])", r"\1ID", text, flags=re.MULTILINE)
+    ours, theirs = (list(csv.reader(io.StringIO(lines))) for lines in (text, (GOLDEN / golden).read_text()))
+    cells = [pair for a, b in zip(ours, theirs, strict=True) for pair in zip(a, b, strict=True)]
+    return [(a, b) for a, b in cells if a != b and not _close(a, b)]
+
+
+def _close(a: str, b: str) -> bool:
+    try:
+        return "." in a and "." in b and math.isclose(float(a), float(b), rel_tol=1e-9)
+    except ValueError:
+        return False

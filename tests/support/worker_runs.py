@@ -1,0 +1,56 @@
+"""Trials of tiny models in this process, as a worker runs them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sweeper.analysis.flags import flags_of
+from sweeper.core.protocol import Job, Outcome, Phase
+from sweeper.core.record import Record
+from sweeper.core.settings import Measure
+from sweeper.core.trial import Labels, Model, Trial
+
+MEASURE = Measure(processes=1, rounds=4, block_s=0.002, block_steps=2, warmup_s=0.2)
+
+
+@pytest.fixture(autouse=True)
+def private_cache(tmp_path, monkeypatch) -> None:
+    import torch
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    torch._dynamo.reset()
+
+
+def custom(name: str, **changes: object) -> Trial:
+    trial = Trial(
+        Model("custom", f"factories:{name}"),
+        4,
+        Labels(name, "fp32"),
+        backend="aot_eager",
+        optimizer="adam",
+        device="cpu",
+    )
+    return replace(trial, **changes)
+
+
+def run(trial: Trial, measure: Measure = MEASURE) -> tuple[Outcome, list[str]]:
+    from sweeper.worker.lease import Turn
+    from sweeper.worker.session import Part
+    from sweeper.worker.session import run as run_session
+
+    phases: list[str] = []
+
+    def say(message: Phase) -> None:
+        phases.append(message.name)
+
+    return run_session(Job(trial, measure), Part(), say, Turn()), phases
+
+
+def flags(trial: Trial, outcome: Outcome) -> set[str]:
+    """The flags that the runner would give; those that tell of a noisy test machine left out."""
+    assert outcome.process is not None
+    record = Record(trial.id, "s", trial.label, outcome.status, trial, processes=(outcome.process,))
+    noise = {"unsteady", "host_busy", "compile_contended", "single_process"}
+    return set(flags_of(record, MEASURE)) - noise

@@ -1,0 +1,108 @@
+"""`python -m sweeper` with bad input, as a user types it: exit 2, a few lines, no traceback, nothing started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from checkout import Run
+
+YAMLS = {
+    "unknown_key": "library: timm\nname: x\nbatch_size: 4\nfamly: cnn\n",
+    "missing_key": "library: timm\nname: x\n",
+    "tab": "library: timm\n\tname: x\n",
+    "duplicate": "library: timm\nname: x\nname: y\nbatch_size: 1\n",
+    "wrong_type": "library: timm\nname: x\nbatch_size: many\n",
+    "no_library": "library: keras\nname: x\nbatch_size: 4\n",
+}
+
+
+def assert_refused(run: Run, folder: Path, arguments: list[str], *says: str) -> None:
+    result = run("sweeper", *arguments)
+    assert result.returncode == 2, result.stderr
+    assert "Traceback" not in result.stderr
+    assert len(result.stderr.splitlines()) <= 7, result.stderr
+    for text in says:
+        assert text in result.stderr
+    assert not (folder / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["model=resnet51"], ["nearest: resnet50", "python -m sweeper --help"]),
+        (["model=timm/dla103"], ["model=timm/dla103", "nearest: timm/dla102"]),
+        (["model=BertForMaskedML"], ["transformers/BertForMaskedLM"]),
+        (["model/timm=dla102"], ["write model=timm/NAME"]),
+        (["mode=reduce_overhead"], ["nearest: reduce-overhead"]),
+        (["backend=inducter"], ["nearest: inductor"]),
+        (["precision=fp16"], ["amp_fp16"]),
+        (["batch_size=abc"], ["batch_size", "'abc'"]),
+        (["batch_size=0"], ["at least 1"]),
+        (["batchsize=4"], ["nearest: batch_size"]),
+        (["compile.fulgraph=true"], ["nearest: compile.fullgraph"]),
+        (["mode=max-autotune", "backend=aot_eager"], ["backend=aot_eager takes no mode"]),
+        (["sweep=../../x"], ["sweep's name"]),
+        (["model=resnet18,resnet50"], ["add -m"]),
+        (["-m", "model=resnet18,resnet51"], ["nearest: resnet50"]),
+        (["-m", "experiment=cpu_demo,modes"], ["one experiment a command"]),
+        (["-m", "measure=quick,trusted"], ["cannot be swept"]),
+        (["-m", "batch_size=4,0"], ["at least 1"]),
+        (["-m", "batch_size=range(1,4)", "model=timm"], ["model.name=convnext_tiny"]),
+        (["-m", "batch_size=interval(1,4)"], ["list the values"]),
+        (["batch_size=[1"], []),
+        (["model=résnet"], ["quote"]),
+        (["tracking=null"], []),
+        (["measure=null"], []),
+        (["--resolve"], ["--cfg"]),
+        (["experiment=cpu_demo,modes"], ["one experiment a command"]),
+        (["measure.target=2"], ["0.02 for 2 %"]),
+        (["+measure.rouds=2"], ["measure.rouds", "measure.rounds"]),
+        (["+precission=amp"], ["precission"]),
+        (["-m", "+junk=3,4"], ["junk"]),
+        (["hydra/launcher=nope"], ["hydra/launcher=nope"]),
+        (["-m", "hydra/launcher=basic", "dry_run=true"], ["say device=cuda or device=cpu"]),
+        (["model=[resnet18,resnet50]"], ["give one option"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_bad_override(run_module: Run, tmp_path: Path, arguments: list[str], says: list[str]) -> None:
+    assert_refused(run_module, tmp_path, arguments, *says)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("unknown_key", ["model.famly", "family"]),
+        ("missing_key", ["model.batch_size"]),
+        ("tab", ["tab.yaml, line 2", "spaces, not tabs"]),
+        ("duplicate", ["duplicate.yaml, line 3"]),
+        ("wrong_type", ["batch_size", "many"]),
+        ("no_library", ["torchvision, timm, transformers, torchbench, custom"]),
+    ],
+)
+def test_bad_yaml_of_the_user(run_module: Run, tmp_path: Path, name: str, says: list[str]) -> None:
+    (tmp_path / "mine" / "model").mkdir(parents=True)
+    (tmp_path / "mine" / "model" / f"{name}.yaml").write_text(YAMLS[name])
+    assert_refused(run_module, tmp_path, ["--config-dir", "mine", f"model={name}", "device=cpu"], *says)
+
+
+def test_gpu_that_is_not_there(run_module: Run, tmp_path: Path) -> None:
+    result = run_module("sweeper", "device=cuda", CUDA_VISIBLE_DEVICES="")
+    assert result.returncode == 2
+    assert "use device=cpu" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["-m", "model=resnet18,timm", "model.name=resnet18,no_such_resnet"], ["no_such_resnet", "list_models"]),
+        (["model=resnet18", "compile.options={max_autotun:true}"], ["nearest: max_autotune"]),
+        (["model=custom", "model.factory=factories:leaves"], ["calling it failed: SystemExit"]),
+        (["model=custom", "model.factory=factories:killed_while_built"], ["no answer"]),
+    ],
+    ids=lambda value: value[-1] if isinstance(value, list) else None,
+)
+def test_what_the_check_process_finds(run_module: Run, tmp_path: Path, arguments: list[str], says: list[str]) -> None:
+    """All that it can find is in test_check."""
+    assert_refused(run_module, tmp_path, [*arguments, "device=cpu"], *says)

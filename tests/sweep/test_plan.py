@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from records import make_trial
+
+from sweeper.core.errors import ConfigError
+from sweeper.core.trial import Compile, Precision, Trial
+from sweeper.sweep.plan import History, describe, estimate_s, plan
+
+
+def test_same_experiment_runs_once_and_that_is_said(trial: Trial) -> None:
+    planned = plan([trial, trial], {})
+    assert planned.trials == (trial,)
+    assert "the same experiment" in planned.left_out[0].reason
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"backend": "eager", "mode": "reduce-overhead"},
+        {"backend": "aot_eager", "compile": Compile(options={"x": 1})},
+        {"compile": Compile(fullgraph=True, scope="step")},
+        {"compile": Compile(scope="step"), "workload": "inference"},
+        {"backend": "openvino", "mode": "max-autotune"},
+        {"backend": "nvfuser", "compile": Compile(options={"x": 1})},
+        {"backend": "jit_trace", "compile": Compile(dynamic=False)},
+        {"backend": "jit_script", "compile": Compile(fullgraph=True)},
+        {"backend": "fx", "compile": Compile(scope="step")},
+    ],
+)
+def test_impossible_combination_is_left_out_of_a_grid_and_refused_alone(
+    trial: Trial, change: dict[str, object]
+) -> None:
+    impossible = replace(trial, **change)
+    planned = plan([impossible, trial], {})
+    assert planned.trials == (trial,)
+    assert planned.left_out[0].trial == impossible
+    with pytest.raises(ConfigError):
+        plan([impossible], {})
+
+
+@pytest.mark.parametrize(
+    ("retry", "status", "runs"),
+    [
+        ("failed", "ok", False),
+        ("failed", "crashed", True),
+        ("none", "crashed", False),
+        ("all", "ok", True),
+    ],
+)
+def test_resume_leaves_out_what_has_a_record(trial: Trial, retry: str, status: str, runs: bool) -> None:
+    planned = plan([trial], {trial.id: status}, retry)
+    assert bool(planned.trials) == runs
+    assert [item.finished for item in planned.left_out] == ([] if runs else [True])
+
+
+def test_two_precisions_with_one_weight_are_refused_before_anything_runs(trial: Trial) -> None:
+    tf32 = replace(trial, precision=Precision(tf32=True), labels=replace(trial.labels, precision="my_tf32"))
+    with pytest.raises(ConfigError, match="precision=fp32 and precision=my_tf32 both carry the weight fp32"):
+        plan([trial, tf32], {})
+    without = replace(tf32, labels=replace(tf32.labels, weight=None))
+    assert len(plan([trial, without], {}).trials) == 2
+
+
+def test_description_has_a_line_a_trial_that_starts_with_its_id(trial: Trial) -> None:
+    lines = describe(plan([trial, replace(trial, batch_size=8), trial], {}))
+    assert lines[0].startswith(f"{trial.id}  {trial.label}")
+    assert lines[-1].startswith(trial.id)
+    assert "left out:" in lines
+
+
+def test_a_trial_takes_what_it_took_or_its_model_or_all() -> None:
+    def trial(model: str, batch_size: int) -> Trial:
+        return replace(make_trial(model), batch_size=batch_size)
+
+    history = History([(trial("a", 1), 9.0), (trial("a", 1), 10.0), (trial("a", 2), 30.0), (trial("b", 1), 2.0)])
+    assert history.expected_s(trial("a", 1)) == 10.0, "the last time"
+    assert history.expected_s(trial("a", 4)) == 10.0, "the median of 9, 10 and 30"
+    assert history.expected_s(trial("c", 4)) == 9.5
+    assert history.total_s([trial("c", 4), trial("b", 1)]) == 11.5
+    order = history.longest_first([trial("b", 1), trial("a", 1), trial("a", 2), trial("b", 2)])
+    assert order == (trial("a", 2), trial("a", 1), trial("b", 1), trial("b", 2))
+    assert len(history) == 3
+
+
+def test_without_a_history_nothing_is_expected_and_the_order_stays() -> None:
+    trials = [make_trial("a"), make_trial("b")]
+    assert History([]).total_s(trials) is None
+    assert History([]).longest_first(trials) == tuple(trials)
+
+
+def test_estimate_divides_what_can_go_on_beside() -> None:
+    trials = [make_trial("a"), make_trial("b")]
+    whole, on_device = (History([(trial, seconds) for trial in trials]) for seconds in (40.0, 15.0))
+    assert estimate_s(trials, whole, on_device) == 80.0
+    assert estimate_s(trials, whole, on_device, in_hand=5) == 2 * 15.0 + 2 * 25.0 / 5
+    assert estimate_s(trials, whole, on_device, devices=2, in_hand=5) == 15.0 + 25.0 / 5
+    assert estimate_s(trials, History([]), History([])) is None

@@ -1,0 +1,67 @@
+"""What the check before a sweep finds: names, arguments, factories and options that cannot be."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sweeper.core.trial import Compile, Labels, Model, Trial
+
+pytestmark = pytest.mark.compile
+RESNET18 = Model("torchvision", "resnet18")
+
+
+def problems(folder: Path, *trials: Trial) -> list[str]:
+    """As the check process is asked, without the process."""
+    from sweeper.worker.preflight import check
+
+    (folder / "trials.json").write_text(json.dumps([trial.to_json() for trial in trials]))
+    check(folder / "trials.json", folder / "problems.json")
+    found: list[str] = json.loads((folder / "problems.json").read_text())
+    return found
+
+
+def trial_of(model: Model, **changes: object) -> Trial:
+    return replace(Trial(model, 4, Labels(model.name, "fp32"), device="cpu"), **changes)
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        (Model("timm", "convnext_tinny"), ["nearest: convnext_tiny", "list_models"]),
+        (Model("torchvision", "resnet19"), ["nearest: resnet1"]),
+        (Model("transformers", "BertForMaskedML"), ["nearest: BertForMaskedLM"]),
+        (Model("transformers", "Wav2Vec2ForCTC"), ["neither tokens nor images"]),
+        (Model("torchvision", "resnet18", arguments={"x": 1}), ["model.arguments", "'x'"]),
+        (Model("transformers", "BertForMaskedLM", arguments={"num_hiden_layers": 1}), ["nearest: num_hidden_layers"]),
+        (Model("custom", "factories:nothing"), ["has no function nothing"]),
+        (Model("custom", "no_such_module:build"), ["cannot import no_such_module"]),
+        (Model("custom", "factories"), ["package.module:function"]),
+        (Model("custom", "factories:returns_a_list"), ["must return", "a list"]),
+        (Model("custom", "factories:returns_no_tensor"), ["must return", "a tuple of str"]),
+        (Model("custom", "factories:fails_to_build"), ["no such dataset"]),
+        (Model("custom", "factories:leaves"), ["calling it failed: SystemExit"]),
+    ],
+    ids=lambda value: value.name if isinstance(value, Model) else None,
+)
+def test_model_that_cannot_be_built(tmp_path: Path, model: Model, says: list[str]) -> None:
+    (found,) = problems(tmp_path, trial_of(model), trial_of(model, optimizer="sgd"))
+    for text in says:
+        assert text in found
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [({"epilogue_fussion": True}, "nearest: epilogue_fusion"), ({"max_autotune": "abc"}, "max_autotune")],
+)
+def test_compile_option_that_cannot_be(tmp_path: Path, options: dict[str, object], says: str) -> None:
+    (found,) = problems(tmp_path, trial_of(RESNET18, compile=Compile(options=options)))
+    assert found.startswith("compile.options")
+    assert says in found
+
+
+def test_what_can_be_built_has_no_problem(tmp_path: Path) -> None:
+    assert problems(tmp_path, trial_of(RESNET18), trial_of(Model("custom", "factories:mlp"))) == []

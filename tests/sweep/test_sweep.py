@@ -1,0 +1,253 @@
+"""Whole sweeps as a user runs them, on tiny models: exit codes, records, tables, MLflow, resume."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from checkout import Run
+from processes import assert_gone
+from real_sweeps import EAGER_LIMIT, FAST, Start, custom, records, rows
+
+from sweeper.core.record import Record
+
+pytestmark = pytest.mark.compile
+
+
+def test_grid_ends_with_tables_and_runs_again_without_work(run_module: Run, tmp_path: Path) -> None:
+    command = ["mode=default", "-m", *custom("mlp", "dict_and_loss"), "precision=fp32,amp", "sweep=grid", *FAST]
+    result = run_module("sweeper", *command)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "weighted" in result.stdout
+    assert "mlflow ui --backend-store-uri sqlite:///" in result.stdout
+    assert {record.status for record in records(tmp_path, "grid").values()} == {"ok"}
+    assert len(rows(tmp_path, "grid", "speedups")) == 4
+    assert rows(tmp_path, "grid", "failures") == []
+    (total,) = [row for row in rows(tmp_path, "grid", "summary") if row["family"] == "all"]
+    assert (total["models"], total["passed"]) == ("2", "2")
+    assert float(total["weighted"]) > 0
+    before = {path: path.read_bytes() for path in (tmp_path / "runs/grid").glob("*/record.json")}
+
+    again = run_module("sweeper", *command)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert again.stdout.count("has a record: ok") == 4
+    assert {path: path.read_bytes() for path in before} == before
+    invocations = json.loads((tmp_path / "runs/grid/sweep.json").read_text())["invocations"]
+    assert [len(item["plan"]) for item in invocations] == [4, 0]
+
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{tmp_path}/runs/mlflow.db")
+    experiment = client.get_experiment_by_name("sweeper")
+    assert experiment is not None
+    runs = client.search_runs([experiment.experiment_id])
+    assert len(runs) == 5  # the sweep and its trials, once
+    assert sum("mlflow.parentRunId" in run.data.tags for run in runs) == 4
+
+
+def test_single_trial_is_a_sweep_of_one_with_real_inductor(run_module: Run, tmp_path: Path) -> None:
+    fast = [item for item in FAST if not item.startswith("backend")]
+    result = run_module("sweeper", *custom("mlp"), "sweep=one", "measure.processes=2", "tracking=none", *fast)
+    assert result.returncode == 0, result.stdout + result.stderr
+    (record,) = records(tmp_path, "one").values()
+    assert [process.cold for process in record.processes] == [True, False]
+    assert record.diagnostics is not None
+    assert record.diagnostics.graphs == 1
+    (row,) = rows(tmp_path, "one", "speedups")
+    assert row["interval"] == "processes"
+    assert float(row["speedup_low"]) < float(row["speedup"]) < float(row["speedup_high"])
+    assert row["compile_cold_s"]
+    assert row["compile_warm_s"]
+    assert not (tmp_path / "runs" / "mlflow.db").exists()
+
+
+def test_bad_models_become_records_and_the_sweep_goes_on(run_module: Run, tmp_path: Path) -> None:
+    names = ["killed", "hangs", "exits", "raises", "mlp"]
+    result = run_module("sweeper", "-m", *custom(*names), "sweep=bad", "tracking=none", *FAST, EAGER_LIMIT)
+    assert result.returncode == 1, result.stdout + result.stderr
+    statuses = {name.split("/")[0]: record.status for name, record in records(tmp_path, "bad").items()}
+    assert statuses == {
+        "killed": "crashed",
+        "hangs": "timeout",
+        "exits": "crashed",
+        "raises": "eager_error",
+        "mlp": "ok",
+    }
+    failed = {row["model"]: row for row in rows(tmp_path, "bad", "failures")}
+    assert len(failed) == 4
+    for row in failed.values():
+        assert row["message"]
+        assert row["phase"]
+        assert (tmp_path / row["log"]).exists()
+    hung = next(path for path in (tmp_path / "runs/bad").glob("*hangs*/worker-0.log"))
+    assert "factories.py" in hung.read_text()  # the stack of every thread at the time limit
+
+
+def test_kill_9_of_a_worker_from_outside_is_one_crashed_row(start: Start, tmp_path: Path) -> None:
+    """The worker of the first trial is killed while it works; the second trial is ok."""
+    driver = start("-m", *custom("hangs", "mlp"), "sweep=killed", *FAST)
+    worker = wait_for_worker(driver)
+    os.kill(worker, signal.SIGKILL)
+    output, _ = driver.communicate(timeout=240)
+    assert driver.returncode == 1, output
+    statuses = {name: record.status for name, record in records(tmp_path, "killed").items()}
+    assert statuses == {"hangs/fp32": "crashed", "mlp/fp32": "ok"}
+    assert "SIGKILL" in str(records(tmp_path, "killed")["hangs/fp32"].message)
+
+
+def test_interrupt_writes_tables_and_exits_130_and_resume_finishes(
+    start: Start, run_module: Run, tmp_path: Path
+) -> None:
+    flag = tmp_path / "go"
+    arguments = ["-m", *custom("mlp", "waits_for_a_file"), "sweep=stopped", "tracking=none", *FAST]
+    driver = start(*arguments, GO=str(flag))
+    while not (tmp_path / "waiting").exists():
+        assert driver.poll() is None
+        time.sleep(0.1)
+    driver.send_signal(signal.SIGINT)
+    output, _ = driver.communicate(timeout=120)
+    assert driver.returncode == 130, output
+    assert {name: record.status for name, record in records(tmp_path, "stopped").items()} == {
+        "mlp/fp32": "ok",
+        "waits_for_a_file/fp32": "interrupted",
+    }
+    assert len(rows(tmp_path, "stopped", "speedups")) == 2
+
+    flag.touch()
+    result = run_module("sweeper", *arguments, GO=str(flag))
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert {record.status for record in records(tmp_path, "stopped").values()} == {"ok"}
+
+
+def test_hydras_own_sweeper_and_a_factory_that_prints_work_too(run_module: Run, tmp_path: Path) -> None:
+    arguments = ["-m", "hydra/sweeper=basic", *custom("chatters"), "sweep=basic", "tracking=none", *FAST]
+    result = run_module("sweeper", *arguments)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert {record.status for record in records(tmp_path, "basic").values()} == {"ok"}
+
+
+def test_termination_is_like_an_interrupt_and_keeps_an_ok_record(start: Start, tmp_path: Path) -> None:
+    flag = tmp_path / "go"
+    arguments = [*custom("waits_for_a_file"), "sweep=terminated", "tracking=none", *FAST]
+    flag.touch()
+    first = start(*arguments, GO=str(flag))
+    output, _ = first.communicate(timeout=120)
+    assert first.returncode == 0, output
+    flag.unlink()
+    again = start(*arguments, "retry=all", GO=str(flag))
+    while not (tmp_path / "waiting").exists():
+        assert again.poll() is None
+        time.sleep(0.1)
+    again.send_signal(signal.SIGTERM)
+    output, _ = again.communicate(timeout=120)
+    assert again.returncode == 130, output
+    assert {record.status for record in records(tmp_path, "terminated").values()} == {"ok"}
+    assert not list((tmp_path / "runs" / "terminated").glob("*/cache-*"))
+
+
+def test_grid_needs_no_device_and_a_dry_run_writes_nothing(run_module: Run, tmp_path: Path) -> None:
+    result = run_module("sweeper", "-m", "model=resnet18,vit_tiny", "precision=fp32,amp", "dry_run=true", "sweep=dry")
+    assert result.returncode == 0, result.stderr
+    assert "sweep dry: 4 trials to run on" in result.stdout
+    assert "no estimate yet; nothing was started" in result.stdout
+    assert not (tmp_path / "runs").exists()
+
+
+def test_second_driver_of_a_sweep_is_told_who_has_it(start: Start, run_module: Run, tmp_path: Path) -> None:
+    arguments = [*custom("waits_for_a_file"), "sweep=one", "tracking=none", *FAST]
+    driver = start(*arguments, GO="never")
+    while not (tmp_path / "waiting").exists():
+        assert driver.poll() is None
+        time.sleep(0.1)
+    second = run_module("sweeper", *custom("mlp"), "sweep=one", "tracking=none", *FAST)
+    assert second.returncode == 2
+    assert f"sweep=one is in use by process {driver.pid} on " in second.stderr
+    assert "Traceback" not in second.stderr
+    assert driver.poll() is None
+
+
+def other_environment(folder: Path) -> Path:
+    """An interpreter with torch, and without what only the driver needs."""
+    import torch
+
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    drivers = ("hydra", "omegaconf", "mlflow", "pandas", "rich", "sweeper", "_sweeper", "pynvml", "scipy", "__editable")
+    for entry in Path(torch.__file__).parents[1].iterdir():
+        if not entry.name.lower().startswith(drivers):
+            (site / entry.name).symlink_to(entry)
+    return folder / "bin" / "python"
+
+
+def test_two_interpreters_are_an_axis(run_module: Run, tmp_path: Path) -> None:
+    other = other_environment(tmp_path / "other")
+    interpreters = f"worker.python={other},{sys.executable}"
+    result = run_module("sweeper", "-m", *custom("mlp"), interpreters, "sweep=two", "tracking=none", *FAST)
+    assert result.returncode == 0, result.stdout + result.stderr
+    found = {row["variant"]: row["status"] for row in rows(tmp_path, "two", "speedups")}
+    assert found == {f"worker.python={other}": "ok", f"worker.python={sys.executable}": "ok"}
+    of_other = [
+        record
+        for path in (tmp_path / "runs" / "two").glob("*/record.json")
+        if (record := Record.loads(path.read_text())).trial.python == str(other)
+    ]
+    assert "hydra-core" not in of_other[0].environment["versions"]  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("python", "says"),
+    [("/nowhere/python", "there is no program /nowhere/python"), ("/bin/false", "ended with code 1 and no answer")],
+)
+def test_interpreter_that_is_none_is_said(run_module: Run, tmp_path: Path, python: str, says: str) -> None:
+    result = run_module("sweeper", *custom("mlp"), f"worker.python={python}", "sweep=none", "tracking=none", *FAST)
+    assert result.returncode == 2
+    assert says in result.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_interrupted_twice_ends_at_once_and_leaves_no_process(start: Start, tmp_path: Path) -> None:
+    driver = start(*custom("waits_for_a_file"), "sweep=twice", "tracking=none", *FAST, GO=str(tmp_path / "go"))
+    while not (tmp_path / "waiting").exists():
+        assert driver.poll() is None
+        time.sleep(0.1)
+    worker = wait_for_worker(driver)
+    driver.send_signal(signal.SIGINT)
+    driver.send_signal(signal.SIGINT)
+    output, _ = driver.communicate(timeout=60)
+    assert driver.returncode == 130, output
+    assert "Traceback" not in output
+    assert_gone(worker)
+
+
+def test_names_never_leave_the_sweep_or_become_formulas(run_module: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "mine" / "model"
+    folder.mkdir(parents=True)
+    (folder / "=cmd|x.yaml").write_text("library: custom\nfactory: factories:mlp\nbatch_size: 4\nfamily: '=1+1'\n")
+    result = run_module("sweeper", "--config-dir", "mine", "model='=cmd|x'", "sweep=names", "tracking=none", *FAST)
+    assert result.returncode == 0, result.stdout + result.stderr
+    (folder_made,) = [path for path in (tmp_path / "runs" / "names").iterdir() if (path / "record.json").exists()]
+    assert folder_made.name.startswith("_cmd_x-train")
+    (row,) = rows(tmp_path, "names", "speedups")
+    assert (row["model"], row["family"]) == ("'=cmd|x", "'=1+1")
+
+
+def wait_for_worker(driver: subprocess.Popen[str]) -> int:
+    """The pid of the first worker once it builds or measures."""
+    while driver.poll() is None:
+        for entry in Path("/proc").iterdir():
+            try:
+                command = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
+                parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1]) if command else 0
+            except OSError:
+                continue  # it ended while we looked
+            if parent == driver.pid and b"--answer-fd" in command:
+                time.sleep(1)
+                return int(entry.name)
+        time.sleep(0.05)
+    pytest.fail(f"the driver ended without a worker: {driver.communicate()[0]}")

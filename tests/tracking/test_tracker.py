@@ -1,0 +1,650 @@
+"""Records in MLflow: a real sqlite store, a real server, and servers that are down in every way."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import pytest
+from records import make_process, make_record, make_trial, write_sweep
+from tracking_server import Server, free_port, mlflow_server
+
+from sweeper import sync
+from sweeper.core.paths import SweepPaths, write_text
+from sweeper.core.record import Inspection, Record
+from sweeper.core.trial import Compile
+from sweeper.tracking import store as mlflow_store
+from sweeper.tracking.reader import Store
+from sweeper.tracking.store import ENVIRONMENT, TrackingError, artifact_location, default_uri
+from sweeper.tracking.tracker import Sent, Tracker
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+pytestmark = pytest.mark.usefixtures("in_empty_folder", "fresh_environment")
+RUNS = Path("runs")
+ENVIRONMENT_OF_CODE = {**os.environ, "PYTHONPATH": str(Path(sync.__file__).parent.parent)}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with mlflow_server(tmp_path_factory.mktemp("server")) as running:
+        yield running
+
+
+def client_of(uri: str) -> MlflowClient:
+    from mlflow import MlflowClient
+
+    return MlflowClient(uri)
+
+
+def runs_of(client: MlflowClient, kind: str, query: str = "", sweep: str = "night") -> list[Run]:
+    experiment = client.get_experiment_by_name("sweeper")
+    where = f"tags.sweep = '{sweep}' and tags.`sweeper.kind` = '{kind}'{' and ' if query else ''}{query}"
+    return list(client.search_runs([experiment.experiment_id], where)) if experiment else []
+
+
+def child(client: MlflowClient) -> Run:
+    (run,) = runs_of(client, "trial")
+    return run
+
+
+def everything(client: MlflowClient, sweep: str) -> list[dict[str, Any]]:
+    return [run.to_dictionary() for kind in ("sweep", "trial") for run in runs_of(client, kind, sweep=sweep)]
+
+
+def records(uri: str | None, sweep: str) -> list[Record]:
+    """What the store gives back of a sweep, by label."""
+    store = Store(uri or default_uri())
+    found = [Record.loads(store.read(run, "record.json")) for run in store.sweep(sweep).trials]
+    return sorted(found, key=lambda record: record.label)
+
+
+def log(*logged: Record, uri: str | None = None) -> Tracker:
+    tracker = Tracker(uri, "night")
+    for record in logged:
+        tracker.log(record)
+    return tracker
+
+
+def artifacts(client: MlflowClient, run: Run, folder: str | None = None) -> list[str]:
+    return sorted(file.path for file in client.list_artifacts(run.info.run_id, folder))
+
+
+def test_first_use_creates_store_and_artifacts_under_runs_and_prints_nothing(in_empty_folder: Path) -> None:
+    write_sweep(RUNS, [make_record()])
+    code = "from sweeper.tracking.tracker import Tracker; print(Tracker(None, 'night').catch_up())"
+    command = [sys.executable, "-c", code]
+    process = subprocess.run(command, env=ENVIRONMENT_OF_CODE, capture_output=True, text=True, check=True)
+    assert (process.stdout, process.stderr) == (f"{Sent(1, 0)}\n", "")
+    assert sorted(path.name for path in in_empty_folder.iterdir()) == ["runs"]
+    assert sorted(path.name for path in RUNS.iterdir()) == ["mlartifacts", "mlflow.db", "night"]
+    run = child(client_of(default_uri()))
+    assert run.info.artifact_uri.startswith((in_empty_folder / "runs" / "mlartifacts").as_uri())
+
+
+def test_sweep_is_a_parent_run_and_trials_are_its_children(store: MlflowClient) -> None:
+    logged = [make_record("resnet50"), make_record("alexnet", status="oom", message="no memory", flags=("a", "b"))]
+    log(*logged).finish()
+    (parent,) = runs_of(store, "sweep")
+    assert (parent.info.run_name, parent.info.status) == ("night", "FINISHED")
+    children = {run.data.tags["trial_id"]: run for run in runs_of(store, "trial")}
+    assert set(children) == {record.trial_id for record in logged}
+    for record in logged:
+        run = children[record.trial_id]
+        assert run.info.run_name == record.label
+        assert run.data.tags["mlflow.parentRunId"] == parent.info.run_id
+        assert (run.data.tags["status"], run.data.tags["flags"]) == (record.status, ";".join(record.flags))
+        assert run.info.end_time is not None
+    assert children[logged[1].trial_id].data.tags["mlflow.note.content"] == "compiling: no memory"
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [("ok", "FINISHED"), ("timeout", "FAILED"), ("unavailable", "FAILED"), ("interrupted", "KILLED")],
+)
+def test_status_of_the_run_follows_the_record(store: MlflowClient, status: str, expected: str) -> None:
+    log(make_record(status=status)).finish()
+    assert child(store).info.status == expected
+    (parent,) = runs_of(store, "sweep")
+    assert parent.info.status == ("KILLED" if status == "interrupted" else "FINISHED")
+
+
+def test_params_are_the_axes_and_versions(store: MlflowClient) -> None:
+    options = {"triton.cudagraphs": True, "epilogue_fusion": False}
+    trial = make_trial(batch_size=64, compile=Compile(scope="step", options=options), optimizer="sgd")
+    log(make_record(trial=trial))
+    params = child(store).data.params
+    assert params == {
+        "model": "resnet50",
+        "library": "torchvision",
+        "family": "cnn",
+        "workload": "train",
+        "precision": "amp",
+        "mode": "default",
+        "backend": "inductor",
+        "batch_size": "64",
+        "variant": trial.variant,
+        "optimizer": "sgd",
+        "device": "cuda",
+        "model.name": "resnet50",
+        "precision.autocast": "auto",
+        "precision.grad_scaler": "true",
+        "compile.scope": "step",
+        "compile.options.triton.cudagraphs": "true",
+        "compile.options.epilogue_fusion": "false",
+        "version.torch": "2.13.0",
+    }
+
+
+def test_hostile_param_names_and_long_values_are_cut_to_what_mlflow_takes(store: MlflowClient) -> None:
+    options = {"a$b": "x" * 9000, **{f"option_{i}": i for i in range(150)}}
+    tracker = log(make_record(trial=make_trial(compile=Compile(options=options)), message="m" * 20000))
+    assert tracker.failure is None
+    params = child(store).data.params
+    assert params["compile.options.a_b"] == "x" * 6000
+    assert params["compile.options.option_149"] == "149"
+
+
+def test_metrics_are_those_of_the_result_and_missing_ones_are_left_out(store: MlflowClient) -> None:
+    log(make_record(speedups=(2.0, 2.0)))
+    metrics = child(store).data.metrics
+    assert metrics["speedup"] == pytest.approx(2.0)
+    assert metrics["eager_step_s"] == pytest.approx(0.02)
+    assert metrics["compile_cold_s"] == 3.0
+    assert metrics["break_even_steps"] == pytest.approx(300)
+    assert (metrics["graph_breaks"], metrics["recompiles"]) == (2, 0)
+    assert not {"device_speedup", "eager_peak_memory_bytes"} & set(metrics)
+
+
+def test_search_by_metric_finds_the_fast_trials(store: MlflowClient) -> None:
+    log(
+        make_record("fast", speedups=(1.5,)),
+        make_record("slow", speedups=(0.8,)),
+        make_record("gone", status="crashed"),
+    )
+    found = runs_of(store, "trial", "metrics.speedup > 1")
+    assert [run.data.params["model"] for run in found] == ["fast"]
+
+
+def test_artifacts_are_record_and_logs_and_the_report_on_the_parent(store: MlflowClient) -> None:
+    record = make_record()
+    folder = write_sweep(RUNS, [record])
+    trial = SweepPaths(folder).trial(record.label, record.trial_id)
+    trial.log(0).write_text("first process")
+    trial.cache(0).mkdir()
+    write_text(trial.inspection / "graph-0_0" / "dynamo_graph.py", "the inspection of another record")
+    report = [folder / "report" / "speedups.csv", folder / "report" / "figures"]
+    write_text(report[0], "a,b")
+    write_text(report[1] / "one.svg", "<svg/>")
+    tracker = log(record)
+    tracker.log_report(report)
+    assert artifacts(store, child(store)) == ["record.json", "worker-0.log"]
+    (parent,) = runs_of(store, "sweep")
+    assert artifacts(store, parent, "report") == ["report/figures", "report/speedups.csv"]
+    assert artifacts(store, parent, "report/figures") == ["report/figures/one.svg"]
+
+
+def test_inspection_goes_with_the_record_that_names_it(store: MlflowClient) -> None:
+    record = replace(make_record(), inspection=Inspection("inspect"))
+    folder = write_sweep(RUNS, [record])
+    inspection = SweepPaths(folder).trial(record.label, record.trial_id).inspection
+    write_text(inspection / "summary.md", "# what the compiler did")
+    write_text(inspection / "graph-0_0" / "forward" / "output_code.py", "call = None")
+    assert Tracker(None, "night").catch_up() == Sent(1, 0)
+    run = child(store)
+    assert artifacts(store, run) == ["inspect", "record.json"]
+    assert artifacts(store, run, "inspect") == ["inspect/graph-0_0", "inspect/summary.md"]
+    assert artifacts(store, run, "inspect/graph-0_0/forward") == ["inspect/graph-0_0/forward/output_code.py"]
+
+
+def test_same_record_twice_is_sent_once(store: MlflowClient) -> None:
+    record = make_record()
+    tracker = log(record)
+    first = child(store)
+    assert not tracker.log(record)
+    assert not Tracker(None, "night").log(record)
+    assert child(store).to_dictionary() == first.to_dictionary()
+    assert len(store.get_metric_history(first.info.run_id, "speedup")) == 1
+
+
+def test_retry_uses_the_run_again(store: MlflowClient) -> None:
+    failed = make_record(status="oom", message="no memory", flags=("shared_gpu",))
+    log(failed)
+    before = child(store).info.run_id
+    retried = make_record(trial=failed.trial)
+    log(retried)
+    run = child(store)
+    assert run.info.run_id == before
+    assert (run.info.status, run.data.tags["status"], run.data.tags["flags"]) == ("FINISHED", "ok", "")
+    assert run.data.tags["mlflow.note.content"] == "speedup 2.00 over 1 process"
+    log(make_record(trial=failed.trial, speedups=(1.5,)))
+    assert child(store).info.run_id != before  # or its charts would show both
+    assert child(store).data.metrics["speedup"] == pytest.approx(1.5)
+    assert records(None, "night") == [make_record(trial=failed.trial, speedups=(1.5,))]
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        pytest.param(make_record(status="crashed"), id="metrics are gone"),
+        pytest.param(replace(make_record(), environment={"versions": {"torch": "2.14.0"}}), id="param changed"),
+        pytest.param(replace(make_record(), environment={}), id="param is gone"),
+    ],
+)
+def test_retry_leaves_nothing_of_the_earlier_record_behind(store: MlflowClient, later: Record) -> None:
+    log(make_record())
+    log(later)
+    run = child(store)
+    assert run.data.tags["status"] == later.status
+    assert ("speedup" in run.data.metrics) == (later.status == "ok")
+    assert run.data.params.get("version.torch") == dict(later.environment.get("versions", {})).get("torch")  # type: ignore[arg-type]
+    assert records(None, "night") == [later]
+
+
+def test_restarted_driver_finds_its_parent_again(store: MlflowClient) -> None:
+    log(make_record("one")).finish()
+    second = log(make_record("two"))
+    (parent,) = runs_of(store, "sweep")
+    assert parent.info.status == "RUNNING"
+    second.finish()
+    (parent,) = runs_of(store, "sweep")
+    assert parent.info.status == "FINISHED"
+    assert {run.data.tags["mlflow.parentRunId"] for run in runs_of(store, "trial")} == {parent.info.run_id}
+
+
+def test_times_of_a_run_are_those_of_the_trial(store: MlflowClient) -> None:
+    processes = tuple(replace(make_process(index=i), phases_s={"building": 1.0, "eager": 2.5}) for i in range(2))
+    record = replace(make_record(), processes=processes)
+    write_sweep(RUNS, [record])
+    file = SweepPaths.of("night").trial(record.label, record.trial_id).record
+    os.utime(file, (1_700_000_000, 1_700_000_000))
+    log(record)
+    info = child(store).info
+    assert (info.start_time, info.end_time) == (1_699_999_993_000, 1_700_000_000_000)
+
+
+def test_copy_of_a_sweep_is_a_sweep_of_its_own(store: MlflowClient) -> None:
+    write_sweep(RUNS, [make_record(sweep="night")], "copy")
+    assert Tracker(None, "copy").catch_up() == Sent(1, 0)
+    assert Tracker(None, "copy").catch_up() == Sent(0, 1)
+    assert len(runs_of(store, "trial", sweep="copy")) == 1
+    assert not runs_of(store, "trial", sweep="night")
+
+
+def test_experiment_that_another_driver_creates_meanwhile_is_used(store: MlflowClient) -> None:
+    found = "mlflow.MlflowClient.get_experiment_by_name"
+    store.create_experiment("sweeper", artifact_location=artifact_location(default_uri()))
+    experiment = store.get_experiment_by_name("sweeper")
+    with mock.patch(found, side_effect=[None, experiment]):
+        assert log(make_record()).failure is None
+    assert child(store).data.tags["status"] == "ok"
+
+
+def test_same_trial_of_two_sweeps_has_two_runs(store: MlflowClient) -> None:
+    log(make_record())
+    Tracker(None, "day").log(make_record(sweep="day"))
+    assert len(runs_of(store, "trial")) == len(runs_of(store, "trial", sweep="day")) == 1
+    assert len(runs_of(store, "sweep")) == len(runs_of(store, "sweep", sweep="day")) == 1
+
+
+@pytest.mark.parametrize("call", ["log_text", "log_artifact", "set_terminated", "log_batch"])
+def test_run_that_a_kill_left_half_written_is_completed(store: MlflowClient, call: str) -> None:
+    record = make_record()
+    write_text(SweepPaths.of("night").trial(record.label, record.trial_id).log(0), "log")
+    with mock.patch(f"mlflow.MlflowClient.{call}", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        log(record)
+    assert "sweeper.record" not in child(store).data.tags
+    assert log(record).failure is None
+    run = child(store)
+    assert (run.info.status, run.data.tags["status"]) == ("FINISHED", "ok")
+    assert len(store.get_metric_history(run.info.run_id, "speedup")) == 1
+    assert records(None, "night") == [record]
+
+
+def test_kill_while_the_database_is_made_does_not_spoil_it() -> None:
+    code = "from sweeper.tracking.store import *; connect(default_uri(), print)"
+    process = subprocess.Popen([sys.executable, "-c", code], env=ENVIRONMENT_OF_CODE)
+    while not any(file.stat().st_size for file in RUNS.glob(".mlflow.db.*/mlflow.db")):
+        assert process.poll() is None, "it ended before it could be killed"
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (RUNS / "mlflow.db").exists()
+    assert log(make_record()).failure is None
+    assert records(None, "night") == [make_record()]
+
+
+def test_runs_that_a_lost_answer_doubled_are_one_again(store: MlflowClient) -> None:
+    log(make_record("one"), make_record("two"))
+    for run in (*runs_of(store, "sweep"), *runs_of(store, "trial")):
+        tags = {key: value for key, value in run.data.tags.items() if key != "sweeper.record"}
+        store.create_run(run.info.experiment_id, tags=tags)
+    assert len(runs_of(store, "trial")) == 4
+    assert not log().log(make_record("one"))
+    assert len(runs_of(store, "sweep")) == 1
+    assert sorted(run.data.params["model"] for run in runs_of(store, "trial")) == ["one", "two"]
+
+
+def test_runs_on_several_pages_are_all_found_and_doubles_go(
+    store: MlflowClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sweeper.tracking.runs.RUNS_A_PAGE", 2)
+    logged = [make_record(name) for name in ("a", "b", "c", "d", "e")]
+    write_sweep(RUNS, logged)
+    log(*logged)
+    for run in runs_of(store, "trial")[:3]:
+        tags = {key: value for key, value in run.data.tags.items() if key != "sweeper.record"}
+        store.create_run(run.info.experiment_id, 1, tags)
+    assert Tracker(None, "night").catch_up() == Sent(0, 5)
+    assert len(runs_of(store, "trial")) == 5
+    assert records(None, "night") == logged
+
+
+@pytest.mark.usefixtures("store")
+def test_a_search_that_takes_longer_than_a_call_may_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "0")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    monkeypatch.setattr("sweeper.tracking.store.sqlite_file", lambda _: None)  # treated as a server is
+
+    def slow(*_: object) -> Iterator[Run]:
+        time.sleep(1.5)  # longer than the limit of the first answer
+        yield from ()
+
+    monkeypatch.setattr("sweeper.tracking.tracker.search", slow)
+    assert log(make_record()).failure is None
+
+
+@pytest.mark.parametrize(
+    ("not_needed", "imported"),
+    [
+        pytest.param(("pandas", "pyarrow"), "False False", id="left out"),
+        pytest.param(("requests",), "True True", id="a version of mlflow that cannot do without"),
+    ],
+)
+def test_mlflow_is_imported_without_what_it_does_not_need(
+    store: MlflowClient, not_needed: tuple[str, ...], imported: str
+) -> None:
+    write_sweep(RUNS, [make_record()])
+    code = f"""
+import sys
+from sweeper.tracking import store
+from sweeper.tracking.tracker import Tracker
+store.NOT_NEEDED = {not_needed}
+print(Tracker(None, "night").catch_up())
+print("pandas" in sys.modules, "pyarrow" in sys.modules)
+import pandas, requests
+"""
+    command = [sys.executable, "-c", code]
+    process = subprocess.run(command, env=ENVIRONMENT_OF_CODE, capture_output=True, text=True, check=True)
+    assert process.stdout.splitlines() == [str(Sent(1, 0)), imported]
+
+
+def test_packages_that_are_not_installed_are_searched_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched = []
+
+    class Finder:
+        def find_spec(self, name, _path=None, _target=None):
+            searched.append(name)
+
+    monkeypatch.setattr(sys, "meta_path", [Finder(), *sys.meta_path])
+    monkeypatch.setitem(sys.modules, "surely_not_installed", None)  # to be taken away at the end
+    del sys.modules["surely_not_installed"]
+    mlflow_store._look_no_further_for(("surely_not_installed", "json"))
+    for _ in range(3):
+        with pytest.raises(ImportError):
+            importlib.import_module("surely_not_installed")
+    assert searched == ["surely_not_installed"]
+    assert importlib.import_module("json")
+
+
+@pytest.mark.usefixtures("store")
+def test_records_come_back_as_they_were() -> None:
+    logged = [make_record("b", speedups=(2.0, 1.5)), make_record("a", status="compile_error", message="no")]
+    log(*logged)
+    assert records(None, "night") == [logged[1], logged[0]]
+    assert records(None, "unknown") == []
+
+
+def test_reading_creates_no_store() -> None:
+    with pytest.raises(TrackingError, match=r"mlflow\.db does not exist"):
+        records(None, "night")
+    assert not RUNS.exists()
+
+
+def test_deleted_experiment_is_explained(store: MlflowClient) -> None:
+    log(make_record())
+    store.delete_experiment(store.get_experiment_by_name("sweeper").experiment_id)
+    assert "mlflow experiments restore -x 1" in str(log(make_record("other")).failure)
+
+
+@pytest.mark.usefixtures("store")
+def test_user_settings_win_over_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "60")
+    log(make_record())
+    assert os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] == "60"
+    assert os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] == ENVIRONMENT["MLFLOW_HTTP_REQUEST_MAX_RETRIES"]
+
+
+@pytest.mark.parametrize(
+    ("uri", "expected"),
+    [
+        ("http://host:5000", None),
+        ("databricks", None),
+        ("sqlite:////data/my runs/a.db", "file:///data/my%20runs/mlartifacts"),
+        ("postgresql+psycopg2://host/db", "file:///srv/runs/mlartifacts"),
+    ],
+)
+def test_artifacts_lie_beside_the_database_and_a_server_has_its_own(uri: str, expected: str | None) -> None:
+    assert artifact_location(uri, Path("/srv/runs")) == expected
+
+
+class _Wrong(BaseHTTPRequestHandler):
+    """Answers every request with `status` and `body`, counts them, and keeps their header `Connection`."""
+
+    status, body, requests, connection = 200, b"", 0, ""
+
+    def answer(self) -> None:
+        type(self).requests += 1
+        type(self).connection = self.headers["Connection"]
+        self.send_response(self.status)
+        self.send_header("Retry-After", "3600")
+        self.end_headers()
+        self.wfile.write(self.body)
+
+    do_GET = do_POST = answer  # noqa: N815 (names of the standard library)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def wrong_server(request: pytest.FixtureRequest) -> Iterator[tuple[str, type[_Wrong]]]:
+    status, body = request.param
+    handler = type("Handler", (_Wrong,), {"status": status, "body": body})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http:
+        threading.Thread(target=http.serve_forever, args=(0.05,), daemon=True).start()
+        yield f"http://127.0.0.1:{http.server_port}", handler
+        http.shutdown()
+
+
+@pytest.mark.parametrize(
+    "wrong_server",
+    [(200, b"<html>another service</html>"), (200, b"{}"), (404, b"no"), (401, b"log in"), (503, b"busy")],
+    indirect=True,
+    ids=["html", "other json", "not found", "unauthorized", "busy"],
+)
+def test_server_that_is_no_mlflow_is_asked_once_and_named(wrong_server: tuple[str, type[_Wrong]]) -> None:
+    uri, handler = wrong_server
+    tracker = log(make_record(), uri=uri)
+    assert uri in str(tracker.failure)
+    asked, reason = handler.requests, tracker.failure
+    tracker.log(make_record("other"))
+    tracker.log_report([])
+    tracker.finish()
+    assert (handler.requests, tracker.failure) == (asked, reason)
+    assert asked <= int(ENVIRONMENT["MLFLOW_HTTP_REQUEST_MAX_RETRIES"]) + 1
+
+
+@pytest.mark.parametrize("wrong_server", [(404, b"no")], indirect=True)
+def test_every_call_has_a_connection_of_its_own(wrong_server: tuple[str, type[_Wrong]]) -> None:
+    """One that is used again is answered 40 ms later: https://github.com/Kludex/uvicorn/issues/3149."""
+    uri, handler = wrong_server
+    log(make_record(), uri=uri)
+    assert handler.connection == "close"
+
+
+def test_dead_port_is_a_short_reason_without_the_password() -> None:
+    port = free_port()
+    failure = str(log(make_record(), uri=f"http://me:secret@127.0.0.1:{port}").failure)
+    assert failure.startswith(f"http://127.0.0.1:{port}: ")
+    assert failure.endswith("Connection refused")
+    assert "secret" not in failure
+
+
+def test_server_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        tracker = log(make_record(), uri=f"http://127.0.0.1:{silent.getsockname()[1]}")
+    assert "timed out" in str(tracker.failure) or "timeout" in str(tracker.failure)
+
+
+def test_name_server_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: threading.Event().wait())
+    assert "no answer within 2 s" in str(log(make_record(), uri="http://mlflow.example:5000").failure)
+
+
+def test_one_silent_call_costs_less_than_ten_seconds() -> None:
+    tries = int(ENVIRONMENT["MLFLOW_HTTP_REQUEST_MAX_RETRIES"]) + 1
+    assert int(ENVIRONMENT["MLFLOW_HTTP_REQUEST_TIMEOUT"]) * tries + 1 < 10
+
+
+@pytest.mark.parametrize(
+    "uri", ["htp://host", "mongodb://host/db", "sqlite:////proc/none/mlflow.db", "sqlite:///junk.db"]
+)
+def test_store_that_cannot_be_opened_is_a_failure(uri: str) -> None:
+    Path("junk.db").write_text("this is no database" * 100)
+    tracker = log(make_record(), uri=uri)
+    assert tracker.failure is not None
+    assert tracker.failure.startswith(uri)
+
+
+def test_server_keeps_records_and_gives_them_back(server: Server) -> None:
+    logged = [make_record("one"), make_record("two", status="timeout")]
+    folder = write_sweep(RUNS, logged)
+    write_text(folder / "report" / "report.md", "# tables")
+    tracker = log(*logged, uri=server.uri)
+    tracker.log_report([folder / "report" / "report.md"])
+    tracker.finish()
+    assert tracker.failure is None
+    assert str(tracker.page).startswith("/#/experiments/")
+    assert records(server.uri, "night") == logged
+    client = client_of(server.uri)
+    assert [run.data.params["model"] for run in runs_of(client, "trial", "metrics.speedup > 1")] == ["one"]
+    (parent,) = runs_of(client, "sweep")
+    assert (parent.info.status, artifacts(client, parent, "report")) == ("FINISHED", ["report/report.md"])
+
+
+def test_what_a_dead_tracker_missed_is_sent_once_when_it_is_back(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logged = [make_record("one", sweep="missed"), make_record("two", sweep="missed", status="oom")]
+    write_sweep(RUNS, logged, "missed")
+    dead = Tracker(f"http://127.0.0.1:{free_port()}", "missed")
+    assert dead.catch_up() == Sent(0, 0)
+    assert dead.failure is not None
+    assert sync.main(["missed", "--tracking-uri", server.uri]) == 0
+    assert f"missed: 2 records sent, 0 were there already; {server.uri}" in capsys.readouterr().out
+    before = [
+        run.to_dictionary()
+        for kind in ("sweep", "trial")
+        for run in runs_of(client_of(server.uri), kind, sweep="missed")
+    ]
+    assert sync.main(["missed", "--tracking-uri", server.uri]) == 0
+    assert "missed: 0 records sent, 2 were there already" in capsys.readouterr().out
+    after = [
+        run.to_dictionary()
+        for kind in ("sweep", "trial")
+        for run in runs_of(client_of(server.uri), kind, sweep="missed")
+    ]
+    assert after == before
+    assert len(after) == 3
+    assert records(server.uri, "missed") == logged
+
+
+def test_server_that_falls_silent_in_mid_sweep_loses_and_doubles_nothing(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    logged = [make_record("one", sweep="silent"), make_record("two", sweep="silent")]
+    write_sweep(RUNS, logged, "silent")
+    tracker = Tracker(server.uri, "silent")
+    assert tracker.log(logged[0])
+    with server.silent():
+        assert not tracker.log(logged[1])
+        tracker.finish()
+    assert "timeout" in str(tracker.failure)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
+    assert Tracker(server.uri, "silent").catch_up() == Sent(1, 1)
+    assert Tracker(server.uri, "silent").catch_up() == Sent(0, 2)
+    assert records(server.uri, "silent") == logged
+    assert len(runs_of(client_of(server.uri), "trial", sweep="silent")) == 2
+
+
+def test_sync_sends_retried_records_and_the_report(store: MlflowClient, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_sweep(RUNS, [make_record("one", status="oom"), make_record("two")])
+    assert sync.main(["night"]) == 0
+    write_sweep(RUNS, [make_record("one")])
+    write_text(folder / "report" / "report.md", "# tables")
+    assert sync.main(["night"]) == 0
+    assert "1 records sent, 1 were there already" in capsys.readouterr().out
+    assert {run.data.tags["status"] for run in runs_of(store, "trial")} == {"ok"}
+    (parent,) = runs_of(store, "sweep")
+    assert artifacts(store, parent, "report") == ["report/report.md"]
+    assert parent.info.status == "FINISHED"
+
+
+def test_sync_asks_the_sweep_where_its_runs_are(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_sweep(RUNS, [make_record()])
+    uri = f"http://127.0.0.1:{free_port()}"
+    invocation = {"settings": {"tracking": {"uri": uri}}}
+    write_text(folder / "sweep.json", json.dumps({"invocations": [invocation]}))
+    assert sync.main(["night"]) == 1
+    error = capsys.readouterr().err
+    assert uri in error
+    assert "Connection refused" in error
+
+
+@pytest.mark.parametrize(("name", "expected"), [("nihgt", "nearest: night"), ("../night", "sweep=../night")])
+def test_sync_names_the_nearest_sweeps(name: str, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    write_sweep(RUNS, [make_record()])
+    assert sync.main([name]) == 2
+    assert expected in capsys.readouterr().err
+
+
+def test_sync_reports_files_that_are_no_records(store: MlflowClient, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_sweep(RUNS, [make_record()])
+    write_text(folder / "broken-0" / "record.json", "{")
+    assert sync.main(["night"]) == 1
+    streams = capsys.readouterr()
+    assert "1 records sent" in streams.out
+    assert "broken-0/record.json" in streams.err
+    assert len(runs_of(store, "trial")) == 1

@@ -1,0 +1,47 @@
+"""Which modules of a model are its repeated blocks, and that compiling them leaves the module as it is."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = pytest.mark.compile
+
+
+def test_blocks_of_a_resnet_and_of_transformers() -> None:
+    import sweeper.worker.models.torchvision_without_cuda  # noqa: F401, I001  # before what imports torchvision
+    import timm
+    import torch
+    import transformers
+
+    from sweeper.worker.compilation.blocks import repeated
+
+    with torch.device("meta"):
+        bert = transformers.BertModel(transformers.BertConfig(num_hidden_layers=3))
+        vit, resnet = timm.create_model("vit_tiny_patch16_224"), timm.create_model("resnet18")
+        plain = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU(), torch.nn.Linear(2, 2))
+    assert [type(block).__name__ for block in repeated(bert)] == ["BertLayer"] * 3
+    assert [type(block).__name__ for block in repeated(vit)] == ["Block"] * 12
+    assert [type(block).__name__ for block in repeated(resnet)] == ["BasicBlock"] * 8
+    assert repeated(plain) == []
+
+
+def test_module_is_compiled_only_through_what_was_made() -> None:
+    import torch
+    from factories import tower
+
+    from sweeper.worker.compilation.blocks import compiled_blocks
+
+    calls: list[str] = []
+
+    def compile_(function):
+        def compiled(*arguments, **options):
+            calls.append("compiled")
+            return function(*arguments, **options)
+
+        return compiled
+
+    module, inputs = tower(2, torch.device("cpu"))
+    call = compiled_blocks(module, compile_)
+    assert call is not None
+    assert torch.equal(call(*inputs), module(*inputs))
+    assert calls == ["compiled"] * 3

@@ -1,0 +1,184 @@
+"""Traps that only a GPU has. `python -m pytest -m gpu` on a machine with one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+from worker_runs import MEASURE, custom, flags, private_cache, run
+
+from sweeper.analysis.flags import flags_of
+from sweeper.core.gpus import visible_gpus
+
+pytestmark = [
+    pytest.mark.xdist_group("gpu"),  # one after the other: some look for other processes on the GPU
+    pytest.mark.gpu,
+    pytest.mark.skipif(not visible_gpus(), reason="no NVIDIA GPU is visible"),
+]
+assert private_cache  # a fixture that every test here uses
+
+
+def on_gpu(name: str, **changes: object):
+    return replace(custom(name, **{"backend": "inductor", "batch_size": 64, **changes}), device="cuda")
+
+
+def test_device_time_is_measured_and_no_longer_than_wall() -> None:
+    trial = on_gpu("wide_mlp")
+    outcome, _ = run(trial)
+    assert outcome.status == "ok", outcome.message
+    process = outcome.process
+    assert process is not None
+    assert process.device_time_missing is None
+    assert process.device_time_s is not None
+    assert process.device_kernels is not None
+    for arm in ("eager", "compiled"):
+        blocks = [getattr(item, f"{arm}_s") / process.steps_per_block for item in process.rounds if item.void is None]
+        assert 0 < getattr(process.device_time_s, arm) <= 1.02 * max(blocks)
+        assert getattr(process.device_kernels, arm) > 0
+    assert process.gpu is not None
+    assert process.gpu.clock_mhz.eager is not None
+
+
+def test_replays_of_cuda_graphs_show_their_kernels() -> None:
+    outcome, _ = run(on_gpu("wide_mlp", mode="reduce-overhead"))
+    assert outcome.status == "ok", outcome.message
+    process = outcome.process
+    assert process is not None
+    assert process.device_kernels is not None
+    assert process.device_kernels.compiled is not None
+    assert process.device_kernels.compiled > 5
+    assert outcome.diagnostics is not None
+    assert outcome.diagnostics.cudagraph_skips == ()
+
+
+def test_skipped_cuda_graph_is_listed_and_flagged() -> None:
+    from sweeper.core.record import Record
+
+    trial = on_gpu("changes_its_input", mode="reduce-overhead", workload="inference")
+    outcome, _ = run(trial)
+    assert outcome.status == "ok", outcome.message
+    assert outcome.diagnostics is not None
+    assert outcome.diagnostics.cudagraph_skips
+    record = Record(trial.id, "s", trial.label, "ok", trial, diagnostics=outcome.diagnostics)
+    assert "cudagraphs_skipped" in flags_of(record, MEASURE)
+
+
+def test_check_replays_a_graph_whose_output_died_in_between() -> None:
+    """Its output is gone when backward begins, while it is recorded and while it is checked."""
+    outcome, _ = run(on_gpu("output_is_dropped", mode="reduce-overhead"))
+    assert outcome.status == "ok", outcome.message
+    assert outcome.process is not None
+    assert outcome.process.accuracy is not None
+    assert outcome.process.accuracy.passed
+
+
+def test_first_steps_are_timed_with_the_device_at_rest() -> None:
+    """A step that the host launches in a millisecond and the device works on for long: the clock waits for it."""
+    outcome, _ = run(on_gpu("long_on_the_device", backend="aot_eager", optimizer="none"))
+    assert outcome.status == "ok", outcome.message
+    process = outcome.process
+    assert process is not None
+    assert process.device_time_s is not None
+    assert process.device_time_s.compiled is not None
+    assert min(process.first_steps_s) >= 0.9 * process.device_time_s.compiled
+
+
+@pytest.mark.parametrize("precision_scaler", [False, True], ids=["fp32", "amp_fp16"])
+def test_gradients_behind_a_scaler_are_judged(precision_scaler: bool) -> None:
+    from sweeper.core.trial import Precision
+
+    precision = Precision(autocast="float16", grad_scaler=True) if precision_scaler else Precision()
+    for optimizer in ("adam", "sgd"):
+        trial = on_gpu("wide_mlp", precision=precision, optimizer=optimizer)
+        outcome, _ = run(trial)
+        assert outcome.status == "ok", outcome.message
+        assert outcome.process is not None
+        assert outcome.process.accuracy is not None
+        assert outcome.process.accuracy.passed, outcome.process.accuracy
+
+
+def test_memory_of_two_eager_arms_is_the_same() -> None:
+    outcome, _ = run(replace(on_gpu("wide_mlp"), mode="eager", backend=None))
+    assert outcome.status == "ok", outcome.message
+    process = outcome.process
+    assert process is not None
+    assert process.memory_missing is None
+    assert process.memory_bytes is not None
+    assert process.memory_bytes.eager == pytest.approx(process.memory_bytes.compiled, rel=0.02)
+    assert process.memory_bytes.eager > 4 * 2 * 1024 * 1024 * 4  # weights, gradients and Adam's moments
+
+
+NEIGHBOUR = """
+import torch
+x = torch.randn(2048, 2048, device="cuda")
+print("ready", flush=True)
+while True:
+    for _ in range(50):
+        x = (x @ x).clamp(-1, 1)
+    torch.cuda.synchronize()
+"""
+
+
+def test_second_process_on_the_gpu_is_flagged_and_memory_is_missing() -> None:
+    neighbour = subprocess.Popen([sys.executable, "-c", NEIGHBOUR], stdout=subprocess.PIPE, start_new_session=True)
+    try:
+        assert neighbour.stdout is not None
+        assert neighbour.stdout.readline() == b"ready\n"
+        time.sleep(1)
+        trial = on_gpu("wide_mlp")
+        outcome, _ = run(trial)
+        assert "shared_gpu" in flags(trial, outcome)
+        assert outcome.process is not None
+        assert outcome.process.memory_bytes is None
+    finally:
+        neighbour.kill()
+        neighbour.wait()
+
+
+def test_check_says_the_same_wherever_its_tensors_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sweeper.worker.accuracy import check
+
+    verdicts, places, take = [], [], check.reference
+
+    def reference(*arguments, **options):
+        places.append(arguments[-1].place.type)
+        return take(*arguments, **options)
+
+    monkeypatch.setattr(check, "reference", reference)
+    for roomy in (0.0, 2.0):  # always on the device, never
+        monkeypatch.setattr(check, "ROOMY", roomy)
+        outcome, _ = run(on_gpu("wide_mlp"))
+        assert outcome.status == "ok", outcome.message
+        assert outcome.process is not None
+        verdicts.append(outcome.process.accuracy)
+    near, far = verdicts
+    assert places == ["cuda", "cpu"]
+    assert near.passed
+    assert (near.reference, near.tensors, near.worst) == (far.reference, far.tensors, far.worst)
+    assert near.eager_error == pytest.approx(far.eager_error, rel=0.5)
+
+
+def test_check_goes_to_the_host_when_the_device_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from sweeper.worker.accuracy import check
+    from sweeper.worker.measurement.capture import HOST
+
+    places, take = [], check.reference
+
+    def reference(*arguments, **options):
+        places.append(arguments[-1].place)
+        if arguments[-1].place != HOST:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return take(*arguments, **options)
+
+    monkeypatch.setattr(check, "reference", reference)
+    outcome, _ = run(on_gpu("wide_mlp"))
+    assert outcome.status == "ok", outcome.message
+    assert outcome.process is not None
+    assert outcome.process.accuracy is not None
+    assert (outcome.process.accuracy.reference, outcome.process.accuracy.passed) == ("float64", True)
+    assert [place.type for place in places] == ["cuda", "cpu"]
