@@ -24,7 +24,7 @@ from sweeper.analysis.flags import is_resolved
 from sweeper.analysis.metrics import derive
 from sweeper.analysis.stats import Interval
 from sweeper.core.record import PerArm, Process, Record, Round
-from sweeper.core.settings import FEWEST_FOR_A_TARGET, Measure
+from sweeper.core.settings import MIN_PROCESSES_FOR_TARGET, Measure
 from sweeper.core.trial import Labels, Model, Trial
 from sweeper.loading.cross_trial import moderated_intervals
 from sweeper.loading.entries import Entry
@@ -127,7 +127,7 @@ def sequential(random: np.random.Generator, repeats: int, *, sd: float, target: 
     """One process after the other until the interval is narrow enough, by the rule of the runner."""
     most = Measure().max_processes
     for record in records(random, random.normal(LOG, sd, (repeats, most)), [0] * most):
-        for count in range(FEWEST_FOR_A_TARGET, most + 1):
+        for count in range(MIN_PROCESSES_FOR_TARGET, most + 1):
             so_far = replace(record, processes=record.processes[:count])
             if count == most or is_resolved(so_far, target):
                 yield Outcome(interval_of(so_far))

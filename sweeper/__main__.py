@@ -11,7 +11,8 @@ import sys
 import traceback
 import warnings
 
-from sweeper.core.errors import ConfigError, explain
+from sweeper.config.error_messages import explain
+from sweeper.core.errors import ConfigError
 
 
 def main() -> int:

@@ -13,10 +13,9 @@ import json
 import sys
 from collections.abc import Sequence
 
-from sweeper.core.errors import ConfigError, nearest
+from sweeper.core.errors import ConfigError, nearest, without_password
 from sweeper.core.paths import RUNS, SweepPaths
 from sweeper.report.text.mlflow_overview import overview_of
-from sweeper.tracking.store import without_password
 from sweeper.tracking.tracker import Tracker
 
 OK, NOT_OK, BAD_CONFIGURATION = 0, 1, 2

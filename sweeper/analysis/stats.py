@@ -14,7 +14,7 @@ from statistics import fmean, median, variance
 CONFIDENCE = 0.95
 AMP_SHARE = 0.75  # the weighting of the PyTorch 2.0 announcement, https://pytorch.org/get-started/pytorch-2.x/
 FP32_SHARE = 0.25
-LEAST_VARIANCE = 1e-5  # of the median variance: what a variance of 0, which has no log, is taken for (as limma does)
+MIN_VARIANCE = 1e-5  # of the median variance: what a variance of 0, which has no log, is taken for (as limma does)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +273,7 @@ def fit_prior(variances: Sequence[float], degrees: Sequence[float]) -> Prior:
     """Fit d0 and s0^2 by the first two moments of log s^2 (Smyth 2004, section 6.2)."""
     from scipy.special import polygamma, psi
 
-    least = LEAST_VARIANCE * median(value for value in variances if value > 0)
+    least = MIN_VARIANCE * median(value for value in variances if value > 0)
     halves = [value / 2 for value in degrees]
     logs = [
         math.log(max(value, least)) - float(psi(half)) + math.log(half)

@@ -23,7 +23,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     from sweeper.compare.pairs import AXES
     from sweeper.compare.text import FORMATS
     from sweeper.compare.verdicts import MIN_EFFECT
-    from sweeper.loading.options import add_tracking_uri
+    from sweeper.loading.sources import add_tracking_uri
 
     parser = argparse.ArgumentParser(
         allow_abbrev=False,

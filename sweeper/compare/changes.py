@@ -13,10 +13,10 @@ from typing import Any
 from sweeper.compare.pairs import Pair
 from sweeper.compare.sides import Side
 from sweeper.core.serialization import mapping_at
+from sweeper.core.text import printable
 from sweeper.loading.sources import Source
-from sweeper.report.formatting import printable
 
-MOST_CHARACTERS = 80  # of a value
+MAX_CHARACTERS = 80  # of a value
 # Environment variables that are another for every trial, and say nothing of how it ran.
 OF_A_TRIAL = ("_CACHE_DIR", "CUDA_VISIBLE_DEVICES")
 
@@ -89,7 +89,7 @@ def _line(name: str, base: str | None, head: str | None, rows: int | None = None
 
 def _cut(value: str | None) -> str:
     text = value or "none"
-    return text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 1]}…"
+    return text if len(text) <= MAX_CHARACTERS else f"{text[: MAX_CHARACTERS - 1]}…"
 
 
 def _measure(source: Source) -> Mapping[str, Any]:

@@ -5,20 +5,26 @@ Place in the flow: `record.json -> Side`, one record at a time, without its roun
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from sweeper.analysis.metrics import derive
-from sweeper.compare.lost import REASONS, Lost, lost_in
+from sweeper.core.paths import TrialPaths
 from sweeper.core.record import Process, Record
 from sweeper.core.serialization import mapping_at
+from sweeper.core.text import printable
 from sweeper.core.trial import Trial
 from sweeper.loading.device_names import Device, device_of
 from sweeper.loading.entries import BROKEN
 from sweeper.loading.sources import FoundRecord, Source, why_unreadable
-from sweeper.report.formatting import printable
+
+UNREADABLE, UNFINISHED = "unreadable", "unfinished"  # in place of a status
+TRIAL_ID = re.compile(r"[0-9a-f]{12}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,3 +150,34 @@ def _figures(process: Process) -> Iterator[tuple[str, float]]:
     for name, value in figures.items():
         if value is not None and math.isfinite(value) and value > 0:
             yield name, value
+
+
+REASONS: Mapping[str, str] = {UNREADABLE: "its record in {} cannot be read", UNFINISHED: "has not ended in {}"}
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A trial that left no record, or one that cannot be read."""
+
+    trial_id: str
+    status: str  # a key of `REASONS`
+    trial: Trial | None = None  # None where trial.json does not say
+
+
+def lost_in(found: FoundRecord) -> Lost | None:
+    """The trial of a folder; None where neither the folder's name nor `trial.json` says which."""
+    told = _trial_told(found.folder)
+    named = TRIAL_ID.fullmatch(found.folder.name.rpartition("-")[2])
+    trial_id = named[0] if named else told.id if told else None
+    if trial_id is None:
+        return None
+    # After an out of memory trial.json holds the smaller batch, so a trial of another id.
+    same = told is not None and told.id == trial_id
+    return Lost(trial_id, UNREADABLE if found.ended else UNFINISHED, told if same else None)
+
+
+def _trial_told(folder: Path) -> Trial | None:
+    try:
+        return Trial.from_json(json.loads(TrialPaths(folder).trial.read_text(encoding="utf-8"))["trial"])
+    except (OSError, LookupError, TypeError, *BROKEN):
+        return None

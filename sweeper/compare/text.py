@@ -30,7 +30,7 @@ from sweeper.report.text import markdown, terminal
 
 FORMATS = ("text", "md", "csv", "json")
 FILE_WIDTH = 160  # columns of a text file
-LEAST_WIDTH = 140  # columns of a console that is no terminal
+MIN_WIDTH = 140  # columns of a console that is no terminal
 LEGEND = (
     "The verdict is on the compiled step and makes up for the number of rows; intervals are 95 % ones of a row alone."
 )
@@ -73,7 +73,7 @@ def render(document: Document, kind: str) -> str:
 def print_document(document: Document, console: Console) -> None:
     """For a terminal; a pipe gets lines as long as they are."""
     if not console.is_terminal:
-        console.width = max(console.width, LEAST_WIDTH)
+        console.width = max(console.width, MIN_WIDTH)
     rows, shown = document.rows, document.shown
     for line in (f"BASE: {document.base}", f"HEAD: {document.head}", *document.facts):
         terminal.print_line(escape(line), console)

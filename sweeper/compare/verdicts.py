@@ -24,10 +24,9 @@ from sweeper.analysis.stats import (
     moderated,
     p_value,
 )
-from sweeper.compare.lost import REASONS
 from sweeper.compare.pairs import Pair
 from sweeper.compare.quantities import COMPILE, COMPILED, EAGER, QUANTITIES, SPEEDUP, Quantity
-from sweeper.compare.sides import Sample, Side
+from sweeper.compare.sides import REASONS, Sample, Side
 from sweeper.loading.cross_trial import TRIALS_TO_MODERATE, eager_agrees
 
 MIN_EFFECT = 0.02  # what --min-effect is unless given: smaller changes are nobody's regression

@@ -9,11 +9,6 @@ import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-LIST_OPTIONS = "all options and keys: python -m sweeper --help"
-MOST_LINES = 6
-# What brings an option of `hydra/launcher` that ours build on.
-PLUGINS = {"submitit_slurm": "hydra/launcher=slurm needs hydra-submitit-launcher: pip install 'sweeper[slurm]'"}
-
 
 class ConfigError(ValueError):
     """The configuration asks for something that cannot be run; nothing has been started."""
@@ -29,80 +24,6 @@ def nearest(name: str, allowed: Iterable[str], count: int = 4) -> str:
     return f"allowed: {', '.join(names[:12])}{', ...' if len(names) > 12 else ''}"
 
 
-def explain(error: Exception, keys: Iterable[str] = (), nested: Iterable[str] = ()) -> str:
-    """The few lines that a user needs of an exception raised while the configuration is read.
-
-    For suggestions: `keys` are the dotted keys that exist, `nested` the options in folders of a group, with the group,
-    e.g. `model/timm/dla102`.
-    """
-    from hydra.errors import HydraException, MissingConfigException
-    from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError
-
-    if isinstance(error, MissingConfigException):
-        return _explain_option(error, nested)
-    if isinstance(error, YAMLError):
-        return _explain_yaml(error)
-    if isinstance(error, HydraException) and isinstance(error.__cause__, OmegaConfBaseException):
-        return _explain_value(error.__cause__, "", list(keys))
-    if isinstance(error, OmegaConfBaseException):
-        return _explain_value(error, "", list(keys))
-    text = str(error)
-    if match := re.match(r"Could not override '([^'/]+)/([^']+)'", text):
-        return f"{match[1]}/{match[2]}: write {match[1]}={match[2]}/NAME\n{LIST_OPTIONS}"
-    if match := re.match(r"Could not override '([^']+)'", text):
-        return f"{match[1]}: no such key; {nearest(match[1], keys)}\n{LIST_OPTIONS}"
-    if match := re.match(r"(In '[^']+'): .*\n(Key '.+' not in .*\n.*full_key: [\s\S]*)", text):
-        return _explain_value(ValueError(match[2]), match[1], list(keys))
-    if match := re.match(r"Ambiguous value for argument '(.+)'", text):
-        one = match[1].startswith("experiment=")
-        return f"{match[1]}: {'one experiment a command' if one else 'several values make a grid; add -m'}"
-    if text.startswith("LexerNoViableAlt"):
-        return f"{_first_lines(text)}\nquote a value with unusual characters twice, e.g. \"model.name='a+b'\""
-    return _first_lines(text) or type(error).__name__
-
-
-def _explain_option(error: Exception, nested: Iterable[str]) -> str:
-    """An option that a group does not have, with those that it has."""
-    match = re.search(r"(?:Could not find|Could not load) '([\w.-]+(?:/launcher)?)/([^']*)'", str(error))
-    options = getattr(error, "options", None)
-    if not match or not options:
-        return _first_lines(str(error))
-    group, name = match.groups()
-    if name in PLUGINS:
-        return PLUGINS[name]
-    inside = [path.removeprefix(f"{group}/") for path in nested if path.startswith(f"{group}/")]
-    return f"{group}={name}: no such {group}; {_nearest_option(name, [*options, *inside])}\n{LIST_OPTIONS}"
-
-
-def _nearest_option(name: str, options: list[str]) -> str:
-    """Options whose last part is like that of `name`, whichever folder each is in."""
-    folders: dict[str, list[str]] = {}
-    for option in options:
-        folders.setdefault(option.rpartition("/")[2].lower(), []).append(option)
-    close = get_close_matches(name.rpartition("/")[2].lower(), folders, n=4, cutoff=0.5)
-    found = [option for last in close for option in folders[last]]
-    return f"nearest: {', '.join(found[:4])}" if found else nearest(name, options)
-
-
-def _explain_value(cause: Exception, context: str, keys: list[str]) -> str:
-    """OmegaConf's complaint about one value, led by the key that it is about."""
-    complaint, *details = str(cause).splitlines()
-    key = next((line.split(":", 1)[1].strip() for line in details if line.strip().startswith("full_key:")), "")
-    if re.match(r"Key '.+' (is not in struct|not in ')", complaint):
-        known = [item for item in keys if item.rpartition(".")[0] == key.rpartition(".")[0]] or keys
-        where = f" ({context})" if context.startswith("In '") else ""
-        return f"{key}: no such key{where}; {nearest(key, known)}\n{LIST_OPTIONS}"
-    return f"{key}: {complaint}" if key else complaint
-
-
-def _explain_yaml(error: Exception) -> str:
-    mark = getattr(error, "problem_mark", None)
-    problem = getattr(error, "problem", None) or str(error)
-    where = f"{mark.name}, line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-    hint = "\nYAML is indented with spaces, not tabs" if "\\t" in problem else ""
-    return f"{where}{problem}{hint}"
-
-
-def _first_lines(text: str) -> str:
-    return "\n".join([line for line in text.splitlines() if line.strip()][:MOST_LINES])
+def without_password(uri: str) -> str:
+    """A URI, or a text with URIs, as it may be shown."""
+    return re.sub(r'//[^/@\s"]*@', "//", uri)

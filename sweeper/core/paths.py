@@ -17,7 +17,7 @@ from sweeper.core.errors import ConfigError
 
 RUNS = Path("runs")
 TAKEN = ("mlflow.db", "mlartifacts")  # beside the sweeps
-MOST_NAME_CHARACTERS = 200  # file systems take 255 bytes
+MAX_NAME_CHARACTERS = 200  # file systems take 255 bytes
 SWEEP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -111,7 +111,7 @@ class SweepPaths:
     def report_with(self, others: Sequence[Path]) -> Path:
         """Where the tables of this sweep and others go: not over its own."""
         names = "-".join(path.resolve().name for path in others)
-        return self.folder / f"report-with-{names}"[:MOST_NAME_CHARACTERS] if others else self.report
+        return self.folder / f"report-with-{names}"[:MAX_NAME_CHARACTERS] if others else self.report
 
     def trial(self, label: str, trial_id: str) -> TrialPaths:
         """The folder of a trial: the one that ends in its id, or a new `<label>-<id>`."""

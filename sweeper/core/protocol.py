@@ -1,8 +1,8 @@
-"""What parent and worker say to each other: a job and grants on the way in, JSON lines on the way out.
+"""What driver and worker say to each other.
 
-Place in the flow: `runner` writes a `Job` to `trial.json`; the worker answers on a pipe with `Phase` lines, a `Wish`
-where it wants the device or lets go of it, and one `Outcome`. Each wish to have it is answered with a `Grant` on the
-worker's standard input. Standard library only.
+The driver writes a `Job` to `trial.json`. The worker answers on a pipe, in JSON lines: a `Phase` for each phase that it
+enters, a `LeaseRequest` when it wants the device or gives it back, and one `Outcome` at its end. The driver answers
+each request for the device with a `LeaseGrant` on the worker's standard input.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from sweeper.core.host import Part
 from sweeper.core.record import Diagnostics, Process
 from sweeper.core.serialization import Json, from_json, to_json
 from sweeper.core.settings import Measure
@@ -46,14 +47,14 @@ NOTHING, DEVICE, ALONE = "nothing", "device", "alone"
 
 
 @dataclass(frozen=True)
-class Wish:
+class LeaseRequest:
     """The worker wants to compute on the device, wants it alone, or lets go of it."""
 
     wants: str
 
 
 @dataclass(frozen=True)
-class Grant:
+class LeaseGrant:
     """The device is the worker's, until it says otherwise."""
 
     stopped_s: float = 0.0  # wall seconds for which it was stopped since it last let go, while it did not wait
@@ -64,8 +65,8 @@ class Grant:
         return json.dumps(to_json(self)) + "\n"
 
     @staticmethod
-    def loads(line: str) -> Grant:
-        return from_json(Grant, json.loads(line))
+    def loads(line: str) -> LeaseGrant:
+        return from_json(LeaseGrant, json.loads(line))
 
 
 @dataclass(frozen=True)
@@ -80,8 +81,8 @@ class Outcome:
     environment: Mapping[str, Json] = field(default_factory=dict)
 
 
-Message = Phase | Wish | Outcome
-_KINDS: Mapping[str, type[Message]] = {"Phase": Phase, "Wish": Wish, "Outcome": Outcome}
+Message = Phase | LeaseRequest | Outcome
+_KINDS: Mapping[str, type[Message]] = {"Phase": Phase, "LeaseRequest": LeaseRequest, "Outcome": Outcome}
 
 
 def encode(message: Message) -> str:
@@ -96,3 +97,27 @@ def decode(line: str) -> Message:
     if kind not in _KINDS:
         raise ValueError(f"unknown message {kind!r}")
     return from_json(_KINDS[kind], data)
+
+
+AT = "at"  # the file that names the model which the check is at
+
+
+@dataclass(frozen=True)
+class Software:
+    """What the interpreter of the workers has, seen from inside."""
+
+    parts: tuple[Part, ...]
+    backends: tuple[str, ...]  # worth probing: all that torch lists, and those that a package would add
+    torch_works: bool
+    bfloat16_native: bool | None = None  # of the GPU; None on a CPU
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a training step compiled by a backend in a mode."""
+
+    backend: str
+    mode: str
+    verdict: str  # ok, missing or broken
+    reason: str | None = None  # what to install, or the first line of what went wrong
+    first_step_s: float | None = None  # the first compiled step, compilation included

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from sweeper.core.errors import ConfigError, nearest
 from sweeper.core.record import PHASES
 
-FEWEST_FOR_A_TARGET = 5  # stopping early at a narrow interval by chance makes intervals too narrow
-LARGEST_TARGET = 0.5
+MIN_PROCESSES_FOR_TARGET = 5  # stopping early at a narrow interval by chance makes intervals too narrow
+MAX_TARGET = 0.5
 POSITIVE = (
     "processes", "draws", "max_processes", "rounds", "rounds_s", "target", "timeout_s", "warmup_s", "block_s",
     "block_steps",
@@ -57,7 +57,7 @@ class Measure:
     "Seed of weights, inputs and labels."
 
     @property
-    def most_processes(self) -> int:
+    def process_limit(self) -> int:
         """Of one trial."""
         return self.processes * self.draws if self.target is None else max(self.processes, self.max_processes)
 
@@ -118,13 +118,13 @@ def check_measure(measure: Measure) -> Measure:
             raise ConfigError(f"measure.phase_timeouts_s.{phase}: there is no such phase; {known}")
         if not limit_s > 0:
             raise ConfigError(f"measure.phase_timeouts_s.{phase}={limit_s}: it must be greater than 0")
-    if measure.target is not None and measure.target > LARGEST_TARGET:
+    if measure.target is not None and measure.target > MAX_TARGET:
         raise ConfigError(
-            f"measure.target={measure.target}: a share of the speedup, at most {LARGEST_TARGET}; write 0.02 for 2 %"
+            f"measure.target={measure.target}: a share of the speedup, at most {MAX_TARGET}; write 0.02 for 2 %"
         )
-    if measure.target is not None and (measure.draws > 1 or measure.max_processes < FEWEST_FOR_A_TARGET):
+    if measure.target is not None and (measure.draws > 1 or measure.max_processes < MIN_PROCESSES_FOR_TARGET):
         raise ConfigError(
             f"measure.target={measure.target}: it wants measure.draws=1 and measure.max_processes of at least "
-            f"{FEWEST_FOR_A_TARGET}, so many processes are measured before the first look at the interval"
+            f"{MIN_PROCESSES_FOR_TARGET}, so many processes are measured before the first look at the interval"
         )
     return measure

@@ -29,16 +29,16 @@ from sweeper.core.errors import ConfigError
 from sweeper.core.gpus import Device, GpuReading
 from sweeper.core.host import Host, Part
 from sweeper.core.paths import write_text
+from sweeper.core.protocol import Software, Verdict
 from sweeper.core.serialization import from_json, to_json
 from sweeper.doctor import noise, probes
 from sweeper.doctor.noise import Noise
-from sweeper.doctor.probes import Software, Verdict
 
 OK, NOT_OK, BAD_ARGUMENTS, INTERRUPTED = 0, 1, 2, 130
 MODES = ("reduce-overhead", "max-autotune")  # of Inductor, beside the default; on a GPU
-MOST_LOAD_PER_CORE = 0.25
-MOST_MEMORY_UNEXPLAINED_BYTES = 2**30  # an idle GPU has some hundred MiB in use
-MOST_AT_ONCE = 4
+MAX_LOAD_PER_CORE = 0.25
+MAX_MEMORY_UNEXPLAINED_BYTES = 2**30  # an idle GPU has some hundred MiB in use
+MAX_AT_ONCE = 4
 FEW_PROCESSES = 10  # the 95 % interval of a standard deviation reaches from 0.7 to 1.8 times its estimate from 10 on
 COLOURS = {"ok": "green", "missing": "yellow", "broken": "red"}
 GIB = 2**30
@@ -143,13 +143,13 @@ def examine(device: Device, options: argparse.Namespace, console: Console) -> Fi
 
 def what_disturbs(machine: Host, gpu: GpuReading | None) -> Iterator[str]:
     """What would make figures that are taken now untrue, a line each."""
-    if machine.load_per_core is not None and machine.load_per_core > MOST_LOAD_PER_CORE:
+    if machine.load_per_core is not None and machine.load_per_core > MAX_LOAD_PER_CORE:
         yield f"load {machine.load:.2f} on {machine.cores} cores; stop what runs beside, or wait"
     if gpu is None:
         return
     if gpu.processes:
         yield f"{gpu.processes} other process{'es' if gpu.processes > 1 else ''} on the GPU; stop them, or take another"
-    elif (gpu.memory_used_bytes or 0) > MOST_MEMORY_UNEXPLAINED_BYTES:
+    elif (gpu.memory_used_bytes or 0) > MAX_MEMORY_UNEXPLAINED_BYTES:
         yield "memory of the GPU is in use by processes that cannot be seen from here; take another"
     if slow := [reason for reason in gpu.lowered_clocks or () if "thermal" in reason or "hardware" in reason]:
         yield f"the GPU lowers its clock: {', '.join(slow)}"
@@ -235,7 +235,7 @@ def questions(software: Software, device: Device) -> list[tuple[str, str]]:
 def at_once(gpu: GpuReading | None) -> int:
     """How many probes run side by side: one where the GPU takes a single process."""
     exclusive = gpu is not None and (gpu.compute_mode or "").startswith("exclusive")
-    return 1 if exclusive else min(MOST_AT_ONCE, len(os.sched_getaffinity(0)))
+    return 1 if exclusive else min(MAX_AT_ONCE, len(os.sched_getaffinity(0)))
 
 
 def probe(

@@ -22,7 +22,7 @@ from sweeper.core.record import ARMS, Process, Record
 MODELS = ("resnet18", "vit_tiny", "bert_small")  # a CNN, a vision transformer and a language model, all small
 CPU_BATCH_SIZE = 4  # the models' own are made for a GPU
 HALF_WIDTH = 0.01  # of the interval that is aimed at, as a share of the speedup
-MOST_PROCESSES = 100
+MAX_PROCESSES = 100
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Noise:
     speedup_high: float | None = None
     spread_within: float | None = None  # coefficient of variation of an arm's blocks, median over arms and processes
     spread_between: float | None = None  # standard deviation of the processes' log speedups
-    processes_needed: int | None = None  # for an interval of +-1 %; None also when `MOST_PROCESSES` are too few
+    processes_needed: int | None = None  # for an interval of +-1 %; None also when `MAX_PROCESSES` are too few
 
 
 def run_sweep(name: str, device: Device, processes: int) -> int:
@@ -82,7 +82,7 @@ def noise_of(record: Record) -> Noise:
     )
 
 
-def processes_needed(spread: float, half_width: float = HALF_WIDTH, most: int = MOST_PROCESSES) -> int | None:
+def processes_needed(spread: float, half_width: float = HALF_WIDTH, most: int = MAX_PROCESSES) -> int | None:
     """The smallest n for which t(n - 1) * spread / sqrt(n) <= half_width; None when `most` are too few.
 
     The half width of Student's t interval of a mean of n log ratios with standard deviation `spread`.
@@ -109,7 +109,7 @@ def _row(noise: Noise) -> list[str]:
     if noise.spread_between is None:
         needed = ""
     else:
-        needed = f"more than {MOST_PROCESSES}" if noise.processes_needed is None else str(noise.processes_needed)
+        needed = f"more than {MAX_PROCESSES}" if noise.processes_needed is None else str(noise.processes_needed)
     return [
         noise.model,
         f"{noise.speedup:.4f}",

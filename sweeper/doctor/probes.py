@@ -19,32 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sweeper.core.gpus import Device
-from sweeper.core.host import Part
 from sweeper.core.serialization import Json
 
 PROBE = (sys.executable, "-m", "sweeper.worker.probe")
 POLL_S = 0.1
-
-
-@dataclass(frozen=True)
-class Software:
-    """What the interpreter of the workers has, seen from inside."""
-
-    parts: tuple[Part, ...]
-    backends: tuple[str, ...]  # worth probing: all that torch lists, and those that a package would add
-    torch_works: bool
-    bfloat16_native: bool | None = None  # of the GPU; None on a CPU
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What became of a training step compiled by a backend in a mode."""
-
-    backend: str
-    mode: str
-    verdict: str  # ok, missing or broken
-    reason: str | None = None  # what to install, or the first line of what went wrong
-    first_step_s: float | None = None  # the first compiled step, compilation included
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Turns: who may compute on a device, and who rests meanwhile.
+"""DeviceLease: who may compute on a device, and who rests meanwhile.
 
 Several workers of a device prepare at once. Compiling on the CPU needs no turn; what computes on the device does. A
 worker that measures has the device alone: until it lets go, every other worker is stopped (SIGSTOP) with its process
@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from sweeper.core.protocol import ALONE, NOTHING, Grant
-from sweeper.execution.reaper import Guardian
+from sweeper.core.protocol import ALONE, NOTHING, LeaseGrant
+from sweeper.execution.reaper import Reaper
 
 
 @dataclass(eq=False)
@@ -27,7 +27,7 @@ class Member:
     """A worker of the device. Times are of `time.monotonic`, in seconds."""
 
     group: int  # the number of its process group, which is that of the worker itself
-    send: Callable[[Grant], None]
+    send: Callable[[LeaseGrant], None]
     wants: str = NOTHING
     was_on_the_device: bool = False
     waits_since: float | None = None
@@ -36,10 +36,10 @@ class Member:
     idle_s: float = 0.0  # waited or stopped, all in all
 
 
-class Turns:
+class DeviceLease:
     """The turns of one device, in the order in which workers ask; who has it already can have it alone at once."""
 
-    def __init__(self, guardian: Guardian | None = None) -> None:
+    def __init__(self, guardian: Reaper | None = None) -> None:
         self._guardian = guardian
         self._lock = threading.Lock()
         self._members: list[Member] = []
@@ -48,7 +48,7 @@ class Turns:
         self._alone = False
 
     @contextmanager
-    def member(self, group: int, send: Callable[[Grant], None]) -> Iterator[Member]:
+    def member(self, group: int, send: Callable[[LeaseGrant], None]) -> Iterator[Member]:
         """A worker as long as it lives; what it holds is free when the body ends, so it has to have ended by then."""
         member = Member(group, send)
         with self._lock:
@@ -104,7 +104,7 @@ class Turns:
             member.waits_since = None
         neighbours = [other.group for other in self._members if other is not member and other.was_on_the_device]
         member.was_on_the_device = True
-        grant = Grant(member.stopped_s, tuple(neighbours))
+        grant = LeaseGrant(member.stopped_s, tuple(neighbours))
         member.stopped_s = 0.0
         member.send(grant)
 

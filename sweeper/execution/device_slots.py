@@ -16,15 +16,15 @@ from typing import NamedTuple
 from sweeper.core.errors import ConfigError
 from sweeper.core.gpus import Device, cores_near, memory_bytes
 from sweeper.core.host import free_memory_bytes, physical_cores, read
-from sweeper.execution.device_lease import Turns
+from sweeper.execution.device_lease import DeviceLease
 from sweeper.execution.lock import held
-from sweeper.execution.memory_budget import Peaks, Room
-from sweeper.execution.reaper import Guardian
+from sweeper.execution.memory_budget import MemoryBudget, Peaks
+from sweeper.execution.reaper import Reaper
 from sweeper.execution.scheduler import Slot
 
-MOST_PREPARED = 8  # more would wait for the device most of the time
-CORES_A_TRIAL = 2  # that prepares: one traces, the compiler's own processes share the rest
-HOST_BYTES_A_TRIAL = 8 * 2**30  # a process with CUDA, torch and the model libraries, and Inductor's processes
+MAX_PREPARED = 8  # more would wait for the device most of the time
+CORES_PER_TRIAL = 2  # that prepares: one traces, the compiler's own processes share the rest
+HOST_BYTES_PER_TRIAL = 8 * 2**30  # a process with CUDA, torch and the model libraries, and Inductor's processes
 
 
 @contextmanager
@@ -70,11 +70,11 @@ class Share(NamedTuple):
     prepare: int
 
 
-def slots_of(shares: Sequence[Share], guardian: Guardian | None = None) -> list[Slot]:
+def slots_of(shares: Sequence[Share], guardian: Reaper | None = None) -> list[Slot]:
     """A slot for each share; they learn from each other how much memory a trial takes."""
     peaks = Peaks()
-    rooms = (Room(memory_bytes(share.device.gpu) if share.device.gpu else None) for share in shares)
-    return [Slot(*share, Turns(guardian), room, peaks) for share, room in zip(shares, rooms, strict=True)]
+    rooms = (MemoryBudget(memory_bytes(share.device.gpu) if share.device.gpu else None) for share in shares)
+    return [Slot(*share, DeviceLease(guardian), room, peaks) for share, room in zip(shares, rooms, strict=True)]
 
 
 def shares_of(devices: Sequence[Device], cores: Sequence[int], trials: int, prepare: int | None = None) -> list[Share]:
@@ -95,8 +95,8 @@ def shares_of(devices: Sequence[Device], cores: Sequence[int], trials: int, prep
 def _in_hand(device: Device, cores: float, on_host_bytes: float | None) -> int:
     if device.gpu is None:
         return 1  # what prepares would take the cores from what measures
-    fit = MOST_PREPARED if on_host_bytes is None else int(on_host_bytes / HOST_BYTES_A_TRIAL)
-    return max(1, min(MOST_PREPARED, int(cores / CORES_A_TRIAL), fit))
+    fit = MAX_PREPARED if on_host_bytes is None else int(on_host_bytes / HOST_BYTES_PER_TRIAL)
+    return max(1, min(MAX_PREPARED, int(cores / CORES_PER_TRIAL), fit))
 
 
 def shared_out(devices: Sequence[Device], cores: Sequence[int]) -> list[tuple[int, ...] | None]:

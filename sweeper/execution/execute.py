@@ -18,13 +18,13 @@ from sweeper.core.record import Record
 from sweeper.core.settings import Settings
 from sweeper.core.trial import Trial
 from sweeper.execution.device_slots import host_cores, owned, shares_of, slots_of
-from sweeper.execution.reaper import guarding
+from sweeper.execution.reaper import running_reaper
 from sweeper.execution.scheduler import Finished, News, PhaseBegan, Slot, Started, run_all
 from sweeper.execution.trial_runner import OnPhase, run_trial
 
 Records = Generator[Record, None, None]  # to be closed by whoever has had enough: that ends what still runs
 
-LEAST_FREE_BYTES = 2**30  # a max-autotune cache of a large model is about that
+MIN_FREE_BYTES = 2**30  # a max-autotune cache of a large model is about that
 
 
 class NoSpaceError(Exception):
@@ -51,7 +51,7 @@ def execute(trials: Sequence[Trial], settings: Settings, watchers: Sequence[Watc
     gigabyte. Raises ConfigError when another driver has every device, NoSpaceError when the disk has too little space
     for another trial.
     """
-    with owned(resolve(settings.device, visible_gpus())) as devices, guarding() as guardian:
+    with owned(resolve(settings.device, visible_gpus())) as devices, running_reaper() as guardian:
         shares = shares_of(devices, host_cores(), len(trials), settings.scheduler.prepare)
         for news in run_all(trials, slots_of(shares, guardian), functools.partial(_run_and_write, settings)):
             for watcher in watchers:
@@ -84,7 +84,7 @@ def _run_and_write(settings: Settings, trial: Trial, slot: Slot, on_phase: OnPha
 
 def require_space(folder: Path, trials: int = 1) -> None:
     """Raises NoSpaceError when the compile caches and logs of so many trials at a time may not fit."""
-    free, needed = shutil.disk_usage(folder).free, trials * LEAST_FREE_BYTES
+    free, needed = shutil.disk_usage(folder).free, trials * MIN_FREE_BYTES
     if free < needed:
         raise NoSpaceError(
             f"{folder.absolute()} has {free / 2**20:.0f} MiB left and what runs may need {needed / 2**20:.0f}; "

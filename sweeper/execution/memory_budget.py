@@ -1,4 +1,4 @@
-"""Room on a device: how many trials its memory holds side by side.
+"""MemoryBudget on a device: how many trials its memory holds side by side.
 
 What a trial needs at most is known from the first one of its model and batch size. One of which nothing is known is
 let in, and where memory runs out beside others the trial runs once more with the device to itself: only then it is out
@@ -44,26 +44,26 @@ class Peaks:
 
 
 @dataclass(eq=False)
-class Stay:
+class Reservation:
     """An attempt of a trial in the room."""
 
     needed_bytes: float
     had_company: bool = False
 
 
-class Room:
+class MemoryBudget:
     """The memory of one device; `total_bytes` is None where it is not known, and nothing is planned then."""
 
     def __init__(self, total_bytes: float | None = None) -> None:
         self._total = math.inf if total_bytes is None else USABLE * total_bytes
         self._changed = threading.Condition()
-        self._waiting: list[Stay] = []
-        self._inside: list[Stay] = []
+        self._waiting: list[Reservation] = []
+        self._inside: list[Reservation] = []
 
     @contextmanager
-    def stay(self, needed_bytes: float | None, stop: threading.Event) -> Iterator[Stay]:
+    def stay(self, needed_bytes: float | None, stop: threading.Event) -> Iterator[Reservation]:
         """Wait until there is room, at most until `stop` is set. Who came first is let in first."""
-        own = Stay(needed_bytes or 0.0)
+        own = Reservation(needed_bytes or 0.0)
         with self._changed:
             self._waiting.append(own)
             while not stop.is_set() and not (self._waiting[0] is own and self._fits(own)):
@@ -81,7 +81,7 @@ class Room:
                 self._inside.remove(own)
                 self._changed.notify_all()
 
-    def _fits(self, own: Stay) -> bool:
+    def _fits(self, own: Reservation) -> bool:
         if any(other.needed_bytes == EVERYTHING for other in self._inside):
             return False
         return not self._inside or own.needed_bytes + sum(other.needed_bytes for other in self._inside) <= self._total

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
 
-class Guardian:
+class Reaper:
     """The driver's end."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
@@ -37,18 +37,18 @@ class Guardian:
 
 
 @contextmanager
-def guarding() -> Iterator[Guardian]:
+def running_reaper() -> Iterator[Reaper]:
     """A guardian as long as the body runs; it outlives this process only to do its work."""
     process = subprocess.Popen(
         [sys.executable, "-IS", __file__], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
     )
     try:
-        yield Guardian(process)
+        yield Reaper(process)
     finally:
         process.communicate()
 
 
-def stand_guard(lines: Iterable[str]) -> None:
+def kill_registered_groups(lines: Iterable[str]) -> None:
     """Read to the end; then kill every group that was not taken back."""
     groups: set[int] = set()
     for line in lines:
@@ -59,4 +59,4 @@ def stand_guard(lines: Iterable[str]) -> None:
 
 
 if __name__ == "__main__":
-    stand_guard(sys.stdin)
+    kill_registered_groups(sys.stdin)

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from sweeper.core.gpus import Device
 from sweeper.core.record import Record
 from sweeper.core.trial import Trial
-from sweeper.execution.device_lease import Turns
-from sweeper.execution.memory_budget import Peaks, Room
+from sweeper.execution.device_lease import DeviceLease
+from sweeper.execution.memory_budget import MemoryBudget, Peaks
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Slot:
     device: Device
     cores: tuple[int, ...] | None = None
     prepare: int = 1  # trials in hand at a time
-    turns: Turns = field(default_factory=Turns, compare=False)
-    room: Room = field(default_factory=Room, compare=False)
+    turns: DeviceLease = field(default_factory=DeviceLease, compare=False)
+    room: MemoryBudget = field(default_factory=MemoryBudget, compare=False)
     peaks: Peaks = field(default_factory=Peaks, compare=False)
 
 

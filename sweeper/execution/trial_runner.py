@@ -18,15 +18,15 @@ from pathlib import Path
 
 from sweeper.analysis.flags import flags_of, is_resolved
 from sweeper.core.paths import SweepPaths, TrialPaths, write_text
-from sweeper.core.protocol import Grant, Job, Outcome
+from sweeper.core.protocol import Job, LeaseGrant, Outcome
 from sweeper.core.record import Inspection, Process, Record
-from sweeper.core.settings import FEWEST_FOR_A_TARGET, Settings
+from sweeper.core.settings import MIN_PROCESSES_FOR_TARGET, Settings
 from sweeper.core.trial import Trial
-from sweeper.execution.device_lease import Member, Turns
+from sweeper.execution.device_lease import DeviceLease, Member
 from sweeper.execution.interpreter import command, search_path
 from sweeper.execution.memory_budget import EVERYTHING
 from sweeper.execution.scheduler import Slot
-from sweeper.execution.worker_channel import Clock, Listener, listen
+from sweeper.execution.worker_channel import Clock, WorkerChannel, listen
 
 WORKER = "sweeper.worker"
 INSPECTED = ("ok", "accuracy_mismatch", "not_compiled", "compile_error")  # the compiler had its turn
@@ -150,7 +150,7 @@ def _inspect(run: _Run, record: Record) -> Inspection:
     try:
         with _worker(run) as start, run.slot.room.stay(needed_bytes, run.stop):
             start = _for_this(run, start, arguments, paths.cache("inspect"))
-            outcome = _run_worker(announced, start, paths.log("inspect"), run.settings.measure.most_processes)
+            outcome = _run_worker(announced, start, paths.log("inspect"), run.settings.measure.process_limit)
     finally:
         paths.clear_caches()
     return Inspection(
@@ -165,9 +165,9 @@ def _enough(trial: Trial, settings: Settings, runs: list[WorkerRun]) -> bool:
     if runs and runs[-1].outcome.status != "ok":
         return True
     measure = settings.measure
-    if len(runs) >= measure.most_processes:
+    if len(runs) >= measure.process_limit:
         return True
-    if measure.target is None or len(runs) < max(measure.processes, FEWEST_FOR_A_TARGET):
+    if measure.target is None or len(runs) < max(measure.processes, MIN_PROCESSES_FOR_TARGET):
         return False
     return is_resolved(_record(trial, settings, runs), measure.target)
 
@@ -229,7 +229,7 @@ def _run_worker(run: _Run, start: Start, log: Path, index: int) -> Outcome:
             clock.enter(phase)
             run.on_phase(phase, index)
 
-        listener = Listener(on_phase, lambda wants: turns.ask(member, wants))
+        listener = WorkerChannel(on_phase, lambda wants: turns.ask(member, wants))
         try:
             in_time = listen(process, pipe, listener, clock, run.stop)
         except ValueError as error:
@@ -249,7 +249,7 @@ def _run_worker(run: _Run, start: Start, log: Path, index: int) -> Outcome:
 
 
 @contextmanager
-def _started(start: Start, log: Path, turns: Turns) -> Iterator[tuple[subprocess.Popen[bytes], int, Member]]:
+def _started(start: Start, log: Path, turns: DeviceLease) -> Iterator[tuple[subprocess.Popen[bytes], int, Member]]:
     """A worker in a process group of its own and the pipe that it answers on; the whole group is gone afterwards.
 
     The worker holds the other end of `stdin`: when this process dies, that closes, and the worker ends itself. Its turn
@@ -277,7 +277,7 @@ def _started(start: Start, log: Path, turns: Turns) -> Iterator[tuple[subprocess
             _kill_group(process)
 
 
-def _send(process: subprocess.Popen[bytes], grant: Grant) -> None:
+def _send(process: subprocess.Popen[bytes], grant: LeaseGrant) -> None:
     assert process.stdin
     with suppress(BrokenPipeError):  # it has just ended; whoever listens to it will see that
         os.write(process.stdin.fileno(), grant.dumps().encode())

@@ -13,18 +13,18 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from sweeper.core.protocol import Outcome, Phase, Wish, decode
+from sweeper.core.protocol import LeaseRequest, Outcome, Phase, decode
 from sweeper.core.settings import Measure
 
 POLL_S = 0.5
 
 
 @dataclass
-class Listener:
+class WorkerChannel:
     """What was heard from a worker so far."""
 
     on_phase: Callable[[str], None]
-    on_wish: Callable[[str], None] = lambda _wants: None
+    on_lease_request: Callable[[str], None] = lambda _wants: None
     phase: str = "starting"
     outcome: Outcome | None = None
     _tail: bytes = field(default=b"")
@@ -36,8 +36,8 @@ class Listener:
             if isinstance(message, Phase):
                 self.phase = message.name
                 self.on_phase(message.name)
-            elif isinstance(message, Wish):
-                self.on_wish(message.wants)
+            elif isinstance(message, LeaseRequest):
+                self.on_lease_request(message.wants)
             else:
                 self.outcome = message
 
@@ -75,7 +75,7 @@ class Clock:
 
 
 def listen(
-    process: subprocess.Popen[bytes], pipe: int, listener: Listener, clock: Clock, stop: threading.Event
+    process: subprocess.Popen[bytes], pipe: int, listener: WorkerChannel, clock: Clock, stop: threading.Event
 ) -> bool:
     """Read until the worker has said its last word or has ended, or shall stop; False when a limit came first.
 

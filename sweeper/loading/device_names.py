@@ -13,7 +13,7 @@ from typing import Any
 
 from sweeper.core.record import Record
 from sweeper.core.serialization import mapping_at
-from sweeper.report.formatting import printable
+from sweeper.core.text import printable
 
 GIB = 2**30
 ALIKE = 1.05  # memory of two devices of one kind

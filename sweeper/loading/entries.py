@@ -16,11 +16,11 @@ from typing import Any, NamedTuple, TypeVar
 from sweeper.analysis.metrics import Result, derive, worst_accuracy
 from sweeper.analysis.stats import Interval
 from sweeper.core.record import Accuracy, Record
+from sweeper.core.text import printable
 from sweeper.loading import parallel
 from sweeper.loading.device_names import names_of_devices, names_of_torches
 from sweeper.loading.sources import Source, SweepFolder, why_unreadable
 from sweeper.loading.step_series import ProcessSeries, series_of
-from sweeper.report.formatting import printable
 
 # What `Record.loads` and `derive` raise for JSON of the right shape whose values make no sense, e.g. text for a number.
 BROKEN = (ValueError, ArithmeticError, RecursionError)

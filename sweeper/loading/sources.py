@@ -5,6 +5,7 @@ Place in the flow: `runs/<sweep>/` or a server `-> FoundRecord`, which `load` ma
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
 import math
@@ -14,12 +15,11 @@ from pathlib import Path
 from typing import Protocol
 
 from sweeper.core import paths
-from sweeper.core.errors import ConfigError, nearest
+from sweeper.core.errors import ConfigError, nearest, without_password
 from sweeper.core.paths import SWEEP_NAME, SweepPaths, TrialPaths
 from sweeper.tracking.reader import Store, StoredRun, StoredSweep, side_by_side
-from sweeper.tracking.store import without_password
 
-LEAST_OF_A_PART = 250  # trials; to begin a process takes as long as to read some ten
+MIN_OF_A_PART = 250  # trials; to begin a process takes as long as to read some ten
 FIRST = 1.15  # times as many in the first part as in others, whose records have to be sent to the process that has that
 
 
@@ -61,7 +61,7 @@ class SweepFolder:
     def parts(self, count: int) -> list[SweepFolder]:
         """The same trials as up to `count` sources, one after the other, of about as many trials each."""
         names = self._names()
-        size = max(math.ceil(len(names) / (FIRST + count - 1)), LEAST_OF_A_PART)
+        size = max(math.ceil(len(names) / (FIRST + count - 1)), MIN_OF_A_PART)
         first = min(math.ceil(FIRST * size), len(names))
         starts = [0, *range(first, len(names), size)]
         return [replace(self, names=names[a:b]) for a, b in itertools.pairwise([*starts, len(names)])]
@@ -180,3 +180,12 @@ def why_unreadable(error: Exception) -> str:
     if isinstance(error, OSError):
         return error.strerror or str(error)
     return f"cannot be read ({error})"
+
+
+def add_tracking_uri(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--tracking-uri",
+        metavar="URI",
+        help="read the records that were sent to this MLflow server or sqlite:/// store, in place of those in runs/; "
+        "sweeps are given by NAME",
+    )

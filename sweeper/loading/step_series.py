@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from sweeper.core.record import Process, Record
 
-MOST_PROCESSES = 15  # as many as `measure.target` starts
+MAX_PROCESSES = 15  # as many as `measure.target` starts
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ def series_of(record: Record) -> tuple[ProcessSeries, ...]:
     """Of the processes that got as far as a compiled step; a trial that is not ok has none, as it has no speed."""
     if record.status != "ok":
         return ()
-    found = (_of_process(process) for process in record.processes[:MOST_PROCESSES])
+    found = (_of_process(process) for process in record.processes[:MAX_PROCESSES])
     return tuple(series for series in found if series.first_s or series.compiled_s)
 
 

@@ -24,7 +24,7 @@ N = TypeVar("N", int, float)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    from sweeper.loading.options import add_tracking_uri
+    from sweeper.loading.sources import add_tracking_uri
 
     parser = argparse.ArgumentParser(
         allow_abbrev=False,
@@ -86,8 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from sweeper.core.paths import SweepPaths
     from sweeper.loading import parallel
     from sweeper.loading.sources import find_sources
-    from sweeper.report.afterwards import what_next
-    from sweeper.report.build import files_of, make_report, print_report
+    from sweeper.report.build import files_of, make_report, print_report, what_next
     from sweeper.tracking.store import TrackingError
 
     console = Console()

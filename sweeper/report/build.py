@@ -30,9 +30,9 @@ from sweeper.report.text import markdown, terminal
 from sweeper.report.text.consistency import mixtures
 from sweeper.report.text.provenance import describe, weighted_as_amp, without_invocations
 
-MOST_INSPECTIONS = 10  # named in a note
+MAX_INSPECTIONS = 10  # named in a note
 TABLES = ("speedups", "summary", "failures", "recommendations", "causes")
-LEAST_WIDTH = 100  # columns of a console that is no terminal
+MIN_WIDTH = 100  # columns of a console that is no terminal
 
 
 @dataclass(frozen=True)
@@ -127,16 +127,16 @@ def inspections(entries: Sequence[Entry]) -> list[str]:
     folders = [entry.folder / found.folder for entry in entries if (found := entry.record.inspection) and found.folder]
     if not folders:
         return []
-    named = ", ".join(str(folder / "summary.md") for folder in folders[:MOST_INSPECTIONS])
-    more = f" and {len(folders) - MOST_INSPECTIONS} others" if len(folders) > MOST_INSPECTIONS else ""
+    named = ", ".join(str(folder / "summary.md") for folder in folders[:MAX_INSPECTIONS])
+    more = f" and {len(folders) - MAX_INSPECTIONS} others" if len(folders) > MAX_INSPECTIONS else ""
     return [f"what the compiler did: {named}{more}"]
 
 
 @no_search_for_cycles()
 def print_report(report: Report, console: Console) -> None:
-    """The tables for people. A console that is no terminal is made `LEAST_WIDTH` columns wide, at least."""
+    """The tables for people. A console that is no terminal is made `MIN_WIDTH` columns wide, at least."""
     if not console.is_terminal:
-        console.width = max(console.width, LEAST_WIDTH)
+        console.width = max(console.width, MIN_WIDTH)
     for fact in report.facts:
         console.print(fact, soft_wrap=True, markup=False, highlight=False)
     terminal.print_recommendations(report.recommendations.rows, console)
@@ -146,3 +146,21 @@ def print_report(report: Report, console: Console) -> None:
     terminal.print_summary(report.summary.rows, report.amp, console)
     for note in report.notes:
         console.print(f"note: {note}", soft_wrap=True, markup=False, highlight=False)
+
+
+def what_next(report: Report, out: Path, sweep: str | None) -> list[str]:
+    """At most two lines; `sweep` is the one that was reported, where its command can run it again from here."""
+    page = next((path for path in report.paths if path.suffix == ".html"), None)
+    lines = [f"tables: {out}" + (f"; for a browser: {page}" if page else "")]
+    again = [row for row in report.failures.rows if row["status"] not in LASTING]
+    if again and sweep:
+        lines.append(f"{len(again)} not ok that may do better: the same command with sweep={sweep} runs them again")
+    return lines
+
+
+LASTING = (
+    "unavailable",
+    "accuracy_mismatch",
+    "not_compiled",
+    "compile_error",
+)  # statuses that another try on this machine gives again

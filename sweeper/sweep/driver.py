@@ -1,6 +1,6 @@
 """The life of a sweep in the driver: plan, check, run, track, report.
 
-Place in the flow: `app` has composed the trials and calls `drive`; an `Engine` runs them.
+Place in the flow: `app` has composed the trials and calls `drive`; an `Launcher` runs them.
 """
 
 from __future__ import annotations
@@ -13,30 +13,29 @@ from pathlib import Path
 
 from rich.console import Console
 
-from sweeper.core.errors import ConfigError
+from sweeper.core.errors import ConfigError, without_password
 from sweeper.core.gpus import Device, resolve, visible_gpus
 from sweeper.core.paths import RUNS, SweepPaths
 from sweeper.core.record import Record, status_in
-from sweeper.core.settings import FEWEST_FOR_A_TARGET, Measure, Settings
+from sweeper.core.settings import MIN_PROCESSES_FOR_TARGET, Measure, Settings
 from sweeper.core.trial import Trial
 from sweeper.execution.device_slots import host_cores, shares_of
 from sweeper.execution.execute import NoSpaceError, Watcher
 from sweeper.execution.lock import held
-from sweeper.report.afterwards import what_next
-from sweeper.report.build import print_report, write_report
+from sweeper.report.build import print_report, what_next, write_report
 from sweeper.report.text.mlflow_overview import overview
 from sweeper.sweep import manifest
-from sweeper.sweep.launch import HERE, Engine
+from sweeper.sweep.launch import HERE, Launcher
 from sweeper.sweep.plan import History, Plan, describe, estimate_s, plan
 from sweeper.sweep.preflight import require_runnable
 from sweeper.sweep.progress import Progress, duration
-from sweeper.tracking.store import sqlite_file, without_password
+from sweeper.tracking.store import sqlite_file
 from sweeper.tracking.tracker import Tracker
 
 OK, NOT_OK, BAD_CONFIGURATION, INTERRUPTED = 0, 1, 2, 130
 
 
-def drive(grid: Sequence[Trial], settings: Settings, engine: Engine = HERE) -> int:
+def drive(grid: Sequence[Trial], settings: Settings, engine: Launcher = HERE) -> int:
     """Plan, check, run, report; the exit code. Raises ConfigError before anything has started."""
     console = Console(highlight=False, soft_wrap=True)
     paths = SweepPaths.of(settings.sweep)
@@ -58,7 +57,7 @@ def drive(grid: Sequence[Trial], settings: Settings, engine: Engine = HERE) -> i
         return _carry_out(planned, grid, settings, engine, where, console)
 
 
-def _require_runnable(planned: Plan, settings: Settings, engine: Engine) -> None:
+def _require_runnable(planned: Plan, settings: Settings, engine: Launcher) -> None:
     """Ask the libraries; of jobs, which may run on other machines, all but whether there is a GPU."""
     if engine.name is None:
         require_runnable(planned.trials, resolve(settings.device, visible_gpus())[0])
@@ -67,7 +66,7 @@ def _require_runnable(planned: Plan, settings: Settings, engine: Engine) -> None
 
 
 def _carry_out(
-    planned: Plan, grid: Sequence[Trial], settings: Settings, engine: Engine, where: str, console: Console
+    planned: Plan, grid: Sequence[Trial], settings: Settings, engine: Launcher, where: str, console: Console
 ) -> int:
     paths = SweepPaths.of(settings.sweep)
     _announce(console, planned, settings, where)
@@ -91,10 +90,10 @@ def _carry_out(
     return OK if all(statuses.get(trial_id) == "ok" for trial_id in wanted) else NOT_OK
 
 
-def _run(planned: Plan, settings: Settings, engine: Engine, tracker: Tracker | None, console: Console) -> bool:
+def _run(planned: Plan, settings: Settings, engine: Launcher, tracker: Tracker | None, console: Console) -> bool:
     """Execute the plan under the progress view; each record goes to MLflow when it is on disk. Whether it was ended."""
     watchers: list[Watcher] = [_Tracking(tracker)] if tracker else []
-    progress = Progress(len(planned.trials), settings.measure.most_processes, console)
+    progress = Progress(len(planned.trials), settings.measure.process_limit, console)
     with progress, closing(engine.run(planned.trials, settings, [*watchers, progress])) as records:
         statuses = [record.status for record in records]
     return "interrupted" in statuses or len(statuses) < len(planned.trials)  # ended while a trial was inspected
@@ -190,11 +189,11 @@ def _estimate(console: Console, planned: Plan, settings: Settings, devices: int,
 
 def _processes(measure: Measure) -> str:
     if measure.target is None:
-        count = measure.most_processes
+        count = measure.process_limit
         draws = f" in {measure.draws} draws" if measure.draws > 1 else ""
         return f"{count} process{'' if count == 1 else 'es'}{draws}"
-    least = max(measure.processes, FEWEST_FOR_A_TARGET)
-    return f"{least} to {max(least, measure.most_processes)} processes"
+    least = max(measure.processes, MIN_PROCESSES_FOR_TARGET)
+    return f"{least} to {max(least, measure.process_limit)} processes"
 
 
 def _history(trials: Sequence[Trial]) -> tuple[History, History]:

@@ -23,18 +23,18 @@ Launch = Callable[[Sequence[Sequence[str]]], object]  # runs a job for each list
 
 
 @dataclass(frozen=True)
-class Engine:
+class Launcher:
     """`name` is None where this process runs the trials itself."""
 
     name: str | None
     run: Run
 
 
-HERE = Engine(None, execute)
+HERE = Launcher(None, execute)
 CLOCKS_APART_S = 5.0  # of the machine that writes a record and this one
 
 
-def jobs(name: str, launch: Launch, overrides: Mapping[str, Sequence[str]]) -> Engine:
+def jobs(name: str, launch: Launch, overrides: Mapping[str, Sequence[str]]) -> Launcher:
     """Each trial as a job; `overrides` are those of the trials by their ids.
 
     `launch` raises ConfigError when it can start none, anything else when some job is lost.
@@ -55,7 +55,7 @@ def jobs(name: str, launch: Launch, overrides: Mapping[str, Sequence[str]]) -> E
                 watcher.trial_finished(record)
             yield record
 
-    return Engine(name, run)
+    return Launcher(name, run)
 
 
 def _record_of(trial: Trial, settings: Settings, begin: float) -> Record | None:

@@ -19,7 +19,6 @@ from sweeper.core.paths import SweepPaths, write_text
 from sweeper.core.serialization import to_json
 from sweeper.core.settings import Settings
 from sweeper.sweep.plan import Plan
-from sweeper.tracking.store import without_password
 
 PACKAGES = ("sweeper", "torch", "torchvision", "timm", "transformers", "hydra-core", "omegaconf", "mlflow", "pandas")
 
@@ -46,19 +45,6 @@ def add(paths: SweepPaths, settings: Settings, planned: Plan, device: str) -> li
     except OSError as error:
         raise ConfigError(f"cannot write to {paths.folder}: {error.strerror}; nothing was started") from error
     return _differences(earlier[-1], invocation) if earlier else []
-
-
-def without_plans(path: Path) -> str | None:
-    """What others may see of `sweep.json`: no passwords in URIs, and no lists of trials, which every resume repeats.
-
-    None where there is no such file, or it is not ours.
-    """
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        kept = [{key: item[key] for key in item if key not in ("plan", "left_out")} for item in data["invocations"]]
-    except (OSError, ValueError, LookupError, TypeError):
-        return None
-    return without_password(json.dumps({"sweep": path.parent.name, "invocations": kept}, indent=1))
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:

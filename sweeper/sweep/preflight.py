@@ -17,12 +17,12 @@ from pathlib import Path
 
 from sweeper.core.errors import ConfigError
 from sweeper.core.gpus import Device
+from sweeper.core.protocol import AT
 from sweeper.core.trial import Trial
 from sweeper.execution.interpreter import command, search_path
 
 TIMEOUT_S = 300
-AT = "at"  # the file that names the model which the check is at
-MOST_PROBLEMS = 10
+MAX_PROBLEMS = 10
 
 
 def require_runnable(trials: Sequence[Trial], device: Device) -> None:
@@ -36,7 +36,7 @@ def require_runnable(trials: Sequence[Trial], device: Device) -> None:
             found = _ask(own, python, {**device.environment(), **variables}, Path(folder))
             problems += [f"worker.python={python}: {problem}" if python else problem for problem in found]
     if problems:
-        raise ConfigError("\n".join(problems[:MOST_PROBLEMS]))
+        raise ConfigError("\n".join(problems[:MAX_PROBLEMS]))
 
 
 def _ask(trials: Sequence[Trial], python: str | None, variables: Mapping[str, str], folder: Path) -> list[str]:

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from sweeper.core.record import Record
 
 # Of one trial. With all else a trial shows this stays below the 1,000 entities that MLflow takes in a call.
-MOST_ROUNDS = 150
-MOST_FIRST_STEPS = 50
+MAX_ROUNDS = 150
+MAX_FIRST_STEPS = 50
 
 
 class Point(NamedTuple):
@@ -31,7 +31,7 @@ def points(record: Record) -> tuple[Point, ...]:
     Rounds are counted on from process to process, so that a process that differs shows as a level of its own. As
     with all figures, those of the compiled arm are there only for status `ok`: a wrong program has no speed.
     """
-    found = (*islice(_first_steps(record), MOST_FIRST_STEPS), *_rounds(record))
+    found = (*islice(_first_steps(record), MAX_FIRST_STEPS), *_rounds(record))
     return tuple(point for point in found if math.isfinite(point.value))
 
 
@@ -47,7 +47,7 @@ def _first_steps(record: Record) -> Iterator[Point]:
 def _rounds(record: Record) -> Iterator[Point]:
     """Milliseconds a step, means over blocks, and the speedup; void rounds leave a gap."""
     rounds = ((process.steps_per_block, item) for process in record.processes for item in process.rounds)
-    for step, (steps, item) in enumerate(islice(rounds, MOST_ROUNDS)):
+    for step, (steps, item) in enumerate(islice(rounds, MAX_ROUNDS)):
         if item.void is not None or not steps:
             continue
         if item.eager_s is not None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # A server answers so many at once by default (`mlflow server --workers`).
 CALLS_AT_ONCE = 4
-MOST_AHEAD = 32  # results that wait to be taken
+MAX_AHEAD = 32  # results that wait to be taken
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -38,7 +38,7 @@ def side_by_side(call: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
     try:
         for item in items:
             waiting.append(pool.submit(call, item))
-            if len(waiting) > MOST_AHEAD:
+            if len(waiting) > MAX_AHEAD:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()

@@ -41,11 +41,11 @@ OVERVIEW = "sweeper.overview"
 _ESCAPES = str.maketrans({sign: f"\\{sign}" for sign in "\\`*[]<>&!~|"})
 
 # Limits of mlflow.utils.validation, the tag's that of older servers. Longer values are cut.
-MOST_PARAM_CHARACTERS = 6000
-MOST_TAG_CHARACTERS = 5000
+MAX_PARAM_CHARACTERS = 6000
+MAX_TAG_CHARACTERS = 5000
 # A run with its params, metrics and tags takes 60 kB while MLflow reads it.
 VIEW_VERSION = 2  # of what is sent of a record; runs that show an older one are sent again
-RUNS_A_PAGE = 200
+RUNS_PER_PAGE = 200
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def _params(record: Record) -> dict[str, str]:
     }
     del values["model.library"]  # the same as library
     return {
-        re.sub(r"[^\w. -]", "_", key): (value if isinstance(value, str) else json.dumps(value))[:MOST_PARAM_CHARACTERS]
+        re.sub(r"[^\w. -]", "_", key): (value if isinstance(value, str) else json.dumps(value))[:MAX_PARAM_CHARACTERS]
         for key, value in values.items()
         if value is not None
     }
@@ -138,7 +138,7 @@ def _tags(record: Record, result: Result, sweep: str, parent_id: str) -> dict[st
         NOTE: _note(record, result),
         RECORD: digest_of(record),
     }
-    return {key: value[:MOST_TAG_CHARACTERS] for key, value in tags.items()}
+    return {key: value[:MAX_TAG_CHARACTERS] for key, value in tags.items()}
 
 
 def _note(record: Record, result: Result) -> str:
@@ -192,7 +192,7 @@ def search(client: MlflowClient, experiment_id: str, filter_: str) -> Iterator[R
         page = client.search_runs(
             [experiment_id],
             filter_,
-            max_results=RUNS_A_PAGE,
+            max_results=RUNS_PER_PAGE,
             order_by=["attributes.start_time ASC"],
             page_token=token,
         )

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from sweeper.core import paths
+from sweeper.core.errors import without_password
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -70,11 +71,6 @@ def artifact_location(uri: str, runs: Path = paths.RUNS) -> str | None:
         return (file.parent / "mlartifacts").as_uri()
     database = uri.startswith(("postgresql", "mysql", "mssql"))
     return (runs / "mlartifacts").absolute().as_uri() if database else None
-
-
-def without_password(uri: str) -> str:
-    """A URI, or a text with URIs, as it may be shown."""
-    return re.sub(r'//[^/@\s"]*@', "//", uri)
 
 
 def connect(uri: str, first: Callable[[MlflowClient], T]) -> T:

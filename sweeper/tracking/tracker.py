@@ -7,7 +7,7 @@ truth and MLflow a view of them, so a tracker that does not answer costs seconds
 Runs are found by their tags. The child of a retried trial is used again; but MLflow cannot change a param nor take a
 metric or a point of one away, so a retry that needs that (another torch, a speedup that is no more, rounds that were
 timed anew) moves the old child to MLflow's trash and gets a new one; so does the parent of a sweep that loses a key
-figure. The tag `sweeper.core.record`, written last, is the digest of the record that a child shows: whoever has it is
+figure. The tag `sweeper.record`, written last, is the digest of the record that a child shows: whoever has it is
 complete, and the same record is not sent twice.
 
 Try: `mlflow ui --backend-store-uri sqlite:///runs/mlflow.db`
@@ -16,6 +16,7 @@ Try: `mlflow ui --backend-store-uri sqlite:///runs/mlflow.db`
 from __future__ import annotations
 
 import hashlib
+import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -23,9 +24,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from sweeper.core import paths
+from sweeper.core.errors import without_password
 from sweeper.core.paths import SweepPaths, TrialPaths
 from sweeper.core.record import Record
-from sweeper.sweep.manifest import without_plans
 from sweeper.tracking.runs import (
     EXPERIMENT,
     INVOCATIONS,
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Experiment, Run
 
-MOST_PARAMS_A_CALL = 100  # a limit of mlflow.utils.validation
+MAX_PARAMS_PER_CALL = 100  # a limit of mlflow.utils.validation
 
 T = TypeVar("T")
 
@@ -297,9 +298,9 @@ class _Runs:
         metrics += [Metric(point.name, point.value, now_ms, point.step) for point in new.points]
         params = [Param(key, value) for key, value in new.params.items()]
         tags = [RunTag(key, value) for key, value in new.tags.items()]
-        for start in range(MOST_PARAMS_A_CALL, len(params), MOST_PARAMS_A_CALL):
-            self._client.log_batch(run_id, params=params[start : start + MOST_PARAMS_A_CALL], synchronous=True)
-        self._client.log_batch(run_id, metrics, params[:MOST_PARAMS_A_CALL], tags, synchronous=True)
+        for start in range(MAX_PARAMS_PER_CALL, len(params), MAX_PARAMS_PER_CALL):
+            self._client.log_batch(run_id, params=params[start : start + MAX_PARAMS_PER_CALL], synchronous=True)
+        self._client.log_batch(run_id, metrics, params[:MAX_PARAMS_PER_CALL], tags, synchronous=True)
 
 
 def _digest(files: Sequence[Path]) -> str:
@@ -328,3 +329,16 @@ def _create_experiment(client: MlflowClient, artifacts: str | None) -> Experimen
         if experiment is None:
             raise
         return experiment  # another driver was faster
+
+
+def without_plans(path: Path) -> str | None:
+    """What others may see of `sweep.json`: no passwords in URIs, and no lists of trials, which every resume repeats.
+
+    None where there is no such file, or it is not ours.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        kept = [{key: item[key] for key in item if key not in ("plan", "left_out")} for item in data["invocations"]]
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    return without_password(json.dumps({"sweep": path.parent.name, "invocations": kept}, indent=1))

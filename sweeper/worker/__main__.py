@@ -19,9 +19,9 @@ import sys
 import threading
 from pathlib import Path
 
-from sweeper.core.protocol import NOTHING, Grant, Job, Message, Wish, encode
+from sweeper.core.protocol import NOTHING, Job, LeaseGrant, LeaseRequest, Message, encode
 from sweeper.worker.inspection import torch_trace
-from sweeper.worker.process import end_with_the_parent_process
+from sweeper.worker.process import die_with_parent
 
 
 def main() -> None:
@@ -33,11 +33,11 @@ def main() -> None:
         os._exit(0)  # whatever a user's module registered for the end is not wanted here
     has_driver = arguments.answer_fd is not None
     answer = os.fdopen(arguments.answer_fd, "w") if has_driver else sys.stdout
-    grants = queue.SimpleQueue[Grant]()
+    grants = queue.SimpleQueue[LeaseGrant]()
     if has_driver:
         os.set_inheritable(arguments.answer_fd, False)
         driver = _standard_input_for_us_alone()
-        end_with_the_parent_process()  # should it be dead already, the watch on standard input sees it
+        die_with_parent()  # should it be dead already, the watch on standard input sees it
         threading.Thread(target=_hear_the_driver, args=(driver, grants), daemon=True).start()
     if arguments.cores:
         os.sched_setaffinity(0, arguments.cores)  # before torch counts them
@@ -47,14 +47,14 @@ def main() -> None:
         answer.write(encode(message))
         answer.flush()
 
-    def ask(wants: str) -> Grant | None:
-        say(Wish(wants))
+    def ask(wants: str) -> LeaseGrant | None:
+        say(LeaseRequest(wants))
         return None if wants == NOTHING else grants.get()
 
     if arguments.inspect:
         torch_trace.ask_for(os.environ)  # torch looks for it when it is imported
 
-    from sweeper.worker.lease import Turn
+    from sweeper.worker.lease import Lease
     from sweeper.worker.session import Part, run
 
     lead = None
@@ -64,7 +64,7 @@ def main() -> None:
         lead = inspecting(arguments.inspect, arguments.timed)
     job = Job.loads(arguments.trial.read_text())
     part = Part(arguments.index, arguments.draw, arguments.cold, arguments.checked, arguments.steps_per_block)
-    outcome = run(job, part, say, Turn(ask) if has_driver else Turn(), lead)
+    outcome = run(job, part, say, Lease(ask) if has_driver else Lease(), lead)
     sys.stdout.flush()
     sys.stderr.flush()
     say(outcome)
@@ -108,11 +108,11 @@ def _standard_input_for_us_alone() -> int:
     return own
 
 
-def _hear_the_driver(driver: int, grants: queue.SimpleQueue[Grant]) -> None:
+def _hear_the_driver(driver: int, grants: queue.SimpleQueue[LeaseGrant]) -> None:
     """The driver holds the other end of standard input; when it dies, however it dies, so do we and all we started."""
     with os.fdopen(driver, "rb", buffering=0) as lines:
         while line := lines.readline():
-            grants.put(Grant.loads(line.decode()))
+            grants.put(LeaseGrant.loads(line.decode()))
     os.killpg(0, signal.SIGKILL)
 
 

@@ -21,9 +21,9 @@ import torch
 from torch._dynamo.callback import CallbackArgs, CallbackTrigger, callback_handler
 from torch._inductor.runtime import benchmarking
 
-from sweeper.core.protocol import DEVICE, NOTHING, Grant
+from sweeper.core.protocol import DEVICE, NOTHING, LeaseGrant
 
-Ask = Callable[[str], Grant | None]  # tells the driver what is wanted and waits for the device; None for nothing
+Ask = Callable[[str], LeaseGrant | None]  # tells the driver what is wanted and waits for the device; None for nothing
 F = TypeVar("F", bound=Callable[..., None])
 COMPILES = (CallbackTrigger.DYNAMO, CallbackTrigger.LAZY_BACKWARD)  # the other triggers are work on the device
 BETWEEN_RACES_S = 0.5
@@ -35,10 +35,10 @@ def _not_compiled(method: F) -> F:
     return kept
 
 
-class Turn:
+class Lease:
     """Who computes on the device; `before_leaving` and `after_coming` are called around every time without it."""
 
-    def __init__(self, ask: Ask = lambda wants: None if wants == NOTHING else Grant()) -> None:
+    def __init__(self, ask: Ask = lambda wants: None if wants == NOTHING else LeaseGrant()) -> None:
         self._ask = ask
         self._lock = threading.RLock()  # compilers and their timers have threads of their own
         self._holds = NOTHING

@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 
 from sweeper.core.errors import nearest
+from sweeper.core.protocol import AT
 from sweeper.core.trial import Trial
-from sweeper.sweep.preflight import AT
 from sweeper.worker.compilation.compiler import compile_arguments
 from sweeper.worker.failures import message_of
 

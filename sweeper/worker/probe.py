@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Any
 
 from sweeper.core.backends import NEEDS, WITHOUT_DYNAMO
 from sweeper.core.host import Part
+from sweeper.core.protocol import Software, Verdict
 from sweeper.core.serialization import to_json
-from sweeper.doctor.probes import Software, Verdict
-from sweeper.worker.process import end_with_the_parent_process
+from sweeper.worker.process import die_with_parent
 
 if TYPE_CHECKING:  # a torch that cannot be imported is an answer too
     import torch
 
-    from sweeper.worker.compilation.wrapped_backend import WatchedBackend
+    from sweeper.worker.compilation.wrapped_backend import WrappedBackend
 
 STEPS = 3  # graph modes run the first as it is, record the second and replay the third
 TOLERANCE = 1e-3
@@ -46,7 +46,7 @@ PACKAGES = {
 
 def main() -> None:
     options = _parse()
-    end_with_the_parent_process()
+    die_with_parent()
     said = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     if options.question == "versions":
@@ -147,18 +147,18 @@ def _missing(backend: str, workload: str, device: str) -> str | None:
     return None
 
 
-def _compiler(backend: str, mode: str) -> WatchedBackend:
+def _compiler(backend: str, mode: str) -> WrappedBackend:
     """The backend's compiler, watched."""
     import torch
 
     from sweeper.worker.compilation.backends import compiler_of
-    from sweeper.worker.compilation.wrapped_backend import WatchedBackend
+    from sweeper.worker.compilation.wrapped_backend import WrappedBackend
 
     if backend == "inductor" and mode != "default":
         from torch._inductor.compile_fx import compile_fx
 
-        return WatchedBackend(functools.partial(compile_fx, config_patches=torch._inductor.list_mode_options(mode)))
-    return WatchedBackend(compiler_of(backend))
+        return WrappedBackend(functools.partial(compile_fx, config_patches=torch._inductor.list_mode_options(mode)))
+    return WrappedBackend(compiler_of(backend))
 
 
 def _try_out(backend: str, mode: str, device: str, workload: str) -> tuple[str | None, float | None]:

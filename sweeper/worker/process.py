@@ -8,7 +8,7 @@ import signal
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
-def end_with_the_parent_process() -> None:
+def die_with_parent() -> None:
     """Have the kernel kill this process when its parent dies; a model that holds the GIL would stop a thread.
 
     A parent that has died before this call is not noticed.

@@ -34,13 +34,13 @@ from sweeper.worker.failures import (
     message_of,
     status_of,
 )
-from sweeper.worker.lease import Turn
+from sweeper.worker.lease import Lease
 from sweeper.worker.measurement import device_time, energy, memory
 from sweeper.worker.measurement.bench import Arm, latency, measure_rounds
 from sweeper.worker.monitoring import environment
-from sweeper.worker.monitoring.gpu_monitor import HostWatch
-from sweeper.worker.monitoring.round_monitor import Lookout
-from sweeper.worker.setup import Lab
+from sweeper.worker.monitoring.host_monitor import HostMonitor
+from sweeper.worker.monitoring.round_monitor import RoundMonitor
+from sweeper.worker.setup import TrialSetup
 
 AWAY = 0.01  # of the time of compiling: so much waiting leaves the compiler's own clocks right
 SHARED = "other processes on the GPU"  # why a figure of the whole device is nobody's
@@ -64,7 +64,7 @@ class Notes:
 
     say: Callable[[Phase], None]
     process: Process
-    turn: Turn
+    turn: Lease
     phase: str = "starting"
     environment: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Json] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class Notes:
 Lead = Callable[[Job, Part, Notes], None]  # leads a process through its phases
 
 
-def run(job: Job, part: Part, say: Callable[[Phase], None], turn: Turn, lead: Lead | None = None) -> Outcome:
+def run(job: Job, part: Part, say: Callable[[Phase], None], turn: Lease, lead: Lead | None = None) -> Outcome:
     """Measure once, or do what `lead` does. Always returns; what a model, compiler or torch raises becomes a status."""
     notes = Notes(say, Process(part.index, part.draw, part.cold), turn)
     try:
@@ -118,12 +118,12 @@ def begin(job: Job, notes: Notes) -> None:
     notes.environment["device"] = environment.describe_device(torch.device(job.trial.device))
 
 
-def build(job: Job, notes: Notes) -> Lab:
+def build(job: Job, notes: Notes) -> TrialSetup:
     """The model with both arms on the device. Raises UnavailableError where its backend is not to be had."""
     device, turn = torch.device(job.trial.device), notes.turn
     if job.trial.backend is not None:  # the model's module has been imported: it may register a backend of its own
         backends.require(job.trial.backend, job.trial.workload, device.type)
-    lab = Lab(job, device, Lookout(device, lambda: turn.neighbours), turn.clock)
+    lab = TrialSetup(job, device, RoundMonitor(device, lambda: turn.neighbours), turn.clock)
     turn.before_leaving, turn.after_coming = lab.meter.leave, lab.meter.come_back
     notes.settings |= lab.settings()
     return lab
@@ -166,7 +166,7 @@ def _measure(job: Job, part: Part, notes: Notes) -> None:
             _energy(lab, notes)
 
 
-def _warm_up(lab: Lab, notes: Notes, steps: int | None) -> None:
+def _warm_up(lab: TrialSetup, notes: Notes, steps: int | None) -> None:
     """Both arms until they are flat, and K, unless an earlier process has found it."""
     bench, measure = lab.bench, lab.measure
     eager_s, eager_flat = bench.warm_up(lab.eager, measure.warmup_s)
@@ -177,10 +177,10 @@ def _warm_up(lab: Lab, notes: Notes, steps: int | None) -> None:
     notes.found(**artifacts.found())  # with what compiled since
 
 
-def _compile(lab: Lab, notes: Notes) -> None:
+def _compile(lab: TrialSetup, notes: Notes) -> None:
     notes.watch, turn = Watch(), notes.turn
     turn.rest_while_compiling()
-    host, candidate = HostWatch(), lab.compile(notes.watch)
+    host, candidate = HostMonitor(), lab.compile(notes.watch)
     away_s, ours_s = turn.away_s, notes.process.phases_s.get("eager", 0.0)
 
     def first_is_done() -> None:
@@ -211,8 +211,8 @@ def _check(verification: Verification, notes: Notes) -> None:
         )
 
 
-def _rounds(lab: Lab, notes: Notes) -> None:
-    host, steps = HostWatch(), notes.process.steps_per_block or 1
+def _rounds(lab: TrialSetup, notes: Notes) -> None:
+    host, steps = HostMonitor(), notes.process.steps_per_block or 1
     lookout = lab.lookout
     steps_s: dict[str, list[float]] = {arm: [] for arm in ARMS}
     try:
@@ -233,7 +233,7 @@ def _rounds(lab: Lab, notes: Notes) -> None:
     _require_compiled(lab.trial, notes.watch)
 
 
-def _note_memory(notes: Notes, lab: Lab, arm: Arm) -> None:
+def _note_memory(notes: Notes, lab: TrialSetup, arm: Arm) -> None:
     """Device memory of an arm; what the whole device has in use says nothing when others are on it."""
     lab.lookout.gpu.look("before")
     shared = _is_shared(lab)
@@ -250,13 +250,13 @@ def _note_memory(notes: Notes, lab: Lab, arm: Arm) -> None:
         notes.found(memory_bytes=replace(known, **{arm.name: reading.in_use_bytes}))
 
 
-def _is_shared(lab: Lab) -> bool:
+def _is_shared(lab: TrialSetup) -> bool:
     """Whether others were seen on the GPU so far."""
     state = lab.lookout.gpu.state()
     return state is not None and bool(state.other_processes)
 
 
-def _device_time(lab: Lab, notes: Notes) -> None:
+def _device_time(lab: TrialSetup, notes: Notes) -> None:
     if lab.device.type != "cuda":
         return
     step_s = {arm: notes.process.step_s(arm) or 0.0 for arm in ("eager", "compiled")}
@@ -277,7 +277,7 @@ def _device_time(lab: Lab, notes: Notes) -> None:
     notes.settings |= {f"attention_ran_{arm}": " and ".join(sorted(busy.attention)) for arm, busy in found.items()}
 
 
-def _energy(lab: Lab, notes: Notes) -> None:
+def _energy(lab: TrialSetup, notes: Notes) -> None:
     """Joules a step; those of a GPU that others use as well are nobody's."""
     if _is_shared(lab):
         notes.found(energy_missing=SHARED)
@@ -298,7 +298,7 @@ def _require_compiled(trial: Trial, watch: Watch | None) -> None:
         raise NotCompiledError(reason)
 
 
-def _require_still_sound(lab: Lab, verification: Verification, process: Process) -> None:
+def _require_still_sound(lab: TrialSetup, verification: Verification, process: Process) -> None:
     """Training on random labels may diverge; that is the model's doing when eager alone does it as well.
 
     The arms share their parameters, so eager has to begin anew.

@@ -1,6 +1,6 @@
 """The laboratory of one process: the model, its two arms, the bench that runs them and what watches them.
 
-Place in the flow: `session` makes a `Lab` in the phase `building` and leads it through the others.
+Place in the flow: `session` makes a `TrialSetup` in the phase `building` and leads it through the others.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sweeper.worker.compilation.compiler import compiled, uses_cuda_graphs
 from sweeper.worker.compilation.counters import Watch
 from sweeper.worker.measurement import memory
 from sweeper.worker.measurement.bench import Arm, Bench
-from sweeper.worker.measurement.capture import Tap
+from sweeper.worker.measurement.capture import Capture
 from sweeper.worker.measurement.step import (
     Numerics,
     inference_step,
@@ -30,13 +30,13 @@ from sweeper.worker.measurement.step import (
     training_step,
 )
 from sweeper.worker.models import Built, attention_of, build, memory_format
-from sweeper.worker.monitoring.round_monitor import Lookout
+from sweeper.worker.monitoring.round_monitor import RoundMonitor
 
 
-class Lab:
+class TrialSetup:
     """The things of a process that its phases share: the model, both arms, the bench and what watches them."""
 
-    def __init__(self, job: Job, device: torch.device, lookout: Lookout, clock: Callable[[], float]) -> None:
+    def __init__(self, job: Job, device: torch.device, lookout: RoundMonitor, clock: Callable[[], float]) -> None:
         self.trial, self.measure, self.device, self.lookout = job.trial, job.measure, device, lookout
         self.meter = memory.Meter(device, lookout.gpu.own_bytes)
         self.numerics = resolve(self.trial, device)
@@ -44,7 +44,7 @@ class Lab:
         built = build(self.trial, self.measure.seed, device)
         self._set_by_model = lookout.moved()
         lookout.settle()  # what the model's own code sets counts in both arms
-        self.tap = Tap(built.loss)
+        self.tap = Capture(built.loss)
         whole_step = self.trial.compile.scope == "step"  # there the loss is compiled with the rest, and left alone
         self.built = built if whole_step else replace(built, loss=self.tap)
         self.bench = Bench(built.batches, device, clock, built.num_sizes)

@@ -21,11 +21,11 @@ from rich.console import Console
 from sweeper.core import gpus, host
 from sweeper.core.gpus import Device, GpuReading
 from sweeper.core.host import Host
+from sweeper.core.protocol import Software, Verdict
 from sweeper.core.record import Round
 from sweeper.doctor import __main__, noise, probes
 from sweeper.doctor.__main__ import Findings, exit_code, what_disturbs
 from sweeper.doctor.noise import Noise, noise_of, processes_needed
-from sweeper.doctor.probes import Software, Verdict
 
 CPU = Device("cpu")
 QUIET = Host("a processor", cores=4, usable_cores=4, load=0.2)
@@ -284,7 +284,7 @@ def test_the_doctor_never_imports_torch_and_writes_what_it_prints(tmp_path: Path
     """With a limit so short that no probe answers, which is exit 1 and no traceback."""
     code = """
 import sys
-from sweeper import doctor
+from sweeper.doctor import __main__ as doctor
 code = doctor.main(["--device", "cpu", "--timeout-s", "0.3", "--json", "doctor.json"])
 print(code, [name for name in ("torch", "mlflow", "pandas", "transformers", "timm") if name in sys.modules])
 """

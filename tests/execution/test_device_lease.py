@@ -1,4 +1,4 @@
-"""Turns against real processes: the kernel says whether they are stopped."""
+"""DeviceLease against real processes: the kernel says whether they are stopped."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.core.protocol import ALONE, DEVICE, NOTHING, Grant
-from sweeper.execution.device_lease import Member, Turns
+from sweeper.core.protocol import ALONE, DEVICE, NOTHING, LeaseGrant
+from sweeper.execution.device_lease import DeviceLease, Member
 
 SLEEPER = "import time\nwhile True: time.sleep(0.01)"
 
@@ -45,8 +45,8 @@ def sleepers() -> Iterator[Callable[[], int]]:
 class Worker:
     """A member and what it was granted."""
 
-    def __init__(self, turns: Turns, group: int) -> None:
-        self.grants: list[Grant] = []
+    def __init__(self, turns: DeviceLease, group: int) -> None:
+        self.grants: list[LeaseGrant] = []
         self._context = turns.member(group, self.grants.append)
         self.member: Member = self._context.__enter__()
         self.turns, self.group = turns, group
@@ -60,7 +60,7 @@ class Worker:
 
 @pytest.fixture
 def three(sleepers: Callable[[], int]) -> list[Worker]:
-    turns = Turns()
+    turns = DeviceLease()
     return [Worker(turns, sleepers()) for _ in range(3)]
 
 
@@ -72,7 +72,9 @@ def test_the_device_is_given_in_the_order_of_asking(three: list[Worker]) -> None
     first.ask(NOTHING)
     assert [len(worker.grants) for worker in three] == [1, 1, 0]
     second.end()
-    assert third.grants == [Grant(0.0, (first.group,))], "the one that has ended has nothing on the device any more"
+    assert third.grants == [LeaseGrant(0.0, (first.group,))], (
+        "the one that has ended has nothing on the device any more"
+    )
 
 
 def test_whoever_measures_has_the_others_stopped_until_it_lets_go(three: list[Worker]) -> None:

@@ -14,7 +14,7 @@ from sweeper.core.record import Record
 from sweeper.core.settings import Measure, Settings
 from sweeper.core.trial import Labels, Model, Trial
 from sweeper.execution import device_slots, execute
-from sweeper.execution.execute import LEAST_FREE_BYTES, NoSpaceError, Watcher
+from sweeper.execution.execute import MIN_FREE_BYTES, NoSpaceError, Watcher
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def trials(in_empty_folder: Path) -> list[Trial]:
 SETTINGS = Settings("s", device="cpu", measure=Measure(processes=1))
 
 
-class Listener(Watcher):
+class WorkerChannel(Watcher):
     def __init__(self) -> None:
         self.heard: list[str] = []
 
@@ -41,7 +41,7 @@ class Listener(Watcher):
 
 
 def test_records_come_in_order_after_they_are_on_disk(trials: list[Trial]) -> None:
-    listener = Listener()
+    listener = WorkerChannel()
     found = list(execute.execute(trials, SETTINGS, [listener]))
     assert [(record.trial, record.status) for record in found] == [(trial, "ok") for trial in trials]
     assert listener.heard == ["start 1", "end 1", "start 2", "end 2", "start 3", "end 3"]
@@ -64,7 +64,7 @@ def test_each_gpu_has_a_trial_at_a_time(trials: list[Trial], monkeypatch: pytest
 def test_full_disk_is_said_before_a_trial_and_keeps_what_there_is(
     trials: list[Trial], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    free = iter([LEAST_FREE_BYTES, LEAST_FREE_BYTES - 1])
+    free = iter([MIN_FREE_BYTES, MIN_FREE_BYTES - 1])
     monkeypatch.setattr(shutil, "disk_usage", lambda _folder: SimpleNamespace(free=next(free)))
     Path("runs/s").mkdir(parents=True)
     records = execute.execute(trials, SETTINGS)

@@ -9,7 +9,7 @@ import pytest
 from records import make_process, make_record, make_trial
 
 from sweeper.core.record import PerArm
-from sweeper.execution.memory_budget import EVERYTHING, Peaks, Room, Stay
+from sweeper.execution.memory_budget import EVERYTHING, MemoryBudget, Peaks, Reservation
 
 NEVER = threading.Event()
 
@@ -17,9 +17,9 @@ NEVER = threading.Event()
 class Guest:
     """Somebody who wants to stay, in a thread of its own."""
 
-    def __init__(self, room: Room, needed: float | None) -> None:
+    def __init__(self, room: MemoryBudget, needed: float | None) -> None:
         self.inside, self._leave = threading.Event(), threading.Event()
-        self.stay: Stay | None = None
+        self.stay: Reservation | None = None
 
         def live() -> None:
             with room.stay(needed, NEVER) as self.stay:
@@ -40,14 +40,14 @@ def guests() -> Iterator[ExitStack]:
         yield stack
 
 
-def invite(guests: ExitStack, room: Room, needed: float | None) -> Guest:
+def invite(guests: ExitStack, room: MemoryBudget, needed: float | None) -> Guest:
     guest = Guest(room, needed)
     guests.callback(guest.leave)
     return guest
 
 
 def test_as_many_as_fit_and_the_next_when_one_has_left(guests: ExitStack) -> None:
-    room = Room(100)
+    room = MemoryBudget(100)
     first, second = invite(guests, room, 40), invite(guests, room, 40)
     assert first.inside.wait(60)
     assert second.inside.wait(60)
@@ -60,7 +60,7 @@ def test_as_many_as_fit_and_the_next_when_one_has_left(guests: ExitStack) -> Non
 
 
 def test_one_that_is_larger_than_the_device_is_let_in_alone(guests: ExitStack) -> None:
-    room = Room(100)
+    room = MemoryBudget(100)
     large = invite(guests, room, 1000)
     assert large.inside.wait(60)
     assert large.stay is not None
@@ -68,13 +68,13 @@ def test_one_that_is_larger_than_the_device_is_let_in_alone(guests: ExitStack) -
 
 
 def test_unknown_needs_and_unknown_devices_are_let_in(guests: ExitStack) -> None:
-    room = Room(None)
+    room = MemoryBudget(None)
     assert invite(guests, room, 1e15).inside.wait(60)
     assert invite(guests, room, None).inside.wait(60)
 
 
 def test_who_wants_everything_waits_for_all_and_nobody_passes_it(guests: ExitStack) -> None:
-    room = Room(100)
+    room = MemoryBudget(100)
     first = invite(guests, room, 1)
     assert first.inside.wait(60)
     everything = invite(guests, room, EVERYTHING)

@@ -11,8 +11,8 @@ from processes import assert_gone
 ROOT = Path(__file__).parent.parent
 DRIVER = """
 import os, signal, subprocess, sys, time
-from sweeper.execution.reaper import guarding
-with guarding() as guardian:
+from sweeper.execution.reaper import running_reaper
+with running_reaper() as guardian:
     groups = [subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
               for _ in range(2)]
     for group in groups:

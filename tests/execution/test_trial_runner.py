@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 PRELUDE = """
 import json, os, signal, subprocess, sys, time, argparse
 from dataclasses import replace
-from sweeper.core.protocol import Grant, Outcome, Phase, Wish, encode
+from sweeper.core.protocol import LeaseGrant, Outcome, Phase, LeaseRequest, encode
 from sweeper.core.record import Accuracy, Process, Round
 parser = argparse.ArgumentParser()
 parser.add_argument("trial"); parser.add_argument("--index", type=int, default=0)
@@ -201,8 +201,8 @@ def test_waiting_for_the_device_counts_in_no_limit_and_not_as_time_of_the_trial(
     threading.Timer(3.0, lambda: slot.turns.ask(others, NOTHING)).start()
     record = run(
         """
-        say(Phase("building")); say(Wish("device"))
-        grant = Grant.loads(sys.stdin.readline())
+        say(Phase("building")); say(LeaseRequest("device"))
+        grant = LeaseGrant.loads(sys.stdin.readline())
         say(Outcome("ok", process=process(), environment={"stopped_s": grant.stopped_s}))
         """,
         slot=slot,
@@ -370,8 +370,8 @@ def test_worker_ends_when_its_driver_dies(in_empty_folder: Path, hold: str) -> N
     """A stand-in with the worker's own two watches, started as the runner does, by a driver that is killed."""
     worker = (
         "import ctypes, queue, threading, time\n"
-        "from sweeper.worker.__main__ import _hear_the_driver, end_with_the_parent_process\n"
-        "end_with_the_parent_process()\n"
+        "from sweeper.worker.__main__ import _hear_the_driver, die_with_parent\n"
+        "die_with_parent()\n"
         "threading.Thread(target=_hear_the_driver, args=(0, queue.SimpleQueue()), daemon=True).start()\n"
         f"print('ready', flush=True); {hold}"
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from records import make_record, write_sweep
 
-from sweeper.loading.sources import LEAST_OF_A_PART, SweepFolder
+from sweeper.loading.sources import MIN_OF_A_PART, SweepFolder
 
 
 def in_python(code: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -29,9 +29,9 @@ def in_python(code: str, folder: Path, *arguments: str) -> subprocess.CompletedP
 def test_what_a_fork_finds_raises_or_dies_of_is_told(tmp_path: Path, work: str, printed: str) -> None:
     code = f"""
         import os
-        from sweeper.report import forks
+        from sweeper.loading import parallel
         own = os.getpid()
-        wait = forks.beside({work}, 2)
+        wait = parallel.beside({work}, 2)
         try:
             print(wait())
         except Exception as error:
@@ -44,10 +44,10 @@ def test_what_a_fork_finds_raises_or_dies_of_is_told(tmp_path: Path, work: str, 
 def test_nothing_is_forked_beside_other_threads(tmp_path: Path) -> None:
     code = """
         import os, threading
-        from sweeper.report import forks
+        from sweeper.loading import parallel
         event = threading.Event()
         threading.Thread(target=event.wait).start()
-        print(forks.beside(os.getpid, 2)() == os.getpid())
+        print(parallel.beside(os.getpid, 2)() == os.getpid())
         event.set()
     """
     assert in_python(code, tmp_path).stdout.split() == ["True"]
@@ -56,9 +56,9 @@ def test_nothing_is_forked_beside_other_threads(tmp_path: Path) -> None:
 def test_what_nobody_waits_for_ends_with_the_report(tmp_path: Path) -> None:
     """More than a pipe holds, and a parent that goes on to fail."""
     code = """
-        from sweeper.report import forks
-        forks.beside(lambda: "x" * 10**7, 2)
-        forks.beside(lambda: __import__("time").sleep(600), 2)
+        from sweeper.loading import parallel
+        parallel.beside(lambda: "x" * 10**7, 2)
+        parallel.beside(lambda: __import__("time").sleep(600), 2)
         raise KeyError("something else")
     """
     found = in_python(code, tmp_path)
@@ -67,19 +67,19 @@ def test_what_nobody_waits_for_ends_with_the_report(tmp_path: Path) -> None:
 
 def test_large_sweep_reads_the_same_in_parts(tmp_path: Path) -> None:
     """Every file of the report; the trial in the middle cannot be read."""
-    count = 2 * LEAST_OF_A_PART + 40
+    count = 2 * MIN_OF_A_PART + 40
     folder = write_sweep(tmp_path / "runs", [make_record(f"model{number:03}") for number in range(count)])
     assert len(SweepFolder(folder).parts(2)) == 2
     assert len(SweepFolder(folder).parts(64)) == 3
     next(folder.glob(f"model{count // 2}-*/record.json")).write_text("{")
     code = """
         import sys
-        from sweeper.report import forks
+        from sweeper.loading import parallel
         from sweeper.report.__main__ import main
         forked = []
-        beside = forks.beside
-        forks.cores = lambda: int(sys.argv[2])
-        forks.beside = lambda *arguments: (forked.append(arguments), beside(*arguments))[1]
+        beside = parallel.beside
+        parallel.cores = lambda: int(sys.argv[2])
+        parallel.beside = lambda *arguments: (forked.append(arguments), beside(*arguments))[1]
         status = main(["night", "--out", sys.argv[1]])
         print(len(forked), file=sys.stderr)
         sys.exit(status)

@@ -17,7 +17,7 @@ from tracking_server import Server, free_port, mlflow_server
 from sweeper.core.paths import write_text
 from sweeper.core.record import Record
 from sweeper.report.__main__ import main
-from sweeper.tracking.reader import MOST_AHEAD, side_by_side
+from sweeper.tracking.reader import MAX_AHEAD, side_by_side
 from sweeper.tracking.tracker import Tracker
 
 TABLES = ("speedups.csv", "summary.csv", "failures.csv", "recommendations.csv", "causes.csv", "report.md")
@@ -233,10 +233,10 @@ def test_calls_side_by_side_keep_their_order_and_read_ahead_within_bounds() -> N
         called.append(number)
         return number
 
-    results = side_by_side(call, range(10 * MOST_AHEAD))
+    results = side_by_side(call, range(10 * MAX_AHEAD))
     assert next(results) == 0
-    assert len(called) <= MOST_AHEAD + 1
-    assert list(results) == list(range(1, 10 * MOST_AHEAD))
+    assert len(called) <= MAX_AHEAD + 1
+    assert list(results) == list(range(1, 10 * MAX_AHEAD))
 
 
 def test_what_a_call_side_by_side_raises_ends_them() -> None:

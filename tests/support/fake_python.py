@@ -11,7 +11,7 @@ from pathlib import Path
 PROGRAM = """#!{python}
 import argparse, json, os, random, sys, time
 sys.path[:0] = os.environ["PYTHONPATH"].split(os.pathsep)
-from sweeper.core.protocol import Outcome, Phase, Wish, encode
+from sweeper.core.protocol import Outcome, Phase, LeaseRequest, encode
 from sweeper.core.record import Process, Round
 
 if "--check" in sys.argv:
@@ -40,7 +40,7 @@ def say(message):
 
 
 def take(wants):
-    say(Wish(wants))
+    say(LeaseRequest(wants))
     if wants != "nothing":
         sys.stdin.readline()
 

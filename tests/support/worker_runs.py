@@ -36,7 +36,7 @@ def custom(name: str, **changes: object) -> Trial:
 
 
 def run(trial: Trial, measure: Measure = MEASURE) -> tuple[Outcome, list[str]]:
-    from sweeper.worker.lease import Turn
+    from sweeper.worker.lease import Lease
     from sweeper.worker.session import Part
     from sweeper.worker.session import run as run_session
 
@@ -45,7 +45,7 @@ def run(trial: Trial, measure: Measure = MEASURE) -> tuple[Outcome, list[str]]:
     def say(message: Phase) -> None:
         phases.append(message.name)
 
-    return run_session(Job(trial, measure), Part(), say, Turn()), phases
+    return run_session(Job(trial, measure), Part(), say, Lease()), phases
 
 
 def flags(trial: Trial, outcome: Outcome) -> set[str]:

@@ -14,7 +14,7 @@ from sweeper.core.record import Inspection, Record
 from sweeper.core.settings import Measure, Settings, Tracking
 from sweeper.core.trial import Trial
 from sweeper.sweep.driver import INTERRUPTED, OK, drive
-from sweeper.sweep.launch import Engine
+from sweeper.sweep.launch import Launcher
 
 INSPECTS = """
 if options.inspect:
@@ -61,7 +61,7 @@ def test_sweep_that_ends_before_its_last_trial_is_interrupted(trial: Trial) -> N
             watcher.trial_started(trials[0])
         yield make_record(trial=trials[0])
 
-    assert drive([trial, other], SETTINGS, Engine(None, first_alone)) == INTERRUPTED
+    assert drive([trial, other], SETTINGS, Launcher(None, first_alone)) == INTERRUPTED
 
 
 def test_a_sweep_ends_with_how_to_run_again_what_failed(trial: Trial, capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,6 +70,6 @@ def test_a_sweep_ends_with_how_to_run_again_what_failed(trial: Trial, capsys: py
             write_sweep(Path("runs"), [failed := make_record(trial=one, status="crashed")], "night")
             yield failed
 
-    drive([trial], SETTINGS, Engine(None, fails))
+    drive([trial], SETTINGS, Launcher(None, fails))
     last = capsys.readouterr().out.splitlines()[-1]
     assert last == "1 not ok that may do better: the same command with sweep=night runs them again"

@@ -17,8 +17,8 @@ from sweeper.core.record import Record, Round
 from sweeper.core.trial import Compile
 from sweeper.report.build import write_report
 from sweeper.report.text.mlflow_overview import FIGURES, overview, overview_of
-from sweeper.tracking.chart_points import MOST_FIRST_STEPS, MOST_ROUNDS, Point, points
-from sweeper.tracking.runs import MOST_TAG_CHARACTERS, Overview
+from sweeper.tracking.chart_points import MAX_FIRST_STEPS, MAX_ROUNDS, Point, points
+from sweeper.tracking.runs import MAX_TAG_CHARACTERS, Overview
 from sweeper.tracking.tracker import Sent, Tracker
 
 if TYPE_CHECKING:
@@ -194,12 +194,12 @@ def test_sweep_whose_tables_make_no_sense_is_sent_without_figures(
 def test_description_of_a_large_sweep_is_cut_to_what_mlflow_takes() -> None:
     families = [make_record(f"model_{i}", family=f"family_{i}") for i in range(120)]
     note = overview_of(write_sweep(RUNS, families, "families")).note
-    assert len(note) <= MOST_TAG_CHARACTERS
+    assert len(note) <= MAX_TAG_CHARACTERS
     assert "| all |" in note
     assert "family_7" not in note
     modes = [make_record(compile=Compile(options={"option": i})) for i in range(120)]
     note = overview_of(write_sweep(RUNS, modes, "variants")).note
-    assert len(note) <= MOST_TAG_CHARACTERS
+    assert len(note) <= MAX_TAG_CHARACTERS
     assert note.endswith("…")
 
 
@@ -242,10 +242,10 @@ def test_points_of_a_trial_are_bounded(store: MlflowClient) -> None:
     process = replace(process, rounds=process.rounds * 200, first_steps_s=(1.0,) * 500)
     trial = make_trial(compile=Compile(options={f"option_{i}": i for i in range(150)}))
     record = replace(make_record(trial=trial), processes=(process, process))
-    assert len(points(record)) == 3 * MOST_ROUNDS + MOST_FIRST_STEPS
+    assert len(points(record)) == 3 * MAX_ROUNDS + MAX_FIRST_STEPS
     write_sweep(RUNS, [record])
     assert Tracker(None, "night").catch_up() == Sent(1, 0)
-    assert len(history(store, child(store), "eager_step_ms")) == MOST_ROUNDS
+    assert len(history(store, child(store), "eager_step_ms")) == MAX_ROUNDS
 
 
 def test_kill_between_points_and_tags_leaves_none_twice(store: MlflowClient) -> None:

@@ -343,7 +343,7 @@ def test_runs_that_a_lost_answer_doubled_are_one_again(store: MlflowClient) -> N
 def test_runs_on_several_pages_are_all_found_and_doubles_go(
     store: MlflowClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sweeper.tracking.runs.RUNS_A_PAGE", 2)
+    monkeypatch.setattr("sweeper.tracking.runs.RUNS_PER_PAGE", 2)
     logged = [make_record(name) for name in ("a", "b", "c", "d", "e")]
     write_sweep(RUNS, logged)
     log(*logged)

@@ -155,10 +155,10 @@ def test_verdict_for_which_memory_is_short_is_given_at_the_second_try(monkeypatc
 def test_step_that_fails_leaves_nothing_of_what_was_seen_of_it() -> None:
     import torch
 
-    from sweeper.worker.measurement.capture import Tap, observe
+    from sweeper.worker.measurement.capture import Capture, observe
 
     module, trial = torch.nn.Linear(2, 2), custom("wide_mlp")
-    tap = Tap(lambda output, _batch: output.sum())
+    tap = Capture(lambda output, _batch: output.sum())
 
     def fails() -> None:
         tap(module(torch.ones(1, 2)), None)
@@ -222,12 +222,12 @@ def test_switch_that_the_model_sets_is_in_force_in_both_arms() -> None:
 def test_reading_that_fails_after_the_rounds_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    from sweeper.worker.setup import Lab
+    from sweeper.worker.setup import TrialSetup
 
     def fails(_lab, arm):
         raise torch.OutOfMemoryError(f"no room for {arm.name}")
 
-    monkeypatch.setattr(Lab, "memory_of", fails)
+    monkeypatch.setattr(TrialSetup, "memory_of", fails)
     outcome, _ = run(custom("mlp"))
     assert outcome.status == "ok", outcome.message
     assert outcome.process is not None
@@ -378,7 +378,7 @@ def test_step_in_half_precision_is_called_wrong_only_after_a_closer_look(monkeyp
     from sweeper.worker.accuracy import rule
 
     # As far off as eager is too much at first, and is not when eager's numbers are moved by what rounding does.
-    monkeypatch.setattr(rule, "MOST_TIMES", 0.9)
+    monkeypatch.setattr(rule, "MAX_TIMES", 0.9)
     monkeypatch.setattr(rule, "NOISE", 0.0)
     monkeypatch.setitem(rule.TOLERANCE, "reduced", 1e-9)
     trial = custom("mlp", precision=Precision(autocast="bfloat16"))
@@ -395,10 +395,10 @@ def test_step_in_half_precision_is_called_wrong_only_after_a_closer_look(monkeyp
 def test_step_that_is_seen_keeps_no_output_alive() -> None:
     import torch
 
-    from sweeper.worker.measurement.capture import Tap
+    from sweeper.worker.measurement.capture import Capture
     from sweeper.worker.models.batches import Batch
 
-    tap, output = Tap(lambda output, _batch: output.sum()), torch.ones(3)
+    tap, output = Capture(lambda output, _batch: output.sum()), torch.ones(3)
     tap.keeps = True
     tap(output, Batch())
     alive = weakref.ref(output)
@@ -419,9 +419,9 @@ def test_gradients_are_compared_without_the_factor_of_the_scaler() -> None:
 def test_step_that_the_scaler_skips_voids_the_round() -> None:
     import torch
 
-    from sweeper.worker.monitoring.round_monitor import Lookout
+    from sweeper.worker.monitoring.round_monitor import RoundMonitor
 
-    lookout, scale = Lookout(torch.device("cpu")), [65536.0]
+    lookout, scale = RoundMonitor(torch.device("cpu")), [65536.0]
     lookout.gradient_scales = lambda: tuple(scale)
     lookout.start_round()
     assert lookout.why_void() is None

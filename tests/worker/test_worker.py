@@ -248,14 +248,14 @@ def test_recompile_in_a_block_voids_the_round(recompiles_at: set[int], void: int
 
     from sweeper.worker.measurement.bench import Arm, Bench, measure_rounds
     from sweeper.worker.models.batches import Batch
-    from sweeper.worker.monitoring.round_monitor import Lookout
+    from sweeper.worker.monitoring.round_monitor import RoundMonitor
 
     cpu = torch.device("cpu")
     bench = Bench((Batch(),), cpu)
     compiled = Arm("compiled", Growing(recompiles_at), eager=False)
     bench.run(compiled, 1)
     rounds = list(
-        measure_rounds(bench, Arm("eager", lambda _batch: None, eager=True), compiled, 2, MEASURE, Lookout(cpu))
+        measure_rounds(bench, Arm("eager", lambda _batch: None, eager=True), compiled, 2, MEASURE, RoundMonitor(cpu))
     )
     assert [item.round.void for item in rounds].count("recompiled") == void
     assert [item.round.void for item in rounds].count(None) == 4
@@ -267,14 +267,18 @@ def test_three_void_rounds_end_the_trial() -> None:
     from sweeper.worker.failures import UnsteadyError
     from sweeper.worker.measurement.bench import Arm, Bench, measure_rounds
     from sweeper.worker.models.batches import Batch
-    from sweeper.worker.monitoring.round_monitor import Lookout
+    from sweeper.worker.monitoring.round_monitor import RoundMonitor
 
     cpu = torch.device("cpu")
     bench = Bench((Batch(),), cpu)
     compiled = Arm("compiled", Growing({2, 6, 10, 14}), eager=False)
     bench.run(compiled, 1)
     with pytest.raises(UnsteadyError, match="3 of 3 rounds were void: recompiled"):
-        list(measure_rounds(bench, Arm("eager", lambda _batch: None, eager=True), compiled, 2, MEASURE, Lookout(cpu)))
+        list(
+            measure_rounds(
+                bench, Arm("eager", lambda _batch: None, eager=True), compiled, 2, MEASURE, RoundMonitor(cpu)
+            )
+        )
 
 
 def rates(module: object) -> set[float]:

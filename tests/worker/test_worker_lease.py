@@ -12,19 +12,19 @@ pytestmark = pytest.mark.compile
 import torch  # noqa: E402
 from torch._inductor.runtime.benchmarking import benchmarker  # noqa: E402
 
-from sweeper.core.protocol import ALONE, DEVICE, NOTHING, Grant  # noqa: E402
+from sweeper.core.protocol import ALONE, DEVICE, NOTHING, LeaseGrant  # noqa: E402
 from sweeper.worker import lease as module  # noqa: E402
-from sweeper.worker.lease import Turn  # noqa: E402
+from sweeper.worker.lease import Lease  # noqa: E402
 
 
 class Driver:
     """Grants everything after `takes_s`, and remembers what it was asked."""
 
-    def __init__(self, takes_s: float = 0.0, grant: Grant = Grant()) -> None:  # noqa: B008  # frozen
+    def __init__(self, takes_s: float = 0.0, grant: LeaseGrant = LeaseGrant()) -> None:  # noqa: B008  # frozen
         self.heard: list[str] = []
         self._takes_s, self._grant = takes_s, grant
 
-    def ask(self, wants: str) -> Grant | None:
+    def ask(self, wants: str) -> LeaseGrant | None:
         self.heard.append(wants)
         if wants == NOTHING:
             return None
@@ -38,8 +38,8 @@ def driver() -> Driver:
     return Driver()
 
 
-def turn_of(driver: Driver) -> Turn:
-    turn = Turn(driver.ask)
+def turn_of(driver: Driver) -> Lease:
+    turn = Lease(driver.ask)
     turn.take()
     turn.rest_while_compiling()
     return turn
@@ -111,7 +111,7 @@ def test_inductors_timing_of_kernels_is_such_a_race(driver: Driver, monkeypatch:
 
 
 def test_clock_stands_still_while_it_waits_and_while_it_is_stopped() -> None:
-    turn = Turn(Driver(takes_s=0.3, grant=Grant(stopped_s=100.0)).ask)
+    turn = Lease(Driver(takes_s=0.3, grant=LeaseGrant(stopped_s=100.0)).ask)
     before, begin = turn.clock(), time.perf_counter()
     turn.take()
     passed_s = time.perf_counter() - begin
@@ -129,7 +129,7 @@ def test_whoever_keeps_books_is_told_before_leaving_and_after_coming(driver: Dri
 
 
 def test_without_a_driver_it_is_always_ours() -> None:
-    turn = Turn()
+    turn = Lease()
     turn.take()
     turn.take(ALONE)
     turn.leave()

@@ -27,9 +27,11 @@ from sweeper.report.page.figure_base import (
 )
 from sweeper.report.page.speedup_figures import Hover, measured, trial_hover
 from sweeper.report.table import Row
+from sweeper.report.tables import speedups
+from sweeper.report.tables.speedups import at_most, break_even, memory_ratio, peak_ratio
 
-MOST_POINTS = 3000  # of a scatter
-MOST_TRIALS = 100  # to choose from in the figure of total time
+MAX_POINTS = 3000  # of a scatter
+MAX_TRIALS = 100  # to choose from in the figure of total time
 STEPS_IF_NEVER = 10_000  # shown where compiling does not pay
 BEYOND_BREAK_EVEN = 2.5  # how far the axis goes
 SYMBOLS = ("circle", "square", "triangle-up", "diamond", "cross")
@@ -53,13 +55,11 @@ def compile_time(rows: Sequence[Row], hover: Hover = trial_hover) -> Figure:
 def memory(rows: Sequence[Row], hover: Hover = trial_hover) -> Figure:
     """Ratio of peak memory against speedup."""
     title = "Memory against speedup"
-    found, left_out = _thinned([row for row in measured(rows) if formatting.peak_ratio(row) is not None])
+    found, left_out = _thinned([row for row in measured(rows) if peak_ratio(row) is not None])
     if not found:
         return Figure("memory", title, missing="no trial with a speedup has the peak memory of both arms")
-    ratios = [formatting.peak_ratio(row) or 1.0 for row in found]
-    choice = _scatter(
-        found, ratios, lambda row: lines(hover(row), label(f"memory ratio {formatting.memory_ratio(row)}"))
-    )
+    ratios = [peak_ratio(row) or 1.0 for row in found]
+    choice = _scatter(found, ratios, lambda row: lines(hover(row), label(f"memory ratio {memory_ratio(row)}")))
     choice.layout["xaxis"] = ratio_axis("eager / compiled peak memory", ratios)
     choice.layout["shapes"].append(line_at_one("x"))
     caption = "Right of 1 compiling saves device memory, above 1 it saves time."
@@ -68,15 +68,15 @@ def memory(rows: Sequence[Row], hover: Hover = trial_hover) -> Figure:
 
 def _thinned(rows: Sequence[Row]) -> tuple[Sequence[Row], str]:
     """Evenly spaced rows of many that are sorted by speedup, and a sentence that says so."""
-    every = math.ceil(len(rows) / MOST_POINTS)
+    every = math.ceil(len(rows) / MAX_POINTS)
     if every < 2:
         return rows, ""
     return rows[::every], f" One trial of every {every}, of {len(rows)} in the order of their speedups."
 
 
 def _costs_of(row: Row) -> str:
-    steps = formatting.break_even(row)
-    return f"compile {formatting.compile_time(row)} s" + (f", break-even steps: {steps}" if steps else "")
+    steps = break_even(row)
+    return f"compile {speedups.compile_time(row)} s" + (f", break-even steps: {steps}" if steps else "")
 
 
 def _scatter(rows: Sequence[Row], xs: Sequence[float], hover: Hover) -> Choice:
@@ -112,10 +112,10 @@ def total_time(rows: Sequence[Row]) -> Figure:
         return Figure("total-time", title, missing="no trial with a speedup has a compile time with an empty cache")
     soonest = sorted(found, key=lambda row: _or_never(finite(row, "break_even_steps")))
     axes = axes_of_names(soonest)
-    choices = [_total_of(name_of(row, axes), row) for row in soonest[:MOST_TRIALS]]
+    choices = [_total_of(name_of(row, axes), row) for row in soonest[:MAX_TRIALS]]
     caption = "Compile time plus step times, the compiled arm with an empty and, where measured, a filled cache."
-    if len(found) > MOST_TRIALS:
-        caption += f" The {MOST_TRIALS} trials of {len(found)} that pay back soonest."
+    if len(found) > MAX_TRIALS:
+        caption += f" The {MAX_TRIALS} trials of {len(found)} that pay back soonest."
     return Figure("total-time", title, caption, tuple(choices))
 
 
@@ -139,14 +139,14 @@ def _total_of(name: str, row: Row) -> Choice:
             continue
         traces.append(_line(f"compiled, {cache}", most, compile_s, compiled_s, colour(0), ("solid", "dash")[index]))
         if steps is not None:
-            reached = f"break-even, {cache}: {formatting.at_most(row)}{math.ceil(steps):,} steps"
+            reached = f"break-even, {cache}: {at_most(row)}{math.ceil(steps):,} steps"
             traces.append(_crossing(reached, steps, steps * eager_s))
     layout = {
         "height": 420,
         "xaxis": {"title": {"text": "steps"}, "range": [0, most], "tickformat": ",d"},
         "yaxis": {"title": {"text": "seconds"}, "rangemode": "tozero"},
     }
-    pays_after = formatting.break_even(row)
+    pays_after = break_even(row)
     return Choice(f"{name}: {pays_after}{' steps' if pays_after != 'never' else ''}", traces, layout)
 
 

@@ -14,9 +14,9 @@ from sweeper.report.formatting import text
 from sweeper.report.page.figure_base import Choice, Figure, Trace, colour, finite, label, line_at_one, lines
 from sweeper.report.page.published import Published
 from sweeper.report.table import Row
-from sweeper.report.tables.summary import ALL
+from sweeper.report.tables.summary import ALL, models
 
-MOST_KEYS = 4  # groups of the summary that stand beside each other in one figure
+MAX_KEYS = 4  # groups of the summary that stand beside each other in one figure
 AMP_AND_FP32 = (("geomean_amp", "models_amp", "AMP"), ("geomean_fp32", "models_fp32", "fp32"))
 
 
@@ -36,7 +36,7 @@ def families(rows: Sequence[Row], references: Mapping[str, Published]) -> Figure
     )
     if references:
         caption += " Dotted: what was published for PyTorch 2.0, on other hardware and other software."
-    if len(drawn) <= MOST_KEYS:
+    if len(drawn) <= MAX_KEYS:
         return Figure("families", title, caption, (_bars_of_families("all", drawn, references),))
     ordered = sorted(drawn.items(), key=lambda item: -(finite(item[1][-1], "geomean_amp") or 0.0))  # `all` is last
     choices = (_bars_of_families(key, {key: group}, references) for key, group in ordered)
@@ -103,7 +103,7 @@ def _bars(name: str, rows: Sequence[Row], at: Sequence[int], geomean: str, count
         "hovertext": [
             lines(
                 label(f"{text(row['family'])}, {name}"),
-                label(f"{formatting.estimate(row, geomean)} over {formatting.models(row[count])}"),
+                label(f"{formatting.estimate(row, geomean)} over {models(row[count])}"),
             )
             for row in rows
         ],

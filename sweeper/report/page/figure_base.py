@@ -12,20 +12,20 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sweeper.core.text import printable
 from sweeper.report import formatting
-from sweeper.report.formatting import printable
 from sweeper.report.table import Row
 
 Trace = dict[str, Any]
 Layout = dict[str, Any]
 COLOURS = 8
-MOST_CHARACTERS = 34  # of a name beside an axis
+MAX_CHARACTERS = 34  # of a name beside an axis
 _ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 _TICKS = (
     0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.75, 2.0, 2.5, 3.0,
     4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0, 50.0, 100.0, 200.0, 500.0,
 )  # fmt: skip
-MOST_TICKS = 9
+MAX_TICKS = 9
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def ratio_axis(title: str, values: Iterable[float | None]) -> dict[str, Any]:
 
 def _ticks(low: float, high: float) -> list[float]:
     """Round numbers between two logarithms, 1 among them, none too near to another."""
-    gap = (high - low) / MOST_TICKS
+    gap = (high - low) / MAX_TICKS
     chosen = [0.0]
     for tick in sorted(_TICKS, key=lambda tick: abs(math.log10(tick))):
         at = math.log10(tick)

@@ -12,10 +12,11 @@ from sweeper.report import formatting
 from sweeper.report.formatting import ratio, text
 from sweeper.report.page.published import Published
 from sweeper.report.table import Row
-from sweeper.report.tables.summary import ALL
+from sweeper.report.tables.speedups import flagged
+from sweeper.report.tables.summary import ALL, by_device_time, models, of_a_new_model
 
-MOST_CARDS = 12
-MOST_CARDS_UNWEIGHTED = 4  # where no mode has the weighted mean
+MAX_CARDS = 12
+MAX_CARDS_UNWEIGHTED = 4  # where no mode has the weighted mean
 LONG_FACT = 160  # characters; a longer one is folded away
 
 
@@ -43,8 +44,8 @@ def head(
     count = f"{len(speedups):,} trials, {ok:,} ok"
     lines = [f"<h1>{html.escape(name)}</h1>", f'<p class="under">{html.escape(rest or name)} · {count}</p>']
     lines += [_cards(summary, beside), f'<p class="convention">{html.escape(conventions(amp))}</p>']
-    flagged = formatting.flagged(speedups)
-    lines += [_facts(facts), _folded("Flags", flagged) if flagged else ""]
+    flag_lines = flagged(speedups)
+    lines += [_facts(facts), _folded("Flags", flag_lines) if flag_lines else ""]
     return "\n".join(line for line in lines if line)
 
 
@@ -53,7 +54,7 @@ def _cards(summary: Sequence[Row], beside: Published | None) -> str:
     rows = [row for row in summary if row["family"] == ALL]
     known = [row for row in rows if any(row[name] is not None for name in ("weighted", "geomean_amp", "geomean_fp32"))]
     known.sort(key=lambda row: [-(formatting.number(row, name) or 0.0) for name in ("weighted", "geomean_amp")])
-    most = MOST_CARDS if any(row["weighted"] is not None for row in known) else MOST_CARDS_UNWEIGHTED
+    most = MAX_CARDS if any(row["weighted"] is not None for row in known) else MAX_CARDS_UNWEIGHTED
     cards = "".join(_card(row, beside) for row in known[:most])
     more = f"{len(known) - most} more are in the summary. " if len(known) > most else ""
     without = [formatting.key(row) for row in rows if row not in known]
@@ -68,12 +69,12 @@ def _card(row: Row, beside: Published | None) -> str:
     weighted = row["weighted"] is not None
     name = "weighted" if weighted else "geomean_amp" if row["geomean_amp"] is not None else "geomean_fp32"
     kind = {"weighted": "0.75 AMP + 0.25 fp32", "geomean_amp": "AMP alone", "geomean_fp32": "fp32 alone"}[name]
-    count = formatting.models(row[name.replace("geomean", "models") if not weighted else "models_weighted"])
+    count = models(row[name.replace("geomean", "models") if not weighted else "models_weighted"])
     lines = [f"{kind}, {count}, {text(row['passed'])} of {text(row['models'])} passed"]
-    these, new = formatting.interval(row, name), formatting.of_a_new_model(row) if weighted else ""
+    these, new = formatting.interval(row, name), of_a_new_model(row) if weighted else ""
     lines += [f"these models {these}" if these else "no interval for these models"]
     lines += [f"a new model {new}"] if new else []
-    by_device = formatting.by_device_time(row) if weighted else ""
+    by_device = by_device_time(row) if weighted else ""
     lines += [f"by device time {by_device}"] if by_device else []
     lines += [f"slowdowns as 1.0, as in 2022: {ratio(formatting.number(row, 'weighted_clipped'))}"] if weighted else []
     as_published = (row["mode"], row["backend"]) == ("default", "inductor")

@@ -20,9 +20,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from sweeper.core.text import printable
 from sweeper.loading import parallel
 from sweeper.loading.entries import Entry, no_search_for_cycles
-from sweeper.report.formatting import printable, text
+from sweeper.report.formatting import text
 from sweeper.report.page import cost_figures, family_figure, published, speedup_figures, step_figure
 from sweeper.report.page import tables as listing
 from sweeper.report.page.figure_base import Figure, once_a_row

@@ -11,7 +11,7 @@ from typing import Any
 from sweeper.report import formatting
 from sweeper.report.formatting import text
 from sweeper.report.page.figure_base import (
-    MOST_CHARACTERS,
+    MAX_CHARACTERS,
     Choice,
     Figure,
     Trace,
@@ -25,16 +25,17 @@ from sweeper.report.page.figure_base import (
     ratio_axis,
 )
 from sweeper.report.table import Row
+from sweeper.report.tables.speedups import shows_range, speedup_or_status
 
 Hover = Callable[[Row], str]  # what a point says of its trial
 
-MOST_BARS = 60  # of the forest as it opens
-MOST_BARS_OF_A_GROUP = 200
-MOST_BARS_EVER = 2000  # a browser takes seconds for more
-MOST_MODELS = 100  # to choose from in the figure of backends
-MOST_LINES = 300  # of the figure of batch sizes
-MOST_CHOICES = 12
-MOST_SERIES = 6
+MAX_BARS = 60  # of the forest as it opens
+MAX_BARS_PER_GROUP = 200
+MAX_BARS_EVER = 2000  # a browser takes seconds for more
+MAX_MODELS = 100  # to choose from in the figure of backends
+MAX_LINES = 300  # of the figure of batch sizes
+MAX_CHOICES = 12
+MAX_SERIES = 6
 
 INTERVAL, RANGE, SINGLE = "95 % interval", "range of processes, host-bound", "no interval"
 MARKS = {INTERVAL: "circle", RANGE: "diamond-open", SINGLE: "circle-open"}
@@ -52,7 +53,7 @@ def trial_hover(row: Row) -> str:
     axes = [name for name in ("backend", "variant") if row[name]]
     return lines(
         label(f"{formatting.trial_name(row, axes)}, batch {text(row['batch_size'])}"),
-        label(f"speedup {formatting.speedup_or_status(row)}"),
+        label(f"speedup {speedup_or_status(row)}"),
         label(f"device speedup {device}") if device else "",
         label(f"flags: {flags}", 90) if flags else "",
     )
@@ -63,12 +64,12 @@ def forest(rows: Sequence[Row], hover: Hover = trial_hover) -> Figure:
     title, found = "Speedups, sorted", measured(rows)
     if not found:
         return Figure("forest", title, missing="no trial has a speedup")
-    if len(found) <= MOST_BARS:
+    if len(found) <= MAX_BARS:
         choices = [_forest_of("all", found, hover)]
     else:
-        whole = f"all {len(found)}" if len(found) <= MOST_BARS_EVER else f"the {MOST_BARS_EVER} fastest of {len(found)}"
-        ends = _both_ends("", found, MOST_BARS, hover)
-        choices = [ends, *_forests_by_group(found, hover), _forest_of(whole, found[:MOST_BARS_EVER], hover)]
+        whole = f"all {len(found)}" if len(found) <= MAX_BARS_EVER else f"the {MAX_BARS_EVER} fastest of {len(found)}"
+        ends = _both_ends("", found, MAX_BARS, hover)
+        choices = [ends, *_forests_by_group(found, hover), _forest_of(whole, found[:MAX_BARS_EVER], hover)]
     caption = "Eager / compiled step time by wall clock, on a logarithmic axis; right of 1, compiling is faster."
     return Figure("forest", title, caption, tuple(choices))
 
@@ -95,12 +96,12 @@ def _forests_by_group(rows: Sequence[Row], hover: Hover) -> list[Choice]:
     by_group: dict[str, list[Row]] = {}
     for row in rows:
         by_group.setdefault(" ".join(text(row[name]) for name in axes), []).append(row)
-    if not 1 < len(by_group) <= MOST_CHOICES:
+    if not 1 < len(by_group) <= MAX_CHOICES:
         return []
     return [
         _forest_of(f"{name}: {len(group)}", group, hover)
-        if len(group) <= MOST_BARS_OF_A_GROUP
-        else _both_ends(name, group, MOST_BARS_OF_A_GROUP, hover)
+        if len(group) <= MAX_BARS_PER_GROUP
+        else _both_ends(name, group, MAX_BARS_PER_GROUP, hover)
         for name, group in sorted(by_group.items())
     ]
 
@@ -120,7 +121,7 @@ def _forest_of(name: str, rows: Sequence[Row], hover: Hover) -> Choice:
         "yaxis": {
             "range": [len(rows) - 0.5, -0.5],
             "tickvals": list(range(len(rows))),
-            "ticktext": [label(item, MOST_CHARACTERS) for item in labels],
+            "ticktext": [label(item, MAX_CHARACTERS) for item in labels],
             "automargin": True,
             "showgrid": False,
         },
@@ -155,7 +156,7 @@ def _points(name: str, rows: Sequence[Row], at: Sequence[int], shade: str, symbo
 
 
 def _mark(row: Row) -> str:
-    if formatting.shows_range(row):
+    if shows_range(row):
         return RANGE
     return INTERVAL if formatting.interval(row, "speedup") else SINGLE
 
@@ -182,9 +183,9 @@ def backends(rows: Sequence[Row]) -> Figure:
         by_series.setdefault(name, []).append(row)
     without = sorted({f"{text(row['backend'])} ({text(row['status'])})" for row in compiled if row["status"] != "ok"})
     caption = f"Speedup over eager. Not ok: {', '.join(without)}." if without else "Speedup over eager."
-    if len(by_series) <= MOST_SERIES:
+    if len(by_series) <= MAX_SERIES:
         return Figure("backends", title, caption, (_bars_of_backends("all", by_series),))
-    shown = sorted(by_series, key=lambda name: (-len(by_series[name]), name))[:MOST_MODELS]
+    shown = sorted(by_series, key=lambda name: (-len(by_series[name]), name))[:MAX_MODELS]
     if len(shown) < len(by_series):
         caption += f" {len(shown)} of {len(by_series)} to choose from: those in which most backends gave a speedup."
     choices = [_bars_of_backends(name, {name: by_series[name]}) for name in sorted(shown)]
@@ -212,7 +213,7 @@ def _bars_of_backends(name: str, series: Mapping[str, Sequence[Row]]) -> Choice:
         }
         for index, (title, rows) in enumerate(series.items())
     ]
-    ticks = {"tickvals": list(range(len(order))), "ticktext": [label(item, MOST_CHARACTERS) for item in order]}
+    ticks = {"tickvals": list(range(len(order))), "ticktext": [label(item, MAX_CHARACTERS) for item in order]}
     layout = {
         "height": 110 + len(order) * (18 + 14 * len(series)),
         "barmode": "group",
@@ -233,9 +234,9 @@ def batch_sizes(rows: Sequence[Row]) -> Figure:
     several = {name: group for name, group in series.items() if len({row["batch_size"] for row in group}) > 1}
     if not several:
         return Figure("batch-sizes", title, missing="no model has speedups at two batch sizes")
-    shown = sorted(several, key=lambda name: (-len(several[name]), name))[:MOST_LINES]
+    shown = sorted(several, key=lambda name: (-len(several[name]), name))[:MAX_LINES]
     ordered = [(name, several[name]) for name in sorted(shown)]
-    parts = [ordered[start : start + MOST_SERIES] for start in range(0, len(ordered), MOST_SERIES)]
+    parts = [ordered[start : start + MAX_SERIES] for start in range(0, len(ordered), MAX_SERIES)]
     choices = [_lines_of_batches(part) for part in parts]
     caption = "At which size compiling gives most."
     if len(ordered) < len(several):

@@ -13,7 +13,7 @@ from sweeper.loading.step_series import ProcessSeries
 from sweeper.report.page.figure_base import Choice, Figure, Trace, axes_of_names, colour, label, name_of, seconds_axis
 from sweeper.report.table import Row
 
-MOST_TRIALS = 200
+MAX_TRIALS = 200
 GAP = 2  # places between processes
 
 
@@ -25,13 +25,13 @@ def step_times(entries: Sequence[Entry], rows: Sequence[Row]) -> Figure:
     found = [(entry, row) for entry, row in pairs if any(series.positive for series in entry.series)]
     if not found:
         return Figure("step-times", title, missing="no trial got as far as a compiled step")
-    shown = sorted(found, key=lambda pair: _calm(pair[0]))[:MOST_TRIALS]
+    shown = sorted(found, key=lambda pair: _calm(pair[0]))[:MAX_TRIALS]
     caption = (
         "On a logarithmic axis: the first compiled steps one by one, then the mean of each block of "
         "both arms, process by process."
     )
-    if len(found) > MOST_TRIALS:
-        caption += f" {MOST_TRIALS} of {len(found)} trials: unsteady ones first, then those whose device waits most."
+    if len(found) > MAX_TRIALS:
+        caption += f" {MAX_TRIALS} of {len(found)} trials: unsteady ones first, then those whose device waits most."
     return Figure("step-times", title, caption, tuple(_choice(entry, name_of(row, axes)) for entry, row in shown))
 
 

@@ -19,10 +19,25 @@ from sweeper.report.formatting import figure, text
 from sweeper.report.page.figure_base import finite
 from sweeper.report.page.published import Published
 from sweeper.report.table import Column, Row, Table, plain
+from sweeper.report.tables.causes import cause_columns
+from sweeper.report.tables.failures import failure_columns
+from sweeper.report.tables.recommendations import recommendation_columns, what_certainty_means
+from sweeper.report.tables.speedups import (
+    break_even,
+    compile_time,
+    host_bound_share,
+    joules,
+    memory_ratio,
+    peak_ratio,
+    percentiles,
+    speedup_or_status,
+    what_intervals_mean,
+)
+from sweeper.report.tables.summary import by_device_time, of_a_new_model, summary_columns
 
 FILTERS = ("status", "mode", "precision", "family")
-MOST_MESSAGE_CHARACTERS = 2000
-MOST_PLACES = 10  # graph breaks and skips that a row opens to
+MAX_MESSAGE_CHARACTERS = 2000
+MAX_PLACES = 10  # graph breaks and skips that a row opens to
 
 Number = float | None
 
@@ -72,7 +87,7 @@ def trials(entries: Sequence[Entry], table: Table, out: Path) -> Listing:
     columns = [column for column in trial_columns(rows) if column.number is None or _says_something(column, rows)]
     addresses = _addresses(entries, out)
     opened = [_opened(pairs[id(row)], row, addresses) for row in rows]
-    return listing("trials", "Trials", columns, rows, opened, _sentence(formatting.what_intervals_mean(rows)))
+    return listing("trials", "Trials", columns, rows, opened, _sentence(what_intervals_mean(rows)))
 
 
 def _sentence(line: str) -> str:
@@ -89,14 +104,14 @@ def trial_columns(rows: Sequence[Row]) -> tuple[Cells, ...]:
         _text("precision"),
         _text("mode"),
         _text("status"),
-        _number("speedup", "speedup", lambda row: formatting.speedup_or_status(row) if row["status"] == "ok" else ""),
+        _number("speedup", "speedup", lambda row: speedup_or_status(row) if row["status"] == "ok" else ""),
         _number("device speedup", "device_speedup", lambda row: formatting.estimate(row, "device_speedup")),
-        _number("host-bound", "host_bound_fraction", formatting.host_bound_share),
+        _number("host-bound", "host_bound_fraction", host_bound_share),
         _number("eager ms", "eager_step_ms"),
         _number("compiled ms", "compiled_step_ms"),
-        _number("compile s", "compile_cold_s", formatting.compile_time),
-        _number("break-even steps", "break_even_steps", formatting.break_even),
-        Cells("memory ratio", formatting.memory_ratio, formatting.peak_ratio),
+        _number("compile s", "compile_cold_s", compile_time),
+        _number("break-even steps", "break_even_steps", break_even),
+        Cells("memory ratio", memory_ratio, peak_ratio),
         *([_graph_breaks()] if any(row["graph_breaks"] for row in rows) else []),
         Cells("flags", lambda row: ", ".join(formatting.flags(row))),
     )
@@ -111,7 +126,7 @@ def failed(entries: Sequence[Entry], failures: Table, out: Path) -> Listing:
     not_ok = [entry for entry in entries if entry.record.status != "ok"]
     pairs = {id(row): entry for row, entry in zip(failures.rows, not_ok, strict=True)}
     rows = formatting.in_order(failures.rows)
-    columns = [Cells(column.name, _as_text(column.value)) for column in formatting.failure_columns(rows)]
+    columns = [Cells(column.name, _as_text(column.value)) for column in failure_columns(rows)]
     columns = [column for column in columns if column.title != "log"]
     addresses = _addresses(not_ok, out)
     opened = [_opened(pairs[id(row)], None, addresses) for row in rows]
@@ -124,14 +139,14 @@ def _as_text(value: Callable[[Row], Any]) -> Callable[[Row], str]:
 
 def recommended(table: Table) -> Listing:
     """Which mode for which model."""
-    columns = _as_cells(formatting.recommendation_columns(table.rows), _OF_RECOMMENDATIONS)
-    note = _sentence(formatting.what_certainty_means(table.rows))
+    columns = _as_cells(recommendation_columns(table.rows), _OF_RECOMMENDATIONS)
+    note = _sentence(what_certainty_means(table.rows))
     return listing("recommendations", "Recommendations", columns, table.rows, note=note)
 
 
 def causes(table: Table, trials: Sequence[Row]) -> Listing:
     """What time is lost to, dearest first, with the axes in which `trials` differ."""
-    columns = _as_cells(formatting.cause_columns(table.rows, trials), _OF_CAUSES)
+    columns = _as_cells(cause_columns(table.rows, trials), _OF_CAUSES)
     return listing("causes", "Causes of lost time", columns, table.rows)
 
 
@@ -151,13 +166,13 @@ def _as_cells(columns: Iterable[Column[Row]], numbers: Mapping[str, str]) -> lis
 
 def summarised(rows: Sequence[Row], named: Mapping[str, Published | None], note: str) -> Listing:
     """The summary; `named` are published figures by what stands in the column `family`."""
-    columns = [Cells(column.name, _as_text(column.value)) for column in formatting.summary_columns(rows)]
+    columns = [Cells(column.name, _as_text(column.value)) for column in summary_columns(rows)]
     columns = [column for column in columns if column.title not in _RATIOS]
     columns += [_number(title, name, _counted(name, count)) for title, (name, count) in _RATIOS.items()]
-    if any(formatting.of_a_new_model(row) for row in rows):
-        columns.append(Cells("a new model", formatting.of_a_new_model))
+    if any(of_a_new_model(row) for row in rows):
+        columns.append(Cells("a new model", of_a_new_model))
     if any(row["weighted_device"] is not None for row in rows):
-        columns.append(_number("by device time", "weighted_device", formatting.by_device_time))
+        columns.append(_number("by device time", "weighted_device", by_device_time))
     columns.append(_number("slowdowns as 1.0", "weighted_clipped"))
     if any(named.values()):
         columns.append(Cells("published", lambda row: item.label if (item := named.get(text(row["family"]))) else ""))
@@ -215,12 +230,12 @@ def _of_record(entry: Entry) -> list[tuple[str, str]]:
     return [
         ("trial", record.trial_id),
         ("ended while", record.phase or ""),
-        ("message", (record.message or "")[:MOST_MESSAGE_CHARACTERS]),
+        ("message", (record.message or "")[:MAX_MESSAGE_CHARACTERS]),
         ("flags", ", ".join(entry.flags)),
         ("batch size", backed_off or ""),
         ("graphs", plain(found.graphs) if found else ""),
-        ("graph breaks", "\n".join(breaks[:MOST_PLACES])),
-        ("CUDA graphs skipped", "\n".join(found.cudagraph_skips[:MOST_PLACES]) if found else ""),
+        ("graph breaks", "\n".join(breaks[:MAX_PLACES])),
+        ("CUDA graphs skipped", "\n".join(found.cudagraph_skips[:MAX_PLACES]) if found else ""),
         ("accuracy", _accuracy(entry)),
     ]
 
@@ -251,8 +266,8 @@ def _of_row(row: Row) -> list[tuple[str, str]]:
         ("peak memory", f"{sizes[0]} MiB eager, {sizes[1]} MiB compiled" if all(sizes) else ""),
         ("samples/s", figure(finite(row, "samples_per_s"))),
         ("tokens/s", figure(finite(row, "tokens_per_s"))),
-        *((f"{arm} p50 / p90 / p99 ms", formatting.percentiles(arm)(row)) for arm in ("eager", "compiled")),
-        *((f"{arm} J", formatting.joules(arm)(row)) for arm in ("eager", "compiled")),
+        *((f"{arm} p50 / p90 / p99 ms", percentiles(arm)(row)) for arm in ("eager", "compiled")),
+        *((f"{arm} J", joules(arm)(row)) for arm in ("eager", "compiled")),
     ]
 
 

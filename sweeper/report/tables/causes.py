@@ -15,12 +15,13 @@ Graph breaks, skipped CUDA graphs and a busy host lie behind that waiting, so th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from sweeper.core.backends import CONTROLS
 from sweeper.loading.entries import Entry
-from sweeper.report.table import Column, Table, Value
+from sweeper.report.formatting import AXES, as_text, figure, number, text, varying
+from sweeper.report.table import Column, Row, Table, Value
 from sweeper.report.tables.speedups import COLUMNS as SPEEDUP_COLUMNS
 
 GRAPH_MODES = ("reduce-overhead", "max-autotune")  # they record CUDA graphs
@@ -101,3 +102,25 @@ def _what_helps(entry: Entry) -> str:
     help_ = "" if trial.backend != "inductor" or settled else "; mode=reduce-overhead launches its kernels all at once"
     ratio = f"; the device alone is {device:.2f} times as fast as eager" if device else ""
     return f"the device waits for the host{help_}{ratio}"
+
+
+def cause(row: Row) -> str:
+    """`host_bound, 10.3 ms of a step (43 %): the device waits for the host`."""
+    lost_ms, share = number(row, "lost_ms_per_step"), number(row, "lost_fraction")
+    cost = f", {figure(lost_ms)} ms of a step ({100 * (share or 0):.0f} %)" if lost_ms is not None else ""
+    times = f", {text(row['count'])} times" if row["count"] is not None else ""
+    return f"{text(row['cause'])}{cost}{times}: {text(row['detail'])}"
+
+
+def cause_columns(rows: Sequence[Row], trials: Sequence[Row] = ()) -> tuple[Column[Row], ...]:
+    """Columns of text over rows of causes.csv; the axes are those in which `trials` differ, if given, else the rows."""
+    return (
+        as_text("model"),
+        *(as_text(name) for name in varying(trials or rows, AXES)),
+        as_text("precision"),
+        as_text("mode"),
+        as_text("cause"),
+        as_text("count"),
+        Column[Row]("lost ms a step", lambda row: figure(number(row, "lost_ms_per_step"))),
+        as_text("detail"),
+    )

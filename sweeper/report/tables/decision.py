@@ -19,7 +19,7 @@ from sweeper.core.backends import CONTROLS
 from sweeper.core.trial import MODES
 from sweeper.loading.cross_trial import disagree
 from sweeper.loading.entries import Entry
-from sweeper.report.formatting import EAGER_MOVED, shortened
+from sweeper.report.formatting import shortened
 
 STAY = "stay eager"
 # Step times of a single process move by as much: one H200, the same sweep twice, wall speedups of mobilenet_v2 4.04 and
@@ -309,3 +309,6 @@ def _beside(chosen: Candidate, choice: Choice) -> str:
     said += f"; flagged {', '.join(doubts)}" if doubts else ""
     known = limits.memory_gib is None or chosen.entry.result.compiled_peak_memory_bytes is not None
     return said + ("" if known else "; how much memory it needs is not known")
+
+
+EAGER_MOVED = "eager step times of these trials do not agree"  # a reason to look twice at a recommendation

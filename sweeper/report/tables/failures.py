@@ -8,10 +8,11 @@ mode=eager.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from sweeper.loading.entries import Entry
-from sweeper.report.table import Column, Table
+from sweeper.report.formatting import AXES, as_text, varying
+from sweeper.report.table import Column, Row, Table
 from sweeper.report.tables.speedups import COLUMNS as SPEEDUP_COLUMNS
 
 _NAMED = {column.name: column for column in SPEEDUP_COLUMNS}
@@ -28,3 +29,17 @@ def failures(entries: Iterable[Entry], judged: Collection[Entry]) -> Table:
         Column("in_pass_rate", lambda entry: entry in judged),
     )
     return Table.of(columns, (entry for entry in entries if entry.record.status != "ok"))
+
+
+def failure_columns(rows: Sequence[Row]) -> tuple[Column[Row], ...]:
+    """Columns of text over rows of failures.csv."""
+    return (
+        as_text("model"),
+        *(as_text(name) for name in varying(rows, AXES)),
+        as_text("precision"),
+        as_text("mode"),
+        as_text("status"),
+        as_text("phase"),
+        as_text("message"),
+        as_text("log"),
+    )

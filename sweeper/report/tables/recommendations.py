@@ -19,13 +19,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 
 from sweeper.analysis.metrics import break_even_steps
 from sweeper.analysis.stats import Interval
 from sweeper.loading.entries import Entry
-from sweeper.report.table import Column, Table, Value
-from sweeper.report.tables.decision import Candidate, Choice, Limits, choose
+from sweeper.report.formatting import _known, as_text, estimate, figure, listed, number, shortened, text, varying
+from sweeper.report.table import Column, Row, Table, Value
+from sweeper.report.tables.decision import EAGER_MOVED, Candidate, Choice, Limits, choose
 from sweeper.report.tables.speedups import backend
 
 NO_LIMITS = Limits()
@@ -128,3 +129,47 @@ def _order(choice: Choice) -> tuple[str, str, int, str, str]:
         choice.entries[0].variant,
         trial.labels.precision,
     )
+
+
+def recommendation_columns(rows: Sequence[Row]) -> tuple[Column[Row], ...]:
+    """Columns of text over rows of recommendations.csv."""
+    axes = [as_text(name) for name in varying(rows, ("workload", "batch_size", "variant"))]
+    return (
+        as_text("model"),
+        *axes,
+        as_text("precision"),
+        as_text("recommended"),
+        Column[Row]("speedup", lambda row: estimate(row, "speedup")),
+        *([Column[Row]("total s", total)] if _known(rows, "steps") else []),
+        *(_listed(name) for name in ("tied", "ruled_out") if any(listed(row, name) for row in rows)),
+        as_text("reason"),
+    )
+
+
+def _listed(name: str) -> Column[Row]:
+    return Column(name.replace("_", " "), lambda row: shortened(listed(row, name)))
+
+
+def total(row: Row) -> str:
+    """Seconds of the job, compiling included; of eager where that is recommended."""
+    compiled = number(row, "total_compiled_s")
+    return figure(compiled if compiled is not None else number(row, "total_eager_s"))
+
+
+def what_certainty_means(rows: Iterable[Row]) -> str:
+    """A line on what stands behind the rows of recommendations."""
+    found = {text(row["certainty"]) for row in rows}
+    return "; ".join(meaning for kind, meaning in _CERTAINTY.items() if kind in found)
+
+
+def where_eager_moved(rows: Iterable[Row]) -> str:
+    """A line on recommendations that rest on eager step times which do not agree; empty when there are none."""
+    found = [f"{text(row['model'])} ({text(row['precision'])})" for row in rows if EAGER_MOVED in text(row["reason"])]
+    return f"{EAGER_MOVED}: {shortened(found)}" if found else ""
+
+
+_CERTAINTY = {
+    "tested": "modes differ where their step times do by more than chance (Welch's t over processes, Holm's rule)",
+    "single_process": "modes with a single process cannot be tested: 5 % count as a difference",
+    "untested": "where host noise allows no interval, 5 % count as a difference",
+}

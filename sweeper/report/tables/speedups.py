@@ -35,12 +35,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from sweeper.core.record import Accuracy
+from sweeper.analysis.metrics import PROCESSES_IF_HOST_BOUND
+from sweeper.core.record import ARMS, Accuracy
 from sweeper.loading.entries import Entry
-from sweeper.report.table import Column, Table, Value
+from sweeper.report.formatting import (
+    AXES,
+    MAX_NAMES,
+    _known,
+    as_text,
+    estimate,
+    figure,
+    flags,
+    number,
+    ratio,
+    shortened,
+    text,
+    trial_name,
+    varying,
+)
+from sweeper.report.table import Column, Row, Table, Value
 
 MIB = 2**20
 
@@ -143,3 +160,165 @@ def _mebibytes(size: float | None) -> float | None:
 
 def _first_line(message: str | None) -> str | None:
     return next((line for line in (message or "").splitlines() if line.strip()), None)
+
+
+def break_even(row: Row) -> str:
+    """Steps until compiling has paid, e.g. `1,272 [1,250, 1,310]` or `never`; `≤` as in `compile_time`."""
+    speedup, steps = number(row, "speedup"), number(row, "break_even_steps")
+    if speedup is None or number(row, "compile_cold_s") is None:
+        return ""
+    low, high = number(row, "break_even_steps_low"), number(row, "break_even_steps_high")
+    bounds = f" [{_steps(low)}, {_steps(high)}]" if low is not None else ""
+    return f"{at_most(row) if steps is not None else ''}{_steps(steps)}{bounds}"
+
+
+def _steps(steps: float | None) -> str:
+    return "never" if steps is None else f"{math.ceil(steps):,}"
+
+
+def compile_time(row: Row) -> str:
+    """Seconds of compiling cold; `≤24.6` where others kept the processor busy meanwhile."""
+    found = figure(number(row, "compile_cold_s"))
+    return f"{at_most(row)}{found}" if found else ""
+
+
+def at_most(row: Row) -> str:
+    """`≤` before a compile time that others made longer, and before what follows from it."""
+    found = row["flags"]
+    return "≤" if isinstance(found, tuple) and "compile_contended" in found else ""
+
+
+def memory_ratio(row: Row) -> str:
+    return ratio(peak_ratio(row))
+
+
+def peak_ratio(row: Row) -> float | None:
+    """Eager / compiled peak memory of a trial that is ok; above 1, compiling saves."""
+    eager, compiled = number(row, "eager_peak_memory_mib"), number(row, "compiled_peak_memory_mib")
+    return eager / compiled if eager and compiled and row["status"] == "ok" else None
+
+
+def speedup_or_status(row: Row) -> str:
+    """`1.58 [1.55, 1.61]`, or the range of processes, `2.01 (1.89 to 2.12)`, where host noise allows no interval."""
+    if row["status"] != "ok":
+        return text(row["status"])
+    if shows_range(row):
+        low, high = (ratio(number(row, name)) for name in ("speedup_min", "speedup_max"))
+        return f"{ratio(number(row, 'speedup'))} ({low} to {high})"
+    return estimate(row, "speedup")
+
+
+def shows_range(row: Row) -> bool:
+    """Whether few processes and a host that holds the device up leave only their range to be shown."""
+    return bool(row["host_bound_arms"]) and row["interval"] == "none" and row["speedup_min"] is not None
+
+
+def percentiles(arm: str) -> Callable[[Row], str]:
+    """`2.31 / 2.35 / 2.90`: wall milliseconds of single steps, each waited for."""
+    names = [f"{arm}_{share}_ms" for share in ("p50", "p90", "p99")]
+    return lambda row: " / ".join(figure(number(row, name)) for name in names if row[name] is not None)
+
+
+def joules(arm: str) -> Callable[[Row], str]:
+    return lambda row: figure(number(row, f"{arm}_energy_j"))
+
+
+def host_bound_share(row: Row) -> str:
+    """Share of wall time, of the arm where it is larger."""
+    share = number(row, "host_bound_fraction")
+    return "" if share is None else f"{100 * share:.0f} %"
+
+
+def flagged(rows: Sequence[Row]) -> list[str]:
+    """A line for each flag with the first few trials that have it, and for host_bound the arms that are."""
+    axes = varying(rows, AXES)
+    having: dict[str, list[Row]] = {}
+    for row in rows:
+        for flag in flags(row):
+            having.setdefault(flag, []).append(row)
+    lines = []
+    for flag, found in sorted(having.items()):
+        details = [_detail(flag, row) for row in found]
+        if len(found) == len(rows) > 1 and len(set(details)) == 1:
+            lines.append(f"{flag}: every trial{details[0]}")
+        else:
+            names = [trial_name(row, axes) + detail for row, detail in zip(found[:MAX_NAMES], details, strict=False)]
+            lines.append(f"{flag}: {shortened(names, len(found))}")
+    return lines
+
+
+def _detail(flag: str, row: Row) -> str:
+    return f" ({text(row['host_bound_arms'])})" if flag == "host_bound" and row["host_bound_arms"] else ""
+
+
+def speedup_columns(rows: Sequence[Row]) -> tuple[Column[Row], ...]:
+    """Columns of text over rows of speedups.csv."""
+    axes = [as_text(name) for name in varying(rows, AXES)]
+    servers, texts = _known(rows, "eager_p50_ms"), _known(rows, "tokens_per_s")
+    columns = (
+        as_text("model"),
+        *axes,
+        as_text("precision"),
+        as_text("mode"),
+        Column[Row]("speedup", speedup_or_status),
+        *(
+            [Column[Row]("device", lambda row: estimate(row, "device_speedup"))]
+            if _known(rows, "device_speedup")
+            else []
+        ),
+        *([Column[Row]("host-bound", host_bound_share)] if any("host_bound" in flags(row) for row in rows) else []),
+        Column[Row]("eager ms", lambda row: figure(number(row, "eager_step_ms"))),
+        Column[Row]("compiled ms", lambda row: figure(number(row, "compiled_step_ms"))),
+        *([Column[Row](f"{arm} p50 / p90 / p99 ms", percentiles(arm)) for arm in ARMS] if servers else []),
+        *([Column[Row]("tokens/s", lambda row: figure(number(row, "tokens_per_s")))] if servers and texts else []),
+        *([Column[Row](f"{arm} J", joules(arm)) for arm in ARMS] if _known(rows, "eager_energy_j") else []),
+        Column[Row]("compile s", compile_time),
+        Column[Row]("break-even steps", break_even),
+        Column[Row]("memory ratio", memory_ratio),
+    )
+    columns = tuple(column for column in columns if column.name != "memory ratio" or any(map(memory_ratio, rows)))
+    return (*columns, Column[Row]("flags", flags)) if any(map(flags, rows)) else columns
+
+
+def what_columns_mean(columns: Iterable[Column[Row]]) -> str:
+    """A line on the columns of speedups that their names do not explain."""
+    meanings = {
+        "speedup": "speedup is eager / compiled step time",
+        "device": "device is the same ratio of the time in which the GPU was busy, which the host cannot disturb",
+        "host-bound": "host-bound is the share of wall time in which the GPU waits for the host, in the worse arm",
+        "eager J": "J is what the whole GPU uses in a step",
+        "break-even steps": "after break-even steps, compiling has paid",
+        "memory ratio": "memory ratio is eager / compiled peak: above 1, compiling saves",
+    }
+    line = "; ".join(meanings[column.name] for column in columns if column.name in meanings)
+    return f"{line[:1].upper()}{line[1:]}."
+
+
+def what_intervals_mean(rows: Sequence[Row]) -> str:
+    """One line on the brackets and parentheses that the speedups show."""
+    parts = [f"95 % intervals are {meaning}" for kind, meaning in _MEANINGS.items() if kind in map(_kind, rows)]
+    parts += [meaning for kind, meaning in _WITHOUT.items() if kind in map(_kind, rows)]
+    return "; ".join(parts) + "." if parts else ""
+
+
+_MEANINGS = {
+    "processes": "over processes that share one compiled artifact, and speak of that artifact alone",
+    "processes of several draws": "over processes within their draws, and speak of these compiled artifacts alone",
+    "draws": "over compile caches of their own (draws), so that the luck of autotuning is in them",
+}
+
+
+_WITHOUT = {
+    "range": "(low to high) is the range of the processes of a host-bound trial: host noise may have two humps, which "
+    f"an interval over fewer than {PROCESSES_IF_HOST_BOUND} processes often misses",
+    "none": "a speedup without an interval comes from a single process and may move from run to run",
+}
+
+
+def _kind(row: Row) -> str | None:
+    """What stands beside the speedup of a row: a key of the meanings above, None without a speedup."""
+    if row["speedup"] is None:
+        return None
+    if row["interval"] == "processes" and (number(row, "draws") or 0) > 1:
+        return "processes of several draws"
+    return "range" if shows_range(row) else text(row["interval"])

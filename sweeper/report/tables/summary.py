@@ -17,17 +17,17 @@ The unit is a model at a batch size, in the precisions that carry the weights am
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from sweeper.analysis import stats
-from sweeper.analysis.stats import Estimate, Interval
+from sweeper.analysis.stats import AMP_SHARE, FP32_SHARE, Estimate, Interval
 from sweeper.core.trial import WEIGHTS
 from sweeper.loading.entries import Entry
-from sweeper.report.formatting import shortened
-from sweeper.report.table import Column, Table
+from sweeper.report.formatting import KEY, as_text, estimate, interval, key, number, ratio, shortened, text, varying
+from sweeper.report.table import Column, Row, Table, Value
 from sweeper.report.tables.units import Key, Unit
 
 ALL = "all"
@@ -173,13 +173,13 @@ def groups(units: Iterable[Unit]) -> list[Group]:
     for unit in units:
         by_key[unit.key].append(unit)
     rows = []
-    for key, of_key in by_key.items():
+    for group_key, of_key in by_key.items():
         weights = frozenset(weight for unit in of_key for weight in unit.entries)
         families: dict[str, list[Unit]] = defaultdict(list)
         for unit in of_key:
             families[unit.family].append(unit)
-        rows += [Group(family, key, weights, families[family]) for family in sorted(families)]
-        rows.append(Group(ALL, key, weights, of_key))
+        rows += [Group(family, group_key, weights, families[family]) for family in sorted(families)]
+        rows.append(Group(ALL, group_key, weights, of_key))
     return rows
 
 
@@ -199,3 +199,91 @@ def incomplete(rows: Iterable[Group]) -> list[str]:
                     f"and count as not passed: {shortened(lacking)}"
                 )
     return lines
+
+
+WEIGHTING = f"weighted {AMP_SHARE:g} AMP + {FP32_SHARE:g} fp32"
+
+
+MODELS_TO_PREDICT = 6  # a new one: of four, the interval reaches from a fifth to sixteen
+
+
+CLIPPED = "preset=pt2"  # its figures were made so
+
+
+def summary_columns(rows: Sequence[Row]) -> tuple[Column[Row], ...]:
+    """Columns of text over rows of summary.csv."""
+    return (
+        as_text("family"),
+        *(as_text(name) for name in varying(rows, KEY)),
+        Column("passed", lambda row: f"{row['passed']} of {row['models']}"),
+        Column("AMP", lambda row: _counted(row, "geomean_amp", "models_amp")),
+        Column("fp32", lambda row: _counted(row, "geomean_fp32", "models_fp32")),
+        Column("weighted", lambda row: _counted(row, "weighted", "models_weighted")),
+    )
+
+
+def _counted(row: Row, name: str, count: str) -> str:
+    found = estimate(row, name)
+    return f"{found} ({row[count]})" if found else ""
+
+
+def judged_groups(rows: Sequence[Row], overall: str) -> list[Row]:
+    """Rows of the summary that say something: some model was judged, and `overall` is more than one family."""
+    judged = [row for row in rows if row["models"]]
+    families = Counter(key(row) for row in judged if row["family"] != overall)
+    return [row for row in judged if row["family"] != overall or families[key(row)] != 1]
+
+
+def headlines(rows: Iterable[Row]) -> list[tuple[str, str, bool]]:
+    """What a row holds fixed, its weighted mean and whether it has one; rows without one share a line by reason."""
+    judged = [row for row in rows if row["models"]]
+    found = [(key(row), headline(row), True) for row in judged if row["weighted"] is not None]
+    without: dict[str, list[str]] = {}
+    for row in judged:
+        if row["weighted"] is None:
+            without.setdefault(headline(row), []).append(key(row))
+    return found + [(shortened(keys, between="; "), line, False) for line, keys in without.items()]
+
+
+def not_judged(rows: Iterable[Row]) -> str:
+    """A line on the groups in which nothing but what is not the compiler's fault came out."""
+    keys = [key(row) for row in rows if not row["models"]]
+    return f"no model was judged, see the failures: {'; '.join(keys)}" if keys else ""
+
+
+def headline(row: Row) -> str:
+    """The weighted mean of a row, e.g. `weighted 0.75 AMP + 0.25 fp32: 1.43 (3 models), these models [1.40, 1.46]`."""
+    if row["weighted"] is None:
+        return f"{WEIGHTING}: none, {_why_not_weighted(row)}"
+    line = f"{WEIGHTING}: {ratio(number(row, 'weighted'))} ({models(row['models_weighted'])})"
+    named = {
+        "these models": interval(row, "weighted"),
+        "a new model": of_a_new_model(row),
+        "by device time": by_device_time(row),
+    }
+    if CLIPPED in text(row["variant"]):
+        named["as in 2022, slowdowns raised to 1.0,"] = ratio(number(row, "weighted_clipped"))
+    return ", ".join([line, *(f"{name} {found}" for name, found in named.items() if found)])
+
+
+def of_a_new_model(row: Row) -> str:
+    """The prediction for one more model; of few it is so wide that it says nothing, and stays in summary.csv."""
+    known = (number(row, "models_weighted") or 0) >= MODELS_TO_PREDICT
+    return interval(row, "weighted_new_model") if known else ""
+
+
+def by_device_time(row: Row) -> str:
+    """The weighted mean of device speedups, `1.52 [1.51, 1.52]`, with its models where those are others."""
+    found, count = estimate(row, "weighted_device"), row["models_device"]
+    return found if count == row["models_weighted"] or not found else f"{found} ({models(count)})"
+
+
+def models(count: Value) -> str:
+    return f"{count} model{'' if count == 1 else 's'}"
+
+
+def _why_not_weighted(row: Row) -> str:
+    lacking = [weight for weight in ("amp", "fp32") if not row[f"models_{weight}"]]
+    if lacking:
+        return f"no model is ok in a precision of weight {' or '.join(lacking)}"
+    return "no model is ok in both precisions"

@@ -11,10 +11,10 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
 from sweeper.analysis.stats import Estimate
+from sweeper.analysis.weights import check_weights
 from sweeper.core.trial import MODES
 from sweeper.loading.entries import Entry
 from sweeper.report.tables.speedups import backend
-from sweeper.sweep.plan import check_weights
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from sweeper.core.serialization import mapping_at
+from sweeper.core.text import printable
 from sweeper.loading.entries import Entry
-from sweeper.report.formatting import printable, shortened
+from sweeper.report.formatting import shortened
 
 # Of `diagnostics.settings`: what the environment may change behind equal axes.
 SWITCHES = (

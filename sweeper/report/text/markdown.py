@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from sweeper.core.text import printable
 from sweeper.report import formatting
 from sweeper.report.formatting import text
 from sweeper.report.table import Column, Row, Table
-from sweeper.report.tables.summary import ALL
+from sweeper.report.tables.causes import cause_columns
+from sweeper.report.tables.failures import failure_columns
+from sweeper.report.tables.recommendations import recommendation_columns, what_certainty_means
+from sweeper.report.tables.speedups import speedup_columns, what_columns_mean, what_intervals_mean
+from sweeper.report.tables.summary import ALL, headlines, judged_groups, not_judged, summary_columns
 
-MOST_ROWS = 1000  # of a table; the files have all
-MOST_CAUSES = 50
+MAX_ROWS = 1000  # of a table; the files have all
+MAX_CAUSES = 50
 
 # Names come from users and messages from anywhere: neither may end a cell, start HTML or make a link.
 _ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", **{sign: f"\\{sign}" for sign in "\\|`*[]"}})
 
 
 def escape(value: str) -> str:
-    return formatting.printable(value).translate(_ESCAPES)
+    return printable(value).translate(_ESCAPES)
 
 
 def document(
@@ -50,13 +55,13 @@ def _summary(rows: Sequence[Row], amp: str) -> list[str]:
     if not rows:
         return ["## Summary", "No trial carries a weight (amp or fp32), so there is nothing to take means over."]
     overall = [row for row in rows if row["family"] == ALL]
-    lines = [f"**{escape(headline)}** ({escape(key)})" for key, headline, _ in formatting.headlines(overall)]
-    shown = formatting.judged_groups(rows, ALL)
+    lines = [f"**{escape(headline)}** ({escape(key)})" for key, headline, _ in headlines(overall)]
+    shown = judged_groups(rows, ALL)
     return [
         "## Summary",
         "\n\n".join(lines),
-        table(formatting.summary_columns(shown), shown) if shown else "",
-        escape(formatting.not_judged(overall)),
+        table(summary_columns(shown), shown) if shown else "",
+        escape(not_judged(overall)),
         "Geometric means of speedups; in brackets the 95 % interval for these models, in parentheses how many models. "
         "A new model: where one more of the same kind would lie." + (f" AMP: {escape(amp)}." if amp else ""),
     ]
@@ -66,14 +71,14 @@ def _speedups(rows: Sequence[Row]) -> list[str]:
     if not any(row["status"] == "ok" for row in rows):
         return ["## Speedups", "No trial is ok." if rows else "There are no records."]
     rows = formatting.in_order(rows)
-    common, columns = formatting.in_common(rows), formatting.speedup_columns(rows)
+    common, columns = formatting.in_common(rows), speedup_columns(rows)
     return [
         "## Speedups",
         f"All trials: {escape(common)}." if common else "",
-        table(columns, rows[:MOST_ROWS]),
-        _more(rows, MOST_ROWS, "speedups.csv"),
-        formatting.what_intervals_mean(rows),
-        formatting.what_columns_mean(columns),
+        table(columns, rows[:MAX_ROWS]),
+        _more(rows, MAX_ROWS, "speedups.csv"),
+        what_intervals_mean(rows),
+        what_columns_mean(columns),
     ]
 
 
@@ -82,9 +87,9 @@ def _recommendations(rows: Sequence[Row]) -> list[str]:
         return []
     return [
         "## Recommendations",
-        table(formatting.recommendation_columns(rows), rows[:MOST_ROWS]),
-        _more(rows, MOST_ROWS, "recommendations.csv"),
-        formatting.what_certainty_means(rows),
+        table(recommendation_columns(rows), rows[:MAX_ROWS]),
+        _more(rows, MAX_ROWS, "recommendations.csv"),
+        what_certainty_means(rows),
     ]
 
 
@@ -93,8 +98,8 @@ def _causes(rows: Sequence[Row]) -> list[str]:
         return []
     return [
         "## Causes of lost time",
-        table(formatting.cause_columns(rows), rows[:MOST_CAUSES]),
-        _more(rows, MOST_CAUSES, "causes.csv"),
+        table(cause_columns(rows), rows[:MAX_CAUSES]),
+        _more(rows, MAX_CAUSES, "causes.csv"),
     ]
 
 
@@ -104,8 +109,8 @@ def _failures(rows: Sequence[Row]) -> list[str]:
     left_out = sum(row["in_pass_rate"] is not True for row in rows)
     return [
         "## Failures",
-        table(formatting.failure_columns(rows), formatting.in_order(rows)[:MOST_ROWS]),
-        _more(rows, MOST_ROWS, "failures.csv"),
+        table(failure_columns(rows), formatting.in_order(rows)[:MAX_ROWS]),
+        _more(rows, MAX_ROWS, "failures.csv"),
         f"{len(rows)} trial{' is' if len(rows) == 1 else 's are'} not ok; {left_out or 'none'} left out of pass rates.",
     ]
 

@@ -16,14 +16,14 @@ from sweeper.loading.cross_trial import compared
 from sweeper.loading.entries import load
 from sweeper.report import formatting
 from sweeper.report.table import Row, Table
-from sweeper.report.tables.summary import ALL, groups, summary
+from sweeper.report.tables.summary import ALL, groups, headline, summary, summary_columns
 from sweeper.report.tables.units import collect
 from sweeper.report.text import markdown
 from sweeper.report.text.provenance import weighted_as_amp
-from sweeper.tracking.runs import MOST_TAG_CHARACTERS, Overview
+from sweeper.tracking.runs import MAX_TAG_CHARACTERS, Overview
 
 FIGURES = ("weighted", "weighted_device", "geomean_amp", "geomean_fp32", "pass_rate")
-MOST_NAME_CHARACTERS = 100  # of what tells rows apart; MLflow takes 250 for a whole name
+MAX_NAME_CHARACTERS = 100  # of what tells rows apart; MLflow takes 250 for a whole name
 
 
 def overview_of(folder: Path) -> Overview:
@@ -55,7 +55,7 @@ def _suffixes(overall: Sequence[Row]) -> list[str]:
     """`_reduce-overhead`: the mode, and whatever else differs between rows, in characters that MLflow takes."""
     names = [name for name in formatting.KEY if name == "mode" or name in formatting.varying(overall, formatting.KEY)]
     texts = ["_".join(formatting.text(row[name]) or "base" for name in names) for row in overall]
-    plain = [re.sub(r"[^\w.-]+", "_", text)[:MOST_NAME_CHARACTERS] for text in texts]
+    plain = [re.sub(r"[^\w.-]+", "_", text)[:MAX_NAME_CHARACTERS] for text in texts]
     return [
         f"_{name}" if plain.count(name) == 1 else f"_{name}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
         for name, text in zip(plain, texts, strict=True)
@@ -66,20 +66,18 @@ def _note(rows: Sequence[Row], overall: Sequence[Row], amp: str, statuses: Mappi
     """Headline, table and counts; where that is too long, families go first, then the last lines."""
     foot = f"{_counts(statuses)}{f' AMP: {markdown.escape(amp)}.' if amp else ''}"
     text = _with_table(rows, overall, foot)
-    if len(text) > MOST_TAG_CHARACTERS:
+    if len(text) > MAX_TAG_CHARACTERS:
         text = _with_table(overall, overall, foot)
-    if len(text) > MOST_TAG_CHARACTERS:
-        lines = text[: MOST_TAG_CHARACTERS - 2].splitlines()[:-1]
+    if len(text) > MAX_TAG_CHARACTERS:
+        lines = text[: MAX_TAG_CHARACTERS - 2].splitlines()[:-1]
         text = "\n".join([*lines, "…"])
     return text
 
 
 def _with_table(rows: Sequence[Row], overall: Sequence[Row], foot: str) -> str:
     """The counts stand before the table, which is what may be cut."""
-    headlines = [
-        f"**{markdown.escape(formatting.headline(row))}** ({markdown.escape(formatting.key(row))})" for row in overall
-    ]
-    table = markdown.table(formatting.summary_columns(rows), rows) if rows else ""
+    headlines = [f"**{markdown.escape(headline(row))}** ({markdown.escape(formatting.key(row))})" for row in overall]
+    table = markdown.table(summary_columns(rows), rows) if rows else ""
     return "\n\n".join(part for part in (*headlines, foot, table) if part)
 
 

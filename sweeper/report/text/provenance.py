@@ -9,11 +9,12 @@ from typing import Any
 
 from sweeper.core.record import Record
 from sweeper.core.serialization import mapping_at
+from sweeper.core.text import printable
 from sweeper.loading.entries import Entry
 from sweeper.loading.sources import Source, why_unreadable
-from sweeper.report.formatting import printable, shortened
+from sweeper.report.formatting import shortened
 
-MOST_CHARACTERS = 60  # of one setting
+MAX_CHARACTERS = 60  # of one setting
 PRESETS = {"pt2": ", the settings of the figures of 2022: TF32, float16 autocast without gradient scaler, no optimizer"}
 
 
@@ -99,7 +100,7 @@ def _value(value: object) -> str:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 1]}…"
+    return text if len(text) <= MAX_CHARACTERS else f"{text[: MAX_CHARACTERS - 1]}…"
 
 
 def _settings_of(record: Record) -> Mapping[str, Any]:

@@ -13,16 +13,19 @@ from rich.table import Table as RichTable
 from sweeper.report import formatting
 from sweeper.report.formatting import text
 from sweeper.report.table import Column, Row
-from sweeper.report.tables.summary import ALL
+from sweeper.report.tables.causes import cause
+from sweeper.report.tables.recommendations import recommendation_columns, what_certainty_means, where_eager_moved
+from sweeper.report.tables.speedups import flagged, speedup_columns, what_intervals_mean
+from sweeper.report.tables.summary import ALL, headlines, judged_groups, not_judged, summary_columns
 
 FOLDED = ("model", "variant", "family", "recommended", "tied", "ruled out")  # text that may take several lines
-LEAST_FOLDED = 12  # characters; a number that was cut would be another number, so those keep their width
+MIN_FOLDED = 12  # characters; a number that was cut would be another number, so those keep their width
 NUMBERS = ("host-bound", "total s", "eager ms", "compiled ms", "compile s", "break-even steps", "memory ratio")
 COSTS = ("compile s", "break-even steps", "memory ratio")  # a table of their own where one would be too wide
-MOST_ROWS = 60  # of a table; the files have all
-MOST_FAILURES = 20
-MOST_RECOMMENDATIONS = 20
-MOST_CAUSES = 10
+MAX_ROWS = 60  # of a table; the files have all
+MAX_FAILURES = 20
+MAX_RECOMMENDATIONS = 20
+MAX_CAUSES = 10
 
 
 def print_speedups(rows: Sequence[Row], console: Console) -> None:
@@ -32,13 +35,13 @@ def print_speedups(rows: Sequence[Row], console: Console) -> None:
     if not rows:
         return
     rows = formatting.in_order(rows)
-    columns = [column for column in formatting.speedup_columns(rows) if column.name != "flags"]
+    columns = [column for column in speedup_columns(rows) if column.name != "flags"]
     parts = _parts(columns, rows, console.width)
     print_table(parts[0], rows, formatting.in_common(rows), console)
     for costs in parts[1:]:
         known = [row for row in rows if any(text(column.value(row)) for column in costs if column.name in COSTS)]
         print_table(costs, known, "costs", console)
-    for line in (formatting.what_intervals_mean(rows), *formatting.flagged(rows)):
+    for line in (what_intervals_mean(rows), *flagged(rows)):
         print_line(escape(line), console)
 
 
@@ -54,10 +57,10 @@ def _parts(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int) -> l
 def print_recommendations(rows: Sequence[Row], console: Console) -> None:
     """Which mode for which model, and how sure that is."""
     if rows:
-        columns = [column for column in formatting.recommendation_columns(rows) if column.name != "reason"]
-        print_table(columns, rows, "which mode", console, MOST_RECOMMENDATIONS, "recommendations.csv")
-        print_line(escape(formatting.what_certainty_means(rows)), console)
-        print_line(escape(formatting.where_eager_moved(rows)), console)
+        columns = [column for column in recommendation_columns(rows) if column.name != "reason"]
+        print_table(columns, rows, "which mode", console, MAX_RECOMMENDATIONS, "recommendations.csv")
+        print_line(escape(what_certainty_means(rows)), console)
+        print_line(escape(where_eager_moved(rows)), console)
 
 
 def print_causes(rows: Sequence[Row], console: Console) -> None:
@@ -65,33 +68,33 @@ def print_causes(rows: Sequence[Row], console: Console) -> None:
     if rows:
         console.print("\n[bold]causes of lost time[/]", highlight=False)
     axes = formatting.varying(rows, formatting.AXES)
-    for row in rows[:MOST_CAUSES]:
-        print_line(escape(f"{formatting.trial_name(row, axes)}: {formatting.cause(row)}"), console)
-    if len(rows) > MOST_CAUSES:
-        print_line(f"and {len(rows) - MOST_CAUSES} more in causes.csv", console)
+    for row in rows[:MAX_CAUSES]:
+        print_line(escape(f"{formatting.trial_name(row, axes)}: {cause(row)}"), console)
+    if len(rows) > MAX_CAUSES:
+        print_line(f"and {len(rows) - MAX_CAUSES} more in causes.csv", console)
 
 
 def print_failures(rows: Sequence[Row], console: Console) -> None:
     """A line for each trial that is not ok."""
     axes = formatting.varying(rows, formatting.AXES)
-    for row in formatting.in_order(rows)[:MOST_FAILURES]:
+    for row in formatting.in_order(rows)[:MAX_FAILURES]:
         phase = f" while {text(row['phase'])}" if row["phase"] else ""
         message = f": {text(row['message'])}" if row["message"] else ""
         name = formatting.trial_name(row, axes)
         print_line(f"{escape(name)}: [red]{escape(text(row['status']))}[/]{escape(phase + message)}", console)
-    if len(rows) > MOST_FAILURES:
-        print_line(f"and {len(rows) - MOST_FAILURES} more in failures.csv", console)
+    if len(rows) > MAX_FAILURES:
+        print_line(f"and {len(rows) - MAX_FAILURES} more in failures.csv", console)
 
 
 def print_summary(rows: Sequence[Row], amp: str, console: Console) -> None:
     """A row for each family, and a line with the weighted mean for each mode that has one."""
-    if shown := formatting.judged_groups(rows, ALL):
+    if shown := judged_groups(rows, ALL):
         title = f"geometric means{f' (AMP: {amp})' if amp else ''}"
-        print_table(formatting.summary_columns(shown), shown, title, console)
+        print_table(summary_columns(shown), shown, title, console)
     overall = [row for row in rows if row["family"] == ALL]
-    for key, headline, found in formatting.headlines(overall):
+    for key, headline, found in headlines(overall):
         print_line(f"{escape(key)}: [{'bold green' if found else 'bold'}]{escape(headline)}[/]", console)
-    print_line(escape(formatting.not_judged(overall)), console)
+    print_line(escape(not_judged(overall)), console)
 
 
 def print_table(
@@ -102,8 +105,8 @@ def print_table(
     most: int | None = None,
     file: str = "the files",
 ) -> None:
-    """At most `most` rows, `MOST_ROWS` unless given; a name in the first column that repeats is shown once."""
-    most = MOST_ROWS if most is None else most
+    """At most `most` rows, `MAX_ROWS` unless given; a name in the first column that repeats is shown once."""
+    most = MAX_ROWS if most is None else most
     table = RichTable(box=box.SIMPLE_HEAD, padding=0, show_edge=False)
     cells = [[text(column.value(row)) for column in columns] for row in rows[:most]]
     for column in columns:
@@ -129,9 +132,9 @@ def _title_lines(column: Column[Row]) -> list[str]:
 
 def _least_width(column: Column[Row], rows: Sequence[Row]) -> int:
     """Characters that a column cannot do without: all of its widest cell, unless it may be folded."""
-    cells = (text(column.value(row)) for row in rows[:MOST_ROWS])
+    cells = (text(column.value(row)) for row in rows[:MAX_ROWS])
     widest = max(map(cell_len, (*_title_lines(column), *cells)))
-    return min(widest, LEAST_FOLDED) if column.name in FOLDED else widest
+    return min(widest, MIN_FOLDED) if column.name in FOLDED else widest
 
 
 def _width(columns: Sequence[Column[Row]], rows: Sequence[Row]) -> int:

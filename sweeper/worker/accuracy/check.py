@@ -37,7 +37,7 @@ from sweeper.worker.accuracy.snapshot import Saved, perturb
 from sweeper.worker.failures import MismatchError, Missing, beside, is_out_of_memory
 from sweeper.worker.measurement.bench import Arm
 from sweeper.worker.measurement.capture import HOST, Keep, Named, Observed, kept, observe, reference
-from sweeper.worker.setup import Lab
+from sweeper.worker.setup import TrialSetup
 
 FORMATS = (torch.float64, torch.float32)  # of the reference, the first that will do
 ROOMY = 0.5  # of a device's memory: with so much of it free, what is compared may stay there
@@ -47,7 +47,7 @@ T = TypeVar("T")
 class Verification:
     """Keeps the state in which the model was built, the reference and what eager's distance from it allows."""
 
-    def __init__(self, lab: Lab) -> None:
+    def __init__(self, lab: TrialSetup) -> None:
         self._lab = lab
         self._saved = Saved(lab.built.module)
         self._pristine = beside(lambda: copy.deepcopy(lab.built.module).to("cpu"))

@@ -3,10 +3,10 @@
 The question is asked after warm-up, of the code that is timed next (a replay, for CUDA graphs), on inputs that it was
 not compiled with, from the state in which the model was built. The rule, for each tensor, in root mean squares:
 
-    error(compiled) <= max(MOST_TIMES * error(eager), tolerance * max(size(reference), FLOOR * size(all gradients)))
+    error(compiled) <= max(MAX_TIMES * error(eager), tolerance * max(size(reference), FLOOR * size(all gradients)))
 
 and, where that bound is so wide that nothing but zeros would pass (the gradients of a CNN in bfloat16 are further from
-the truth than they are long), size(compiled) >= size(eager) / MOST_TIMES.
+the truth than they are long), size(compiled) >= size(eager) / MAX_TIMES.
 
 Compiled code sums in another order than eager does, so it may be a few times further from the truth. The form is that
 of torch's own benchmark suite, `same` in torch/_dynamo/utils.py; three things are added, each for a correct model that
@@ -32,7 +32,7 @@ from sweeper.core.record import Accuracy
 from sweeper.core.trial import Precision, Trial
 from sweeper.worker.measurement.capture import GRADIENT, LOSS, OUTPUT, Named, Observed
 
-MOST_TIMES = 3.0
+MAX_TIMES = 3.0
 TOLERANCE = {"full": 1e-4, "reduced": 1e-2}  # reduced: tf32 and half precisions anywhere in the step
 FLOOR = 1e-3
 NOISE = 1e-3  # of the size of all gradients
@@ -170,8 +170,8 @@ def bounds(
     errors = {name: max(item.error(name) for item in compared) for name in found.counts}
     floors = {name: _floor(name, found, tolerance) for name in found.counts}
     moved = any(not repeated.error(n) <= floors[n] for n in repeated.counts if not n.startswith(GRADIENT))
-    allowed = {name: max(MOST_TIMES * error, floors[name]) for name, error in errors.items() if math.isfinite(error)}
-    least = {name: found.found_size(name) / MOST_TIMES for name in allowed if _says_little(name, found, allowed[name])}
+    allowed = {name: max(MAX_TIMES * error, floors[name]) for name, error in errors.items() if math.isfinite(error)}
+    least = {name: found.found_size(name) / MAX_TIMES for name in allowed if _says_little(name, found, allowed[name])}
     far = _is_far_off(compared)
     why = "eager differs from itself when it is run twice" if moved else _infinite(errors) or far
     return Bounds(reference.kind, errors, allowed, least, moved, bool(far), why)
@@ -196,7 +196,7 @@ def _says_little(name: str, eager: Comparison, allowed: float) -> bool:
 def _is_far_off(compared: Sequence[Comparison]) -> str | None:
     """Whether eager's outputs, or its loss where they are not seen, are so far off that being as far says nothing."""
     kind = OUTPUT if any(name.startswith(OUTPUT) for name in compared[0].counts) else LOSS
-    if all(MOST_TIMES * item.share(kind) < 1 for item in compared):
+    if all(MAX_TIMES * item.share(kind) < 1 for item in compared):
         return None
     return f"eager's {kind} is too far from the reference to judge by"
 

@@ -18,7 +18,7 @@ from sweeper.core.record import Diagnostics, GraphBreak
 from sweeper.core.serialization import Json
 from sweeper.worker.compilation.artifacts import code_fingerprint
 from sweeper.worker.compilation.backends import GivingUp, compiler_of
-from sweeper.worker.compilation.wrapped_backend import WatchedBackend
+from sweeper.worker.compilation.wrapped_backend import WrappedBackend
 
 REASON_LENGTH = 300
 
@@ -31,7 +31,7 @@ class Watch:
         counters.clear()
         graph_break_reasons.clear()
         self._compile_ids: set[str] = set()
-        self._watched: WatchedBackend | None = None
+        self._watched: WrappedBackend | None = None
         self._inductor = False
         self._giving_up: GivingUp | None = None
         self.expects_graphs = True  # False: Dynamo is not asked, what runs is what the module was converted to
@@ -59,7 +59,7 @@ class Watch:
             self._inductor = True  # torch treats this name alone in a way of its own; its code is looked for instead
             return name
         self._giving_up = GivingUp.of(name)
-        self._watched = WatchedBackend(compiler_of(name))
+        self._watched = WrappedBackend(compiler_of(name))
         return self._watched
 
     def settle(self) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 
-class WatchedBackend:
+class WrappedBackend:
     """Call it as the backend. Counts are by graph, in the order in which graphs came."""
 
     def __init__(self, backend: Callable[..., Any]) -> None:

@@ -32,7 +32,7 @@ TELLING = {
     "trace.output_code": False,
     "trace.provenance_tracking_level": 2,  # nodes and lines behind each kernel; 1 would change the kernels' names
 }
-MOST_BYTES = 20 * 10**6  # of all files but the summary
+MAX_BYTES = 20 * 10**6  # of all files but the summary
 OF_INDUCTOR = re.compile(r"model__(\d+_[a-z]+)_\d+\.\d+")  # a folder that Inductor writes for a graph
 
 
@@ -113,7 +113,7 @@ def _nodes_of_backward() -> Mapping[str, list[str]]:
 
 
 def _write(folder: Path, sight: Sight) -> None:
-    left_out = keep(folder, _files(sight), MOST_BYTES)
+    left_out = keep(folder, _files(sight), MAX_BYTES)
     write_text(folder / "summary.md", summary(sight, left_out))
 
 

@@ -18,14 +18,14 @@ from sweeper.core.trial import Trial
 from sweeper.worker.inspection.kernels import Kernel, kernels_of, num_scheduled, operations_in
 from sweeper.worker.inspection.torch_trace import Compilation, Part, Trace
 
-MOST_GRAPHS = 20  # described one by one
-MOST_KERNELS = 25  # of a graph, the kernels with most operations
-MOST_OPERATIONS = 8  # named of a kernel
-MOST_PLACES = 2
-MOST_NAME = 60  # characters of a kernel's name
-MOST_BREAKS = 30
-MOST_RECOMPILES = 10
-MOST_GUARD = 200  # characters of a guard
+MAX_GRAPHS = 20  # described one by one
+MAX_KERNELS = 25  # of a graph, the kernels with most operations
+MAX_OPERATIONS = 8  # named of a kernel
+MAX_PLACES = 2
+MAX_NAME = 60  # characters of a kernel's name
+MAX_BREAKS = 30
+MAX_RECOMPILES = 10
+MAX_GUARD = 200  # characters of a guard
 LEGEND = """Dynamo: operations of PyTorch that it captured. ATen: operations of the part. Scheduled: what Inductor
 made of them, before and after it fused. Kernels: launches of generated code. Library calls: convolutions, matrix
 products and whatever else runs code that was there. Empty: not known, or there is none."""
@@ -58,8 +58,8 @@ def summary(sight: Sight, left_out: Sequence[str]) -> str:
         f"# {sight.trial.label}: what the compiler did",
         "\n".join(f"- {line}" for line in _facts(sight)),
         *(_table(sight, graphs) if graphs else []),
-        *(section for graph in graphs[:MOST_GRAPHS] for section in _graph(sight, graph)),
-        f"{len(graphs) - MOST_GRAPHS} more graphs are in their folders." if len(graphs) > MOST_GRAPHS else "",
+        *(section for graph in graphs[:MAX_GRAPHS] for section in _graph(sight, graph)),
+        f"{len(graphs) - MAX_GRAPHS} more graphs are in their folders." if len(graphs) > MAX_GRAPHS else "",
         *_breaks(sight.diagnostics.graph_breaks),
         *_recompiles(sight.trace.recompiles),
         *_list("CUDA graphs that were not recorded", sight.diagnostics.cudagraph_skips),
@@ -99,7 +99,7 @@ def _table(sight: Sight, graphs: Sequence[Compilation]) -> list[str]:
         "## Graphs",
         _markdown(
             ["graph", "of", "Dynamo", "part", "ATen", "scheduled", "after fusion", "kernels", "library calls"],
-            rows[: 2 * MOST_GRAPHS],
+            rows[: 2 * MAX_GRAPHS],
         ),
         LEGEND,
     ]
@@ -140,20 +140,20 @@ def _graph(sight: Sight, graph: Compilation) -> Iterator[str]:
 def _kernels(kernels: Sequence[Kernel]) -> Iterator[str]:
     if not kernels:
         return
-    most = sorted(kernels, key=lambda kernel: -kernel.num_operations)[:MOST_KERNELS]
+    most = sorted(kernels, key=lambda kernel: -kernel.num_operations)[:MAX_KERNELS]
     yield _markdown(["launches", "kernel", "operations", "fuses", "from"], map(_kernel_row, most))
     if len(kernels) > len(most):
         yield f"{len(kernels) - len(most)} kernels with fewer operations are in `output_code.py`."
 
 
 def _kernel_row(kernel: Kernel) -> list[str]:
-    name = kernel.name if len(kernel.name) <= MOST_NAME else f"{kernel.name[:MOST_NAME]}…"
+    name = kernel.name if len(kernel.name) <= MAX_NAME else f"{kernel.name[:MAX_NAME]}…"
     return [
         str(kernel.launches),
         f"`{name}`",
         _text(kernel.num_operations or None),
-        _some([name if count == 1 else f"{name} ({count})" for name, count in kernel.fuses], MOST_OPERATIONS),
-        _some([_short(place) for place in kernel.places], MOST_PLACES),
+        _some([name if count == 1 else f"{name} ({count})" for name, count in kernel.fuses], MAX_OPERATIONS),
+        _some([_short(place) for place in kernel.places], MAX_PLACES),
     ]
 
 
@@ -166,13 +166,13 @@ def _some(texts: Sequence[str], most: int) -> str:
 def _breaks(breaks: Sequence[GraphBreak]) -> list[str]:
     """Each with the line of the user's code."""
     lines = []
-    for item in breaks[:MOST_BREAKS]:
+    for item in breaks[:MAX_BREAKS]:
         where = f"`{_short(item.where)}`" if item.where else "no place given"
         times = f" ({item.count} times)" if item.count > 1 else ""
         source = source_line(item.where)
         lines.append(f"{where}{f': `{source}`' if source else ''}{times}: {item.reason}")
-    if len(breaks) > MOST_BREAKS:
-        lines.append(f"and {len(breaks) - MOST_BREAKS} others")
+    if len(breaks) > MAX_BREAKS:
+        lines.append(f"and {len(breaks) - MAX_BREAKS} others")
     return _list("Graph breaks", lines)
 
 
@@ -184,16 +184,16 @@ def source_line(where: str | None) -> str | None:
 
 def _recompiles(recompiles: Sequence[tuple[str, str]]) -> list[str]:
     """Each with the guard that failed last; `recompiles.txt` has all of them."""
-    lines = [f"{compile_id} since {_guard(reasons)}" for compile_id, reasons in recompiles[:MOST_RECOMPILES]]
-    if len(recompiles) > MOST_RECOMPILES:
-        lines.append(f"and {len(recompiles) - MOST_RECOMPILES} others")
+    lines = [f"{compile_id} since {_guard(reasons)}" for compile_id, reasons in recompiles[:MAX_RECOMPILES]]
+    if len(recompiles) > MAX_RECOMPILES:
+        lines.append(f"and {len(recompiles) - MAX_RECOMPILES} others")
     return _list("Recompilations", lines)
 
 
 def _guard(reasons: str) -> str:
     """The first line of `reasons` without torch's hint, e.g. `0/0: self.calls == 3`."""
     line = " ".join(reasons.split("\n", 1)[0].partition("(HINT")[0].split())
-    return line[:MOST_GUARD]
+    return line[:MAX_GUARD]
 
 
 def _list(title: str, lines: Sequence[str]) -> list[str]:

@@ -22,15 +22,15 @@ from sweeper.core.record import Latency, Round
 from sweeper.core.settings import Measure
 from sweeper.worker.failures import UnsteadyError
 from sweeper.worker.models.batches import Batch
-from sweeper.worker.monitoring.round_monitor import Lookout
+from sweeper.worker.monitoring.round_monitor import RoundMonitor
 
-LEAST_BLOCK_S = {"cuda": 0.3, "cpu": 0.1}
-LEAST_BLOCK_STEPS = {"cuda": 8, "cpu": 2}
+MIN_BLOCK_S = {"cuda": 0.3, "cpu": 0.1}
+MIN_BLOCK_STEPS = {"cuda": 8, "cpu": 2}
 STEPS_BEFORE_BLOCK = 2
-MOST_VOID_ROUNDS = 3
+MAX_VOID_ROUNDS = 3
 SHORT = 0.8  # of the least length: a block shorter than this asks for a longer one
 SAME = 0.05  # time a step at K and at 2K agrees when it differs by less
-MOST_DOUBLINGS = 2
+MAX_DOUBLINGS = 2
 LONG_S = 1.0  # what begins and ends a block, some milliseconds, is nothing in one so long: it need not be doubled
 FLAT = {"cuda": 0.03, "cpu": 0.10}  # warm-up ends when the last three readings lie within this range
 READING_S = 0.05  # of warm-up, at least
@@ -142,16 +142,14 @@ class Bench:
 
         A machine that was busy when `step_s` was taken would make blocks too short, so a block is tried.
         """
-        least_s = measure.block_s or LEAST_BLOCK_S[self._device.type]
-        steps = self.whole(
-            max(measure.block_steps or LEAST_BLOCK_STEPS[self._device.type], math.ceil(least_s / step_s))
-        )
+        least_s = measure.block_s or MIN_BLOCK_S[self._device.type]
+        steps = self.whole(max(measure.block_steps or MIN_BLOCK_STEPS[self._device.type], math.ceil(least_s / step_s)))
         on_cpu = self._device.type == "cpu"  # there other processes may hold up any single block
         while (block_s := min(self.block_s(faster, steps) for _ in range(2 if on_cpu else 1))) < SHORT * least_s:
             steps = self.whole(math.ceil(steps * least_s / block_s))
         if on_cpu:
             return steps  # nothing is queued on a CPU, so K changes nothing
-        for _ in range(MOST_DOUBLINGS):
+        for _ in range(MAX_DOUBLINGS):
             if block_s >= LONG_S:
                 break
             twice_s = self.block_s(faster, 2 * steps)
@@ -181,7 +179,7 @@ class Timed:
 
 
 def measure_rounds(
-    bench: Bench, eager: Arm, compiled: Arm, steps: int, measure: Measure, lookout: Lookout
+    bench: Bench, eager: Arm, compiled: Arm, steps: int, measure: Measure, lookout: RoundMonitor
 ) -> Iterator[Timed]:
     """Rounds in the order AB, BA, AB, ... until `measure.rounds` of them count; `lookout` says which do not.
 
@@ -204,13 +202,15 @@ def measure_rounds(
             counted += 1
             continue
         void.append(measured.round.void)
-        if len(void) >= MOST_VOID_ROUNDS:
+        if len(void) >= MAX_VOID_ROUNDS:
             raise UnsteadyError(
                 f"{len(void)} of {len(void) + counted} rounds were void: {'; '.join(sorted(set(void)))}"
             )
 
 
-def _round(bench: Bench, arms: tuple[Arm, Arm], steps: int, order: str, measure: Measure, lookout: Lookout) -> Timed:
+def _round(
+    bench: Bench, arms: tuple[Arm, Arm], steps: int, order: str, measure: Measure, lookout: RoundMonitor
+) -> Timed:
     times: dict[str, list[float]] = {}
     lookout.start_round()
     for arm in arms:

@@ -20,7 +20,7 @@ LOSS, OUTPUT, GRADIENT = "loss", "output", "gradient of "  # a parameter
 Named = Iterable[tuple[str, torch.Tensor]]
 
 
-class Tap:
+class Capture:
     """A loss that keeps a copy of the output it was given, when asked to: the step is then seen as it runs.
 
     Kept itself, the output would outlive the backward pass, where it does not when the step is timed; a recorded CUDA
@@ -105,7 +105,9 @@ def _highest_precision() -> Iterator[None]:
         torch.set_float32_matmul_precision(matmul)
 
 
-def observe(run: Callable[[], object], tap: Tap, module: torch.nn.Module, trial: Trial, scale: float = 1.0) -> Named:
+def observe(
+    run: Callable[[], object], tap: Capture, module: torch.nn.Module, trial: Trial, scale: float = 1.0
+) -> Named:
     """Run one step and name what came out, still on the device; gradients are divided by `scale`."""
     tap.keeps = True
     try:

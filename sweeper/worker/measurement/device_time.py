@@ -18,7 +18,7 @@ from sweeper.worker.measurement.bench import Arm, Bench, whole
 
 STEPS = 5  # of a pass
 STEPS_BEFORE, BEFORE_S = 2, 0.3  # a pass starts at the clocks that its arm keeps, as a block does
-MOST_PASSES = 5  # of an arm; as many as fit into PASSES_S, at least one
+MAX_PASSES = 5  # of an arm; as many as fit into PASSES_S, at least one
 PASSES_S = 1.5
 BEYOND_WALL = 1.02  # a device that was busy for longer than the step took was not measured right
 ATTENTION = {"sdpa": "cudnn", "flash": "flash", "fmha": "memory_efficient"}  # part of a kernel's name -> whose it is
@@ -44,7 +44,7 @@ def passes(bench: Bench, arms: tuple[Arm, Arm], step_s: Mapping[str, float]) -> 
     """
     once_s = sum(step_s.values()) * STEPS + len(arms) * BEFORE_S
     found: dict[str, list[Busy]] = {arm.name: [] for arm in arms}
-    for index in range(min(max(1, int(PASSES_S / once_s)), MOST_PASSES)):
+    for index in range(min(max(1, int(PASSES_S / once_s)), MAX_PASSES)):
         for arm in arms if index % 2 == 0 else arms[::-1]:
             bench.run(arm, max(STEPS_BEFORE, math.ceil(BEFORE_S / step_s[arm.name])))
             found[arm.name].append(_pass(bench, arm))

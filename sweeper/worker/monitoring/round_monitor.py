@@ -13,14 +13,14 @@ import torch
 
 from sweeper.core.serialization import Json
 from sweeper.worker.monitoring import torch_flags
-from sweeper.worker.monitoring.gpu_monitor import GpuWatch
+from sweeper.worker.monitoring.gpu_monitor import GpuMonitor
 
 
-class Lookout:
+class RoundMonitor:
     """Made before the model is built. `gradient_scales` reads the scale of each gradient scaler in use."""
 
     def __init__(self, device: torch.device, neighbours: Callable[[], frozenset[int]] = frozenset) -> None:
-        self.gpu = GpuWatch(device, neighbours)
+        self.gpu = GpuMonitor(device, neighbours)
         self.gradient_scales: Callable[[], Sequence[float]] = tuple
         self.switches = torch_flags.read()
         self.changed_switches: dict[str, Json] = {}

@@ -225,8 +225,8 @@ def test_backends_stand_side_by_side_and_those_without_figures_are_named(tmp_pat
 
 
 def test_forest_of_many_has_both_ends_of_each_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speedup_figures, "MOST_BARS", 6)
-    monkeypatch.setattr(speedup_figures, "MOST_BARS_OF_A_GROUP", 4)
+    monkeypatch.setattr(speedup_figures, "MAX_BARS", 6)
+    monkeypatch.setattr(speedup_figures, "MAX_BARS_PER_GROUP", 4)
     records = [make_record(f"m{i}", speedups=(1 + i / 100,)) for i in range(5)]
     records += [make_record(f"m{i}", "fp32", (1 + i / 50,)) for i in range(4)]
     _, amp, fp32, _ = speedup_figures.forest(loaded(tmp_path, records)[1]).choices
@@ -238,8 +238,8 @@ def test_forest_of_many_has_both_ends_of_each_group(tmp_path: Path, monkeypatch:
 def test_many_models_in_the_figure_of_backends_are_capped_with_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(speedup_figures, "MOST_SERIES", 1)
-    monkeypatch.setattr(speedup_figures, "MOST_MODELS", 2)
+    monkeypatch.setattr(speedup_figures, "MAX_SERIES", 1)
+    monkeypatch.setattr(speedup_figures, "MAX_MODELS", 2)
     records = [make_record(model, backend="inductor") for model in "abc"]
     records += [make_record("c", backend="aot_eager", speedups=(0.9,))]
     figure = speedup_figures.backends(loaded(tmp_path, records)[1])
@@ -248,7 +248,7 @@ def test_many_models_in_the_figure_of_backends_are_capped_with_a_line(
 
 
 def test_many_lines_of_batch_sizes_are_capped_with_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speedup_figures, "MOST_LINES", 2)
+    monkeypatch.setattr(speedup_figures, "MAX_LINES", 2)
     sizes = {"a": (8, 16), "b": (8, 16), "c": (8, 16, 32)}
     records = [make_record(model, batch_size=size) for model, found in sizes.items() for size in found]
     figure = speedup_figures.batch_sizes(loaded(tmp_path, records)[1])
@@ -317,7 +317,7 @@ def test_step_times_are_first_steps_then_blocks_without_void_rounds(tmp_path: Pa
 
 
 def test_step_times_of_many_trials_begin_with_the_unsteady(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_figure, "MOST_TRIALS", 2)
+    monkeypatch.setattr(step_figure, "MAX_TRIALS", 2)
     records = [make_record("a"), make_record("b"), make_record("c", flags=("unsteady",))]
     figure = step_figure.step_times(*loaded(tmp_path, records))
     assert [choice.name for choice in figure.choices] == ["c (unsteady)", "a"]

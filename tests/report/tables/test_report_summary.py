@@ -16,7 +16,7 @@ from sweeper.core.trial import Compile
 from sweeper.loading.entries import load
 from sweeper.report import formatting
 from sweeper.report.table import Row, Table
-from sweeper.report.tables.summary import groups, incomplete, summary
+from sweeper.report.tables.summary import groups, headline, incomplete, summary
 from sweeper.report.tables.units import Units, collect
 
 
@@ -121,7 +121,7 @@ def test_weighted_mean_of_device_speedups_over_the_models_that_have_them(tmp_pat
     half = stats.t_quantile(1369 / 1297) * math.sqrt(37 / 49) * math.log(2)
     assert row["weighted_device_low"] == pytest.approx(3.5 * math.exp(-half))
     assert row["weighted_device_high"] == pytest.approx(3.5 * math.exp(half))
-    assert formatting.headline(row).endswith(f"by device time {formatting.estimate(row, 'weighted_device')} (1 model)")
+    assert headline(row).endswith(f"by device time {formatting.estimate(row, 'weighted_device')} (1 model)")
 
 
 @pytest.mark.parametrize("status", ["eager_error", "unavailable", "interrupted"])

@@ -146,7 +146,7 @@ def test_names_are_not_markup(tmp_path: Path) -> None:
 
 
 def test_a_long_table_is_cut_on_the_terminal_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sweeper.report.text.terminal.MOST_ROWS", 2)
+    monkeypatch.setattr("sweeper.report.text.terminal.MAX_ROWS", 2)
     text = shown(tmp_path, *(make_record(f"m{i}") for i in range(5)))
     assert "and 3 more" in text
     assert "| m4 |" in (tmp_path / "out/report.md").read_text()
@@ -155,7 +155,7 @@ def test_a_long_table_is_cut_on_the_terminal_alone(tmp_path: Path, monkeypatch: 
 def test_a_very_long_table_is_cut_in_the_document_and_names_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sweeper.report.text.markdown.MOST_ROWS", 2)
+    monkeypatch.setattr("sweeper.report.text.markdown.MAX_ROWS", 2)
     failed = [make_record(f"f{i}", status="oom") for i in range(3)]
     shown(tmp_path, *(make_record(f"m{i}") for i in range(5)), *failed)
     text = (tmp_path / "out/report.md").read_text()

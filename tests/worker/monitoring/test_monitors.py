@@ -11,17 +11,17 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from sweeper.worker.monitoring import gpu_monitor
-from sweeper.worker.monitoring.gpu_monitor import HostWatch, Spent, own_processes, spent_s
-from sweeper.worker.monitoring.round_monitor import Lookout
+from sweeper.worker.monitoring import host_monitor
+from sweeper.worker.monitoring.host_monitor import HostMonitor, Spent, own_processes, spent_s
+from sweeper.worker.monitoring.round_monitor import RoundMonitor
 
 
 class Clocks:
     """What a host watch reads: seconds on the clock, of all processors, of our own process."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *readings: tuple[float, float, float]) -> None:
-        looks = (gpu_monitor._Look(now_s, busy_s, {7: Spent(1, own_s)}) for now_s, busy_s, own_s in readings)
-        monkeypatch.setattr(gpu_monitor, "_look", looks.__next__)
+        looks = (host_monitor._Look(now_s, busy_s, {7: Spent(1, own_s)}) for now_s, busy_s, own_s in readings)
+        monkeypatch.setattr(host_monitor, "_look", looks.__next__)
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ class Clocks:
 def test_time_of_others_is_told_from_our_own(monkeypatch: pytest.MonkeyPatch, own_s: float, share: float) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1, 2, 3})
     Clocks(monkeypatch, (100.0, 50.0, 7.0), (101.0, 53.0, 7.0 + own_s), (101.0, 53.0, 7.0 + own_s))
-    watch = HostWatch()
+    watch = HostMonitor()
     assert watch.share_busy_by_others() == pytest.approx(share)
     assert watch.share_busy_by_others(away_s=0.75) == pytest.approx(4 * share), "in a quarter of the time"
 
@@ -57,16 +57,16 @@ def test_only_our_cores_count(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = ["cpu 900 0 0 0 0 0 0 0 0 0", "cpu0 100 20 30 999 999 4 6 0 0 0", "cpu1 500 0 0 0 0 0 0 0 0 0", "intr 5"]
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0})
     monkeypatch.setattr(Path, "read_text", lambda _path: "\n".join(lines))
-    assert gpu_monitor._busy_s() == 160 / gpu_monitor.TICKS_A_SECOND
+    assert host_monitor._busy_s() == 160 / host_monitor.TICKS_PER_SECOND
 
 
 def test_host_that_does_not_count_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     Clocks(monkeypatch, (100.0, 0.0, 7.0), (101.0, 0.0, 7.5))
-    assert HostWatch().share_busy_by_others() is None
+    assert HostMonitor().share_busy_by_others() is None
 
 
 def test_a_real_host_is_never_busier_than_its_cores() -> None:
-    watch = HostWatch()
+    watch = HostMonitor()
     time.sleep(0.2)
     found = watch.share_busy_by_others()
     assert found is None or 0 <= found <= 1.5  # ticks of a hundredth of a second
@@ -80,8 +80,8 @@ def test_stopped_neighbours_are_not_others(monkeypatch: pytest.MonkeyPatch) -> N
             ((OURS, process.pid, THEIRS), 1),
             ((OUR_NUMBER_OUTSIDE, 777_777_777, 666_666_666), 1),
         ):
-            monkeypatch.setattr(gpu_monitor, "_connect", lambda _device, pids=pids: (Nvml(pids, pids), "a handle"))
-            watch = gpu_monitor.GpuWatch(torch.device("cuda"), lambda: frozenset({process.pid}))
+            monkeypatch.setattr(host_monitor, "_connect", lambda _device, pids=pids: (Nvml(pids, pids), "a handle"))
+            watch = host_monitor.GpuMonitor(torch.device("cuda"), lambda: frozenset({process.pid}))
             state = watch.state()
             assert state is not None
             assert state.other_processes == others
@@ -114,10 +114,10 @@ def test_throttled_time_comes_from_the_cgroup(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str | None, seconds: float | None
 ) -> None:
     file = tmp_path / "cpu.stat"
-    monkeypatch.setattr(gpu_monitor, "QUOTA_FILES", ((str(file), "throttled_usec", 1e-6),))
+    monkeypatch.setattr(host_monitor, "QUOTA_FILES", ((str(file), "throttled_usec", 1e-6),))
     if text is not None:
         file.write_text(text.replace("1500000", "500000"))
-    watch = HostWatch()
+    watch = HostMonitor()
     if text is not None:
         file.write_text(text.replace("1500000", "2000000"))
     assert watch.throttled_s() == (None if seconds is None else pytest.approx(seconds))
@@ -157,9 +157,9 @@ class Nvml:
         return answer
 
 
-def watching(monkeypatch: pytest.MonkeyPatch, nvml: Nvml) -> gpu_monitor.GpuWatch:
-    monkeypatch.setattr(gpu_monitor, "_connect", lambda _device: (nvml, "a handle"))
-    watch = gpu_monitor.GpuWatch(torch.device("cuda"))
+def watching(monkeypatch: pytest.MonkeyPatch, nvml: Nvml) -> host_monitor.GpuMonitor:
+    monkeypatch.setattr(host_monitor, "_connect", lambda _device: (nvml, "a handle"))
+    watch = host_monitor.GpuMonitor(torch.device("cuda"))
     watch.look("eager")
     watch.look("compiled")
     return watch
@@ -208,7 +208,7 @@ def test_slowdowns_are_named_or_unknown(
 
 
 def test_a_cpu_has_no_state_of_a_gpu() -> None:
-    lookout = Lookout(torch.device("cpu"))
+    lookout = RoundMonitor(torch.device("cpu"))
     lookout.start_round()
     lookout.after_block("eager")
     assert lookout.gpu.state() is None
