@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from sweeper.worker.monitoring import host_monitor
+from sweeper.worker.monitoring import gpu_monitor, host_monitor
 from sweeper.worker.monitoring.host_monitor import HostMonitor, Spent, own_processes, spent_s
 from sweeper.worker.monitoring.round_monitor import RoundMonitor
 
@@ -80,8 +80,8 @@ def test_stopped_neighbours_are_not_others(monkeypatch: pytest.MonkeyPatch) -> N
             ((OURS, process.pid, THEIRS), 1),
             ((OUR_NUMBER_OUTSIDE, 777_777_777, 666_666_666), 1),
         ):
-            monkeypatch.setattr(host_monitor, "_connect", lambda _device, pids=pids: (Nvml(pids, pids), "a handle"))
-            watch = host_monitor.GpuMonitor(torch.device("cuda"), lambda: frozenset({process.pid}))
+            monkeypatch.setattr(gpu_monitor, "_connect", lambda _device, pids=pids: (Nvml(pids, pids), "a handle"))
+            watch = gpu_monitor.GpuMonitor(torch.device("cuda"), lambda: frozenset({process.pid}))
             state = watch.state()
             assert state is not None
             assert state.other_processes == others
@@ -157,9 +157,9 @@ class Nvml:
         return answer
 
 
-def watching(monkeypatch: pytest.MonkeyPatch, nvml: Nvml) -> host_monitor.GpuMonitor:
-    monkeypatch.setattr(host_monitor, "_connect", lambda _device: (nvml, "a handle"))
-    watch = host_monitor.GpuMonitor(torch.device("cuda"))
+def watching(monkeypatch: pytest.MonkeyPatch, nvml: Nvml) -> gpu_monitor.GpuMonitor:
+    monkeypatch.setattr(gpu_monitor, "_connect", lambda _device: (nvml, "a handle"))
+    watch = gpu_monitor.GpuMonitor(torch.device("cuda"))
     watch.look("eager")
     watch.look("compiled")
     return watch
