@@ -50,8 +50,9 @@ check: dev ## lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-golden: dev ## make the tables under tests/golden/ of stored records again; read what changed
+golden: dev ## make the tables under tests/golden/ of stored records again, and docs/metrics.md; read what changed
 	$(BIN)/python tests/support/archives.py
+	$(BIN)/python tests/support/metric_docs.py
 
 ui: install ## open the MLflow UI on what is in runs/
 	$(BIN)/mlflow ui --backend-store-uri sqlite:///$(CURDIR)/runs/mlflow.db

@@ -14,28 +14,11 @@ from typing import TYPE_CHECKING
 
 from sweeper.core.record import Record
 from sweeper.loading.entries import Entry
-from sweeper.report.table import Table, Value
-from sweeper.report.tables.decision import Limits
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# Types of columns by name; every other column holds floats, and text in one is an error and not a silent object.
-_TEXT = (
-    *("trial_id", "model", "family", "suite", "library", "workload", "mode", "backend", "precision", "variant"),
-    *("status", "interval", "message", "host_bound_arms", "accuracy_reference", "accuracy_worst", "sweep"),
-    *("phase", "log", "recommended", "certainty", "reason", "cause", "detail"),
-)
-_WHOLE = (
-    *("batch_size", "processes", "draws", "graph_breaks", "recompiles", "artifacts", "steps", "count"),
-    *("models", "passed", "models_amp", "models_fp32", "models_weighted", "models_device"),
-)
-_TYPES: Mapping[str, str] = {
-    **dict.fromkeys(_TEXT, "string"),
-    **dict.fromkeys(_WHOLE, "Int64"),
-    **dict.fromkeys(("flags", "tied", "ruled_out"), "object"),  # tuples of text
-    "in_pass_rate": "boolean",
-}
+_TYPES: Mapping[type, str] = {str: "string", int: "Int64", float: "float64", bool: "boolean", tuple: "object"}
 
 
 @dataclass(frozen=True)
@@ -75,45 +58,47 @@ def load_records(*sweeps: str | Path, tracking_uri: str | None = None) -> Record
     return Records(compared(loaded.entries), loaded.problems)
 
 
-def speedups(records: Records) -> pd.DataFrame:
-    """speedups.csv: a row a trial."""
-    from sweeper.report.tables.speedups import speedups as table
+def table(
+    records: Records, name: str, *, steps: int | None = None, max_memory_gib: float | None = None
+) -> pd.DataFrame:
+    """The table `<name>.csv` of a report. Raises ConfigError for another name, and as `make_report` does.
 
-    return _frame(table(records.entries))
+    Recommendations are for a job of `steps` steps with so much device memory, where that is given.
+    """
+    import pandas as pd
+
+    from sweeper.core.errors import ConfigError, nearest
+    from sweeper.report.findings import Findings
+    from sweeper.report.registry import TABLES
+    from sweeper.report.tables.decision import Limits
+
+    specs = {spec.name: spec for spec in TABLES}
+    if name not in specs:
+        raise ConfigError(f"{name}: no such table; {nearest(name, specs)}")
+    found = specs[name].make(Findings(records.entries, Limits(steps, max_memory_gib)))
+    return pd.DataFrame(
+        {
+            column: pd.Series([row[column] for row in found.rows], dtype=_TYPES[found.kinds[column]])
+            for column in found.columns
+        }
+    )
+
+
+def speedups(records: Records) -> pd.DataFrame:
+    """speedups.csv: a row per trial."""
+    return table(records, "speedups")
 
 
 def summary(records: Records) -> pd.DataFrame:
     """summary.csv: geometric means by family. Raises ConfigError when two precisions carry one weight in a row."""
-    from sweeper.report.tables.summary import groups
-    from sweeper.report.tables.summary import summary as table
-    from sweeper.report.tables.units import collect
-
-    return _frame(table(groups(collect(records.entries).units)))
+    return table(records, "summary")
 
 
 def recommendations(records: Records, *, steps: int | None = None, max_memory_gib: float | None = None) -> pd.DataFrame:
     """recommendations.csv, for a job of `steps` steps with so much device memory, where that is given."""
-    from sweeper.report.tables.recommendations import choices
-    from sweeper.report.tables.recommendations import recommendations as table
-
-    return _frame(table(choices(records.entries, Limits(steps, max_memory_gib))))
+    return table(records, "recommendations", steps=steps, max_memory_gib=max_memory_gib)
 
 
 def causes(records: Records) -> pd.DataFrame:
     """causes.csv: where time goes that compiling could have saved, dearest first."""
-    from sweeper.report.tables.causes import causes as table
-
-    return _frame(table(records.entries))
-
-
-def _frame(table: Table) -> pd.DataFrame:
-    import pandas as pd
-
-    columns = {name: [row[name] for row in table.rows] for name in table.columns}
-    return pd.DataFrame({name: _series(name, values) for name, values in columns.items()})
-
-
-def _series(name: str, values: list[Value]) -> pd.Series:
-    import pandas as pd
-
-    return pd.Series(values, dtype=_TYPES.get(name, "float64"))
+    return table(records, "causes")

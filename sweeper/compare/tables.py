@@ -13,8 +13,18 @@ from sweeper.compare.sides import REASONS, Side
 from sweeper.compare.verdicts import VERDICTS, Change, Comparison, percent
 from sweeper.compare.verdicts import Row as Judged
 from sweeper.core.trial import Trial
-from sweeper.report.formatting import as_text, figure, number, ratio, shortened, text, trial_name, varying
-from sweeper.report.table import Column, Row, Table, Value
+from sweeper.report.formatting import (
+    axis_columns,
+    figure,
+    number,
+    ratio,
+    shortened,
+    text,
+    text_column,
+    trial_name,
+    varying,
+)
+from sweeper.report.table import Column, Row, Table, TextColumn, Value
 
 MIB = 2**20
 MORE_DRAWS = 2  # three find a slowdown of 3 % in 38 of 100 cases, five in 99: docs/results/compare-power.md
@@ -106,26 +116,26 @@ def _found(row: Row, quantity: Quantity) -> str:
     return str(verdict) if verdict not in (None, "SAME", "UNRESOLVED") else ""
 
 
-def text_columns(rows: Sequence[Row], every: bool = False) -> tuple[Column[Row], ...]:
+def text_columns(rows: Sequence[Row], every: bool = False) -> tuple[TextColumn, ...]:
     """What people read. Without `every`, compile time and memory have a column only where one of them changed."""
     costs = {
-        COMPILE: Column[Row]("compile s", lambda row: _with_verdict(row, COMPILE, figure)),
-        MEMORY: Column[Row]("memory MiB", lambda row: _with_verdict(row, MEMORY, lambda value: figure(value / MIB))),
+        COMPILE: TextColumn("compile s", lambda row: _with_verdict(row, COMPILE, figure)),
+        MEMORY: TextColumn("memory MiB", lambda row: _with_verdict(row, MEMORY, lambda value: figure(value / MIB))),
     }
     columns = (
-        Column[Row]("verdict", lambda row: text(row["verdict"])),
-        as_text("model"),
-        *(as_text(name) for name in varying(rows, AXES)),
-        as_text("precision"),
-        as_text("mode"),
-        Column[Row]("compiled ms", lambda row: _two(row, COMPILED, lambda value: figure(1e3 * value))),
-        Column[Row]("change", lambda row: _change(row, COMPILED)),
-        Column[Row]("eager", lambda row: f"{_short(row, EAGER)} {_found(row, EAGER)}".strip()),
-        Column[Row]("speedup", lambda row: _with_verdict(row, SPEEDUP, ratio)),
+        TextColumn("verdict", lambda row: text(row["verdict"])),
+        text_column("model"),
+        *axis_columns(rows),
+        text_column("precision"),
+        text_column("mode"),
+        TextColumn("compiled ms", lambda row: _two(row, COMPILED, lambda value: figure(1e3 * value))),
+        TextColumn("change", lambda row: _change(row, COMPILED)),
+        TextColumn("eager", lambda row: f"{_short(row, EAGER)} {_found(row, EAGER)}".strip()),
+        TextColumn("speedup", lambda row: _with_verdict(row, SPEEDUP, ratio)),
         *(column for item, column in costs.items() if every or any(_found(row, item) for row in rows)),
     )
     return tuple(
-        column for column in columns if column.name == "verdict" or any(text(column.value(row)) for row in rows)
+        column for column in columns if column.title == "verdict" or any(text(column.text(row)) for row in rows)
     )
 
 

@@ -79,7 +79,8 @@ def print_document(document: Document, console: Console) -> None:
         terminal.print_line(escape(line), console)
     terminal.print_line(escape(control_line(document.comparison)), console)
     if shown:
-        terminal.print_table(text_columns(shown, document.show_all), shown, "compared", console)
+        console.print("\n[bold]compared[/]", highlight=False)
+        terminal.print_table(text_columns(shown, document.show_all), shown, console)
     for line in explanations(shown):
         terminal.print_line(escape(line), console)
     style = "bold red" if document.comparison.regressed else "bold"

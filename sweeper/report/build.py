@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -17,40 +17,20 @@ from sweeper.loading import parallel
 from sweeper.loading.cross_trial import compared
 from sweeper.loading.entries import Entry, load_from, no_search_for_cycles
 from sweeper.loading.sources import Source, SweepFolder
+from sweeper.report.contents import Report
+from sweeper.report.findings import Findings
 from sweeper.report.page import page
-from sweeper.report.table import Table
-from sweeper.report.tables.causes import causes
-from sweeper.report.tables.decision import Limits
-from sweeper.report.tables.failures import failures
-from sweeper.report.tables.recommendations import NO_LIMITS, choices, recommendations
-from sweeper.report.tables.speedups import speedups
-from sweeper.report.tables.summary import groups, incomplete, summary
-from sweeper.report.tables.units import Unit, collect
+from sweeper.report.registry import TABLES
+from sweeper.report.tables.decision import NO_LIMITS, Limits
+from sweeper.report.tables.groups import incomplete
 from sweeper.report.text import markdown, terminal
 from sweeper.report.text.consistency import mixtures
-from sweeper.report.text.provenance import describe, weighted_as_amp, without_invocations
+from sweeper.report.text.provenance import describe, without_invocations
 
 MAX_INSPECTIONS = 10  # named in a note
-TABLES = ("speedups", "summary", "failures", "recommendations", "causes")
 MIN_WIDTH = 100  # columns of a console that is no terminal
-
-
-@dataclass(frozen=True)
-class Report:
-    """All that is known. `problems` are trials that could not be read, `notes` what a reader should know beside."""
-
-    facts: tuple[str, ...]
-    amp: str  # what carried the weight amp
-    speedups: Table
-    summary: Table
-    failures: Table
-    recommendations: Table
-    causes: Table
-    notes: tuple[str, ...]
-    problems: tuple[str, ...]
-    entries: tuple[Entry, ...]  # in the order of the rows of `speedups`
-    units: tuple[Unit, ...]
-    paths: tuple[Path, ...] = ()  # what was written
+# Statuses that another try on this machine gives again.
+LASTING = ("unavailable", "accuracy_mismatch", "not_compiled", "compile_error")
 
 
 def write_report(sweeps: Sequence[Path], out: Path) -> Report:
@@ -71,49 +51,31 @@ def make_report(sources: Sequence[Source], limits: Limits = NO_LIMITS, cores: in
     Raises ConfigError when two precision options carry one weight in a row of the summary.
     """
     loaded = load_from(sources, cores)
-    entries = compared(loaded.entries)
-    recommended = parallel.beside(functools.partial(_recommended, entries, limits), cores)
-    units = collect(entries)
-    rows = groups(units.units)
-    judged = {entry for group in rows for unit in group.judged for entry in unit.entries.values()}
-    facts, amp = describe(sources, entries), weighted_as_amp(entries)
+    findings = Findings(compared(loaded.entries), limits)
+    entries = findings.entries
+    apart = {
+        spec.name: parallel.beside(functools.partial(spec.make, findings), cores) for spec in TABLES if spec.runs_apart
+    }
+    facts = describe(sources, entries)
     facts += [f"recommended for: {limits}"] if str(limits) else []
-    notes = [*units.notes, *incomplete(rows), *mixtures(entries), *without_invocations(sources)]
-    if entries and not rows:
+    notes = [*findings.units.notes, *incomplete(findings.groups), *mixtures(entries), *without_invocations(sources)]
+    if entries and not findings.groups:
         notes.append("no geometric means: they are taken over compiled trials whose precision has a weight (amp, fp32)")
     notes += inspections(entries)
-    return Report(
-        tuple(facts),
-        amp,
-        speedups=speedups(entries),
-        summary=summary(rows),
-        failures=failures(entries, judged),
-        recommendations=recommended(),
-        causes=causes(entries),
-        notes=tuple(notes),
-        problems=loaded.problems,
-        entries=entries,
-        units=units.units,
-    )
-
-
-def _recommended(entries: Sequence[Entry], limits: Limits) -> Table:
-    return recommendations(choices(entries, limits))
+    made = {spec.name: spec.make(findings) for spec in TABLES if not spec.runs_apart}
+    made |= {name: wait() for name, wait in apart.items()}
+    tables = {spec.name: made[spec.name] for spec in TABLES}
+    return Report(tuple(facts), findings, tables, tuple(notes), loaded.problems)
 
 
 def files_of(report: Report, out: Path, cores: int = 1) -> Callable[[], tuple[Path, ...]]:
     """Begin to make the files of a report; what is returned writes them to the folder `out` and gives their paths."""
-    tables = {name: getattr(report, name) for name in TABLES}
-    notes, problems = report.notes, report.problems
-    content = page.Content(
-        report.facts, report.amp, report.entries, report.units, **tables, notes=notes, problems=problems
-    )
-    made = page.document(content, out, cores)
+    made = page.document(report, out, cores)
 
     @no_search_for_cycles()
     def write() -> tuple[Path, ...]:
-        texts = {f"{name}.csv": table.csv() for name, table in tables.items()}
-        texts["report.md"] = markdown.document(report.facts, **tables, amp=report.amp, notes=notes, problems=problems)
+        texts = {f"{name}.csv": table.csv() for name, table in report.tables.items()}
+        texts["report.md"] = markdown.document(report)
         texts["report.html"] = made()
         for name, text in texts.items():
             write_text(out / name, text)
@@ -139,11 +101,7 @@ def print_report(report: Report, console: Console) -> None:
         console.width = max(console.width, MIN_WIDTH)
     for fact in report.facts:
         console.print(fact, soft_wrap=True, markup=False, highlight=False)
-    terminal.print_recommendations(report.recommendations.rows, console)
-    terminal.print_speedups(report.speedups.rows, console)
-    terminal.print_causes(report.causes.rows, console)
-    terminal.print_failures(report.failures.rows, console)
-    terminal.print_summary(report.summary.rows, report.amp, console)
+    terminal.print_tables(report.tables, console)
     for note in report.notes:
         console.print(f"note: {note}", soft_wrap=True, markup=False, highlight=False)
 
@@ -152,15 +110,7 @@ def what_next(report: Report, out: Path, sweep: str | None) -> list[str]:
     """At most two lines; `sweep` is the one that was reported, where its command can run it again from here."""
     page = next((path for path in report.paths if path.suffix == ".html"), None)
     lines = [f"tables: {out}" + (f"; for a browser: {page}" if page else "")]
-    again = [row for row in report.failures.rows if row["status"] not in LASTING]
+    again = [row for row in report.tables["failures"].rows if row["status"] not in LASTING]
     if again and sweep:
         lines.append(f"{len(again)} not ok that may do better: the same command with sweep={sweep} runs them again")
     return lines
-
-
-LASTING = (
-    "unavailable",
-    "accuracy_mismatch",
-    "not_compiled",
-    "compile_error",
-)  # statuses that another try on this machine gives again

@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from sweeper.core.text import printable
 from sweeper.core.trial import MODES
-from sweeper.report.table import Column, Row, Value, plain
+from sweeper.report.table import Row, TextColumn, Value, plain
 
 MAX_NAMES = 3  # in a line
 KEY = ("workload", "mode", "backend", "variant")
@@ -20,6 +22,12 @@ AXES = ("workload", "backend", "batch_size", "variant")
 def number(row: Row, name: str) -> float | None:
     value = row[name]
     return float(value) if isinstance(value, (int, float)) else None
+
+
+def finite(row: Row, name: str) -> float | None:
+    """The number in column `name`; None where it is missing, infinite or no number."""
+    value = number(row, name)
+    return value if value is not None and math.isfinite(value) else None
 
 
 def text(value: Value) -> str:
@@ -63,6 +71,11 @@ def listed(row: Row, name: str) -> tuple[str, ...]:
     return tuple(map(text, found)) if isinstance(found, tuple) else ()
 
 
+def sentence(line: str) -> str:
+    """The line with a capital at its beginning and a stop at its end."""
+    return f"{line[:1].upper()}{line[1:]}{'' if line.endswith('.') else '.'}" if line else ""
+
+
 def trial_name(row: Row, axes: Iterable[str]) -> str:
     """`resnet50 amp default`, followed by the values of `axes`."""
     return " ".join(part for name in ("model", "precision", "mode", *axes) if (part := text(row[name])))
@@ -96,12 +109,30 @@ def in_common(rows: Sequence[Row]) -> str:
     return ", ".join(f"batch {text(rows[0][name])}" if name == "batch_size" else text(rows[0][name]) for name in fixed)
 
 
-def as_text(name: str) -> Column[Row]:
-    """A column of what stands there; a batch size is a batch to people."""
-    return Column("batch" if name == "batch_size" else name, lambda row: text(row[name]))
+def text_column(name: str, **settings: Any) -> TextColumn:
+    """A column of the texts of column `name`; `settings` are fields of `TextColumn`."""
+    return TextColumn(name.replace("_", " "), lambda row: text(row[name]), **settings)
 
 
-def _known(rows: Iterable[Row], name: str) -> bool:
+def number_column(title: str, name: str, shown: Callable[[Row], str] | None = None, **settings: Any) -> TextColumn:
+    """A column of the figures of column `name`, shown with three digits unless `shown` says otherwise."""
+    return TextColumn(
+        title, shown or (lambda row: figure(number(row, name))), lambda row: finite(row, name), **settings
+    )
+
+
+def axis_columns(rows: Sequence[Row], names: Sequence[str] = AXES) -> list[TextColumn]:
+    """Columns of the axes in which the rows differ."""
+    return [
+        number_column("batch", name, lambda row: text(row["batch_size"]), is_name=True)
+        if name == "batch_size"
+        else text_column(name, folds=name == "variant", is_name=True)
+        for name in varying(rows, names)
+    ]
+
+
+def is_known(rows: Iterable[Row], name: str) -> bool:
+    """Whether any row has a value in column `name`."""
     return any(row[name] is not None for row in rows)
 
 

@@ -1,7 +1,4 @@
-"""A table is a list of declared columns: a name and the function that gives its value.
-
-A new column is one `Column` in a list of columns; a new table is one such list.
-"""
+"""Tables: columns of plain values for files, columns of text for people."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import functools
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 Value = None | bool | int | float | str | tuple[str, ...]
@@ -22,10 +19,11 @@ FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")  # https://owasp.org/www-commu
 
 @dataclass(frozen=True)
 class Column(Generic[T]):
-    """One column of a table over things of type `T`."""
+    """One column of a table over things of type `T`; `kind` is the type of its values, missing ones aside."""
 
     name: str
     value: Callable[[T], Value]
+    kind: type = str
 
 
 @dataclass(frozen=True)
@@ -34,18 +32,38 @@ class Table:
 
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
+    kinds: Mapping[str, type] = field(default_factory=dict)  # of the values, by column
 
     @staticmethod
     def of(columns: Sequence[Column[T]], items: Iterable[T]) -> Table:
         """A row for each item, in order."""
         rows = tuple({column.name: column.value(item) for column in columns} for item in items)
-        return Table(tuple(column.name for column in columns), rows)
+        kinds = {column.name: column.kind for column in columns}
+        return Table(tuple(kinds), rows, kinds)
 
     def csv(self) -> str:
         """The table as CSV text (RFC 4180 quoting, lines end in LF), the names of the columns first."""
         lines = [",".join(self.columns)]
         lines += [",".join([_csv(row[name]) for name in self.columns]) for row in self.rows]
         return "\n".join(lines) + "\n"
+
+
+PAGE, MARKDOWN, TERMINAL = MEDIA = ("page", "markdown", "terminal")
+
+
+@dataclass(frozen=True)
+class TextColumn:
+    """A column that people read."""
+
+    title: str
+    text: Callable[[Row], Value]
+    number: Callable[[Row], float | None] | None = None  # what the page sorts by; without it, by the text
+    meaning: str = ""  # what the title does not say
+    align_right: bool = False
+    folds: bool = False  # on a narrow terminal the text may take several lines
+    is_name: bool = False  # part of what tells the rows apart
+    is_cost: bool = False  # goes into a second table where the terminal is too narrow for one
+    media: tuple[str, ...] = MEDIA  # where it is shown
 
 
 def plain(value: Value) -> str:

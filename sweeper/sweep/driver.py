@@ -124,8 +124,7 @@ def _report(paths: SweepPaths, settings: Settings, tracker: Tracker | None, cons
     if tracker is None:
         return
     tracker.catch_up()  # what an earlier run of this sweep could not send
-    statuses = (str(row["status"]) for row in report.speedups.rows)
-    tracker.log_overview(overview(report.summary, report.amp, statuses))
+    tracker.log_overview(overview(report.findings))
     tracker.log_report(report.paths)
     tracker.finish()
     if tracker.failure:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sweeper.analysis.metrics import Result, derive
+from sweeper.analysis.metrics import METRICS, Result, derive
 from sweeper.core.paths import check_sweep_name
 from sweeper.core.record import Record
 from sweeper.tracking.chart_points import Point, points
@@ -24,12 +24,6 @@ if TYPE_CHECKING:
     from mlflow.entities import Experiment, Run
 
 EXPERIMENT = "sweeper"
-METRICS = (
-    "speedup", "speedup_low", "speedup_high", "device_speedup", "eager_step_s", "compiled_step_s", "samples_per_s",
-    "compile_cold_s", "compile_warm_s", "break_even_steps", "eager_peak_memory_bytes", "compiled_peak_memory_bytes",
-    "graph_breaks", "recompiles", "tokens_per_s", "eager_p50_s", "eager_p90_s", "eager_p99_s", "compiled_p50_s",
-    "compiled_p90_s", "compiled_p99_s", "eager_energy_j", "compiled_energy_j",
-)  # fmt: skip
 RUN_STATUSES = {"ok": "FINISHED", "interrupted": "KILLED"}  # every other status: FAILED
 
 KIND, SWEEP, TRIAL = "sweeper.kind", "sweep", "trial_id"
@@ -121,8 +115,10 @@ def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _metrics(result: Result) -> dict[str, float]:
-    values = {name: getattr(result, name) for name in METRICS}
-    return {name: float(value) for name, value in values.items() if value is not None and math.isfinite(value)}
+    values = {metric.name: metric.value(result) for metric in METRICS if metric.mlflow}
+    return {
+        name: float(value) for name, value in values.items() if isinstance(value, (int, float)) and math.isfinite(value)
+    }
 
 
 def _tags(record: Record, result: Result, sweep: str, parent_id: str) -> dict[str, str]:

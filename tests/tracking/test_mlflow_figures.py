@@ -57,8 +57,7 @@ def finish(records: Sequence[Record]) -> Tracker:
     report = write_report([folder], SweepPaths(folder).report)
     tracker = Tracker(None, "night")
     tracker.catch_up()
-    statuses = (str(row["status"]) for row in report.speedups.rows)
-    tracker.log_overview(overview(report.summary, report.amp, statuses))
+    tracker.log_overview(overview(report.findings))
     tracker.log_report(report.paths)
     tracker.finish()
     assert tracker.failure is None

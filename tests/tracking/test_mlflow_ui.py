@@ -71,8 +71,7 @@ def pages(chromium: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         page = sweep.report / "report.html"
         if page not in report.paths:
             page.write_text(PAGE)
-        statuses = (str(row["status"]) for row in report.speedups.rows)
-        tracker.log_overview(overview(report.summary, report.amp, statuses))
+        tracker.log_overview(overview(report.findings))
         tracker.log_report([*(path for path in report.paths if path != page), page])
         tracker.finish()
         with mlflow_server(folder / "server", tracker.uri) as server:

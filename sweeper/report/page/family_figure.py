@@ -14,7 +14,8 @@ from sweeper.report.formatting import text
 from sweeper.report.page.figure_base import Choice, Figure, Trace, colour, finite, label, line_at_one, lines
 from sweeper.report.page.published import Published
 from sweeper.report.table import Row
-from sweeper.report.tables.summary import ALL, models
+from sweeper.report.tables.groups import ALL
+from sweeper.report.tables.summary import models
 
 MAX_KEYS = 4  # groups of the summary that stand beside each other in one figure
 AMP_AND_FP32 = (("geomean_amp", "models_amp", "AMP"), ("geomean_fp32", "models_fp32", "fp32"))

@@ -12,8 +12,9 @@ from sweeper.report import formatting
 from sweeper.report.formatting import ratio, text
 from sweeper.report.page.published import Published
 from sweeper.report.table import Row
+from sweeper.report.tables.groups import ALL
 from sweeper.report.tables.speedups import flagged
-from sweeper.report.tables.summary import ALL, by_device_time, models, of_a_new_model
+from sweeper.report.tables.summary import by_device_time, models, of_a_new_model
 
 MAX_CARDS = 12
 MAX_CARDS_UNWEIGHTED = 4  # where no mode has the weighted mean

@@ -15,23 +15,23 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from sweeper.core.text import printable
 from sweeper.loading import parallel
-from sweeper.loading.entries import Entry, no_search_for_cycles
+from sweeper.loading.entries import no_search_for_cycles
+from sweeper.report.contents import Report
 from sweeper.report.formatting import text
-from sweeper.report.page import cost_figures, family_figure, published, speedup_figures, step_figure
-from sweeper.report.page import tables as listing
+from sweeper.report.page import cost_figures, family_figure, published, speedup_figures, step_figure, tables
 from sweeper.report.page.figure_base import Figure, once_a_row
-from sweeper.report.page.header import conventions, head, title
+from sweeper.report.page.header import head, title
 from sweeper.report.page.published import Published
 from sweeper.report.page.tables import Listing
-from sweeper.report.table import Table
-from sweeper.report.tables.summary import ALL, Group, summary
+from sweeper.report.registry import TABLES
+from sweeper.report.tables.groups import ALL, Group
+from sweeper.report.tables.summary import summary
 from sweeper.report.tables.units import Unit
 
 _PLACES = re.compile(r"<!--([a-z-]+)-->")  # in page.html
@@ -39,36 +39,19 @@ DIGITS = 6  # of a number in a figure
 ABOVE_A_FIGURE = 110  # pixels of its title and caption, about
 
 
-@dataclass(frozen=True)
-class Content:
-    """What a page is made of. The rows of `speedups` are those of `entries`, in the same order."""
-
-    facts: Sequence[str]
-    amp: str
-    entries: Sequence[Entry]
-    units: Sequence[Unit]
-    speedups: Table
-    summary: Table
-    failures: Table
-    notes: Sequence[str] = ()
-    problems: Sequence[str] = ()
-    recommendations: Table | None = None
-    causes: Table | None = None
-
-
 @no_search_for_cycles()
-def document(content: Content, out: Path, cores: int = 1) -> Callable[[], str]:
+def document(report: Report, out: Path, cores: int = 1) -> Callable[[], str]:
     """Begin to make the page; what is returned gives it, whole. `out` is the folder that it will lie in, which links to
     trials start from. With several `cores` figures and tables are made beside what the caller does.
     """
-    suites, beside = by_suite(content.units), of_families(content)
-    tables = parallel.beside(functools.partial(_tables, content, suites, beside, out), cores)
-    drawn = parallel.beside(functools.partial(_figures, content, beside), cores)
-    return functools.partial(_document, content, suites, beside, tables, drawn)
+    suites, beside = by_suite(report.findings.units.units), of_families(report)
+    tables = parallel.beside(functools.partial(_tables, report, suites, beside, out), cores)
+    drawn = parallel.beside(functools.partial(_figures, report, beside), cores)
+    return functools.partial(_document, report, suites, beside, tables, drawn)
 
 
 def _document(
-    content: Content,
+    report: Report,
     suites: Sequence[Group],
     beside: Mapping[str, Published],
     tables: Callable[[], tuple[dict[str, str], str]],
@@ -79,15 +62,21 @@ def _document(
     shown = [item for item in (*beside.values(), *(published.of_suite(group.family) for group in suites)) if item]
     plotly, script = _plotly(), _resource("page.js")
     parts = {
-        "title": html.escape(title(content.facts)),
+        "title": html.escape(title(report.facts)),
         "css": _resource("page.css"),
         "policy": _policy(plotly, script),
-        "head": head(content.facts, content.amp, content.speedups.rows, content.summary.rows, beside.get(ALL)),
+        "head": head(
+            report.facts,
+            report.findings.amp,
+            report.tables["speedups"].rows,
+            report.tables["summary"].rows,
+            beside.get(ALL),
+        ),
         "recommendations": table_html.pop("recommendations", ""),
         "figures": figure_html,
         "tables": "\n".join(table_html.values()),
         "sources": _sources(shown),
-        "notes": _list("Notes", content.notes) + _list("Records that could not be read", content.problems),
+        "notes": _list("Notes", report.notes) + _list("Records that could not be read", report.problems),
         "figure-data": figure_data,
         "table-data": table_data,
         "plotly": plotly,
@@ -96,17 +85,17 @@ def _document(
     return "".join(parts.get(part, part) for part in _PLACES.split(_resource("page.html")))
 
 
-def _figures(content: Content, beside: Mapping[str, Published]) -> tuple[str, str]:
+def _figures(report: Report, beside: Mapping[str, Published]) -> tuple[str, str]:
     """The places of the figures, and what is drawn there."""
-    drawn = all_figures(content, beside)
+    drawn = all_figures(report, beside)
     return _in_columns(drawn), embedded([_figure_data(figure) for figure in drawn])
 
 
 def _tables(
-    content: Content, suites: Sequence[Group], beside: Mapping[str, Published], out: Path
+    report: Report, suites: Sequence[Group], beside: Mapping[str, Published], out: Path
 ) -> tuple[dict[str, str], str]:
     """The place of each table, and what stands there."""
-    listings = all_listings(content, suites, beside, out)
+    listings = all_listings(report, suites, beside, out)
     return {item.id: _table_section(item) for item in listings}, embedded({item.id: item.data for item in listings})
 
 
@@ -134,43 +123,40 @@ def _suite(unit: Unit) -> str:
     return next(iter(unit.entries.values())).record.trial.labels.suite or ""
 
 
-def of_families(content: Content) -> dict[str, Published]:
+def of_families(report: Report) -> dict[str, Published]:
     """What was published for training, by family; `all` only where every model belongs to the suites."""
-    if {row["workload"] for row in content.summary.rows} != {"train"}:
+    if {row["workload"] for row in report.tables["summary"].rows} != {"train"}:
         return {}
-    suites = {_suite(unit) for unit in content.units}
-    names = dict.fromkeys(text(row["family"]) for row in content.summary.rows)
+    suites = {_suite(unit) for unit in report.findings.units.units}
+    names = dict.fromkeys(text(row["family"]) for row in report.tables["summary"].rows)
     return {family: item for family in names if (item := published.of_family(family, suites))}
 
 
-def all_figures(content: Content, beside: Mapping[str, Published]) -> list[Figure]:
-    rows, hover = content.speedups.rows, once_a_row(speedup_figures.trial_hover)
+def all_figures(report: Report, beside: Mapping[str, Published]) -> list[Figure]:
+    rows, hover = report.tables["speedups"].rows, once_a_row(speedup_figures.trial_hover)
     return [
         speedup_figures.forest(rows, hover),
-        family_figure.families(content.summary.rows, beside),
+        family_figure.families(report.tables["summary"].rows, beside),
         speedup_figures.backends(rows),
         speedup_figures.batch_sizes(rows),
         cost_figures.compile_time(rows, hover),
         cost_figures.total_time(rows),
         cost_figures.memory(rows, hover),
-        step_figure.step_times(content.entries, rows),
+        step_figure.step_times(report.findings.entries, rows),
     ]
 
 
-def all_listings(
-    content: Content, suites: Sequence[Group], beside: Mapping[str, Published], out: Path
-) -> list[Listing]:
-    """The tables that have rows, in the order in which they stand."""
-    rows = [*content.summary.rows, *({**row, "family": f"suite {row['family']}"} for row in summary(suites).rows)]
+def all_listings(report: Report, suites: Sequence[Group], beside: Mapping[str, Published], out: Path) -> list[Listing]:
+    """The tables that have rows, in the order in which they stand: the summary last."""
+    first, *others = TABLES
+    found = [tables.make_listing(spec, report, report.tables[spec.name].rows, out) for spec in others]
+    rows = [
+        *report.tables[first.name].rows,
+        *({**row, "family": f"suite {row['family']}"} for row in summary(suites).rows),
+    ]
     named = {**beside, **{f"suite {group.family}": published.of_suite(group.family) for group in suites}}
-    found = [
-        listing.recommended(content.recommendations) if content.recommendations else None,
-        listing.trials(content.entries, content.speedups, out),
-        listing.causes(content.causes, content.speedups.rows) if content.causes else None,
-        listing.failed(content.entries, content.failures, out),
-        listing.summarised(rows, named, conventions(content.amp)),
-    ]
-    return [item for item in found if item and item.data["rows"]]
+    found.append(tables.make_listing(first, report, rows, out, tables.published_columns(named)))
+    return [item for item in found if item.data["rows"]]
 
 
 def _list(title: str, lines: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from sweeper.report.formatting import ratio
-from sweeper.report.tables.summary import ALL
+from sweeper.report.tables.groups import ALL
 
 ANNOUNCEMENT = "https://pytorch.org/get-started/pytorch-2-x/"
 TUTORIAL = "https://pyimagesearch.com/2023/03/27/whats-new-in-pytorch-2-0-torch-compile/"

@@ -20,9 +20,10 @@ from dataclasses import dataclass
 
 from sweeper.core.backends import CONTROLS
 from sweeper.loading.entries import Entry
-from sweeper.report.formatting import AXES, as_text, figure, number, text, varying
-from sweeper.report.table import Column, Row, Table, Value
-from sweeper.report.tables.speedups import COLUMNS as SPEEDUP_COLUMNS
+from sweeper.report.formatting import axis_columns, figure, number, number_column, text, text_column
+from sweeper.report.spec import TableSpec
+from sweeper.report.table import Column, Row, Table, TextColumn, Value
+from sweeper.report.tables import speedups
 
 GRAPH_MODES = ("reduce-overhead", "max-autotune")  # they record CUDA graphs
 _AXES = ("model", "batch_size", "workload", "precision", "mode", "backend", "variant", "trial_id")
@@ -45,20 +46,20 @@ class Cause:
 
 
 def _axis(column: Column[Entry]) -> Column[Cause]:
-    return Column(column.name, lambda cause: column.value(cause.entry))
+    return Column(column.name, lambda cause: column.value(cause.entry), column.kind)
 
 
 def _milliseconds(cause: Cause) -> Value:
     return None if cause.lost_s is None else cause.lost_s * 1e3
 
 
-_NAMED = {column.name: column for column in SPEEDUP_COLUMNS}
+_NAMED = {column.name: column for column in speedups.columns()}
 COLUMNS: tuple[Column[Cause], ...] = (
     *(_axis(_NAMED[name]) for name in _AXES),
     Column("cause", lambda cause: cause.name),
-    Column("count", lambda cause: cause.count),
-    Column("lost_ms_per_step", _milliseconds),
-    Column("lost_fraction", lambda cause: cause.lost_fraction),
+    Column("count", lambda cause: cause.count, int),
+    Column("lost_ms_per_step", _milliseconds, float),
+    Column("lost_fraction", lambda cause: cause.lost_fraction, float),
     Column("detail", lambda cause: " | ".join(cause.detail.splitlines())),
 )
 
@@ -104,23 +105,32 @@ def _what_helps(entry: Entry) -> str:
     return f"the device waits for the host{help_}{ratio}"
 
 
-def cause(row: Row) -> str:
-    """`host_bound, 10.3 ms of a step (43 %): the device waits for the host`."""
+def _text_columns(rows: Sequence[Row], trials: Sequence[Row]) -> list[TextColumn]:
+    """The axes are those in which the trials of the sweep differ."""
+    return [
+        text_column("model"),
+        *axis_columns(trials or rows),
+        *(text_column(name) for name in ("precision", "mode", "cause")),
+        number_column("count", "count", lambda row: text(row["count"])),
+        number_column("lost ms a step", "lost_ms_per_step"),
+        text_column("detail"),
+    ]
+
+
+def _describe(row: Row) -> tuple[str, str]:
+    """`host_bound`, `, 10.3 ms of a step (43 %): the device waits for the host`."""
     lost_ms, share = number(row, "lost_ms_per_step"), number(row, "lost_fraction")
     cost = f", {figure(lost_ms)} ms of a step ({100 * (share or 0):.0f} %)" if lost_ms is not None else ""
     times = f", {text(row['count'])} times" if row["count"] is not None else ""
-    return f"{text(row['cause'])}{cost}{times}: {text(row['detail'])}"
+    return text(row["cause"]), f"{cost}{times}: {text(row['detail'])}"
 
 
-def cause_columns(rows: Sequence[Row], trials: Sequence[Row] = ()) -> tuple[Column[Row], ...]:
-    """Columns of text over rows of causes.csv; the axes are those in which `trials` differ, if given, else the rows."""
-    return (
-        as_text("model"),
-        *(as_text(name) for name in varying(trials or rows, AXES)),
-        as_text("precision"),
-        as_text("mode"),
-        as_text("cause"),
-        as_text("count"),
-        Column[Row]("lost ms a step", lambda row: figure(number(row, "lost_ms_per_step"))),
-        as_text("detail"),
-    )
+SPEC = TableSpec(
+    "causes",
+    "Causes of lost time",
+    lambda findings: causes(findings.entries),
+    _text_columns,
+    as_line=_describe,
+    max_markdown_rows=50,
+    max_terminal_rows=10,
+)

@@ -22,6 +22,7 @@ from sweeper.loading.entries import Entry
 from sweeper.report.formatting import shortened
 
 STAY = "stay eager"
+EAGER_MOVED = "eager step times of these trials do not agree"  # a reason to look twice at a recommendation
 # Step times of a single process move by as much: one H200, the same sweep twice, wall speedups of mobilenet_v2 4.04 and
 # 3.55, of the others within 1 % (docs/results/h200-repeatability.md).
 NOISE = 0.05
@@ -47,6 +48,9 @@ class Limits:
     def __str__(self) -> str:
         parts = (f"{self.steps:,} steps" if self.steps else "", f"{self.memory_gib:g} GiB" if self.memory_gib else "")
         return ", ".join(part for part in parts if part)
+
+
+NO_LIMITS = Limits()
 
 
 @dataclass(frozen=True)
@@ -163,7 +167,7 @@ def _pooled_eager(entries: Sequence[Entry]) -> Estimate | None:
 
 def _candidates(entries: Sequence[Entry], eager: Estimate | None) -> list[Candidate]:
     return [
-        Candidate(entry, difference(eager, step), step, entry.result.compile_cold_s)
+        Candidate(entry, difference(eager, step), step, entry.result.readings.get("compile_cold_s"))
         for entry in entries
         if eager and (step := entry.result.compiled_estimate)
     ]
@@ -171,7 +175,7 @@ def _candidates(entries: Sequence[Entry], eager: Estimate | None) -> list[Candid
 
 def _beyond(one: Candidate, limits: Limits, eager: Estimate | None) -> str | None:
     """Which limit a candidate does not keep."""
-    peak = one.entry.result.compiled_peak_memory_bytes
+    peak = one.entry.result.readings.get("compiled_peak_memory_bytes")
     if limits.memory_gib is not None and peak is not None and peak > limits.memory_gib * GIB:
         return f"needs {peak / GIB:.1f} GiB"
     if limits.steps is None or eager is None:
@@ -187,7 +191,7 @@ def _beyond(one: Candidate, limits: Limits, eager: Estimate | None) -> str | Non
 
 def _eager_beyond(entries: Sequence[Entry], limits: Limits) -> str | None:
     """How eager does not keep the limit of memory either; None where it does, or where nobody knows."""
-    peaks = [peak for entry in entries if (peak := entry.result.eager_peak_memory_bytes) is not None]
+    peaks = [peak for entry in entries if (peak := entry.result.readings.get("eager_peak_memory_bytes")) is not None]
     if limits.memory_gib is None or not peaks or min(peaks) <= limits.memory_gib * GIB:
         return None
     return f"needs {min(peaks) / GIB:.1f} GiB"
@@ -262,7 +266,7 @@ def _cheapest(equals: Sequence[Candidate]) -> tuple[Candidate, str]:
     if len(quick) == 1:
         return quick[0], "compiles fastest"
     quick = quick or list(equals)
-    peaks = [one.entry.result.compiled_peak_memory_bytes or math.inf for one in quick]
+    peaks = [one.entry.result.readings.get("compiled_peak_memory_bytes") or math.inf for one in quick]
     small = [one for one, peak in zip(quick, peaks, strict=True) if peak <= min(peaks) * (1 + MEMORY_ALIKE)]
     if len(small) == 1 and all(map(math.isfinite, peaks)):
         return small[0], "needs the least memory"
@@ -307,8 +311,5 @@ def _beside(chosen: Candidate, choice: Choice) -> str:
         said += "; its compile time is an upper bound"
     doubts = [flag for flag in DOUBTS if flag in chosen.entry.flags]
     said += f"; flagged {', '.join(doubts)}" if doubts else ""
-    known = limits.memory_gib is None or chosen.entry.result.compiled_peak_memory_bytes is not None
+    known = limits.memory_gib is None or chosen.entry.result.readings.get("compiled_peak_memory_bytes") is not None
     return said + ("" if known else "; how much memory it needs is not known")
-
-
-EAGER_MOVED = "eager step times of these trials do not agree"  # a reason to look twice at a recommendation

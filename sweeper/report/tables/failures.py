@@ -1,7 +1,7 @@
-"""failures.csv: a row for each trial that is not ok.
+"""failures.csv: a row per trial that is not ok.
 
 `phase` is where it ended, `message` all of what was said, on one line (` | ` for a line break), `log` the path of the
-worker's log. `in_pass_rate` says whether the trial counts in `models` of summary.csv; these do not: eager-side
+worker's log. `in_pass_rate` says whether the trial counts in `models` of summary.csv. These do not: eager-side
 failures, `unavailable`, `interrupted`, any trial of a model that has one of those, precisions without a weight and
 mode=eager.
 """
@@ -11,35 +11,64 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from sweeper.loading.entries import Entry
-from sweeper.report.formatting import AXES, as_text, varying
-from sweeper.report.table import Column, Row, Table
-from sweeper.report.tables.speedups import COLUMNS as SPEEDUP_COLUMNS
+from sweeper.report.findings import Findings
+from sweeper.report.formatting import axis_columns, in_order, text, text_column
+from sweeper.report.spec import TableSpec
+from sweeper.report.table import Column, Row, Table, TextColumn
+from sweeper.report.tables import speedups
 
-_NAMED = {column.name: column for column in SPEEDUP_COLUMNS}
+_TRIAL = (
+    *("trial_id", "model", "family", "workload", "mode", "backend", "precision", "batch_size", "variant", "status"),
+)
 
 
 def failures(entries: Iterable[Entry], judged: Collection[Entry]) -> Table:
     """`judged` are the entries behind the pass rates of the summary."""
+    named = {column.name: column for column in speedups.columns()}
     columns: tuple[Column[Entry], ...] = (
-        *(_NAMED[name] for name in ("trial_id", "model", "family", "workload", "mode", "backend", "precision")),
-        *(_NAMED[name] for name in ("batch_size", "variant", "status")),
+        *(named[name] for name in _TRIAL),
         Column("phase", lambda entry: entry.record.phase),
         Column("message", lambda entry: " | ".join((entry.record.message or "").splitlines()) or None),
         Column("log", lambda entry: (entry.folder / entry.record.log).as_posix() if entry.record.log else None),
-        Column("in_pass_rate", lambda entry: entry in judged),
+        Column("in_pass_rate", lambda entry: entry in judged, bool),
     )
-    return Table.of(columns, (entry for entry in entries if entry.record.status != "ok"))
+    return Table.of(columns, entries)
 
 
-def failure_columns(rows: Sequence[Row]) -> tuple[Column[Row], ...]:
-    """Columns of text over rows of failures.csv."""
-    return (
-        as_text("model"),
-        *(as_text(name) for name in varying(rows, AXES)),
-        as_text("precision"),
-        as_text("mode"),
-        as_text("status"),
-        as_text("phase"),
-        as_text("message"),
-        as_text("log"),
-    )
+def select_failed(findings: Findings) -> list[Entry]:
+    return [entry for entry in findings.entries if entry.record.status != "ok"]
+
+
+def _make(findings: Findings) -> Table:
+    judged = {entry for group in findings.groups for unit in group.judged for entry in unit.entries.values()}
+    return failures(select_failed(findings), judged)
+
+
+def _text_columns(rows: Sequence[Row], _trials: Sequence[Row]) -> list[TextColumn]:
+    names = ("precision", "mode", "status", "phase", "message", "log")
+    return [text_column("model"), *axis_columns(rows), *(text_column(name) for name in names)]
+
+
+def _explain(_findings: Findings, rows: Sequence[Row]) -> str:
+    left_out = sum(row["in_pass_rate"] is not True for row in rows)
+    verb = "trial is" if len(rows) == 1 else "trials are"
+    return f"{len(rows)} {verb} not ok; {left_out or 'none'} left out of pass rates."
+
+
+def _describe(row: Row) -> tuple[str, str]:
+    phase = f" while {text(row['phase'])}" if row["phase"] else ""
+    message = f": {text(row['message'])}" if row["message"] else ""
+    return text(row["status"]), phase + message
+
+
+SPEC = TableSpec(
+    "failures",
+    "Failures",
+    _make,
+    _text_columns,
+    arrange=in_order,
+    explain=_explain,
+    as_line=_describe,
+    entries=select_failed,
+    max_terminal_rows=20,
+)

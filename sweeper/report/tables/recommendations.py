@@ -23,30 +23,43 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 
 from sweeper.analysis.metrics import break_even_steps
 from sweeper.analysis.stats import Interval
+from sweeper.core.record import ARMS
 from sweeper.loading.entries import Entry
-from sweeper.report.formatting import _known, as_text, estimate, figure, listed, number, shortened, text, varying
-from sweeper.report.table import Column, Row, Table, Value
-from sweeper.report.tables.decision import EAGER_MOVED, Candidate, Choice, Limits, choose
-from sweeper.report.tables.speedups import backend
-
-NO_LIMITS = Limits()
+from sweeper.report.formatting import (
+    axis_columns,
+    estimate,
+    figure,
+    finite,
+    is_known,
+    listed,
+    number_column,
+    shortened,
+    text,
+    text_column,
+)
+from sweeper.report.spec import TableSpec
+from sweeper.report.table import MARKDOWN, PAGE, Column, Row, Table, TextColumn, Value
+from sweeper.report.tables.decision import EAGER_MOVED, NO_LIMITS, Candidate, Choice, Limits, choose
+from sweeper.report.tables.units import backend
 
 
 def _of_first(name: str, value: Callable[[Entry], Value]) -> Column[Choice]:
     return Column(name, lambda choice: value(choice.entries[0]))
 
 
-def _of_chosen(name: str, value: Callable[[Candidate], Value]) -> Column[Choice]:
-    return Column(name, lambda choice: value(choice.chosen) if choice.chosen else None)
+def _of_chosen(name: str, value: Callable[[Candidate], Value], kind: type = str) -> Column[Choice]:
+    return Column(name, lambda choice: value(choice.chosen) if choice.chosen else None, kind)
 
 
-def _break_even(name: str, compile_s: Callable[[Entry], float | None]) -> Column[Choice]:
+def _break_even(name: str, compile_time: str) -> Column[Choice]:
     def steps(choice: Choice) -> float | None:
         if choice.chosen is None:
             return None
-        return break_even_steps(compile_s(choice.chosen.entry), choice.eager_s, choice.chosen.step.ratio)
+        return break_even_steps(
+            choice.chosen.entry.result.readings.get(compile_time), choice.eager_s, choice.chosen.step.ratio
+        )
 
-    return Column(name, steps)
+    return Column(name, steps, float)
 
 
 def _interval(one: Candidate) -> Interval | None:
@@ -54,7 +67,7 @@ def _interval(one: Candidate) -> Interval | None:
 
 
 def _memory_ratio(one: Candidate) -> float | None:
-    eager, compiled = one.entry.result.eager_peak_memory_bytes, one.entry.result.compiled_peak_memory_bytes
+    eager, compiled = (one.entry.result.readings.get(f"{arm}_peak_memory_bytes") for arm in ARMS)
     return eager / compiled if eager and compiled else None
 
 
@@ -67,7 +80,7 @@ COLUMNS: tuple[Column[Choice], ...] = (
     _of_first("model", lambda entry: entry.record.trial.labels.model),
     _of_first("family", lambda entry: entry.record.trial.labels.family),
     _of_first("suite", lambda entry: entry.record.trial.labels.suite),
-    Column("batch_size", lambda choice: choice.batch_size),
+    Column("batch_size", lambda choice: choice.batch_size, int),
     _of_first("variant", lambda entry: entry.variant),
     _of_first("workload", lambda entry: entry.record.trial.workload),
     _of_first("precision", lambda entry: entry.record.trial.labels.precision),
@@ -75,20 +88,22 @@ COLUMNS: tuple[Column[Choice], ...] = (
     _of_chosen("mode", lambda one: one.entry.record.trial.mode),
     _of_chosen("backend", lambda one: backend(one.entry)),
     Column("certainty", lambda choice: choice.certainty),
-    _of_chosen("speedup", lambda one: one.speedup.ratio),
-    _of_chosen("speedup_low", lambda one: bounds.low if (bounds := _interval(one)) else None),
-    _of_chosen("speedup_high", lambda one: bounds.high if (bounds := _interval(one)) else None),
-    Column("tied", lambda choice: choice.tied),
-    _of_chosen("compile_cold_s", lambda one: one.compile_s),
-    _of_chosen("compile_warm_s", lambda one: one.entry.result.compile_warm_s),
-    _break_even("break_even_steps", lambda entry: entry.result.compile_cold_s),
-    _break_even("break_even_warm_steps", lambda entry: entry.result.compile_warm_s),
-    _of_chosen("memory_ratio", _memory_ratio),
-    Column("max_memory_gib", lambda choice: choice.limits.memory_gib),
-    Column("steps", lambda choice: choice.limits.steps),
-    Column("total_eager_s", _total_eager_s),
-    Column("total_compiled_s", lambda choice: choice.chosen.total_s(choice.limits.steps) if choice.chosen else None),
-    Column("ruled_out", lambda choice: choice.ruled_out),
+    _of_chosen("speedup", lambda one: one.speedup.ratio, float),
+    _of_chosen("speedup_low", lambda one: bounds.low if (bounds := _interval(one)) else None, float),
+    _of_chosen("speedup_high", lambda one: bounds.high if (bounds := _interval(one)) else None, float),
+    Column("tied", lambda choice: choice.tied, tuple),
+    _of_chosen("compile_cold_s", lambda one: one.compile_s, float),
+    _of_chosen("compile_warm_s", lambda one: one.entry.result.readings.get("compile_warm_s"), float),
+    _break_even("break_even_steps", "compile_cold_s"),
+    _break_even("break_even_warm_steps", "compile_warm_s"),
+    _of_chosen("memory_ratio", _memory_ratio, float),
+    Column("max_memory_gib", lambda choice: choice.limits.memory_gib, float),
+    Column("steps", lambda choice: choice.limits.steps, int),
+    Column("total_eager_s", _total_eager_s, float),
+    Column(
+        "total_compiled_s", lambda choice: choice.chosen.total_s(choice.limits.steps) if choice.chosen else None, float
+    ),
+    Column("ruled_out", lambda choice: choice.ruled_out, tuple),
     Column("reason", lambda choice: choice.reason),
 )
 
@@ -131,29 +146,31 @@ def _order(choice: Choice) -> tuple[str, str, int, str, str]:
     )
 
 
-def recommendation_columns(rows: Sequence[Row]) -> tuple[Column[Row], ...]:
-    """Columns of text over rows of recommendations.csv."""
-    axes = [as_text(name) for name in varying(rows, ("workload", "batch_size", "variant"))]
-    return (
-        as_text("model"),
-        *axes,
-        as_text("precision"),
-        as_text("recommended"),
-        Column[Row]("speedup", lambda row: estimate(row, "speedup")),
-        *([Column[Row]("total s", total)] if _known(rows, "steps") else []),
-        *(_listed(name) for name in ("tied", "ruled_out") if any(listed(row, name) for row in rows)),
-        as_text("reason"),
-    )
+def text_columns(rows: Sequence[Row], _trials: Sequence[Row]) -> list[TextColumn]:
+    return [
+        text_column("model", folds=True),
+        *axis_columns(rows, ("workload", "batch_size", "variant")),
+        text_column("precision"),
+        text_column("recommended", folds=True),
+        number_column("speedup", "speedup", lambda row: estimate(row, "speedup")),
+        *([TextColumn("total s", total, _total_s, align_right=True)] if is_known(rows, "steps") else []),
+        *(_list_column(name) for name in ("tied", "ruled_out") if any(listed(row, name) for row in rows)),
+        TextColumn("reason", lambda row: text(row["reason"]), media=(PAGE, MARKDOWN)),
+    ]
 
 
-def _listed(name: str) -> Column[Row]:
-    return Column(name.replace("_", " "), lambda row: shortened(listed(row, name)))
+def _list_column(name: str) -> TextColumn:
+    return TextColumn(name.replace("_", " "), lambda row: shortened(listed(row, name)), folds=True)
 
 
 def total(row: Row) -> str:
     """Seconds of the job, compiling included; of eager where that is recommended."""
-    compiled = number(row, "total_compiled_s")
-    return figure(compiled if compiled is not None else number(row, "total_eager_s"))
+    return figure(_total_s(row))
+
+
+def _total_s(row: Row) -> float | None:
+    compiled_s = finite(row, "total_compiled_s")
+    return compiled_s if compiled_s is not None else finite(row, "total_eager_s")
 
 
 def what_certainty_means(rows: Iterable[Row]) -> str:
@@ -173,3 +190,14 @@ _CERTAINTY = {
     "single_process": "modes with a single process cannot be tested: 5 % count as a difference",
     "untested": "where host noise allows no interval, 5 % count as a difference",
 }
+
+
+SPEC = TableSpec(
+    "recommendations",
+    "Recommendations",
+    lambda findings: recommendations(choices(findings.entries, findings.limits)),
+    text_columns,
+    notes=lambda rows: [what_certainty_means(rows), where_eager_moved(rows)],
+    runs_apart=True,
+    max_terminal_rows=20,
+)

@@ -1,4 +1,6 @@
-"""speedups.csv: a row a trial, failed ones included.
+"""speedups.csv: a row per trial, failed ones included.
+
+Columns of figures are declared in `sweeper.analysis.metrics.METRICS`, which docs/metrics.md lists. The others:
 
 | column | meaning |
 |---|---|
@@ -7,159 +9,103 @@
 | `batch_size` | the one used |
 | `variant` | every other axis that is not at its default, and the device type where the records at hand have several |
 | `status flags` | one status; flags joined by `;` |
-| `interval` | what the interval is taken over: `none`, `processes` (one compiled artifact) or `draws` |
-| `speedup speedup_low speedup_high` | eager / compiled step time with a 95 % interval; empty unless the status is ok |
-| `processes draws` | how many of each were measured |
-| `device_speedup` | the same ratio of the time in which the device was busy |
-| `host_bound_fraction` | share of wall time in which the device waits for the host |
-| `eager_step_ms compiled_step_ms samples_per_s` | geometric means over processes; samples of the compiled arm |
-| `compile_cold_s compile_warm_s` | extra wall seconds of the first compiled steps, with empty and filled cache |
-| `break_even_steps break_even_warm_steps` | steps after which compiling has paid; empty when it never does |
-| `eager_peak_memory_mib compiled_peak_memory_mib` | device memory, MiB |
-| `graph_breaks recompiles` | counts |
 | `message` | the first line of what went wrong |
-| `speedup_min speedup_max` | the smallest and largest speedup of a process; from two processes on |
-| `speedup_moderated_low speedup_moderated_high` | moderated t interval, see `across`; never the one that is printed |
-| `device_speedup_low device_speedup_high` | 95 % interval, by the same rule of draws and processes |
-| `host_bound_arms` | `eager`, `compiled` or `both`: where the device waits for the host for more than 5 % of the time |
-| `break_even_steps_low break_even_steps_high` | from the bounds of the speedup; no `high`: perhaps never; `warm` too |
-| `first_step_cold_s first_step_warm_s` | from the start of the process to the end of its first compiled step |
-| `compile_dynamo_s compile_aot_autograd_s compile_inductor_s compile_autotuning_s` | parts of compiling cold |
-| `artifacts` | how many different compiled programs the processes ran |
+| `speedup_moderated_low speedup_moderated_high` | moderated t interval, see `cross_trial`; never printed |
 | `accuracy_reference accuracy_worst` | what the compiled step was compared with; its worst tensor, by error / bound |
 | `accuracy_error accuracy_bound` | root mean squares against the reference: that tensor's, and what is allowed |
-| `tokens_per_s` | of the compiled arm, of models that read text |
-| `eager_p50_ms eager_p90_ms eager_p99_ms` and `compiled_...` | percentiles of single steps, with `measure.clock=step` |
-| `eager_energy_j compiled_energy_j` | joules of the whole GPU a step, with `measure.energy=true` |
+| `sweep` | the name of its folder |
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from sweeper.analysis.metrics import PROCESSES_IF_HOST_BOUND
+from sweeper.analysis.metrics import METRICS, PROCESSES_IF_HOST_BOUND, Metric
 from sweeper.core.record import ARMS, Accuracy
 from sweeper.loading.entries import Entry
 from sweeper.report.formatting import (
     AXES,
     MAX_NAMES,
-    _known,
-    as_text,
+    axis_columns,
     estimate,
     figure,
     flags,
+    in_common,
+    in_order,
+    is_known,
     number,
+    number_column,
     ratio,
     shortened,
     text,
+    text_column,
     trial_name,
     varying,
 )
-from sweeper.report.table import Column, Row, Table, Value
-
-MIB = 2**20
-
-
-def _of_accuracy(name: str, value: Callable[[Accuracy], Value]) -> Column[Entry]:
-    return Column(name, lambda entry: value(entry.worst) if entry.worst else None)
+from sweeper.report.spec import TableSpec
+from sweeper.report.table import MARKDOWN, PAGE, TERMINAL, Column, Row, Table, TextColumn, Value
+from sweeper.report.tables.units import backend
 
 
-COLUMNS: tuple[Column[Entry], ...] = (
-    Column("trial_id", lambda entry: entry.record.trial_id),
-    Column("model", lambda entry: entry.record.trial.labels.model),
-    Column("family", lambda entry: entry.record.trial.labels.family),
-    Column("suite", lambda entry: entry.record.trial.labels.suite),
-    Column("library", lambda entry: entry.record.trial.model.library),
-    Column("workload", lambda entry: entry.record.trial.workload),
-    Column("mode", lambda entry: entry.record.trial.mode),
-    Column("backend", lambda entry: backend(entry)),
-    Column("precision", lambda entry: entry.record.trial.labels.precision),
-    Column("batch_size", lambda entry: entry.record.batch_size),
-    Column("variant", lambda entry: entry.variant),
-    Column("status", lambda entry: entry.record.status),
-    Column("flags", lambda entry: entry.flags),
-    Column("interval", lambda entry: entry.result.interval),
-    Column("speedup", lambda entry: entry.result.speedup),
-    Column("speedup_low", lambda entry: entry.result.speedup_low),
-    Column("speedup_high", lambda entry: entry.result.speedup_high),
-    Column("processes", lambda entry: entry.result.processes),
-    Column("draws", lambda entry: entry.result.draws),
-    Column("device_speedup", lambda entry: entry.result.device_speedup),
-    Column("host_bound_fraction", lambda entry: entry.result.host_bound_fraction),
-    Column("eager_step_ms", lambda entry: _milliseconds(entry.result.eager_step_s)),
-    Column("compiled_step_ms", lambda entry: _milliseconds(entry.result.compiled_step_s)),
-    Column("samples_per_s", lambda entry: entry.result.samples_per_s),
-    Column("compile_cold_s", lambda entry: entry.result.compile_cold_s),
-    Column("compile_warm_s", lambda entry: entry.result.compile_warm_s),
-    Column("break_even_steps", lambda entry: entry.result.break_even_steps),
-    Column("break_even_warm_steps", lambda entry: entry.result.break_even_warm_steps),
-    Column("eager_peak_memory_mib", lambda entry: _mebibytes(entry.result.eager_peak_memory_bytes)),
-    Column("compiled_peak_memory_mib", lambda entry: _mebibytes(entry.result.compiled_peak_memory_bytes)),
-    Column("graph_breaks", lambda entry: entry.result.graph_breaks),
-    Column("recompiles", lambda entry: entry.result.recompiles),
-    Column("message", lambda entry: _first_line(entry.record.message)),
-    # What stands above is a contract: names and order stay. What is new is added at the end.
-    Column("speedup_min", lambda entry: entry.result.speedup_min),
-    Column("speedup_max", lambda entry: entry.result.speedup_max),
-    Column("speedup_moderated_low", lambda entry: entry.moderated.low if entry.moderated else None),
-    Column("speedup_moderated_high", lambda entry: entry.moderated.high if entry.moderated else None),
-    Column("device_speedup_low", lambda entry: entry.result.device_speedup_low),
-    Column("device_speedup_high", lambda entry: entry.result.device_speedup_high),
-    Column("host_bound_arms", lambda entry: entry.result.host_bound_arms),
-    Column("break_even_steps_low", lambda entry: entry.result.break_even_steps_low),
-    Column("break_even_steps_high", lambda entry: entry.result.break_even_steps_high),
-    Column("break_even_warm_steps_low", lambda entry: entry.result.break_even_warm_steps_low),
-    Column("break_even_warm_steps_high", lambda entry: entry.result.break_even_warm_steps_high),
-    Column("first_step_cold_s", lambda entry: entry.result.first_step_cold_s),
-    Column("first_step_warm_s", lambda entry: entry.result.first_step_warm_s),
-    Column("compile_dynamo_s", lambda entry: entry.result.compile_dynamo_s),
-    Column("compile_aot_autograd_s", lambda entry: entry.result.compile_aot_autograd_s),
-    Column("compile_inductor_s", lambda entry: entry.result.compile_inductor_s),
-    Column("compile_autotuning_s", lambda entry: entry.result.compile_autotuning_s),
-    Column("artifacts", lambda entry: entry.result.artifacts),
-    _of_accuracy("accuracy_reference", lambda accuracy: accuracy.reference),
-    _of_accuracy("accuracy_worst", lambda accuracy: accuracy.worst),
-    _of_accuracy("accuracy_error", lambda accuracy: accuracy.compiled_error),
-    _of_accuracy("accuracy_bound", lambda accuracy: accuracy.bound),
-    Column("sweep", lambda entry: _name_of(entry.folder.parent)),
-    Column("tokens_per_s", lambda entry: entry.result.tokens_per_s),
-    Column("eager_p50_ms", lambda entry: _milliseconds(entry.result.eager_p50_s)),
-    Column("eager_p90_ms", lambda entry: _milliseconds(entry.result.eager_p90_s)),
-    Column("eager_p99_ms", lambda entry: _milliseconds(entry.result.eager_p99_s)),
-    Column("compiled_p50_ms", lambda entry: _milliseconds(entry.result.compiled_p50_s)),
-    Column("compiled_p90_ms", lambda entry: _milliseconds(entry.result.compiled_p90_s)),
-    Column("compiled_p99_ms", lambda entry: _milliseconds(entry.result.compiled_p99_s)),
-    Column("eager_energy_j", lambda entry: entry.result.eager_energy_j),
-    Column("compiled_energy_j", lambda entry: entry.result.compiled_energy_j),
-)
+def _accuracy_column(name: str, value: Callable[[Accuracy], Value], kind: type = float) -> Column[Entry]:
+    return Column(name, lambda entry: value(entry.worst) if entry.worst else None, kind)
 
 
-def _name_of(sweep: Path) -> str:
-    """That of the folder itself; to resolve every path takes ten times as long as to ask whether it is a link."""
-    return sweep.resolve().name if sweep.is_symlink() or sweep.name in ("", "..") else sweep.name
-
-
-def speedups(entries: Iterable[Entry]) -> Table:
-    return Table.of(COLUMNS, entries)
-
-
-def backend(entry: Entry) -> str | None:
-    """The backend's name; None where nothing is compiled."""
-    return entry.record.trial.backend if entry.record.trial.mode != "eager" else None
-
-
-def _milliseconds(seconds: float | None) -> float | None:
-    return None if seconds is None else seconds * 1e3
-
-
-def _mebibytes(size: float | None) -> float | None:
-    return None if size is None else size / MIB
+def _name_sweep(folder: Path) -> str:
+    """The name of the folder itself; resolving every path takes ten times as long as asking whether it is a link."""
+    return folder.resolve().name if folder.is_symlink() or folder.name in ("", "..") else folder.name
 
 
 def _first_line(message: str | None) -> str | None:
     return next((line for line in (message or "").splitlines() if line.strip()), None)
+
+
+# Columns that are no metrics, by the metric that they stand before. Names and order are a contract.
+_BEFORE: Mapping[str, tuple[Column[Entry], ...]] = {
+    "interval": (
+        Column("trial_id", lambda entry: entry.record.trial_id),
+        Column("model", lambda entry: entry.record.trial.labels.model),
+        Column("family", lambda entry: entry.record.trial.labels.family),
+        Column("suite", lambda entry: entry.record.trial.labels.suite),
+        Column("library", lambda entry: entry.record.trial.model.library),
+        Column("workload", lambda entry: entry.record.trial.workload),
+        Column("mode", lambda entry: entry.record.trial.mode),
+        Column("backend", backend),
+        Column("precision", lambda entry: entry.record.trial.labels.precision),
+        Column("batch_size", lambda entry: entry.record.batch_size, int),
+        Column("variant", lambda entry: entry.variant),
+        Column("status", lambda entry: entry.record.status),
+        Column("flags", lambda entry: entry.flags, tuple),
+    ),
+    "speedup_min": (Column("message", lambda entry: _first_line(entry.record.message)),),
+    "device_speedup_low": (
+        Column("speedup_moderated_low", lambda entry: entry.moderated.low if entry.moderated else None, float),
+        Column("speedup_moderated_high", lambda entry: entry.moderated.high if entry.moderated else None, float),
+    ),
+    "tokens_per_s": (
+        _accuracy_column("accuracy_reference", lambda accuracy: accuracy.reference, str),
+        _accuracy_column("accuracy_worst", lambda accuracy: accuracy.worst, str),
+        _accuracy_column("accuracy_error", lambda accuracy: accuracy.compiled_error),
+        _accuracy_column("accuracy_bound", lambda accuracy: accuracy.bound),
+        Column("sweep", lambda entry: _name_sweep(entry.folder.parent)),
+    ),
+}
+
+
+def _metric_column(metric: Metric) -> Column[Entry]:
+    return Column(metric.column or metric.name, lambda entry: metric.column_value(entry.result), metric.kind)
+
+
+def columns() -> Iterator[Column[Entry]]:
+    for metric in METRICS:
+        yield from _BEFORE.get(metric.name, ())
+        yield _metric_column(metric)
+
+
+def speedups(entries: Iterable[Entry]) -> Table:
+    return Table.of(tuple(columns()), entries)
 
 
 def break_even(row: Row) -> str:
@@ -251,47 +197,85 @@ def _detail(flag: str, row: Row) -> str:
     return f" ({text(row['host_bound_arms'])})" if flag == "host_bound" and row["host_bound_arms"] else ""
 
 
-def speedup_columns(rows: Sequence[Row]) -> tuple[Column[Row], ...]:
-    """Columns of text over rows of speedups.csv."""
-    axes = [as_text(name) for name in varying(rows, AXES)]
-    servers, texts = _known(rows, "eager_p50_ms"), _known(rows, "tokens_per_s")
-    columns = (
-        as_text("model"),
-        *axes,
-        as_text("precision"),
-        as_text("mode"),
-        Column[Row]("speedup", speedup_or_status),
-        *(
-            [Column[Row]("device", lambda row: estimate(row, "device_speedup"))]
-            if _known(rows, "device_speedup")
-            else []
-        ),
-        *([Column[Row]("host-bound", host_bound_share)] if any("host_bound" in flags(row) for row in rows) else []),
-        Column[Row]("eager ms", lambda row: figure(number(row, "eager_step_ms"))),
-        Column[Row]("compiled ms", lambda row: figure(number(row, "compiled_step_ms"))),
-        *([Column[Row](f"{arm} p50 / p90 / p99 ms", percentiles(arm)) for arm in ARMS] if servers else []),
-        *([Column[Row]("tokens/s", lambda row: figure(number(row, "tokens_per_s")))] if servers and texts else []),
-        *([Column[Row](f"{arm} J", joules(arm)) for arm in ARMS] if _known(rows, "eager_energy_j") else []),
-        Column[Row]("compile s", compile_time),
-        Column[Row]("break-even steps", break_even),
-        Column[Row]("memory ratio", memory_ratio),
-    )
-    columns = tuple(column for column in columns if column.name != "memory ratio" or any(map(memory_ratio, rows)))
-    return (*columns, Column[Row]("flags", flags)) if any(map(flags, rows)) else columns
+def text_columns(rows: Sequence[Row], _trials: Sequence[Row]) -> list[TextColumn]:
+    """The columns that people read; most figures have one only where some trial has them."""
+    known = {name for name in rows[0] if is_known(rows, name)} if rows else set()
+    found = [text_column("model", folds=True, is_name=True), text_column("family", media=(PAGE,)), *axis_columns(rows)]
+    found += [text_column("precision", is_name=True), text_column("mode", is_name=True)]
+    found += [text_column("status", media=(PAGE,)), _SPEEDUP, _SPEEDUP_ON_PAGE]
+    if "device_speedup" in known:
+        found.append(_DEVICE_SPEEDUP)
+    if any("host_bound" in flags(row) for row in rows):
+        found.append(_HOST_BOUND)
+    found += [number_column(f"{arm} ms", f"{arm}_step_ms", align_right=True) for arm in ARMS]
+    if "eager_p50_ms" in known:
+        found += [TextColumn(f"{arm} p50 / p90 / p99 ms", percentiles(arm)) for arm in ARMS]
+        found += [number_column("tokens/s", "tokens_per_s")] if "tokens_per_s" in known else []
+    if "eager_energy_j" in known:
+        found += [
+            number_column(f"{arm} J", f"{arm}_energy_j", meaning=_ENERGY if arm == "eager" else "") for arm in ARMS
+        ]
+    found += [
+        number_column(metric.heading, metric.column or metric.name, meaning=f"{metric.heading} is {metric.meaning}")
+        for metric in METRICS
+        if metric.heading and (metric.column or metric.name) in known
+    ]
+    found += [_COMPILE_TIME, _BREAK_EVEN]
+    if any(map(memory_ratio, rows)):
+        found.append(_MEMORY_RATIO)
+    if any(row["graph_breaks"] for row in rows):
+        found.append(
+            number_column("graph breaks", "graph_breaks", lambda row: text(row["graph_breaks"]), media=(PAGE,))
+        )
+    return [*found, TextColumn("flags", flags)] if any(map(flags, rows)) else found
 
 
-def what_columns_mean(columns: Iterable[Column[Row]]) -> str:
-    """A line on the columns of speedups that their names do not explain."""
-    meanings = {
-        "speedup": "speedup is eager / compiled step time",
-        "device": "device is the same ratio of the time in which the GPU was busy, which the host cannot disturb",
-        "host-bound": "host-bound is the share of wall time in which the GPU waits for the host, in the worse arm",
-        "eager J": "J is what the whole GPU uses in a step",
-        "break-even steps": "after break-even steps, compiling has paid",
-        "memory ratio": "memory ratio is eager / compiled peak: above 1, compiling saves",
-    }
-    line = "; ".join(meanings[column.name] for column in columns if column.name in meanings)
-    return f"{line[:1].upper()}{line[1:]}."
+_ENERGY = "J is what the whole GPU uses in a step"
+_RATIO = "speedup is eager / compiled step time"
+_SPEEDUP = number_column("speedup", "speedup", speedup_or_status, meaning=_RATIO, media=(MARKDOWN, TERMINAL))
+_SPEEDUP_ON_PAGE = number_column(  # beside the status
+    "speedup",
+    "speedup",
+    lambda row: speedup_or_status(row) if row["status"] == "ok" else "",
+    meaning=_RATIO,
+    media=(PAGE,),
+)
+_DEVICE_SPEEDUP = number_column(
+    "device",
+    "device_speedup",
+    lambda row: estimate(row, "device_speedup"),
+    meaning="device is the same ratio of the time in which the GPU was busy, which the host cannot disturb",
+)
+_HOST_BOUND = number_column(
+    "host-bound",
+    "host_bound_fraction",
+    host_bound_share,
+    meaning="host-bound is the share of wall time in which the GPU waits for the host, in the worse arm",
+    align_right=True,
+)
+_COMPILE_TIME = number_column("compile s", "compile_cold_s", compile_time, align_right=True, is_cost=True)
+_BREAK_EVEN = number_column(
+    "break-even steps",
+    "break_even_steps",
+    break_even,
+    meaning="after break-even steps, compiling has paid",
+    align_right=True,
+    is_cost=True,
+)
+_MEMORY_RATIO = TextColumn(
+    "memory ratio",
+    memory_ratio,
+    peak_ratio,
+    meaning="memory ratio is eager / compiled peak: above 1, compiling saves",
+    align_right=True,
+    is_cost=True,
+)
+
+
+def say_what_is_shown(rows: Sequence[Row]) -> str:
+    if not any(row["status"] == "ok" for row in rows):
+        return "no trial is ok" if rows else "there are no records"
+    return in_common(rows)
 
 
 def what_intervals_mean(rows: Sequence[Row]) -> str:
@@ -322,3 +306,16 @@ def _kind(row: Row) -> str | None:
     if row["interval"] == "processes" and (number(row, "draws") or 0) > 1:
         return "processes of several draws"
     return "range" if shows_range(row) else text(row["interval"])
+
+
+SPEC = TableSpec(
+    "speedups",
+    "Speedups",
+    lambda findings: speedups(findings.entries),
+    text_columns,
+    arrange=in_order,
+    lead=say_what_is_shown,
+    notes=lambda rows: [what_intervals_mean(rows)],
+    terminal_notes=flagged,
+    entries=lambda findings: findings.entries,
+)

@@ -17,116 +17,36 @@ The unit is a model at a batch size, in the precisions that carry the weights am
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 
-from sweeper.analysis import stats
 from sweeper.analysis.stats import AMP_SHARE, FP32_SHARE, Estimate, Interval
-from sweeper.core.trial import WEIGHTS
-from sweeper.loading.entries import Entry
-from sweeper.report.formatting import KEY, as_text, estimate, interval, key, number, ratio, shortened, text, varying
-from sweeper.report.table import Column, Row, Table, Value
-from sweeper.report.tables.units import Key, Unit
+from sweeper.report.findings import Findings
+from sweeper.report.formatting import (
+    KEY,
+    estimate,
+    interval,
+    is_known,
+    key,
+    number,
+    number_column,
+    ratio,
+    shortened,
+    text,
+    text_column,
+    varying,
+)
+from sweeper.report.spec import Headline, TableSpec
+from sweeper.report.table import PAGE, Column, Row, Table, TextColumn, Value
+from sweeper.report.tables.groups import ALL, Group
 
-ALL = "all"
-
-
-@dataclass(frozen=True)
-class Group:
-    """The units of one row and what follows from them; figures that do not exist are None."""
-
-    family: str
-    key: Key
-    weights: frozenset[str]  # those that any trial of the key carries
-    units: Sequence[Unit]
-
-    @cached_property
-    def judged(self) -> list[Unit]:
-        return [unit for unit in self.units if unit.judged]
-
-    @cached_property
-    def passed(self) -> list[Unit]:
-        return [unit for unit in self.judged if unit.passed(self.weights)]
-
-    @property
-    def pass_rate(self) -> float | None:
-        return len(self.passed) / len(self.judged) if self.judged else None
-
-    @cached_property
-    def amp(self) -> list[Estimate]:
-        return [estimate for unit in self.units if (estimate := unit.estimate("amp"))]
-
-    @cached_property
-    def fp32(self) -> list[Estimate]:
-        return [estimate for unit in self.units if (estimate := unit.estimate("fp32"))]
-
-    @cached_property
-    def both(self) -> list[tuple[Estimate, Estimate]]:
-        """AMP and fp32 of the units that are ok in both."""
-        pairs = ((unit.estimate("amp"), unit.estimate("fp32")) for unit in self.units)
-        return [(amp, fp32) for amp, fp32 in pairs if amp and fp32]
-
-    @cached_property
-    def geomean_amp(self) -> Estimate | None:
-        return stats.geomean_of_these_models(self.amp) if self.amp else None
-
-    @cached_property
-    def geomean_fp32(self) -> Estimate | None:
-        return stats.geomean_of_these_models(self.fp32) if self.fp32 else None
-
-    @cached_property
-    def device(self) -> list[tuple[Estimate, Estimate]]:
-        """Device speedups in AMP and fp32 of the units that have both: they move less from host to host."""
-        pairs = ((unit.device_estimate("amp"), unit.device_estimate("fp32")) for unit in self.units)
-        return [(amp, fp32) for amp, fp32 in pairs if amp and fp32]
-
-    @cached_property
-    def weighted(self) -> Estimate | None:
-        return _weighted_of_these_models(self.both)
-
-    @cached_property
-    def weighted_device(self) -> Estimate | None:
-        return _weighted_of_these_models(self.device)
-
-    @cached_property
-    def weighted_new_model(self) -> Estimate | None:
-        if not self.both:
-            return None
-        return stats.weighted_new_model([amp.log for amp, _ in self.both], [fp32.log for _, fp32 in self.both])
-
-    @property
-    def weighted_failures_as_one(self) -> float | None:
-        tried = [unit.entries for unit in self.judged if len(unit.entries) == len(WEIGHTS)]
-        ratios = [(_ratio_or_one(entries["amp"]), _ratio_or_one(entries["fp32"])) for entries in tried]
-        return _weighted([(amp, fp32) for amp, fp32 in ratios if amp and fp32])
-
-    @property
-    def weighted_clipped(self) -> float | None:
-        return _weighted([(max(amp.ratio, 1.0), max(fp32.ratio, 1.0)) for amp, fp32 in self.both])
-
-
-def _weighted_of_these_models(pairs: Sequence[tuple[Estimate, Estimate]]) -> Estimate | None:
-    if not pairs:
-        return None
-    amp, fp32 = zip(*pairs, strict=True)
-    return stats.weighted_of_these_models(stats.geomean_of_these_models(amp), stats.geomean_of_these_models(fp32))
-
-
-def _ratio_or_one(entry: Entry) -> float | None:
-    return entry.result.speedup if entry.record.status == "ok" else 1.0
-
-
-def _weighted(pairs: Sequence[tuple[float, float]]) -> float | None:
-    if not pairs:
-        return None
-    amp, fp32 = zip(*pairs, strict=True)
-    return stats.weighted(stats.geomean(amp), stats.geomean(fp32))
+WEIGHTING = f"weighted {AMP_SHARE:g} AMP + {FP32_SHARE:g} fp32"
+MODELS_TO_PREDICT = 6  # a new one: of four, the interval reaches from a fifth to sixteen
+CLIPPED = "preset=pt2"  # its figures were made so
 
 
 def _ratio(name: str, estimate: Callable[[Group], Estimate | None]) -> Column[Group]:
-    return Column(name, lambda group: found.ratio if (found := estimate(group)) else None)
+    return Column(name, lambda group: found.ratio if (found := estimate(group)) else None, float)
 
 
 def _bounds(name: str, estimate: Callable[[Group], Estimate | None]) -> tuple[Column[Group], Column[Group]]:
@@ -135,8 +55,8 @@ def _bounds(name: str, estimate: Callable[[Group], Estimate | None]) -> tuple[Co
         return found.interval() if found else None
 
     return (
-        Column(f"{name}_low", lambda group: found.low if (found := interval(group)) else None),
-        Column(f"{name}_high", lambda group: found.high if (found := interval(group)) else None),
+        Column(f"{name}_low", lambda group: found.low if (found := interval(group)) else None, float),
+        Column(f"{name}_high", lambda group: found.high if (found := interval(group)) else None, float),
     )
 
 
@@ -146,109 +66,83 @@ COLUMNS: tuple[Column[Group], ...] = (
     Column("mode", lambda group: group.key.mode),
     Column("backend", lambda group: group.key.backend),
     Column("variant", lambda group: group.key.variant),
-    Column("models", lambda group: len(group.judged)),
-    Column("passed", lambda group: len(group.passed)),
-    Column("pass_rate", lambda group: group.pass_rate),
-    Column("models_amp", lambda group: len(group.amp)),
+    Column("models", lambda group: len(group.judged), int),
+    Column("passed", lambda group: len(group.passed), int),
+    Column("pass_rate", lambda group: group.pass_rate, float),
+    Column("models_amp", lambda group: len(group.amp), int),
     _ratio("geomean_amp", lambda group: group.geomean_amp),
     *_bounds("geomean_amp", lambda group: group.geomean_amp),
-    Column("models_fp32", lambda group: len(group.fp32)),
+    Column("models_fp32", lambda group: len(group.fp32), int),
     _ratio("geomean_fp32", lambda group: group.geomean_fp32),
     *_bounds("geomean_fp32", lambda group: group.geomean_fp32),
-    Column("models_weighted", lambda group: len(group.both)),
+    Column("models_weighted", lambda group: len(group.both), int),
     _ratio("weighted", lambda group: group.weighted),
     *_bounds("weighted", lambda group: group.weighted),
     *_bounds("weighted_new_model", lambda group: group.weighted_new_model),
-    Column("weighted_failures_as_one", lambda group: group.weighted_failures_as_one),
-    Column("weighted_clipped", lambda group: group.weighted_clipped),
-    Column("models_device", lambda group: len(group.device)),
+    Column("weighted_failures_as_one", lambda group: group.weighted_failures_as_one, float),
+    Column("weighted_clipped", lambda group: group.weighted_clipped, float),
+    Column("models_device", lambda group: len(group.device), int),
     _ratio("weighted_device", lambda group: group.weighted_device),
     *_bounds("weighted_device", lambda group: group.weighted_device),
 )
-
-
-def groups(units: Iterable[Unit]) -> list[Group]:
-    """The rows of the summary: by key, families in alphabetical order, then `all`."""
-    by_key: dict[Key, list[Unit]] = defaultdict(list)
-    for unit in units:
-        by_key[unit.key].append(unit)
-    rows = []
-    for group_key, of_key in by_key.items():
-        weights = frozenset(weight for unit in of_key for weight in unit.entries)
-        families: dict[str, list[Unit]] = defaultdict(list)
-        for unit in of_key:
-            families[unit.family].append(unit)
-        rows += [Group(family, group_key, weights, families[family]) for family in sorted(families)]
-        rows.append(Group(ALL, group_key, weights, of_key))
-    return rows
 
 
 def summary(rows: Iterable[Group]) -> Table:
     return Table.of(COLUMNS, rows)
 
 
-def incomplete(rows: Iterable[Group]) -> list[str]:
-    """A line for each key and weight that some units lack a record of: they count as not passed."""
-    lines = []
-    for group in rows:
-        for weight in sorted(group.weights) if group.family == ALL else ():
-            lacking = [unit.name for unit in group.judged if weight not in unit.entries]
-            if lacking:
-                lines.append(
-                    f"{group.key}: {len(lacking)} of {len(group.judged)} models have no record in {weight} "
-                    f"and count as not passed: {shortened(lacking)}"
-                )
-    return lines
+def text_columns(rows: Sequence[Row], _trials: Sequence[Row]) -> list[TextColumn]:
+    found = [
+        text_column("family", folds=True),
+        *(text_column(name, folds=name == "variant") for name in varying(rows, KEY)),
+    ]
+    found.append(TextColumn("passed", lambda row: f"{row['passed']} of {row['models']}"))
+    found += [_mean_column("AMP", "geomean_amp", "models_amp"), _mean_column("fp32", "geomean_fp32", "models_fp32")]
+    found.append(_mean_column("weighted", "weighted", "models_weighted"))
+    if any(of_a_new_model(row) for row in rows):
+        found.append(TextColumn("a new model", of_a_new_model, media=(PAGE,)))
+    if is_known(rows, "weighted_device"):
+        found.append(number_column("by device time", "weighted_device", by_device_time, media=(PAGE,)))
+    return [*found, number_column("slowdowns as 1.0", "weighted_clipped", media=(PAGE,))]
 
 
-WEIGHTING = f"weighted {AMP_SHARE:g} AMP + {FP32_SHARE:g} fp32"
+def _mean_column(title: str, name: str, count: str) -> TextColumn:
+    return number_column(title, name, lambda row: f"{found} ({row[count]})" if (found := estimate(row, name)) else "")
 
 
-MODELS_TO_PREDICT = 6  # a new one: of four, the interval reaches from a fifth to sixteen
-
-
-CLIPPED = "preset=pt2"  # its figures were made so
-
-
-def summary_columns(rows: Sequence[Row]) -> tuple[Column[Row], ...]:
-    """Columns of text over rows of summary.csv."""
-    return (
-        as_text("family"),
-        *(as_text(name) for name in varying(rows, KEY)),
-        Column("passed", lambda row: f"{row['passed']} of {row['models']}"),
-        Column("AMP", lambda row: _counted(row, "geomean_amp", "models_amp")),
-        Column("fp32", lambda row: _counted(row, "geomean_fp32", "models_fp32")),
-        Column("weighted", lambda row: _counted(row, "weighted", "models_weighted")),
-    )
-
-
-def _counted(row: Row, name: str, count: str) -> str:
-    found = estimate(row, name)
-    return f"{found} ({row[count]})" if found else ""
-
-
-def judged_groups(rows: Sequence[Row], overall: str) -> list[Row]:
-    """Rows of the summary that say something: some model was judged, and `overall` is more than one family."""
+def arrange(rows: Sequence[Row]) -> list[Row]:
+    """Rows that say something: some model was judged, and `all` is more than one family."""
     judged = [row for row in rows if row["models"]]
-    families = Counter(key(row) for row in judged if row["family"] != overall)
-    return [row for row in judged if row["family"] != overall or families[key(row)] != 1]
+    families = Counter(key(row) for row in judged if row["family"] != ALL)
+    return [row for row in judged if row["family"] != ALL or families[key(row)] != 1]
 
 
-def headlines(rows: Iterable[Row]) -> list[tuple[str, str, bool]]:
-    """What a row holds fixed, its weighted mean and whether it has one; rows without one share a line by reason."""
-    judged = [row for row in rows if row["models"]]
-    found = [(key(row), headline(row), True) for row in judged if row["weighted"] is not None]
+def headlines(rows: Sequence[Row]) -> list[Headline]:
+    """The weighted mean of each row of the family `all`; rows without one share a line per reason."""
+    judged = [row for row in _overall(rows) if row["models"]]
+    found = [Headline(headline(row), key(row), True) for row in judged if row["weighted"] is not None]
     without: dict[str, list[str]] = {}
     for row in judged:
         if row["weighted"] is None:
             without.setdefault(headline(row), []).append(key(row))
-    return found + [(shortened(keys, between="; "), line, False) for line, keys in without.items()]
+    return found + [Headline(line, shortened(keys, between="; "), False) for line, keys in without.items()]
 
 
-def not_judged(rows: Iterable[Row]) -> str:
-    """A line on the groups in which nothing but what is not the compiler's fault came out."""
-    keys = [key(row) for row in rows if not row["models"]]
-    return f"no model was judged, see the failures: {'; '.join(keys)}" if keys else ""
+def _notes(rows: Sequence[Row]) -> list[str]:
+    """A line on the groups in which nothing that the compiler can be blamed for came out."""
+    keys = [key(row) for row in _overall(rows) if not row["models"]]
+    return [f"no model was judged, see the failures: {'; '.join(keys)}"] if keys else []
+
+
+def _explain(findings: Findings, _rows: Sequence[Row]) -> str:
+    return (
+        "Geometric means of speedups; in brackets the 95 % interval for these models, in parentheses how many models. "
+        "A new model: where one more of the same kind would lie." + (f" AMP: {findings.amp}." if findings.amp else "")
+    )
+
+
+def _overall(rows: Iterable[Row]) -> list[Row]:
+    return [row for row in rows if row["family"] == ALL]
 
 
 def headline(row: Row) -> str:
@@ -287,3 +181,15 @@ def _why_not_weighted(row: Row) -> str:
     if lacking:
         return f"no model is ok in a precision of weight {' or '.join(lacking)}"
     return "no model is ok in both precisions"
+
+
+SPEC = TableSpec(
+    "summary",
+    "Summary",
+    lambda findings: summary(findings.groups),
+    text_columns,
+    arrange=arrange,
+    headlines=headlines,
+    notes=_notes,
+    explain=_explain,
+)

@@ -14,7 +14,11 @@ from sweeper.analysis.stats import Estimate
 from sweeper.analysis.weights import check_weights
 from sweeper.core.trial import MODES
 from sweeper.loading.entries import Entry
-from sweeper.report.tables.speedups import backend
+
+
+def backend(entry: Entry) -> str | None:
+    """The backend's name; None where nothing is compiled."""
+    return entry.record.trial.backend if entry.record.trial.mode != "eager" else None
 
 
 @dataclass(frozen=True)

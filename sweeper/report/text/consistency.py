@@ -60,7 +60,7 @@ def _clocks(entries: Iterable[Entry]) -> str:
     ways: dict[tuple[str, str], set[bool]] = defaultdict(set)
     for entry in entries:
         if entry.result.eager_step_s is not None:
-            ways[entry.record.trial.workload, entry.variant].add(entry.result.eager_p50_s is not None)
+            ways[entry.record.trial.workload, entry.variant].add("eager_p50_s" in entry.result.readings)
     mixed = any(len(found) > 1 for found in ways.values())
     return "means hold trials timed step by step (measure.clock=step) beside others" if mixed else ""
 

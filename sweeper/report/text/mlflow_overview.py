@@ -9,17 +9,17 @@ import hashlib
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sweeper.loading.cross_trial import compared
 from sweeper.loading.entries import load
 from sweeper.report import formatting
-from sweeper.report.table import Row, Table
-from sweeper.report.tables.summary import ALL, groups, headline, summary, summary_columns
-from sweeper.report.tables.units import collect
+from sweeper.report.findings import Findings
+from sweeper.report.table import MARKDOWN, Row
+from sweeper.report.tables.groups import ALL
+from sweeper.report.tables.summary import SPEC, headline, summary
 from sweeper.report.text import markdown
-from sweeper.report.text.provenance import weighted_as_amp
 from sweeper.tracking.runs import MAX_TAG_CHARACTERS, Overview
 
 FIGURES = ("weighted", "weighted_device", "geomean_amp", "geomean_fp32", "pass_rate")
@@ -28,15 +28,15 @@ MAX_NAME_CHARACTERS = 100  # of what tells rows apart; MLflow takes 250 for a wh
 
 def overview_of(folder: Path) -> Overview:
     """The overview of a sweep's folder. Raises ConfigError as `write_report` does."""
-    entries = compared(load([folder]).entries)
-    table = summary(groups(collect(entries).units))
-    return overview(table, weighted_as_amp(entries), (entry.record.status for entry in entries))
+    return overview(Findings(compared(load([folder]).entries)))
 
 
-def overview(table: Table, amp: str, statuses: Iterable[str]) -> Overview:
-    """From the summary, what carried the weight amp, and the status of every trial."""
-    overall = [row for row in table.rows if row["family"] == ALL]
-    return Overview(metrics(overall), _note(table.rows, overall, amp, Counter(statuses)))
+def overview(findings: Findings) -> Overview:
+    """Key figures of the summary, and a description with the statuses of all trials."""
+    rows = summary(findings.groups).rows
+    overall = [row for row in rows if row["family"] == ALL]
+    statuses = Counter(entry.record.status for entry in findings.entries)
+    return Overview(metrics(overall), _note(rows, overall, findings.amp, statuses))
 
 
 def metrics(overall: Sequence[Row]) -> Mapping[str, float]:
@@ -77,7 +77,7 @@ def _note(rows: Sequence[Row], overall: Sequence[Row], amp: str, statuses: Mappi
 def _with_table(rows: Sequence[Row], overall: Sequence[Row], foot: str) -> str:
     """The counts stand before the table, which is what may be cut."""
     headlines = [f"**{markdown.escape(headline(row))}** ({markdown.escape(formatting.key(row))})" for row in overall]
-    table = markdown.table(summary_columns(rows), rows) if rows else ""
+    table = markdown.table(SPEC.columns_for(MARKDOWN, rows, ()), rows) if rows else ""
     return "\n\n".join(part for part in (*headlines, foot, table) if part)
 
 

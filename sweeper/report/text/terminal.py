@@ -1,8 +1,8 @@
-"""The report on a terminal: speedups by model, what failed, then the summary with the weighted mean in bold."""
+"""The report on a terminal: which mode for which model first, the summary with the weighted mean in bold last."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich import box
 from rich.cells import cell_len
@@ -10,136 +10,86 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from sweeper.report import formatting
-from sweeper.report.formatting import text
-from sweeper.report.table import Column, Row
-from sweeper.report.tables.causes import cause
-from sweeper.report.tables.recommendations import recommendation_columns, what_certainty_means, where_eager_moved
-from sweeper.report.tables.speedups import flagged, speedup_columns, what_intervals_mean
-from sweeper.report.tables.summary import ALL, headlines, judged_groups, not_judged, summary_columns
+from sweeper.report.formatting import AXES, text, trial_name, varying
+from sweeper.report.registry import TABLES
+from sweeper.report.spec import TableSpec
+from sweeper.report.table import TERMINAL, Row, Table, TextColumn
 
-FOLDED = ("model", "variant", "family", "recommended", "tied", "ruled out")  # text that may take several lines
 MIN_FOLDED = 12  # characters; a number that was cut would be another number, so those keep their width
-NUMBERS = ("host-bound", "total s", "eager ms", "compiled ms", "compile s", "break-even steps", "memory ratio")
-COSTS = ("compile s", "break-even steps", "memory ratio")  # a table of their own where one would be too wide
 MAX_ROWS = 60  # of a table; the files have all
-MAX_FAILURES = 20
-MAX_RECOMMENDATIONS = 20
-MAX_CAUSES = 10
 
 
-def print_speedups(rows: Sequence[Row], console: Console) -> None:
-    """A table of all trials, and a line for each flag."""
-    if not any(row["status"] == "ok" for row in rows):
-        console.print("no trial is ok" if rows else "there are no records", style="bold red")
+def print_tables(tables: Mapping[str, Table], console: Console) -> None:
+    """Print the tables of `TABLES`, `tables` by their names."""
+    trials = tables["speedups"].rows
+    first, *others = TABLES
+    for spec in (*others, first):  # what stands last is what people see
+        _print_section(spec, tables[spec.name].rows, trials, console)
+
+
+def _print_section(spec: TableSpec, rows: Sequence[Row], trials: Sequence[Row], console: Console) -> None:
     if not rows:
+        print_line(escape(spec.lead(rows)), console)
         return
-    rows = formatting.in_order(rows)
-    columns = [column for column in speedup_columns(rows) if column.name != "flags"]
-    parts = _parts(columns, rows, console.width)
-    print_table(parts[0], rows, formatting.in_common(rows), console)
-    for costs in parts[1:]:
-        known = [row for row in rows if any(text(column.value(row)) for column in costs if column.name in COSTS)]
-        print_table(costs, known, "costs", console)
-    for line in (what_intervals_mean(rows), *flagged(rows)):
-        print_line(escape(line), console)
+    shown, limit = spec.arrange(rows), spec.max_terminal_rows or MAX_ROWS
+    hidden = len(shown) - limit
+    if shown:
+        console.print(f"\n[bold]{escape(spec.title.lower())}[/]", soft_wrap=True, highlight=False)
+    print_line(escape(spec.lead(rows)), console)
+    if spec.as_line:
+        axes = varying(rows, AXES)
+        for row in shown[:limit]:
+            problem, rest = spec.as_line(row)
+            print_line(f"{escape(trial_name(row, axes))}: [red]{escape(problem)}[/]{escape(rest)}", console)
+    elif shown:
+        _print_in_parts(spec.columns_for(TERMINAL, shown, trials), shown[:limit], console)
+    if hidden > 0:
+        print_line(f"and {hidden} more in {spec.name}.csv", console)
+    for line in spec.headlines(rows):
+        style = "bold green" if line.is_good else "bold"
+        print_line(f"{escape(line.rows)}: [{style}]{escape(line.text)}[/]", console)
+    for note in (*spec.notes(rows), *spec.terminal_notes(rows)):
+        print_line(escape(note), console)
 
 
-def _parts(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int) -> list[list[Column[Row]]]:
-    """All columns as one table, or costs in a second one where that does not fit into `width`."""
-    if _width(columns, rows) <= width:
-        return [list(columns)]
-    speedup = [column.name for column in columns].index("speedup")
-    costs = [column for column in columns if column.name in COSTS]
-    return [[column for column in columns if column not in costs], [*columns[:speedup], *costs]]
+def _print_in_parts(columns: Sequence[TextColumn], rows: Sequence[Row], console: Console) -> None:
+    """All columns as one table, or costs in a second one where that does not fit."""
+    costs = [column for column in columns if column.is_cost]
+    if not costs or sum(_min_width(column, rows) + 1 for column in columns) - 1 <= console.width:
+        print_table(columns, rows, console)
+        return
+    print_table([column for column in columns if not column.is_cost], rows, console)
+    known = [row for row in rows if any(text(column.text(row)) for column in costs)]
+    console.print("\n[bold]costs[/]", highlight=False)
+    print_table([column for column in columns if column.is_name or column.is_cost], known, console)
 
 
-def print_recommendations(rows: Sequence[Row], console: Console) -> None:
-    """Which mode for which model, and how sure that is."""
-    if rows:
-        columns = [column for column in recommendation_columns(rows) if column.name != "reason"]
-        print_table(columns, rows, "which mode", console, MAX_RECOMMENDATIONS, "recommendations.csv")
-        print_line(escape(what_certainty_means(rows)), console)
-        print_line(escape(where_eager_moved(rows)), console)
-
-
-def print_causes(rows: Sequence[Row], console: Console) -> None:
-    """A line for each of the first causes of lost time."""
-    if rows:
-        console.print("\n[bold]causes of lost time[/]", highlight=False)
-    axes = formatting.varying(rows, formatting.AXES)
-    for row in rows[:MAX_CAUSES]:
-        print_line(escape(f"{formatting.trial_name(row, axes)}: {cause(row)}"), console)
-    if len(rows) > MAX_CAUSES:
-        print_line(f"and {len(rows) - MAX_CAUSES} more in causes.csv", console)
-
-
-def print_failures(rows: Sequence[Row], console: Console) -> None:
-    """A line for each trial that is not ok."""
-    axes = formatting.varying(rows, formatting.AXES)
-    for row in formatting.in_order(rows)[:MAX_FAILURES]:
-        phase = f" while {text(row['phase'])}" if row["phase"] else ""
-        message = f": {text(row['message'])}" if row["message"] else ""
-        name = formatting.trial_name(row, axes)
-        print_line(f"{escape(name)}: [red]{escape(text(row['status']))}[/]{escape(phase + message)}", console)
-    if len(rows) > MAX_FAILURES:
-        print_line(f"and {len(rows) - MAX_FAILURES} more in failures.csv", console)
-
-
-def print_summary(rows: Sequence[Row], amp: str, console: Console) -> None:
-    """A row for each family, and a line with the weighted mean for each mode that has one."""
-    if shown := judged_groups(rows, ALL):
-        title = f"geometric means{f' (AMP: {amp})' if amp else ''}"
-        print_table(summary_columns(shown), shown, title, console)
-    overall = [row for row in rows if row["family"] == ALL]
-    for key, headline, found in headlines(overall):
-        print_line(f"{escape(key)}: [{'bold green' if found else 'bold'}]{escape(headline)}[/]", console)
-    print_line(escape(not_judged(overall)), console)
-
-
-def print_table(
-    columns: Sequence[Column[Row]],
-    rows: Sequence[Row],
-    title: str,
-    console: Console,
-    most: int | None = None,
-    file: str = "the files",
-) -> None:
-    """At most `most` rows, `MAX_ROWS` unless given; a name in the first column that repeats is shown once."""
-    most = MAX_ROWS if most is None else most
+def print_table(columns: Sequence[TextColumn], rows: Sequence[Row], console: Console) -> None:
+    """Print rows; a name in the first column that repeats is shown once."""
     table = RichTable(box=box.SIMPLE_HEAD, padding=0, show_edge=False)
-    cells = [[text(column.value(row)) for column in columns] for row in rows[:most]]
     for column in columns:
         table.add_column(
             "\n".join(_title_lines(column)),
             overflow="fold",
-            justify="right" if column.name in NUMBERS else "left",
-            min_width=_least_width(column, rows),
+            justify="right" if column.align_right else "left",
+            min_width=_min_width(column, rows),
         )
     above = None
-    for first, *others in cells:
+    for first, *others in ([text(column.text(row)) for column in columns] for row in rows):
         table.add_row("" if first == above else escape(first), *map(escape, others))
         above = first
-    console.print(f"\n[bold]{escape(title)}[/]", soft_wrap=True, highlight=False)
     console.print(table, soft_wrap=False, crop=False)
-    if len(rows) > most:
-        print_line(f"and {len(rows) - most} more in {file}", console)
 
 
-def _title_lines(column: Column[Row]) -> list[str]:
-    return column.name.split() if column.name in NUMBERS else [column.name]
+def _title_lines(column: TextColumn) -> list[str]:
+    return column.title.split() if column.align_right else [column.title]
 
 
-def _least_width(column: Column[Row], rows: Sequence[Row]) -> int:
+def _min_width(column: TextColumn, rows: Sequence[Row]) -> int:
     """Characters that a column cannot do without: all of its widest cell, unless it may be folded."""
-    cells = (text(column.value(row)) for row in rows[:MAX_ROWS])
+    cells = (text(column.text(row)) for row in rows)
     widest = max(map(cell_len, (*_title_lines(column), *cells)))
-    return min(widest, MIN_FOLDED) if column.name in FOLDED else widest
-
-
-def _width(columns: Sequence[Column[Row]], rows: Sequence[Row]) -> int:
-    """Characters of a table at its narrowest, with one between columns."""
-    return sum(_least_width(column, rows) for column in columns) + len(columns) - 1
+    return min(widest, MIN_FOLDED) if column.folds else widest
 
 
 def print_line(line: str, console: Console) -> None:

@@ -17,11 +17,15 @@ from records import make_process, make_record, make_trial, write_sweep
 from sweeper.core.record import PerArm, Record, Round
 from sweeper.loading.entries import Entry, load
 from sweeper.report.build import write_report
+from sweeper.report.contents import Report
+from sweeper.report.findings import Findings
 from sweeper.report.page import cost_figures, family_figure, page, published, speedup_figures, step_figure
 from sweeper.report.page.figure_base import Figure, label, ratio_axis, seconds_axis
-from sweeper.report.table import Row, Table
+from sweeper.report.registry import TABLES
+from sweeper.report.table import Row
+from sweeper.report.tables.groups import groups
 from sweeper.report.tables.speedups import speedups
-from sweeper.report.tables.summary import groups, summary
+from sweeper.report.tables.summary import summary
 from sweeper.report.tables.units import collect
 
 HOSTILE = "<img src=x onerror=alert(1)></script><!--"
@@ -75,7 +79,7 @@ def test_names_from_records_are_text(tmp_path: Path) -> None:
     text = write_page(tmp_path, [record, make_record(HOSTILE), make_record(HOSTILE, "fp32", family=HOSTILE)])
     assert "<img" not in without_plotly(text)
     assert text.count("</script>") == 4  # data of figures and of tables, plotly.js, ours
-    rows = data_of(text)["tables"]["trials"]["rows"]
+    rows = data_of(text)["tables"]["speedups"]["rows"]
     assert {row["cells"][0] for row in rows} == {HOSTILE}
     forest = next(item for item in data_of(text)["figures"] if item["id"] == "forest")
     assert "&lt;img" in json.dumps(forest["choices"][0]["layout"])
@@ -121,7 +125,7 @@ def test_page_of_little_is_written(tmp_path: Path, records: Sequence[Record]) ->
     text = (tmp_path / "out" / "report.html").read_text()
     shown = [item["id"] for item in data_of(text)["figures"] if item["choices"]]
     assert set(shown) == set(re.findall(r'<section class="figure"[^>]*data-figure="([^"]+)"', text))
-    assert len(data_of(text)["tables"].get("trials", {"rows": []})["rows"]) == len(records)
+    assert len(data_of(text)["tables"].get("speedups", {"rows": []})["rows"]) == len(records)
 
 
 def test_forest_is_sorted_and_shows_each_kind_of_interval(tmp_path: Path) -> None:
@@ -347,7 +351,7 @@ def test_axis_of_seconds_names_milliseconds() -> None:
 
 def test_rows_open_to_the_whole_message_and_link_to_their_files(tmp_path: Path) -> None:
     text = write_page(tmp_path, [make_record(status="compile_error", message="first\nsecond"), make_record("vgg16")])
-    rows = {row["cells"][0]: row for row in data_of(text)["tables"]["trials"]["rows"]}
+    rows = {row["cells"][0]: row for row in data_of(text)["tables"]["speedups"]["rows"]}
     assert ["message", "first\nsecond"] in rows["resnet50"]["details"]
     assert ["graph breaks", "2 times: print (no place)"] in rows["vgg16"]["details"]
     sweep = tmp_path / "runs" / "night"
@@ -362,18 +366,19 @@ def test_links_start_from_the_folder_of_the_page(tmp_path: Path, out: str) -> No
     sweep = write_sweep(runs, [make_record(status="compile_error")])
     write_report([sweep], runs / out)
     tables = data_of((runs / out / "report.html").read_text())["tables"]
-    for name in ("trials", "failures"):
+    for name in ("speedups", "failures"):
         links = [unquote(href) for row in tables[name]["rows"] for _, href in row["links"]]
         assert len(links) >= 2
         assert all((runs / out / link).exists() for link in links)
 
 
 def test_a_trial_whose_folder_is_elsewhere_has_no_links(tmp_path: Path) -> None:
-    entries, rows = loaded(tmp_path, PAIR)
+    entries, _ = loaded(tmp_path, PAIR)
     moved = [replace(entry, folder=tmp_path / "gone") for entry in entries]
-    content = page.Content([], "", moved, (), Table(tuple(rows[0]), tuple(rows)), summary([]), Table((), ()))
-    data = data_of(page.document(content, tmp_path)())
-    assert [row["links"] for row in data["tables"]["trials"]["rows"]] == [[], []]
+    findings = Findings(moved)
+    report = Report((), findings, {spec.name: spec.make(findings) for spec in TABLES}, (), ())
+    data = data_of(page.document(report, tmp_path)())
+    assert [row["links"] for row in data["tables"]["speedups"]["rows"]] == [[], []]
 
 
 def test_recommendations_and_causes_stand_in_the_page(tmp_path: Path) -> None:
@@ -401,7 +406,7 @@ def test_causes_name_the_batch_size_where_trials_differ_in_it(tmp_path: Path) ->
 def test_a_table_sorts_by_figures_in_full(tmp_path: Path) -> None:
     table = data_of(write_page(tmp_path, [make_record(speedups=(1.2345678,)), make_record("bad", status="oom")]))[
         "tables"
-    ]["trials"]
+    ]["speedups"]
     column = [item["title"] for item in table["columns"]].index("speedup")
     assert [row["numbers"][column] for row in table["rows"]] == [None, pytest.approx(1.2345678)]
     assert [row["filters"] for row in table["rows"]] == [

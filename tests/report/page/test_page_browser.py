@@ -95,7 +95,7 @@ def wait_for_figures(browser: Chrome) -> None:
     wait_until(browser, f"document.querySelectorAll('.figure[data-drawn] svg.main-svg').length >= {len(FIGURES)}")
 
 
-def cells(browser: Chrome, column: str, table: str = "trials") -> list[str]:
+def cells(browser: Chrome, column: str, table: str = "speedups") -> list[str]:
     """What a column of a table shows, from top to bottom."""
     script = """
         const table = document.querySelector(`section[data-table=${arguments[0]}]`);
@@ -116,7 +116,7 @@ def find(browser: Chrome, selector: str) -> Any:
 def head(browser: Chrome, title: str) -> Any:
     from selenium.webdriver.common.by import By
 
-    return browser.find_element(By.XPATH, f"//section[@id='trials']//th/button[normalize-space()='{title}']")
+    return browser.find_element(By.XPATH, f"//section[@id='speedups']//th/button[normalize-space()='{title}']")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -201,7 +201,7 @@ def test_a_click_on_a_head_sorts_numbers_with_missing_last(browser: Chrome, repo
     head(browser, "speedup").click()
     down = cells(browser, "speedup")
     assert (down[0], down[-2:]) == ("3.00", ["0.80", ""])
-    assert find(browser, "#trials th[aria-sort]").get_attribute("aria-sort") == "descending"
+    assert find(browser, "#speedups th[aria-sort]").get_attribute("aria-sort") == "descending"
     head(browser, "speedup").click()
     up = cells(browser, "speedup")
     assert (up[0], up[-2:]) == ("0.80", ["3.00", ""])
@@ -213,34 +213,34 @@ def test_heads_and_rows_answer_to_the_keyboard(browser: Chrome, report: str) -> 
     look(browser, report)
     head(browser, "model").send_keys(Keys.ENTER)
     assert cells(browser, "model") == sorted(cells(browser, "model"), key=str.lower)
-    opener = find(browser, "#trials .open")
+    opener = find(browser, "#speedups .open")
     opener.send_keys(Keys.SPACE)
     assert opener.get_attribute("aria-expanded") == "true"
-    assert find(browser, "#trials .details").is_displayed()
+    assert find(browser, "#speedups .details").is_displayed()
     opener.send_keys(Keys.SPACE)
-    assert browser.execute_script("return document.querySelectorAll('#trials .details').length") == 0
+    assert browser.execute_script("return document.querySelectorAll('#speedups .details').length") == 0
 
 
 def test_box_and_lists_filter_the_rows(browser: Chrome, report: str) -> None:
     from selenium.webdriver.support.select import Select
 
     look(browser, report)
-    find(browser, "#trials input").send_keys("resnet50 default")
+    find(browser, "#speedups input").send_keys("resnet50 default")
     assert set(cells(browser, "model")) == {"resnet50"}
     assert set(cells(browser, "mode")) == {"default"}
-    Select(find(browser, "#trials [data-filter=precision]")).select_by_visible_text("fp32")
+    Select(find(browser, "#speedups [data-filter=precision]")).select_by_visible_text("fp32")
     assert cells(browser, "precision") == ["fp32"]
-    assert find(browser, "#trials .count").text == "1 of 10"
-    find(browser, "#trials input").clear()
-    find(browser, "#trials input").send_keys("alert(1) oom")
-    Select(find(browser, "#trials [data-filter=precision]")).select_by_visible_text("all")
+    assert find(browser, "#speedups .count").text == "1 of 10"
+    find(browser, "#speedups input").clear()
+    find(browser, "#speedups input").send_keys("alert(1) oom")
+    Select(find(browser, "#speedups [data-filter=precision]")).select_by_visible_text("all")
     assert cells(browser, "status") == ["oom"]
 
 
 def test_links_of_a_row_lead_to_its_files(browser: Chrome, report: str) -> None:
     look(browser, report)
     find(browser, "#failures .open").click()
-    for selector in ("#failures .details a", "#trials .row td:last-child a"):
+    for selector in ("#failures .details a", "#speedups .row td:last-child a"):
         addresses = browser.execute_script(f"return [...document.querySelectorAll('{selector}')].map((a) => a.href)")
         assert addresses
         assert all(Path(address.removeprefix("file://")).exists() for address in addresses)

@@ -275,7 +275,7 @@ def test_limits_reach_the_table_and_the_terminal(tmp_path: Path, capsys: pytest.
     assert main([str(sweep), "--steps", "1000", "--max-memory-gib", "1.5"]) == 0
     (row,) = csv.DictReader(io.StringIO((sweep / "report/recommendations.csv").read_text()))
     assert (row["recommended"], row["steps"], float(row["total_compiled_s"])) == ("default", "1000", pytest.approx(13))
-    assert "which mode\n" in capsys.readouterr().out
+    assert "recommendations\n" in capsys.readouterr().out
     assert "## Recommendations\n" in (sweep / "report/report.md").read_text()
     assert read_limits(None, None) == NO_LIMITS
 
@@ -356,7 +356,7 @@ def test_the_terminal_shows_the_first_and_names_the_file_with_all(
 ) -> None:
     records = [make_record(f"m{number:02}", speedups=[2.0, 2.0]) for number in range(22)]
     assert main([str(write_sweep(tmp_path, records))]) == 0
-    chosen, rest = capsys.readouterr().out.split("which mode\n")[1].split("train, inductor", 1)
+    chosen, rest = capsys.readouterr().out.split("recommendations\n")[1].split("train, inductor", 1)
     assert [line.split()[0] for line in chosen.splitlines() if line.startswith("m")] == [
         "model",
         *(f"m{number:02}" for number in range(20)),

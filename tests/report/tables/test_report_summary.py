@@ -16,7 +16,8 @@ from sweeper.core.trial import Compile
 from sweeper.loading.entries import load
 from sweeper.report import formatting
 from sweeper.report.table import Row, Table
-from sweeper.report.tables.summary import groups, headline, incomplete, summary
+from sweeper.report.tables.groups import groups, incomplete
+from sweeper.report.tables.summary import headline, summary
 from sweeper.report.tables.units import Units, collect
 
 

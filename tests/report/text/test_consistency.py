@@ -103,9 +103,9 @@ def test_groups_without_a_judged_model_are_in_the_file_and_a_line(tmp_path: Path
     missing = [make_record("vgg16", mode=mode, status="unavailable") for mode in ("reduce-overhead", "max-autotune")]
     report = write_report([write_sweep(tmp_path, [make_record(), *missing])], tmp_path / "out")
     text = (tmp_path / "out/report.md").read_text()
-    assert [row["models"] for row in report.summary.rows] == [1, 1, 0, 0, 0, 0]
+    assert [row["models"] for row in report.tables["summary"].rows] == [1, 1, 0, 0, 0, 0]
     assert "0 of 0" not in text
-    line = "no model was judged, see the failures: train, reduce-overhead, inductor; train, max-autotune, inductor"
+    line = "No model was judged, see the failures: train, reduce-overhead, inductor; train, max-autotune, inductor"
     assert line in text
 
 

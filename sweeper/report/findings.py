@@ -1,0 +1,37 @@
+"""Findings: what every table of a report is made of, computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from sweeper.loading.entries import Entry
+from sweeper.report.tables.decision import NO_LIMITS, Limits
+from sweeper.report.tables.groups import Group, groups
+from sweeper.report.tables.units import Units, collect
+from sweeper.report.text.provenance import weighted_as_amp
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Trials, and the job that modes are recommended for.
+
+    `units` raises ConfigError when two precision options carry one weight in a row of the summary.
+    """
+
+    entries: Sequence[Entry]
+    limits: Limits = NO_LIMITS
+
+    @cached_property
+    def units(self) -> Units:
+        return collect(self.entries)
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        return groups(self.units.units)
+
+    @cached_property
+    def amp(self) -> str:
+        """What carried the weight amp."""
+        return weighted_as_amp(self.entries)

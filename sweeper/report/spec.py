@@ -1,0 +1,51 @@
+"""How a table of the report is declared, once for CSV, Markdown, terminal, page, frames and MLflow.
+
+A new table is one module under `report/tables/` with a `TableSpec`, and one line in `report/registry.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sweeper.loading.entries import Entry
+from sweeper.report.findings import Findings
+from sweeper.report.table import Row, Table, TextColumn
+
+
+@dataclass(frozen=True)
+class Headline:
+    """A line in bold above a table: what it says, of which rows."""
+
+    text: str
+    rows: str
+    is_good: bool
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """A table of the report; its name is that of the CSV file, of the frame and of the place on the page."""
+
+    name: str
+    title: str
+    make: Callable[[Findings], Table]
+    text_columns: Callable[[Sequence[Row], Sequence[Row]], Sequence[TextColumn]]  # of its rows and those of speedups
+    arrange: Callable[[Sequence[Row]], Sequence[Row]] = list  # the rows that people see, in order
+    lead: Callable[[Sequence[Row]], str] = lambda _rows: ""  # above the table
+    headlines: Callable[[Sequence[Row]], Sequence[Headline]] = lambda _rows: ()
+    notes: Callable[[Sequence[Row]], Sequence[str]] = lambda _rows: ()  # below the table
+    explain: Callable[[Findings, Sequence[Row]], str] = lambda _findings, _rows: (
+        ""
+    )  # for those who read on: no terminal
+    terminal_notes: Callable[[Sequence[Row]], Sequence[str]] = lambda _rows: ()  # more of them, for the terminal
+    as_line: Callable[[Row], tuple[str, str]] | None = (
+        None  # terminals show lines: what is wrong, and what is said of it
+    )
+    entries: Callable[[Findings], Sequence[Entry]] | None = None  # of the rows, which open to their details on the page
+    runs_apart: bool = False  # making it is worth a process of its own
+    max_markdown_rows: int | None = None
+    max_terminal_rows: int | None = None
+
+    def columns_for(self, medium: str, rows: Sequence[Row], trials: Sequence[Row]) -> list[TextColumn]:
+        """The columns of `rows` that a medium shows; `trials` are the rows of speedups."""
+        return [column for column in self.text_columns(rows, trials) if medium in column.media]

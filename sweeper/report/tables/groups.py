@@ -1,0 +1,139 @@
+"""Groups: the units of each row of summary.csv, and the means over them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from sweeper.analysis import stats
+from sweeper.analysis.stats import Estimate
+from sweeper.core.trial import WEIGHTS
+from sweeper.loading.entries import Entry
+from sweeper.report.formatting import shortened
+from sweeper.report.tables.units import Key, Unit
+
+ALL = "all"
+
+
+@dataclass(frozen=True)
+class Group:
+    """The units of one row and what follows from them; figures that do not exist are None."""
+
+    family: str
+    key: Key
+    weights: frozenset[str]  # those that any trial of the key carries
+    units: Sequence[Unit]
+
+    @cached_property
+    def judged(self) -> list[Unit]:
+        return [unit for unit in self.units if unit.judged]
+
+    @cached_property
+    def passed(self) -> list[Unit]:
+        return [unit for unit in self.judged if unit.passed(self.weights)]
+
+    @property
+    def pass_rate(self) -> float | None:
+        return len(self.passed) / len(self.judged) if self.judged else None
+
+    @cached_property
+    def amp(self) -> list[Estimate]:
+        return [estimate for unit in self.units if (estimate := unit.estimate("amp"))]
+
+    @cached_property
+    def fp32(self) -> list[Estimate]:
+        return [estimate for unit in self.units if (estimate := unit.estimate("fp32"))]
+
+    @cached_property
+    def both(self) -> list[tuple[Estimate, Estimate]]:
+        """AMP and fp32 of the units that are ok in both."""
+        pairs = ((unit.estimate("amp"), unit.estimate("fp32")) for unit in self.units)
+        return [(amp, fp32) for amp, fp32 in pairs if amp and fp32]
+
+    @cached_property
+    def geomean_amp(self) -> Estimate | None:
+        return stats.geomean_of_these_models(self.amp) if self.amp else None
+
+    @cached_property
+    def geomean_fp32(self) -> Estimate | None:
+        return stats.geomean_of_these_models(self.fp32) if self.fp32 else None
+
+    @cached_property
+    def device(self) -> list[tuple[Estimate, Estimate]]:
+        """Device speedups in AMP and fp32 of the units that have both: they move less from host to host."""
+        pairs = ((unit.device_estimate("amp"), unit.device_estimate("fp32")) for unit in self.units)
+        return [(amp, fp32) for amp, fp32 in pairs if amp and fp32]
+
+    @cached_property
+    def weighted(self) -> Estimate | None:
+        return _weighted_of_these_models(self.both)
+
+    @cached_property
+    def weighted_device(self) -> Estimate | None:
+        return _weighted_of_these_models(self.device)
+
+    @cached_property
+    def weighted_new_model(self) -> Estimate | None:
+        if not self.both:
+            return None
+        return stats.weighted_new_model([amp.log for amp, _ in self.both], [fp32.log for _, fp32 in self.both])
+
+    @property
+    def weighted_failures_as_one(self) -> float | None:
+        tried = [unit.entries for unit in self.judged if len(unit.entries) == len(WEIGHTS)]
+        ratios = [(_ratio_or_one(entries["amp"]), _ratio_or_one(entries["fp32"])) for entries in tried]
+        return _weighted([(amp, fp32) for amp, fp32 in ratios if amp and fp32])
+
+    @property
+    def weighted_clipped(self) -> float | None:
+        return _weighted([(max(amp.ratio, 1.0), max(fp32.ratio, 1.0)) for amp, fp32 in self.both])
+
+
+def _weighted_of_these_models(pairs: Sequence[tuple[Estimate, Estimate]]) -> Estimate | None:
+    if not pairs:
+        return None
+    amp, fp32 = zip(*pairs, strict=True)
+    return stats.weighted_of_these_models(stats.geomean_of_these_models(amp), stats.geomean_of_these_models(fp32))
+
+
+def _ratio_or_one(entry: Entry) -> float | None:
+    return entry.result.speedup if entry.record.status == "ok" else 1.0
+
+
+def _weighted(pairs: Sequence[tuple[float, float]]) -> float | None:
+    if not pairs:
+        return None
+    amp, fp32 = zip(*pairs, strict=True)
+    return stats.weighted(stats.geomean(amp), stats.geomean(fp32))
+
+
+def groups(units: Iterable[Unit]) -> list[Group]:
+    """The rows of the summary: by key, families in alphabetical order, then `all`."""
+    by_key: dict[Key, list[Unit]] = defaultdict(list)
+    for unit in units:
+        by_key[unit.key].append(unit)
+    rows = []
+    for group_key, of_key in by_key.items():
+        weights = frozenset(weight for unit in of_key for weight in unit.entries)
+        families: dict[str, list[Unit]] = defaultdict(list)
+        for unit in of_key:
+            families[unit.family].append(unit)
+        rows += [Group(family, group_key, weights, families[family]) for family in sorted(families)]
+        rows.append(Group(ALL, group_key, weights, of_key))
+    return rows
+
+
+def incomplete(rows: Iterable[Group]) -> list[str]:
+    """A line for each key and weight that some units lack a record of: they count as not passed."""
+    lines = []
+    for group in rows:
+        for weight in sorted(group.weights) if group.family == ALL else ():
+            lacking = [unit.name for unit in group.judged if weight not in unit.entries]
+            if lacking:
+                lines.append(
+                    f"{group.key}: {len(lacking)} of {len(group.judged)} models have no record in {weight} "
+                    f"and count as not passed: {shortened(lacking)}"
+                )
+    return lines
