@@ -23,8 +23,9 @@ from sweeper.core.record import Inspection, Process, Record
 from sweeper.core.settings import MIN_PROCESSES_FOR_TARGET, Settings
 from sweeper.core.trial import Trial
 from sweeper.execution.device_lease import DeviceLease, Member
-from sweeper.execution.interpreter import command, search_path
+from sweeper.execution.interpreter import cache_variables, command, search_path
 from sweeper.execution.memory_budget import EVERYTHING
+from sweeper.execution.process_group import describe_exit, kill_group, start_group
 from sweeper.execution.scheduler import Slot
 from sweeper.execution.worker_channel import Clock, WorkerChannel, listen
 
@@ -190,11 +191,8 @@ def _run_process(run: _Run, start: Start, earlier: Sequence[WorkerRun]) -> Worke
 def _for_this(run: _Run, start: Start, arguments: Sequence[str], cache: Path) -> Start:
     """The start of one process, with the compile cache that belongs to it."""
     cores = ["--cores", ",".join(map(str, run.slot.cores))] if run.slot.cores else []
-    caches = {
-        "TORCHINDUCTOR_CACHE_DIR": str(cache.resolve() / "inductor"),
-        "TRITON_CACHE_DIR": str(cache.resolve() / "triton"),
-    }
-    return Start([*start.command, str(run.paths.trial), *cores, *arguments], {**start.environment, **caches})
+    arguments = [str(run.paths.trial), *cores, *arguments]
+    return Start([*start.command, *arguments], {**start.environment, **cache_variables(cache)})
 
 
 def _checked(draw: int, earlier: Sequence[WorkerRun]) -> Process | None:
@@ -245,7 +243,9 @@ def _run_worker(run: _Run, start: Start, log: Path, index: int) -> Outcome:
             return Outcome("timeout", listener.phase, f"still {listener.phase} after {exceeded}")
         if listener.outcome is not None:
             return listener.outcome
-        return Outcome("crashed", listener.phase, _how_it_ended(process.wait()))
+        code = process.wait()
+        without_result = " without a result" if code >= 0 else ""
+        return Outcome("crashed", listener.phase, f"the worker {describe_exit(code)}{without_result}")
 
 
 @contextmanager
@@ -256,17 +256,8 @@ def _started(start: Start, log: Path, turns: DeviceLease) -> Iterator[tuple[subp
     ends when it is gone, with all that it had on the device.
     """
     receive, send = os.pipe()
-    inherited = {key: value for key, value in os.environ.items() if key != "HYDRA_FULL_ERROR"}
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [*start.command, "--answer-fd", str(send)],
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            pass_fds=[send],
-            start_new_session=True,
-            env={**inherited, **start.environment},
-        )
+    told = [*start.command, "--answer-fd", str(send)]
+    process = start_group(told, start.environment, log, stdin=subprocess.PIPE, pass_fds=[send])
     os.close(send)
     assert process.stdin
     with process.stdin, turns.member(process.pid, lambda grant: _send(process, grant)) as member:
@@ -274,27 +265,13 @@ def _started(start: Start, log: Path, turns: DeviceLease) -> Iterator[tuple[subp
             yield process, receive, member
         finally:
             os.close(receive)
-            _kill_group(process)
+            kill_group(process)
 
 
 def _send(process: subprocess.Popen[bytes], grant: LeaseGrant) -> None:
     assert process.stdin
     with suppress(BrokenPipeError):  # it has just ended; whoever listens to it will see that
         os.write(process.stdin.fileno(), grant.dumps().encode())
-
-
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    with suppress(ProcessLookupError):  # every process of the group has already ended
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def _how_it_ended(code: int) -> str:
-    if code >= 0:
-        return f"the worker exited with code {code} without a result"
-    name = signal.Signals(-code).name
-    hint = "; the kernel kills so when memory runs out" if -code == signal.SIGKILL else ""
-    return f"the worker was killed by {name}{hint}"
 
 
 def _record(trial: Trial, settings: Settings, runs: list[WorkerRun], smaller_batch_size: int | None = None) -> Record:
