@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.core.errors import ConfigError
+from sweeper.core.libraries import library_packages
 from sweeper.core.paths import SweepPaths, write_text
 from sweeper.core.serialization import to_json
 from sweeper.core.settings import Settings
 from sweeper.sweep.plan import Plan
-
-PACKAGES = ("sweeper", "torch", "torchvision", "timm", "transformers", "hydra-core", "omegaconf", "mlflow", "pandas")
 
 
 def add(paths: SweepPaths, settings: Settings, planned: Plan, device: str) -> list[str]:
@@ -67,7 +66,7 @@ def _earlier(path: Path) -> list[dict[str, Any]]:
 def _versions() -> dict[str, str]:
     """Versions of installed packages, without importing them."""
     versions = {"python": platform.python_version()}
-    for package in PACKAGES:
+    for package in ("sweeper", "torch", *library_packages(), "hydra-core", "omegaconf", "mlflow", "pandas"):
         try:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
