@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,13 @@ from omegaconf import MISSING, DictConfig, MissingMandatoryValue, OmegaConf
 
 from sweeper.config.schema import CompileConf, Config, ModelConf, OptimizerConf, PrecisionConf, keys
 from sweeper.core.errors import ConfigError, nearest
+from sweeper.core.libraries import LIBRARIES
 from sweeper.core.paths import check_sweep_name
 from sweeper.core.serialization import Json
 from sweeper.core.settings import RETRIES, Settings, check_measure, check_scheduler
 from sweeper.core.trial import (
     AUTOCASTS,
     HALVES,
-    LIBRARIES,
     MEMORY_FORMATS,
     MODES,
     OPTIMIZER_IMPLS,
@@ -40,22 +40,6 @@ from sweeper.core.trial import (
     Precision,
     Trial,
 )
-
-GENERIC_MODELS = {
-    "torchvision": "model.name=densenet121",
-    "timm": "model.name=convnext_tiny",
-    "transformers": "model.name=ModernBertForMaskedLM",
-    "torchbench": "model.name=BERT_pytorch",
-    "custom": "model.factory=my_package.my_module:build",
-}
-
-
-# Which libraries' inputs have a size of that kind.
-VARIABLE = {
-    "batch_size": LIBRARIES,
-    "image_size": ("torchvision", "timm"),
-    "sequence_length": ("transformers",),
-}
 
 # Keys of an option that have a column of their own or only change how a trial is called.
 LABELS = ("name", "factory", "batch_size", "family", "suite", "weight")
@@ -151,9 +135,11 @@ def _vary(config: Config) -> dict[str, list[int]]:
         raise ConfigError(f"vary.{key}={sizes}: give two sizes or more, e.g. vary.{key}=[16,32]")
     if key == "batch_size" and config.batch_size is not None:
         raise ConfigError("batch_size and vary.batch_size: give one of them; the largest of vary.batch_size is taken")
-    if config.model.library not in VARIABLE[key]:
-        allowed = ", ".join(VARIABLE[key])
-        raise ConfigError(f"vary.{key}: model.library={config.model.library} has none; allowed are {allowed}")
+    allowed = [name for name, spec in LIBRARIES.items() if key == "batch_size" or key in spec.input_sizes]
+    if config.model.library not in allowed:
+        raise ConfigError(
+            f"vary.{key}: model.library={config.model.library} has none; allowed are {', '.join(allowed)}"
+        )
     return {key: sizes}
 
 
@@ -169,9 +155,10 @@ def _optimizer(optimizer: OptimizerConf, workload: str) -> tuple[str, str]:
 
 def _model(model: ModelConf, choices: Mapping[str, str | None], own: Mapping[str, Any]) -> Model:
     library = _one_of("model.library", model.library, LIBRARIES)
-    name = model.factory if library == "custom" else model.name
+    spec = LIBRARIES[library]
+    name = getattr(model, spec.named_by)
     if not name:
-        raise ConfigError(f"model={choices.get('model')} needs a name, e.g. {GENERIC_MODELS[library]}")
+        raise ConfigError(f"model={choices.get('model')} needs a name, e.g. {spec.example}")
     for key in ("image_size", "sequence_length", "num_classes"):
         _positive(f"model.{key}", getattr(model, key))
     _require_settings_that_count(model, library, own)
@@ -180,7 +167,7 @@ def _model(model: ModelConf, choices: Mapping[str, str | None], own: Mapping[str
         library=library,
         name=name,
         image_size=model.image_size,
-        sequence_length=model.sequence_length if library == "transformers" else None,
+        sequence_length=model.sequence_length if "sequence_length" in spec.input_sizes else None,
         num_classes=model.num_classes,
         dropout=model.dropout,
         arguments=model.arguments,
@@ -193,19 +180,19 @@ def _model(model: ModelConf, choices: Mapping[str, str | None], own: Mapping[str
 def _require_settings_that_count(model: ModelConf, library: str, own: Mapping[str, Any]) -> None:
     """Raises ConfigError for settings that the model's builder would not look at, or lacks."""
     shaped = model.image_size or model.num_classes or model.sequence_length or model.pretrained
-    if library == "custom" and (model.arguments or shaped):
-        raise ConfigError("model=custom takes no other model settings: the factory gets batch_size and device only")
-    if library == "torchbench" and (model.arguments or shaped):
-        raise ConfigError("model.library=torchbench takes no other model settings: TorchBench gives module and inputs")
-    if model.checkpoint and library != "transformers":
+    spec = LIBRARIES[library]
+    if spec.no_settings and (model.arguments or shaped):
+        raise ConfigError(f"model.library={library} takes no other model settings: {spec.no_settings}")
+    if model.checkpoint and not spec.example_checkpoint:
+        allowed = ", ".join(name for name, other in LIBRARIES.items() if other.example_checkpoint)
         raise ConfigError(
-            "model.checkpoint is for model.library=transformers; the others have one set of weights a name"
+            f"model.checkpoint is for model.library={allowed}; the others have one set of weights for each name"
         )
     if model.checkpoint != own.get("checkpoint") and not model.pretrained:
         raise ConfigError(f"model.checkpoint={model.checkpoint} is used with model.pretrained=true only; add that")
-    if model.pretrained and library == "transformers" and not model.checkpoint:
+    if model.pretrained and spec.example_checkpoint and not model.checkpoint:
         raise ConfigError(
-            "model.pretrained=true of transformers needs whose weights: model.checkpoint=google-bert/bert-base-uncased"
+            f"model.pretrained=true of {library} needs whose weights: model.checkpoint={spec.example_checkpoint}"
         )
 
 
@@ -304,7 +291,7 @@ def _require_finite(key: str, value: Any) -> None:
         raise ConfigError(f"{key}={value}: it must be a finite number")
 
 
-def _one_of(key: str, value: str, allowed: Sequence[str]) -> str:
+def _one_of(key: str, value: str, allowed: Collection[str]) -> str:
     if value not in allowed:
         raise ConfigError(f"{key}={value}: allowed are {', '.join(allowed)}")
     return value

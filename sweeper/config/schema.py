@@ -21,13 +21,13 @@ class ModelConf:
     """`conf/model/*.yaml`: what to build."""
 
     library: str = MISSING
-    "torchvision, timm, transformers, torchbench or custom"
+    "a key of `sweeper.core.libraries.LIBRARIES`"
     batch_size: int = MISSING
     "used when the top-level batch_size is null"
     name: str | None = None
     "the library's own name"
     factory: str | None = None
-    "custom only: package.module:function, called with (batch_size, device)"
+    "a model of your own: package.module:function, called with (batch_size, device)"
     family: str = "other"
     "cnn, vit, nlp, ...: a row of summary.csv"
     suite: str | None = None
@@ -37,13 +37,13 @@ class ModelConf:
     dropout: bool = False
     "true keeps the model's dropout and drop-path rates"
     arguments: dict[str, Any] = field(default_factory=dict)
-    "for the library's constructor or the transformers configuration"
+    "for the constructor of the model or of its configuration"
     memory_format: str = "contiguous"
     "channels_last: weights of convolutions and images with the channels innermost, in both arms"
     pretrained: bool = False
     "true: weights from the library's hub, which needs a network or what it has fetched before"
     checkpoint: str | None = None
-    "transformers with pretrained=true: a name at the Hugging Face hub or a folder"
+    "whose weights, with pretrained=true: a name at the library's hub or a folder"
 
 
 @dataclass

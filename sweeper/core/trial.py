@@ -16,7 +16,6 @@ from typing import Any
 
 from sweeper.core.serialization import Json, from_json, to_json, without_defaults
 
-LIBRARIES = ("torchvision", "timm", "transformers", "torchbench", "custom")
 WORKLOADS = ("train", "inference")
 MODES = ("eager", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 OPTIMIZERS = ("adam", "adamw", "sgd", "none")
@@ -31,7 +30,7 @@ WEIGHTS = ("amp", "fp32")
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What to build: `library` says which builder, `name` is the library's own (custom: `package.module:function`)."""
+    """What to build: `library` is a key of `LIBRARIES`, `name` the library's own name, or `package.module:function`."""
 
     library: str
     name: str
@@ -42,7 +41,7 @@ class Model:
     arguments: Mapping[str, Json] = field(default_factory=dict)  # for the library's constructor or configuration
     memory_format: str = "contiguous"  # of weights and images
     pretrained: bool = False  # True: the weights that the library's hub has, else random ones
-    checkpoint: str | None = None  # transformers: whose weights; None unless they are pretrained
+    checkpoint: str | None = None  # whose weights, where a library has several sets; None unless they are pretrained
 
     @property
     def key(self) -> Hashable:

@@ -12,12 +12,11 @@ from contextlib import suppress
 from typing import Any
 
 from sweeper.core.errors import ConfigError
+from sweeper.core.libraries import library_packages
 from sweeper.core.paths import SweepPaths, write_text
 from sweeper.core.serialization import to_json
 from sweeper.core.settings import Settings
 from sweeper.sweep.plan import Plan
-
-PACKAGES = ("sweeper", "torch", "torchvision", "timm", "transformers", "hydra-core", "omegaconf", "mlflow", "pandas")
 
 
 def add_invocation(paths: SweepPaths, settings: Settings, plan: Plan, device: str) -> list[str]:
@@ -26,7 +25,7 @@ def add_invocation(paths: SweepPaths, settings: Settings, plan: Plan, device: st
     Raises ConfigError when the folder cannot be written or its sweep.json is not ours.
     """
     versions = {"python": platform.python_version()}
-    for package in PACKAGES:
+    for package in ("sweeper", "torch", *library_packages(), "hydra-core", "omegaconf", "mlflow", "pandas"):
         with suppress(importlib.metadata.PackageNotFoundError):  # a checkout, or a package that is not needed
             versions[package] = importlib.metadata.version(package)
     invocation = {

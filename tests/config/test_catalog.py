@@ -15,8 +15,8 @@ from omegaconf import OmegaConf
 
 from hydra_plugins.sweeper_hydra.grid import expand
 from sweeper.config.grid import Composed, Composer
-from sweeper.config.reader import GENERIC_MODELS
 from sweeper.config.schema import ModelConf, conf_folder
+from sweeper.core.libraries import LIBRARIES
 from sweeper.sweep import hydra_app
 
 GIVEN = ["sweep=x", "device=cpu"]
@@ -39,7 +39,7 @@ NEEDS_TORCHBENCH = [option for option in options("torchbench") if model_of(optio
 BUILT_HERE = [
     pytest.param(option, marks=pytest.mark.xfail(strict=True, reason=CANNOT[option])) if option in CANNOT else option
     for option in options()
-    if option not in (*GENERIC_MODELS, *NEEDS_TORCHBENCH) and model_of(option).library != "custom"
+    if option not in (*LIBRARIES, *NEEDS_TORCHBENCH) and model_of(option).library != "custom"
 ]
 
 

@@ -8,9 +8,10 @@ from hydra.core.global_hydra import GlobalHydra
 
 from sweeper.config import schema
 from sweeper.config.grid import repository, separated
-from sweeper.config.reader import GENERIC_MODELS, Point
+from sweeper.config.reader import Point
 from sweeper.config.schema import conf_folder
 from sweeper.core.errors import ConfigError
+from sweeper.core.libraries import LIBRARIES
 from sweeper.core.trial import MODES, Precision
 from sweeper.sweep import hydra_app
 
@@ -33,7 +34,7 @@ def point(*overrides: str, gpu: bool = False, folder: Path | None = None) -> Poi
 
 @pytest.mark.parametrize(("group", "option"), OPTIONS, ids=lambda value: value)
 def test_every_option_composes_into_a_trial(group: str, option: str) -> None:
-    extra = [GENERIC_MODELS[option]] if group == "model" and option in GENERIC_MODELS else []
+    extra = [LIBRARIES[option].example] if group == "model" and option in LIBRARIES else []
     assert point(f"{group}={option}", *extra).trial.id
 
 
