@@ -17,7 +17,7 @@ from typing import Protocol
 from sweeper.core import paths
 from sweeper.core.errors import ConfigError, nearest, without_password
 from sweeper.core.paths import SWEEP_NAME, SweepPaths, TrialPaths
-from sweeper.tracking.reader import Store, StoredRun, StoredSweep, side_by_side
+from sweeper.tracking.reader import Store, StoredRun, StoredSweep, map_concurrently
 
 MIN_OF_A_PART = 250  # trials; to begin a process takes as long as to read some ten
 FIRST = 1.15  # times as many in the first part as in others, whose records have to be sent to the process that has that
@@ -109,7 +109,7 @@ class SweepInStore:
 
     def records(self) -> Iterator[FoundRecord]:
         runs = {f"{run.name}-{run.trial_id}": run for run in self.runs.trials}
-        return side_by_side(self._read, sorted(runs.items()))
+        return map_concurrently(self._read, sorted(runs.items()))
 
     def _read(self, named: tuple[str, StoredRun]) -> FoundRecord:
         name, run = named
