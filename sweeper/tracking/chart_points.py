@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from itertools import islice
 from typing import NamedTuple
 
 from sweeper.core.record import Record
@@ -28,27 +26,19 @@ def list_points(record: Record) -> tuple[Point, ...]:
     Rounds are numbered on from process to process, so that a process that differs shows as a level of its own. The
     compiled arm has points only for status `ok`: a wrong program has no speed.
     """
-    points = (*islice(_first_steps(record), MAX_FIRST_STEPS), *_rounds(record))
-    return tuple(point for point in points if math.isfinite(point.value))
-
-
-def _first_steps(record: Record) -> Iterator[Point]:
-    """Yield milliseconds of the first compiled steps, from the first process that compiled."""
-    if record.status == "ok":
+    points = []
+    is_ok = record.status == "ok"
+    if is_ok:  # milliseconds, of the first process that compiled
         steps_s = next((process.first_steps_s for process in record.processes if process.first_steps_s), ())
-        for step, step_s in enumerate(steps_s):
-            yield Point("first_step_ms", step, 1e3 * step_s)
-
-
-def _rounds(record: Record) -> Iterator[Point]:
-    """Yield milliseconds per step, as means over blocks, and the speedup of each round. Void rounds leave a gap."""
-    rounds = ((process.steps_per_block, item) for process in record.processes for item in process.rounds)
-    for step, (steps, item) in enumerate(islice(rounds, MAX_ROUNDS)):
+        points += [Point("first_step_ms", step, 1e3 * took_s) for step, took_s in enumerate(steps_s[:MAX_FIRST_STEPS])]
+    rounds = [(process.steps_per_block, item) for process in record.processes for item in process.rounds]
+    for step, (steps, item) in enumerate(rounds[:MAX_ROUNDS]):
         if item.void is not None or not steps:
-            continue
+            continue  # which leaves a gap
         if item.eager_s is not None:
-            yield Point("eager_step_ms", step, 1e3 * item.eager_s / steps)
-        if item.compiled_s is not None and record.status == "ok":
-            yield Point("compiled_step_ms", step, 1e3 * item.compiled_s / steps)
+            points.append(Point("eager_step_ms", step, 1e3 * item.eager_s / steps))
+        if item.compiled_s is not None and is_ok:
+            points.append(Point("compiled_step_ms", step, 1e3 * item.compiled_s / steps))
             if item.eager_s is not None and item.compiled_s > 0:
-                yield Point("round_speedup", step, item.eager_s / item.compiled_s)
+                points.append(Point("round_speedup", step, item.eager_s / item.compiled_s))
+    return tuple(point for point in points if math.isfinite(point.value))

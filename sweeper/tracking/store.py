@@ -10,7 +10,7 @@ import re
 import sqlite3
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
@@ -119,27 +119,22 @@ def _close_connections_after_calls() -> None:
 
 
 def _import_client() -> type[MlflowClient]:
-    """Import mlflow without the packages that it does not need, or with them if this version cannot do without."""
-    try:
-        with _hide_packages(NOT_NEEDED):
-            from mlflow import MlflowClient
-    except ImportError:
-        for name in [name for name in sys.modules if name.partition(".")[0] == "mlflow"]:
-            del sys.modules[name]  # half imported
-        from mlflow import MlflowClient
-    return MlflowClient
-
-
-@contextmanager
-def _hide_packages(packages: Iterable[str]) -> Iterator[None]:
-    """Make importing these packages raise ImportError, unless they are imported already."""
-    hidden = [name for name in packages if name not in sys.modules]
+    """Import mlflow as if the packages that it does not need were not installed."""
+    hidden = [name for name in NOT_NEEDED if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None is Python's mark for a missing module
     try:
-        yield
+        from mlflow import MlflowClient
+
+        return MlflowClient
+    except ImportError:  # a version of mlflow that does need them
+        for name in [name for name in sys.modules if name.partition(".")[0] == "mlflow"]:
+            del sys.modules[name]
     finally:
         for name in hidden:
             del sys.modules[name]
+    from mlflow import MlflowClient
+
+    return MlflowClient
 
 
 @contextmanager
@@ -168,17 +163,18 @@ def _call_in_time(action: Callable[[], T]) -> T:
     """
     tries = int(os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"]) + 1
     limit_s = float(os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"]) * tries + 1
-    pool = ThreadPool(1)  # of daemon threads: one that hangs keeps no program from ending
-    try:
-        return pool.apply_async(action).get(limit_s)
-    except multiprocessing.TimeoutError as error:
-        raise TimeoutError(f"no answer within {limit_s:g} s") from error
-    finally:
-        pool.terminate()
+    with ThreadPool(1) as pool:  # of daemon threads: one that hangs keeps no program from ending
+        try:
+            return pool.apply_async(action).get(limit_s)
+        except multiprocessing.TimeoutError as error:
+            raise TimeoutError(f"no answer within {limit_s:g} s") from error
 
 
 def _require_database(file: Path) -> None:
-    """Create the database if there is none. Raises sqlite3.Error for another kind of file, which MLflow retries 100 s."""
+    """Create the database if there is none.
+
+    Raises sqlite3.Error for a file of another kind, which MLflow itself would try to open for 100 s.
+    """
     if not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
         _create_database(file)

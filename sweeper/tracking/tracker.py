@@ -107,18 +107,15 @@ class Tracker:
         if self.failure is not None:
             return None
         try:
-            self._runs = self._runs or self._open()
+            if self._runs is None:
+                client, experiment_id = connect(self.uri, lambda client: _ensure_experiment(client, self._artifacts))
             with translate_errors(self.uri):
+                # No time limit as `connect` has one: finding the runs of ten thousand trials takes many calls.
+                self._runs = self._runs or _SweepRuns(client, experiment_id, self._sweep)
                 return action(self._runs)
         except TrackingError as error:
             self.failure = str(error)
             return None
-
-    def _open(self) -> _SweepRuns:
-        """Only the first answer has a time limit: finding the runs of ten thousand trials takes many calls."""
-        client, experiment_id = connect(self.uri, lambda client: _ensure_experiment(client, self._artifacts))
-        with translate_errors(self.uri):
-            return _SweepRuns(client, experiment_id, self._sweep)
 
 
 @dataclass(frozen=True)
