@@ -18,7 +18,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from sweeper.config import reader, schema
-from sweeper.config.grid import Composed, chosen, repository
+from sweeper.config.grid import Composed, list_choices, make_repository
 from sweeper.core.errors import ConfigError
 from sweeper.core.gpus import visible_gpus
 from sweeper.core.settings import Settings
@@ -35,10 +35,10 @@ def job(cfg: DictConfig) -> str:
     A job gives the status of its trial; a driver ends the process with the sweep's exit code.
     """
     command: Any = HydraConfig.get()
-    files = repository(GlobalHydra.instance().config_loader(), command)
+    files = make_repository(GlobalHydra.instance().config_loader(), command)
     in_job = not OmegaConf.is_missing(command.job, "num")
     try:
-        point = read_point(Composed(cfg, chosen(command), ()), files)
+        point = read_point(Composed(cfg, list_choices(command), ()), files)
         if in_job:
             os.chdir(command.runtime.cwd)  # an engine may start its jobs elsewhere
             return [record.status for record in execute([point.trial], point.settings)][-1]
