@@ -32,4 +32,4 @@ class LocalLauncher(Launcher):
         from sweeper.sweep.hydra_app import run_grid
 
         composer = Composer(self._loader, self._config)
-        sys.exit(run_grid(map(composer.whole, job_overrides), composer.repository))
+        sys.exit(run_grid(map(composer.compose, job_overrides), composer.repository))

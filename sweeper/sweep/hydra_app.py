@@ -18,7 +18,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from sweeper.config import reader, schema
-from sweeper.config.grid import Composed, chosen, repository
+from sweeper.config.grid import Composed, list_choices, make_repository
 from sweeper.core.errors import ConfigError
 from sweeper.core.gpus import visible_gpus
 from sweeper.core.settings import Settings
@@ -37,10 +37,10 @@ def job(cfg: DictConfig) -> str:
     A job returns the status of its trial; a driver ends the process with the sweep's exit code.
     """
     command: Any = HydraConfig.get()
-    files = repository(GlobalHydra.instance().config_loader(), command)
+    files = make_repository(GlobalHydra.instance().config_loader(), command)
     in_job = not OmegaConf.is_missing(command.job, "num")
     try:
-        point = read_point(Composed(cfg, chosen(command), ()), files)
+        point = read_point(Composed(cfg, list_choices(command), ()), files)
         if in_job:
             os.chdir(command.runtime.cwd)  # a launcher may start its jobs elsewhere
             events = execute([point.trial], point.settings, place_trials(point.settings, num_trials=1))

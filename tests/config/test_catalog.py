@@ -53,7 +53,7 @@ def composer() -> Iterator[Composer]:
 @pytest.fixture(scope="module")
 def composed(composer: Composer) -> Composed:
     """What each option's values are put into: composing a configuration a model takes ten times as long."""
-    return composer.whole(GIVEN)
+    return composer.compose(GIVEN)
 
 
 @pytest.mark.parametrize("option", options(*SUITES))
@@ -73,7 +73,7 @@ def test_model_of_a_suite_makes_a_trial(composer: Composer, composed: Composed, 
 
 def test_options_in_folders_are_composed_by_hydra_as_others_are(composer: Composer) -> None:
     point = hydra_app.read_point(
-        composer.whole([*GIVEN, "model=transformers/T5Small", "precision=amp"]), composer.repository
+        composer.compose([*GIVEN, "model=transformers/T5Small", "precision=amp"]), composer.repository
     )
     assert point.trial.model == model_of("transformers/T5Small")
     assert point.trial.labels.model == "T5Small"
@@ -93,7 +93,7 @@ def test_experiment_is_a_grid_of_options_that_exist(composer: Composer, name: st
         for override in axis.overrides if composer.repository.group_exists(axis.key) else ():
             group, _, option = override.partition("=")
             assert composer.repository.config_exists(f"{group}/{option}"), override
-    first = Composer(loader, master).whole([*GIVEN, *(axis.overrides[0] for axis in axes)])
+    first = Composer(loader, master).compose([*GIVEN, *(axis.overrides[0] for axis in axes)])
     assert hydra_app.read_point(first, composer.repository).trial.id
 
 
