@@ -29,14 +29,12 @@ def main() -> int:
     from sweeper.sweep.driver import BAD_CONFIGURATION, INTERRUPTED
     from sweeper.sweep.hydra_app import job
 
+    expected = (ConfigError, HydraException, OmegaConfBaseException, YAMLError)
     try:
         sys.argv[1:] = normalise(sys.argv[1:])
         job()
-    except (ConfigError, HydraException, OmegaConfBaseException, YAMLError) as error:
-        print(f"sweeper: {explain(error, schema.keys(), schema.nested_options())}", file=sys.stderr)
-        return BAD_CONFIGURATION
-    except ValueError as error:  # Hydra has plain ones too
-        if _passed_through_our_work(error):
+    except (*expected, ValueError) as error:  # Hydra raises plain ones too
+        if not isinstance(error, expected) and _passed_through_our_work(error):
             raise
         print(f"sweeper: {explain(error, schema.keys(), schema.nested_options())}", file=sys.stderr)
         return BAD_CONFIGURATION

@@ -18,7 +18,7 @@ from pathlib import Path
 from sweeper.core.gpus import Device
 from sweeper.core.serialization import Json
 from sweeper.execution.interpreter import cache_variables, command, search_path
-from sweeper.execution.process_group import describe_exit, read_last_lines, run_group
+from sweeper.execution.process_group import describe_exit, read_last_lines, start_group, wait_for_end
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def ask(question: Sequence[str], device: Device, timeout_s: float, stop: threadi
         answer, log = folder / "answer", folder / "log"
         environment = {**device.environment(), **variables, **cache_variables(folder)}
         asked = [*command(None, "sweeper.worker.probe"), *question]
-        code = run_group(asked, environment, log, timeout_s, stop, answer=answer, cwd=folder)
+        code = wait_for_end(start_group(asked, environment, log, answer=answer, cwd=folder), timeout_s, stop)
         if code is None:
             return Answer(problem=f"no answer within {timeout_s:g} s")
         try:

@@ -126,40 +126,31 @@ def _needs_another(run: _TrialRun, outcomes: Sequence[Outcome]) -> bool:
 
 
 def _run_timed_process(run: _TrialRun, variables: Mapping[str, str], earlier: Sequence[Outcome]) -> Outcome:
-    """Run the next process. What the processes before it found out about the same code is handed on to it."""
+    """Run the next process. It needs no check where it runs the code that an earlier process of its draw verified."""
     if run.stop.is_set():  # between two processes; inside of one it is that one's outcome
         return _interrupted()
     index, paths, measure = len(earlier), run.paths, run.settings.measure
     draw, index_in_draw = (0, index) if measure.target else divmod(index, measure.processes)
-    verified = _find_verified(earlier, draw)
+    processes = [outcome.process for outcome in earlier if outcome.process]
+    passed = (item for item in processes if item.draw == draw and item.accuracy and item.accuracy.passed)
+    verified = next(passed, None)
     arguments = ["--index", str(index), "--draw", str(draw)]
     if index_in_draw == 0:
         arguments.append("--cold")
     if verified and verified.artifact:
         arguments += ["--checked", verified.artifact]
-    if earlier and earlier[0].process and (steps := earlier[0].process.steps_per_block):
-        arguments += ["--steps-per-block", str(steps)]
+    if processes and processes[0].steps_per_block:
+        arguments += ["--steps-per-block", str(processes[0].steps_per_block)]
     outcome = _run_worker(run, variables, arguments, paths.cache(draw), paths.log(index), index)
     return _copy_verdict(outcome, verified) if verified else outcome
 
 
-def _find_verified(earlier: Sequence[Outcome], draw: int) -> Process | None:
-    """The process of the draw whose compiled step passed the check; those that run the same code need no check."""
-    for outcome in earlier:
-        process = outcome.process
-        if process and process.draw == draw and process.accuracy and process.accuracy.passed:
-            return process
-    return None
-
-
 def _copy_verdict(outcome: Outcome, verified: Process) -> Outcome:
     """Give a process that was not checked the verdict on the same code."""
-    process = outcome.process
-    if process is None or process.accuracy or not process.rounds or process.artifact != verified.artifact:
+    process, accuracy = outcome.process, verified.accuracy
+    if not (process and process.rounds and accuracy) or process.accuracy or process.artifact != verified.artifact:
         return outcome
-    assert verified.accuracy is not None
-    verdict = replace(verified.accuracy, of_process=verified.index)
-    return replace(outcome, process=replace(process, accuracy=verdict))
+    return replace(outcome, process=replace(process, accuracy=replace(accuracy, of_process=verified.index)))
 
 
 def _inspect(run: _TrialRun, record: Record) -> Inspection:

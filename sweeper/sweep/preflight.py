@@ -16,7 +16,7 @@ from sweeper.core.gpus import Device
 from sweeper.core.protocol import AT
 from sweeper.core.trial import Trial
 from sweeper.execution.interpreter import command, search_path
-from sweeper.execution.process_group import describe_exit, read_last_lines, run_group
+from sweeper.execution.process_group import describe_exit, read_last_lines, start_group, wait_for_end
 
 TIMEOUT_S = 300
 MAX_PROBLEMS = 10
@@ -41,7 +41,7 @@ def _find_problems(trials: Sequence[Trial], python: str | None, device: Device, 
         question, answer, log, at = (folder / file for file in ("trials.json", "problems.json", "log", AT))
         question.write_text(json.dumps([trial.to_json() for trial in trials]))
         asked = [*command(python, "sweeper.worker"), "--check", str(question), str(answer)]
-        code = run_group(asked, {**device.environment(), **variables}, log, TIMEOUT_S)
+        code = wait_for_end(start_group(asked, {**device.environment(), **variables}, log), TIMEOUT_S)
         model = f"model {at.read_text()}" if at.exists() else "the models"
         if code is None:
             raise ConfigError(f"checking {model} took longer than {TIMEOUT_S} s; nothing was started")
