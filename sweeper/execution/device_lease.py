@@ -35,7 +35,7 @@ class Tenant:
 
 
 class DeviceLease:
-    """The lease of one device, given in the order of requests; its holder can have the device alone at once."""
+    """Grants one device to workers in the order of their requests; the holder can have it alone at once."""
 
     def __init__(self, reaper: Reaper | None = None) -> None:
         self._reaper = reaper
@@ -47,9 +47,9 @@ class DeviceLease:
 
     @contextmanager
     def register(self, group: int, send: Callable[[LeaseGrant], None]) -> Iterator[Tenant]:
-        """Register a worker as long as the body runs; by the end of the body the worker has to have ended.
+        """Register a worker as long as the body runs; the device goes to the next worker afterwards.
 
-        What it holds is given to the next worker then.
+        The body has to end the worker.
         """
         tenant = Tenant(group, send)
         with self._lock:

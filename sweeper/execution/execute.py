@@ -29,7 +29,7 @@ class NoSpaceError(Exception):
 
 
 def execute(trials: Sequence[Trial], settings: Settings, placement: Placement) -> Generator[Event, None, None]:
-    """Run the trials on the devices of the placement, and give the events. Closing the generator ends what still runs.
+    """Run the trials on the devices of the placement, and yield the events. Closing the generator ends what still runs.
 
     After an interruption the last records are those of interrupted trials. Raises ConfigError when another driver has
     every device, NoSpaceError when the disk has too little space for another trial.

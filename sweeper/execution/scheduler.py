@@ -21,7 +21,7 @@ RunTrial = Callable[[Trial, DeviceSlot, OnPhase, threading.Event], Record]
 
 
 def run_all(trials: Sequence[Trial], slots: Sequence[DeviceSlot], run_trial: RunTrial) -> Generator[Event, None, None]:
-    """Run every trial on one of the slots and give the events. Whoever closes the generator ends what still runs.
+    """Run every trial on one of the slots and yield the events. Closing the generator ends what still runs.
 
     A KeyboardInterrupt asks running trials to end (the event that `run_trial` gets) and starts no other; the second one
     is raised. What `run_trial` raises is raised here when the other threads have ended their trials.

@@ -54,9 +54,10 @@ class WorkerChannel:
         self.outcome: Outcome | None = None
 
     def read(self, process: subprocess.Popen[bytes], stop: threading.Event) -> str | None:
-        """Read until the worker has given its outcome or has ended, `stop` is set, or a limit came: then which one.
+        """Read until the worker has given its outcome or has ended, or `stop` is set.
 
-        The end of the process is looked for as well as that of the pipe, which a child of the worker may hold open.
+        Returns the limit that came first, as the user would type it, or None. Besides the end of the pipe, which a
+        child of the worker may hold open, it looks for the end of the process.
         Raises ValueError for what is no message.
         """
         with selectors.DefaultSelector() as selector:
