@@ -124,7 +124,8 @@ def examine(device: Device, options: argparse.Namespace, console: Console) -> Fi
     software = ask_software(device, timeout_s)
     driver = [Part("NVIDIA driver", gpu.driver)] if gpu else []
     software = replace(software, parts=(*software.parts, *driver, host.cpp_compiler()))
-    _print_section("software", map(describe_part, software.parts), console)
+    parts = [(part.name, "; ".join(filter(None, [part.version or "none", part.note]))) for part in software.parts]
+    _print_section("software", parts, console)
     _print_section("AMP", [("bf16", describe_bfloat16(device, machine, software))], console)
     verdicts = probe_backends(list_questions(software, device), device, count_at_once(gpu), timeout_s, console)
     verdicts += report_removed_backends(software, console)
@@ -179,10 +180,6 @@ def describe_host(machine: Host) -> Iterator[tuple[str, str]]:
         yield "load", f"{machine.load:.2f}, the average of a minute"
     if machine.governor is not None:
         yield "governor", machine.governor
-
-
-def describe_part(part: Part) -> tuple[str, str]:
-    return part.name, "; ".join(text for text in (part.version or "none", part.note) if text)
 
 
 def describe_bfloat16(device: Device, machine: Host, software: Software) -> str:

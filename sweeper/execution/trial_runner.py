@@ -28,7 +28,7 @@ from sweeper.execution.interpreter import expose_package, make_cache_variables, 
 from sweeper.execution.memory_budget import WHOLE_DEVICE
 from sweeper.execution.process_group import describe_exit, kill_group, start_group
 from sweeper.execution.scheduler import OnPhase
-from sweeper.execution.worker_channel import Clock, WorkerChannel
+from sweeper.execution.worker_channel import WorkerChannel
 
 WORKER = "sweeper.worker"
 INSPECTED = ("ok", "accuracy_mismatch", "not_compiled", "compile_error")  # the compiler was reached
@@ -186,7 +186,8 @@ def _run_worker(
     with _start_worker(run, variables, arguments, cache, log) as (process, pipe, tenant):
         channel = WorkerChannel(
             pipe,
-            Clock(run.settings.measure, lambda: lease.idle_s(tenant)),
+            run.settings.measure,
+            idle_s=lambda: lease.idle_s(tenant),
             on_phase=lambda phase: run.on_phase(phase, index),
             on_lease_request=lambda wants: lease.request(tenant, wants),
         )
