@@ -20,7 +20,7 @@ ConfigStore.instance().store(group="hydra/launcher", name="local", node=LocalLau
 
 
 class LocalLauncher(Launcher):
-    """Runs what another sweeper than ours expands, as one sweep; ours needs no launcher to run in this process."""
+    """Runs as one sweep what Hydra's own sweeper expands; the grid sweeper needs no launcher to run in this process."""
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:  # noqa: ARG002  # Hydra's signature
         self._loader = hydra_context.config_loader

@@ -58,7 +58,7 @@ class Findings:
     noise: tuple[Noise, ...] | None = None
 
 
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         allow_abbrev=False,
         prog="python -m sweeper.doctor",
@@ -90,8 +90,8 @@ def _check_file(text: str) -> Path:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Look, print, write; the exit code."""
-    options = parse(arguments)
+    """Examine this machine, print and write the findings; the exit code."""
+    options = parse_arguments(arguments)
     try:
         device = gpus.resolve(options.device, gpus.visible_gpus())[0]
         findings = examine(device, options, Console(highlight=False, soft_wrap=True))
@@ -103,10 +103,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     if options.json:
         write_text(options.json, json.dumps(to_json(findings), indent=1) + "\n")
-    return exit_code(findings)
+    return decide_exit_code(findings)
 
 
-def exit_code(findings: Findings) -> int:
+def decide_exit_code(findings: Findings) -> int:
     works = any((item.backend, item.mode, item.verdict) == ("inductor", "default", "ok") for item in findings.verdicts)
     if findings.noise is not None:
         works &= [item.status for item in findings.noise] == ["ok"] * len(noise.MODELS)
@@ -124,7 +124,8 @@ def examine(device: Device, options: argparse.Namespace, console: Console) -> Fi
     software = ask_software(device, timeout_s)
     driver = [Part("NVIDIA driver", gpu.driver)] if gpu else []
     software = replace(software, parts=(*software.parts, *driver, host.cpp_compiler()))
-    _print_section("software", map(describe_part, software.parts), console)
+    parts = [(part.name, "; ".join(filter(None, [part.version or "none", part.note]))) for part in software.parts]
+    _print_section("software", parts, console)
     _print_section("AMP", [("bf16", describe_bfloat16(device, machine, software))], console)
     verdicts = probe_backends(list_questions(software, device), device, count_at_once(gpu), timeout_s, console)
     verdicts += report_removed_backends(software, console)
@@ -181,10 +182,6 @@ def describe_host(machine: Host) -> Iterator[tuple[str, str]]:
         yield "governor", machine.governor
 
 
-def describe_part(part: Part) -> tuple[str, str]:
-    return part.name, "; ".join(text for text in (part.version or "none", part.note) if text)
-
-
 def describe_bfloat16(device: Device, machine: Host, software: Software) -> str:
     native = machine.bfloat16_native if device.gpu is None else software.bfloat16_native
     if native is None:
@@ -204,7 +201,7 @@ def ask_software(device: Device, timeout_s: float) -> Software:
 
 
 def list_questions(software: Software, device: Device) -> list[tuple[str, str]]:
-    """Backends and modes to probe, those of conf/backend first; none without a torch that works.
+    """List the backends and modes to probe, those of conf/backend first; none without a torch that works.
 
     A backend that torch has removed needs no process to say so, unless this torch has it after all.
     """
@@ -219,7 +216,7 @@ def list_questions(software: Software, device: Device) -> list[tuple[str, str]]:
 
 
 def count_at_once(gpu: GpuReading | None) -> int:
-    """How many probes run side by side: one where the GPU takes a single process."""
+    """Count the probes that run side by side: one where the GPU takes a single process."""
     exclusive = gpu is not None and (gpu.compute_mode or "").startswith("exclusive")
     return 1 if exclusive else min(MAX_AT_ONCE, len(os.sched_getaffinity(0)))
 
@@ -231,7 +228,7 @@ def probe_backends(
     console.print("\n[bold]backends: a compiled training step[/]")
     if not questions:
         console.print("  [red]none can be tried without a torch that works[/]")
-    width = max((len(_name(*question)) for question in questions), default=0)
+    width = max((len(_name_question(*question)) for question in questions), default=0)
     commands = [["backend", backend, device.type, "--mode", mode] for backend, mode in questions]
     verdicts = []
     with closing(probes.ask_all(commands, device, timeout_s, at_once)) as answers:
@@ -253,14 +250,14 @@ def report_removed_backends(software: Software, console: Console) -> tuple[Verdi
     return verdicts
 
 
-def _name(backend: str, mode: str) -> str:
+def _name_question(backend: str, mode: str) -> str:
     return backend if mode == "default" else f"{backend} {mode}"
 
 
 def _print_verdict(verdict: Verdict, width: int, console: Console) -> None:
     took = f"first step {verdict.first_step_s:.1f} s" if verdict.first_step_s is not None else ""
     word = f"[{COLOURS[verdict.verdict]}]{verdict.verdict.ljust(len('missing'))}[/]"
-    name = escape(_name(verdict.backend, verdict.mode).ljust(width))
+    name = escape(_name_question(verdict.backend, verdict.mode).ljust(width))
     console.print(f"  {name}  {word}  {escape(verdict.reason or took)}".rstrip())
 
 

@@ -80,7 +80,7 @@ def compute_noise(record: Record) -> Noise:
 
 
 def count_processes_needed(spread: float, half_width: float = HALF_WIDTH) -> int | None:
-    """The smallest n for which t(n - 1) * spread / sqrt(n) <= half_width; None when `MAX_PROCESSES` are too few.
+    """Find the smallest n for which t(n - 1) * spread / sqrt(n) <= half_width; None when `MAX_PROCESSES` are too few.
 
     The half width of Student's t interval of a mean of n log ratios with standard deviation `spread`.
     """
@@ -89,7 +89,7 @@ def count_processes_needed(spread: float, half_width: float = HALF_WIDTH) -> int
 
 
 def make_card(noises: Sequence[Noise]) -> list[list[str]]:
-    """The noise card: a heading and one row per model."""
+    """Make the noise card: a heading and one row per model."""
     return [HEADING, *map(_make_row, noises)]
 
 

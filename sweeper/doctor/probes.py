@@ -17,8 +17,8 @@ from pathlib import Path
 
 from sweeper.core.gpus import Device
 from sweeper.core.serialization import Json
-from sweeper.execution.interpreter import cache_variables, command, search_path
-from sweeper.execution.process_group import describe_exit, read_last_lines, run_group
+from sweeper.execution.interpreter import expose_package, make_cache_variables, make_command
+from sweeper.execution.process_group import describe_exit, read_last_lines, start_group, wait_for_end
 
 
 @dataclass(frozen=True)
@@ -48,13 +48,13 @@ def ask(question: Sequence[str], device: Device, timeout_s: float, stop: threadi
     """Ask one question: the arguments of `python -m sweeper.worker.probe`. Its caches are removed with its folder."""
     with (
         tempfile.TemporaryDirectory(prefix="sweeper-probe-", ignore_cleanup_errors=True) as name,
-        search_path(sys.executable) as variables,  # a checkout that is not installed is found from the folder too
+        expose_package(sys.executable) as variables,  # a checkout that is not installed is found from the folder too
     ):
         folder = Path(name)  # some backends leave files where they are
         answer, log = folder / "answer", folder / "log"
-        environment = {**device.environment(), **variables, **cache_variables(folder)}
-        asked = [*command(None, "sweeper.worker.probe"), *question]
-        code = run_group(asked, environment, log, timeout_s, stop, answer=answer, cwd=folder)
+        environment = {**device.environment(), **variables, **make_cache_variables(folder)}
+        asked = [*make_command(None, "sweeper.worker.probe"), *question]
+        code = wait_for_end(start_group(asked, environment, log, answer=answer, cwd=folder), timeout_s, stop)
         if code is None:
             return Answer(problem=f"no answer within {timeout_s:g} s")
         try:

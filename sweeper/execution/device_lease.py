@@ -35,7 +35,7 @@ class Tenant:
 
 
 class DeviceLease:
-    """The lease of one device, given in the order of requests; its holder can have the device alone at once."""
+    """Grants one device to workers in the order of their requests; the holder can have it alone at once."""
 
     def __init__(self, reaper: Reaper | None = None) -> None:
         self._reaper = reaper
@@ -47,9 +47,9 @@ class DeviceLease:
 
     @contextmanager
     def register(self, group: int, send: Callable[[LeaseGrant], None]) -> Iterator[Tenant]:
-        """Register a worker as long as the body runs; by the end of the body the worker has to have ended.
+        """Register a worker as long as the body runs; the device goes to the next worker afterwards.
 
-        What it holds is given to the next worker then.
+        The body has to end the worker.
         """
         tenant = Tenant(group, send)
         with self._lock:
@@ -73,13 +73,14 @@ class DeviceLease:
     def request(self, tenant: Tenant, wants: str) -> None:
         """Queue a worker for the device or the device alone, or release it; `send` is called when it has the lease."""
         with self._lock:
+            tenant.wants = wants
             if self._holder is tenant and wants == ALONE:
-                self._grant(tenant, wants)
+                self._grant(tenant)
                 return
             if self._holder is tenant:
                 self._release()
             if wants != NOTHING:
-                tenant.wants, tenant.waits_since = wants, time.monotonic()
+                tenant.waits_since = time.monotonic()
                 self._queue.append(tenant)
             self._grant_next()
 
@@ -91,13 +92,12 @@ class DeviceLease:
 
     def _grant_next(self) -> None:
         if self._holder is None and self._queue:
-            tenant = self._queue.popleft()
-            self._grant(tenant, tenant.wants)
+            self._grant(self._queue.popleft())
 
-    def _grant(self, tenant: Tenant, wants: str) -> None:
+    def _grant(self, tenant: Tenant) -> None:
         self._holder = tenant
         others = [other for other in self._tenants if other is not tenant]
-        if wants == ALONE and not self._alone:
+        if tenant.wants == ALONE and not self._alone:
             self._alone = True
             for other in others:
                 _stop(other)

@@ -9,7 +9,6 @@ import functools
 import shutil
 import threading
 from collections.abc import Generator, Sequence
-from pathlib import Path
 
 from sweeper.core.paths import SweepPaths, write_text
 from sweeper.core.record import Record
@@ -30,7 +29,7 @@ class NoSpaceError(Exception):
 
 
 def execute(trials: Sequence[Trial], settings: Settings, placement: Placement) -> Generator[Event, None, None]:
-    """Run the trials on the devices of the placement, and give the events. Closing the generator ends what still runs.
+    """Run the trials on the devices of the placement, and yield the events. Closing the generator ends what still runs.
 
     After an interruption the last records are those of interrupted trials. Raises ConfigError when another driver has
     every device, NoSpaceError when the disk has too little space for another trial.
@@ -43,23 +42,18 @@ def execute(trials: Sequence[Trial], settings: Settings, placement: Placement) -
 def _run_and_write(
     settings: Settings, trial: Trial, slot: DeviceSlot, on_phase: OnPhase, stop: threading.Event
 ) -> Record:
-    """Run a trial and write its record to disk."""
+    """Run a trial and write its record to disk, where there is space for all trials in flight on the device."""
     paths = SweepPaths.of(settings.sweep)
     paths.folder.mkdir(parents=True, exist_ok=True)
-    _require_space(paths.folder, slot.concurrency)
+    free_bytes, needed_bytes = shutil.disk_usage(paths.folder).free, slot.concurrency * MIN_FREE_BYTES
+    if free_bytes < needed_bytes:
+        raise NoSpaceError(
+            f"{paths.folder.absolute()} has {free_bytes / 2**20:.0f} MiB left and what runs may need "
+            f"{needed_bytes / 2**20:.0f}; free some space, then go on with the same command"
+        )
     record = run_trial(trial, settings, slot, on_phase, stop)
     path = paths.trial(record.label, record.trial_id).record
     if record.status != "interrupted" or not path.exists():  # an earlier record is worth more
         write_text(path, record.dumps())
     slot.peak_memory.learn(record)
     return record
-
-
-def _require_space(folder: Path, num_trials: int) -> None:
-    """Raise NoSpaceError when the compile caches and logs of so many trials at a time may not fit."""
-    free_bytes, needed_bytes = shutil.disk_usage(folder).free, num_trials * MIN_FREE_BYTES
-    if free_bytes < needed_bytes:
-        raise NoSpaceError(
-            f"{folder.absolute()} has {free_bytes / 2**20:.0f} MiB left and what runs may need "
-            f"{needed_bytes / 2**20:.0f}; free some space, then go on with the same command"
-        )

@@ -16,14 +16,14 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parents[1]
 
 
-def command(python: str | None, module: str) -> list[str]:
-    """`python -m module`; None is this interpreter."""
+def make_command(python: str | None, module: str) -> list[str]:
+    """Make the command `python -m module`; None is this interpreter."""
     return [python or sys.executable, "-m", module]
 
 
 @contextmanager
-def search_path(python: str | None) -> Iterator[Mapping[str, str]]:
-    """Environment variables with which another interpreter finds sweeper; none for this one."""
+def expose_package(python: str | None) -> Iterator[Mapping[str, str]]:
+    """Give environment variables with which another interpreter finds sweeper; none for this interpreter."""
     if python is None:
         yield {}
         return
@@ -32,7 +32,7 @@ def search_path(python: str | None) -> Iterator[Mapping[str, str]]:
         yield {"PYTHONPATH": os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])}
 
 
-def cache_variables(folder: Path) -> Mapping[str, str]:
-    """Environment variables that keep every compile cache of a process in `folder`."""
+def make_cache_variables(folder: Path) -> Mapping[str, str]:
+    """Make environment variables that keep every compile cache of a process in `folder`."""
     folder = folder.resolve()
     return {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"), "TRITON_CACHE_DIR": str(folder / "triton")}

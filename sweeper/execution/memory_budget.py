@@ -35,7 +35,7 @@ class PeakMemory:
                 self._peaks[key] = max(peak, self._peaks.get(key, 0.0))
 
     def look_up(self, trial: Trial, batch_size: int) -> float | None:
-        """Bytes, of whatever precision was seen; None when none was."""
+        """Bytes, of whatever precision was measured; None when none was."""
         return self._peaks.get(self._key(trial, batch_size))
 
     @staticmethod
@@ -62,7 +62,7 @@ class MemoryBudget:
 
     @contextmanager
     def reserve(self, needed_bytes: float | None, stop: threading.Event) -> Iterator[Reservation]:
-        """Wait in the order of asking until the memory is free, at most until `stop` is set, and hold it."""
+        """Reserve memory as long as the body runs; wait in the order of requests, at most until `stop` is set."""
         own = Reservation(needed_bytes or 0.0)
         with self._changed:
             self._waiting.append(own)

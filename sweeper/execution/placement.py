@@ -27,7 +27,7 @@ class DeviceShare:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where the trials of a sweep run: `name` for people, `shares` of this machine; a cluster shares out itself."""
+    """Where the trials of a sweep run. `name` is for people; `shares` is empty where a cluster places the trials."""
 
     name: str
     shares: tuple[DeviceShare, ...] = ()
@@ -74,7 +74,7 @@ def share_host(
 
 
 def divide_cores(devices: Sequence[Device], cores: Sequence[int]) -> list[tuple[int, ...] | None]:
-    """Cores of each device. One device has the whole host (None), of several each its part, near to it if known.
+    """Divide cores between devices. One device has the whole host (None), one of several a part, near to it if known.
 
     Threads of one physical core go to one device: what compiles for another would slow down what measures.
     """

@@ -50,21 +50,8 @@ def kill_group(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def run_group(
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    log: Path,
-    limit_s: float,
-    stop: threading.Event | None = None,
-    *,
-    answer: Path | None = None,
-    cwd: Path | None = None,
-) -> int | None:
-    """Run a program in a group of its own; its exit code, or None when the limit or `stop` came first.
-
-    No process of the group is left afterwards.
-    """
-    process = start_group(command, environment, log, answer=answer, cwd=cwd)
+def wait_for_end(process: subprocess.Popen[bytes], limit_s: float, stop: threading.Event | None = None) -> int | None:
+    """Wait for a program and kill its whole group; its exit code, or None when the limit or `stop` came first."""
     stop, deadline = stop or threading.Event(), time.monotonic() + limit_s
     try:
         while process.poll() is None:

@@ -9,32 +9,24 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
 
 from sweeper.core.record import Record
 from sweeper.core.trial import Trial
 from sweeper.execution.device_slots import DeviceSlot
 from sweeper.execution.events import Event, Finished, PhaseBegan, Started
 
-
-@dataclass(frozen=True)
-class _Ended:
-    """A thread takes no further trial; `error` is why, if it was not for want of trials."""
-
-    error: Exception | None = None
-
-
 OnPhase = Callable[[str, int], None]  # phase, index of the process
+_Queue = queue.SimpleQueue[Event | Exception | None]  # None: a thread has ended, an exception: why
 RunTrial = Callable[[Trial, DeviceSlot, OnPhase, threading.Event], Record]
 
 
 def run_all(trials: Sequence[Trial], slots: Sequence[DeviceSlot], run_trial: RunTrial) -> Generator[Event, None, None]:
-    """Run every trial on one of the slots and give the events. Whoever closes the generator ends what still runs.
+    """Run every trial on one of the slots and yield the events. Closing the generator ends what still runs.
 
     A KeyboardInterrupt asks running trials to end (the event that `run_trial` gets) and starts no other; the second one
     is raised. What `run_trial` raises is raised here when the other threads have ended their trials.
     """
-    todo, events, stop = deque(trials), queue.SimpleQueue[Event | _Ended](), threading.Event()
+    todo, events, stop = deque(trials), _Queue(), threading.Event()
     # First one trial on each device, then a second: longest first has to hold over all of them.
     rounds = range(max(slot.concurrency for slot in slots))
     order = [slot for number in rounds for slot in slots if number < slot.concurrency]
@@ -54,13 +46,13 @@ def run_all(trials: Sequence[Trial], slots: Sequence[DeviceSlot], run_trial: Run
                     raise
                 stop.set()
                 continue
-            if not isinstance(event, _Ended):
+            if isinstance(event, Event):
                 yield event
                 continue
             num_running -= 1
-            if event.error is not None:
+            if event is not None:
                 todo.clear()
-                error = error or event.error
+                error = error or event
     finally:  # also when the caller closes the generator
         stop.set()
         for thread in threads:
@@ -70,18 +62,14 @@ def run_all(trials: Sequence[Trial], slots: Sequence[DeviceSlot], run_trial: Run
 
 
 def _run_until_empty(
-    slot: DeviceSlot,
-    todo: deque[Trial],
-    events: queue.SimpleQueue[Event | _Ended],
-    stop: threading.Event,
-    run_trial: RunTrial,
+    slot: DeviceSlot, todo: deque[Trial], events: _Queue, stop: threading.Event, run_trial: RunTrial
 ) -> None:
     """Take trials until there are none, one fails in a way that has no record, or `stop` is set."""
     try:
-        while todo and not stop.is_set():
+        while not stop.is_set():
             try:
                 trial = todo.popleft()
-            except IndexError:  # another thread was faster
+            except IndexError:
                 break
             events.put(Started(trial))
 
@@ -89,7 +77,6 @@ def _run_until_empty(
                 events.put(PhaseBegan(trial, phase, process))
 
             events.put(Finished(run_trial(trial, slot, on_phase, stop)))
+        events.put(None)
     except Exception as error:  # noqa: BLE001  # raised again in the caller's thread
-        events.put(_Ended(error))
-    else:
-        events.put(_Ended())
+        events.put(error)

@@ -24,11 +24,11 @@ from sweeper.core.settings import MIN_PROCESSES_FOR_TARGET, Settings
 from sweeper.core.trial import Trial
 from sweeper.execution.device_lease import Tenant
 from sweeper.execution.device_slots import DeviceSlot
-from sweeper.execution.interpreter import cache_variables, command, search_path
+from sweeper.execution.interpreter import expose_package, make_cache_variables, make_command
 from sweeper.execution.memory_budget import WHOLE_DEVICE
 from sweeper.execution.process_group import describe_exit, kill_group, start_group
 from sweeper.execution.scheduler import OnPhase
-from sweeper.execution.worker_channel import Clock, WorkerChannel
+from sweeper.execution.worker_channel import WorkerChannel
 
 WORKER = "sweeper.worker"
 INSPECTED = ("ok", "accuracy_mismatch", "not_compiled", "compile_error")  # the compiler was reached
@@ -59,7 +59,7 @@ def run_trial(
 
 @dataclass(frozen=True)
 class _TrialRun:
-    """A trial as it is run: with what, where, and who hears of it."""
+    """What running a trial needs, and the time that it was idle."""
 
     trial: Trial
     settings: Settings
@@ -84,7 +84,7 @@ class _TrialRun:
 
 
 def _attempt_within_memory(run: _TrialRun) -> Record:
-    """Attempt the trial once its memory is free; where memory was short beside others, once more with nobody else."""
+    """Attempt the trial when its memory is free; once more alone on the device where memory was short beside others."""
     needed_bytes = run.slot.peak_memory.look_up(run.trial, run.batch_size)
     while True:
         waiting_since_s = time.monotonic()
@@ -107,7 +107,7 @@ def _attempt(run: _TrialRun) -> Record:
     write_text(paths.trial, Job(run.trial.with_batch_size(run.batch_size), run.settings.measure).dumps())
     outcomes: list[Outcome] = []
     try:
-        with search_path(run.trial.python) as variables:
+        with expose_package(run.trial.python) as variables:
             while _needs_another(run, outcomes):
                 outcomes.append(_run_timed_process(run, variables, outcomes))
     finally:
@@ -126,40 +126,31 @@ def _needs_another(run: _TrialRun, outcomes: Sequence[Outcome]) -> bool:
 
 
 def _run_timed_process(run: _TrialRun, variables: Mapping[str, str], earlier: Sequence[Outcome]) -> Outcome:
-    """Run the next process. What the processes before it found out about the same code is handed on to it."""
+    """Run the next process. It needs no check where an earlier process of its draw verified the same code."""
     if run.stop.is_set():  # between two processes; inside of one it is that one's outcome
         return _interrupted()
     index, paths, measure = len(earlier), run.paths, run.settings.measure
     draw, index_in_draw = (0, index) if measure.target else divmod(index, measure.processes)
-    verified = _find_verified(earlier, draw)
+    processes = [outcome.process for outcome in earlier if outcome.process]
+    passed = (item for item in processes if item.draw == draw and item.accuracy and item.accuracy.passed)
+    verified = next(passed, None)
     arguments = ["--index", str(index), "--draw", str(draw)]
     if index_in_draw == 0:
         arguments.append("--cold")
     if verified and verified.artifact:
         arguments += ["--checked", verified.artifact]
-    if earlier and earlier[0].process and (steps := earlier[0].process.steps_per_block):
-        arguments += ["--steps-per-block", str(steps)]
+    if processes and processes[0].steps_per_block:
+        arguments += ["--steps-per-block", str(processes[0].steps_per_block)]
     outcome = _run_worker(run, variables, arguments, paths.cache(draw), paths.log(index), index)
     return _copy_verdict(outcome, verified) if verified else outcome
 
 
-def _find_verified(earlier: Sequence[Outcome], draw: int) -> Process | None:
-    """The process of the draw whose compiled step passed the check; those that run the same code need no check."""
-    for outcome in earlier:
-        process = outcome.process
-        if process and process.draw == draw and process.accuracy and process.accuracy.passed:
-            return process
-    return None
-
-
 def _copy_verdict(outcome: Outcome, verified: Process) -> Outcome:
     """Give a process that was not checked the verdict on the same code."""
-    process = outcome.process
-    if process is None or process.accuracy or not process.rounds or process.artifact != verified.artifact:
+    process, accuracy = outcome.process, verified.accuracy
+    if not (process and process.rounds and accuracy) or process.accuracy or process.artifact != verified.artifact:
         return outcome
-    assert verified.accuracy is not None
-    verdict = replace(verified.accuracy, of_process=verified.index)
-    return replace(outcome, process=replace(process, accuracy=verdict))
+    return replace(outcome, process=replace(process, accuracy=replace(accuracy, of_process=verified.index)))
 
 
 def _inspect(run: _TrialRun, record: Record) -> Inspection:
@@ -172,7 +163,7 @@ def _inspect(run: _TrialRun, record: Record) -> Inspection:
     announced = replace(run, on_phase=lambda phase, index: run.on_phase(f"inspection, {phase}", index))
     cache, log = paths.cache("inspect"), paths.log("inspect")
     try:
-        with search_path(run.trial.python) as variables, run.slot.memory.reserve(needed_bytes, run.stop):
+        with expose_package(run.trial.python) as variables, run.slot.memory.reserve(needed_bytes, run.stop):
             outcome = _run_worker(announced, variables, arguments, cache, log, measure.process_limit)
     finally:
         paths.clear_caches()
@@ -195,7 +186,8 @@ def _run_worker(
     with _start_worker(run, variables, arguments, cache, log) as (process, pipe, tenant):
         channel = WorkerChannel(
             pipe,
-            Clock(run.settings.measure, lambda: lease.idle_s(tenant)),
+            run.settings.measure,
+            idle_s=lambda: lease.idle_s(tenant),
             on_phase=lambda phase: run.on_phase(phase, index),
             on_lease_request=lambda wants: lease.request(tenant, wants),
         )
@@ -230,9 +222,9 @@ def _start_worker(
     receive, send = os.pipe()
     cores = ["--cores", ",".join(map(str, run.slot.cores))] if run.slot.cores else []
     told = [str(run.paths.trial), *cores, *arguments, "--answer-fd", str(send)]
-    environment = {**run.slot.device.environment(), **variables, **cache_variables(cache)}
+    environment = {**run.slot.device.environment(), **variables, **make_cache_variables(cache)}
     process = start_group(
-        [*command(run.trial.python, WORKER), *told], environment, log, stdin=subprocess.PIPE, pass_fds=[send]
+        [*make_command(run.trial.python, WORKER), *told], environment, log, stdin=subprocess.PIPE, pass_fds=[send]
     )
     os.close(send)
     stdin = process.stdin

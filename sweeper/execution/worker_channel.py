@@ -15,54 +15,38 @@ from sweeper.core.settings import Measure
 POLL_S = 0.5
 
 
-class Clock:
-    """How long a worker and its phase have been running; what it waited or was stopped does not count."""
-
-    def __init__(self, measure: Measure, idle_s: Callable[[], float]) -> None:
-        self._measure, self._idle_s = measure, idle_s
-        self._phase = "starting"
-        self._begin_s = self._phase_begin_s = self._now_s()
-
-    def enter(self, phase: str) -> None:
-        if phase != self._phase:
-            self._phase, self._phase_begin_s = phase, self._now_s()
-
-    def next_limit(self) -> tuple[float, str]:
-        """The seconds that are left until the nearest limit, and that limit as the user would type it."""
-        now_s, measure = self._now_s(), self._measure
-        limits = [(self._begin_s + measure.timeout_s - now_s, f"measure.timeout_s={measure.timeout_s:g}")]
-        phase_s = measure.phase_timeouts_s.get(self._phase)
-        if phase_s is not None:
-            name = f"measure.phase_timeouts_s.{self._phase}={phase_s:g}"
-            limits.append((self._phase_begin_s + phase_s - now_s, name))
-        return min(limits)
-
-    def _now_s(self) -> float:
-        return time.monotonic() - self._idle_s()
-
-
 class WorkerChannel:
-    """The pipe that a worker answers on, and what was read from it so far."""
+    """The pipe that a worker answers on, what was read from it so far, and the limits of the worker and its phases.
+
+    The seconds of `idle_s`, in which the worker waited or was stopped, count in no limit.
+    """
 
     def __init__(
-        self, pipe: int, clock: Clock, on_phase: Callable[[str], None], on_lease_request: Callable[[str], None]
+        self,
+        pipe: int,
+        measure: Measure,
+        idle_s: Callable[[], float],
+        on_phase: Callable[[str], None],
+        on_lease_request: Callable[[str], None],
     ) -> None:
-        self._pipe, self._clock = pipe, clock
+        self._pipe, self._measure, self._idle_s = pipe, measure, idle_s
         self._on_phase, self._on_lease_request = on_phase, on_lease_request
         self._tail = b""
+        self._begin_s = self._phase_begin_s = self._now_s()
         self.phase = "starting"
         self.outcome: Outcome | None = None
 
     def read(self, process: subprocess.Popen[bytes], stop: threading.Event) -> str | None:
-        """Read until the worker has given its outcome or has ended, `stop` is set, or a limit came: then which one.
+        """Read until the worker has given its outcome or has ended, or `stop` is set.
 
-        The end of the process is looked for as well as that of the pipe, which a child of the worker may hold open.
+        Returns the limit that came first, as the user would type it, or None. Besides the end of the pipe, which a
+        child of the worker may hold open, it looks for the end of the process.
         Raises ValueError for what is no message.
         """
         with selectors.DefaultSelector() as selector:
             selector.register(self._pipe, selectors.EVENT_READ)
             while self.outcome is None and not stop.is_set():
-                remaining_s, limit = self._clock.next_limit()
+                remaining_s, limit = self._find_limit()
                 if remaining_s <= 0:
                     return limit
                 ended = process.poll() is not None
@@ -80,10 +64,23 @@ class WorkerChannel:
         for line in lines:
             message = decode(line.decode())
             if isinstance(message, Phase):
-                self.phase = message.name
-                self._clock.enter(message.name)
+                if message.name != self.phase:
+                    self.phase, self._phase_begin_s = message.name, self._now_s()
                 self._on_phase(message.name)
             elif isinstance(message, LeaseRequest):
                 self._on_lease_request(message.wants)
             else:
                 self.outcome = message
+
+    def _find_limit(self) -> tuple[float, str]:
+        """Find the nearest limit: the seconds that are left until it, and how the user would type it."""
+        now_s, measure = self._now_s(), self._measure
+        limits = [(self._begin_s + measure.timeout_s - now_s, f"measure.timeout_s={measure.timeout_s:g}")]
+        phase_s = measure.phase_timeouts_s.get(self.phase)
+        if phase_s is not None:
+            name = f"measure.phase_timeouts_s.{self.phase}={phase_s:g}"
+            limits.append((self._phase_begin_s + phase_s - now_s, name))
+        return min(limits)
+
+    def _now_s(self) -> float:
+        return time.monotonic() - self._idle_s()

@@ -24,7 +24,7 @@ from sweeper.report.build import print_report, what_next, write_report
 from sweeper.report.text.mlflow_overview import overview
 from sweeper.sweep import manifest
 from sweeper.sweep.launch import LOCAL, Launcher
-from sweeper.sweep.plan import History, Plan, describe, estimate_s, make_plan
+from sweeper.sweep.plan import History, Plan, describe_plan, estimate_s, make_plan
 from sweeper.sweep.preflight import require_runnable
 from sweeper.sweep.progress import Progress, format_duration
 from sweeper.tracking.store import sqlite_file
@@ -59,7 +59,7 @@ def run_sweep(grid: Sequence[Trial], settings: Settings, launcher: Launcher = LO
 
 @dataclass(frozen=True)
 class _Sweep:
-    """A sweep of this command, and where to print."""
+    """The sweep that this command runs, and where it prints."""
 
     grid: Sequence[Trial]
     settings: Settings
@@ -81,7 +81,7 @@ class _Sweep:
             + (", and one that shows what the compiler does" if settings.inspect else "")
         )
         if settings.dry_run or plan.left_out:
-            lines = describe(plan if settings.dry_run else Plan((), plan.left_out))
+            lines = describe_plan(plan if settings.dry_run else Plan((), plan.left_out))
             self.console.print("\n".join(lines).strip(), markup=False)
 
     def print_estimate(self, plan: Plan, placement: Placement) -> None:
@@ -165,7 +165,7 @@ class _Sweep:
             console.print(f"MLflow: {without_password(tracker.uri)}{tracker.page}")
 
     def _read_statuses(self) -> dict[str, str]:
-        """The status of each trial of the grid that has a record; one that cannot be read is as good as none."""
+        """Read the status of each trial of the grid that has a record; an unreadable record counts as none."""
         statuses, known = {}, self.paths.trials()
         for trial_id in {trial.id for trial in self.grid} & known.keys():
             path = known[trial_id].record
@@ -189,7 +189,7 @@ def _count_processes(measure: Measure) -> str:
 
 
 def _read_history(trials: Sequence[Trial]) -> tuple[History, History]:
-    """Seconds per process, in all and with the device, of every record under `runs/` of the trials' types of device."""
+    """Read seconds per process, in all and with the device, from every record of the same type of device."""
     types = {trial.device for trial in trials}
     whole, on_device = [], []
     for path in sorted(RUNS.glob("*/*/record.json"), key=lambda path: path.stat().st_mtime):

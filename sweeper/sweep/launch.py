@@ -25,7 +25,7 @@ Launch = Callable[[Sequence[Sequence[str]]], object]  # runs a job for each list
 
 @dataclass(frozen=True)
 class Launcher:
-    """`name` is None where this process runs the trials itself."""
+    """How trials are run; `name` is None where this process runs them itself."""
 
     name: str | None
     run: Run
@@ -36,7 +36,7 @@ CLOCKS_APART_S = 5.0  # of the machine that writes a record and this one
 
 
 def make_cluster_launcher(name: str, launch: Launch, overrides: Mapping[str, Sequence[str]]) -> Launcher:
-    """A launcher that runs each trial as a job; `overrides` are those of the trials by their ids.
+    """Make a launcher that runs each trial as a job; `overrides` are those of the trials by their ids.
 
     `launch` raises ConfigError when it can start no job, anything else when some job is lost.
     """
@@ -57,9 +57,9 @@ def make_cluster_launcher(name: str, launch: Launch, overrides: Mapping[str, Seq
 
 
 def _read_record(trial: Trial, settings: Settings, name: str, begin: float) -> Record:
-    """The record that a job has written since `begin`, seconds since the epoch; of a job without one, that it is lost.
+    """Read the record that a job has written since `begin`, seconds since the epoch, or make one that says it is lost.
 
-    The record of a lost job takes the place of none that is there.
+    The record of a lost job replaces no earlier record on disk.
     """
     path = SweepPaths.of(settings.sweep).trial(trial.label, trial.id).record
     if path.exists() and path.stat().st_mtime >= begin - CLOCKS_APART_S:

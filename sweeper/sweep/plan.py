@@ -136,7 +136,7 @@ def estimate_s(
     return (device_s + (whole_s - device_s) / concurrency) / devices
 
 
-def describe(plan: Plan) -> list[str]:
+def describe_plan(plan: Plan) -> list[str]:
     """Describe a plan for people: one line per trial, its id first, then what is left out and why."""
     lines = [f"{trial.id}  {trial.label}{f'  [{trial.variant}]' if trial.variant else ''}" for trial in plan.trials]
     if plan.left_out:

@@ -23,7 +23,7 @@ from sweeper.execution.events import Event, PhaseBegan, Started
 
 @dataclass
 class _Current:
-    """A trial that runs; `place` is its number, in the order of starts, of how many."""
+    """A trial that runs; `place` is its number in the order of starts, and the number of trials."""
 
     trial: Trial
     place: str
@@ -32,7 +32,7 @@ class _Current:
 
 
 class Progress:
-    """Shows events as a context manager around `execute`; `processes` are those of a trial that are timed."""
+    """Shows the events of a sweep; a context manager. `processes` is the number of timed processes per trial."""
 
     def __init__(self, trials: int, processes: int, console: Console) -> None:
         self._total = trials

@@ -24,7 +24,7 @@ from sweeper.core.host import Host
 from sweeper.core.protocol import Software, Verdict
 from sweeper.core.record import Round
 from sweeper.doctor import __main__, noise, probes
-from sweeper.doctor.__main__ import Findings, exit_code, find_disturbances
+from sweeper.doctor.__main__ import Findings, decide_exit_code, find_disturbances
 from sweeper.doctor.noise import Noise, compute_noise, count_processes_needed
 
 CPU = Device("cpu")
@@ -245,12 +245,12 @@ def findings(verdict: str = "ok", wobble: tuple[Noise, ...] | None = None) -> Fi
 
 def test_exit_code_is_that_of_inductor_and_of_the_noise() -> None:
     good = tuple(Noise(model, "ok", 5) for model in noise.MODELS)
-    assert exit_code(findings()) == 0
-    assert exit_code(findings("broken")) == 1
-    assert exit_code(dataclasses.replace(findings(), verdicts=())) == 1
-    assert exit_code(findings(wobble=good)) == 0
-    assert exit_code(findings(wobble=good[:2])) == 1
-    assert exit_code(findings(wobble=(*good[:2], Noise("bert_small", "oom", 0)))) == 1
+    assert decide_exit_code(findings()) == 0
+    assert decide_exit_code(findings("broken")) == 1
+    assert decide_exit_code(dataclasses.replace(findings(), verdicts=())) == 1
+    assert decide_exit_code(findings(wobble=good)) == 0
+    assert decide_exit_code(findings(wobble=good[:2])) == 1
+    assert decide_exit_code(findings(wobble=(*good[:2], Noise("bert_small", "oom", 0)))) == 1
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def run(in_empty_folder: Path, monkeypatch: pytest.MonkeyPatch, trial: Trial):
         script = in_empty_folder / "worker.py"
         script.write_text(PRELUDE + textwrap.dedent(body))
         monkeypatch.setenv("PYTHONPATH", str(ROOT))
-        monkeypatch.setattr(trial_runner, "command", lambda _python, _module: [sys.executable, str(script)])
+        monkeypatch.setattr(trial_runner, "make_command", lambda _python, _module: [sys.executable, str(script)])
         settings = Settings("s", measure=Measure(**{"processes": 1, "timeout_s": 30.0, **measure}), inspect=inspect)  # type: ignore[arg-type]
         return trial_runner.run_trial(trial, settings, slot or DeviceSlot(Device("cpu"), cores), stop=stop)
 

@@ -7,7 +7,7 @@ from records import make_trial
 
 from sweeper.core.errors import ConfigError
 from sweeper.core.trial import Compile, Precision, Trial
-from sweeper.sweep.plan import History, describe, estimate_s, make_plan
+from sweeper.sweep.plan import History, describe_plan, estimate_s, make_plan
 
 
 def test_same_experiment_runs_once_and_that_is_said(trial: Trial) -> None:
@@ -65,7 +65,7 @@ def test_two_precisions_with_one_weight_are_refused_before_anything_runs(trial: 
 
 
 def test_description_has_a_line_a_trial_that_starts_with_its_id(trial: Trial) -> None:
-    lines = describe(make_plan([trial, replace(trial, batch_size=8), trial], {}))
+    lines = describe_plan(make_plan([trial, replace(trial, batch_size=8), trial], {}))
     assert lines[0].startswith(f"{trial.id}  {trial.label}")
     assert lines[-1].startswith(trial.id)
     assert "left out:" in lines
