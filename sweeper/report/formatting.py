@@ -14,6 +14,7 @@ from sweeper.core.trial import MODES
 from sweeper.report.table import Row, TextColumn, Value, plain
 
 MAX_NAMES = 3  # in a line
+_ORDER = ("model", "workload", "variant", "precision", "mode", "backend")
 KEY = ("workload", "mode", "backend", "variant")
 # Shown in a table only where rows differ; what all have in common stands above it.
 AXES = ("workload", "backend", "batch_size", "variant")
@@ -87,15 +88,20 @@ def shortened(names: Sequence[str], count: int | None = None, between: str = ", 
     return f"{between.join(names[:MAX_NAMES])}{f' and {more} more' if more > 0 else ''}"
 
 
+def rank_mode(mode: Value) -> int:
+    """Number the modes from mild to aggressive; unknown ones come last."""
+    return MODES.index(mode) if mode in MODES else len(MODES)
+
+
 def in_order(rows: Iterable[Row]) -> list[Row]:
-    """Rows of one model together, modes from mild to aggressive."""
+    """Put rows of one model together, modes from mild to aggressive."""
 
-    def order(row: Row) -> tuple[str, ...]:
-        mode = f"{MODES.index(row['mode'])}" if row["mode"] in MODES else text(row["mode"])
-        batch = f"{number(row, 'batch_size') or 0:012.0f}"
-        return (text(row["model"]), text(row["workload"]), batch, text(row["variant"]), text(row["precision"]), mode)
+    def order(row: Row) -> tuple[str | float, ...]:
+        model, workload, variant, precision, mode, backend = (text(row[name]) for name in _ORDER)
+        batch_size = number(row, "batch_size") or 0
+        return model, workload, batch_size, variant, precision, rank_mode(row["mode"]), mode, backend
 
-    return sorted(rows, key=lambda row: (order(row), text(row["backend"])))
+    return sorted(rows, key=order)
 
 
 def varying(rows: Sequence[Row], names: Iterable[str]) -> list[str]:
