@@ -85,6 +85,10 @@ class Metric:
     scale: float = 1.0  # from the unit of `name` to that of `column`
     heading: str = ""  # of the column that people see where the metric is known; "": none
 
+    @property
+    def csv_name(self) -> str:
+        return self.column or self.name
+
     def read(self, processes: Iterable[Process]) -> float | None:
         """The median over the processes that count."""
         assert self.of_process is not None

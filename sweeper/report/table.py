@@ -63,6 +63,7 @@ class TextColumn:
     folds: bool = False  # on a narrow terminal the text may take several lines
     is_name: bool = False  # part of what tells the rows apart
     is_cost: bool = False  # goes into a second table where the terminal is too narrow for one
+    needs: str = ""  # a column of the table: this one is shown where some row has a value there
     media: tuple[str, ...] = MEDIA  # where it is shown
 
 
