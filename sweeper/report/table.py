@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from sweeper.analysis.stats import Interval
+
 Value = None | bool | int | float | str | tuple[str, ...]
 Row = Mapping[str, Value]
 T = TypeVar("T")
@@ -24,6 +26,14 @@ class Column(Generic[T]):
     name: str
     value: Callable[[T], Value]
     kind: type = str
+
+
+def interval_columns(name: str, read: Callable[[T], Interval | None]) -> tuple[Column[T], Column[T]]:
+    """Make the columns of the ends of an interval."""
+    return (
+        Column(f"{name}_low", lambda item: found.low if (found := read(item)) else None, float),
+        Column(f"{name}_high", lambda item: found.high if (found := read(item)) else None, float),
+    )
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from sweeper.loading.entries import Entry
 from sweeper.report import formatting
 from sweeper.report.formatting import estimate, figure, finite, number_column, shortened, text, text_column
 from sweeper.report.spec import TableSpec
-from sweeper.report.table import MARKDOWN, PAGE, Column, Row, Table, TextColumn, Value
+from sweeper.report.table import MARKDOWN, PAGE, Column, Row, Table, TextColumn, Value, interval_columns
 from sweeper.report.tables.decision import EAGER_MOVED, NO_LIMITS, Candidate, Choice, Limits, choose
 from sweeper.report.tables.units import backend
 
@@ -77,8 +77,7 @@ COLUMNS: tuple[Column[Choice], ...] = (
     _chosen_column("backend", lambda one: backend(one.entry)),
     Column("certainty", lambda choice: choice.certainty),
     _chosen_column("speedup", lambda one: one.speedup.ratio, float),
-    _chosen_column("speedup_low", lambda one: bounds.low if (bounds := one.speedup.interval()) else None, float),
-    _chosen_column("speedup_high", lambda one: bounds.high if (bounds := one.speedup.interval()) else None, float),
+    *interval_columns("speedup", lambda choice: choice.chosen.speedup.interval() if choice.chosen else None),
     Column("tied", lambda choice: choice.tied, tuple),
     _chosen_column("compile_cold_s", lambda one: one.compile_s, float),
     _chosen_column("compile_warm_s", lambda one: one.entry.result.readings.get("compile_warm_s"), float),

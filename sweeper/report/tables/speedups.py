@@ -28,7 +28,7 @@ from sweeper.loading.entries import Entry
 from sweeper.report import formatting
 from sweeper.report.formatting import estimate, figure, flags, number, number_column, ratio, text, text_column
 from sweeper.report.spec import TableSpec
-from sweeper.report.table import MARKDOWN, PAGE, TERMINAL, Column, Row, Table, TextColumn, Value
+from sweeper.report.table import MARKDOWN, PAGE, TERMINAL, Column, Row, Table, TextColumn, Value, interval_columns
 from sweeper.report.tables.units import backend
 
 
@@ -61,10 +61,7 @@ _BEFORE: Mapping[str, tuple[Column[Entry], ...]] = {
     "speedup_min": (
         Column("message", lambda entry: next(filter(str.strip, (entry.record.message or "").splitlines()), None)),
     ),
-    "device_speedup_low": (
-        Column("speedup_moderated_low", lambda entry: entry.moderated.low if entry.moderated else None, float),
-        Column("speedup_moderated_high", lambda entry: entry.moderated.high if entry.moderated else None, float),
-    ),
+    "device_speedup_low": interval_columns("speedup_moderated", lambda entry: entry.moderated),
     "tokens_per_s": (
         _accuracy_column("accuracy_reference", lambda accuracy: accuracy.reference, str),
         _accuracy_column("accuracy_worst", lambda accuracy: accuracy.worst, str),
