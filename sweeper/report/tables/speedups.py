@@ -83,6 +83,11 @@ def columns() -> Iterator[Column[Entry]]:
         yield _metric_column(metric)
 
 
+def select_columns(names: Iterable[str]) -> list[Column[Entry]]:
+    by_name = {column.name: column for column in columns()}
+    return [by_name[name] for name in names]
+
+
 def speedups(entries: Iterable[Entry]) -> Table:
     return Table.of(tuple(columns()), entries)
 
