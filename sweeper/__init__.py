@@ -1,7 +1,7 @@
-"""sweeper measures what torch.compile gains over eager, trial by trial, and says how sure it is.
+"""Measures what torch.compile gains over eager, trial by trial, and how sure that is.
 
-Importing the package stays light: torch, mlflow, hydra and pandas load only where they are used. For notebooks:
-`from sweeper import load_records, speedups, summary, recommendations, causes` (docs/notebook.md).
+`load_records` and the tables `speedups`, `summary`, `recommendations`, `causes` are for notebooks (docs/notebook.md).
+Importing the package loads neither torch nor mlflow, hydra or pandas: they load where they are used.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["Records", "__version__", "causes", "load_records", "recommendations"
 
 
 def __getattr__(name: str) -> Any:
-    """The functions of `sweeper.dataframes`, loaded when one is asked for."""
+    """Load `sweeper.dataframes` when one of its functions is asked for."""
     if name in __all__:
         from sweeper import dataframes
 
