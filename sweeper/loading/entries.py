@@ -103,7 +103,7 @@ def _read(source: Source, shared: dict[str, Any]) -> tuple[list[Entry], list[str
 
 
 def _slim(record: Record, shared: dict[str, Any]) -> Record:
-    """Drop the processes, and share equal environments and settings among records.
+    """Drop the processes, and share what is equal in other records.
 
     Ten thousand records with their own samples and environments take half a gigabyte.
     """
@@ -112,7 +112,9 @@ def _slim(record: Record, shared: dict[str, Any]) -> Record:
         kept: T = shared.setdefault(repr(value), value)  # repr tells apart what JSON tells apart
         return kept
 
+    parts = {part: share(getattr(record.trial, part)) for part in ("model", "labels", "precision", "compile")}
     diagnostics = record.diagnostics
     if diagnostics is not None:
         diagnostics = replace(diagnostics, settings=share(diagnostics.settings))
-    return replace(record, processes=(), diagnostics=diagnostics, environment=share(record.environment))
+    trial, environment = replace(record.trial, **parts), share(record.environment)
+    return replace(record, trial=trial, processes=(), diagnostics=diagnostics, environment=environment)
