@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment
 from jinja2.utils import htmlsafe_json_dumps
@@ -56,20 +56,10 @@ class Content:
     causes: Table | None = None
 
 
-@dataclass(frozen=True)
-class _Figures:
-    """Figures without their choices, in two columns with their order, and the choices as JSON."""
+class _Part(NamedTuple):
+    """Figures or tables without what page.js draws of them, and that as JSON."""
 
-    columns: tuple[list[tuple[int, Figure]], ...]
-    missing: Sequence[Figure]
-    data: str
-
-
-@dataclass(frozen=True)
-class _Tables:
-    """Tables without their data, and the data as JSON."""
-
-    tables: Sequence[Listing]
+    items: Sequence[Any]
     data: str
 
 
@@ -90,8 +80,8 @@ def _render(
     content: Content,
     suites: Sequence[Group],
     references: Mapping[str, Published],
-    make_tables: Callable[[], _Tables],
-    make_figures: Callable[[], _Figures],
+    make_tables: Callable[[], _Part],
+    make_figures: Callable[[], _Part],
 ) -> str:
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(_read("page.html"))
@@ -109,9 +99,9 @@ def _render(
         conventions=describe_conventions(content.amp),
         facts=[fact.partition(": ") for fact in content.facts],
         flags=flagged(rows),
-        tables=tables.tables,
-        columns=figures.columns,
-        missing=figures.missing,
+        tables=tables.items,
+        columns=_arrange(figure for figure in figures.items if figure.choices),
+        missing=[figure for figure in figures.items if not figure.choices],
         sources=find_sources([*references.values(), *by_suite]),
         notes=[printable(line) for line in content.notes],
         problems=[printable(line) for line in content.problems],
@@ -122,23 +112,28 @@ def _render(
     )
 
 
-def _make_tables(content: Content, suites: Sequence[Group], references: Mapping[str, Published], out: Path) -> _Tables:
+def _make_tables(content: Content, suites: Sequence[Group], references: Mapping[str, Published], out: Path) -> _Part:
     listings = all_listings(content, suites, references, out)
-    data = _dump({item.id: item.data for item in listings})
-    return _Tables([replace(item, data={}) for item in listings], data)
+    return _Part([replace(item, data={}) for item in listings], _dump({item.id: item.data for item in listings}))
 
 
-def _make_figures(content: Content, references: Mapping[str, Published]) -> _Figures:
-    """Draw the figures, and put each into the column that ends higher up."""
+def _make_figures(content: Content, references: Mapping[str, Published]) -> _Part:
     figures = draw_figures(content, references)
+    sketches = [
+        replace(figure, choices=[replace(item, traces=()) for item in figure.choices[:1]]) for figure in figures
+    ]
+    return _Part(sketches, _dump([_figure_data(figure) for figure in figures]))
+
+
+def _arrange(figures: Iterable[Figure]) -> tuple[list[tuple[int, Figure]], ...]:
+    """Arrange figures in two columns, each in the column that ends higher up, and keep their order."""
     columns: tuple[list[tuple[int, Figure]], ...] = ([], [])
     heights = [0, 0]
-    for order, figure in enumerate(figure for figure in figures if figure.choices):
+    for order, figure in enumerate(figures):
         shorter = heights.index(min(heights))
-        columns[shorter].append((order, replace(figure, choices=())))
+        columns[shorter].append((order, figure))
         heights[shorter] += figure.choices[0].layout["height"] + ABOVE_A_FIGURE
-    missing = [figure for figure in figures if not figure.choices]
-    return _Figures(columns, missing, _dump([_figure_data(figure) for figure in figures]))
+    return columns
 
 
 def _dump(data: object) -> str:
