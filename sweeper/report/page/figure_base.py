@@ -130,9 +130,10 @@ def error_bars(middles: Sequence[float], ends: Sequence[tuple[float, float]]) ->
     }
 
 
-def category_axis(names: Sequence[str], **more: Any) -> dict[str, Any]:
-    """Describe an axis with a name at 0, 1, 2 and so on; the names went through `label`."""
-    return {"tickvals": list(range(len(names))), "ticktext": names, **more}
+def names_axis(names: Sequence[str]) -> dict[str, Any]:
+    """Describe an axis with a name at 0, 1, 2 and so on."""
+    texts = [label(name, MAX_CHARACTERS) for name in names]
+    return {"tickvals": list(range(len(names))), "ticktext": texts, "automargin": True, "showgrid": False}
 
 
 def ratio_axis(title: str, values: Iterable[float | None]) -> dict[str, Any]:
