@@ -1,4 +1,4 @@
-"""Entry point: `python -m sweeper`. Prepares the command line, and turns bad configuration into a few lines and exit 2.
+"""`python -m sweeper`: prepares the command line, and turns bad configuration into a few lines and exit 2.
 
 Try: `python -m sweeper --help`, `python -m sweeper -m model=resnet18,vit_tiny dry_run=true`
 """
@@ -18,7 +18,7 @@ from sweeper.core.errors import ConfigError
 def main() -> int:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra's own handling prints tracebacks and exits with 1
     signal.signal(signal.SIGTERM, _interrupt)
-    # Hydra remarks that our option and that of hydra-ray-launcher, which it replaces, have one name.
+    # Hydra warns that our launcher has the name of hydra-ray-launcher's, which it replaces.
     warnings.filterwarnings("ignore", r"\n'hydra/launcher/ray' is validated against ConfigStore schema", UserWarning)
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
@@ -29,14 +29,12 @@ def main() -> int:
     from sweeper.sweep.driver import BAD_CONFIGURATION, INTERRUPTED
     from sweeper.sweep.hydra_app import job
 
+    expected = (ConfigError, HydraException, OmegaConfBaseException, YAMLError)
     try:
         sys.argv[1:] = normalise(sys.argv[1:])
         job()
-    except (ConfigError, HydraException, OmegaConfBaseException, YAMLError) as error:
-        print(f"sweeper: {explain(error, schema.keys(), schema.nested_options())}", file=sys.stderr)
-        return BAD_CONFIGURATION
-    except ValueError as error:  # Hydra has plain ones too
-        if _passed_through_our_work(error):
+    except (*expected, ValueError) as error:  # Hydra raises plain ones too
+        if not isinstance(error, expected) and _came_from_hydra_app(error):
             raise
         print(f"sweeper: {explain(error, schema.keys(), schema.nested_options())}", file=sys.stderr)
         return BAD_CONFIGURATION
@@ -45,14 +43,14 @@ def main() -> int:
     return 0
 
 
-def _passed_through_our_work(error: Exception) -> bool:
-    """Whether it was raised below `sweeper.sweep.hydra_app` not while Hydra read the command line."""
+def _came_from_hydra_app(error: Exception) -> bool:
+    """Whether an error was raised below `sweeper.sweep.hydra_app`: then Hydra had read the command line already."""
     frames = traceback.walk_tb(error.__traceback__)
     return any(frame.f_globals.get("__name__") == "sweeper.sweep.hydra_app" for frame, _ in frames)
 
 
 def _interrupt(_signal: int, _frame: object) -> None:
-    """A termination, as clusters and containers send it, ends a sweep like Ctrl-C."""
+    """End a sweep on a termination, as clusters and containers send it, like on Ctrl-C."""
     raise KeyboardInterrupt
 
 

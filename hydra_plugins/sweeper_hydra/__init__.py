@@ -1,1 +1,1 @@
-"""Thin shells around `sweeper.sweep.hydra_app`: the grid sweeper, the launchers local and ray."""
+"""Hydra's plugins around `sweeper.sweep.hydra_app`: the grid sweeper, and the launchers local, slurm and ray."""

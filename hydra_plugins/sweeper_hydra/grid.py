@@ -1,6 +1,6 @@
-"""Hydra's view of a sweep: `hydra/sweeper=grid` expands the axes and composes each configuration once.
+"""`hydra/sweeper=grid`: expands the axes of a grid and composes each configuration once.
 
-Unlike Hydra's basic sweeper it composes a point once, and all of them are validated before the first one runs.
+Hydra's basic sweeper composes a configuration twice; here all of them are validated before the first one runs.
 """
 
 import functools
@@ -24,7 +24,7 @@ from sweeper.config.grid import Axis
 class GridSweeperConf:
     _target_: str = "hydra_plugins.sweeper_hydra.grid.GridSweeper"
     params: dict[str, str] = field(default_factory=dict)
-    "axes that an experiment brings; the command line replaces one of the same name"
+    "axes that an experiment brings; the command line replaces an axis of the same name"
 
 
 LOCAL = "hydra_plugins.sweeper_hydra.local.LocalLauncher"  # Hydra loads that module a second time: another class
@@ -33,7 +33,7 @@ ConfigStore.instance().store(group="hydra/sweeper", name="grid", node=GridSweepe
 
 
 class GridSweeper(Sweeper):
-    """The Cartesian product of all comma-separated overrides."""
+    """Runs the Cartesian product of all comma-separated overrides."""
 
     def __init__(self, params: dict[str, str]) -> None:
         self._params = dict(params)
@@ -56,13 +56,13 @@ class GridSweeper(Sweeper):
         composer = Composer(loader, self._config)
         points = composer.points(expand(overrides))
         launcher = f"hydra/launcher={self._config.hydra.runtime.choices['hydra/launcher']}"
-        here = self._config.hydra.launcher._target_ == LOCAL
-        launch = None if here else functools.partial(self._launcher.launch, initial_job_idx=0)
+        local = self._config.hydra.launcher._target_ == LOCAL
+        launch = None if local else functools.partial(self._launcher.launch, initial_job_idx=0)
         sys.exit(run_grid(points, composer.repository, launcher, launch))  # Hydra would drop the exit code
 
 
 def expand(overrides: Sequence[Override]) -> list[Axis]:
-    """The axes of a grid; the last override of one key counts. Raises ConfigError for what cannot be an axis."""
+    """Turn overrides into the axes of a grid; the last override of a key counts. Raises ConfigError for the rest."""
     from sweeper.core.errors import ConfigError
 
     axes: dict[str, Axis] = {}

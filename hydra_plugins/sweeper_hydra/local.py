@@ -20,7 +20,7 @@ ConfigStore.instance().store(group="hydra/launcher", name="local", node=LocalLau
 
 
 class LocalLauncher(Launcher):
-    """Runs what another sweeper than ours expands, as one sweep; ours needs no launcher to run in this process."""
+    """Runs as one sweep what Hydra's own sweeper expands; the grid sweeper needs no launcher to run in this process."""
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:  # noqa: ARG002  # Hydra's signature
         self._loader = hydra_context.config_loader
@@ -32,4 +32,4 @@ class LocalLauncher(Launcher):
         from sweeper.sweep.hydra_app import run_grid
 
         composer = Composer(self._loader, self._config)
-        sys.exit(run_grid(map(composer.whole, job_overrides), composer.repository))
+        sys.exit(run_grid(map(composer.compose, job_overrides), composer.repository))

@@ -1,6 +1,6 @@
-"""`hydra/launcher=ray`: the jobs of hydra-ray-launcher, each waited for whatever becomes of the others.
+"""`hydra/launcher=ray`: the jobs of hydra-ray-launcher, where a lost job does not end the others.
 
-That package's own launcher stops at the first task that Ray has lost, and the driver would end the rest with itself. It
+That package's own launcher stops at the first task that Ray has lost, and the other tasks would end with the driver. It
 also sets `object_store_memory`, with which Ray 2 joins no existing cluster
 (https://github.com/facebookresearch/hydra/issues/2893).
 """
@@ -19,7 +19,7 @@ from omegaconf import DictConfig, open_dict
 
 
 class RayLauncher(Launcher):
-    """A Ray task for each job; `ray` holds the arguments of `ray.init` and `ray.remote`."""
+    """Runs each job as a Ray task; `ray` holds the arguments of `ray.init` and `ray.remote`."""
 
     def __init__(self, ray: DictConfig) -> None:
         self._arguments = ray
@@ -35,18 +35,18 @@ class RayLauncher(Launcher):
         self._config = config
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        """Raises ConfigError without a Ray to run on, and, when all tasks have ended, what Ray says of a lost one."""
+        """Raises ConfigError without a Ray to run on, and what Ray raises for a lost task once all tasks have ended."""
         import ray
 
         setup_globals()
-        self._join()
-        tasks = [self._started(overrides, number) for number, overrides in enumerate(job_overrides, initial_job_idx)]
+        self._join_cluster()
+        tasks = [self._start_task(overrides, number) for number, overrides in enumerate(job_overrides, initial_job_idx)]
         ray.wait(tasks, num_returns=len(tasks))
         results: list[JobReturn] = ray.get(tasks)
         return results
 
-    def _join(self) -> None:
-        """Start a Ray or join a cluster."""
+    def _join_cluster(self) -> None:
+        """Join the cluster of the arguments, or start a Ray for this sweep."""
         import ray
         from hydra_plugins.hydra_ray_launcher._launcher_util import start_ray
 
@@ -63,8 +63,8 @@ class RayLauncher(Launcher):
             hint = "for trials on CPUs say hydra.launcher.ray.remote.num_gpus=0"
             print(f"note: Ray has too few GPUs for a task, and waits for a node that has them; {hint}", file=sys.stderr)
 
-    def _started(self, overrides: Sequence[str], number: int) -> Any:
-        """A reference to the result of one job, which Ray runs when it has room."""
+    def _start_task(self, overrides: Sequence[str], number: int) -> Any:
+        """Submit one job; a reference to its result. Ray runs it when it has resources."""
         from hydra_plugins.hydra_ray_launcher._launcher_util import launch_job_on_ray
 
         config = self._context.config_loader.load_sweep_config(self._config, list(overrides))

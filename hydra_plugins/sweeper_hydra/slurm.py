@@ -1,6 +1,6 @@
 """`hydra/launcher=slurm`: hydra-submitit-launcher, with every task of the array waited for.
 
-That package's own launcher stops to wait at the first task that is lost; the trials of those that still run would then
+That package's own launcher stops waiting at the first task that is lost. The trials of tasks that still run would then
 be called lost as well.
 """
 
@@ -14,19 +14,19 @@ from omegaconf import DictConfig
 
 
 class SlurmLauncher(Launcher):
-    """An array job, a task for each job of Hydra; the parameters are those of submitit_slurm."""
+    """Runs an array job with one task per job of Hydra; the parameters are those of submitit_slurm."""
 
     def __init__(self, **parameters: Any) -> None:
         self._parameters = parameters
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        from hydra_plugins.hydra_submitit_launcher.submitit_launcher import SlurmLauncher as OfSubmitit
+        from hydra_plugins.hydra_submitit_launcher.submitit_launcher import SlurmLauncher as SubmititLauncher
 
-        self._launcher = OfSubmitit(**self._parameters)
+        self._launcher = SubmititLauncher(**self._parameters)
         self._launcher.setup(hydra_context=hydra_context, task_function=task_function, config=config)
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        """Raises what submitit says of a lost task, when all have ended."""
+        """Raises what submitit raises for a lost task, once all tasks have ended."""
         import submitit
 
         class WaitingExecutor(submitit.AutoExecutor):

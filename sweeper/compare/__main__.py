@@ -10,21 +10,25 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from sweeper.compare.text import Document
+from rich.console import Console
+
+from sweeper.compare.changes import list_device_changes, list_environment_changes, list_setting_changes
+from sweeper.compare.pairs import AXES, choose_values, match_sweeps, match_values
+from sweeper.compare.sides import list_sides, read_sides
+from sweeper.compare.text import FORMATS, Document, print_document, render
+from sweeper.compare.verdicts import MIN_EFFECT, judge
+from sweeper.core.errors import ConfigError
+from sweeper.core.paths import write_text
+from sweeper.loading.sources import add_tracking_uri, find_sources
+from sweeper.tracking.store import TrackingError
 
 OK, REGRESSION, BAD_INPUT = 0, 1, 2
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    from sweeper.compare.pairs import AXES
-    from sweeper.compare.text import FORMATS
-    from sweeper.compare.verdicts import MIN_EFFECT
-    from sweeper.loading.sources import add_tracking_uri
-
     parser = argparse.ArgumentParser(
         allow_abbrev=False,
         prog="python -m sweeper.compare",
@@ -38,9 +42,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("names", nargs="+", metavar="BASE HEAD", help="sweeps under runs/, or folders of trials")
     add_tracking_uri(parser)
     parser.add_argument(
-        "--by",
-        metavar="AXIS",
-        help=f"compare two values of this axis within one sweep: {', '.join(AXES)}",
+        "--by", metavar="AXIS", help=f"compare two values of this axis within one sweep: {', '.join(AXES)}"
     )
     parser.add_argument(
         "--min-effect",
@@ -49,15 +51,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="SHARE",
         help=f"smaller changes are neither SLOWER nor FASTER, and SAME means within it (default: {MIN_EFFECT})",
     )
-    parser.add_argument(
-        "--allow-different-devices", action="store_true", help="compare absolute times of different GPUs all the same"
-    )
-    parser.add_argument(
-        "--fail-unresolved",
-        action="store_true",
-        help="exit code 1 also when a row that both sides measured is UNRESOLVED",
-    )
-    parser.add_argument("--all", action="store_true", help="show rows that are the SAME, and all columns")
+    switch = partial(parser.add_argument, action="store_true")
+    switch("--allow-different-devices", help="compare absolute times of different GPUs all the same")
+    switch("--fail-unresolved", help="exit code 1 also when a row that both sides measured is UNRESOLVED")
+    switch("--all", help="show rows that are the SAME, and all columns")
     parser.add_argument("--format", choices=FORMATS, default="text", help="default: text; md is for a pull request")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write it there, and the text to the terminal")
     return parser.parse_intermixed_args(arguments)
@@ -74,14 +71,8 @@ def _share(value: str) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Read, compare, write; the exit code."""
+    """Read, compare and write; return the exit code."""
     parsed = parse(arguments)
-    from rich.console import Console
-
-    from sweeper.compare.text import print_document, render
-    from sweeper.core.errors import ConfigError
-    from sweeper.tracking.store import TrackingError
-
     try:
         document = compare(parsed)
         if parsed.out:
@@ -95,30 +86,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(render(document, parsed.format), end="")
     for problem in document.problems:
         print(problem, file=sys.stderr)
-    return _exit_code(document, parsed.fail_unresolved)
+    unresolved = document.comparison.unresolved
+    if parsed.fail_unresolved and unresolved:
+        rows = (
+            "1 row that both sides measured is"
+            if unresolved == 1
+            else f"{unresolved} rows that both sides measured are"
+        )
+        print(f"--fail-unresolved: {rows} UNRESOLVED", file=sys.stderr)
+        return REGRESSION
+    return REGRESSION if document.comparison.regressed else BAD_INPUT if document.problems else OK
 
 
 def _write(file: Path, text: str) -> None:
-    """Raises ConfigError where that cannot be: what the system says names a temporary file, which nobody has typed."""
-    from sweeper.core.errors import ConfigError
-    from sweeper.core.paths import write_text
-
+    """Raises ConfigError on failure: the system's message names a temporary file, which nobody has typed."""
     try:
         write_text(file, text)
     except OSError as error:
         raise ConfigError(f"--out {file} cannot be written: {error.strerror or error}") from error
-
-
-def _exit_code(document: Document, fail_unresolved: bool) -> int:
-    comparison = document.comparison
-    if fail_unresolved and comparison.unresolved:
-        rows = "1 row" if comparison.unresolved == 1 else f"{comparison.unresolved} rows"
-        are = "is" if comparison.unresolved == 1 else "are"
-        print(f"--fail-unresolved: {rows} that both sides measured {are} UNRESOLVED", file=sys.stderr)
-        return REGRESSION
-    if comparison.regressed:
-        return REGRESSION
-    return BAD_INPUT if document.problems else OK
 
 
 def compare(parsed: argparse.Namespace) -> Document:
@@ -126,48 +111,30 @@ def compare(parsed: argparse.Namespace) -> Document:
 
     Raises ConfigError for sweeps, axes and values that are not there, nothing in common, and different devices.
     """
-    from sweeper.compare.changes import measured_otherwise, other_devices, what_changed
-    from sweeper.compare.pairs import match, match_values, two_values
-    from sweeper.compare.sides import read_sides, with_lost
-    from sweeper.compare.text import Document
-    from sweeper.compare.verdicts import judge
-    from sweeper.core.errors import ConfigError
-    from sweeper.loading.sources import find_sources
-
-    names, values = _names(parsed)
-    sources = find_sources(names, parsed.tracking_uri)
+    names, axis = parsed.names, parsed.by
+    if axis is None and len(names) != 2:
+        raise ConfigError(f"{' '.join(names)}: two sweeps are compared, BASE and HEAD; one needs --by AXIS")
+    if axis is not None and len(names) not in (1, 3):
+        raise ConfigError(f"{' '.join(names)}: with --by {axis} type SWEEP, or SWEEP BASE_VALUE HEAD_VALUE")
+    sources = find_sources(names if axis is None else names[:1], parsed.tracking_uri)
     read = [read_sides(source) for source in sources]
     problems = tuple(problem for one in read for problem in one.problems)
-    if parsed.by:
-        sides = with_lost(read[0], read[0])
-        base_value, head_value = two_values(sides, parsed.by, values)
-        pairs = match_values(sides, parsed.by, base_value, head_value)
-        base, head = (f"{names[0]}, {parsed.by}={value}" for value in (base_value, head_value))
-        facts = what_changed(pairs)
+    if axis is None:
+        pairs = match_sweeps(list_sides(read[0], read[1]), list_sides(read[1], read[0]))
+        (base, head), settings = names, list_setting_changes(*sources)
     else:
-        pairs = match(with_lost(read[0], read[1]), with_lost(read[1], read[0]))
-        (base, head), facts = names, [*measured_otherwise(*sources), *what_changed(pairs)]
+        sides = list_sides(read[0], read[0])
+        values = choose_values(sides, axis, names[1:])
+        pairs = match_values(sides, axis, *values)
+        (base, head), settings = (f"{names[0]}, {axis}={value}" for value in values), []
     if not any(pair.both for pair in pairs):
         raise ConfigError("\n".join([f"{base} and {head} have no trial in common", *problems]))
-    devices = other_devices(pairs)
+    devices = list_device_changes(pairs)
     if devices and not parsed.allow_different_devices:
         hint = "times on different devices say nothing of an upgrade; --allow-different-devices compares them anyway"
         raise ConfigError("\n".join([*devices, hint]))
-    return Document(base, head, judge(pairs, parsed.min_effect), [*devices, *facts], problems, parsed.all)
-
-
-def _names(parsed: argparse.Namespace) -> tuple[Sequence[str], Sequence[str]]:
-    """The sweeps, and the values of `--by`. Raises ConfigError for too many or too few."""
-    from sweeper.core.errors import ConfigError
-
-    given = parsed.names
-    if parsed.by is None:
-        if len(given) != 2:
-            raise ConfigError(f"{' '.join(given)}: two sweeps are compared, BASE and HEAD; one needs --by AXIS")
-        return given, ()
-    if len(given) not in (1, 3):
-        raise ConfigError(f"{' '.join(given)}: with --by {parsed.by} type SWEEP, or SWEEP BASE_VALUE HEAD_VALUE")
-    return given[:1], given[1:]
+    facts = [*devices, *settings, *list_environment_changes(pairs)]
+    return Document(base, head, judge(pairs, parsed.min_effect), facts, problems, parsed.all)
 
 
 if __name__ == "__main__":

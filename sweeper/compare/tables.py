@@ -8,12 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from sweeper.analysis.stats import Interval
 from sweeper.compare.quantities import COMPILE, COMPILED, EAGER, MEMORY, QUANTITIES, SPEEDUP, Quantity
-from sweeper.compare.sides import REASONS, Side
+from sweeper.compare.sides import LOST, Side
 from sweeper.compare.verdicts import VERDICTS, Change, Comparison, percent
 from sweeper.compare.verdicts import Row as Judged
 from sweeper.core.trial import Trial
 from sweeper.report.formatting import (
+    AXES,
     axis_columns,
     figure,
     number,
@@ -28,43 +30,40 @@ from sweeper.report.table import Column, Row, Table, TextColumn, Value
 
 MIB = 2**20
 MORE_DRAWS = 2  # three find a slowdown of 3 % in 38 of 100 cases, five in 99: docs/results/compare-power.md
-AXES = ("workload", "backend", "batch_size", "variant")  # shown only where rows differ
 
 
-def _of_trial(name: str, value: Callable[[Trial], Value]) -> Column[Judged]:
+def _trial_column(name: str, value: Callable[[Trial], Value]) -> Column[Judged]:
     """What both sides have in common, or both values where the sides were chosen to differ."""
 
-    def shown(row: Judged) -> Value:
+    def show(row: Judged) -> Value:
         values = [value(side.trial) for side in (row.pair.base, row.pair.head) if side]
         return values[0] if len({*values}) == 1 else " → ".join("none" if one is None else str(one) for one in values)
 
-    return Column(name, shown)
+    return Column(name, show)
 
 
-def _of_sides(name: str, value: Callable[[Side], Value]) -> list[Column[Judged]]:
+def _side_columns(name: str, value: Callable[[Side], Value]) -> list[Column[Judged]]:
     return [
         Column(f"base_{name}", lambda row: value(row.pair.base) if row.pair.base else None),
         Column(f"head_{name}", lambda row: value(row.pair.head) if row.pair.head else None),
     ]
 
 
-def _of_quantity(quantity: Quantity) -> list[Column[Judged]]:
+def _quantity_columns(quantity: Quantity) -> list[Column[Judged]]:
     name = quantity.name
 
     def column(suffix: str, value: Callable[[Change], Value]) -> Column[Judged]:
         return Column(f"{name}_{suffix}", lambda row: value(row.changes[name]) if row.changes else None)
 
-    def bound(which: str) -> Callable[[Change], Value]:
-        return lambda change: (
-            getattr(found, which) if change.estimate and (found := change.estimate.interval()) else None
-        )
+    def interval(change: Change) -> Interval | None:
+        return change.estimate.interval() if change.estimate else None
 
     return [
         column("base", lambda change: change.base),
         column("head", lambda change: change.head),
-        column("ratio", lambda change: change.estimate.ratio if change.estimate else None),
-        column("ratio_low", bound("low")),
-        column("ratio_high", bound("high")),
+        column("ratio", lambda change: getattr(change.estimate, "ratio", None)),
+        column("ratio_low", lambda change: getattr(interval(change), "low", None)),
+        column("ratio_high", lambda change: getattr(interval(change), "high", None)),
         column("p", lambda change: change.adjusted_p),
         column("unit", lambda change: change.unit),
         column("verdict", lambda change: change.verdict),
@@ -72,29 +71,33 @@ def _of_quantity(quantity: Quantity) -> list[Column[Judged]]:
     ]
 
 
+def _count_draws(side: Side) -> int:
+    return len({sample.draw for sample in side.samples.get(COMPILED.name, ())})
+
+
 COLUMNS: tuple[Column[Judged], ...] = (
     Column("verdict", lambda row: row.verdict),
     Column("reason", lambda row: row.reason),
     Column("note", lambda row: row.note),
-    _of_trial("model", lambda trial: trial.labels.model),
-    _of_trial("family", lambda trial: trial.labels.family),
-    _of_trial("workload", lambda trial: trial.workload),
-    _of_trial("mode", lambda trial: trial.mode),
-    _of_trial("backend", lambda trial: trial.backend),
-    _of_trial("precision", lambda trial: trial.labels.precision),
+    _trial_column("model", lambda trial: trial.labels.model),
+    _trial_column("family", lambda trial: trial.labels.family),
+    _trial_column("workload", lambda trial: trial.workload),
+    _trial_column("mode", lambda trial: trial.mode),
+    _trial_column("backend", lambda trial: trial.backend),
+    _trial_column("precision", lambda trial: trial.labels.precision),
     Column("batch_size", lambda row: row.pair.any.trial.batch_size),
-    _of_trial("variant", lambda trial: trial.variant),
-    *_of_sides("trial_id", lambda side: side.trial.id),
-    *_of_sides("status", lambda side: side.status),
-    *_of_sides("message", lambda side: " | ".join((side.message or "").splitlines()) or None),
-    *_of_sides("flags", lambda side: side.flags),
-    *_of_sides("processes", lambda side: len(side.samples.get(COMPILED.name, ()))),
-    *_of_sides("draws", lambda side: len({sample.draw for sample in side.samples.get(COMPILED.name, ())})),
-    *(column for quantity in QUANTITIES for column in _of_quantity(quantity)),
+    _trial_column("variant", lambda trial: trial.variant),
+    *_side_columns("trial_id", lambda side: side.trial.id),
+    *_side_columns("status", lambda side: side.status),
+    *_side_columns("message", lambda side: " | ".join((side.message or "").splitlines()) or None),
+    *_side_columns("flags", lambda side: side.flags),
+    *_side_columns("processes", lambda side: len(side.samples.get(COMPILED.name, ()))),
+    *_side_columns("draws", _count_draws),
+    *(column for quantity in QUANTITIES for column in _quantity_columns(quantity)),
 )
 
 
-def table_of(comparison: Comparison) -> Table:
+def make_table(comparison: Comparison) -> Table:
     """Every row: regressions, then what broke, then the rest; the largest change of the compiled step first."""
     table = Table.of(COLUMNS, comparison.rows)
 
@@ -105,41 +108,38 @@ def table_of(comparison: Comparison) -> Table:
     return Table(table.columns, tuple(sorted(table.rows, key=order)))
 
 
-def worth_showing(row: Row) -> bool:
-    """SAME rows are only counted, unless something beside the compiled step changed."""
-    return row["verdict"] != "SAME" or any(_found(row, item) for item in QUANTITIES if item is not EAGER)
+def is_worth_showing(row: Row) -> bool:
+    """Whether something changed, or the row is not SAME; other rows are only counted."""
+    return row["verdict"] != "SAME" or any(_change_verdict(row, item) for item in QUANTITIES if item is not EAGER)
 
 
-def _found(row: Row, quantity: Quantity) -> str:
-    """The verdict on a quantity where that is a change."""
-    verdict = row[f"{quantity.name}_verdict"]
-    return str(verdict) if verdict not in (None, "SAME", "UNRESOLVED") else ""
-
-
-def text_columns(rows: Sequence[Row], every: bool = False) -> tuple[TextColumn, ...]:
+def choose_columns(rows: Sequence[Row], every: bool = False) -> tuple[TextColumn, ...]:
     """What people read. Without `every`, compile time and memory have a column only where one of them changed."""
     costs = {
         COMPILE: TextColumn("compile s", lambda row: _with_verdict(row, COMPILE, figure)),
         MEMORY: TextColumn("memory MiB", lambda row: _with_verdict(row, MEMORY, lambda value: figure(value / MIB))),
     }
     columns = (
-        TextColumn("verdict", lambda row: text(row["verdict"])),
         text_column("model"),
         *axis_columns(rows),
         text_column("precision"),
         text_column("mode"),
-        TextColumn("compiled ms", lambda row: _two(row, COMPILED, lambda value: figure(1e3 * value))),
-        TextColumn("change", lambda row: _change(row, COMPILED)),
-        TextColumn("eager", lambda row: f"{_short(row, EAGER)} {_found(row, EAGER)}".strip()),
+        TextColumn("compiled ms", lambda row: _both_values(row, COMPILED, lambda value: figure(1e3 * value))),
+        TextColumn("change", lambda row: _change_with_interval(row, COMPILED)),
+        TextColumn("eager", lambda row: f"{_change_percent(row, EAGER)} {_change_verdict(row, EAGER)}".strip()),
         TextColumn("speedup", lambda row: _with_verdict(row, SPEEDUP, ratio)),
-        *(column for item, column in costs.items() if every or any(_found(row, item) for row in rows)),
+        *(column for item, column in costs.items() if every or any(_change_verdict(row, item) for row in rows)),
     )
-    return tuple(
-        column for column in columns if column.title == "verdict" or any(text(column.text(row)) for row in rows)
-    )
+    return text_column("verdict"), *(column for column in columns if any(text(column.text(row)) for row in rows))
 
 
-def _two(row: Row, quantity: Quantity, show: Callable[[float], str]) -> str:
+def _change_verdict(row: Row, quantity: Quantity) -> str:
+    """The verdict on a quantity that changed; empty otherwise."""
+    verdict = row[f"{quantity.name}_verdict"]
+    return str(verdict) if verdict not in (None, "SAME", "UNRESOLVED") else ""
+
+
+def _both_values(row: Row, quantity: Quantity, show: Callable[[float], str]) -> str:
     """`28.1 → 29.0`."""
     base, head = number(row, f"{quantity.name}_base"), number(row, f"{quantity.name}_head")
     return "" if base is None or head is None else f"{show(base)} → {show(head)}"
@@ -147,27 +147,23 @@ def _two(row: Row, quantity: Quantity, show: Callable[[float], str]) -> str:
 
 def _with_verdict(row: Row, quantity: Quantity, show: Callable[[float], str]) -> str:
     """`1.58 → 1.53 LOWER`; a verdict only where something changed."""
-    return f"{_two(row, quantity, show)} {_found(row, quantity)}".strip()
+    return f"{_both_values(row, quantity, show)} {_change_verdict(row, quantity)}".strip()
 
 
-def _short(row: Row, quantity: Quantity) -> str:
-    change = _signed(row, f"{quantity.name}_ratio")
-    return f"{change} %" if change else ""
+def _change_percent(row: Row, quantity: Quantity) -> str:
+    change = number(row, f"{quantity.name}_ratio")
+    return "" if change is None else f"{100 * (change - 1):+.1f} %"
 
 
-def _change(row: Row, quantity: Quantity) -> str:
+def _change_with_interval(row: Row, quantity: Quantity) -> str:
     """`+3.1 % [+2.5, +3.7]`, the interval of this row alone."""
-    low, high = (_signed(row, f"{quantity.name}_ratio_{which}") for which in ("low", "high"))
-    return f"{_short(row, quantity)} [{low}, {high}]" if low and high else _short(row, quantity)
+    low, high = (number(row, f"{quantity.name}_ratio_{which}") for which in ("low", "high"))
+    interval = "" if low is None or high is None else f" [{100 * (low - 1):+.1f}, {100 * (high - 1):+.1f}]"
+    return f"{_change_percent(row, quantity)}{interval}"
 
 
-def _signed(row: Row, name: str) -> str:
-    value = number(row, name)
-    return "" if value is None else f"{100 * (value - 1):+.1f}"
-
-
-def control_line(comparison: Comparison) -> str:
-    """What eager, the control, says of the two sessions."""
+def describe_control(comparison: Comparison) -> str:
+    """What eager, the control, says about the two sessions."""
     if comparison.eager_shift is None:
         return "control: no row has an eager step time on both sides"
     rows = f"median of {comparison.controls} row{'' if comparison.controls == 1 else 's'}"
@@ -176,49 +172,45 @@ def control_line(comparison: Comparison) -> str:
         return line
     moved = "rise where only eager got slower" if comparison.eager_shift > 0 else "fall where only eager got faster"
     return (
-        f"{line}; beyond {100 * comparison.most_shift:.0f} % step times are not judged, only speedups: a shift of the "
+        f"{line}; beyond {100 * comparison.max_shift:.0f} % step times are not judged, only speedups: a shift of the "
         f"whole machine does not touch them, but they {moved}"
     )
 
 
-def count_line(rows: Sequence[Row]) -> str:
+def count_verdicts(rows: Sequence[Row]) -> str:
     """`16 rows: 1 SLOWER, 15 SAME`."""
     verdicts = [str(row["verdict"]) for row in rows]
     counts = ", ".join(f"{verdicts.count(name)} {name}" for name in VERDICTS if name in verdicts)
     return f"{len(rows)} row{'' if len(rows) == 1 else 's'}: {counts}"
 
 
-def nothing_judged(comparison: Comparison) -> str | None:
+def advise_if_nothing_is_judged(comparison: Comparison) -> str | None:
     """What to do where no row has a verdict; None where one has."""
     if not all(row.verdict in ("UNRESOLVED", "NEW", "GONE") for row in comparison.rows):
         return None
-    return f"nothing could be judged{_what_to_measure(comparison)}"
-
-
-def _what_to_measure(comparison: Comparison) -> str:
-    measured = [row for row in comparison.rows if row.changes and row.changes[COMPILED.name].estimate]
+    judged = "nothing could be judged"
+    measured = [(row.pair, row.changes) for row in comparison.rows if row.changes]
+    measured = [(pair, changes) for pair, changes in measured if changes[COMPILED.name].estimate]
     if not measured:
-        return ": no trial was measured alike on both sides, and each row says why"
-    if comparison.moved and any(row.changes and row.changes[SPEEDUP.name].judged for row in measured):
-        return " but speedups, since eager itself moved: measure both again on one machine at rest (docs/comparing.md)"
-    draws = [row.changes[COMPILED.name].unit == "draws" and _draws(row) for row in measured if row.changes]
-    more = f" measure.draws={max(draws) + MORE_DRAWS}" if all(draws) else ""
-    return f": measure both with measure=published{more} (docs/comparing.md)"
+        return f"{judged}: no trial was measured alike on both sides, and each row says why"
+    if comparison.moved and any(changes[SPEEDUP.name].verdict != "UNRESOLVED" for _, changes in measured):
+        return (
+            f"{judged} but speedups, since eager itself moved: measure both again on one machine at rest "
+            "(docs/comparing.md)"
+        )
+    over_draws = all(changes[COMPILED.name].unit == "draws" for _, changes in measured)
+    draws = max(min(map(_count_draws, pair.both or ())) for pair, _ in measured)
+    more = f" measure.draws={draws + MORE_DRAWS}" if over_draws else ""
+    return f"{judged}: measure both with measure=published{more} (docs/comparing.md)"
 
 
-def _draws(row: Judged) -> int:
-    """Of the side that has fewer."""
-    sides = row.pair.both or ()
-    return min(len({sample.draw for sample in side.samples[COMPILED.name]}) for side in sides)
-
-
-def explanations(rows: Sequence[Row]) -> list[str]:
+def explain_rows(rows: Sequence[Row]) -> list[str]:
     """A line for each row that broke or has a note, and one for each reason that several rows share."""
     axes = varying(rows, AXES)
     lines, shared = [], dict[str, list[str]]()
     for row in rows:
         name = trial_name(row, axes)
-        if _ok_on_one_side(row):
+        if _is_ok_on_one_side(row):
             message = text(row["head_message"] or row["base_message"])
             lines.append(f"{row['verdict']} {name}: {text(row['reason'])}{f': {message}' if message else ''}")
         elif row["reason"]:
@@ -228,6 +220,6 @@ def explanations(rows: Sequence[Row]) -> list[str]:
     return [*lines, *(f"{reason}: {shortened(names)}" for reason, names in shared.items())]
 
 
-def _ok_on_one_side(row: Row) -> bool:
+def _is_ok_on_one_side(row: Row) -> bool:
     statuses = (row["base_status"], row["head_status"])
-    return not {None, *REASONS}.intersection(statuses) and statuses.count("ok") == 1
+    return not {None, *LOST}.intersection(statuses) and statuses.count("ok") == 1

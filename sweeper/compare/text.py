@@ -1,6 +1,6 @@
 """A comparison as text: for a terminal, as Markdown for a pull request, as CSV or as JSON.
 
-Everything that comes from records is escaped for where it goes.
+Text from records is escaped for the format that it goes into.
 """
 
 from __future__ import annotations
@@ -15,15 +15,7 @@ from functools import cached_property
 from rich.console import Console
 from rich.markup import escape
 
-from sweeper.compare.tables import (
-    control_line,
-    count_line,
-    explanations,
-    nothing_judged,
-    table_of,
-    text_columns,
-    worth_showing,
-)
+from sweeper.compare import tables
 from sweeper.compare.verdicts import Comparison
 from sweeper.report.table import Row, Value
 from sweeper.report.text import markdown, terminal
@@ -38,78 +30,75 @@ LEGEND = (
 
 @dataclass(frozen=True)
 class Document:
-    """A comparison with all that is said beside its rows."""
+    """A comparison with everything that is printed beside its rows."""
 
     base: str
     head: str
     comparison: Comparison
-    facts: Sequence[str]  # what else is not as it was
+    facts: Sequence[str]  # what else changed
     problems: Sequence[str] = ()
     show_all: bool = False
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
-        return table_of(self.comparison).rows
+        return tables.make_table(self.comparison).rows
 
     @cached_property
     def shown(self) -> list[Row]:
-        return [row for row in self.rows if self.show_all or worth_showing(row)]
+        return [row for row in self.rows if self.show_all or tables.is_worth_showing(row)]
 
 
 def render(document: Document, kind: str) -> str:
-    """The document as one of `FORMATS`."""
+    """Return the document in one of `FORMATS`."""
     if kind == "md":
-        return as_markdown(document)
+        return _render_markdown(document)
     if kind == "csv":
-        return table_of(document.comparison).csv()
+        return tables.make_table(document.comparison).csv()
     if kind == "json":
-        return as_json(document)
-    console = Console(file=io.StringIO(), width=FILE_WIDTH)
-    print_document(document, console)
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+        return _render_json(document)
+    file = io.StringIO()
+    print_document(document, Console(file=file, width=FILE_WIDTH))
+    return file.getvalue()
 
 
 def print_document(document: Document, console: Console) -> None:
-    """For a terminal; a pipe gets lines as long as they are."""
+    """Print the document to a terminal; a pipe gets lines as long as they are."""
     if not console.is_terminal:
         console.width = max(console.width, MIN_WIDTH)
-    rows, shown = document.rows, document.shown
-    for line in (f"BASE: {document.base}", f"HEAD: {document.head}", *document.facts):
+    comparison, shown = document.comparison, document.shown
+    head = (f"BASE: {document.base}", f"HEAD: {document.head}", *document.facts, tables.describe_control(comparison))
+    for line in head:
         terminal.print_line(escape(line), console)
-    terminal.print_line(escape(control_line(document.comparison)), console)
     if shown:
         console.print("\n[bold]compared[/]", highlight=False)
-        terminal.print_table(text_columns(shown, document.show_all), shown, console)
-    for line in explanations(shown):
+        terminal.print_table(tables.choose_columns(shown, document.show_all), shown, console)
+    for line in tables.explain_rows(shown):
         terminal.print_line(escape(line), console)
-    style = "bold red" if document.comparison.regressed else "bold"
-    for line in filter(None, (count_line(rows), nothing_judged(document.comparison))):
+    style = "bold red" if comparison.regressed else "bold"
+    for line in filter(None, (tables.count_verdicts(document.rows), tables.advise_if_nothing_is_judged(comparison))):
         terminal.print_line(f"[{style}]{escape(line)}[/]", console)
 
 
-def as_markdown(document: Document) -> str:
+def _render_markdown(document: Document) -> str:
     """For a comment: the counts first, then what is worth a look, then what else changed."""
-    rows, shown = document.rows, document.shown
-    named = f"BASE {document.base}, HEAD {document.head}"
+    shown = document.shown
     sections = [
-        f"## torch.compile: {markdown.escape(named)}",
-        f"**{markdown.escape(count_line(rows))}**",
-        markdown.escape(nothing_judged(document.comparison) or ""),
-        markdown.escape(control_line(document.comparison)),
-        markdown.table(text_columns(shown, document.show_all), shown) if shown else "",
-        markdown.bullets(explanations(shown)),
+        f"## torch.compile: {markdown.escape(f'BASE {document.base}, HEAD {document.head}')}",
+        f"**{markdown.escape(tables.count_verdicts(document.rows))}**",
+        markdown.escape(tables.advise_if_nothing_is_judged(document.comparison) or ""),
+        markdown.escape(tables.describe_control(document.comparison)),
+        markdown.table(tables.choose_columns(shown, document.show_all), shown) if shown else "",
+        markdown.bullets(tables.explain_rows(shown)),
         LEGEND if shown else "",
     ]
     sections += ["### What else changed", markdown.bullets(document.facts)] if document.facts else []
     sections += ["### Records that could not be read", markdown.bullets(document.problems)] if document.problems else []
-    return "\n\n".join(section for section in sections if section) + "\n"
+    return "\n\n".join(filter(None, sections)) + "\n"
 
 
-def as_json(document: Document) -> str:
+def _render_json(document: Document) -> str:
     """Every row, whether shown or not; what is missing is null."""
-    comparison = document.comparison
-    shift = comparison.eager_shift
+    comparison, shift = document.comparison, document.comparison.eager_shift
     data = {
         "base": document.base,
         "head": document.head,
@@ -118,13 +107,11 @@ def as_json(document: Document) -> str:
         "eager_moved": comparison.moved,
         "changed": list(document.facts),
         "problems": list(document.problems),
-        "nothing_judged": nothing_judged(comparison),
-        "rows": [{name: _json_value(value) for name, value in row.items()} for row in document.rows],
+        "nothing_judged": tables.advise_if_nothing_is_judged(comparison),
+        "rows": [{name: _finite(value) for name, value in row.items()} for row in document.rows],
     }
     return json.dumps(data, indent=1, allow_nan=False) + "\n"
 
 
-def _json_value(value: Value) -> Value | list[str]:
-    if isinstance(value, tuple):
-        return list(value)
+def _finite(value: Value) -> Value:
     return None if isinstance(value, float) and not math.isfinite(value) else value

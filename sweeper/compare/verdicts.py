@@ -1,7 +1,7 @@
-"""Verdicts: whether what differs between two sides is a difference, is none, or cannot be told.
+"""Verdicts: whether a difference between two sides is a change, is none, or cannot be told.
 
-Place in the flow: `Pair -> Row`; values in, values out. The row's verdict is about the compiled step alone, since a
-speedup also falls when eager gets faster. The rules and what they miss: docs/decisions/what-is-a-regression.md.
+Values in, values out. The row's verdict is about the compiled step alone, since a speedup also falls when eager gets
+faster. The rules and what they miss: docs/decisions/what-is-a-regression.md.
 """
 
 from __future__ import annotations
@@ -12,27 +12,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
+from sweeper.analysis import stats
 from sweeper.analysis.metrics import DRAWS_FOR_AN_INTERVAL, PROCESSES_IF_HOST_BOUND
-from sweeper.analysis.stats import (
-    CONFIDENCE,
-    Estimate,
-    benjamini_hochberg,
-    by_draw,
-    difference,
-    equivalence_p_value,
-    mean_over_draws,
-    moderated,
-    p_value,
-)
+from sweeper.analysis.stats import CONFIDENCE, Estimate
 from sweeper.compare.pairs import Pair
 from sweeper.compare.quantities import COMPILE, COMPILED, EAGER, QUANTITIES, SPEEDUP, Quantity
-from sweeper.compare.sides import REASONS, Sample, Side
+from sweeper.compare.sides import LOST, Sample, Side
 from sweeper.loading.cross_trial import TRIALS_TO_MODERATE, eager_agrees
 
-MIN_EFFECT = 0.02  # what --min-effect is unless given: smaller changes are nobody's regression
+MIN_EFFECT = 0.02  # the default of --min-effect: smaller changes are nobody's regression
 SIGNIFICANCE = 1 - CONFIDENCE
-# Backends that generate no code and race no kernels, so that a draw has no luck.
-NO_RACES = ("eager", "aot_eager", "cudagraphs")
+# Backends that generate no code and autotune no kernels, so that all draws are alike.
+WITHOUT_AUTOTUNING = ("eager", "aot_eager", "cudagraphs")
 NOT_RUN = ("unavailable", "interrupted")
 
 VERDICTS = ("SLOWER", "BROKE", "FASTER", "FIXED", "UNRESOLVED", "NEW", "GONE", "SAME")  # in the order of the tables
@@ -41,10 +32,10 @@ REGRESSIONS = ("SLOWER", "BROKE")
 
 @dataclass(frozen=True)
 class Change:
-    """One quantity of a pair. `estimate` is of the log of HEAD / BASE; nothing but the verdict where one is missing."""
+    """One quantity of a pair. `estimate` is of the log of HEAD / BASE, None where a side has no figure."""
 
-    verdict: str
-    reason: str | None = None  # of a verdict that is not a finding
+    verdict: str  # empty while it is still to be judged
+    reason: str | None = None  # why it is UNRESOLVED
     base: float | None = None  # geometric means, as in the tables
     head: float | None = None
     unit: str | None = None  # processes or draws: what the test is over
@@ -52,22 +43,15 @@ class Change:
     adjusted_p: float | None = None  # of the difference, after Benjamini and Hochberg over all rows
 
     @property
-    def open(self) -> bool:
-        """Whether it is still to be judged."""
-        return self.verdict == ""
-
-    @property
-    def judged(self) -> bool:
-        return self.verdict not in ("", "UNRESOLVED")
-
-    @property
-    def found(self) -> bool:
-        return self.judged and self.verdict != "SAME"
+    def log(self) -> float:
+        """The log of HEAD / BASE of a change that has an estimate."""
+        assert self.estimate is not None
+        return self.estimate.log
 
 
 @dataclass(frozen=True)
 class Row:
-    """A pair with its verdict; `changes` by name of quantity, empty where a side was not measured."""
+    """A pair with its verdict; `changes` by name of quantity, None where a side was not measured."""
 
     pair: Pair
     verdict: str
@@ -80,19 +64,20 @@ class Row:
 class Comparison:
     """Rows in the order of the pairs. `eager_shift` is the median log of HEAD / BASE of eager over `controls` rows.
 
-    The eager step does not depend on the compiler. Beyond `most_shift`, within which the trials of one sweep agree (the
-    flag eager_moved), the machine or all of torch is another, and an absolute time says nothing about the compiler.
+    The eager step does not depend on the compiler. `max_shift` is how far the eager times of one sweep may lie apart
+    (the flag eager_moved). Beyond it the machine or all of torch changed, and an absolute time says nothing about the
+    compiler.
     """
 
     rows: tuple[Row, ...]
     eager_shift: float | None
     controls: int
-    most_shift: float = eager_agrees("cuda")
+    max_shift: float = eager_agrees("cuda")
 
     @property
     def moved(self) -> bool:
         """Whether eager moved so far that no absolute time is judged."""
-        return self.eager_shift is not None and abs(self.eager_shift) > math.log1p(self.most_shift)
+        return self.eager_shift is not None and abs(self.eager_shift) > math.log1p(self.max_shift)
 
     @property
     def regressed(self) -> bool:
@@ -100,58 +85,53 @@ class Comparison:
 
     @property
     def unresolved(self) -> int:
-        """How many rows both sides measured, and are UNRESOLVED all the same."""
+        """How many rows are UNRESOLVED although both sides were measured."""
         return sum(row.verdict == "UNRESOLVED" and row.pair.ok for row in self.rows)
 
 
 def judge(pairs: Sequence[Pair], min_effect: float = MIN_EFFECT) -> Comparison:
     """Judge every quantity of every pair, then every pair."""
-    measured = [index for index, pair in enumerate(pairs) if pair.ok]
-    raw = {item.name: [raw_change(pairs[index], item) for index in measured] for item in QUANTITIES}
-    comparison = _control(list(zip((pairs[index] for index in measured), raw[EAGER.name], strict=True)))
-    judged = {
-        item.name: judge_changes(
-            item, raw[item.name], [_class(pairs[index]) for index in measured], comparison, min_effect
-        )
-        for item in QUANTITIES
-    }
-    changes = {index: {name: judged[name][place] for name in judged} for place, index in enumerate(measured)}
-    rows = tuple(_row(pair, changes.get(index)) for index, pair in enumerate(pairs))
-    return replace(comparison, rows=rows)
+    measured = [pair for pair in pairs if pair.ok]
+    raw = {quantity.name: [compare_quantity(pair, quantity) for pair in measured] for quantity in QUANTITIES}
+    control = _measure_control(measured, raw[EAGER.name])
+    judged = [judge_quantity(quantity, measured, raw[quantity.name], control, min_effect) for quantity in QUANTITIES]
+    changes = (dict(zip(raw, of_pair, strict=True)) for of_pair in zip(*judged, strict=True))
+    rows = tuple(_judge_measured(pair, next(changes)) if pair.ok else _judge_unmeasured(pair) for pair in pairs)
+    return replace(control, rows=rows)
 
 
-def _control(eager: Sequence[tuple[Pair, Change]]) -> Comparison:
+def _measure_control(pairs: Sequence[Pair], eager: Sequence[Change]) -> Comparison:
     """What eager did, by the rows in which it does not wait for the host, where there are any."""
-    known = [(pair, change.estimate.log) for pair, change in eager if change.estimate]
+    known = [(pair, change.log) for pair, change in zip(pairs, eager, strict=True) if change.estimate]
     calm = [log for pair, log in known if pair.both and not _host_bound(pair.both, EAGER.arms)]
     shifts = calm or [log for _, log in known]
-    most = [eager_agrees(side.trial.device) for pair, _ in known for side in pair.both or ()]
-    return Comparison((), median(shifts) if shifts else None, len(shifts), min(most, default=eager_agrees("cuda")))
+    limits = [eager_agrees(side.trial.device) for pair, _ in known for side in pair.both or ()]
+    return Comparison((), median(shifts) if shifts else None, len(shifts), min(limits, default=eager_agrees("cuda")))
 
 
-def raw_change(pair: Pair, quantity: Quantity) -> Change:
-    """The difference of two measured sides, and why it cannot be judged where that is so."""
+def compare_quantity(pair: Pair, quantity: Quantity) -> Change:
+    """The difference of two measured sides, with the reason where it cannot be judged."""
     assert pair.both is not None
     samples = [side.samples.get(quantity.name, ()) for side in pair.both]
     if not all(samples):
         return Change("UNRESOLVED", "not measured on a side")
     draws = all(len({sample.draw for sample in of_side}) >= DRAWS_FOR_AN_INTERVAL for of_side in samples)
-    logs = (by_draw((sample.draw, math.log(sample.value)) for sample in of_side) for of_side in samples)
-    base, head = (mean_over_draws(of_side, draws) for of_side in logs)
-    unlike = why_unlike(pair.both, quantity)
-    reason = unlike or why_not(pair.both, quantity, samples, draws)
+    logs = (stats.by_draw((sample.draw, math.log(sample.value)) for sample in of_side) for of_side in samples)
+    base, head = (stats.mean_over_draws(of_side, draws) for of_side in logs)
+    unlike = explain_unlike(pair.both, quantity)
+    reason = unlike or explain_unjudged(pair.both, quantity, samples, draws)
     return Change(
         "UNRESOLVED" if reason else "",
         reason,
         base.ratio,
         head.ratio,
         "draws" if draws else "processes",
-        None if unlike else difference(head, base),
+        None if unlike else stats.difference(head, base),
     )
 
 
-def why_unlike(sides: tuple[Side, Side], quantity: Quantity) -> str | None:
-    """Why the figures are not of the same thing, so that not even their ratio means anything; None where they are."""
+def explain_unlike(sides: tuple[Side, Side], quantity: Quantity) -> str | None:
+    """Why two figures measure different things, so that not even their ratio means anything; None where they do not."""
     base, head = sides
     if base.batch_size != head.batch_size:
         return f"out of memory: batch {base.batch_size} in BASE, {head.batch_size} in HEAD"
@@ -160,27 +140,27 @@ def why_unlike(sides: tuple[Side, Side], quantity: Quantity) -> str | None:
     return None
 
 
-def why_not(
+def explain_unjudged(
     sides: tuple[Side, Side], quantity: Quantity, samples: Sequence[Sequence[Sample]], over_draws: bool
 ) -> str | None:
-    """Why these samples allow no verdict, whatever they say; None where they do."""
-    base, head = sides
-    if min(map(len, samples)) < 2:
+    """Why these samples allow no verdict, whatever they say; None where they allow one."""
+    fewest = min(map(len, samples))
+    if fewest < 2:
         return "one cold compile on a side" if quantity is COMPILE else "a single process on a side: no variance"
     if quantity is COMPILE and any("compile_contended" in side.flags for side in sides):
         return "others kept the processor busy while it compiled (compile_contended)"
-    if min(map(len, samples)) < PROCESSES_IF_HOST_BOUND and _host_bound(sides, quantity.arms):
+    if fewest < PROCESSES_IF_HOST_BOUND and _host_bound(sides, quantity.arms):
         return f"host-bound, with fewer than {PROCESSES_IF_HOST_BOUND} processes on a side"
-    if quantity.of_artifact and not over_draws and not same_artifact(base, head):
+    if quantity.of_artifact and not over_draws and not _same_artifact(sides):
         return f"fewer than {DRAWS_FOR_AN_INTERVAL} draws on a side, and compiled code or autotuning may differ"
     return None
 
 
-def same_artifact(base: Side, head: Side) -> bool:
-    """Whether all processes of both sides ran one compiled program, so that no draw's luck is between them."""
-    if all(side.trial.mode == "eager" or side.trial.backend in NO_RACES for side in (base, head)):
+def _same_artifact(sides: tuple[Side, Side]) -> bool:
+    """Whether all processes of both sides ran one compiled program, so that autotuning cannot differ between them."""
+    if all(side.trial.mode == "eager" or side.trial.backend in WITHOUT_AUTOTUNING for side in sides):
         return True
-    artifacts = base.artifacts | head.artifacts
+    artifacts = sides[0].artifacts | sides[1].artifacts
     return len(artifacts) == 1 and None not in artifacts
 
 
@@ -188,120 +168,98 @@ def _host_bound(sides: tuple[Side, Side], arms: Sequence[str]) -> bool:
     return any(side.host_bound_arms in (*arms, "both") for side in sides) if arms else False
 
 
-def _class(pair: Pair) -> bool:
-    """Rows whose noise has one cause: the host's is another than the rest."""
-    return any(side.host_bound_arms is not None for side in pair.both or ())
-
-
-def judge_changes(
-    quantity: Quantity, changes: Sequence[Change], classes: Sequence[bool], control: Comparison, min_effect: float
+def judge_quantity(
+    quantity: Quantity, pairs: Sequence[Pair], changes: Sequence[Change], control: Comparison, min_effect: float
 ) -> list[Change]:
-    """Verdicts on one quantity of all rows; `classes` says whose noise is alike."""
+    """Judge one quantity of all measured pairs."""
     if quantity.absolute and control.moved:
         reason = f"eager itself moved by {percent(control.eager_shift)} (median over rows): no absolute verdict"
-        changes = [replace(item, verdict="UNRESOLVED", reason=reason) if item.open else item for item in changes]
-    if quantity.pooled:
-        changes = _moderated(changes, classes)
+        return [item if item.verdict else replace(item, verdict="UNRESOLVED", reason=reason) for item in changes]
+    judged = _moderate(pairs, changes) if quantity.pooled else list(changes)
     shift = control.eager_shift or 0.0 if quantity.absolute else 0.0
-    places = [place for place, item in enumerate(changes) if item.open]
-    tests = [_nearest(_estimate(changes[place]), shift) for place in places]
-    adjusted = benjamini_hochberg([p for test in tests if (p := p_value(test)) is not None])
-    judged = list(changes)
+    places = [place for place, item in enumerate(judged) if not item.verdict]
+    tests = [_subtract_shift(judged[place].estimate, shift) for place in places]
+    adjusted = stats.benjamini_hochberg([p for test in tests if (p := stats.p_value(test)) is not None])
     for place, test, p in zip(places, tests, adjusted, strict=True):
-        judged[place] = _verdict(quantity, replace(changes[place], adjusted_p=p), test, shift, min_effect)
+        judged[place] = _judge_change(quantity, replace(judged[place], adjusted_p=p), test, shift, min_effect)
     return judged
 
 
-def _estimate(change: Change) -> Estimate:
-    assert change.estimate is not None
-    return change.estimate
+def _moderate(pairs: Sequence[Pair], changes: Sequence[Change]) -> list[Change]:
+    """Draw variances over processes towards those of similar rows, where there are enough of them.
 
-
-def _moderated(changes: Sequence[Change], classes: Sequence[bool]) -> list[Change]:
-    """Variances over processes drawn towards those of rows alike, where there are enough of them.
-
-    Not those over draws: how lucky kernels are differs from model to model, and simulated sweeps then flag up to 17 %.
+    Rows that wait for the host are similar to each other alone. Variances over draws stay: how much autotuning varies
+    differs from model to model, and moderated they would flag up to 17 % of simulated sweeps.
     """
-    groups: dict[bool, list[int]] = defaultdict(list)
-    for place, (change, kind) in enumerate(zip(changes, classes, strict=True)):
-        if change.open and change.unit == "processes":
-            groups[kind].append(place)
+    groups: dict[bool, dict[int, Estimate]] = defaultdict(dict)
+    for place, (pair, change) in enumerate(zip(pairs, changes, strict=True)):
+        if not change.verdict and change.unit == "processes" and change.estimate:
+            host_bound = any(side.host_bound_arms is not None for side in pair.both or ())
+            groups[host_bound][place] = change.estimate
     found = list(changes)
-    for places in groups.values():
-        if len(places) >= TRIALS_TO_MODERATE:
-            drawn = moderated([_estimate(changes[place]) for place in places])
-            for place, estimate in zip(places, drawn, strict=True):
+    for estimates in groups.values():
+        if len(estimates) >= TRIALS_TO_MODERATE:
+            for place, estimate in zip(estimates, stats.moderated(list(estimates.values())), strict=True):
                 found[place] = replace(changes[place], estimate=estimate)
     return found
 
 
-def _nearest(estimate: Estimate, shift: float) -> Estimate:
-    """The difference with or without the session's shift, whichever is nearer to none; 0 where they disagree."""
+def _subtract_shift(estimate: Estimate | None, shift: float) -> Estimate:
+    """The difference with or without the session's shift, whichever is nearer to 0; 0 where their signs differ."""
+    assert estimate is not None
     apart = (estimate.log, estimate.log - shift)
     return replace(estimate, log=0.0 if min(apart) <= 0 <= max(apart) else min(apart, key=abs))
 
 
-def _verdict(quantity: Quantity, change: Change, test: Estimate, shift: float, min_effect: float) -> Change:
-    """A difference needs significance and size, with and without the shift; SAME needs a test of its own."""
+def _judge_change(quantity: Quantity, change: Change, test: Estimate, shift: float, min_effect: float) -> Change:
+    """A change needs significance and size, with and without the shift; SAME needs a test of its own."""
     assert change.base is not None
     margin = math.log1p(max(min_effect, quantity.floor / change.base))
     if change.adjusted_p is not None and change.adjusted_p <= SIGNIFICANCE and abs(test.log) >= margin:
-        return replace(change, verdict=quantity.more if test.log > 0 else quantity.less)
-    furthest = max(abs(_estimate(change).log), abs(_estimate(change).log - shift))
-    equal = equivalence_p_value(replace(test, log=furthest), margin)
-    if equal is not None and equal <= SIGNIFICANCE:
+        return replace(change, verdict=quantity.verdicts[0] if test.log > 0 else quantity.verdicts[1])
+    furthest = max(abs(change.log), abs(change.log - shift))
+    equal_p = stats.equivalence_p_value(replace(test, log=furthest), margin)
+    if equal_p is not None and equal_p <= SIGNIFICANCE:
         return replace(change, verdict="SAME")
-    return replace(
-        change, verdict="UNRESOLVED", reason=f"shown is neither a change nor equality within {math.expm1(margin):.0%}"
-    )
+    reason = f"shown is neither a change nor equality within {math.expm1(margin):.0%}"
+    return replace(change, verdict="UNRESOLVED", reason=reason)
 
 
-def _row(pair: Pair, changes: Mapping[str, Change] | None) -> Row:
-    if changes is not None:
-        compiled = changes[COMPILED.name]
-        return Row(pair, compiled.verdict, compiled.reason, changes, _why_the_speedup_moved(changes))
-    if reason := _why_lost(pair):
-        return Row(pair, "UNRESOLVED", reason)
+def _judge_measured(pair: Pair, changes: Mapping[str, Change]) -> Row:
+    compiled = changes[COMPILED.name]
+    return Row(pair, compiled.verdict, compiled.reason, changes, _explain_speedup(changes))
+
+
+def _judge_unmeasured(pair: Pair) -> Row:
+    sides = (("BASE", pair.base), ("HEAD", pair.head))
+    lost = [LOST[side.status].format(name) for name, side in sides if side and side.lost]
+    if lost:
+        return Row(pair, "UNRESOLVED", ", ".join(lost))
     if pair.both is None:
-        side = pair.any
-        return Row(pair, "NEW" if pair.base is None else "GONE", None if side.status == "ok" else side.status)
+        status = pair.any.status
+        return Row(pair, "NEW" if pair.base is None else "GONE", None if status == "ok" else status)
     base, head = pair.both
     if head.status == "ok":
         verdict = "UNRESOLVED" if base.status == "interrupted" else "FIXED"
         return Row(pair, verdict, f"{base.status} in BASE")
     if base.status == "ok":
         verdict = "UNRESOLVED" if head.status in NOT_RUN else "BROKE"
-        return Row(pair, verdict, f"{_where(head)} in HEAD")
+        return Row(pair, verdict, f"{head.status}{f' while {head.phase}' if head.phase else ''} in HEAD")
     same = base.status == head.status
-    return Row(
-        pair, "UNRESOLVED", f"{head.status} in both" if same else f"{base.status} in BASE, {head.status} in HEAD"
-    )
+    reason = f"{head.status} in both" if same else f"{base.status} in BASE, {head.status} in HEAD"
+    return Row(pair, "UNRESOLVED", reason)
 
 
-def _where(side: Side) -> str:
-    return f"{side.status} while {side.phase}" if side.phase else side.status
-
-
-def _why_lost(pair: Pair) -> str | None:
-    """Which sides have no record that can be read; None where each that is there has one."""
-    sides = (("BASE", pair.base), ("HEAD", pair.head))
-    return ", ".join(REASONS[side.status].format(name) for name, side in sides if side and side.lost) or None
-
-
-def _why_the_speedup_moved(changes: Mapping[str, Change]) -> str | None:
-    """Said where most of it is eager's doing and the compiled step was not found to have done the same."""
+def _explain_speedup(changes: Mapping[str, Change]) -> str | None:
+    """Say when the speedup changed mostly because eager did, and the compiled step was not found to do the same."""
     eager, compiled, speedup = (changes[item.name] for item in (EAGER, COMPILED, SPEEDUP))
-    if not eager.estimate or not speedup.estimate:
+    if not eager.estimate or speedup.verdict not in SPEEDUP.verdicts or eager.log / speedup.log < 1 / 2:
         return None
-    by_eager = eager.estimate.log / speedup.estimate.log if speedup.found else 0.0
-    if by_eager < 1 / 2:
+    rose = speedup.verdict == "HIGHER"
+    if compiled.verdict == ("FASTER" if rose else "SLOWER"):
         return None
-    shift = percent(eager.estimate.log)
-    if speedup.verdict == "LOWER" and compiled.verdict != "SLOWER":
-        return f"the speedup fell because eager got faster ({shift})"
-    if speedup.verdict == "HIGHER" and compiled.verdict != "FASTER":
-        return f"the speedup rose because eager got slower ({shift})"
-    return None
+    what = "rose because eager got slower" if rose else "fell because eager got faster"
+    return f"the speedup {what} ({percent(eager.log)})"
 
 
 def percent(log: float | None) -> str:

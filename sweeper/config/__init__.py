@@ -1,1 +1,1 @@
-"""YAML and command line to trials: `reader.read` is the step from Hydra's configuration to `Trial` and `Settings`."""
+"""YAML and the command line to trials: `reader.read` turns Hydra's configuration into a `Trial` and `Settings`."""

@@ -9,17 +9,13 @@ from difflib import get_close_matches
 from sweeper.core.errors import nearest
 
 LIST_OPTIONS = "all options and keys: python -m sweeper --help"
-
-
 MAX_LINES = 6
-
-
-# What brings an option of `hydra/launcher` that ours build on.
+# How to install an option of `hydra/launcher` that ours build on.
 PLUGINS = {"submitit_slurm": "hydra/launcher=slurm needs hydra-submitit-launcher: pip install 'sweeper[slurm]'"}
 
 
 def explain(error: Exception, keys: Iterable[str] = (), nested: Iterable[str] = ()) -> str:
-    """The few lines that a user needs of an exception raised while the configuration is read.
+    """Return the few lines that a user needs of an exception raised while the configuration is read.
 
     For suggestions: `keys` are the dotted keys that exist, `nested` the options in folders of a group, with the group,
     e.g. `model/timm/dla102`.
@@ -32,10 +28,9 @@ def explain(error: Exception, keys: Iterable[str] = (), nested: Iterable[str] = 
         return _explain_option(error, nested)
     if isinstance(error, YAMLError):
         return _explain_yaml(error)
-    if isinstance(error, HydraException) and isinstance(error.__cause__, OmegaConfBaseException):
-        return _explain_value(error.__cause__, "", list(keys))
-    if isinstance(error, OmegaConfBaseException):
-        return _explain_value(error, "", list(keys))
+    cause = error.__cause__ if isinstance(error, HydraException) else error
+    if isinstance(cause, OmegaConfBaseException):
+        return _explain_value(cause, "", list(keys))
     text = str(error)
     if match := re.match(r"Could not override '([^'/]+)/([^']+)'", text):
         return f"{match[1]}/{match[2]}: write {match[1]}={match[2]}/NAME\n{LIST_OPTIONS}"

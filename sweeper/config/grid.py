@@ -1,11 +1,10 @@
 """A grid of overrides to configurations: groups are composed option by option, plain values are set on copies.
 
-Hydra composes one configuration in some 80 ms, so that a grid of a thousand takes minutes. But an option fills the node
-of its own group, whatever is chosen elsewhere: here every option is composed once, beside the first option of the other
-groups, and the points of the grid are put together from the nodes. Where that would not be the same (options that reach
-into each other's nodes, or that have defaults lists of their own), Hydra composes every point.
-
-Place in the flow: the grid sweeper hands over the axes, `sweeper.sweep.hydra_app` reads a configuration a point.
+Hydra composes one configuration in some 80 ms, so a grid of a thousand points would take minutes. An option usually
+fills only the node of its own group, whatever is chosen elsewhere. So every option is composed once, together with the
+first option of the other groups, and the points of the grid are put together from the nodes. Where that could give
+another result (options that reach into each other's nodes, or have defaults lists of their own), Hydra composes every
+point.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import copy
 import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -25,7 +24,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf, open_dict, read_write
 
 @dataclass(frozen=True)
 class Axis:
-    """One key of the command line with an override for each of its values; one value is the same everywhere."""
+    """One key of the command line with an override for each of its values; a key with one value is constant."""
 
     key: str
     overrides: tuple[str, ...]
@@ -44,49 +43,47 @@ class Composed:
 class _Changes:
     """What an option changes against the first of its group: top-level nodes by key, choices by group."""
 
-    nodes: Mapping[str, Any] = field(default_factory=dict)
-    choices: Mapping[str, Any] = field(default_factory=dict)
+    nodes: Mapping[str, Any]
+    choices: Mapping[str, Any]
 
 
 class Composer:
-    """Gives the configurations that `loader` composes for a command whose own configuration is `master`."""
+    """Composes the configurations that `loader` gives for a command whose own configuration is `master`."""
 
     def __init__(self, loader: ConfigLoaderImpl, master: DictConfig) -> None:
         self._loader, self._master = loader, master
-        self.repository = repository(loader, master.hydra)
+        self.repository = make_repository(loader, master.hydra)
         self._parse = functools.cache(OverridesParser.create(loader).parse_override)
         self._group = functools.cache(self._find_group)
 
     def points(self, axes: Sequence[Axis]) -> Iterator[Composed]:
         """Every point of a grid, the last axis changing fastest. Raises what Hydra raises for a bad override."""
-        grid = itertools.product(*(axis.overrides for axis in axes))
         groups = [axis for axis in axes if self._group(axis.overrides[0])]
-        first = self.whole([axis.overrides[0] for axis in groups])
-        changes = self._changes(groups, first)
-        for overrides in grid:
-            yield self.whole(overrides) if changes is None else self._assembled(overrides, first, changes)
+        first = self.compose([axis.overrides[0] for axis in groups])
+        changes = self._find_changes(groups, first)
+        for overrides in itertools.product(*(axis.overrides for axis in axes)):
+            yield self.compose(overrides) if changes is None else self._assemble(overrides, first, changes)
 
-    def whole(self, overrides: Sequence[str]) -> Composed:
+    def compose(self, overrides: Sequence[str]) -> Composed:
         """One configuration, composed by Hydra from beginning to end."""
-        return separated(self._loader.load_sweep_config(self._master, list(overrides)), overrides)
+        return split_off_hydra(self._loader.load_sweep_config(self._master, list(overrides)), overrides)
 
     def _find_group(self, override: str) -> str | None:
         """The group whose option an override chooses; None when it sets a plain value."""
         key: str = self._parse(override).key_or_group
         return key if self.repository.group_exists(key) else None
 
-    def _changes(self, groups: Sequence[Axis], first: Composed) -> dict[str, _Changes] | None:
+    def _find_changes(self, groups: Sequence[Axis], first: Composed) -> dict[str, _Changes] | None:
         """What each override of a group changes against `first`; None where one option depends on another."""
         files = [f"{group.partition('@')[0]}/{option}" for group, option in first.choices.items()]
-        if any(
-            "${" in entry for file in [self._master.hydra.job.config_name, *files] for entry in self._defaults(file)
-        ):
+        defaults = [entry for file in (self._master.hydra.job.config_name, *files) for entry in self._defaults(file)]
+        if any("${" in entry for entry in defaults):
             return None
         changes: dict[str, _Changes] = {}
         taken: set[str] = set()
         for axis in groups:
-            beside = [other.overrides[0] for other in groups if other is not axis]
-            found = {override: _changed(first, self.whole([*beside, override])) for override in axis.overrides[1:]}
+            constant = [other.overrides[0] for other in groups if other is not axis]
+            found = {item: _compare(first, self.compose([*constant, item])) for item in axis.overrides[1:]}
             reached = {key for item in found.values() for key in item.nodes}
             options = [first.choices.get(axis.key), *(item.choices.get(axis.key) for item in found.values())]
             if reached & taken or (found and any(self._defaults(f"{axis.key}/{option}") for option in options)):
@@ -96,15 +93,14 @@ class Composer:
         return changes
 
     def _defaults(self, file: str) -> list[str]:
-        """The entries of a file's defaults list, `_self_` left out."""
+        """The entries of a file's defaults list, without `_self_`."""
         found = self.repository.load_config(file)
         return [str(entry) for entry in (found.defaults_list or ()) if not entry.is_self()] if found else []
 
-    def _assembled(self, overrides: Sequence[str], first: Composed, changes: Mapping[str, _Changes]) -> Composed:
+    def _assemble(self, overrides: Sequence[str], first: Composed, changes: Mapping[str, _Changes]) -> Composed:
         config, choices = copy.deepcopy(first.config), dict(first.choices)
         with open_dict(config):
-            for override in overrides:
-                change = changes.get(override, _Changes())
+            for change in (changes[override] for override in overrides if override in changes):
                 choices |= change.choices
                 for key, node in change.nodes.items():
                     config[key] = node
@@ -113,33 +109,29 @@ class Composer:
         return Composed(config, choices, tuple(overrides))
 
 
-def separated(config: DictConfig, overrides: Sequence[str]) -> Composed:
+def split_off_hydra(config: DictConfig, overrides: Sequence[str]) -> Composed:
     """Take the `hydra` node out of a configuration that was composed from `overrides`."""
-    choices = chosen(config.hydra)
+    choices = list_choices(config.hydra)
     with read_write(config), open_dict(config):
         del config["hydra"]
     return Composed(config, choices, tuple(overrides))
 
 
-def chosen(hydra_cfg: Any) -> dict[str, Any]:
+def list_choices(hydra_cfg: Any) -> dict[str, Any]:
     """The option of each group, from a `hydra` node."""
     return {str(group): option for group, option in hydra_cfg.runtime.choices.items()}
 
 
-def repository(loader: Any, hydra_cfg: Any) -> IConfigRepository:
-    """The files of options, also those in folders that a `hydra.searchpath` on the command line adds."""
+def make_repository(loader: Any, hydra_cfg: Any) -> IConfigRepository:
+    """The files of options, with those in folders that a `hydra.searchpath` on the command line adds."""
     name, overrides = hydra_cfg.job.config_name, list(hydra_cfg.overrides.hydra)
     found: IConfigRepository = loader._parse_overrides_and_create_caching_repo(name, overrides)[1]
     return found
 
 
-def _changed(first: Composed, other: Composed) -> _Changes:
-    before, after = (_plain(item.config) for item in (first, other))
+def _compare(first: Composed, other: Composed) -> _Changes:
+    before: Any = OmegaConf.to_container(first.config, resolve=False)
+    after: Any = OmegaConf.to_container(other.config, resolve=False)
     nodes = {key: other.config._get_node(key) for key in after if after[key] != before.get(key, MISSING)}
     choices = {group: option for group, option in other.choices.items() if option != first.choices.get(group)}
     return _Changes(nodes, choices)
-
-
-def _plain(config: DictConfig) -> dict[str, Any]:
-    plain: Any = OmegaConf.to_container(config, resolve=False)
-    return {str(key): value for key, value in plain.items()}

@@ -1,7 +1,7 @@
-"""The command line before Hydra sees it: flags last, one checked sweep name, open dictionaries marked as such.
+"""The command line before Hydra sees it: flags last, one checked sweep name, new keys of dictionaries allowed.
 
-Hydra 1.3 wants its flags before or after all overrides, reads `sweep=007` as a number, and takes a new key of a
-dictionary only with `+`. Users should not have to know.
+Hydra 1.3 takes its flags only before or after all overrides, reads `sweep=007` as a number, and adds a new key to a
+dictionary only after `+`. Users should not have to know.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ OPEN_DICTIONARY = re.compile(rf"({'|'.join(OPEN_DICTIONARIES)})(\.[^=]+=|=\{{)")
 
 
 def normalise(arguments: Sequence[str]) -> list[str]:
-    """The arguments as Hydra wants them; a name for the sweep is made up when none is given.
+    """Rewrite the arguments for Hydra; a sweep without a name gets one.
 
     Raises ConfigError for a sweep name that cannot name a folder.
     """

@@ -1,6 +1,4 @@
-"""The one step from a composed `DictConfig` to a `Trial` and `Settings`.
-
-Place in the flow: `conf/*.yaml --Hydra--> DictConfig --read--> Trial + Settings`; `schema` says what may be in it.
+"""The step from a composed `DictConfig` to a `Trial` and `Settings`; `schema` says what may be in it.
 
 Try: `python -m sweeper --cfg job model=vit_b16 precision=amp`
 """
@@ -10,54 +8,41 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from omegaconf import MISSING, DictConfig, MissingMandatoryValue, OmegaConf
 
-from sweeper.config.schema import CompileConf, Config, ModelConf, OptimizerConf, PrecisionConf, keys
+from sweeper.config.schema import CompileConf, Config, ModelConf, PrecisionConf, keys
+from sweeper.core import trial as axes
 from sweeper.core.errors import ConfigError, nearest
+from sweeper.core.libraries import LIBRARIES
 from sweeper.core.paths import check_sweep_name
 from sweeper.core.serialization import Json
 from sweeper.core.settings import RETRIES, Settings, check_measure, check_scheduler
-from sweeper.core.trial import (
-    AUTOCASTS,
-    HALVES,
-    LIBRARIES,
-    MEMORY_FORMATS,
-    MODES,
-    OPTIMIZER_IMPLS,
-    OPTIMIZERS,
-    PARAMETER_DTYPES,
-    SCOPES,
-    WEIGHTS,
-    WORKLOADS,
-    Compile,
-    Labels,
-    Model,
-    Precision,
-    Trial,
-)
+from sweeper.core.trial import Compile, Labels, Model, Precision, Trial
 
-GENERIC_MODELS = {
-    "torchvision": "model.name=densenet121",
-    "timm": "model.name=convnext_tiny",
-    "transformers": "model.name=ModernBertForMaskedLM",
-    "torchbench": "model.name=BERT_pytorch",
-    "custom": "model.factory=my_package.my_module:build",
+# Values allowed for a key that is not null.
+CHOICES: Mapping[str, Collection[str]] = {
+    "retry": RETRIES,
+    "workload.name": axes.WORKLOADS,
+    "mode.name": axes.MODES,
+    "optimizer.name": axes.OPTIMIZERS,
+    "optimizer.impl": axes.OPTIMIZER_IMPLS,
+    "model.library": LIBRARIES,
+    "model.memory_format": axes.MEMORY_FORMATS,
+    "precision.parameters": axes.PARAMETER_DTYPES,
+    "precision.autocast": axes.AUTOCASTS,
+    "precision.auto": axes.HALVES,
+    "precision.weight": axes.WEIGHTS,
+    "compile.scope": axes.SCOPES,
 }
+POSITIVE = ("model.image_size", "model.sequence_length", "model.num_classes")
 
-
-# Which libraries' inputs have a size of that kind.
-VARIABLE = {
-    "batch_size": LIBRARIES,
-    "image_size": ("torchvision", "timm"),
-    "sequence_length": ("transformers",),
-}
-
-# Keys of an option that have a column of their own or only change how a trial is called.
+# Keys of an option that have a column of their own or only change how people call a trial.
 LABELS = ("name", "factory", "batch_size", "family", "suite", "weight")
 
 
@@ -75,7 +60,7 @@ def read(cfg: DictConfig, choices: Mapping[str, str | None], own: Mapping[str, M
     `choices` maps a group to the option chosen (`hydra.runtime.choices`), `own` a group to what that option's file
     says, `gpu` is what `device=null` means. Raises ConfigError for values that make no sense.
     """
-    if unknown := _unknown(cfg, Config()):
+    if unknown := _list_unknown(cfg, Config()):
         raise ConfigError(f"{unknown[0]}: there is no such key; {nearest(unknown[0], keys())}")
     try:
         config: Any = OmegaConf.to_object(cfg)
@@ -84,20 +69,26 @@ def read(cfg: DictConfig, choices: Mapping[str, str | None], own: Mapping[str, M
         raise ConfigError(
             f"{missing}: no value given, and there is no default (model={choices.get('model')})"
         ) from error
+    for key, allowed in CHOICES.items():
+        value = attrgetter(key)(config)
+        if value is not None and value not in allowed:
+            raise ConfigError(f"{key}={value}: allowed are {', '.join(allowed)}")
+    for key in POSITIVE:
+        _check_positive(key, attrgetter(key)(config))
     settings = Settings(
         sweep=check_sweep_name(config.sweep),
         device=config.device,
         dry_run=config.dry_run,
-        retry=_one_of("retry", config.retry, RETRIES),
+        retry=config.retry,
         inspect=config.inspect,
         measure=check_measure(config.measure),
         tracking=config.tracking,
         scheduler=check_scheduler(config.scheduler),
     )
-    return Point(_trial(config, choices, own, gpu), settings)
+    return Point(_read_trial(config, choices, own, gpu), settings)
 
 
-def _unknown(cfg: DictConfig, schema: Any, prefix: str = "") -> list[str]:
+def _list_unknown(cfg: DictConfig, schema: Any, prefix: str = "") -> list[str]:
     """Keys that `+key=value` has added where the schema has a fixed set."""
     known, found = {entry.name for entry in fields(schema)}, []
     for key in map(str, cfg):
@@ -105,142 +96,118 @@ def _unknown(cfg: DictConfig, schema: Any, prefix: str = "") -> list[str]:
         if key not in known:
             found.append(f"{prefix}{key}")
         elif is_dataclass(value):
-            found += _unknown(cfg[key], value, f"{prefix}{key}.")
+            found += _list_unknown(cfg[key], value, f"{prefix}{key}.")
     return found
 
 
-def _trial(config: Config, choices: Mapping[str, str | None], own: Mapping[str, Mapping[str, Any]], gpu: bool) -> Trial:
-    workload = _one_of("workload.name", config.workload.name, WORKLOADS)
-    mode = _one_of("mode.name", config.mode.name, MODES)
-    compiled = mode != "eager"
-    optimizer, impl = _optimizer(config.optimizer, workload)
-    vary = _vary(config)
+def _check_positive(key: str, value: int | None) -> None:
+    if value is not None and value < 1:
+        raise ConfigError(f"{key}={value}: it must be a whole number of at least 1, e.g. {key}=8")
+
+
+def _read_trial(
+    config: Config, choices: Mapping[str, str | None], own: Mapping[str, Mapping[str, Any]], gpu: bool
+) -> Trial:
+    optimizer, impl = config.optimizer.name, config.optimizer.impl
+    if config.workload.name != "train":
+        optimizer, impl = "none", "default"
+    elif optimizer == "none" and impl != "default":
+        raise ConfigError(f"optimizer.impl={impl}: with optimizer=none there is nothing to choose; take optimizer=adam")
+    vary = _read_vary(config)
     largest: dict[str, Any] = {key: max(sizes) for key, sizes in vary.items()}
+    batch_size = largest.pop("batch_size", config.model.batch_size if config.batch_size is None else config.batch_size)
+    _check_positive("batch_size", batch_size)
+    compiled = config.mode.name != "eager"
     return Trial(
-        model=_model(
-            replace(config.model, **{key: size for key, size in largest.items() if key != "batch_size"}),
-            choices,
-            own["model"],
-        ),
-        batch_size=largest.get("batch_size") or _batch_size(config),
-        labels=_labels(config, choices, own),
-        workload=workload,
-        precision=_precision(config.precision),
-        mode=mode,
+        model=_read_model(replace(config.model, **largest), choices, own["model"]),
+        batch_size=batch_size,
+        labels=_read_labels(config, choices, own),
+        workload=config.workload.name,
+        precision=_read_precision(config.precision),
+        mode=config.mode.name,
         backend=config.backend.name if compiled else None,
         optimizer=optimizer,
-        compile=_compile(config.compile) if compiled else Compile(),
-        device=device_type(config.device, gpu),
-        python=_interpreter(config.worker.python),
+        compile=_read_compile(config.compile) if compiled else Compile(),
+        device=read_device_type(config.device, gpu),
+        python=_find_interpreter(config.worker.python),
         optimizer_impl=impl,
         vary=vary,
     )
 
 
-def _vary(config: Config) -> dict[str, list[int]]:
-    """The key whose sizes the steps go through, and these; empty when all steps have one size."""
+def _read_vary(config: Config) -> dict[str, list[int]]:
+    """The key whose sizes the steps go through, and these sizes; empty when all steps have one size."""
     given = {key: list(sizes) for key, sizes in asdict(config.vary).items() if sizes is not None}
-    if not given:
-        return {}
     if len(given) > 1:
         raise ConfigError(f"vary: one of {', '.join(given)} at a time")
-    ((key, sizes),) = given.items()
-    for size in sizes:
-        _positive(f"vary.{key}", size)
-    if len(set(sizes)) < 2:
-        raise ConfigError(f"vary.{key}={sizes}: give two sizes or more, e.g. vary.{key}=[16,32]")
-    if key == "batch_size" and config.batch_size is not None:
+    for key, sizes in given.items():
+        for size in sizes:
+            _check_positive(f"vary.{key}", size)
+        if len(set(sizes)) < 2:
+            raise ConfigError(f"vary.{key}={sizes}: give two sizes or more, e.g. vary.{key}=[16,32]")
+        allowed = [name for name, spec in LIBRARIES.items() if key == "batch_size" or key in spec.input_sizes]
+        if config.model.library not in allowed:
+            library = f"model.library={config.model.library}"
+            raise ConfigError(f"vary.{key}: {library} has none; allowed are {', '.join(allowed)}")
+    if "batch_size" in given and config.batch_size is not None:
         raise ConfigError("batch_size and vary.batch_size: give one of them; the largest of vary.batch_size is taken")
-    if config.model.library not in VARIABLE[key]:
-        allowed = ", ".join(VARIABLE[key])
-        raise ConfigError(f"vary.{key}: model.library={config.model.library} has none; allowed are {allowed}")
-    return {key: sizes}
+    return given
 
 
-def _optimizer(optimizer: OptimizerConf, workload: str) -> tuple[str, str]:
-    name = _one_of("optimizer.name", optimizer.name, OPTIMIZERS)
-    impl = _one_of("optimizer.impl", optimizer.impl, OPTIMIZER_IMPLS)
-    if workload != "train":
-        return "none", "default"
-    if name == "none" and impl != "default":
-        raise ConfigError(f"optimizer.impl={impl}: with optimizer=none there is nothing to choose; take optimizer=adam")
-    return name, impl
-
-
-def _model(model: ModelConf, choices: Mapping[str, str | None], own: Mapping[str, Any]) -> Model:
-    library = _one_of("model.library", model.library, LIBRARIES)
-    name = model.factory if library == "custom" else model.name
+def _read_model(model: ModelConf, choices: Mapping[str, str | None], own: Mapping[str, Any]) -> Model:
+    spec = LIBRARIES[model.library]
+    name = getattr(model, spec.named_by)
     if not name:
-        raise ConfigError(f"model={choices.get('model')} needs a name, e.g. {GENERIC_MODELS[library]}")
-    for key in ("image_size", "sequence_length", "num_classes"):
-        _positive(f"model.{key}", getattr(model, key))
-    _require_settings_that_count(model, library, own)
+        raise ConfigError(f"model={choices.get('model')} needs a name, e.g. {spec.example}")
+    _check_used_settings(model, own)
     flatten(model.arguments)
     return Model(
-        library=library,
+        library=model.library,
         name=name,
         image_size=model.image_size,
-        sequence_length=model.sequence_length if library == "transformers" else None,
+        sequence_length=model.sequence_length if "sequence_length" in spec.input_sizes else None,
         num_classes=model.num_classes,
         dropout=model.dropout,
         arguments=model.arguments,
-        memory_format=_one_of("model.memory_format", model.memory_format, MEMORY_FORMATS),
+        memory_format=model.memory_format,
         pretrained=model.pretrained,
         checkpoint=model.checkpoint if model.pretrained else None,
     )
 
 
-def _require_settings_that_count(model: ModelConf, library: str, own: Mapping[str, Any]) -> None:
-    """Raises ConfigError for settings that the model's builder would not look at, or lacks."""
+def _check_used_settings(model: ModelConf, own: Mapping[str, Any]) -> None:
+    """Raises ConfigError for settings that the model's builder would ignore, or lacks."""
+    library = model.library
     shaped = model.image_size or model.num_classes or model.sequence_length or model.pretrained
-    if library == "custom" and (model.arguments or shaped):
-        raise ConfigError("model=custom takes no other model settings: the factory gets batch_size and device only")
-    if library == "torchbench" and (model.arguments or shaped):
-        raise ConfigError("model.library=torchbench takes no other model settings: TorchBench gives module and inputs")
-    if model.checkpoint and library != "transformers":
+    spec = LIBRARIES[library]
+    if spec.no_settings and (model.arguments or shaped):
+        raise ConfigError(f"model.library={library} takes no other model settings: {spec.no_settings}")
+    if model.checkpoint and not spec.example_checkpoint:
+        allowed = ", ".join(name for name, other in LIBRARIES.items() if other.example_checkpoint)
         raise ConfigError(
-            "model.checkpoint is for model.library=transformers; the others have one set of weights a name"
+            f"model.checkpoint is for model.library={allowed}; the others have one set of weights for each name"
         )
     if model.checkpoint != own.get("checkpoint") and not model.pretrained:
         raise ConfigError(f"model.checkpoint={model.checkpoint} is used with model.pretrained=true only; add that")
-    if model.pretrained and library == "transformers" and not model.checkpoint:
+    if model.pretrained and spec.example_checkpoint and not model.checkpoint:
         raise ConfigError(
-            "model.pretrained=true of transformers needs whose weights: model.checkpoint=google-bert/bert-base-uncased"
+            f"model.pretrained=true of {library} needs whose weights: model.checkpoint={spec.example_checkpoint}"
         )
 
 
-def _batch_size(config: Config) -> int:
-    size = config.model.batch_size if config.batch_size is None else config.batch_size
-    return _positive("batch_size", size) or 0
-
-
-def _precision(precision: PrecisionConf) -> Precision:
-    if precision.autocast is not None:
-        _one_of("precision.autocast", precision.autocast, AUTOCASTS)
-    if precision.auto is not None:
-        _one_of("precision.auto", precision.auto, HALVES)
+def _read_precision(precision: PrecisionConf) -> Precision:
     autocast = (precision.auto or "auto") if precision.autocast == "auto" else precision.autocast
     if precision.grad_scaler and autocast not in ("auto", "float16"):
         raise ConfigError("precision.grad_scaler=true is for precision.autocast=auto or float16")
-    return Precision(
-        parameters=_one_of("precision.parameters", precision.parameters, PARAMETER_DTYPES),
-        autocast=autocast,
-        grad_scaler=precision.grad_scaler,
-        tf32=precision.tf32,
-    )
+    return Precision(precision.parameters, autocast, precision.grad_scaler, precision.tf32)
 
 
-def _compile(compile_: CompileConf) -> Compile:
-    return Compile(
-        dynamic=compile_.dynamic,
-        fullgraph=compile_.fullgraph,
-        scope=_one_of("compile.scope", compile_.scope, SCOPES),
-        options=flatten(compile_.options),
-    )
+def _read_compile(conf: CompileConf) -> Compile:
+    return Compile(conf.dynamic, conf.fullgraph, conf.scope, flatten(conf.options))
 
 
-def _interpreter(python: str | None) -> str | None:
-    """Its absolute path; links stay, since the interpreter of a virtual environment is one."""
+def _find_interpreter(python: str | None) -> str | None:
+    """Return its absolute path; links stay, since the interpreter of a virtual environment is a link."""
     if python is None:
         return None
     path = Path(python).expanduser().absolute()
@@ -249,24 +216,24 @@ def _interpreter(python: str | None) -> str | None:
     return str(path)
 
 
-def _labels(config: Config, choices: Mapping[str, str | None], own: Mapping[str, Mapping[str, Any]]) -> Labels:
-    model, weight = config.model, config.precision.weight
+def _read_labels(config: Config, choices: Mapping[str, str | None], own: Mapping[str, Mapping[str, Any]]) -> Labels:
+    model = config.model
     named = {key: own["model"].get(key) for key in ("name", "factory")}
     renamed = named != {"name": model.name, "factory": model.factory}
-    changed = [*_changed("model", model, own["model"]), *_changed("precision", config.precision, own["precision"])]
+    groups = {"model": model, "precision": config.precision}
     return Labels(
         model=str(model.factory or model.name) if renamed else str(choices.get("model")).rsplit("/", 1)[-1],
         precision=str(choices.get("precision")),
         family=model.family,
         suite=model.suite,
-        weight=None if weight is None else _one_of("precision.weight", weight, WEIGHTS),
-        overrides="; ".join(changed),
+        weight=config.precision.weight,
+        overrides="; ".join(text for group, conf in groups.items() for text in _list_changes(group, conf, own[group])),
         preset=choices.get("preset"),
     )
 
 
-def _changed(group: str, composed: Any, own: Mapping[str, Any]) -> list[str]:
-    """What differs from the option's own file, e.g. `model.image_size=64`."""
+def _list_changes(group: str, composed: Any, own: Mapping[str, Any]) -> list[str]:
+    """Keys that differ from the option's own file, e.g. `model.image_size=64`."""
     known = {entry.name for entry in fields(composed)}
     before = flatten(asdict(type(composed)(**{key: value for key, value in own.items() if key in known})))
     now = flatten(asdict(composed))
@@ -274,7 +241,7 @@ def _changed(group: str, composed: Any, own: Mapping[str, Any]) -> list[str]:
     return [f"{group}.{key}={json.dumps(now[key]).strip(chr(34))}" for key in keys_changed]
 
 
-def device_type(device: str | None, gpu: bool) -> str:
+def read_device_type(device: str | None, gpu: bool) -> str:
     """`cpu` or `cuda` for what the user wrote. Raises ConfigError for anything but cpu, cuda, cuda:N."""
     if device is None:
         return "cuda" if gpu else "cpu"
@@ -293,24 +260,8 @@ def flatten(options: Mapping[str, Any], prefix: str = "") -> dict[str, Json]:
     for key, value in options.items():
         if isinstance(value, Mapping):
             flat |= flatten(value, f"{prefix}{key}.")
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"{prefix}{key}={value}: it must be a finite number")
         else:
-            _require_finite(f"{prefix}{key}", value)
             flat[f"{prefix}{key}"] = value
     return flat
-
-
-def _require_finite(key: str, value: Any) -> None:
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ConfigError(f"{key}={value}: it must be a finite number")
-
-
-def _one_of(key: str, value: str, allowed: Sequence[str]) -> str:
-    if value not in allowed:
-        raise ConfigError(f"{key}={value}: allowed are {', '.join(allowed)}")
-    return value
-
-
-def _positive(key: str, value: int | None) -> int | None:
-    if value is not None and value < 1:
-        raise ConfigError(f"{key}={value}: it must be a whole number of at least 1, e.g. {key}=8")
-    return value

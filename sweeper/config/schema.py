@@ -1,11 +1,11 @@
 """The schema of the configuration: the groups of `conf/` as typed fields, and where these files are.
 
-Place in the flow: Hydra composes `conf/*.yaml` into a `Config`, so that an unknown key or a wrong type in a file fails
-before anything runs; `config` reads it.
+Hydra checks every YAML file against `Config`, so an unknown key or a wrong type fails before anything runs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,13 @@ class ModelConf:
     """`conf/model/*.yaml`: what to build."""
 
     library: str = MISSING
-    "torchvision, timm, transformers, torchbench or custom"
+    "a key of `sweeper.core.libraries.LIBRARIES`"
     batch_size: int = MISSING
     "used when the top-level batch_size is null"
     name: str | None = None
     "the library's own name"
     factory: str | None = None
-    "custom only: package.module:function, called with (batch_size, device)"
+    "a model of your own: package.module:function, called with (batch_size, device)"
     family: str = "other"
     "cnn, vit, nlp, ...: a row of summary.csv"
     suite: str | None = None
@@ -37,18 +37,18 @@ class ModelConf:
     dropout: bool = False
     "true keeps the model's dropout and drop-path rates"
     arguments: dict[str, Any] = field(default_factory=dict)
-    "for the library's constructor or the transformers configuration"
+    "for the constructor of the model or of its configuration"
     memory_format: str = "contiguous"
     "channels_last: weights of convolutions and images with the channels innermost, in both arms"
     pretrained: bool = False
     "true: weights from the library's hub, which needs a network or what it has fetched before"
     checkpoint: str | None = None
-    "transformers with pretrained=true: a name at the Hugging Face hub or a folder"
+    "whose weights, with pretrained=true: a name at the library's hub or a folder"
 
 
 @dataclass
 class NamedConf:
-    """`conf/mode`, `conf/backend`, `conf/workload`: a name that is handed on."""
+    """`conf/mode`, `conf/backend`, `conf/workload`: a name."""
 
     name: str = MISSING
 
@@ -140,27 +140,26 @@ ConfigStore.instance().store(name="sweeper_schema", node=Config)
 
 
 def keys() -> list[str]:
-    """Every key that can be overridden, dotted, e.g. `compile.scope`."""
+    """List every key that can be overridden, dotted, e.g. `compile.scope`."""
 
-    def walk(node: Any, prefix: str) -> list[str]:
-        found = []
+    def walk(node: Any, prefix: str) -> Iterator[str]:
         for entry in fields(node):
-            name = f"{prefix}{entry.name}"
+            yield f"{prefix}{entry.name}"
             value = getattr(node, entry.name)
-            found += [name, *walk(value, f"{name}.")] if is_dataclass(value) else [name]
-        return found
+            if is_dataclass(value):
+                yield from walk(value, f"{prefix}{entry.name}.")
 
-    return walk(Config(), "")
+    return list(walk(Config(), ""))
 
 
 def conf_folder() -> Path:
-    """The YAML groups: beside the package in a checkout, inside it when installed from a wheel."""
+    """Return the folder of YAML groups: beside the package in a checkout, inside it when installed from a wheel."""
     package = Path(__file__).resolve().parents[1]
     packaged = package / "conf"
     return packaged if packaged.is_dir() else package.parent / "conf"
 
 
 def nested_options() -> list[str]:
-    """Options in folders of their group, with the group, e.g. `model/timm/dla102`."""
+    """List the options in folders of their group, with the group, e.g. `model/timm/dla102`."""
     files = conf_folder().glob("*/*/*.yaml")
     return [file.relative_to(conf_folder()).with_suffix("").as_posix() for file in files]

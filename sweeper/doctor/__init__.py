@@ -1,1 +1,1 @@
-"""`python -m sweeper.doctor`: what this machine can do, and how far its clock can be trusted."""
+"""`python -m sweeper.doctor`: says what this machine can do, and how far its clock can be trusted."""

@@ -1,6 +1,6 @@
-"""`python -m sweeper.doctor`: what this machine can do, and how far its clock can be trusted.
+"""`python -m sweeper.doctor`: says what this machine can do, and how far its clock can be trusted.
 
-Versions, the state of GPU and host, and every backend of torch.compile tried out in a process of its own. With
+It prints versions and the state of GPU and host, and tries every backend of torch.compile in a process of its own. With
 `--noise` it also measures eager against eager. Nothing of torch is imported here.
 
 Exit codes: 0 a training step compiled by Inductor works on the device; 1 it does not, or the noise could not be
@@ -11,6 +11,7 @@ Try: `python -m sweeper.doctor --device cpu --json doctor.json`
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import re
@@ -57,40 +58,31 @@ class Findings:
     noise: tuple[Noise, ...] | None = None
 
 
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         allow_abbrev=False,
         prog="python -m sweeper.doctor",
         description="Say what this machine can do: versions, backends of torch.compile, state of GPU and host, noise.",
         epilog="exit code: 0 a compiled training step works, 1 it does not, 2 bad arguments",
     )
-    parser.add_argument("--device", type=_device, metavar="cpu|cuda|cuda:N", help="default: the GPU, if there is one")
+    device = functools.partial(_check_text, r"cpu|cuda(:\d+)?", "cpu, cuda or cuda:N")
+    processes = functools.partial(_check_text, r"0*([2-9]|[1-9]\d+)", "a number from 2 on, one process shows no spread")
+    seconds = functools.partial(_check_text, r"(?=.*[1-9])\d+(\.\d+)?", "seconds, more than 0")
+    parser.add_argument("--device", type=device, metavar="cpu|cuda|cuda:N", help="default: the GPU, if there is one")
     parser.add_argument("--noise", action="store_true", help="measure eager against eager on three models: minutes")
-    parser.add_argument("--processes", type=_processes, default=5, metavar="N", help="of each model, for --noise")
-    parser.add_argument("--timeout-s", type=_seconds, default=300.0, metavar="S", help="for each probe; default 300")
-    parser.add_argument("--json", type=_file, metavar="FILE", help="write everything there too")
+    parser.add_argument("--processes", type=processes, default="5", metavar="N", help="of each model, for --noise")
+    parser.add_argument("--timeout-s", type=seconds, default="300", metavar="S", help="for each probe; default 300")
+    parser.add_argument("--json", type=_check_file, metavar="FILE", help="write everything there too")
     return parser.parse_args(arguments)
 
 
-def _device(text: str) -> str:
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", text):
-        raise argparse.ArgumentTypeError(f"{text}: give cpu, cuda or cuda:N")
+def _check_text(pattern: str, hint: str, text: str) -> str:
+    if not re.fullmatch(pattern, text):
+        raise argparse.ArgumentTypeError(f"{text}: give {hint}")
     return text
 
 
-def _processes(text: str) -> int:
-    if not text.isdecimal() or int(text) < 2:
-        raise argparse.ArgumentTypeError(f"{text}: give a number from 2 on, one process shows no spread")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    if not re.fullmatch(r"\d+(\.\d+)?", text) or float(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text}: give seconds, more than 0")
-    return float(text)
-
-
-def _file(text: str) -> Path:
+def _check_file(text: str) -> Path:
     path = Path(text)
     if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
         raise argparse.ArgumentTypeError(f"{text}: no file can be written there")
@@ -98,51 +90,51 @@ def _file(text: str) -> Path:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Look, print, write; the exit code."""
-    options = parse(arguments)
+    """Examine this machine, print and write the findings; the exit code."""
+    options = parse_arguments(arguments)
     try:
         device = gpus.resolve(options.device, gpus.visible_gpus())[0]
+        findings = examine(device, options, Console(highlight=False, soft_wrap=True))
     except ConfigError as error:
         print(f"sweeper.doctor: {error}", file=sys.stderr)
         return BAD_ARGUMENTS
-    console = Console(highlight=False, soft_wrap=True)
-    try:
-        findings = examine(device, options, console)
     except KeyboardInterrupt:
         print("sweeper.doctor: interrupted", file=sys.stderr)
         return INTERRUPTED
     if options.json:
         write_text(options.json, json.dumps(to_json(findings), indent=1) + "\n")
-    return exit_code(findings)
+    return decide_exit_code(findings)
 
 
-def exit_code(findings: Findings) -> int:
-    trains = any((item.backend, item.mode, item.verdict) == ("inductor", "default", "ok") for item in findings.verdicts)
-    if findings.noise is None:
-        return OK if trains else NOT_OK
-    measured = len(findings.noise) == len(noise.MODELS) and all(item.status == "ok" for item in findings.noise)
-    return OK if trains and measured else NOT_OK
+def decide_exit_code(findings: Findings) -> int:
+    works = any((item.backend, item.mode, item.verdict) == ("inductor", "default", "ok") for item in findings.verdicts)
+    if findings.noise is not None:
+        works &= [item.status for item in findings.noise] == ["ok"] * len(noise.MODELS)
+    return OK if works else NOT_OK
 
 
 def examine(device: Device, options: argparse.Namespace, console: Console) -> Findings:
     """Find everything out and print it as it comes."""
     machine = host.read()  # before anything of ours runs
     gpu = gpus.read(device.gpu) if device.gpu else None
-    warnings = tuple(what_disturbs(machine, gpu))
-    _print("device", [*describe_gpu(device, gpu), *describe_host(machine)], console)
+    warnings, timeout_s = tuple(find_disturbances(machine, gpu)), float(options.timeout_s)
+    _print_section("device", [*describe_gpu(device, gpu), *describe_host(machine)], console)
     for warning in warnings:
         console.print(f"  [bold yellow]figures taken now would not hold:[/] {escape(warning)}")
-    software = with_parts_of_host(ask_software(device, options.timeout_s), gpu)
-    _print("software", map(describe_part, software.parts), console)
-    _print("AMP", [("bf16", describe_bfloat16(device, machine, software))], console)
-    verdicts = probe(questions(software, device), device, at_once(gpu), options.timeout_s, console)
-    verdicts += no_more(software, console)
-    wobble = measure_noise(device, options.processes, console) if options.noise else None
-    return Findings(device, machine, gpu, software, warnings, verdicts, wobble)
+    software = ask_software(device, timeout_s)
+    driver = [Part("NVIDIA driver", gpu.driver)] if gpu else []
+    software = replace(software, parts=(*software.parts, *driver, host.cpp_compiler()))
+    parts = [(part.name, "; ".join(filter(None, [part.version or "none", part.note]))) for part in software.parts]
+    _print_section("software", parts, console)
+    _print_section("AMP", [("bf16", describe_bfloat16(device, machine, software))], console)
+    verdicts = probe_backends(list_questions(software, device), device, count_at_once(gpu), timeout_s, console)
+    verdicts += report_removed_backends(software, console)
+    measured = measure_noise(device, int(options.processes), console) if options.noise else None
+    return Findings(device, machine, gpu, software, warnings, verdicts, measured)
 
 
-def what_disturbs(machine: Host, gpu: GpuReading | None) -> Iterator[str]:
-    """What would make figures that are taken now untrue, a line each."""
+def find_disturbances(machine: Host, gpu: GpuReading | None) -> Iterator[str]:
+    """Name what would make figures that are taken now untrue, one line each."""
     if machine.load_per_core is not None and machine.load_per_core > MAX_LOAD_PER_CORE:
         yield f"load {machine.load:.2f} on {machine.cores} cores; stop what runs beside, or wait"
     if gpu is None:
@@ -156,7 +148,7 @@ def what_disturbs(machine: Host, gpu: GpuReading | None) -> Iterator[str]:
 
 
 def describe_gpu(device: Device, gpu: GpuReading | None) -> Iterator[tuple[str, str]]:
-    """What is known of the GPU; what it does not tell is left out."""
+    """Describe what is known of the GPU; what it does not tell is left out."""
     if device.gpu is None or gpu is None:
         return
     yield "GPU", f"{device.gpu.name}, {device.gpu.uuid}"
@@ -190,10 +182,6 @@ def describe_host(machine: Host) -> Iterator[tuple[str, str]]:
         yield "governor", machine.governor
 
 
-def describe_part(part: Part) -> tuple[str, str]:
-    return part.name, "; ".join(text for text in (part.version or "none", part.note) if text)
-
-
 def describe_bfloat16(device: Device, machine: Host, software: Software) -> str:
     native = machine.bfloat16_native if device.gpu is None else software.bfloat16_native
     if native is None:
@@ -205,110 +193,99 @@ def describe_bfloat16(device: Device, machine: Host, software: Software) -> str:
 
 
 def ask_software(device: Device, timeout_s: float) -> Software:
-    """What the probe says; where it says nothing, that is what is wrong with torch."""
+    """Ask a probe for versions; where it gives no answer, the reason is what is wrong with torch."""
     answer = probes.ask(["versions", device.type], device, timeout_s)
     if answer.problem is not None:
         return Software((Part("torch", None, answer.problem),), (), torch_works=False)
     return from_json(Software, answer.data)
 
 
-def with_parts_of_host(software: Software, gpu: GpuReading | None) -> Software:
-    driver = [Part("NVIDIA driver", gpu.driver)] if gpu else []
-    return replace(software, parts=(*software.parts, *driver, host.cpp_compiler()))
+def list_questions(software: Software, device: Device) -> list[tuple[str, str]]:
+    """List the backends and modes to probe, those of conf/backend first; none without a torch that works.
 
-
-def questions(software: Software, device: Device) -> list[tuple[str, str]]:
-    """Backends and modes to probe, those of conf/backend first; none without a torch that works.
-
-    Names that are no more need no process to say so, unless this torch has one of them after all.
+    A backend that torch has removed needs no process to say so, unless this torch has it after all.
     """
     if not software.torch_works:
         return []
     from sweeper.config.schema import conf_folder
 
     own = sorted({path.stem for path in (conf_folder() / "backend").glob("*.yaml")} - GONE.keys())
-    modes = MODES if device.gpu else ()
+    modes = ("default", *MODES) if device.gpu else ("default",)
     backends = [name for name in dict.fromkeys([*own, *software.backends]) if name != "inductor"]
-    return [("inductor", "default"), *(("inductor", mode) for mode in modes), *((name, "default") for name in backends)]
+    return [*(("inductor", mode) for mode in modes), *((name, "default") for name in backends)]
 
 
-def at_once(gpu: GpuReading | None) -> int:
-    """How many probes run side by side: one where the GPU takes a single process."""
+def count_at_once(gpu: GpuReading | None) -> int:
+    """Count the probes that run side by side: one where the GPU takes a single process."""
     exclusive = gpu is not None and (gpu.compute_mode or "").startswith("exclusive")
     return 1 if exclusive else min(MAX_AT_ONCE, len(os.sched_getaffinity(0)))
 
 
-def probe(
-    asked: Sequence[tuple[str, str]], device: Device, num_at_once: int, timeout_s: float, console: Console
+def probe_backends(
+    questions: Sequence[tuple[str, str]], device: Device, at_once: int, timeout_s: float, console: Console
 ) -> tuple[Verdict, ...]:
     """Try every backend and mode, and print each verdict when it and those before it are there."""
     console.print("\n[bold]backends: a compiled training step[/]")
-    if not asked:
+    if not questions:
         console.print("  [red]none can be tried without a torch that works[/]")
-    names = [backend if mode == "default" else f"{backend} {mode}" for backend, mode in asked]
-    commands = [["backend", backend, device.type, "--mode", mode] for backend, mode in asked]
-    verdicts: list[Verdict] = []
-    with closing(probes.ask_all(commands, device, timeout_s, num_at_once)) as answers:
-        for (backend, mode), name, answer in zip(asked, names, answers, strict=True):
-            if answer.problem is None:
-                verdict = from_json(Verdict, answer.data)
-            else:
-                verdict = Verdict(backend, mode, "broken", answer.problem)
-            verdicts.append(verdict)
-            console.print(_verdict_line(name.ljust(max(map(len, names))), verdict))
+    width = max((len(_name_question(*question)) for question in questions), default=0)
+    commands = [["backend", backend, device.type, "--mode", mode] for backend, mode in questions]
+    verdicts = []
+    with closing(probes.ask_all(commands, device, timeout_s, at_once)) as answers:
+        for (backend, mode), answer in zip(questions, answers, strict=True):
+            broken = Verdict(backend, mode, "broken", answer.problem)
+            verdicts.append(broken if answer.problem else from_json(Verdict, answer.data))
+            _print_verdict(verdicts[-1], width, console)
     return tuple(verdicts)
 
 
-def no_more(software: Software, console: Console) -> tuple[Verdict, ...]:
-    """The names of PyTorch 2.0 that this torch does not have, each with what to take instead; printed."""
+def report_removed_backends(software: Software, console: Console) -> tuple[Verdict, ...]:
+    """Print the names of PyTorch 2.0 that this torch does not have, each with what to take instead."""
     if not software.torch_works:
         return ()
-    gone = {name: why for name, why in GONE.items() if name not in software.backends}
-    verdicts = tuple(Verdict(name, "default", "missing", f"backend {name} {why}") for name, why in gone.items())
+    removed = {name: why for name, why in GONE.items() if name not in software.backends}
+    verdicts = tuple(Verdict(name, "default", "missing", f"backend {name} {why}") for name, why in removed.items())
     for verdict in verdicts:
-        console.print(_verdict_line(verdict.backend.ljust(max(map(len, gone))), verdict))
+        _print_verdict(verdict, max(map(len, removed)), console)
     return verdicts
 
 
-def _verdict_line(name: str, verdict: Verdict) -> str:
+def _name_question(backend: str, mode: str) -> str:
+    return backend if mode == "default" else f"{backend} {mode}"
+
+
+def _print_verdict(verdict: Verdict, width: int, console: Console) -> None:
     took = f"first step {verdict.first_step_s:.1f} s" if verdict.first_step_s is not None else ""
     word = f"[{COLOURS[verdict.verdict]}]{verdict.verdict.ljust(len('missing'))}[/]"
-    return f"  {escape(name)}  {word}  {escape(verdict.reason or took)}".rstrip()
+    name = escape(_name_question(verdict.backend, verdict.mode).ljust(width))
+    console.print(f"  {name}  {word}  {escape(verdict.reason or took)}".rstrip())
 
 
 def measure_noise(device: Device, processes: int, console: Console) -> tuple[Noise, ...]:
     """Run the sweep and print the noise card; empty when there is nothing to read."""
     console.print("\n[bold]noise: eager against eager[/]")
-    name = noise.sweep_name()
-    code = noise.run_sweep(name, device, processes)
+    name, code = noise.run_noise_sweep(device, processes)
     if code == INTERRUPTED:
         raise KeyboardInterrupt
-    if code not in (OK, NOT_OK):
-        console.print(f"  [red]the sweep {name} could not run[/]")
-        return ()
-    wobble = noise.read_sweep(name)
-    if not wobble:
+    measured = noise.read_noise(name)
+    if not measured:
         console.print(f"  [red]the sweep {name} left no records[/]")
         return ()
-    console.print("\n[bold]noise card[/]")
-    rows = noise.card(wobble)
+    _print_section("noise card", noise.make_card(measured), console)
+    if processes < FEW_PROCESSES:
+        guess = "the spread between them is a rough guess, and so is the last column."
+        console.print(f"  From {processes} processes {guess}")
+    return measured
+
+
+def _print_section(title: str, rows: Iterable[Sequence[str]], console: Console) -> None:
+    """Print a heading and rows of cells, aligned."""
+    console.print(f"\n[bold]{title}[/]")
+    rows = list(rows)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
         console.print(f"  {escape('  '.join(cells))}".rstrip())
-    if processes < FEW_PROCESSES:
-        console.print(
-            f"  From {processes} processes the spread between them is a rough guess, and so is the last column."
-        )
-    return wobble
-
-
-def _print(title: str, lines: Iterable[tuple[str, str]], console: Console) -> None:
-    """A heading and its lines, names aligned."""
-    lines = list(lines)
-    console.print(f"\n[bold]{title}[/]")
-    for name, text in lines:
-        console.print(f"  {escape(name.ljust(max(len(name) for name, _ in lines)))}  {escape(text)}".rstrip())
 
 
 if __name__ == "__main__":

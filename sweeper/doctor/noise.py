@@ -1,7 +1,4 @@
-"""How much this machine wobbles: eager measured against eager, where every speedup other than 1 is noise.
-
-Place in the flow: `doctor --noise` runs a sweep in mode eager through the normal program and reads its records here.
-"""
+"""The noise of this machine: a sweep of eager against eager, where every speedup other than 1 is noise."""
 
 from __future__ import annotations
 
@@ -17,17 +14,18 @@ from sweeper.analysis.metrics import derive
 from sweeper.analysis.stats import t_quantile
 from sweeper.core.gpus import Device, visible_gpus
 from sweeper.core.paths import SweepPaths
-from sweeper.core.record import ARMS, Process, Record
+from sweeper.core.record import ARMS, Record
 
 MODELS = ("resnet18", "vit_tiny", "bert_small")  # a CNN, a vision transformer and a language model, all small
 CPU_BATCH_SIZE = 4  # the models' own are made for a GPU
 HALF_WIDTH = 0.01  # of the interval that is aimed at, as a share of the speedup
 MAX_PROCESSES = 100
+HEADING = ["model", "A/A speedup", "95 % interval", "within a process", "between processes", "processes for ±1 %"]
 
 
 @dataclass(frozen=True)
 class Noise:
-    """The wobble of one model. Spreads are relative; None where too little was measured."""
+    """The noise of one model. Spreads are relative; None where too little was measured."""
 
     model: str
     status: str
@@ -40,33 +38,32 @@ class Noise:
     processes_needed: int | None = None  # for an interval of +-1 %; None also when `MAX_PROCESSES` are too few
 
 
-def run_sweep(name: str, device: Device, processes: int) -> int:
-    """Measure; what the program prints is shown as it comes. Its exit code."""
+def run_noise_sweep(device: Device, processes: int) -> tuple[str, int]:
+    """Run the sweep as a user would, its output shown as it comes; its name and exit code."""
+    name = time.strftime("noise-%Y%m%d-%H%M%S")
     where = "cpu" if device.gpu is None else f"cuda:{visible_gpus().index(device.gpu)}"
     command = [sys.executable, "-m", "sweeper", "-m", f"model={','.join(MODELS)}", "mode=eager", f"sweep={name}"]
     command += [f"measure.processes={processes}", "tracking=none", f"device={where}"]
     command += [f"batch_size={CPU_BATCH_SIZE}"] if device.type == "cpu" else []
     with subprocess.Popen(command, stdin=subprocess.DEVNULL) as sweep:
         try:
-            return sweep.wait()
+            return name, sweep.wait()
         except KeyboardInterrupt:  # the terminal has told the sweep as well; it ends its workers itself
             sweep.wait()
             raise
 
 
-def sweep_name() -> str:
-    return time.strftime("noise-%Y%m%d-%H%M%S")
+def read_noise(sweep: str) -> tuple[Noise, ...]:
+    """Read the noise of each model of a sweep."""
+    paths = SweepPaths.of(sweep).records()
+    return tuple(compute_noise(Record.loads(path.read_text(encoding="utf-8"))) for path in paths)
 
 
-def read_sweep(name: str) -> tuple[Noise, ...]:
-    """The noise of each model of a sweep."""
-    return tuple(noise_of(Record.loads(path.read_text(encoding="utf-8"))) for path in SweepPaths.of(name).records())
-
-
-def noise_of(record: Record) -> Noise:
-    """What a record of eager against eager says of the machine."""
+def compute_noise(record: Record) -> Noise:
+    """Compute what a record of eager against eager says of the machine."""
     result = derive(record)
-    logs = [log for process in record.processes if (log := _log_speedup(process)) is not None]
+    steps_s = [(process.step_s("eager"), process.step_s("compiled")) for process in record.processes]
+    logs = [math.log(eager_s / compiled_s) for eager_s, compiled_s in steps_s if eager_s and compiled_s]
     blocks = [blocks for process in record.processes for arm in ARMS if len(blocks := process.blocks_s(arm)) > 1]
     spread = stdev(logs) if len(logs) > 1 else None
     return Noise(
@@ -78,47 +75,29 @@ def noise_of(record: Record) -> Noise:
         speedup_high=result.speedup_high,
         spread_within=median(stdev(arm) / fmean(arm) for arm in blocks) if blocks else None,
         spread_between=spread,
-        processes_needed=None if spread is None else processes_needed(spread),
+        processes_needed=None if spread is None else count_processes_needed(spread),
     )
 
 
-def processes_needed(spread: float, half_width: float = HALF_WIDTH, most: int = MAX_PROCESSES) -> int | None:
-    """The smallest n for which t(n - 1) * spread / sqrt(n) <= half_width; None when `most` are too few.
+def count_processes_needed(spread: float, half_width: float = HALF_WIDTH) -> int | None:
+    """Find the smallest n for which t(n - 1) * spread / sqrt(n) <= half_width; None when `MAX_PROCESSES` are too few.
 
     The half width of Student's t interval of a mean of n log ratios with standard deviation `spread`.
     """
-    fitting = (n for n in range(2, most + 1) if t_quantile(n - 1) * spread / math.sqrt(n) <= half_width)
+    fitting = (n for n in range(2, MAX_PROCESSES + 1) if t_quantile(n - 1) * spread / math.sqrt(n) <= half_width)
     return next(fitting, None)
 
 
-def _log_speedup(process: Process) -> float | None:
-    eager_s, compiled_s = process.step_s("eager"), process.step_s("compiled")
-    return math.log(eager_s / compiled_s) if eager_s and compiled_s else None
+def make_card(noises: Sequence[Noise]) -> list[list[str]]:
+    """Make the noise card: a heading and one row per model."""
+    return [HEADING, *map(_make_row, noises)]
 
 
-def card(noises: Sequence[Noise]) -> list[list[str]]:
-    """The noise card: a heading and a row for each model."""
-    heading = ["model", "A/A speedup", "95 % interval", "within a process", "between processes", "processes for ±1 %"]
-    return [heading, *(_row(noise) for noise in noises)]
-
-
-def _row(noise: Noise) -> list[str]:
+def _make_row(noise: Noise) -> list[str]:
     if noise.status != "ok" or noise.speedup is None:
         return [noise.model, noise.status, "", "", "", ""]
-    low, high = noise.speedup_low, noise.speedup_high
-    if noise.spread_between is None:
-        needed = ""
-    else:
-        needed = f"more than {MAX_PROCESSES}" if noise.processes_needed is None else str(noise.processes_needed)
-    return [
-        noise.model,
-        f"{noise.speedup:.4f}",
-        "" if low is None or high is None else f"{low:.4f} to {high:.4f}",
-        _percent(noise.spread_within),
-        _percent(noise.spread_between),
-        needed,
-    ]
-
-
-def _percent(share: float | None) -> str:
-    return "" if share is None else f"{100 * share:.2f} %"
+    low, high, between = noise.speedup_low, noise.speedup_high, noise.spread_between
+    interval = "" if low is None or high is None else f"{low:.4f} to {high:.4f}"
+    spreads = ["" if share is None else f"{100 * share:.2f} %" for share in (noise.spread_within, between)]
+    needed = "" if between is None else str(noise.processes_needed or f"more than {MAX_PROCESSES}")
+    return [noise.model, f"{noise.speedup:.4f}", interval, *spreads, needed]

@@ -1,28 +1,24 @@
-"""Questions to torch, each asked in a process of its own, so that a backend may hang, crash or break the interpreter.
+"""Questions to torch, each asked in a process of its own: a backend may hang, crash or break the interpreter.
 
-Place in the flow: `doctor` asks, `sweeper.worker.probe` answers with one line of JSON on its standard output.
+`sweeper.worker.probe` answers with one line of JSON on its standard output.
 """
 
 from __future__ import annotations
 
+import functools
 import json
-import os
-import signal
-import subprocess
 import sys
 import tempfile
-import time
-from collections import deque
+import threading
 from collections.abc import Generator, Sequence
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from sweeper.core.gpus import Device
 from sweeper.core.serialization import Json
-
-PROBE = (sys.executable, "-m", "sweeper.worker.probe")
-POLL_S = 0.1
+from sweeper.execution.interpreter import expose_package, make_cache_variables, make_command
+from sweeper.execution.process_group import describe_exit, read_last_lines, start_group, wait_for_end
 
 
 @dataclass(frozen=True)
@@ -33,89 +29,35 @@ class Answer:
     problem: str | None = None
 
 
-def ask(question: Sequence[str], device: Device, timeout_s: float) -> Answer:
-    """One question: the arguments of `python -m sweeper.worker.probe`."""
-    return next(ask_all([question], device, timeout_s, at_once=1))
-
-
 def ask_all(
     questions: Sequence[Sequence[str]], device: Device, timeout_s: float, at_once: int = 1
 ) -> Generator[Answer, None, None]:
-    """The answers in the order of the questions, each as soon as it and those before it are there.
+    """Give the answers in the order of the questions, each as soon as it and those before it are there.
 
     Every probe has `timeout_s` from its own start. None is left running when the iterator is closed.
     """
-    waiting = deque(enumerate(questions))
-    running: dict[int, _Probe] = {}
-    answers: dict[int, Answer] = {}
-    try:
-        for wanted in range(len(questions)):
-            while wanted not in answers:
-                while waiting and len(running) < at_once:
-                    number, question = waiting.popleft()
-                    running[number] = _Probe(question, device, timeout_s)
-                time.sleep(POLL_S)
-                for number in [number for number, probe in running.items() if probe.is_over()]:
-                    answers[number] = running.pop(number).end()
-            yield answers[wanted]
-    finally:
-        for probe in running.values():
-            probe.end()
-
-
-class _Probe:
-    """A process group of its own, in an empty folder that holds its compile caches and goes with it."""
-
-    def __init__(self, question: Sequence[str], device: Device, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
-        self._deadline = time.monotonic() + timeout_s
-        self._folder = tempfile.TemporaryDirectory(prefix="sweeper-probe-", ignore_cleanup_errors=True)
-        folder = Path(self._folder.name)
-        self._answer, self._log = folder / "answer", folder / "log"
-        # Files, not pipes: a child that is left behind would hold a pipe open.
-        with self._answer.open("wb") as answer, self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [*PROBE, *question],
-                stdin=subprocess.DEVNULL,
-                stdout=answer,
-                stderr=log,
-                cwd=folder,  # some backends leave files where they are
-                env=_environment(device, folder),
-                start_new_session=True,
-            )
-
-    def is_over(self) -> bool:
-        return self._process.poll() is not None or time.monotonic() >= self._deadline
-
-    def end(self) -> Answer:
-        """Kill whatever is left of the group, and read what was said."""
-        code = self._process.poll()
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        answer, log = self._answer.read_text(errors="replace"), self._log.read_text(errors="replace")
-        self._folder.cleanup()
-        if code is None:
-            return Answer(problem=f"no answer within {self._timeout_s:g} s")
+    stop = threading.Event()
+    with ThreadPoolExecutor(at_once) as pool:
         try:
-            return Answer(json.loads(answer))
+            yield from pool.map(functools.partial(ask, device=device, timeout_s=timeout_s, stop=stop), questions)
+        finally:
+            stop.set()
+
+
+def ask(question: Sequence[str], device: Device, timeout_s: float, stop: threading.Event | None = None) -> Answer:
+    """Ask one question: the arguments of `python -m sweeper.worker.probe`. Its caches are removed with its folder."""
+    with (
+        tempfile.TemporaryDirectory(prefix="sweeper-probe-", ignore_cleanup_errors=True) as name,
+        expose_package(sys.executable) as variables,  # a checkout that is not installed is found from the folder too
+    ):
+        folder = Path(name)  # some backends leave files where they are
+        answer, log = folder / "answer", folder / "log"
+        environment = {**device.environment(), **variables, **make_cache_variables(folder)}
+        asked = [*make_command(None, "sweeper.worker.probe"), *question]
+        code = wait_for_end(start_group(asked, environment, log, answer=answer, cwd=folder), timeout_s, stop)
+        if code is None:
+            return Answer(problem=f"no answer within {timeout_s:g} s")
+        try:
+            return Answer(json.loads(answer.read_text(errors="replace")))
         except ValueError:
-            return Answer(problem=_how_it_ended(code, log))
-
-
-def _environment(device: Device, folder: Path) -> dict[str, str]:
-    package = str(Path(__file__).resolve().parents[2])  # a checkout that is not installed can be found from there too
-    inherited = os.environ.get("PYTHONPATH")
-    return {
-        **os.environ,
-        **device.environment(),
-        "PYTHONPATH": os.pathsep.join([package, inherited] if inherited else [package]),
-        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
-        "TRITON_CACHE_DIR": str(folder / "triton"),
-    }
-
-
-def _how_it_ended(code: int, log: str) -> str:
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
-    how = f"exited with code {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
-    return f"the probe {how}{': ' + lines[-1] if lines else ''}"
+            return Answer(problem=": ".join([f"the probe {describe_exit(code)}", *read_last_lines(log, 1)]))

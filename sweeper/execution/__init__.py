@@ -1,1 +1,1 @@
-"""Trials on devices: `execute.execute` runs trials in worker processes of their own and gives their records."""
+"""Runs trials on devices, each in worker processes of its own; `execute.execute` gives what happens as events."""

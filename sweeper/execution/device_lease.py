@@ -1,10 +1,8 @@
-"""DeviceLease: who may compute on a device, and who rests meanwhile.
+"""Device lease: which worker may compute on a device, and which workers are stopped meanwhile.
 
-Several workers of a device prepare at once. Compiling on the CPU needs no turn; what computes on the device does. A
+Several workers of a device prepare at once. Compiling on the CPU needs no lease; what computes on the device does. A
 worker that measures has the device alone: until it lets go, every other worker is stopped (SIGSTOP) with its process
-group. Only workers without a turn are ever stopped, so nothing of theirs computes on the device then.
-
-Place in the flow: a slot has the turns of its device; `runner` hands over what its worker asks for.
+group. Only workers without a lease are ever stopped, so none of them computes on the device then.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from sweeper.execution.reaper import Reaper
 
 
 @dataclass(eq=False)
-class Member:
+class Tenant:
     """A worker of the device. Times are of `time.monotonic`, in seconds."""
 
     group: int  # the number of its process group, which is that of the worker itself
@@ -37,102 +35,105 @@ class Member:
 
 
 class DeviceLease:
-    """The turns of one device, in the order in which workers ask; who has it already can have it alone at once."""
+    """Grants one device to workers in the order of their requests; the holder can have it alone at once."""
 
-    def __init__(self, guardian: Reaper | None = None) -> None:
-        self._guardian = guardian
+    def __init__(self, reaper: Reaper | None = None) -> None:
+        self._reaper = reaper
         self._lock = threading.Lock()
-        self._members: list[Member] = []
-        self._queue: deque[Member] = deque()
-        self._holder: Member | None = None
+        self._tenants: list[Tenant] = []
+        self._queue: deque[Tenant] = deque()
+        self._holder: Tenant | None = None
         self._alone = False
 
     @contextmanager
-    def member(self, group: int, send: Callable[[LeaseGrant], None]) -> Iterator[Member]:
-        """A worker as long as it lives; what it holds is free when the body ends, so it has to have ended by then."""
-        member = Member(group, send)
+    def register(self, group: int, send: Callable[[LeaseGrant], None]) -> Iterator[Tenant]:
+        """Register a worker as long as the body runs; the device goes to the next worker afterwards.
+
+        The body has to end the worker.
+        """
+        tenant = Tenant(group, send)
         with self._lock:
-            if self._guardian:
-                self._guardian.watch(group)
-            self._members.append(member)
+            if self._reaper:
+                self._reaper.watch(group)
+            self._tenants.append(tenant)
             if self._alone:
-                _stop(member)
+                _stop(tenant)
         try:
-            yield member
+            yield tenant
         finally:
             with self._lock:
-                self._members.remove(member)
-                if member in self._queue:
-                    self._queue.remove(member)
-                if self._holder is member:
-                    self._free()
-                if self._guardian:
-                    self._guardian.forget(group)
+                self._tenants.remove(tenant)
+                if tenant in self._queue:
+                    self._queue.remove(tenant)
+                if self._holder is tenant:
+                    self._release()
+                if self._reaper:
+                    self._reaper.forget(group)
 
-    def ask(self, member: Member, wants: str) -> None:
-        """The worker asks for the device, for the device alone, or for nothing any more; it hears when it has it."""
+    def request(self, tenant: Tenant, wants: str) -> None:
+        """Queue a worker for the device or the device alone, or release it; `send` is called when it has the lease."""
         with self._lock:
-            if self._holder is member and wants == ALONE:
-                self._begin(member, wants)
-            else:
-                if self._holder is member:
-                    self._free()
-                if wants != NOTHING:
-                    member.wants, member.waits_since = wants, time.monotonic()
-                    self._queue.append(member)
-            self._serve()
+            tenant.wants = wants
+            if self._holder is tenant and wants == ALONE:
+                self._grant(tenant)
+                return
+            if self._holder is tenant:
+                self._release()
+            if wants != NOTHING:
+                tenant.waits_since = time.monotonic()
+                self._queue.append(tenant)
+            self._grant_next()
 
-    def idle_s(self, member: Member) -> float:
-        """Wall seconds that the worker has waited or been stopped so far."""
+    def idle_s(self, tenant: Tenant) -> float:
+        """Wall seconds that a worker has waited or been stopped so far."""
         with self._lock:
-            since = member.stopped_since if member.waits_since is None else member.waits_since
-            return member.idle_s + (time.monotonic() - since if since is not None else 0.0)
+            since = tenant.stopped_since if tenant.waits_since is None else tenant.waits_since
+            return tenant.idle_s + (time.monotonic() - since if since is not None else 0.0)
 
-    def _serve(self) -> None:
+    def _grant_next(self) -> None:
         if self._holder is None and self._queue:
-            self._begin(next_one := self._queue.popleft(), next_one.wants)
+            self._grant(self._queue.popleft())
 
-    def _begin(self, member: Member, wants: str) -> None:
-        self._holder = member
-        if wants == ALONE and not self._alone:
+    def _grant(self, tenant: Tenant) -> None:
+        self._holder = tenant
+        others = [other for other in self._tenants if other is not tenant]
+        if tenant.wants == ALONE and not self._alone:
             self._alone = True
-            for other in self._members:
-                if other is not member:
-                    _stop(other)
-        if member.waits_since is not None:
-            member.idle_s += time.monotonic() - member.waits_since
-            member.waits_since = None
-        neighbours = [other.group for other in self._members if other is not member and other.was_on_the_device]
-        member.was_on_the_device = True
-        grant = LeaseGrant(member.stopped_s, tuple(neighbours))
-        member.stopped_s = 0.0
-        member.send(grant)
+            for other in others:
+                _stop(other)
+        if tenant.waits_since is not None:
+            tenant.idle_s += time.monotonic() - tenant.waits_since
+            tenant.waits_since = None
+        tenant.was_on_the_device = True
+        grant = LeaseGrant(tenant.stopped_s, tuple(other.group for other in others if other.was_on_the_device))
+        tenant.stopped_s = 0.0
+        tenant.send(grant)
 
-    def _free(self) -> None:
+    def _release(self) -> None:
         self._holder = None
         if self._alone:
             self._alone = False
-            for member in self._members:
-                _continue(member)
-        self._serve()
+            for tenant in self._tenants:
+                _continue(tenant)
+        self._grant_next()
 
 
-def _stop(member: Member) -> None:
-    member.stopped_since = time.monotonic()
-    _signal(member, signal.SIGSTOP)
+def _stop(tenant: Tenant) -> None:
+    tenant.stopped_since = time.monotonic()
+    _signal(tenant, signal.SIGSTOP)
 
 
-def _continue(member: Member) -> None:
-    if member.stopped_since is None:
+def _continue(tenant: Tenant) -> None:
+    if tenant.stopped_since is None:
         return
-    if member.waits_since is None:  # else it waits, and that is counted as one
-        stopped_s = time.monotonic() - member.stopped_since
-        member.stopped_s += stopped_s
-        member.idle_s += stopped_s
-    member.stopped_since = None
-    _signal(member, signal.SIGCONT)
+    if tenant.waits_since is None:  # else these seconds count as waiting
+        stopped_s = time.monotonic() - tenant.stopped_since
+        tenant.stopped_s += stopped_s
+        tenant.idle_s += stopped_s
+    tenant.stopped_since = None
+    _signal(tenant, signal.SIGCONT)
 
 
-def _signal(member: Member, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError):  # it has just ended; whoever listens to it will see that
-        os.killpg(member.group, number)
+def _signal(tenant: Tenant, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):  # it has just ended; whoever reads its channel will see that
+        os.killpg(tenant.group, number)

@@ -1,6 +1,6 @@
-"""Locks between processes of one machine or of one shared folder: who holds it is written in the file.
+"""Locks between processes of one machine or of one shared folder; the file says who holds it.
 
-The kernel lets go of a lock when its holder ends, however it ends; a file that is left behind holds nothing.
+The kernel releases a lock when its holder ends, however it ends; a file that is left behind holds nothing.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from sweeper.core.errors import ConfigError
 
 
 @contextmanager
-def held(path: Path, what: str) -> Iterator[None]:
+def hold_lock(path: Path, what: str) -> Iterator[None]:
     """Hold the lock `path` as long as the body runs.
 
     Raises ConfigError that names the holder, if somebody else holds it, and when the file cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = _opened(path)
+        file = _open_lock(path)
     except OSError as error:
         raise ConfigError(f"cannot write to {path.parent}: {error.strerror}; nothing was started") from error
     with file:
@@ -42,8 +42,8 @@ def held(path: Path, what: str) -> Iterator[None]:
         yield
 
 
-def _opened(path: Path) -> TextIO:
-    """The file of another user can be locked all the same, by whoever can read it."""
+def _open_lock(path: Path) -> TextIO:
+    """Open the file, for reading alone where it is another user's: it can be locked all the same."""
     try:
         return path.open("a+")
     except PermissionError:

@@ -1,8 +1,8 @@
-"""MemoryBudget on a device: how many trials its memory holds side by side.
+"""Memory budget: how many trials the memory of a device holds side by side.
 
-What a trial needs at most is known from the first one of its model and batch size. One of which nothing is known is
-let in, and where memory runs out beside others the trial runs once more with the device to itself: only then it is out
-of memory. Place in the flow: `runner` has every attempt of a trial stay in the room of its slot.
+What a trial needs at most is known from the first one of its model and batch size. A trial of which nothing is known is
+let in. Where memory runs out beside others, the trial runs once more with the device to itself: only then it is out of
+memory.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from sweeper.core.record import Record
 from sweeper.core.trial import Trial
 
-EVERYTHING = math.inf  # bytes: the device to itself
-USABLE = 0.9  # of the device's memory; contexts and libraries of each process take the rest
+WHOLE_DEVICE = math.inf  # bytes: nobody else has memory of the device
+USABLE_SHARE = 0.9  # of the device's memory; contexts and libraries of each process take the rest
 POLL_S = 0.5
 
 
-class Peaks:
-    """Most bytes of device memory that eager steps needed, by model and batch size; one for all devices of a sweep."""
+class PeakMemory:
+    """Bytes of device memory that eager steps needed at most, by model and batch size; for all devices of a sweep."""
 
     def __init__(self) -> None:
         self._peaks: dict[Hashable, float] = {}
@@ -34,8 +34,8 @@ class Peaks:
             if peak:
                 self._peaks[key] = max(peak, self._peaks.get(key, 0.0))
 
-    def of(self, trial: Trial, batch_size: int) -> float | None:
-        """Bytes, of whatever precision was seen; None when none was."""
+    def look_up(self, trial: Trial, batch_size: int) -> float | None:
+        """Bytes, of whatever precision was measured; None when none was."""
         return self._peaks.get(self._key(trial, batch_size))
 
     @staticmethod
@@ -45,43 +45,44 @@ class Peaks:
 
 @dataclass(eq=False)
 class Reservation:
-    """An attempt of a trial in the room."""
+    """Memory that is reserved for an attempt of a trial."""
 
     needed_bytes: float
-    had_company: bool = False
+    shared: bool = False  # another attempt had memory of the device at the same time
 
 
 class MemoryBudget:
     """The memory of one device; `total_bytes` is None where it is not known, and nothing is planned then."""
 
     def __init__(self, total_bytes: float | None = None) -> None:
-        self._total = math.inf if total_bytes is None else USABLE * total_bytes
+        self._total_bytes = math.inf if total_bytes is None else USABLE_SHARE * total_bytes
         self._changed = threading.Condition()
         self._waiting: list[Reservation] = []
-        self._inside: list[Reservation] = []
+        self._granted: list[Reservation] = []
 
     @contextmanager
-    def stay(self, needed_bytes: float | None, stop: threading.Event) -> Iterator[Reservation]:
-        """Wait until there is room, at most until `stop` is set. Who came first is let in first."""
+    def reserve(self, needed_bytes: float | None, stop: threading.Event) -> Iterator[Reservation]:
+        """Reserve memory as long as the body runs; wait in the order of requests, at most until `stop` is set."""
         own = Reservation(needed_bytes or 0.0)
         with self._changed:
             self._waiting.append(own)
             while not stop.is_set() and not (self._waiting[0] is own and self._fits(own)):
                 self._changed.wait(POLL_S)
             self._waiting.remove(own)
-            self._inside.append(own)
-            if len(self._inside) > 1:
-                for other in self._inside:
-                    other.had_company = True
+            self._granted.append(own)
+            if len(self._granted) > 1:
+                for reservation in self._granted:
+                    reservation.shared = True
             self._changed.notify_all()
         try:
             yield own
         finally:
             with self._changed:
-                self._inside.remove(own)
+                self._granted.remove(own)
                 self._changed.notify_all()
 
     def _fits(self, own: Reservation) -> bool:
-        if any(other.needed_bytes == EVERYTHING for other in self._inside):
+        granted_bytes = sum(reservation.needed_bytes for reservation in self._granted)
+        if granted_bytes == WHOLE_DEVICE:
             return False
-        return not self._inside or own.needed_bytes + sum(other.needed_bytes for other in self._inside) <= self._total
+        return not self._granted or own.needed_bytes + granted_bytes <= self._total_bytes

@@ -1,11 +1,11 @@
-"""The guardian: a small process that ends what is left of a sweep when its driver dies.
+"""The reaper: a small process that kills what is left of a sweep when its driver dies.
 
-Workers end with their driver by themselves, but what they have started and is stopped with them while another measures
-does not. So the driver tells this process which process groups there are, and when the pipe between them closes, they
-are killed.
+Workers end with their driver by themselves. What they have started, and what is stopped with them while another worker
+measures, does not. So the driver tells the reaper which process groups there are. When the pipe between them closes,
+the reaper kills those groups.
 
-Place in the flow: `execute` has one; `turns` tells it of every worker. It runs as a program of its own and imports
-nothing of sweeper, so that it starts within milliseconds: `python -IS guardian.py`, lines `+GROUP` and `-GROUP`.
+The reaper runs as a program of its own and imports nothing of sweeper, so that it starts within milliseconds:
+`python -IS reaper.py`, with lines `+GROUP` and `-GROUP` on standard input.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from contextlib import contextmanager, suppress
 
 
 class Reaper:
-    """The driver's end."""
+    """The driver's end of the pipe."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
 
     def watch(self, group: int) -> None:
-        self._say(f"+{group}\n")
+        self._send(f"+{group}\n")
 
     def forget(self, group: int) -> None:
-        self._say(f"-{group}\n")
+        self._send(f"-{group}\n")
 
-    def _say(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         assert self._process.stdin
         with suppress(BrokenPipeError):  # somebody has killed it; workers that are not stopped watch us themselves
             os.write(self._process.stdin.fileno(), line.encode())
 
 
 @contextmanager
-def running_reaper() -> Iterator[Reaper]:
-    """A guardian as long as the body runs; it outlives this process only to do its work."""
+def run_reaper() -> Iterator[Reaper]:
+    """Run a reaper as long as the body runs; it outlives this process only to do its work."""
     process = subprocess.Popen(
         [sys.executable, "-IS", __file__], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
     )
@@ -49,7 +49,7 @@ def running_reaper() -> Iterator[Reaper]:
 
 
 def kill_registered_groups(lines: Iterable[str]) -> None:
-    """Read to the end; then kill every group that was not taken back."""
+    """Read to the end, then kill every group that was not taken back."""
     groups: set[int] = set()
     for line in lines:
         (groups.add if line.startswith("+") else groups.discard)(int(line[1:]))

@@ -1,7 +1,6 @@
-"""Many trials over several devices: each device has several trials in hand and takes the next when one has ended.
+"""Many trials over several devices: a device has several trials in flight and takes the next when one has ended.
 
-One thread a trial in hand; what happens is told in the thread that asks, in the order in which it happened. Place in
-the flow: `execute` says what running a trial on a slot means, and tells its watchers.
+Each trial in flight has a thread. Events are given in the caller's thread, in the order in which they happened.
 """
 
 from __future__ import annotations
@@ -9,87 +8,52 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Sequence
 
-from sweeper.core.gpus import Device
 from sweeper.core.record import Record
 from sweeper.core.trial import Trial
-from sweeper.execution.device_lease import DeviceLease
-from sweeper.execution.memory_budget import MemoryBudget, Peaks
+from sweeper.execution.device_slots import DeviceSlot
+from sweeper.execution.events import Event, Finished, PhaseBegan, Started
+
+OnPhase = Callable[[str, int], None]  # phase, index of the process
+_Queue = queue.SimpleQueue[Event | Exception | None]  # None: a thread has ended, an exception: why
+RunTrial = Callable[[Trial, DeviceSlot, OnPhase, threading.Event], Record]
 
 
-@dataclass(frozen=True)
-class Slot:
-    """A device with the cores of the host that belong to it (None: all), and what its trials have to share."""
+def run_all(trials: Sequence[Trial], slots: Sequence[DeviceSlot], run_trial: RunTrial) -> Generator[Event, None, None]:
+    """Run every trial on one of the slots and yield the events. Closing the generator ends what still runs.
 
-    device: Device
-    cores: tuple[int, ...] | None = None
-    prepare: int = 1  # trials in hand at a time
-    turns: DeviceLease = field(default_factory=DeviceLease, compare=False)
-    room: MemoryBudget = field(default_factory=MemoryBudget, compare=False)
-    peaks: Peaks = field(default_factory=Peaks, compare=False)
-
-
-@dataclass(frozen=True)
-class Started:
-    trial: Trial
-
-
-@dataclass(frozen=True)
-class PhaseBegan:
-    trial: Trial
-    phase: str
-    process: int
-
-
-@dataclass(frozen=True)
-class Finished:
-    record: Record
-
-
-@dataclass(frozen=True)
-class _Left:
-    """A slot takes no further trial; `error` is why, if it was not for want of trials."""
-
-    error: Exception | None = None
-
-
-News = Started | PhaseBegan | Finished
-Run = Callable[[Trial, Slot, Callable[[str, int], None], threading.Event], Record]
-
-
-def run_all(trials: Sequence[Trial], slots: Sequence[Slot], run: Run) -> Iterator[News]:
-    """Run every trial on one of the slots and tell what happens.
-
-    A KeyboardInterrupt asks running trials to end (the event that `run` gets) and starts no other; the second one is
-    raised. What `run` raises is raised here when the other slots have ended their trials.
+    A KeyboardInterrupt asks running trials to end (the event that `run_trial` gets) and starts no other; the second one
+    is raised. What `run_trial` raises is raised here when the other threads have ended their trials.
     """
-    todo, news, stop = deque(trials), queue.SimpleQueue[News | _Left](), threading.Event()
+    todo, events, stop = deque(trials), _Queue(), threading.Event()
     # First one trial on each device, then a second: longest first has to hold over all of them.
-    hands = [slot for hand in range(max(slot.prepare for slot in slots)) for slot in slots if hand < slot.prepare]
-    threads = [threading.Thread(target=_serve, args=(slot, todo, news, stop, run), daemon=True) for slot in hands]
+    rounds = range(max(slot.concurrency for slot in slots))
+    order = [slot for number in rounds for slot in slots if number < slot.concurrency]
+    threads = [
+        threading.Thread(target=_run_until_empty, args=(slot, todo, events, stop, run_trial), daemon=True)
+        for slot in order
+    ]
     for thread in threads:
         thread.start()
-    error: Exception | None = None
+    num_running, error = len(threads), None
     try:
-        serving = len(threads)
-        while serving:
+        while num_running:
             try:
-                item = news.get()
+                event = events.get()
             except KeyboardInterrupt:
                 if stop.is_set():
                     raise
                 stop.set()
                 continue
-            if not isinstance(item, _Left):
-                yield item
+            if isinstance(event, Event):
+                yield event
                 continue
-            serving -= 1
-            if item.error is not None:
+            num_running -= 1
+            if event is not None:
                 todo.clear()
-                error = error or item.error
-    finally:  # also when whoever asks has had enough
+                error = error or event
+    finally:  # also when the caller closes the generator
         stop.set()
         for thread in threads:
             thread.join()
@@ -97,23 +61,22 @@ def run_all(trials: Sequence[Trial], slots: Sequence[Slot], run: Run) -> Iterato
         raise error
 
 
-def _serve(
-    slot: Slot, todo: deque[Trial], news: queue.SimpleQueue[News | _Left], stop: threading.Event, run: Run
+def _run_until_empty(
+    slot: DeviceSlot, todo: deque[Trial], events: _Queue, stop: threading.Event, run_trial: RunTrial
 ) -> None:
-    """Take trials until there are none, one goes wrong in a way that has no record, or all shall end."""
+    """Take trials until there are none, one fails in a way that has no record, or `stop` is set."""
     try:
-        while todo and not stop.is_set():
+        while not stop.is_set():
             try:
                 trial = todo.popleft()
-            except IndexError:  # another was faster
+            except IndexError:
                 break
-            news.put(Started(trial))
+            events.put(Started(trial))
 
             def on_phase(phase: str, process: int, trial: Trial = trial) -> None:
-                news.put(PhaseBegan(trial, phase, process))
+                events.put(PhaseBegan(trial, phase, process))
 
-            news.put(Finished(run(trial, slot, on_phase, stop)))
-    except Exception as error:  # noqa: BLE001  # raised again in the thread that asks
-        news.put(_Left(error))
-    else:
-        news.put(_Left())
+            events.put(Finished(run_trial(trial, slot, on_phase, stop)))
+        events.put(None)
+    except Exception as error:  # noqa: BLE001  # raised again in the caller's thread
+        events.put(error)

@@ -1,7 +1,4 @@
-"""Listening to a worker: what it says, how long it has been at it, and when the runner has heard enough.
-
-Place in the flow: `runner` starts a worker and listens here until its last word, its end or a limit.
-"""
+"""Worker channel: what a worker says, how long it has been running, and when the runner has heard enough."""
 
 from __future__ import annotations
 
@@ -11,7 +8,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from sweeper.core.protocol import LeaseRequest, Outcome, Phase, decode
 from sweeper.core.settings import Measure
@@ -19,80 +15,72 @@ from sweeper.core.settings import Measure
 POLL_S = 0.5
 
 
-@dataclass
 class WorkerChannel:
-    """What was heard from a worker so far."""
+    """The pipe that a worker answers on, what was read from it so far, and the limits of the worker and its phases.
 
-    on_phase: Callable[[str], None]
-    on_lease_request: Callable[[str], None] = lambda _wants: None
-    phase: str = "starting"
-    outcome: Outcome | None = None
-    _tail: bytes = field(default=b"")
+    The seconds of `idle_s`, in which the worker waited or was stopped, count in no limit.
+    """
 
-    def feed(self, data: bytes) -> None:
+    def __init__(
+        self,
+        pipe: int,
+        measure: Measure,
+        idle_s: Callable[[], float],
+        on_phase: Callable[[str], None],
+        on_lease_request: Callable[[str], None],
+    ) -> None:
+        self._pipe, self._measure, self._idle_s = pipe, measure, idle_s
+        self._on_phase, self._on_lease_request = on_phase, on_lease_request
+        self._tail = b""
+        self._begin_s = self._phase_begin_s = self._now_s()
+        self.phase = "starting"
+        self.outcome: Outcome | None = None
+
+    def read(self, process: subprocess.Popen[bytes], stop: threading.Event) -> str | None:
+        """Read until the worker has given its outcome or has ended, or `stop` is set.
+
+        Returns the limit that came first, as the user would type it, or None. Besides the end of the pipe, which a
+        child of the worker may hold open, it looks for the end of the process.
+        Raises ValueError for what is no message.
+        """
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._pipe, selectors.EVENT_READ)
+            while self.outcome is None and not stop.is_set():
+                remaining_s, limit = self._find_limit()
+                if remaining_s <= 0:
+                    return limit
+                ended = process.poll() is not None
+                if selector.select(0 if ended else min(remaining_s, POLL_S)):
+                    data = os.read(self._pipe, 1 << 16)
+                    if not data:
+                        break
+                    self._feed(data)
+                elif ended:
+                    break
+        return None
+
+    def _feed(self, data: bytes) -> None:
         *lines, self._tail = (self._tail + data).split(b"\n")
         for line in lines:
             message = decode(line.decode())
             if isinstance(message, Phase):
-                self.phase = message.name
-                self.on_phase(message.name)
+                if message.name != self.phase:
+                    self.phase, self._phase_begin_s = message.name, self._now_s()
+                self._on_phase(message.name)
             elif isinstance(message, LeaseRequest):
-                self.on_lease_request(message.wants)
+                self._on_lease_request(message.wants)
             else:
                 self.outcome = message
 
+    def _find_limit(self) -> tuple[float, str]:
+        """Find the nearest limit: the seconds that are left until it, and how the user would type it."""
+        now_s, measure = self._now_s(), self._measure
+        limits = [(self._begin_s + measure.timeout_s - now_s, f"measure.timeout_s={measure.timeout_s:g}")]
+        phase_s = measure.phase_timeouts_s.get(self.phase)
+        if phase_s is not None:
+            name = f"measure.phase_timeouts_s.{self.phase}={phase_s:g}"
+            limits.append((self._phase_begin_s + phase_s - now_s, name))
+        return min(limits)
 
-class Clock:
-    """How long a worker has been at it, and at its phase; what it waited or was stopped does not count."""
-
-    def __init__(self, measure: Measure, idle_s: Callable[[], float]) -> None:
-        self._measure, self._idle_s = measure, idle_s
-        self._phase = "starting"
-        self._begin = self._phase_begin = self._now()
-
-    def enter(self, phase: str) -> None:
-        if phase != self._phase:
-            self._phase, self._phase_begin = phase, self._now()
-
-    def remaining_s(self) -> float:
-        return min(remaining_s for remaining_s, _ in self._limits())
-
-    def exceeded(self) -> str:
-        """The limit that is nearest, as the user would type it."""
-        return min(self._limits())[1]
-
-    def _limits(self) -> list[tuple[float, str]]:
-        now, measure = self._now(), self._measure
-        limits = [(self._begin + measure.timeout_s - now, f"measure.timeout_s={measure.timeout_s:g}")]
-        of_phase = measure.phase_timeouts_s.get(self._phase)
-        if of_phase is not None:
-            name = f"measure.phase_timeouts_s.{self._phase}={of_phase:g}"
-            limits.append((self._phase_begin + of_phase - now, name))
-        return limits
-
-    def _now(self) -> float:
+    def _now_s(self) -> float:
         return time.monotonic() - self._idle_s()
-
-
-def listen(
-    process: subprocess.Popen[bytes], pipe: int, listener: WorkerChannel, clock: Clock, stop: threading.Event
-) -> bool:
-    """Read until the worker has said its last word or has ended, or shall stop; False when a limit came first.
-
-    The end of the process is looked for as well as that of the pipe, which a child of the worker may hold open.
-    """
-    with selectors.DefaultSelector() as selector:
-        selector.register(pipe, selectors.EVENT_READ)
-        while listener.outcome is None and not stop.is_set():
-            remaining_s = clock.remaining_s()
-            if remaining_s <= 0:
-                return False
-            ended = process.poll() is not None
-            if selector.select(0 if ended else min(remaining_s, POLL_S)):
-                data = os.read(pipe, 1 << 16)
-                if not data:
-                    return True
-                listener.feed(data)
-            elif ended:
-                return True
-    return True

@@ -1,7 +1,4 @@
-"""Which device and torch each record comes from, where the records at hand have several: figures of two are not mixed.
-
-Place in the flow: `load` puts the names into the variants of its entries.
-"""
+"""Names of devices and torch versions, where records come from several: figures of two are never mixed."""
 
 from __future__ import annotations
 
@@ -16,90 +13,89 @@ from sweeper.core.serialization import mapping_at
 from sweeper.core.text import printable
 
 GIB = 2**30
-ALIKE = 1.05  # memory of two devices of one kind
-KINDS = {"cuda": "gpu", "cpu": "cpu"}  # what a name is led by in a variant
+MAX_MEMORY_RATIO = 1.05  # between two devices of one kind: drivers keep some memory for themselves, and not all as much
+VARIANT_KEYS = {"cuda": "gpu", "cpu": "cpu"}  # of the name of a device, by its type
 
 
 @dataclass(frozen=True)
 class Device:
-    """What makes two devices different ones."""
+    """The properties that tell two devices apart."""
 
     type: str
     name: str
     memory_gib: int | None
 
     def is_like(self, other: Device) -> bool:
-        """Whether they may be two of one kind: drivers keep some memory for themselves, and not all as much."""
+        """Say whether both may be devices of one kind."""
         sizes = sorted(size for size in (self.memory_gib, other.memory_gib) if size is not None)
-        return (self.type, self.name) == (other.type, other.name) and (len(sizes) < 2 or sizes[1] <= ALIKE * sizes[0])
+        alike = len(sizes) < 2 or sizes[1] <= MAX_MEMORY_RATIO * sizes[0]
+        return alike and (self.type, self.name) == (other.type, other.name)
 
     def among(self, others: Iterable[Device]) -> str:
-        """The name, with its memory where others have the same name."""
+        """Return the name, with the memory where another device has the same name."""
         namesakes = {other for other in others if other.name == self.name and other != self}
         return f"{self.name} {self.memory_gib or 'unknown'} GiB" if namesakes else self.name
 
 
-def names_of_devices(records: Sequence[tuple[Record, Path]]) -> list[str]:
-    """For each record and the folder of its sweep e.g. `device=cuda; gpu=NVIDIA H200`; empty where all are alike.
+def name_origins(records: Sequence[tuple[Record, Path]]) -> list[tuple[str, ...]]:
+    """Name the device and the torch of each record, which comes with the folder of its sweep.
 
-    Devices of one name and different memory are told apart by that. A trial that ended before it saw its device has
-    that of its sweep, where this has one alone.
+    An origin is e.g. `("device=cuda", "gpu=NVIDIA H200", "torch=2.13.0")`. It holds only what differs: the type of the
+    device, devices of one type, and torch where one trial was run with several versions.
     """
+    torches = _name_torch_versions([record for record, _ in records])
+    return [(*device, *torch) for device, torch in zip(_name_devices(records), torches, strict=True)]
+
+
+def _name_devices(records: Sequence[tuple[Record, Path]]) -> list[tuple[str, ...]]:
+    """Name the device of each record. A trial that ended before it saw its device has the only one of its sweep."""
     kinds: list[Device] = []
-    seen = [_kind(device_of(record.environment, record.trial.device), kinds) for record, _ in records]
-    of_sweeps: dict[tuple[Path, str], set[Device]] = defaultdict(set)
+    seen = [_find_kind(device_of(record.environment, record.trial.device), kinds) for record, _ in records]
+    by_sweep: dict[tuple[Path, str], set[Device]] = defaultdict(set)
     for (_, sweep), device in zip(records, seen, strict=True):
         if device:
-            of_sweeps[sweep, device.type].add(device)
-    all_of_them = set().union(*of_sweeps.values())
+            by_sweep[sweep, device.type].add(device)
     types = {record.trial.device for record, _ in records}
-    found = []
+    names = []
     for (record, sweep), device in zip(records, seen, strict=True):
-        kind = record.trial.device
-        alike = {other for other in all_of_them if other.type == kind}
-        known = device or _only(of_sweeps[sweep, kind])
-        parts = [f"device={kind}"] if len(types) > 1 else []
-        parts += [f"{KINDS.get(kind, kind)}={known.among(alike) if known else 'unknown'}"] if len(alike) > 1 else []
-        found.append("; ".join(parts))
-    return found
+        type_ = record.trial.device
+        same_type = [kind for kind in kinds if kind.type == type_]
+        known = {device} if device else by_sweep[sweep, type_]
+        name = next(iter(known)).among(same_type) if len(known) == 1 else "unknown"
+        parts = [f"device={type_}"] if len(types) > 1 else []
+        parts += [f"{VARIANT_KEYS.get(type_, type_)}={name}"] if len(same_type) > 1 else []
+        names.append(tuple(parts))
+    return names
 
 
-def _kind(device: Device | None, kinds: list[Device]) -> Device | None:
-    """The first device that is like this one; it is added to `kinds` if there was none."""
+def _find_kind(device: Device | None, kinds: list[Device]) -> Device | None:
+    """Return the first device of the same kind, which is this one if `kinds` has none; then it is added there."""
     if device is None:
         return None
-    known = next((kind for kind in kinds if kind.is_like(device)), None)
-    if known is None:
-        kinds.append(known := device)
+    known = next(kind for kind in (*kinds, device) if kind.is_like(device))
+    if known is device:
+        kinds.append(device)
     return known
 
 
-def names_of_torches(records: Sequence[Record]) -> list[str]:
-    """For each record `torch=2.13.0` where one trial was run with several versions; else empty.
+def _name_torch_versions(records: Sequence[Record]) -> list[tuple[str, ...]]:
+    """Name each record's torch where one trial was run with several versions.
 
     An interpreter that the grid asked for (`worker.python`) makes another trial, with a variant of its own.
     """
-    versions: dict[str, set[str]] = defaultdict(set)
-    for record in records:
-        versions[record.trial_id].add(_torch(record))
-    if all(len(found) < 2 for found in versions.values()):
-        return [""] * len(records)
-    return [f"torch={_torch(record)}" for record in records]
+    torches = [printable(str(mapping_at(record.environment, "versions").get("torch", "unknown"))) for record in records]
+    by_trial: dict[str, set[str]] = defaultdict(set)
+    for record, torch in zip(records, torches, strict=True):
+        by_trial[record.trial_id].add(torch)
+    differ = any(len(versions) > 1 for versions in by_trial.values())
+    return [(f"torch={torch}",) if differ else () for torch in torches]
 
 
-def _torch(record: Record) -> str:
-    return printable(str(mapping_at(record.environment, "versions").get("torch", "unknown")))
-
-
-def device_of(environment: Mapping[str, Any], kind: str) -> Device | None:
-    """What a record's environment says of the device of that type; None when it says nothing."""
+def device_of(environment: Mapping[str, Any], type_: str) -> Device | None:
+    """Read the device of a type from the environment in a record. None when the environment does not tell it."""
     found = mapping_at(environment, "device")
-    if found.get("type") != kind or not found.get("name"):
+    if found.get("type") != type_ or not found.get("name"):
         return None
     size = found.get("memory_bytes")
     memory_gib = round(size / GIB) if isinstance(size, (int, float)) else None
-    return Device(kind, printable(str(found["name"])), memory_gib)
-
-
-def _only(devices: set[Device]) -> Device | None:
-    return next(iter(devices)) if len(devices) == 1 else None
+    return Device(type_, printable(str(found["name"])), memory_gib)

@@ -1,8 +1,7 @@
-"""Work of a report beside other work of it, in a forked process: it has all that was made before, and sends back what
-it finds.
+"""`beside` starts work of a report in a forked process, which has everything that was made before.
 
-Only where that is safe: in `python -m sweeper.report`, which has nothing open that a fork could spoil, on Linux and
-with no other thread of Python's. Elsewhere the work is done where it is asked for, in its turn.
+That is safe only in `python -m sweeper.report`, which has nothing open that a fork could spoil, on Linux and without
+other Python threads. Elsewhere the work is done when its result is asked for.
 """
 
 from __future__ import annotations
@@ -20,23 +19,26 @@ T = TypeVar("T")
 
 
 def cores() -> int:
-    """How many processes can work at once; 1 where none may be forked."""
+    """Count the processes that can work at the same time: 1 where none may be forked."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
 
 
 def beside(work: Callable[[], T], cores: int) -> Callable[[], T]:
-    """Begin some work in a process of its own, with several cores. What is returned waits for it, and gives or raises
-    what it has. The process ends with this one, also when nobody waits for it.
+    """Start some work in a process of its own, if there are several cores.
+
+    Returns a function that waits for the work, and returns or raises what the work does. The process never outlives
+    this one.
     """
     if cores == 1 or threading.active_count() > 1:
         return work
-    forks = multiprocessing.get_context("fork")
-    receiver, sender = forks.Pipe(duplex=False)
-    process = forks.Process(target=_send, args=(work, receiver, sender), daemon=True)
+    fork = multiprocessing.get_context("fork")
+    receiver, sender = fork.Pipe(duplex=False)
+    process = fork.Process(target=_send, args=(work, receiver, sender), daemon=True)
     process.start()
     sender.close()
 
-    def result() -> T:
+    def wait() -> T:
+        found: T
         try:
             found, error = receiver.recv()
         except EOFError:
@@ -45,18 +47,15 @@ def beside(work: Callable[[], T], cores: int) -> Callable[[], T]:
         process.join()
         if error is not None:
             raise error
-        value: T = found
-        return value
+        return found
 
-    return result
+    return wait
 
 
 def _send(work: Callable[[], object], receiver: Connection, sender: Connection) -> None:
-    receiver.close()  # so that a parent which is gone breaks the pipe
+    receiver.close()  # so that the pipe breaks when the parent is gone
     try:
-        found = work()
-    except Exception as error:  # noqa: BLE001  # it is raised where the work was asked for
+        sender.send((work(), None))
+    except Exception as error:  # noqa: BLE001  # raised again where the result is asked for
         error.add_note(f"in a process of its own:\n{traceback.format_exc()}")
         sender.send((None, error))
-    else:
-        sender.send((found, None))

@@ -1,12 +1,8 @@
-"""Step times in the order in which they were taken, small enough to keep for every trial of a large sweep.
-
-Place in the flow: `Record -> Series` while a record is read; `steps` draws it.
-"""
+"""Step times in the order in which they were measured, small enough to keep for every trial of a large sweep."""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sweeper.core.record import Process, Record
@@ -16,14 +12,14 @@ MAX_PROCESSES = 15  # as many as `measure.target` starts
 
 @dataclass(frozen=True, slots=True)
 class ProcessSeries:
-    """Seconds a step of one process; an array of doubles takes a quarter of a tuple of floats."""
+    """Seconds per step of one process, in arrays of doubles, which take a quarter of a tuple of floats."""
 
     index: int
     cold: bool
-    first_s: array[float]  # the first compiled steps, one by one
-    eager_s: array[float]  # a block each, in order
+    first_s: array[float]  # the first compiled steps
+    eager_s: array[float]  # means over blocks
     compiled_s: array[float]
-    void: int = 0  # rounds that do not count and are left out
+    void: int = 0  # number of void rounds, whose blocks are left out
 
     @property
     def positive(self) -> bool:
@@ -31,25 +27,24 @@ class ProcessSeries:
         return any(value > 0 for values in (self.first_s, self.eager_s, self.compiled_s) for value in values)
 
 
-def series_of(record: Record) -> tuple[ProcessSeries, ...]:
-    """Of the processes that got as far as a compiled step; a trial that is not ok has none, as it has no speed."""
+def read_step_series(record: Record) -> tuple[ProcessSeries, ...]:
+    """Read the series of processes that compiled. A trial that is not ok has none, as it has no speed."""
     if record.status != "ok":
         return ()
-    found = (_of_process(process) for process in record.processes[:MAX_PROCESSES])
+    found = (
+        ProcessSeries(
+            process.index,
+            process.cold,
+            array("d", process.first_steps_s),
+            _read_blocks(process, "eager"),
+            _read_blocks(process, "compiled"),
+            sum(item.void is not None for item in process.rounds),
+        )
+        for process in record.processes[:MAX_PROCESSES]
+    )
     return tuple(series for series in found if series.first_s or series.compiled_s)
 
 
-def _of_process(process: Process) -> ProcessSeries:
+def _read_blocks(process: Process, arm: str) -> array[float]:
     steps = process.steps_per_block
-    return ProcessSeries(
-        process.index,
-        process.cold,
-        array("d", process.first_steps_s),
-        _a_step(process.blocks_s("eager"), steps),
-        _a_step(process.blocks_s("compiled"), steps),
-        sum(item.void is not None for item in process.rounds),
-    )
-
-
-def _a_step(blocks_s: Iterable[float], steps: int | None) -> array[float]:
-    return array("d", (block_s / steps for block_s in blocks_s) if steps else ())
+    return array("d", (block_s / steps for block_s in process.blocks_s(arm)) if steps else ())

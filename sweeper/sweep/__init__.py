@@ -1,1 +1,1 @@
-"""The life of a sweep: `driver.drive` plans, checks, runs, tracks and reports."""
+"""Runs a whole sweep: `driver.run_sweep` plans, checks, runs, tracks and reports the trials of a grid."""

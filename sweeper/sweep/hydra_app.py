@@ -1,7 +1,7 @@
 """`python -m sweeper`: Hydra's entry, and the way from its configurations to trials.
 
-Place in the flow: Hydra calls `job` for a single run, and in the jobs of a cluster; for `-m` it calls our sweeper
-plugin, which calls `run_grid`. `driver` has the life of a sweep.
+Hydra calls `job` for a single run, and in the jobs of a cluster; for `-m` it calls our sweeper plugin, which calls
+`run_grid`.
 """
 
 from __future__ import annotations
@@ -18,31 +18,34 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from sweeper.config import reader, schema
-from sweeper.config.grid import Composed, chosen, repository
+from sweeper.config.grid import Composed, list_choices, make_repository
 from sweeper.core.errors import ConfigError
 from sweeper.core.gpus import visible_gpus
 from sweeper.core.settings import Settings
 from sweeper.core.trial import Trial
+from sweeper.execution.events import Finished
 from sweeper.execution.execute import execute
-from sweeper.sweep.driver import BAD_CONFIGURATION, drive
-from sweeper.sweep.launch import HERE, Launch, jobs
+from sweeper.execution.placement import place_trials
+from sweeper.sweep.driver import BAD_CONFIGURATION, run_sweep
+from sweeper.sweep.launch import Launch, make_cluster_launcher
 
 
 @hydra.main(version_base="1.3", config_path=str(schema.conf_folder()), config_name="config")
 def job(cfg: DictConfig) -> str:
-    """What Hydra runs for a single configuration: the driver's whole work, or in a cluster's job one trial of it.
+    """Run a single configuration for Hydra: the whole sweep, or in a cluster's job one trial of it.
 
-    A job gives the status of its trial; a driver ends the process with the sweep's exit code.
+    A job returns the status of its trial; a driver ends the process with the sweep's exit code.
     """
     command: Any = HydraConfig.get()
-    files = repository(GlobalHydra.instance().config_loader(), command)
+    files = make_repository(GlobalHydra.instance().config_loader(), command)
     in_job = not OmegaConf.is_missing(command.job, "num")
     try:
-        point = read_point(Composed(cfg, chosen(command), ()), files)
+        point = read_point(Composed(cfg, list_choices(command), ()), files)
         if in_job:
-            os.chdir(command.runtime.cwd)  # an engine may start its jobs elsewhere
-            return [record.status for record in execute([point.trial], point.settings)][-1]
-        code = drive([point.trial], point.settings)
+            os.chdir(command.runtime.cwd)  # a launcher may start its jobs elsewhere
+            events = execute([point.trial], point.settings, place_trials(point.settings, num_trials=1))
+            return [event.record.status for event in events if isinstance(event, Finished)][-1]
+        code = run_sweep([point.trial], point.settings)
     except ConfigError as error:  # Hydra would print the job's overrides before it passes the error on
         print(f"sweeper: {error}", file=sys.stderr)
         code = BAD_CONFIGURATION
@@ -50,19 +53,19 @@ def job(cfg: DictConfig) -> str:
 
 
 def read_point(composed: Composed, files: IConfigRepository) -> reader.Point:
-    """A configuration as trial and settings; `files` holds what the options say. Raises ConfigError."""
+    """Read a configuration as trial and settings; `files` holds what the options say. Raises ConfigError."""
     choices = composed.choices
     for group in schema.GROUPS:
         if not isinstance(choices.get(group), str):  # a list of options leaves no choice behind
             raise ConfigError(f"{group}: give one option; several make a grid: -m {group}=a,b")
-    own = {group: _own_values(files, f"{group}/{choices[group]}") for group in ("model", "precision")}
+    own = {group: _read_option(files, f"{group}/{choices[group]}") for group in ("model", "precision")}
     if isinstance(preset := choices.get("preset"), str):
-        own["precision"] |= _own_values(files, f"preset/{preset}").get("precision", {})
+        own["precision"] |= _read_option(files, f"preset/{preset}").get("precision", {})
     return reader.read(composed.config, choices, own, gpu=bool(visible_gpus()))
 
 
-def _own_values(files: IConfigRepository, file: str) -> dict[str, Any]:
-    """What an option's file says by itself, before anything is overridden."""
+def _read_option(files: IConfigRepository, file: str) -> dict[str, Any]:
+    """Read what an option's file says by itself, before anything is overridden."""
     found = files.load_config(file)
     values: Any = OmegaConf.to_container(found.config, resolve=False) if found else {}
     return {str(key): value for key, value in values.items()}
@@ -71,7 +74,7 @@ def _own_values(files: IConfigRepository, file: str) -> dict[str, Any]:
 def run_grid(
     composed: Iterable[Composed], files: IConfigRepository, launcher: str | None = None, launch: Launch | None = None
 ) -> int:
-    """Run every configuration of a grid as one sweep, here or through an engine's launcher; the exit code.
+    """Run every configuration of a grid as one sweep, in this process or as jobs of a cluster; the exit code.
 
     Raises ConfigError before anything has started.
     """
@@ -88,7 +91,7 @@ def run_grid(
         overrides[point.trial.id] = item.overrides
     assert settings is not None
     if launcher is None or launch is None:
-        return drive(trials, settings, HERE)
+        return run_sweep(trials, settings)
     if settings.device is None:
         raise ConfigError(f"{launcher}: say device=cuda or device=cpu; this machine's may be another than the jobs'")
-    return drive(trials, settings, jobs(launcher, launch, overrides))
+    return run_sweep(trials, settings, make_cluster_launcher(launcher, launch, overrides))

@@ -1,7 +1,4 @@
-"""`sweep.json`: every invocation of a sweep, what it was told, what it planned, with which versions.
-
-Place in the flow: `app` adds one before the first trial starts, and tells the user what differs from the one before.
-"""
+"""The manifest of a sweep, `sweep.json`: what each command was told, what it planned, with which versions."""
 
 from __future__ import annotations
 
@@ -11,50 +8,54 @@ import json
 import platform
 import shlex
 import sys
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
 
 from sweeper.core.errors import ConfigError
+from sweeper.core.libraries import library_packages
 from sweeper.core.paths import SweepPaths, write_text
 from sweeper.core.serialization import to_json
 from sweeper.core.settings import Settings
 from sweeper.sweep.plan import Plan
 
-PACKAGES = ("sweeper", "torch", "torchvision", "timm", "transformers", "hydra-core", "omegaconf", "mlflow", "pandas")
 
-
-def add(paths: SweepPaths, settings: Settings, planned: Plan, device: str) -> list[str]:
-    """Write this invocation behind the earlier ones; the names of what differs from the last (versions, measure, ...).
+def add_invocation(paths: SweepPaths, settings: Settings, plan: Plan, device: str) -> list[str]:
+    """Add this command to the manifest; the names of what differs from the command before (versions, measure, ...).
 
     Raises ConfigError when the folder cannot be written or its sweep.json is not ours.
     """
+    versions = {"python": platform.python_version()}
+    for package in ("sweeper", "torch", *library_packages(), "hydra-core", "omegaconf", "mlflow", "pandas"):
+        with suppress(importlib.metadata.PackageNotFoundError):  # a checkout, or a package that is not needed
+            versions[package] = importlib.metadata.version(package)
     invocation = {
         "command": shlex.join(["python", *sys.orig_argv[1:]]),
         "started": dt.datetime.now().astimezone().isoformat(timespec="seconds"),
-        "versions": _versions(),
+        "versions": versions,
         "device": device,
         "settings": to_json(settings),
-        "plan": [{"trial_id": trial.id, "label": trial.label} for trial in planned.trials],
+        "plan": [{"trial_id": trial.id, "label": trial.label} for trial in plan.trials],
         "left_out": [
-            {"trial_id": item.trial.id, "label": item.trial.label, "reason": item.reason} for item in planned.left_out
+            {"trial_id": item.trial.id, "label": item.trial.label, "reason": item.reason} for item in plan.left_out
         ],
     }
-    earlier = _earlier(paths.sweep)
+    earlier = _read_invocations(paths)
     try:
         write_text(paths.sweep, json.dumps({"sweep": settings.sweep, "invocations": [*earlier, invocation]}, indent=1))
     except OSError as error:
         raise ConfigError(f"cannot write to {paths.folder}: {error.strerror}; nothing was started") from error
-    return _differences(earlier[-1], invocation) if earlier else []
+    return _name_differences(earlier[-1], invocation) if earlier else []
 
 
-def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+def _name_differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     changed = [key for key in ("versions", "device") if before.get(key) != now[key]]
     if before.get("settings", {}).get("measure") != now["settings"]["measure"]:
         changed.append("measure")
     return changed
 
 
-def _earlier(path: Path) -> list[dict[str, Any]]:
+def _read_invocations(paths: SweepPaths) -> list[dict[str, Any]]:
+    path = paths.sweep
     if not path.exists():
         return []
     try:
@@ -62,14 +63,3 @@ def _earlier(path: Path) -> list[dict[str, Any]]:
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{path} is not a sweep's file ({error}); take another sweep=NAME or move it away") from error
     return invocations
-
-
-def _versions() -> dict[str, str]:
-    """Versions of installed packages, without importing them."""
-    versions = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue  # run from a checkout, or a package that this sweep does not need
-    return versions

@@ -1,6 +1,6 @@
-"""Trials in, work out: what to run, in which order, and what is left out and why. No files, no processes.
+"""The plan of a sweep: which trials of a grid run, in which order, and which are left out and why.
 
-Place in the flow: `config` gives the trials of the grid, `execute` runs those that the plan keeps.
+Nothing here touches files or processes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Plan:
     left_out: tuple[LeftOut, ...] = ()
 
 
-def plan(grid: Iterable[Trial], statuses: Mapping[str, str], retry: str = "failed") -> Plan:
+def make_plan(grid: Iterable[Trial], statuses: Mapping[str, str], retry: str = "failed") -> Plan:
     """Decide what to run of `grid`; `statuses` maps a trial's id to the status of its record from an earlier run.
 
     Raises ConfigError when no combination of the grid can run.
@@ -41,7 +41,7 @@ def plan(grid: Iterable[Trial], statuses: Mapping[str, str], retry: str = "faile
     possible: dict[str, Trial] = {}
     left_out: list[LeftOut] = []
     for trial in grid:
-        if reason := incompatible(trial):
+        if reason := explain_incompatible(trial):
             left_out.append(LeftOut(trial, reason))
         elif trial.id in possible:
             left_out.append(LeftOut(trial, f"the same experiment as {possible[trial.id].label}"))
@@ -60,15 +60,15 @@ def plan(grid: Iterable[Trial], statuses: Mapping[str, str], retry: str = "faile
     return Plan(tuple(kept), tuple(left_out))
 
 
-def incompatible(trial: Trial) -> str | None:
-    """Why this combination of axes makes no sense, or None."""
+def explain_incompatible(trial: Trial) -> str | None:
+    """Say why this combination of axes makes no sense; None if it does."""
     if trial.backend in WITHOUT_MODE:
         if trial.mode != "default":
             return f"backend={trial.backend} takes no mode, only inductor has some: use mode=default"
         if trial.compile.options:
             return f"backend={trial.backend} takes no compile.options; they belong to backend=inductor"
-    if trial.backend in WITHOUT_DYNAMO and (asked := _of_torch_compile(trial)):
-        return f"backend={trial.backend} does without torch.compile and converts the model: it takes no {asked}"
+    if trial.backend in WITHOUT_DYNAMO and (setting := _find_compile_setting(trial)):
+        return f"backend={trial.backend} does without torch.compile and converts the model: it takes no {setting}"
     if trial.compile.fullgraph and trial.compile.scope == "step":
         return (
             "compile.fullgraph=true cannot go with compile.scope=step: a step always breaks at backward and optimizer"
@@ -78,7 +78,7 @@ def incompatible(trial: Trial) -> str | None:
     return None
 
 
-def _of_torch_compile(trial: Trial) -> str | None:
+def _find_compile_setting(trial: Trial) -> str | None:
     """The first setting that only `torch.compile` knows, as it is typed, or None."""
     if trial.compile.scope != "model":
         return f"compile.scope={trial.compile.scope}"
@@ -90,10 +90,10 @@ def _of_torch_compile(trial: Trial) -> str | None:
 
 
 class History:
-    """How long trials took, as wall seconds for each of their processes; what is expected of others by it.
+    """How long earlier trials took, in wall seconds per process, and what is expected of others by it.
 
-    A trial that ran before takes as long as the last time, one of the same model as its others did, any other as all
-    did: medians.
+    A trial that ran before is expected to take as long as the last time. Any other is expected to take the median of
+    its model, or of all trials where the model is new.
     """
 
     def __init__(self, earlier: Iterable[tuple[Trial, float]]) -> None:
@@ -111,33 +111,33 @@ class History:
         return len(self._of_trial)
 
     def expected_s(self, trial: Trial) -> float | None:
-        """Seconds of a process; None when nothing is known of any trial."""
+        """Seconds per process; None when nothing is known of any trial."""
         return self._of_trial.get(trial.id, self._of_model.get(trial.model.name, self._of_all))
 
     def total_s(self, trials: Iterable[Trial]) -> float | None:
-        """Seconds of a process of each, one after the other."""
+        """Seconds of one process of each trial, one after the other."""
         return sum(self.expected_s(trial) or 0.0 for trial in trials) if self._of_all is not None else None
 
     def longest_first(self, trials: Sequence[Trial]) -> tuple[Trial, ...]:
-        """For several devices: a long trial that begins last would keep the others waiting."""
+        """Sort trials for several devices: a long one that begins last would keep the others waiting."""
         return tuple(sorted(trials, key=lambda trial: -(self.expected_s(trial) or 0.0)))
 
 
 def estimate_s(
-    trials: Sequence[Trial], whole: History, on_device: History, devices: int = 1, in_hand: int = 1
+    trials: Sequence[Trial], whole: History, on_device: History, devices: int = 1, concurrency: int = 1
 ) -> float | None:
-    """Seconds for a process of each trial, `in_hand` of them at a time on each device; None without a history.
+    """Estimate the seconds of one process of each trial, `concurrency` in flight per device; None without a history.
 
-    What a process does on the device only one can do at a time; the rest goes on beside.
+    Only one process at a time works on a device; whatever else processes do goes on beside it.
     """
     whole_s, device_s = whole.total_s(trials), on_device.total_s(trials)
     if whole_s is None or device_s is None:
         return None
-    return (device_s + (whole_s - device_s) / in_hand) / devices
+    return (device_s + (whole_s - device_s) / concurrency) / devices
 
 
-def describe(plan: Plan) -> list[str]:
-    """The plan as lines for people: a line a trial, its id first, then what is left out and why."""
+def describe_plan(plan: Plan) -> list[str]:
+    """Describe a plan for people: one line per trial, its id first, then what is left out and why."""
     lines = [f"{trial.id}  {trial.label}{f'  [{trial.variant}]' if trial.variant else ''}" for trial in plan.trials]
     if plan.left_out:
         lines += ["", "left out:"]

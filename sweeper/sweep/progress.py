@@ -1,6 +1,6 @@
-"""The sweep as it goes: a live view on a terminal, plain lines elsewhere.
+"""The progress of a sweep: a live view on a terminal, plain lines elsewhere.
 
-A watcher of `execute`. It draws once a second at most: the parent must leave the processor to the workers.
+The view is drawn once per second at most: the driver must leave the processor to the workers.
 """
 
 from __future__ import annotations
@@ -18,22 +18,21 @@ from sweeper.analysis.metrics import derive
 from sweeper.core.paths import SweepPaths
 from sweeper.core.record import Record
 from sweeper.core.trial import Trial
-from sweeper.execution.execute import Watcher
+from sweeper.execution.events import Event, PhaseBegan, Started
 
 
 @dataclass
 class _Current:
-    """A trial that runs; `number` counts from 1 in the order of starts."""
+    """A trial that runs; `place` is its number in the order of starts, and the number of trials."""
 
     trial: Trial
-    number: int
+    place: str
     begin: float
     phase: str = "starting"
-    process: int = 0
 
 
-class Progress(Watcher):
-    """Use as a context manager around `execute`."""
+class Progress:
+    """Shows the events of a sweep; a context manager. `processes` is the number of timed processes per trial."""
 
     def __init__(self, trials: int, processes: int, console: Console) -> None:
         self._total = trials
@@ -52,60 +51,49 @@ class Progress(Watcher):
     def __exit__(self, *_error: object) -> None:
         self._live.stop()
 
-    def trial_started(self, trial: Trial) -> None:
-        self._started += 1
-        current = self._current[trial.id] = _Current(trial, self._started, time.monotonic())
+    def show(self, event: Event) -> None:
+        if isinstance(event, Started):
+            self._started += 1
+            current = _Current(event.trial, f"[{self._started}/{self._total}]", time.monotonic())
+            self._current[event.trial.id] = current
+            self._print_unless_live(current)
+        elif isinstance(event, PhaseBegan):
+            current = self._current[event.trial.id]
+            timed = self._processes > 1 and event.process < self._processes  # an inspection is none of them
+            which = f", process {event.process + 1} of {self._processes}" if timed else ""
+            current.phase = f"{event.phase}{which}"
+            self._print_unless_live(current)
+        else:
+            record, self._done = event.record, self._done + 1
+            current = self._current.pop(record.trial_id)
+            took = format_duration(time.monotonic() - current.begin)
+            self._print(current, f"{_describe_result(record)}  ({took})")
+            if record.inspection is not None:
+                self._print(current, escape(_describe_inspection(record)))
+
+    def _print_unless_live(self, current: _Current) -> None:
         if not self._console.is_terminal:
-            self._print(f"{self._place(current)} {escape(trial.label)}: starting")
+            self._print(current, current.phase)
 
-    def phase_started(self, trial: Trial, phase: str, process: int) -> None:
-        current = self._current[trial.id]
-        current.phase, current.process = phase, process
-        if not self._console.is_terminal:
-            self._print(f"{self._place(current)} {escape(trial.label)}: {self._phase(current)}")
-
-    def trial_finished(self, record: Record) -> None:
-        current = self._current.pop(record.trial_id)
-        self._done += 1
-        took = duration(time.monotonic() - current.begin)
-        self._print(f"{self._place(current)} {escape(record.label)}: {_outcome(record)}  ({took})")
-        if record.inspection is not None:
-            self._print(f"{self._place(current)} {escape(record.label)}: {escape(_inspection(record))}")
-
-    def _place(self, current: _Current) -> str:
-        return f"[{current.number}/{self._total}]"
-
-    def _print(self, line: str) -> None:
-        self._console.print(line, soft_wrap=True, highlight=False)
-
-    def _phase(self, current: _Current) -> str:
-        beyond = current.process >= self._processes  # an inspection is none of those that are timed
-        which = "" if self._processes == 1 or beyond else f", process {current.process + 1} of {self._processes}"
-        return f"{current.phase}{which}"
+    def _print(self, current: _Current, text: str) -> None:
+        self._console.print(f"{current.place} {escape(current.trial.label)}: {text}", soft_wrap=True, highlight=False)
 
     def _view(self) -> Group:
         elapsed_s = time.monotonic() - self._begin
         lines: list[Text | ProgressBar] = []
         for current in self._current.values():
-            took = duration(time.monotonic() - current.begin)
-            lines.append(Text(f"{current.trial.label}: {self._phase(current)}  {took}", style="bold"))
+            took = format_duration(time.monotonic() - current.begin)
+            lines.append(Text(f"{current.trial.label}: {current.phase}  {took}", style="bold"))
         lines.append(ProgressBar(total=self._total, completed=self._done, width=40))
-        lines.append(
-            Text(f"{self._done}/{self._total} trials, {duration(elapsed_s)} elapsed{self._expected(elapsed_s)}")
-        )
-        return Group(*lines)
-
-    def _expected(self, elapsed_s: float) -> str:
-        """When the rest would be done if it took as long, a trial, as what is done."""
-        if not self._done or self._done == self._total:
-            return ""
-        left_s = max(elapsed_s / self._done * (self._total - self._done), 0.0)
-        return (
-            f", about {duration(left_s)} to go, done at {time.strftime('%H:%M', time.localtime(time.time() + left_s))}"
-        )
+        text = f"{self._done}/{self._total} trials, {format_duration(elapsed_s)} elapsed"
+        if self._done and self._done < self._total:  # the rest is taken to need as long per trial as what is done
+            left_s = elapsed_s / self._done * (self._total - self._done)
+            end = time.strftime("%H:%M", time.localtime(time.time() + left_s))
+            text += f", about {format_duration(left_s)} to go, done at {end}"
+        return Group(*lines, Text(text))
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """`42 s`, `3 min 05 s` or `2 h 07 min`."""
     minutes, rest = divmod(round(seconds), 60)
     if not minutes:
@@ -114,8 +102,8 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
 
 
-def _inspection(record: Record) -> str:
-    """Where the inspection of a trial lies, and what is missing of it."""
+def _describe_inspection(record: Record) -> str:
+    """Say where the inspection of a trial lies, and what is missing of it."""
     found, paths = record.inspection, SweepPaths.of(record.sweep).trial(record.label, record.trial_id)
     assert found is not None
     first = f"not inspected in full: {' '.join(found.missing.splitlines()[:1])}" if found.missing else ""
@@ -123,7 +111,8 @@ def _inspection(record: Record) -> str:
     return "; ".join(filter(None, [where, first]))
 
 
-def _outcome(record: Record) -> str:
+def _describe_result(record: Record) -> str:
+    """The speedup with its interval or range, or the status with the first line of why."""
     if record.status != "ok":
         first = (record.message or "").splitlines()[:1]
         return f"[red]{record.status}[/red] while {record.phase}: {escape(' '.join(first))}"

@@ -1,7 +1,4 @@
-"""What a run of ours is in MLflow: the tags that it is found by, and what it shows of a record.
-
-Place in the flow: `tracking` writes such runs, `retrieval` finds them again. mlflow is not imported here.
-"""
+"""The runs of sweeper in MLflow: what they show of a record or a sweep, and how they are found. Imports no mlflow."""
 
 from __future__ import annotations
 
@@ -10,13 +7,15 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sweeper.analysis.metrics import METRICS, Result, derive
 from sweeper.core.paths import check_sweep_name
 from sweeper.core.record import Record
-from sweeper.tracking.chart_points import Point, points
+from sweeper.core.serialization import mapping_at
+from sweeper.tracking import tags
+from sweeper.tracking.chart_points import Point, list_points
 from sweeper.tracking.store import TrackingError
 
 if TYPE_CHECKING:
@@ -26,42 +25,29 @@ if TYPE_CHECKING:
 EXPERIMENT = "sweeper"
 RUN_STATUSES = {"ok": "FINISHED", "interrupted": "KILLED"}  # every other status: FAILED
 
-KIND, SWEEP, TRIAL = "sweeper.kind", "sweep", "trial_id"
-PARENT, NOTE = "mlflow.parentRunId", "mlflow.note.content"  # names that MLflow's pages know
-# Digests of what was sent.
-RECORD, REPORT, INVOCATIONS = "sweeper.record", "sweeper.report", "sweeper.invocations"
-OVERVIEW = "sweeper.overview"
-# What Markdown gives a meaning in the middle of a line.
+# Characters that Markdown gives a meaning in the middle of a line.
 _ESCAPES = str.maketrans({sign: f"\\{sign}" for sign in "\\`*[]<>&!~|"})
 
-# Limits of mlflow.utils.validation, the tag's that of older servers. Longer values are cut.
+# Limits of mlflow.utils.validation; that of tags is the one of older servers. Longer values are cut.
 MAX_PARAM_CHARACTERS = 6000
 MAX_TAG_CHARACTERS = 5000
-# A run with its params, metrics and tags takes 60 kB while MLflow reads it.
-VIEW_VERSION = 2  # of what is sent of a record; runs that show an older one are sent again
-RUNS_PER_PAGE = 200
+VIEW_VERSION = 2  # of what `build_view` makes of a record; a run that shows an older version is sent again
+RUNS_PER_PAGE = 200  # MLflow needs 60 kB for a run with its params, metrics and tags
 
 
 @dataclass(frozen=True)
 class View:
-    """What a run shows, beside its artifacts."""
+    """Everything that a run shows besides its artifacts."""
 
-    params: Mapping[str, str] = field(default_factory=dict)
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    tags: Mapping[str, str] = field(default_factory=dict)
+    params: Mapping[str, str]
+    metrics: Mapping[str, float]
+    tags: Mapping[str, str]
     points: tuple[Point, ...] = ()
-
-    def can_become(self, other: View) -> bool:
-        """Whether MLflow can change a run from this to `other`: no param changes or goes, no metric goes.
-
-        What a run shows does not tell points from other metrics. So one that has points becomes no other.
-        """
-        return self.params.items() <= other.params.items() and self.metrics.keys() <= other.metrics.keys()
 
 
 @dataclass(frozen=True)
 class Overview:
-    """What the run of a sweep shows, beside its artifacts: key figures, and a description in Markdown."""
+    """Everything that the run of a sweep shows besides its artifacts: key figures and a description in Markdown."""
 
     metrics: Mapping[str, float]
     note: str
@@ -71,33 +57,24 @@ class Overview:
         return hashlib.sha256(json.dumps([dict(self.metrics), self.note], sort_keys=True).encode()).hexdigest()
 
 
-def view(record: Record, sweep: str, parent_id: str) -> View:
-    """The child run of a record. `sweep` names the folder that it lies in, which may be a copy with another name."""
+def build_view(record: Record, sweep: str, parent_id: str) -> View:
+    """Build the view of a record's run. `sweep` names the record's folder, which may be a renamed copy of a sweep."""
     result = derive(record)
-    return View(_params(record), _metrics(result), _tags(record, result, sweep, parent_id), points(record))
+    return View(_params(record), _metrics(result), _tags(record, result, sweep, parent_id), list_points(record))
 
 
 def _params(record: Record) -> dict[str, str]:
-    """The columns of the tables, every other axis that is not at its default (`compile.scope`), and the versions."""
+    """Collect the axes in the tables, all others that are not at their defaults (`compile.scope`), and the versions."""
     trial, axes = record.trial, record.trial.axes()
-    parts = {part: axes.get(part) for part in ("model", "precision", "compile")}
-    parts["version"] = record.environment.get("versions")
+    nested = {part: axes.get(part, {}) for part in ("model", "precision", "compile")}
+    nested["version"] = mapping_at(record.environment, "versions")
     values = {
-        "model": trial.labels.model,
-        "library": trial.model.library,
-        "family": trial.labels.family,
-        "suite": trial.labels.suite,
-        "workload": trial.workload,
-        "precision": trial.labels.precision,
-        "mode": trial.mode,
-        "backend": trial.backend,
-        "batch_size": trial.batch_size,
+        **{name: getattr(trial.labels, name) for name in ("model", "family", "suite", "precision")},
+        **{name: getattr(trial, name) for name in ("workload", "mode", "backend", "batch_size", "optimizer", "device")},
         "variant": trial.variant or None,
-        "optimizer": trial.optimizer,
-        "device": trial.device,
-        **{f"{part}.{key}": value for part, node in parts.items() for key, value in _leaves(node)},
+        **dict(_leaves(nested)),
     }
-    del values["model.library"]  # the same as library
+    values["library"] = values.pop("model.library")
     return {
         re.sub(r"[^\w. -]", "_", key): (value if isinstance(value, str) else json.dumps(value))[:MAX_PARAM_CHARACTERS]
         for key, value in values.items()
@@ -105,9 +82,9 @@ def _params(record: Record) -> dict[str, str]:
     }
 
 
-def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value in nested mappings with its dotted key."""
-    for key, value in node.items() if isinstance(node, Mapping) else ():
+def _leaves(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every value in nested mappings with its dotted key."""
+    for key, value in node.items():
         if isinstance(value, Mapping):
             yield from _leaves(value, f"{prefix}{key}.")
         else:
@@ -122,25 +99,24 @@ def _metrics(result: Result) -> dict[str, float]:
 
 
 def _tags(record: Record, result: Result, sweep: str, parent_id: str) -> dict[str, str]:
-    device = record.environment.get("device")
-    tags = {
-        PARENT: parent_id,
-        KIND: "trial",
-        SWEEP: sweep,
-        TRIAL: record.trial_id,
+    values = {
+        tags.PARENT: parent_id,
+        tags.KIND: "trial",
+        tags.SWEEP: sweep,
+        tags.TRIAL: record.trial_id,
         "status": record.status,
         "flags": ";".join(record.flags),
-        "device_name": str(device.get("name", "")) if isinstance(device, Mapping) else "",
-        NOTE: _note(record, result),
-        RECORD: digest_of(record),
+        "device_name": str(mapping_at(record.environment, "device").get("name", "")),
+        tags.NOTE: _note(record, result),
+        tags.RECORD: digest_record(record),
     }
-    return {key: value[:MAX_TAG_CHARACTERS] for key, value in tags.items()}
+    return {key: value[:MAX_TAG_CHARACTERS] for key, value in values.items()}
 
 
 def _note(record: Record, result: Result) -> str:
-    """The description of a run: the speedup and the flags on a line, or why there is none."""
+    """Describe a run in Markdown: its speedup and flags on one line, or why it has no speedup."""
     if record.status != "ok" or result.speedup is None:
-        return _complaint(record)
+        return _describe_failure(record)
     low, high = result.speedup_low, result.speedup_high
     bounds = f" [{low:.2f}, {high:.2f}]" if low is not None and high is not None else ""
     device = f", device {result.device_speedup:.2f}" if result.device_speedup is not None else ""
@@ -149,20 +125,20 @@ def _note(record: Record, result: Result) -> str:
     return f"speedup {result.speedup:.2f}{bounds} over {count}{device}{flags}"
 
 
-def _complaint(record: Record) -> str:
-    """The message as it came: its first line as text, the others as a block of code, which nothing in it can end."""
+def _describe_failure(record: Record) -> str:
+    """Quote the message: the first line as text, the others as an indented block, which no character in them ends."""
     first, *others = (record.message or "").splitlines() or [""]
     line = f"{record.phase or record.status}: {first}".translate(_ESCAPES) if first or others else ""
     return "\n".join([line, *(["", *(f"    {other}" for other in others)] if others else [])])
 
 
-def digest_of(record: Record) -> str:
-    """Of the record and of what a run shows of one, so that runs of an earlier sweeper are sent again."""
+def digest_record(record: Record) -> str:
+    """Hash the record and `VIEW_VERSION`, so that runs from an earlier sweeper are sent again."""
     return hashlib.sha256(f"{VIEW_VERSION}\n{record.dumps()}".encode()).hexdigest()
 
 
-def id_of(experiment: Experiment) -> str:
-    """The id of our experiment. Raises TrackingError for one that was deleted, or that no MLflow server gave."""
+def get_experiment_id(experiment: Experiment) -> str:
+    """Return the id of our experiment. Raises TrackingError when it was deleted, or did not come from MLflow."""
     experiment_id = str(experiment.experiment_id)
     if not experiment_id:
         raise TrackingError("it answers, but not as an MLflow server does")
@@ -173,26 +149,18 @@ def id_of(experiment: Experiment) -> str:
     return experiment_id
 
 
-def of_sweep(sweep: str) -> str:
-    """The filter that finds every run of a sweep."""
-    return f"tags.{SWEEP} = '{check_sweep_name(sweep)}'"
+def build_sweep_filter(sweep: str) -> str:
+    """Build the filter that finds every run of a sweep."""
+    return f"tags.{tags.SWEEP} = '{check_sweep_name(sweep)}'"
 
 
-def search(client: MlflowClient, experiment_id: str, filter_: str) -> Iterator[Run]:
-    """Every run that the filter finds, the oldest first. Ten thousand at once take half a gigabyte: take what you need.
+def search_runs(client: MlflowClient, experiment_id: str, filter_: str) -> Iterator[Run]:
+    """Yield every run that the filter finds, oldest first. Keep only what you need: 10,000 runs take 600 MB.
 
-    A run must not be deleted before the last one is there: those behind it would move up, over the edge of a page.
+    Delete no run before the search has ended: later runs would move up a page and be missed.
     """
-    token: str | None = None
-    while True:
-        page = client.search_runs(
-            [experiment_id],
-            filter_,
-            max_results=RUNS_PER_PAGE,
-            order_by=["attributes.start_time ASC"],
-            page_token=token,
-        )
+    order, token = ["attributes.start_time ASC"], None
+    while token != "":
+        page = client.search_runs([experiment_id], filter_, max_results=RUNS_PER_PAGE, order_by=order, page_token=token)
         yield from page
-        token = page.token
-        if not token:
-            return
+        token = page.token or ""

@@ -1,7 +1,4 @@
-"""The way to MLflow's store: where it is, how long to wait for it, and what its failures mean.
-
-Place in the flow: `tracking` opens a client here. Whatever goes wrong on the way is a TrackingError, and within 10 s.
-"""
+"""`connect` opens MLflow's store. Whatever goes wrong there is a TrackingError, within 10 s."""
 
 from __future__ import annotations
 
@@ -13,9 +10,8 @@ import re
 import sqlite3
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from importlib.util import find_spec
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -26,8 +22,8 @@ from sweeper.core.errors import without_password
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-# Taken where the user has set nothing. MLflow's own 7 retries of up to 120 s each would block a sweep for minutes; with
-# these a server that takes a call and never answers costs 8 s.
+# Set where the user has set nothing. MLflow's own 7 retries of up to 120 s each would block a sweep for minutes. With
+# these settings a server that takes a call and never answers costs 8 s.
 # https://mlflow.org/docs/latest/api_reference/python_api/mlflow.environment_variables.html
 ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "4",
@@ -39,33 +35,33 @@ ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
 
-# mlflow imports these where they are installed, and does without them where they are not, as mlflow-skinny shows. Runs
-# and artifacts never need them, and they take a third of the memory: docs/decisions/mlflow-without-pandas.md.
+# mlflow imports these packages where they are installed; mlflow-skinny shows that runs and artifacts do not need them.
+# Hiding them keeps 70 of 190 MiB out of a driver: docs/decisions/mlflow-without-pandas.md.
 NOT_NEEDED = ("pandas", "pyarrow")
-# mlflow tries to import these for each call over http, some of them several times, and Python looks through its whole
-# path each time for what is not there: 1 ms of a call's 6.
-TRIED_EACH_CALL = ("dbruntime", "IPython", "pyspark")
 
 T = TypeVar("T")
 
 
 class TrackingError(Exception):
-    """MLflow did not answer, or not as it should; the text says where and why."""
+    """MLflow did not answer, or gave a wrong answer. The text says where and why."""
 
 
 def default_uri(runs: Path = paths.RUNS) -> str:
-    """The store that is used when the user names none."""
+    """Return the URI of the store that is used when the user names none."""
     return f"sqlite:///{(runs / 'mlflow.db').absolute()}"
 
 
 def sqlite_file(uri: str) -> Path | None:
-    """The file behind a `sqlite:///` URI."""
+    """Return the file behind a `sqlite:///` URI, None for other URIs."""
     match = re.fullmatch(r"sqlite(?:\+\w+)?:///([^?]+)(?:\?.*)?", uri)
     return Path(match[1]).absolute() if match else None
 
 
 def artifact_location(uri: str, runs: Path = paths.RUNS) -> str | None:
-    """Where a new experiment keeps files; None: the server decides. With a bare database MLflow would take ./mlruns."""
+    """Return where a new experiment keeps its files. None: the server decides.
+
+    With a bare database MLflow itself would take ./mlruns.
+    """
     file = sqlite_file(uri)
     if file is not None:
         return (file.parent / "mlartifacts").as_uri()
@@ -73,88 +69,77 @@ def artifact_location(uri: str, runs: Path = paths.RUNS) -> str | None:
     return (runs / "mlartifacts").absolute().as_uri() if database else None
 
 
-def connect(uri: str, first: Callable[[MlflowClient], T]) -> T:
-    """Open the store and make the first calls. Raises TrackingError when that fails or a server takes too long."""
+def connect(uri: str, first: Callable[[MlflowClient], T]) -> tuple[MlflowClient, T]:
+    """Open the store: the client and the answer to the first calls.
+
+    Raises TrackingError when the calls fail, or a server takes too long to answer them.
+    """
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     try:
-        client_class = _client_class()
+        client_class = _import_client()
     except ImportError as error:
         raise TrackingError(f"mlflow cannot be imported: {error}") from error
     for name in ("alembic", "urllib3.connectionpool"):  # migrations and single retries are nothing to tell users
         logging.getLogger(name).setLevel(logging.ERROR)
-    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # a traceback beside the TrackingError
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # a traceback next to the TrackingError
     file = sqlite_file(uri)
-    with explained(uri):
+    with translate_errors(uri):
         if uri.startswith("http://"):
-            _take_a_connection_for_each_call()
-        if uri.startswith("http"):
-            _look_no_further_for(TRIED_EACH_CALL)
-        if file is None:
-            return _in_time(lambda: first(client_class(uri)))
-        _require_database(file)
-        return first(client_class(uri))
+            _close_connections_after_calls()
+        if file is not None:
+            _require_database(file)
+            client = client_class(uri)
+            return client, first(client)
+        return _call_in_time(lambda: (client := client_class(uri), first(client)))
 
 
 @functools.cache
-def _take_a_connection_for_each_call() -> None:
-    """`mlflow server` answers 40 ms late on a connection that has been used, and in 4 on one that has not.
+def _close_connections_after_calls() -> None:
+    """Open a new connection for each call: `mlflow server` answers 40 ms late on one that was used before.
 
-    Its uvicorn leaves Nagle's algorithm on where it has several workers, which is the default; the client's delayed
-    acknowledgement does the rest: https://github.com/Kludex/uvicorn/issues/3149. A server behind TLS stands behind a
-    proxy without that, and a connection costs more there.
+    Sending 100 records takes 24 s this way and 40 s otherwise. The server's uvicorn leaves Nagle's algorithm on when it
+    has several workers, which is the default, and the client delays its acknowledgements:
+    https://github.com/Kludex/uvicorn/issues/3149. A server with TLS stands behind a proxy, which does not do this.
     """
     try:
         from mlflow.tracking.request_header.abstract_request_header_provider import RequestHeaderProvider
         from mlflow.tracking.request_header.registry import _request_header_provider_registry
-    except ImportError:  # a version in which these have moved is slower, nothing else
+    except ImportError:  # a version of mlflow that has moved these is slower, nothing else
         return
 
-    class NewConnections(RequestHeaderProvider):
+    class CloseConnections(RequestHeaderProvider):
         def in_context(self) -> bool:
             return True
 
         def request_headers(self) -> dict[str, str]:
             return {"Connection": "close"}
 
-    _request_header_provider_registry.register(NewConnections)  # type: ignore[no-untyped-call]
+    _request_header_provider_registry.register(CloseConnections)  # type: ignore[no-untyped-call]
 
 
-def _look_no_further_for(packages: Iterable[str]) -> None:
-    """Importing one of these that is not installed fails at once, for as long as this process lives: nobody installs
-    packages into a report or a sweep that runs.
-    """
-    for name in packages:
-        if name not in sys.modules and find_spec(name) is None:
-            sys.modules[name] = None  # type: ignore[assignment]  # how Python marks what is not there
-
-
-def _client_class() -> type[MlflowClient]:
+def _import_client() -> type[MlflowClient]:
+    """Import mlflow as if the packages that it does not need were not installed."""
+    hidden = [name for name in NOT_NEEDED if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None is Python's mark for a missing module
     try:
-        with _as_if_not_installed(NOT_NEEDED):
-            from mlflow import MlflowClient
-    except ImportError:  # a version that cannot do without: once more, from the beginning
+        from mlflow import MlflowClient
+
+        return MlflowClient
+    except ImportError:  # a version of mlflow that does need them
         for name in [name for name in sys.modules if name.partition(".")[0] == "mlflow"]:
             del sys.modules[name]
-        from mlflow import MlflowClient
+    finally:
+        for name in hidden:
+            del sys.modules[name]
+    from mlflow import MlflowClient
+
     return MlflowClient
 
 
 @contextmanager
-def _as_if_not_installed(packages: Iterable[str]) -> Iterator[None]:
-    """Importing one of these packages raises ImportError meanwhile, unless it is imported already."""
-    hidden = [name for name in packages if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None is how Python marks what is not there
-    try:
-        yield
-    finally:
-        for name in hidden:
-            del sys.modules[name]
-
-
-@contextmanager
-def explained(uri: str) -> Iterator[None]:
-    """Turn what MLflow raises for a store that is down, wrong or not writable into TrackingError."""
+def translate_errors(uri: str) -> Iterator[None]:
+    """Turn what MLflow raises for a store that is down, wrong or not writable into a TrackingError."""
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
     from urllib3.exceptions import HTTPError
@@ -171,41 +156,42 @@ def explained(uri: str) -> Iterator[None]:
         raise TrackingError(f"{without_password(uri)}: {error}") from error
 
 
-def _in_time(action: Callable[[], T]) -> T:
-    """Run `action`, but no longer than one call with its retries may take.
+def _call_in_time(action: Callable[[], T]) -> T:
+    """Call `action`, but wait no longer than one call with its retries may take.
 
-    No setting of MLflow bounds a name server that is silent, or a database, which is tried for 100 s.
+    No setting of MLflow limits the wait for a silent name server, or for a database, which MLflow tries for 100 s.
     """
     tries = int(os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"]) + 1
     limit_s = float(os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"]) * tries + 1
-    pool = ThreadPool(1)  # of daemon threads: one that hangs keeps no program from ending
-    try:
-        return pool.apply_async(action).get(limit_s)
-    except multiprocessing.TimeoutError as error:
-        raise TimeoutError(f"no answer within {limit_s:g} s") from error
-    finally:
-        pool.terminate()
+    with ThreadPool(1) as pool:  # of daemon threads: one that hangs keeps no program from ending
+        try:
+            return pool.apply_async(action).get(limit_s)
+        except multiprocessing.TimeoutError as error:
+            raise TimeoutError(f"no answer within {limit_s:g} s") from error
 
 
 def _require_database(file: Path) -> None:
-    """Create the database if need be. Raises sqlite3.Error for another kind of file: MLflow would try for 100 s."""
-    file.parent.mkdir(parents=True, exist_ok=True)
+    """Create the database if there is none.
+
+    Raises sqlite3.Error for a file of another kind, which MLflow itself would try to open for 100 s.
+    """
     if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
         _create_database(file)
     with closing(sqlite3.connect(file)) as connection:
         connection.execute("PRAGMA user_version")
 
 
 def _create_database(file: Path) -> None:
-    """Create MLflow's tables under another name: a kill between them leaves a file that MLflow cannot open again."""
+    """Create MLflow's tables under another name: a kill between two tables leaves a file that MLflow cannot open."""
     from mlflow import MlflowClient
 
     with tempfile.TemporaryDirectory(dir=file.parent, prefix=f".{file.name}.") as folder:
         draft = Path(folder) / file.name
         MlflowClient(f"sqlite:///{draft}").search_experiments(max_results=1)
         try:
-            file.hardlink_to(draft)
+            file.hardlink_to(draft)  # where a rename would replace a database that another driver has made meanwhile
         except FileExistsError:
-            return  # somebody else was first
-        except OSError:
-            draft.rename(file)  # a file system without hard links
+            return
+        except OSError:  # a file system without hard links
+            draft.rename(file)

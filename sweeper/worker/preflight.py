@@ -13,18 +13,13 @@ from pathlib import Path
 import torch
 
 from sweeper.core.errors import nearest
+from sweeper.core.libraries import LIBRARIES
 from sweeper.core.protocol import AT
 from sweeper.core.trial import Trial
 from sweeper.worker.compilation.compiler import compile_arguments
-from sweeper.worker.failures import message_of
+from sweeper.worker.models import builder
 
-LISTS = {
-    "options": "python -c 'import torch; print(*torch._inductor.list_options(), sep=\"\\n\")'",
-    "torchvision": "python -c 'import torchvision; print(*torchvision.models.list_models(), sep=\"\\n\")'",
-    "timm": "python -c 'import timm; print(*timm.list_models(), sep=\"\\n\")'",
-    "transformers": "the model classes of `transformers`, e.g. BertForMaskedLM",
-    "torchbench": "the folders of `torchbenchmark/models`, e.g. BERT_pytorch",
-}
+ALL_OPTIONS = "python -c 'import torch; print(*torch._inductor.list_options(), sep=\"\\n\")'"
 
 
 def check(question: Path, answer: Path) -> None:
@@ -43,7 +38,7 @@ def _problems(trials: list[Trial], say: Callable[[str], object]) -> Iterator[str
     models = {(trial.model.key, trial.batch_size): trial for trial in trials}
     for trial in models.values():
         say(f"{trial.model.library} {trial.model.name}")
-        yield from _factory_problems(trial) if trial.model.library == "custom" else _model_problems(trial)
+        yield from _model_problems(trial)
 
 
 def _option_problems(trials: Iterable[Trial]) -> Iterator[str]:
@@ -52,7 +47,7 @@ def _option_problems(trials: Iterable[Trial]) -> Iterator[str]:
     for trial in trials:
         options = trial.compile.options
         if unknown := sorted(options.keys() - known):
-            hint = f"{nearest(unknown[0], known)}\nall options: {LISTS['options']}"
+            hint = f"{nearest(unknown[0], known)}\nall options: {ALL_OPTIONS}"
             yield f"compile.options.{unknown[0]}: no such Inductor option; {hint}"
         elif options:
             try:
@@ -62,40 +57,14 @@ def _option_problems(trials: Iterable[Trial]) -> Iterator[str]:
 
 
 def _model_problems(trial: Trial) -> Iterator[str]:
-    from sweeper.worker.models import builder
-
     model = trial.model
     try:
         library = builder(model.library)
     except ImportError as error:
         yield f"model.library={model.library}: cannot be imported: {error}"
         return
-    if library.unavailable(model):
-        return  # that is a row of the sweep
-    if model.name not in (names := library.names()):
-        hint = f"{nearest(model.name, names)}\nall models: {LISTS[model.library]}"
+    if (names := library.names()) is None or model.name in names:
+        yield from library.problems(trial)
+    else:
+        hint = f"{nearest(model.name, names)}\nall models: {LIBRARIES[model.library].all_models}"
         yield f"model.name={model.name}: {model.library} has no such model; {hint}"
-        return
-    yield from library.problems(model)
-
-
-def _factory_problems(trial: Trial) -> Iterator[str]:
-    from sweeper.worker.models.custom_models import find_factory, parts
-
-    name = trial.model.name
-    try:
-        factory = find_factory(name)
-    except ValueError as error:
-        yield str(error)
-        return
-    try:
-        returned = factory(trial.batch_size, torch.device(trial.device))
-    except torch.OutOfMemoryError:
-        return  # that is what the trial is for: it has a status
-    except (Exception, SystemExit) as error:  # noqa: BLE001  # a user's factory may do anything, and that is the answer
-        yield f"model.factory={name}: calling it failed: {message_of(error)}"
-        return
-    try:
-        parts(returned, name)
-    except ValueError as error:
-        yield str(error)

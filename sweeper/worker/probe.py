@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweeper.core.backends import NEEDS, WITHOUT_DYNAMO
 from sweeper.core.host import Part
+from sweeper.core.libraries import library_packages
 from sweeper.core.protocol import Software, Verdict
 from sweeper.core.serialization import to_json
 from sweeper.worker.process import die_with_parent
@@ -34,14 +35,6 @@ STEPS = 3  # graph modes run the first as it is, record the second and replay th
 TOLERANCE = 1e-3
 REASON_LENGTH = 300
 SKIPPED = "skipping cudagraphs due to"  # torch/_inductor/cudagraph_utils.py, sometimes twice
-PACKAGES = {
-    "torchvision": "pip install torchvision",
-    "timm": "pip install timm",
-    "transformers": "pip install transformers",
-    "triton": "only a GPU needs it; torch built for CUDA brings it along",
-    "mlflow": "pip install mlflow; tracking=none does without",
-    "sweeper": "pip install --editable . in its checkout",
-}
 
 
 def main() -> None:
@@ -73,7 +66,13 @@ def _parse() -> argparse.Namespace:
 def software(device: str) -> Software:
     """Versions of everything; torch is imported to see whether it works, the others are not."""
     python = Part("Python", platform.python_version())
-    others = [Part(name, _version(name), None if _version(name) else advice) for name, advice in PACKAGES.items()]
+    advice = {
+        **{package: f"pip install {package}" for package in library_packages()},
+        "triton": "only a GPU needs it; torch built for CUDA brings it along",
+        "mlflow": "pip install mlflow; tracking=none does without",
+        "sweeper": "pip install --editable . in its checkout",
+    }
+    others = [Part(name, _version(name), None if _version(name) else note) for name, note in advice.items()]
     try:
         import torch
 

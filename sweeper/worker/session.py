@@ -113,7 +113,7 @@ def run(job: Job, part: Part, say: Callable[[Phase], None], turn: Lease, lead: L
 def begin(job: Job, notes: Notes) -> None:
     """Import what the model needs, and wait for the device."""
     notes.environment |= environment.describe()
-    models.load(job.trial.model)
+    models.builder(job.trial.model.library).load(job.trial.model)
     notes.turn.take()
     notes.environment["device"] = environment.describe_device(torch.device(job.trial.device))
 

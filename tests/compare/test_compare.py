@@ -18,10 +18,10 @@ from checkout import ENVIRONMENT, HEAVY
 from records import make_process, make_record, make_trial, write_sweep
 
 from sweeper.compare.__main__ import main
-from sweeper.compare.changes import other_devices, what_changed
-from sweeper.compare.pairs import Pair, match, match_values, two_values
+from sweeper.compare.changes import list_device_changes, list_environment_changes
+from sweeper.compare.pairs import Pair, choose_values, match_sweeps, match_values
 from sweeper.compare.quantities import COMPILE, COMPILED, EAGER, MEMORY, SPEEDUP
-from sweeper.compare.sides import Side, side_of
+from sweeper.compare.sides import Side, make_side
 from sweeper.compare.verdicts import Change, Comparison, Row, judge
 from sweeper.core.record import Latencies, Latency, PerArm, Record
 from sweeper.core.trial import Compile
@@ -63,7 +63,7 @@ def measured(
 
 
 def pair(base: Record | None, head: Record | None) -> Pair:
-    return Pair(*(side_of(record) if record else None for record in (base, head)))
+    return Pair(*(make_side(record) if record else None for record in (base, head)))
 
 
 def others(count: int = 4) -> list[Pair]:
@@ -320,22 +320,27 @@ def test_statuses(base: str | None, head: str | None, verdict: str, reason: str 
 
 
 def sides(*records: Record) -> list[Side]:
-    return [side_of(record) for record in records]
+    return [make_side(record) for record in records]
 
 
 def test_trials_match_by_content_and_interpreters_do_not_keep_them_apart() -> None:
     old = sides(measured(trial=make_trial(python="/old/bin/python")), measured("vgg16"))
     new = sides(measured(trial=make_trial(python="/new/bin/python")), measured("alexnet"))
-    found = [(item.base and item.base.trial.python, item.head and item.head.trial.python) for item in match(old, new)]
+    found = [
+        (item.base and item.base.trial.python, item.head and item.head.trial.python) for item in match_sweeps(old, new)
+    ]
     assert found == [("/old/bin/python", "/new/bin/python"), (None, None), (None, None)]
-    assert [item.both is None for item in match(old, new)] == [False, True, True]
+    assert [item.both is None for item in match_sweeps(old, new)] == [False, True, True]
 
 
 def test_several_interpreters_in_a_sweep_match_by_their_own_names() -> None:
     both = sides(*(measured(trial=make_trial(python=name)) for name in ("/a", "/b")))
-    assert [item.both and {side.trial.python for side in item.both} for item in match(both, both)] == [{"/a"}, {"/b"}]
+    assert [item.both and {side.trial.python for side in item.both} for item in match_sweeps(both, both)] == [
+        {"/a"},
+        {"/b"},
+    ]
     new = sides(measured(trial=make_trial(python="/c")))
-    assert [item.both for item in match(both, new)] == [None, None, None]  # which of the two would it be?
+    assert [item.both for item in match_sweeps(both, new)] == [None, None, None]  # which of the two would it be?
 
 
 @pytest.mark.parametrize(
@@ -351,7 +356,7 @@ def test_several_interpreters_in_a_sweep_match_by_their_own_names() -> None:
 )
 def test_two_values_of_an_axis_are_compared_within_a_sweep(axis: str, one: object, other: object) -> None:
     found = sides(*(measured(trial=trial) for trial in (one, other)), measured("vgg16"))  # type: ignore[arg-type]
-    values = two_values(found[:2], axis, ())
+    values = choose_values(found[:2], axis, ())
     pairs = match_values(found, axis, *values)
     assert sum(item.both is not None for item in pairs) == 1
     assert {side.trial.labels.model for item in pairs if item.both for side in item.both} == {"resnet50"}
@@ -359,16 +364,16 @@ def test_two_values_of_an_axis_are_compared_within_a_sweep(axis: str, one: objec
 
 def test_modes_are_compared_from_mild_to_aggressive() -> None:
     found = sides(*(measured(mode=mode) for mode in ("reduce-overhead", "default")))
-    assert two_values(found, "mode", ()) == ("default", "reduce-overhead")
-    assert two_values(found, "mode", ("reduce-overhead", "default")) == ("reduce-overhead", "default")
+    assert choose_values(found, "mode", ()) == ("default", "reduce-overhead")
+    assert choose_values(found, "mode", ("reduce-overhead", "default")) == ("reduce-overhead", "default")
 
 
 def test_what_changed_is_said_with_the_rows_that_it_is_true_for() -> None:
     base, head = measured(), measured()
     environment = {**base.environment, "versions": {"torch": "2.14.0", "timm": "1.0"}, "driver": "x"}
     pairs = [pair(base, replace(head, environment=environment)), pair(base, head)]
-    assert what_changed(pairs) == ["timm: none → 1.0 (1 row)", "torch: 2.13.0 → 2.14.0 (1 row)"]
-    assert what_changed(pairs[:1]) == ["timm: none → 1.0", "torch: 2.13.0 → 2.14.0"]
+    assert list_environment_changes(pairs) == ["timm: none → 1.0 (1 row)", "torch: 2.13.0 → 2.14.0 (1 row)"]
+    assert list_environment_changes(pairs[:1]) == ["timm: none → 1.0", "torch: 2.13.0 → 2.14.0"]
 
 
 def on(device: str, record: Record) -> Record:
@@ -377,18 +382,18 @@ def on(device: str, record: Record) -> Record:
 
 def test_other_devices_are_found_where_both_are_known() -> None:
     known, other = measured(), on("NVIDIA A100", measured())
-    assert other_devices([pair(known, other)]) == ["device: NVIDIA H200 → NVIDIA A100 (1 row)"]
-    assert other_devices([pair(known, replace(other, environment={}))]) == []
+    assert list_device_changes([pair(known, other)]) == ["device: NVIDIA H200 → NVIDIA A100 (1 row)"]
+    assert list_device_changes([pair(known, replace(other, environment={}))]) == []
 
 
 def test_devices_of_one_name_and_other_memory_are_others() -> None:
     sizes = [{"type": "cuda", "name": "NVIDIA A100", "memory_bytes": gib * 2**30} for gib in (40, 80)]
     small, large = (replace(measured(), environment={"device": device}) for device in sizes)
-    assert other_devices([pair(small, large)]) == ["device: NVIDIA A100 40 GiB → NVIDIA A100 80 GiB (1 row)"]
-    assert other_devices([pair(small, small)]) == []
+    assert list_device_changes([pair(small, large)]) == ["device: NVIDIA A100 40 GiB → NVIDIA A100 80 GiB (1 row)"]
+    assert list_device_changes([pair(small, small)]) == []
     drivers = [{"type": "cuda", "name": "NVIDIA H100", "memory_bytes": gib * 2**30} for gib in (79.1, 79.65)]
     old, new = (replace(measured(), environment={"device": device}) for device in drivers)
-    assert other_devices([pair(old, new)]) == []
+    assert list_device_changes([pair(old, new)]) == []
 
 
 def typed(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

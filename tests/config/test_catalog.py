@@ -15,8 +15,8 @@ from omegaconf import OmegaConf
 
 from hydra_plugins.sweeper_hydra.grid import expand
 from sweeper.config.grid import Composed, Composer
-from sweeper.config.reader import GENERIC_MODELS
 from sweeper.config.schema import ModelConf, conf_folder
+from sweeper.core.libraries import LIBRARIES
 from sweeper.sweep import hydra_app
 
 GIVEN = ["sweep=x", "device=cpu"]
@@ -39,7 +39,7 @@ NEEDS_TORCHBENCH = [option for option in options("torchbench") if model_of(optio
 BUILT_HERE = [
     pytest.param(option, marks=pytest.mark.xfail(strict=True, reason=CANNOT[option])) if option in CANNOT else option
     for option in options()
-    if option not in (*GENERIC_MODELS, *NEEDS_TORCHBENCH) and model_of(option).library != "custom"
+    if option not in (*LIBRARIES, *NEEDS_TORCHBENCH) and model_of(option).library != "custom"
 ]
 
 
@@ -53,7 +53,7 @@ def composer() -> Iterator[Composer]:
 @pytest.fixture(scope="module")
 def composed(composer: Composer) -> Composed:
     """What each option's values are put into: composing a configuration a model takes ten times as long."""
-    return composer.whole(GIVEN)
+    return composer.compose(GIVEN)
 
 
 @pytest.mark.parametrize("option", options(*SUITES))
@@ -73,7 +73,7 @@ def test_model_of_a_suite_makes_a_trial(composer: Composer, composed: Composed, 
 
 def test_options_in_folders_are_composed_by_hydra_as_others_are(composer: Composer) -> None:
     point = hydra_app.read_point(
-        composer.whole([*GIVEN, "model=transformers/T5Small", "precision=amp"]), composer.repository
+        composer.compose([*GIVEN, "model=transformers/T5Small", "precision=amp"]), composer.repository
     )
     assert point.trial.model == model_of("transformers/T5Small")
     assert point.trial.labels.model == "T5Small"
@@ -93,7 +93,7 @@ def test_experiment_is_a_grid_of_options_that_exist(composer: Composer, name: st
         for override in axis.overrides if composer.repository.group_exists(axis.key) else ():
             group, _, option = override.partition("=")
             assert composer.repository.config_exists(f"{group}/{option}"), override
-    first = Composer(loader, master).whole([*GIVEN, *(axis.overrides[0] for axis in axes)])
+    first = Composer(loader, master).compose([*GIVEN, *(axis.overrides[0] for axis in axes)])
     assert hydra_app.read_point(first, composer.repository).trial.id
 
 

@@ -21,9 +21,9 @@ class Counting(Composer):
 
     composed = 0
 
-    def whole(self, overrides) -> Composed:
+    def compose(self, overrides) -> Composed:
         self.composed += 1
-        return super().whole(overrides)
+        return super().compose(overrides)
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_points_are_what_hydra_composes(composer: Counting, grid: str) -> None:
     points = list(composer.points(axes(grid)))
     assert points
     for point in points:
-        whole = composer.whole(point.overrides)
+        whole = composer.compose(point.overrides)
         assert OmegaConf.to_yaml(point.config) == OmegaConf.to_yaml(whole.config)
         assert OmegaConf.to_object(point.config) == OmegaConf.to_object(whole.config)
         assert point.choices == whole.choices

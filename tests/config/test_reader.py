@@ -7,10 +7,11 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
 from sweeper.config import schema
-from sweeper.config.grid import repository, separated
-from sweeper.config.reader import GENERIC_MODELS, Point
+from sweeper.config.grid import make_repository, split_off_hydra
+from sweeper.config.reader import Point
 from sweeper.config.schema import conf_folder
 from sweeper.core.errors import ConfigError
+from sweeper.core.libraries import LIBRARIES
 from sweeper.core.trial import MODES, Precision
 from sweeper.sweep import hydra_app
 
@@ -27,13 +28,13 @@ def point(*overrides: str, gpu: bool = False, folder: Path | None = None) -> Poi
         cfg = compose("config", ["sweep=test", *own, *overrides], return_hydra_config=True)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(hydra_app, "visible_gpus", lambda: ("a GPU",) if gpu else ())
-            files = repository(GlobalHydra.instance().config_loader(), cfg.hydra)
-            return hydra_app.read_point(separated(cfg, overrides), files)
+            files = make_repository(GlobalHydra.instance().config_loader(), cfg.hydra)
+            return hydra_app.read_point(split_off_hydra(cfg, overrides), files)
 
 
 @pytest.mark.parametrize(("group", "option"), OPTIONS, ids=lambda value: value)
 def test_every_option_composes_into_a_trial(group: str, option: str) -> None:
-    extra = [GENERIC_MODELS[option]] if group == "model" and option in GENERIC_MODELS else []
+    extra = [LIBRARIES[option].example] if group == "model" and option in LIBRARIES else []
     assert point(f"{group}={option}", *extra).trial.id
 
 

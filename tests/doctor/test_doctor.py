@@ -24,8 +24,8 @@ from sweeper.core.host import Host
 from sweeper.core.protocol import Software, Verdict
 from sweeper.core.record import Round
 from sweeper.doctor import __main__, noise, probes
-from sweeper.doctor.__main__ import Findings, exit_code, what_disturbs
-from sweeper.doctor.noise import Noise, noise_of, processes_needed
+from sweeper.doctor.__main__ import Findings, decide_exit_code, find_disturbances
+from sweeper.doctor.noise import Noise, compute_noise, count_processes_needed
 
 CPU = Device("cpu")
 QUIET = Host("a processor", cores=4, usable_cores=4, load=0.2)
@@ -202,22 +202,22 @@ def test_a_broken_torch_is_a_line_with_why(tmp_path: Path, monkeypatch: pytest.M
     assert not software.torch_works
     torch = next(part for part in software.parts if part.name == "torch")
     assert torch.note == "cannot be imported: OSError: libcudart.so.12: cannot open shared object file"
-    assert __main__.questions(software, CPU) == []
+    assert __main__.list_questions(software, CPU) == []
 
 
 def test_backends_of_conf_come_first_and_modes_only_on_a_gpu() -> None:
     software = Software((), ("eager", "inductor", "ts", "zeta"), torch_works=True)
     gpu = Device("cuda", gpus.Gpu("0", "GPU-aaa", "NVIDIA H200"))
-    asked = __main__.questions(software, CPU)
+    asked = __main__.list_questions(software, CPU)
     assert asked[0] == ("inductor", "default")
     assert asked[-1] == ("zeta", "default")
     names = [backend for backend, _ in asked]
     assert {"inductor", "aot_eager", "cudagraphs", "eager", "ts", "jit_trace", "openvino"} <= set(names)
     assert len(names) == len(set(names))
     assert "nvfuser" not in names
-    listed = __main__.questions(Software((), ("nvfuser",), torch_works=True), CPU)
+    listed = __main__.list_questions(Software((), ("nvfuser",), torch_works=True), CPU)
     assert ("nvfuser", "default") in listed  # by this torch
-    assert __main__.questions(software, gpu)[:3] == [
+    assert __main__.list_questions(software, gpu)[:3] == [
         ("inductor", "default"),
         ("inductor", "reduce-overhead"),
         ("inductor", "max-autotune"),
@@ -226,7 +226,9 @@ def test_backends_of_conf_come_first_and_modes_only_on_a_gpu() -> None:
 
 def test_names_that_are_no_more_are_told_without_a_process() -> None:
     output = StringIO()
-    verdicts = __main__.no_more(Software((), ("onnxrt",), torch_works=True), Console(file=output, width=200))
+    verdicts = __main__.report_removed_backends(
+        Software((), ("onnxrt",), torch_works=True), Console(file=output, width=200)
+    )
     found = {verdict.backend: verdict.reason for verdict in verdicts}
     assert "onnxrt" not in found  # this torch lists it
     assert str(found["aot_cudagraphs"]).endswith("take cudagraphs")
@@ -243,12 +245,12 @@ def findings(verdict: str = "ok", wobble: tuple[Noise, ...] | None = None) -> Fi
 
 def test_exit_code_is_that_of_inductor_and_of_the_noise() -> None:
     good = tuple(Noise(model, "ok", 5) for model in noise.MODELS)
-    assert exit_code(findings()) == 0
-    assert exit_code(findings("broken")) == 1
-    assert exit_code(dataclasses.replace(findings(), verdicts=())) == 1
-    assert exit_code(findings(wobble=good)) == 0
-    assert exit_code(findings(wobble=good[:2])) == 1
-    assert exit_code(findings(wobble=(*good[:2], Noise("bert_small", "oom", 0)))) == 1
+    assert decide_exit_code(findings()) == 0
+    assert decide_exit_code(findings("broken")) == 1
+    assert decide_exit_code(dataclasses.replace(findings(), verdicts=())) == 1
+    assert decide_exit_code(findings(wobble=good)) == 0
+    assert decide_exit_code(findings(wobble=good[:2])) == 1
+    assert decide_exit_code(findings(wobble=(*good[:2], Noise("bert_small", "oom", 0)))) == 1
 
 
 @pytest.mark.parametrize(
@@ -310,7 +312,7 @@ def test_verdicts_are_printed_in_order_one_a_line(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(probes, "ask_all", answers)
     console = Console(file=StringIO(), soft_wrap=True, highlight=False)
     asked = [("inductor", "default"), ("inductor", "max-autotune"), ("tvm", "default")]
-    verdicts = __main__.probe(asked, CPU, 1, 5, console)
+    verdicts = __main__.probe_backends(asked, CPU, 1, 5, console)
     assert [verdict.verdict for verdict in verdicts] == ["ok", "broken", "missing"]
     assert console.file.getvalue().splitlines()[2:] == [  # type: ignore[attr-defined]
         "  inductor               ok       first step 2.0 s",
@@ -323,14 +325,14 @@ def test_verdicts_are_printed_in_order_one_a_line(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_busy_host_or_gpu_disturbs() -> None:
-    assert list(what_disturbs(QUIET, GpuReading(pids=frozenset(), memory_used_bytes=2**29))) == []
+    assert list(find_disturbances(QUIET, GpuReading(pids=frozenset(), memory_used_bytes=2**29))) == []
     busy = dataclasses.replace(QUIET, load=1.2)
-    assert list(what_disturbs(busy, None)) == ["load 1.20 on 4 cores; stop what runs beside, or wait"]
-    assert "2 other processes" in next(what_disturbs(QUIET, GpuReading(pids=frozenset({1, 2}))))
+    assert list(find_disturbances(busy, None)) == ["load 1.20 on 4 cores; stop what runs beside, or wait"]
+    assert "2 other processes" in next(find_disturbances(QUIET, GpuReading(pids=frozenset({1, 2}))))
     assert "cannot be seen from here" in next(
-        what_disturbs(QUIET, GpuReading(pids=frozenset(), memory_used_bytes=2**33))
+        find_disturbances(QUIET, GpuReading(pids=frozenset(), memory_used_bytes=2**33))
     )
-    assert "hardware_thermal" in next(what_disturbs(QUIET, GpuReading(lowered_clocks=("idle", "hardware_thermal"))))
+    assert "hardware_thermal" in next(find_disturbances(QUIET, GpuReading(lowered_clocks=("idle", "hardware_thermal"))))
 
 
 def test_the_host_is_read_from_the_kernels_files(tmp_path: Path) -> None:
@@ -408,7 +410,7 @@ def test_what_a_gpu_does_not_tell_is_left_out() -> None:
 @pytest.mark.parametrize(("mode", "expected"), [("exclusive process", 1), ("default", 2)])
 def test_an_exclusive_gpu_gets_one_probe_at_a_time(mode: str, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
-    assert __main__.at_once(GpuReading(compute_mode=mode)) == expected
+    assert __main__.count_at_once(GpuReading(compute_mode=mode)) == expected
 
 
 # Noise
@@ -416,12 +418,12 @@ def test_an_exclusive_gpu_gets_one_probe_at_a_time(mode: str, expected: int, mon
 
 def test_processes_needed_by_hand() -> None:
     # t(1), t(2), t(3), t(5), t(6) = 12.706, 4.303, 3.182, 2.571, 2.447
-    assert processes_needed(0.0) == 2
-    assert processes_needed(0.001) == 2  # 12.706 * 0.001 / 1.414 = 0.0090
-    assert processes_needed(0.005) == 4  # 3: 4.303 * 0.005 / 1.732 = 0.0124; 4: 3.182 * 0.005 / 2 = 0.0080
-    assert processes_needed(0.01) == 7  # 6: 2.571 * 0.01 / 2.449 = 0.0105; 7: 2.447 * 0.01 / 2.646 = 0.0092
-    assert processes_needed(0.01, half_width=0.1) == 2
-    assert processes_needed(0.06) is None  # 100: 1.984 * 0.06 / 10 = 0.0119
+    assert count_processes_needed(0.0) == 2
+    assert count_processes_needed(0.001) == 2  # 12.706 * 0.001 / 1.414 = 0.0090
+    assert count_processes_needed(0.005) == 4  # 3: 4.303 * 0.005 / 1.732 = 0.0124; 4: 3.182 * 0.005 / 2 = 0.0080
+    assert count_processes_needed(0.01) == 7  # 6: 2.571 * 0.01 / 2.449 = 0.0105; 7: 2.447 * 0.01 / 2.646 = 0.0092
+    assert count_processes_needed(0.01, half_width=0.1) == 2
+    assert count_processes_needed(0.06) is None  # 100: 1.984 * 0.06 / 10 = 0.0119
 
 
 def test_noise_of_a_record_by_hand() -> None:
@@ -431,7 +433,7 @@ def test_noise_of_a_record_by_hand() -> None:
         rounds = [Round("AB", block_s, block_s / ratio) for block_s in (0.9, 1.0, 1.1)]
         rounds.append(Round("BA", 50.0, 0.1, void="another process used the GPU"))
         processes.append(dataclasses.replace(make_process(index=index), rounds=tuple(rounds)))
-    found = noise_of(dataclasses.replace(make_record(), processes=tuple(processes)))
+    found = compute_noise(dataclasses.replace(make_record(), processes=tuple(processes)))
     assert found.processes == 2
     assert found.spread_within == pytest.approx(0.1)
     assert found.spread_between == pytest.approx(0.01 * math.sqrt(2))
@@ -446,13 +448,13 @@ def test_the_noise_card_from_records_on_disk(in_empty_folder: Path) -> None:
         make_record("bert_small", "fp32", status="oom", message="out of memory"),
     ]
     write_sweep(in_empty_folder / "runs", records, "noise-now")
-    rows = {row[0]: row[1:] for row in noise.card(noise.read_sweep("noise-now"))[1:]}
+    rows = {row[0]: row[1:] for row in noise.make_card(noise.read_noise("noise-now"))[1:]}
     assert rows["resnet18"] == ["1.0000", "0.9975 to 1.0025", "0.00 %", "0.10 %", "2"]
     assert rows["vit_tiny"][-1] == "more than 100"
     assert rows["bert_small"] == ["oom", "", "", "", ""]
 
 
 def test_one_process_shows_no_spread() -> None:
-    found = noise_of(make_record(speedups=[1.0]))
+    found = compute_noise(make_record(speedups=[1.0]))
     assert (found.spread_between, found.processes_needed) == (None, None)
-    assert noise.card([found])[1][-1] == ""
+    assert noise.make_card([found])[1][-1] == ""

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.core.protocol import ALONE, DEVICE, NOTHING, LeaseGrant
-from sweeper.execution.device_lease import DeviceLease, Member
+from sweeper.execution.device_lease import DeviceLease, Tenant
 
 SLEEPER = "import time\nwhile True: time.sleep(0.01)"
 
@@ -43,16 +43,16 @@ def sleepers() -> Iterator[Callable[[], int]]:
 
 
 class Worker:
-    """A member and what it was granted."""
+    """A tenant and what it was granted."""
 
-    def __init__(self, turns: DeviceLease, group: int) -> None:
+    def __init__(self, lease: DeviceLease, group: int) -> None:
         self.grants: list[LeaseGrant] = []
-        self._context = turns.member(group, self.grants.append)
-        self.member: Member = self._context.__enter__()
-        self.turns, self.group = turns, group
+        self._context = lease.register(group, self.grants.append)
+        self.tenant: Tenant = self._context.__enter__()
+        self.lease, self.group = lease, group
 
     def ask(self, wants: str) -> None:
-        self.turns.ask(self.member, wants)
+        self.lease.request(self.tenant, wants)
 
     def end(self) -> None:
         self._context.__exit__(None, None, None)
@@ -60,8 +60,8 @@ class Worker:
 
 @pytest.fixture
 def three(sleepers: Callable[[], int]) -> list[Worker]:
-    turns = DeviceLease()
-    return [Worker(turns, sleepers()) for _ in range(3)]
+    lease = DeviceLease()
+    return [Worker(lease, sleepers()) for _ in range(3)]
 
 
 def test_the_device_is_given_in_the_order_of_asking(three: list[Worker]) -> None:
@@ -90,7 +90,7 @@ def test_whoever_measures_has_the_others_stopped_until_it_lets_go(three: list[Wo
     assert len(second.grants) == 1
 
 
-def test_the_end_of_whoever_measures_is_the_end_of_its_turn(three: list[Worker]) -> None:
+def test_the_end_of_whoever_measures_is_the_end_of_its_lease(three: list[Worker]) -> None:
     first, second, _ = three
     first.ask(ALONE)
     assert eventually(lambda: state(second.group) == "T")
@@ -102,7 +102,7 @@ def test_worker_that_starts_while_another_measures_is_stopped_at_once(
     three: list[Worker], sleepers: Callable[[], int]
 ) -> None:
     three[0].ask(ALONE)
-    late = Worker(three[0].turns, sleepers())
+    late = Worker(three[0].lease, sleepers())
     assert eventually(lambda: state(late.group) == "T")
 
 
@@ -128,9 +128,9 @@ def test_stopped_and_waited_seconds_are_told_apart_and_count_in_no_limit(three: 
     computes.ask(DEVICE)
     assert waits.grants[0].stopped_s == 0.0, "it waited, which it knows itself"
     assert computes.grants[0].stopped_s >= 0.3
-    assert waits.turns.idle_s(waits.member) >= 0.3
-    assert computes.turns.idle_s(computes.member) >= 0.3
+    assert waits.lease.idle_s(waits.tenant) >= 0.3
+    assert computes.lease.idle_s(computes.tenant) >= 0.3
     computes.ask(NOTHING)
     computes.ask(DEVICE)
     assert computes.grants[1].stopped_s == 0.0, "it was told before"
-    assert first.turns.idle_s(first.member) < 0.3
+    assert first.lease.idle_s(first.tenant) < 0.3

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,8 +14,10 @@ from sweeper.core.gpus import Gpu
 from sweeper.core.record import Record
 from sweeper.core.settings import Measure, Settings
 from sweeper.core.trial import Labels, Model, Trial
-from sweeper.execution import device_slots, execute
-from sweeper.execution.execute import MIN_FREE_BYTES, NoSpaceError, Watcher
+from sweeper.execution import placement
+from sweeper.execution.events import Event, Finished, Started
+from sweeper.execution.execute import MIN_FREE_BYTES, NoSpaceError, execute
+from sweeper.execution.placement import place_trials
 
 
 @pytest.fixture
@@ -27,38 +30,36 @@ def trials(in_empty_folder: Path) -> list[Trial]:
 SETTINGS = Settings("s", device="cpu", measure=Measure(processes=1))
 
 
-class WorkerChannel(Watcher):
-    def __init__(self) -> None:
-        self.heard: list[str] = []
-
-    def trial_started(self, trial: Trial) -> None:
-        self.heard.append(f"start {trial.batch_size}")
-
-    def trial_finished(self, record: Record) -> None:
-        (path,) = Path("runs/s").glob(f"*-{record.trial_id}/record.json")
-        assert Record.loads(path.read_text()) == record, "it is on disk first"
-        self.heard.append(f"end {record.trial.batch_size}")
+def start(trials: list[Trial], settings: Settings = SETTINGS) -> Generator[Event, None, None]:
+    return execute(trials, settings, place_trials(settings, len(trials)))
 
 
-def test_records_come_in_order_after_they_are_on_disk(trials: list[Trial]) -> None:
-    listener = WorkerChannel()
-    found = list(execute.execute(trials, SETTINGS, [listener]))
+def test_events_come_in_order_after_the_records_are_on_disk(trials: list[Trial]) -> None:
+    heard, found = [], []
+    for event in start(trials):
+        if isinstance(event, Started):
+            heard.append(f"start {event.trial.batch_size}")
+        elif isinstance(event, Finished):
+            (path,) = Path("runs/s").glob(f"*-{event.record.trial_id}/record.json")
+            assert Record.loads(path.read_text()) == event.record, "it is on disk first"
+            heard.append(f"end {event.record.trial.batch_size}")
+            found.append(event.record)
     assert [(record.trial, record.status) for record in found] == [(trial, "ok") for trial in trials]
-    assert listener.heard == ["start 1", "end 1", "start 2", "end 2", "start 3", "end 3"]
+    assert heard == ["start 1", "end 1", "start 2", "end 2", "start 3", "end 3"]
 
 
 def test_each_gpu_has_a_trial_at_a_time(trials: list[Trial], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     gpus = tuple(Gpu(str(index), f"GPU-{index}", "A GPU") for index in range(2))
-    monkeypatch.setattr(execute, "visible_gpus", lambda: gpus)
-    monkeypatch.setattr(device_slots, "cores_near", lambda _gpu: ())
+    monkeypatch.setattr(placement, "visible_gpus", lambda: gpus)
+    monkeypatch.setattr(placement, "cores_near", lambda _gpu: ())
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     body = (
         "open(f'here-{os.environ[\"CUDA_VISIBLE_DEVICES\"]}', 'w').close()\n"
         "while not (os.path.exists('here-0') and os.path.exists('here-1')): time.sleep(0.05)"
     )
     fake_python.write(Path(str(trials[0].python)), body)
-    found = list(execute.execute(trials, replace(SETTINGS, device="cuda")))
-    assert [record.status for record in found] == ["ok"] * 3
+    events = start(trials, replace(SETTINGS, device="cuda"))
+    assert [event.record.status for event in events if isinstance(event, Finished)] == ["ok"] * 3
 
 
 def test_full_disk_is_said_before_a_trial_and_keeps_what_there_is(
@@ -67,7 +68,7 @@ def test_full_disk_is_said_before_a_trial_and_keeps_what_there_is(
     free = iter([MIN_FREE_BYTES, MIN_FREE_BYTES - 1])
     monkeypatch.setattr(shutil, "disk_usage", lambda _folder: SimpleNamespace(free=next(free)))
     Path("runs/s").mkdir(parents=True)
-    records = execute.execute(trials, SETTINGS)
+    records = (event.record for event in start(trials) if isinstance(event, Finished))
     assert next(records).status == "ok"
     with pytest.raises(NoSpaceError, match="1024 MiB left"):
         next(records)

@@ -9,20 +9,20 @@ import pytest
 from records import make_process, make_record, make_trial
 
 from sweeper.core.record import PerArm
-from sweeper.execution.memory_budget import EVERYTHING, MemoryBudget, Peaks, Reservation
+from sweeper.execution.memory_budget import WHOLE_DEVICE, MemoryBudget, PeakMemory, Reservation
 
 NEVER = threading.Event()
 
 
 class Guest:
-    """Somebody who wants to stay, in a thread of its own."""
+    """Somebody who reserves memory, in a thread of its own."""
 
-    def __init__(self, room: MemoryBudget, needed: float | None) -> None:
+    def __init__(self, budget: MemoryBudget, needed: float | None) -> None:
         self.inside, self._leave = threading.Event(), threading.Event()
-        self.stay: Reservation | None = None
+        self.reservation: Reservation | None = None
 
         def live() -> None:
-            with room.stay(needed, NEVER) as self.stay:
+            with budget.reserve(needed, NEVER) as self.reservation:
                 self.inside.set()
                 assert self._leave.wait(60)
 
@@ -40,61 +40,61 @@ def guests() -> Iterator[ExitStack]:
         yield stack
 
 
-def invite(guests: ExitStack, room: MemoryBudget, needed: float | None) -> Guest:
-    guest = Guest(room, needed)
+def invite(guests: ExitStack, budget: MemoryBudget, needed: float | None) -> Guest:
+    guest = Guest(budget, needed)
     guests.callback(guest.leave)
     return guest
 
 
 def test_as_many_as_fit_and_the_next_when_one_has_left(guests: ExitStack) -> None:
-    room = MemoryBudget(100)
-    first, second = invite(guests, room, 40), invite(guests, room, 40)
+    budget = MemoryBudget(100)
+    first, second = invite(guests, budget, 40), invite(guests, budget, 40)
     assert first.inside.wait(60)
     assert second.inside.wait(60)
-    third = invite(guests, room, 40)
+    third = invite(guests, budget, 40)
     assert not third.inside.wait(0.3)
     first.leave()
     assert third.inside.wait(60)
-    assert third.stay is not None
-    assert third.stay.had_company
+    assert third.reservation is not None
+    assert third.reservation.shared
 
 
 def test_one_that_is_larger_than_the_device_is_let_in_alone(guests: ExitStack) -> None:
-    room = MemoryBudget(100)
-    large = invite(guests, room, 1000)
+    budget = MemoryBudget(100)
+    large = invite(guests, budget, 1000)
     assert large.inside.wait(60)
-    assert large.stay is not None
-    assert not large.stay.had_company
+    assert large.reservation is not None
+    assert not large.reservation.shared
 
 
 def test_unknown_needs_and_unknown_devices_are_let_in(guests: ExitStack) -> None:
-    room = MemoryBudget(None)
-    assert invite(guests, room, 1e15).inside.wait(60)
-    assert invite(guests, room, None).inside.wait(60)
+    budget = MemoryBudget(None)
+    assert invite(guests, budget, 1e15).inside.wait(60)
+    assert invite(guests, budget, None).inside.wait(60)
 
 
 def test_who_wants_everything_waits_for_all_and_nobody_passes_it(guests: ExitStack) -> None:
-    room = MemoryBudget(100)
-    first = invite(guests, room, 1)
+    budget = MemoryBudget(100)
+    first = invite(guests, budget, 1)
     assert first.inside.wait(60)
-    everything = invite(guests, room, EVERYTHING)
+    everything = invite(guests, budget, WHOLE_DEVICE)
     assert not everything.inside.wait(0.3)
-    small = invite(guests, room, 1)
+    small = invite(guests, budget, 1)
     assert not small.inside.wait(0.3), "it came later"
     first.leave()
     assert everything.inside.wait(60)
     assert not small.inside.wait(0.3)
     everything.leave()
-    assert everything.stay is not None
-    assert not everything.stay.had_company
+    assert everything.reservation is not None
+    assert not everything.reservation.shared
     assert small.inside.wait(60)
 
 
 def test_peaks_are_of_a_model_and_its_batch_size() -> None:
-    peaks, trial = Peaks(), make_trial(batch_size=8)
+    peaks, trial = PeakMemory(), make_trial(batch_size=8)
     small, large = (replace(make_process(), allocator_peak_bytes=PerArm(eager, 9e9)) for eager in (1e9, 2e9))
     peaks.learn(replace(make_record(trial=trial), processes=(small, large)))
-    assert peaks.of(trial, 8) == 2e9
-    assert peaks.of(replace(trial, mode="max-autotune"), 8) == 2e9
-    assert peaks.of(trial, 16) is None
-    assert peaks.of(replace(trial, model=replace(trial.model, image_size=64)), 8) is None
+    assert peaks.look_up(trial, 8) == 2e9
+    assert peaks.look_up(replace(trial, mode="max-autotune"), 8) == 2e9
+    assert peaks.look_up(trial, 16) is None
+    assert peaks.look_up(replace(trial, model=replace(trial.model, image_size=64)), 8) is None

@@ -11,14 +11,14 @@ from processes import assert_gone
 ROOT = Path(__file__).parent.parent
 DRIVER = """
 import os, signal, subprocess, sys, time
-from sweeper.execution.reaper import running_reaper
-with running_reaper() as guardian:
+from sweeper.execution.reaper import run_reaper
+with run_reaper() as reaper:
     groups = [subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
               for _ in range(2)]
     for group in groups:
-        guardian.watch(group.pid)
+        reaper.watch(group.pid)
         os.killpg(group.pid, signal.SIGSTOP)
-    guardian.forget(groups[1].pid)
+    reaper.forget(groups[1].pid)
     print(*(group.pid for group in groups), flush=True)
     {then}
 """

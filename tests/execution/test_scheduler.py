@@ -12,10 +12,12 @@ from records import make_record, make_trial
 from sweeper.core.gpus import Device, Gpu
 from sweeper.core.record import Record
 from sweeper.core.trial import Trial
-from sweeper.execution.scheduler import Finished, Slot, Started, run_all
+from sweeper.execution.device_slots import DeviceSlot
+from sweeper.execution.events import Finished, Started
+from sweeper.execution.scheduler import run_all
 
 GPUS = [Gpu(str(index), f"GPU-{index}", "A GPU") for index in range(3)]
-SLOTS = [Slot(Device("cuda", gpu)) for gpu in GPUS]
+SLOTS = [DeviceSlot(Device("cuda", gpu)) for gpu in GPUS]
 TRIALS = [make_trial(batch_size=size) for size in range(1, 9)]
 
 
@@ -24,14 +26,14 @@ def record_of(trial: Trial, status: str = "ok") -> Record:
 
 
 def test_every_trial_runs_once_and_is_told_in_order() -> None:
-    def run(trial: Trial, _slot: Slot, on_phase: Callable[[str, int], None], _stop: threading.Event) -> Record:
+    def run(trial: Trial, _slot: DeviceSlot, on_phase: Callable[[str, int], None], _stop: threading.Event) -> Record:
         on_phase("building", 0)
         return record_of(trial)
 
-    news = list(run_all(TRIALS, SLOTS, run))
+    events = list(run_all(TRIALS, SLOTS, run))
     for trial in TRIALS:
         of_trial = [
-            type(item).__name__ for item in news if (getattr(item, "trial", None) or item.record.trial) == trial
+            type(item).__name__ for item in events if (getattr(item, "trial", None) or item.record.trial) == trial
         ]
         assert of_trial == ["Started", "PhaseBegan", "Finished"]
 
@@ -41,7 +43,7 @@ def test_slots_work_beside_each_other() -> None:
     together = threading.Barrier(3, timeout=60)
     used: dict[int, str] = {}
 
-    def run(trial: Trial, slot: Slot, _on_phase: object, _stop: threading.Event) -> Record:
+    def run(trial: Trial, slot: DeviceSlot, _on_phase: object, _stop: threading.Event) -> Record:
         together.wait()
         used[trial.batch_size] = slot.device.gpu.selector if slot.device.gpu else ""
         return record_of(trial)
@@ -50,23 +52,23 @@ def test_slots_work_beside_each_other() -> None:
     assert set(used.values()) == {"0", "1", "2"}
 
 
-def test_a_device_has_several_trials_in_hand() -> None:
+def test_a_device_has_several_trials_in_flight() -> None:
     """Each of four trials waits for the other three."""
     together = threading.Barrier(4, timeout=60)
     used: list[str] = []
 
-    def run(trial: Trial, slot: Slot, _on_phase: object, _stop: threading.Event) -> Record:
+    def run(trial: Trial, slot: DeviceSlot, _on_phase: object, _stop: threading.Event) -> Record:
         together.wait()
         used.append(slot.device.gpu.selector if slot.device.gpu else "")
         return record_of(trial)
 
-    slots = [Slot(Device("cuda", gpu), prepare=2) for gpu in GPUS[:2]]
+    slots = [DeviceSlot(Device("cuda", gpu), concurrency=2) for gpu in GPUS[:2]]
     assert len([item for item in run_all(TRIALS[:4], slots, run) if isinstance(item, Finished)]) == 4
     assert sorted(used) == ["0", "0", "1", "1"]
 
 
 def test_interrupt_ends_what_runs_and_starts_no_other() -> None:
-    def run(trial: Trial, _slot: Slot, _on_phase: object, stop: threading.Event) -> Record:
+    def run(trial: Trial, _slot: DeviceSlot, _on_phase: object, stop: threading.Event) -> Record:
         if trial == TRIALS[0]:
             return record_of(trial)
         assert stop.wait(60)
@@ -79,18 +81,18 @@ def test_interrupt_ends_what_runs_and_starts_no_other() -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a script runs in the background
     threading.Thread(target=interrupt).start()
     try:
-        news = list(run_all(TRIALS, SLOTS, run))
+        events = list(run_all(TRIALS, SLOTS, run))
     finally:
         signal.signal(signal.SIGINT, before)
-    statuses = [item.record.status for item in news if isinstance(item, Finished)]
+    statuses = [item.record.status for item in events if isinstance(item, Finished)]
     assert sorted(statuses) == ["interrupted"] * 3 + ["ok"]
-    assert len([item for item in news if isinstance(item, Started)]) == 4
+    assert len([item for item in events if isinstance(item, Started)]) == 4
 
 
 def test_what_goes_wrong_is_raised_when_the_others_have_ended() -> None:
     failed = threading.Event()
 
-    def run(trial: Trial, _slot: Slot, _on_phase: object, _stop: threading.Event) -> Record:
+    def run(trial: Trial, _slot: DeviceSlot, _on_phase: object, _stop: threading.Event) -> Record:
         if trial == TRIALS[0]:
             failed.set()
             raise OSError("no space")
@@ -99,21 +101,21 @@ def test_what_goes_wrong_is_raised_when_the_others_have_ended() -> None:
         return record_of(trial)
 
     finished: list[Finished] = []
-    news = run_all(TRIALS, SLOTS[:2], run)
+    events = run_all(TRIALS, SLOTS[:2], run)
     with pytest.raises(OSError, match="no space"):
-        finished.extend(item for item in news if isinstance(item, Finished))
+        finished.extend(item for item in events if isinstance(item, Finished))
     assert 1 <= len(finished) < len(TRIALS) - 1, "what ran has ended, the rest was not begun"
 
 
 def test_whoever_has_had_enough_ends_the_trials() -> None:
     ended = threading.Event()
 
-    def run(trial: Trial, _slot: Slot, _on_phase: object, stop: threading.Event) -> Record:
+    def run(trial: Trial, _slot: DeviceSlot, _on_phase: object, stop: threading.Event) -> Record:
         assert stop.wait(60)
         ended.set()
         return record_of(trial, "interrupted")
 
-    news = run_all(TRIALS, SLOTS[:1], run)
-    assert isinstance(next(news), Started)
-    news.close()  # type: ignore[attr-defined]
+    events = run_all(TRIALS, SLOTS[:1], run)
+    assert isinstance(next(events), Started)
+    events.close()
     assert ended.is_set()

@@ -21,8 +21,8 @@ from sweeper.core.record import Inspection, Record
 from sweeper.core.settings import Measure, Settings
 from sweeper.core.trial import Trial
 from sweeper.execution import trial_runner
-from sweeper.execution.device_lease import Member
-from sweeper.execution.scheduler import Slot
+from sweeper.execution.device_lease import Tenant
+from sweeper.execution.device_slots import DeviceSlot
 
 ROOT = Path(__file__).parents[2]
 PRELUDE = """
@@ -54,16 +54,16 @@ def run(in_empty_folder: Path, monkeypatch: pytest.MonkeyPatch, trial: Trial):
         body: str,
         stop: threading.Event | None = None,
         cores: tuple[int, ...] | None = None,
-        slot: Slot | None = None,
+        slot: DeviceSlot | None = None,
         inspect: bool = False,
         **measure: object,
     ) -> Record:
         script = in_empty_folder / "worker.py"
         script.write_text(PRELUDE + textwrap.dedent(body))
         monkeypatch.setenv("PYTHONPATH", str(ROOT))
-        monkeypatch.setattr(trial_runner, "command", lambda _python, _module: [sys.executable, str(script)])
+        monkeypatch.setattr(trial_runner, "make_command", lambda _python, _module: [sys.executable, str(script)])
         settings = Settings("s", measure=Measure(**{"processes": 1, "timeout_s": 30.0, **measure}), inspect=inspect)  # type: ignore[arg-type]
-        return trial_runner.run_trial(trial, settings, slot or Slot(Device("cpu"), cores), stop=stop)
+        return trial_runner.run_trial(trial, settings, slot or DeviceSlot(Device("cpu"), cores), stop=stop)
 
     return run
 
@@ -196,9 +196,9 @@ def test_waiting_for_the_device_counts_in_no_limit_and_not_as_time_of_the_trial(
     run, in_empty_folder: Path, trial: Trial
 ) -> None:
     """Somebody else has the device for longer than the trial may last."""
-    slot, others = Slot(Device("cpu")), Member(0, lambda _grant: None)
-    slot.turns.ask(others, DEVICE)
-    threading.Timer(3.0, lambda: slot.turns.ask(others, NOTHING)).start()
+    slot, others = DeviceSlot(Device("cpu")), Tenant(0, lambda _grant: None)
+    slot.lease.request(others, DEVICE)
+    threading.Timer(3.0, lambda: slot.lease.request(others, NOTHING)).start()
     record = run(
         """
         say(Phase("building")); say(LeaseRequest("device"))
@@ -214,11 +214,11 @@ def test_waiting_for_the_device_counts_in_no_limit_and_not_as_time_of_the_trial(
 
 
 def test_out_of_memory_beside_others_is_tried_again_alone(run, in_empty_folder: Path, trial: Trial) -> None:
-    """A neighbour is in the room until it sees that the trial has run out of memory."""
-    slot, inside = Slot(Device("cuda")), threading.Event()
+    """A neighbour has memory of the device until it sees that the trial has run out of memory."""
+    slot, inside = DeviceSlot(Device("cuda")), threading.Event()
 
     def stay() -> None:
-        with slot.room.stay(None, threading.Event()):
+        with slot.memory.reserve(None, threading.Event()):
             inside.set()
             while not (in_empty_folder / "failed").exists():
                 time.sleep(0.05)
@@ -309,7 +309,7 @@ def test_inspection_that_fails_is_said_and_costs_the_trial_nothing(run, body: st
     ("status", "inspected"),
     [("compile_error", True), ("accuracy_mismatch", True), ("not_compiled", True), ("eager_error", False)],
 )
-def test_inspection_is_for_trials_in_which_the_compiler_had_its_turn(run, status: str, inspected: bool) -> None:
+def test_inspection_is_for_trials_in_which_the_compiler_was_reached(run, status: str, inspected: bool) -> None:
     record = run(f'{INSPECTS}say(Outcome("{status}", "compiling", "no"))', inspect=True)
     assert (record.status, record.message, record.log) == (status, "no", "worker-0.log")
     assert (record.inspection is not None) == inspected

@@ -69,8 +69,8 @@ def test_large_sweep_reads_the_same_in_parts(tmp_path: Path) -> None:
     """Every file of the report; the trial in the middle cannot be read."""
     count = 2 * MIN_OF_A_PART + 40
     folder = write_sweep(tmp_path / "runs", [make_record(f"model{number:03}") for number in range(count)])
-    assert len(SweepFolder(folder).parts(2)) == 2
-    assert len(SweepFolder(folder).parts(64)) == 3
+    assert len(SweepFolder(folder).split(2)) == 2
+    assert len(SweepFolder(folder).split(64)) == 3
     next(folder.glob(f"model{count // 2}-*/record.json")).write_text("{")
     code = """
         import sys

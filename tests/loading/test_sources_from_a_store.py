@@ -17,7 +17,7 @@ from tracking_server import Server, free_port, mlflow_server
 from sweeper.core.paths import write_text
 from sweeper.core.record import Record
 from sweeper.report.__main__ import main
-from sweeper.tracking.reader import MAX_AHEAD, side_by_side
+from sweeper.tracking.reader import MAX_AHEAD, map_concurrently
 from sweeper.tracking.tracker import Tracker
 
 TABLES = ("speedups.csv", "summary.csv", "failures.csv", "recommendations.csv", "causes.csv", "report.md")
@@ -226,26 +226,26 @@ def test_a_server_that_falls_silent_in_the_middle_is_one_line_and_nothing_is_wri
     assert not Path("out").exists()
 
 
-def test_calls_side_by_side_keep_their_order_and_read_ahead_within_bounds() -> None:
+def test_calls_map_concurrently_keep_their_order_and_read_ahead_within_bounds() -> None:
     called: list[int] = []
 
     def call(number: int) -> int:
         called.append(number)
         return number
 
-    results = side_by_side(call, range(10 * MAX_AHEAD))
+    results = map_concurrently(call, range(10 * MAX_AHEAD))
     assert next(results) == 0
     assert len(called) <= MAX_AHEAD + 1
     assert list(results) == list(range(1, 10 * MAX_AHEAD))
 
 
-def test_what_a_call_side_by_side_raises_ends_them() -> None:
+def test_what_a_call_map_concurrently_raises_ends_them() -> None:
     def call(number: int) -> int:
         if number == 3:
             raise OSError("gone")
         return number
 
-    results = side_by_side(call, range(10**9))
+    results = map_concurrently(call, range(10**9))
     assert [next(results) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(OSError, match="gone"):
         next(results)

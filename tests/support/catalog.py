@@ -45,7 +45,7 @@ def loss_of(option: str) -> Any:
     from sweeper.worker import models
 
     model = model_of(option)
-    models.load(model)
+    models.builder(model.library).load(model)
     on_meta = model.library in ("timm", "torchvision")
     small = model if on_meta else replace(model, arguments=_shrunk(model))
     trial = Trial(small, 2 if on_meta else 1, Labels(option, "fp32"), device="cpu")

@@ -13,7 +13,8 @@ from records import make_record, make_trial, write_sweep
 from sweeper.core.record import Inspection, Record
 from sweeper.core.settings import Measure, Settings, Tracking
 from sweeper.core.trial import Trial
-from sweeper.sweep.driver import INTERRUPTED, OK, drive
+from sweeper.execution.events import Event, Finished, Started
+from sweeper.sweep.driver import INTERRUPTED, OK, run_sweep
 from sweeper.sweep.launch import Launcher
 
 INSPECTS = """
@@ -38,11 +39,11 @@ def record() -> Record:
 
 def test_inspection_is_of_trials_that_run(trial: Trial, capsys: pytest.CaptureFixture[str]) -> None:
     """A finished trial is left alone by a resume, and inspected when it is run again."""
-    assert drive([trial], SETTINGS) == OK
-    assert drive([trial], INSPECTING) == OK
+    assert run_sweep([trial], SETTINGS) == OK
+    assert run_sweep([trial], INSPECTING) == OK
     assert record().inspection is None
     capsys.readouterr()
-    assert drive([trial], replace(INSPECTING, retry="all")) == OK
+    assert run_sweep([trial], replace(INSPECTING, retry="all")) == OK
     assert record().inspection == Inspection("inspect")
     summary = f"runs/night/{trial.label}-{trial.id}/inspect/summary.md"
     assert Path(summary).exists()
@@ -56,20 +57,20 @@ def test_sweep_that_ends_before_its_last_trial_is_interrupted(trial: Trial) -> N
     """As where the first was interrupted in its inspection and is ok."""
     other = replace(trial, batch_size=1)
 
-    def first_alone(trials, _settings, watchers) -> Generator[Record, None, None]:
-        for watcher in watchers:
-            watcher.trial_started(trials[0])
-        yield make_record(trial=trials[0])
+    def first_alone(trials, _settings, _placement) -> Generator[Event, None, None]:
+        yield Started(trials[0])
+        yield Finished(make_record(trial=trials[0]))
 
-    assert drive([trial, other], SETTINGS, Launcher(None, first_alone)) == INTERRUPTED
+    assert run_sweep([trial, other], SETTINGS, Launcher(None, first_alone)) == INTERRUPTED
 
 
 def test_a_sweep_ends_with_how_to_run_again_what_failed(trial: Trial, capsys: pytest.CaptureFixture[str]) -> None:
-    def fails(trials, _settings, watchers) -> Generator[Record, None, None]:
+    def fails(trials, _settings, _placement) -> Generator[Event, None, None]:
         for one in trials:
+            yield Started(one)
             write_sweep(Path("runs"), [failed := make_record(trial=one, status="crashed")], "night")
-            yield failed
+            yield Finished(failed)
 
-    drive([trial], SETTINGS, Launcher(None, fails))
+    run_sweep([trial], SETTINGS, Launcher(None, fails))
     last = capsys.readouterr().out.splitlines()[-1]
     assert last == "1 not ok that may do better: the same command with sweep=night runs them again"

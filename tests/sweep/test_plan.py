@@ -7,11 +7,11 @@ from records import make_trial
 
 from sweeper.core.errors import ConfigError
 from sweeper.core.trial import Compile, Precision, Trial
-from sweeper.sweep.plan import History, describe, estimate_s, plan
+from sweeper.sweep.plan import History, describe_plan, estimate_s, make_plan
 
 
 def test_same_experiment_runs_once_and_that_is_said(trial: Trial) -> None:
-    planned = plan([trial, trial], {})
+    planned = make_plan([trial, trial], {})
     assert planned.trials == (trial,)
     assert "the same experiment" in planned.left_out[0].reason
 
@@ -34,11 +34,11 @@ def test_impossible_combination_is_left_out_of_a_grid_and_refused_alone(
     trial: Trial, change: dict[str, object]
 ) -> None:
     impossible = replace(trial, **change)
-    planned = plan([impossible, trial], {})
+    planned = make_plan([impossible, trial], {})
     assert planned.trials == (trial,)
     assert planned.left_out[0].trial == impossible
     with pytest.raises(ConfigError):
-        plan([impossible], {})
+        make_plan([impossible], {})
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_impossible_combination_is_left_out_of_a_grid_and_refused_alone(
     ],
 )
 def test_resume_leaves_out_what_has_a_record(trial: Trial, retry: str, status: str, runs: bool) -> None:
-    planned = plan([trial], {trial.id: status}, retry)
+    planned = make_plan([trial], {trial.id: status}, retry)
     assert bool(planned.trials) == runs
     assert [item.finished for item in planned.left_out] == ([] if runs else [True])
 
@@ -59,13 +59,13 @@ def test_resume_leaves_out_what_has_a_record(trial: Trial, retry: str, status: s
 def test_two_precisions_with_one_weight_are_refused_before_anything_runs(trial: Trial) -> None:
     tf32 = replace(trial, precision=Precision(tf32=True), labels=replace(trial.labels, precision="my_tf32"))
     with pytest.raises(ConfigError, match="precision=fp32 and precision=my_tf32 both carry the weight fp32"):
-        plan([trial, tf32], {})
+        make_plan([trial, tf32], {})
     without = replace(tf32, labels=replace(tf32.labels, weight=None))
-    assert len(plan([trial, without], {}).trials) == 2
+    assert len(make_plan([trial, without], {}).trials) == 2
 
 
 def test_description_has_a_line_a_trial_that_starts_with_its_id(trial: Trial) -> None:
-    lines = describe(plan([trial, replace(trial, batch_size=8), trial], {}))
+    lines = describe_plan(make_plan([trial, replace(trial, batch_size=8), trial], {}))
     assert lines[0].startswith(f"{trial.id}  {trial.label}")
     assert lines[-1].startswith(trial.id)
     assert "left out:" in lines
@@ -95,6 +95,6 @@ def test_estimate_divides_what_can_go_on_beside() -> None:
     trials = [make_trial("a"), make_trial("b")]
     whole, on_device = (History([(trial, seconds) for trial in trials]) for seconds in (40.0, 15.0))
     assert estimate_s(trials, whole, on_device) == 80.0
-    assert estimate_s(trials, whole, on_device, in_hand=5) == 2 * 15.0 + 2 * 25.0 / 5
-    assert estimate_s(trials, whole, on_device, devices=2, in_hand=5) == 15.0 + 25.0 / 5
+    assert estimate_s(trials, whole, on_device, concurrency=5) == 2 * 15.0 + 2 * 25.0 / 5
+    assert estimate_s(trials, whole, on_device, devices=2, concurrency=5) == 15.0 + 25.0 / 5
     assert estimate_s(trials, History([]), History([])) is None

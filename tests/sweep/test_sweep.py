@@ -202,7 +202,10 @@ def test_two_interpreters_are_an_axis(run_module: Run, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("python", "says"),
-    [("/nowhere/python", "there is no program /nowhere/python"), ("/bin/false", "ended with code 1 and no answer")],
+    [
+        ("/nowhere/python", "there is no program /nowhere/python"),
+        ("/bin/false", "exited with code 1 and gave no answer"),
+    ],
 )
 def test_interpreter_that_is_none_is_said(run_module: Run, tmp_path: Path, python: str, says: str) -> None:
     result = run_module("sweeper", *custom("mlp"), f"worker.python={python}", "sweep=none", "tracking=none", *FAST)

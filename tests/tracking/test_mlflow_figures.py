@@ -17,7 +17,7 @@ from sweeper.core.record import Record, Round
 from sweeper.core.trial import Compile
 from sweeper.report.build import write_report
 from sweeper.report.text.mlflow_overview import FIGURES, overview, overview_of
-from sweeper.tracking.chart_points import MAX_FIRST_STEPS, MAX_ROUNDS, Point, points
+from sweeper.tracking.chart_points import MAX_FIRST_STEPS, MAX_ROUNDS, Point, list_points
 from sweeper.tracking.runs import MAX_TAG_CHARACTERS, Overview
 from sweeper.tracking.tracker import Sent, Tracker
 
@@ -223,7 +223,7 @@ def test_child_has_a_point_for_each_round_and_each_first_step(store: MlflowClien
 def test_void_rounds_and_missing_blocks_are_gaps() -> None:
     rounds = (Round("AB", 1.0, 0.5), Round("BA", 1.0, 0.5, void="recompiled"), Round("AB", 1.0, None))
     record = replace(make_record(), processes=(replace(make_process(), rounds=rounds),))
-    assert points(record) == (
+    assert list_points(record) == (
         Point("eager_step_ms", 0, 100.0),
         Point("compiled_step_ms", 0, 50.0),
         Point("round_speedup", 0, 2.0),
@@ -233,7 +233,7 @@ def test_void_rounds_and_missing_blocks_are_gaps() -> None:
 
 def test_a_wrong_program_has_no_points_of_its_speed() -> None:
     record = replace(make_record(), status="accuracy_mismatch")
-    assert {point.name for point in points(record)} == {"eager_step_ms"}
+    assert {point.name for point in list_points(record)} == {"eager_step_ms"}
 
 
 def test_points_of_a_trial_are_bounded(store: MlflowClient) -> None:
@@ -241,7 +241,7 @@ def test_points_of_a_trial_are_bounded(store: MlflowClient) -> None:
     process = replace(process, rounds=process.rounds * 200, first_steps_s=(1.0,) * 500)
     trial = make_trial(compile=Compile(options={f"option_{i}": i for i in range(150)}))
     record = replace(make_record(trial=trial), processes=(process, process))
-    assert len(points(record)) == 3 * MAX_ROUNDS + MAX_FIRST_STEPS
+    assert len(list_points(record)) == 3 * MAX_ROUNDS + MAX_FIRST_STEPS
     write_sweep(RUNS, [record])
     assert Tracker(None, "night").catch_up() == Sent(1, 0)
     assert len(history(store, child(store), "eager_step_ms")) == MAX_ROUNDS

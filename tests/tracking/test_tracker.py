@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import signal
@@ -26,7 +25,6 @@ from sweeper import sync
 from sweeper.core.paths import SweepPaths, write_text
 from sweeper.core.record import Inspection, Record
 from sweeper.core.trial import Compile
-from sweeper.tracking import store as mlflow_store
 from sweeper.tracking.reader import Store
 from sweeper.tracking.store import ENVIRONMENT, TrackingError, artifact_location, default_uri
 from sweeper.tracking.tracker import Sent, Tracker
@@ -365,7 +363,7 @@ def test_a_search_that_takes_longer_than_a_call_may_is_waited_for(monkeypatch: p
         time.sleep(1.5)  # longer than the limit of the first answer
         yield from ()
 
-    monkeypatch.setattr("sweeper.tracking.tracker.search", slow)
+    monkeypatch.setattr("sweeper.tracking.runs.search_runs", slow)
     assert log(make_record()).failure is None
 
 
@@ -392,24 +390,6 @@ import pandas, requests
     command = [sys.executable, "-c", code]
     process = subprocess.run(command, env=ENVIRONMENT_OF_CODE, capture_output=True, text=True, check=True)
     assert process.stdout.splitlines() == [str(Sent(1, 0)), imported]
-
-
-def test_packages_that_are_not_installed_are_searched_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    searched = []
-
-    class Finder:
-        def find_spec(self, name, _path=None, _target=None):
-            searched.append(name)
-
-    monkeypatch.setattr(sys, "meta_path", [Finder(), *sys.meta_path])
-    monkeypatch.setitem(sys.modules, "surely_not_installed", None)  # to be taken away at the end
-    del sys.modules["surely_not_installed"]
-    mlflow_store._look_no_further_for(("surely_not_installed", "json"))
-    for _ in range(3):
-        with pytest.raises(ImportError):
-            importlib.import_module("surely_not_installed")
-    assert searched == ["surely_not_installed"]
-    assert importlib.import_module("json")
 
 
 @pytest.mark.usefixtures("store")

@@ -1,31 +1,33 @@
-"""What figures are made of: plain dictionaries in the form that plotly.js takes, and nothing of plotly itself.
+"""Traces and axes of the figures: plain dictionaries in the form of plotly.js (https://plotly.com/javascript/reference/).
 
-Place in the flow: rows of tables `-> Figure -> page`. A colour is a name (`@0` to `@7`, `@ink`, `@muted`, `pale` ones
-like `@0 pale`) that the page puts its own in for, light or dark. Every text goes through `label`, since plotly
-takes HTML tags in texts for markup.
+A colour is a name (`@0` to `@7`, `@ink`, `@muted`, or pale: `@0 pale`); page.js replaces it with a colour of the light
+or the dark scheme, and adds the style that all figures share. Every text goes through `label`, because plotly takes
+HTML tags in texts for markup.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from sweeper.core.text import printable
 from sweeper.report import formatting
 from sweeper.report.table import Row
 
+T = TypeVar("T")
+K = TypeVar("K")
 Trace = dict[str, Any]
 Layout = dict[str, Any]
 COLOURS = 8
 MAX_CHARACTERS = 34  # of a name beside an axis
+MAX_TICKS = 9
 _ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 _TICKS = (
     0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.75, 2.0, 2.5, 3.0,
     4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0, 50.0, 100.0, 200.0, 500.0,
 )  # fmt: skip
-MAX_TICKS = 9
 
 
 @dataclass(frozen=True)
@@ -39,119 +41,137 @@ class Choice:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure, or why there is none: then it has no choices and `missing` is a sentence."""
+    """A figure. One that cannot be drawn has no choices, and `missing` says why."""
 
     id: str
     title: str
     caption: str = ""
-    choices: tuple[Choice, ...] = ()
+    choices: Sequence[Choice] = ()
     missing: str = ""
 
 
-def label(text: str, most: int = 200) -> str:
-    """A text that plotly shows as it is, on one line of `most` characters."""
+def label(text: str, max_characters: int = 200) -> str:
+    """Escape a text for plotly and shorten it to one line of `max_characters`."""
     line = printable(text)
-    return (line if len(line) <= most else f"{line[: most - 1]}…").translate(_ENTITIES)
+    return (line if len(line) <= max_characters else f"{line[: max_characters - 1]}…").translate(_ENTITIES)
 
 
-def lines(*parts: str) -> str:
-    """Texts that went through `label`, one below the other; empty ones are left out."""
+def join_lines(*parts: str) -> str:
+    """Stack texts that went through `label`; empty texts are left out."""
     return "<br>".join(part for part in parts if part)
 
 
 def colour(index: int, pale: bool = False) -> str:
-    """A pale one lets half of the page through, and so does its square in a legend."""
+    """Name the colour of a series; a pale colour is half transparent, also in the legend."""
     return f"@{index % COLOURS}{' pale' if pale else ''}"
 
 
-def once_a_row(say: Callable[[Row], str]) -> Callable[[Row], str]:
-    """The same text, put together once for each row. The rows must live as long as what is returned."""
-    said: dict[int, str] = {}
-
-    def of(row: Row) -> str:
-        if id(row) not in said:
-            said[id(row)] = say(row)
-        return said[id(row)]
-
-    return of
-
-
 def finite(row: Row, name: str) -> float | None:
-    """A number that can be drawn."""
+    """Return a number that can be drawn."""
     value = formatting.number(row, name)
     return value if value is not None and math.isfinite(value) else None
 
 
 def positive(row: Row, name: str) -> float | None:
-    """A number that a logarithmic axis takes."""
+    """Return a number that a logarithmic axis can show."""
     value = finite(row, name)
     return value if value is not None and value > 0 else None
 
 
-def names(rows: Sequence[Row], without: str = "") -> list[str]:
-    """A name for each row: its model and the axes in which the rows differ, but for one that is named elsewhere."""
-    axes = [name for name in axes_of_names(rows) if name != without]
-    return [name_of(row, axes) for row in rows]
+def group(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Group items by a key, in the order in which the keys appear."""
+    groups: dict[K, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
-def axes_of_names(rows: Sequence[Row]) -> list[str]:
-    """Those axes in which the rows differ; the batch size if a model has several."""
+def find_naming_axes(rows: Sequence[Row], without: str = "") -> list[str]:
+    """Find the axes in which the rows differ, except `without`; the batch size only if a model has several."""
     axes = formatting.varying(rows, ("precision", "mode", *formatting.AXES, "sweep"))
-    if len({(row["model"], row["batch_size"]) for row in rows}) == len({row["model"] for row in rows}):
-        axes = [name for name in axes if name != "batch_size"]
-    return axes
+    one_size = len({(row["model"], row["batch_size"]) for row in rows}) == len({row["model"] for row in rows})
+    return [name for name in axes if name != without and not (one_size and name == "batch_size")]
 
 
-def name_of(row: Row, axes: Iterable[str]) -> str:
-    """`resnet50 amp default b32`: the model, then the values of `axes`."""
-    return " ".join(part for name in ("model", *axes) if (part := _part(row, name)))
+def name_row(row: Row, axes: Iterable[str]) -> str:
+    """Name a row by its model and its values of `axes`, e.g. `resnet50 amp default b32`."""
+    values = {name: formatting.text(row[name]) for name in ("model", *axes)}
+    return " ".join(f"b{value}" if name == "batch_size" else value for name, value in values.items() if value)
 
 
-def _part(row: Row, name: str) -> str:
-    value = formatting.text(row[name])
-    return f"b{value}" if value and name == "batch_size" else value
+def points(name: str, xs: Sequence[Any], ys: Sequence[Any], marker: Mapping[str, Any], **more: Any) -> Trace:
+    """Describe a trace of points, or of lines where `mode` says so."""
+    shared = {"type": "scatter", "mode": "markers", "hoverinfo": "text"}
+    return {**shared, "name": label(name), "x": xs, "y": ys, "marker": marker, **more}
 
 
-def ratio_axis(title: str, values: Iterable[float | None]) -> dict[str, Any]:
-    """A logarithmic axis on which a speedup of 2 and a slowdown of 1/2 are equally far from 1; it always shows 1."""
-    logs = [math.log10(value) for value in values if value is not None and value > 0]
-    low, high = min([0.0, *logs]), max([0.0, *logs])
-    margin = max(0.06 * (high - low), 0.01)
-    low, high = low - margin, high + margin
-    ticks = _ticks(low, high)
+def bars(
+    name: str, xs: Sequence[Any], ys: Sequence[Any], shade: str, values: Sequence[float | None], **more: Any
+) -> Trace:
+    """Describe a trace of bars with `values` written on the bars."""
+    shared = {"type": "bar", "hoverinfo": "text", "marker": {"color": shade}}
     return {
-        "title": {"text": title},
-        "type": "log",
-        "range": [low, high],
-        "tickvals": ticks,
-        "ticktext": [f"{tick:g}" for tick in ticks],
+        **shared,
+        "name": label(name, 60),
+        "x": xs,
+        "y": ys,
+        "text": [formatting.ratio(value) for value in values],
+        **more,
     }
 
 
-def _ticks(low: float, high: float) -> list[float]:
-    """Round numbers between two logarithms, 1 among them, none too near to another."""
+def error_bars(middles: Sequence[float], ends: Sequence[tuple[float, float]]) -> dict[str, Any]:
+    """Describe error bars from the low to the high end of each interval."""
+    pairs = list(zip(middles, ends, strict=True))
+    return {
+        "array": [high - middle for middle, (_, high) in pairs],
+        "arrayminus": [middle - low for middle, (low, _) in pairs],
+        "visible": any(low < high for low, high in ends),
+    }
+
+
+def names_axis(names: Sequence[str]) -> dict[str, Any]:
+    """Describe an axis with a name at 0, 1, 2 and so on."""
+    texts = [label(name, MAX_CHARACTERS) for name in names]
+    return {"tickvals": list(range(len(names))), "ticktext": texts, "automargin": True, "showgrid": False}
+
+
+def ratio_axis(title: str, values: Iterable[float | None]) -> dict[str, Any]:
+    """Describe a logarithmic axis, on which 2 and 1/2 are equally far from 1; it always shows 1."""
+    logs = [math.log10(value) for value in values if value is not None and value > 0]
+    low, high = min([0.0, *logs]), max([0.0, *logs])
+    margin = max(0.06 * (high - low), 0.01)
+    ticks = _choose_ticks(low - margin, high + margin)
+    return _log_axis(title, low - margin, high + margin, ticks, [f"{tick:g}" for tick in ticks])
+
+
+def _choose_ticks(low: float, high: float) -> list[float]:
+    """Choose round numbers between two logarithms, with 1 among them and enough room between neighbours."""
     gap = (high - low) / MAX_TICKS
     chosen = [0.0]
-    for tick in sorted(_TICKS, key=lambda tick: abs(math.log10(tick))):
-        at = math.log10(tick)
+    for at in sorted((math.log10(tick) for tick in _TICKS), key=abs):
         if low <= at <= high and all(abs(at - other) >= gap for other in chosen):
             chosen.append(at)
     return [round(10**at, 4) for at in sorted(chosen)]
 
 
 def seconds_axis(title: str, values: Iterable[float]) -> dict[str, Any]:
-    """A logarithmic axis with ticks at 1, 2 and 5, in milliseconds below one second; `values` are positive seconds."""
+    """Describe a logarithmic axis with ticks at 1, 2 and 5, in milliseconds below one second, for positive seconds."""
     logs = [math.log10(value) for value in values]
     low, high = min(logs) - 0.08, max(logs) + 0.08
     factors = (1, 2, 5) if high - low < 2.5 else (1,)
-    every = [factor * 10.0**power for power in range(-7, 6) for factor in factors]
+    every = (factor * 10.0**power for power in range(-7, 6) for factor in factors)
     ticks = [tick for tick in every if low <= math.log10(tick) <= high]
-    texts = [f"{tick:,g} s" if tick >= 1 else f"{1e3 * tick:g} ms" for tick in ticks]
-    return {"title": {"text": title}, "type": "log", "range": [low, high], "tickvals": ticks, "ticktext": texts}
+    return _log_axis(title, low, high, ticks, [f"{tick:,g} s" if tick >= 1 else f"{1e3 * tick:g} ms" for tick in ticks])
 
 
-def line_at_one(across: str) -> dict[str, Any]:
-    """Where compiling changes nothing: an upright line for `across="x"`, a level one for `y`."""
-    other = "y" if across == "x" else "x"
-    ends = {f"{across}0": 1, f"{across}1": 1, f"{other}0": 0, f"{other}1": 1, f"{other}ref": "paper"}
-    return {"type": "line", "layer": "below", "line": {"color": "@muted", "width": 1.2}, **ends}
+def _log_axis(title: str, low: float, high: float, ticks: Sequence[float], texts: Sequence[str]) -> dict[str, Any]:
+    shown = {"type": "log", "range": [low, high], "tickvals": ticks, "ticktext": texts}
+    return {"title": {"text": title}, **shown}
+
+
+def reference_line(axis: str, at: float = 1, **style: Any) -> dict[str, Any]:
+    """Describe a line across the figure where `axis` has a value, by default 1, where compiling changes nothing."""
+    other = "y" if axis == "x" else "x"
+    ends = {f"{axis}0": at, f"{axis}1": at, f"{other}0": 0, f"{other}1": 1, f"{other}ref": "paper"}
+    return {"type": "line", "layer": "below", "line": {"color": "@muted", "width": 1.2, **style}, **ends}

@@ -1,60 +1,72 @@
 // Draws the figures when they come into view, and fills the tables. All texts are put in as text, never as HTML.
 "use strict";
 (() => {
-  const data = (id) => JSON.parse(document.getElementById(id).textContent);
-  const drawings = data("figure-data");
-  const listings = data("table-data");
+  const read = (id) => JSON.parse(document.getElementById(id).textContent);
   const root = document.documentElement;
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const CHUNK = 200; // rows of a table that are put in at once
   const WIDE = { flags: "long", message: "wide", reason: "wide" }; // columns that hold sentences
   const NARROW = 600; // pixels; figures get smaller letters below
   const PALE = 0.5; // of a colour in the colour itself, since a legend shows no opacity of a bar
+  const CLEAR = "rgba(0,0,0,0)";
   const CONFIG = { displaylogo: false, responsive: true, displayModeBar: false };
 
   function make(tag, attributes = {}, ...children) {
     const node = document.createElement(tag);
     for (const [name, value] of Object.entries(attributes)) {
       if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
-      else if (value !== null && value !== false) node.setAttribute(name, value === true ? "" : value);
+      else if (value !== null) node.setAttribute(name, value);
     }
     node.append(...children);
     return node;
   }
 
-  // Colours: those of page.css, as the browser resolves them for the scheme in force.
-  const probe = make("span", { hidden: true });
-  document.body.append(probe);
-  function palette() {
-    const found = {};
-    for (const name of ["ink", "muted", "line", "page", "raised", ..."01234567"]) {
-      probe.style.color = `var(--${/\d/.test(name) ? "c" : ""}${name})`;
-      found[`@${name}`] = getComputedStyle(probe).color;
-      found[`@${name} pale`] = found[`@${name}`].replace(/^rgb\((.*)\)$/, `rgba($1, ${PALE})`);
-    }
-    return found;
+  function makeSelect(title, names, choose, attributes = {}) {
+    const options = names.map((name) => make("option", {}, name));
+    const select = make("select", { ...attributes, onchange: () => choose(select.selectedIndex) }, ...options);
+    return make("label", {}, title, select);
   }
 
-  function coloured(value, colours, key = "") {
-    if (Array.isArray(value)) return value.map((item) => coloured(item, colours, key));
-    if (value && typeof value === "object") {
-      return Object.fromEntries(Object.entries(value).map(([name, item]) => [name, coloured(item, colours, name)]));
+  // Calls `act` each time the node comes near the window.
+  function whenNear(node, margin, act) {
+    const callback = (entries) => { if (entries.some((entry) => entry.isIntersecting)) act(); };
+    new IntersectionObserver(callback, { rootMargin: `${margin}px` }).observe(node);
+  }
+
+  // Colours: those of page.css, as the browser resolves them for the scheme in force.
+  const probe = make("span", { hidden: "" });
+  document.body.append(probe);
+  function readPalette() {
+    const palette = {};
+    for (const name of ["ink", "muted", "line", "raised", ..."01234567"]) {
+      probe.style.color = `var(--${/\d/.test(name) ? "c" : ""}${name})`;
+      const color = getComputedStyle(probe).color;
+      palette[`@${name}`] = color;
+      palette[`@${name} pale`] = color.replace(/^rgb\((.*)\)$/, `rgba($1, ${PALE})`);
     }
-    return key === "color" && colours[value] ? colours[value] : value;
+    return palette;
+  }
+
+  function paint(value, palette, key = "") {
+    if (Array.isArray(value)) return value.map((item) => paint(item, palette, key));
+    if (value && typeof value === "object") {
+      return Object.fromEntries(Object.entries(value).map(([name, item]) => [name, paint(item, palette, name)]));
+    }
+    return key.endsWith("color") && palette[value] ? palette[value] : value;
   }
 
   // Figures
-  const figures = new Map();
+  const figures = [];
 
   // A legend that does not fit into one row is set in columns as wide as its widest entry.
-  function legendRows(traces, width, letter) {
+  function countLegendRows(traces, width, letter) {
     const widths = traces.map((trace) => (trace.name || "").length * letter * 0.56 + 46);
     if (widths.reduce((sum, item) => sum + item, 0) <= width) return 1;
     return Math.ceil(traces.length / Math.max(1, Math.floor(width / Math.max(...widths))));
   }
 
   // Upright bars that are too slim for their figures go without.
-  function withoutCrowd(traces, width) {
+  function fitBarTexts(traces, width) {
     const bars = traces.filter((trace) => trace.type === "bar" && trace.orientation !== "h");
     const groups = Math.max(1, ...bars.map((trace) => trace.x.length));
     const pixels = (0.75 * (width - 70)) / (groups * bars.length);
@@ -62,209 +74,162 @@
     return traces.map((trace) => (bars.includes(trace) ? { ...trace, ...text } : trace));
   }
 
-  const titled = (axis, standoff = 10) => ({ ...axis, title: { ...(axis || {}).title, standoff } });
-
-  function dressed(choice, width) {
-    const colours = palette();
-    const letter = width < NARROW ? 10.5 : 12;
-    const layout = coloured(choice.layout, colours);
-    const onTop = layout.xaxis && layout.xaxis.side === "top";
-    const top = 14 + 20 * legendRows(choice.traces, width, letter) + (onTop ? 46 : 0);
-    const axis = { gridcolor: colours["@line"], zeroline: false, linecolor: colours["@line"], ticks: "", fixedrange: width < NARROW };
-    const hover = { bgcolor: colours["@raised"], bordercolor: colours["@line"], font: { color: colours["@ink"], size: 12 }, align: "left" };
+  // What all figures share: https://plotly.com/javascript/reference/layout/#layout-template
+  function makeTemplate(narrow, letter, onTop, top) {
+    const axis = { gridcolor: "@line", linecolor: "@line", showline: true, zeroline: false, ticks: "", fixedrange: narrow };
+    const whiskers = { thickness: 1.4, width: 3 };
     return {
-      traces: coloured(withoutCrowd(choice.traces, width), colours),
+      data: { bar: [{ error_y: { ...whiskers, thickness: 1, color: "@ink" } }], scatter: [{ error_x: whiskers, error_y: whiskers }] },
       layout: {
-        ...layout,
-        height: layout.height + top - 34,
         margin: { l: 54, r: 14, t: top, b: onTop ? 12 : 58 },
-        font: { family: getComputedStyle(document.body).fontFamily, size: letter, color: colours["@ink"] },
-        paper_bgcolor: "rgba(0,0,0,0)",
-        plot_bgcolor: "rgba(0,0,0,0)",
-        xaxis: { ...axis, ...titled(layout.xaxis, onTop ? 22 : 10) },
-        yaxis: { ...axis, ...titled(layout.yaxis), tickfont: { size: width < NARROW ? 9 : letter } },
-        showlegend: true,
-        legend: { orientation: "h", x: 0, xref: "container", y: 1, yref: "container", yanchor: "top", bgcolor: "rgba(0,0,0,0)" },
-        hovermode: "closest",
-        hoverlabel: hover,
-        dragmode: width < NARROW ? false : "zoom",
+        font: { family: getComputedStyle(document.body).fontFamily, size: letter, color: "@ink" },
+        paper_bgcolor: CLEAR, plot_bgcolor: CLEAR, showlegend: true, hovermode: "closest", dragmode: narrow ? false : "zoom",
+        xaxis: { ...axis, title: { standoff: onTop ? 22 : 10 } },
+        yaxis: { ...axis, title: { standoff: 10 }, tickfont: { size: narrow ? 9 : letter } },
+        legend: { orientation: "h", x: 0, xref: "container", y: 1, yref: "container", yanchor: "top", bgcolor: CLEAR },
+        hoverlabel: { bgcolor: "@raised", bordercolor: "@line", font: { color: "@ink", size: 12 }, align: "left" },
       },
     };
   }
 
-  // Reading plotly.js takes a second, so that waits until the page has been painted. The policy knows this script.
-  function loadPlotly() {
-    if (window.Plotly) return;
-    const script = make("script");
-    script.textContent = document.getElementById("plotly").textContent;
-    document.head.append(script);
-  }
-
   async function draw(figure) {
-    loadPlotly();
-    const { traces, layout } = dressed(figure.choices[figure.chosen], figure.plot.clientWidth);
-    await Plotly.react(figure.plot, traces, layout, CONFIG);
+    // Reading plotly.js takes a second, so that waits until the page has been painted. The policy knows this script.
+    if (!window.Plotly) document.head.append(make("script", {}, document.getElementById("plotly").textContent));
+    const { traces, layout } = figure.choices[figure.chosen];
+    const width = figure.plot.clientWidth;
+    const letter = width < NARROW ? 10.5 : 12;
+    const onTop = layout.xaxis.side === "top";
+    const top = 14 + 20 * countLegendRows(traces, width, letter) + (onTop ? 46 : 0);
+    const template = makeTemplate(width < NARROW, letter, onTop, top);
+    const whole = { ...layout, template, height: layout.height + top - 34 };
+    const palette = readPalette();
+    await Plotly.react(figure.plot, paint(fitBarTexts(traces, width), palette), paint(whole, palette), CONFIG);
     figure.section.dataset.drawn = "true";
   }
 
-  function setUpFigure(section, seen) {
-    const found = drawings.find((item) => item.id === section.dataset.figure);
-    const figure = { section, plot: section.querySelector(".plot"), choices: found.choices, chosen: 0 };
-    figure.plot.style.minHeight = `${found.choices[0].layout.height}px`;
-    if (found.choices.length > 1) {
-      const select = make("select", { onchange: () => { figure.chosen = select.selectedIndex; figure.plot.style.minHeight = ""; draw(figure); } });
-      select.append(...found.choices.map((choice) => make("option", {}, choice.name)));
-      section.querySelector(".choose").append(make("label", {}, "show", select));
+  function setUpFigure(section, { choices }) {
+    const figure = { section, choices, plot: section.querySelector(".plot"), chosen: 0 };
+    figure.plot.style.minHeight = `${choices[0].layout.height}px`;
+    if (choices.length > 1) {
+      const choose = (chosen) => { figure.chosen = chosen; figure.plot.style.minHeight = ""; draw(figure); };
+      section.querySelector(".choose").append(makeSelect("show", choices.map((choice) => choice.name), choose));
     }
-    figures.set(section, figure);
-    seen.observe(section);
+    figures.push(figure);
+    whenNear(section, 300, () => {
+      if (!section.dataset.drawn) requestAnimationFrame(() => setTimeout(draw, 0, figure));
+    });
   }
 
-  const drawn = () => [...figures.values()].filter((figure) => figure.section.dataset.drawn);
-  const redraw = () => Promise.all(drawn().map(draw));
-
-  function setUpFigures() {
-    const seen = new IntersectionObserver((entries) => {
-      for (const entry of entries.filter((item) => item.isIntersecting)) {
-        seen.unobserve(entry.target);
-        requestAnimationFrame(() => setTimeout(draw, 0, figures.get(entry.target)));
-      }
-    }, { rootMargin: "300px" });
-    document.querySelectorAll("section.figure").forEach((section) => setUpFigure(section, seen));
-  }
+  const redraw = () => figures.filter((figure) => figure.section.dataset.drawn).forEach(draw);
 
   // Light and dark
   const button = document.getElementById("theme");
   const isDark = () => (root.style.colorScheme ? root.style.colorScheme === "dark" : dark.matches);
-  function themed() {
-    button.textContent = isDark() ? "Light" : "Dark";
-    return redraw();
-  }
-  button.addEventListener("click", () => { root.style.colorScheme = isDark() ? "light" : "dark"; themed(); });
-  dark.addEventListener("change", themed);
+  const applyTheme = () => { button.textContent = isDark() ? "Light" : "Dark"; redraw(); };
+  button.addEventListener("click", () => { root.style.colorScheme = isDark() ? "light" : "dark"; applyTheme(); });
+  dark.addEventListener("change", applyTheme);
 
   // Tables
   const tables = [];
 
-  function compare(one, other, column, down) {
-    const number = column.number;
-    const a = number ? one.numbers[column.index] : one.cells[column.index];
-    const b = number ? other.numbers[column.index] : other.cells[column.index];
+  function compare(one, other, { index, number }, down) {
+    const [a, b] = [one, other].map((row) => (number ? row.numbers : row.cells)[index]);
     const missing = (value) => value === null || value === "";
     if (missing(a) || missing(b)) return missing(a) - missing(b); // missing last, in either direction
-    const order = number ? a - b : a.localeCompare(b, "en", { numeric: true });
-    return down ? -order : order;
+    return (down ? -1 : 1) * (number ? a - b : a.localeCompare(b, "en", { numeric: true }));
   }
 
-  function found(table) {
-    const words = table.text.toLowerCase().split(/\s+/).filter(Boolean);
-    const rows = table.rows.filter((row) =>
-      table.wanted.every((value, index) => value === null || row.filters[index] === value) &&
-      words.every((word) => searchable(row).includes(word)));
-    return table.by ? rows.sort((one, other) => compare(one, other, table.by, table.down)) : rows;
-  }
-
-  function searchable(row) {
+  function hasWords(row, words) {
     row.text ??= [...row.cells, ...(row.details || []).flat()].join("\n").toLowerCase();
-    return row.text;
+    return words.every((word) => row.text.includes(word));
   }
 
-  function details(row, width) {
-    const list = make("dl");
-    for (const [name, value] of row.details) list.append(make("dt", {}, name), make("dd", {}, value));
-    if (row.links.length) {
-      list.append(make("dt", {}, "files"), make("dd", {}, ...row.links.map(([name, href]) => make("a", { href }, name))));
-    }
-    return make("tr", { class: "details" }, make("td", { colspan: width }, list));
+  function makeDetails(row, width) {
+    const files = row.links.map(([name, href]) => make("a", { href }, name));
+    const pairs = files.length ? [...row.details, ["files", ...files]] : row.details;
+    const terms = pairs.flatMap(([name, ...values]) => [make("dt", {}, name), make("dd", {}, ...values)]);
+    return make("tr", { class: "details" }, make("td", { colspan: width }, make("dl", {}, ...terms)));
   }
 
-  function toggle(opener, row, line, width) {
-    const open = opener.getAttribute("aria-expanded") === "true";
-    if (open) line.nextSibling.remove();
-    else line.after(details(row, width));
-    opener.setAttribute("aria-expanded", String(!open));
-  }
-
-  function lineOf(table, row) {
+  function makeLine(table, row) {
     const line = make("tr", { class: "row" });
     row.cells.forEach((cell, index) => {
-      const column = table.columns[index];
-      const bad = column.title === "status" && cell !== "ok";
-      const content = index === 0 && row.details
-        ? make("button", { type: "button", class: "open", "aria-expanded": "false" }, cell || "(no name)")
-        : cell;
-      line.append(make("td", { class: column.number ? "number" : bad ? "not-ok" : WIDE[column.title] || null }, content));
+      const { title, number } = table.columns[index];
+      const bad = title === "status" && cell !== "ok";
+      line.append(make("td", { class: number ? "number" : bad ? "not-ok" : WIDE[title] || null }, cell));
     });
     if (table.linked) line.append(make("td", {}, ...row.links.slice(0, 1).map(([, href]) => make("a", { href }, "files"))));
-    const opener = line.querySelector(".open");
-    if (opener) opener.addEventListener("click", () => toggle(opener, row, line, line.children.length));
+    if (!row.details) return line;
+    const opener = make("button", { type: "button", class: "open", "aria-expanded": "false", onclick: () => {
+      const open = opener.getAttribute("aria-expanded") === "true";
+      if (open) line.nextSibling.remove();
+      else line.after(makeDetails(row, line.children.length));
+      opener.setAttribute("aria-expanded", !open);
+    } }, row.cells[0] || "(no name)");
+    line.firstChild.replaceChildren(opener);
     return line;
   }
 
-  function more(table, count = CHUNK) {
-    const next = table.shown.slice(table.put, table.put + count);
-    table.body.append(...next.map((row) => lineOf(table, row)));
-    table.put += next.length;
-    const left = table.shown.length - table.put;
+  function showMore(table, count = CHUNK) {
+    const next = table.found.slice(table.shown, table.shown + count);
+    table.body.append(...next.map((row) => makeLine(table, row)));
+    table.shown += next.length;
+    const left = table.found.length - table.shown;
     table.more.hidden = left === 0;
     table.more.textContent = `${left.toLocaleString("en")} more rows`;
   }
 
   function fill(table) {
-    table.shown = found(table);
-    table.put = 0;
+    const words = table.text.toLowerCase().split(/\s+/).filter(Boolean);
+    table.found = table.rows.filter((row) =>
+      table.wanted.every((value, index) => value === null || row.filters[index] === value) && hasWords(row, words));
+    if (table.by) table.found.sort((one, other) => compare(one, other, table.by, table.down));
+    table.shown = 0;
     table.body.replaceChildren();
-    table.count.textContent = `${table.shown.length.toLocaleString("en")} of ${table.rows.length.toLocaleString("en")}`;
-    more(table);
+    table.count.textContent = `${table.found.length.toLocaleString("en")} of ${table.rows.length.toLocaleString("en")}`;
+    showMore(table);
   }
 
-  function sortBy(table, column, head) {
-    table.down = table.by === column ? !table.down : column.number;
-    table.by = column;
-    head.parentNode.querySelectorAll("th").forEach((item) => item.removeAttribute("aria-sort"));
-    head.setAttribute("aria-sort", table.down ? "descending" : "ascending");
-    fill(table);
+  function makeHead(table, column) {
+    const head = make("th", { scope: "col", class: column.number ? "number" : null });
+    const sort = () => {
+      table.down = table.by === column ? !table.down : column.number;
+      table.by = column;
+      head.parentNode.querySelectorAll("th").forEach((item) => item.removeAttribute("aria-sort"));
+      head.setAttribute("aria-sort", table.down ? "descending" : "ascending");
+      fill(table);
+    };
+    head.append(make("button", { type: "button", onclick: sort }, column.title));
+    return head;
   }
 
-  function toolbar(table) {
-    const box = make("input", { type: "search", placeholder: "filter", "aria-label": `filter ${table.id}`,
-      oninput: () => { table.text = box.value; fill(table); } });
+  function makeToolbar(table, id) {
+    const search = () => { table.text = box.value; fill(table); };
+    const box = make("input", { type: "search", placeholder: "filter", "aria-label": `filter ${id}`, oninput: search });
     const bar = make("div", { class: "toolbar" }, box);
     table.filters.forEach((name, index) => {
       const values = [...new Set(table.rows.map((row) => row.filters[index]))].sort();
-      if (values.length < 2) return;
-      const select = make("select", { "data-filter": name, onchange: () => {
-        table.wanted[index] = select.selectedIndex ? values[select.selectedIndex - 1] : null;
-        fill(table);
-      } }, make("option", {}, "all"), ...values.map((value) => make("option", {}, value)));
-      bar.append(make("label", {}, name, select));
+      const choose = (chosen) => { table.wanted[index] = chosen ? values[chosen - 1] : null; fill(table); };
+      if (values.length > 1) bar.append(makeSelect(name, ["all", ...values], choose, { "data-filter": name }));
     });
     bar.append(table.count);
     return bar;
   }
 
-  function setUpTable(section) {
-    const id = section.dataset.table;
-    const given = listings[id];
+  function setUpTable(section, { columns, filters, rows }) {
     const table = {
-      ...given, id, text: "", wanted: given.filters.map(() => null), by: null, down: false, put: 0, shown: [],
-      linked: given.rows.some((row) => row.links && row.links.length),
-      columns: given.columns.map((column, index) => ({ ...column, index })),
+      rows, filters, text: "", wanted: filters.map(() => null), by: null, down: false,
+      columns: columns.map((column, index) => ({ ...column, index })),
+      linked: rows.some((row) => row.links && row.links.length),
       body: make("tbody"), count: make("span", { class: "count", role: "status" }),
-      more: make("button", { type: "button", class: "more", onclick: () => more(table) }),
+      more: make("button", { type: "button", class: "more", onclick: () => showMore(table) }),
     };
-    const heads = make("tr");
-    for (const column of table.columns) {
-      const head = make("th", { scope: "col", class: column.number ? "number" : null });
-      head.append(make("button", { type: "button", onclick: () => sortBy(table, column, head) }, column.title));
-      heads.append(head);
-    }
+    const heads = make("tr", {}, ...table.columns.map((column) => makeHead(table, column)));
     if (table.linked) heads.append(make("th", { scope: "col", "aria-label": "files" }));
-    const scroll = make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": id },
+    const scroll = make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": section.id },
       make("table", {}, make("thead", {}, heads), table.body));
-    section.append(toolbar(table), scroll, table.more);
-    new IntersectionObserver((entries) => { if (entries.some((item) => item.isIntersecting)) more(table); }, { rootMargin: "400px" })
-      .observe(table.more);
+    section.append(makeToolbar(table, section.id), scroll, table.more);
+    whenNear(table.more, 400, () => showMore(table));
     tables.push(table);
     fill(table);
   }
@@ -275,11 +240,13 @@
     before = root.style.colorScheme;
     root.style.colorScheme = "light";
     figures.forEach(draw);
-    tables.forEach((table) => more(table, table.shown.length));
+    tables.forEach((table) => showMore(table, table.found.length));
   });
   addEventListener("afterprint", () => { root.style.colorScheme = before; redraw(); });
 
-  document.querySelectorAll("section.table").forEach(setUpTable);
-  setUpFigures();
-  themed();
+  const [drawings, listings] = [read("figure-data"), read("table-data")];
+  document.querySelectorAll("section.table").forEach((section) => setUpTable(section, listings[section.id]));
+  document.querySelectorAll("section.figure").forEach((section) =>
+    setUpFigure(section, drawings.find((item) => item.id === section.dataset.figure)));
+  applyTheme();
 })();

@@ -1,8 +1,8 @@
 """report.html: one file that needs nothing else, with figures by plotly.js and tables to sort and filter.
 
-Place in the flow: `build` gives it what the other files of a report are made of. `page.css` and `page.js` are beside
-this module; plotly.js comes out of the Python package plotly. A content security policy lets these two scripts run, and
-no other, and forbids every request. Look at one: `python -m sweeper.report my-sweep`
+`page.html` is a jinja2 template, `page.css` and `page.js` stand beside it; plotly.js comes from the Python package
+plotly. A content security policy lets these two scripts run, and no other, and forbids every request.
+Try it: `python -m sweeper.report my-sweep`
 """
 
 from __future__ import annotations
@@ -10,143 +10,163 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
-import html
-import json
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from jinja2 import Environment
+from jinja2.utils import htmlsafe_json_dumps
 
 from sweeper.core.text import printable
 from sweeper.loading import parallel
 from sweeper.loading.entries import no_search_for_cycles
 from sweeper.report.contents import Report
 from sweeper.report.formatting import text
-from sweeper.report.page import cost_figures, family_figure, published, speedup_figures, step_figure, tables
-from sweeper.report.page.figure_base import Figure, once_a_row
-from sweeper.report.page.header import head, title
-from sweeper.report.page.published import Published
+from sweeper.report.page import cost_figures, family_figure, speedup_figures, step_figure, tables
+from sweeper.report.page.figure_base import Figure
+from sweeper.report.page.header import describe_conventions, make_cards, make_title
+from sweeper.report.page.published import Published, find_for_family, find_for_suite, find_sources
 from sweeper.report.page.tables import Listing
 from sweeper.report.registry import TABLES
 from sweeper.report.tables.groups import ALL, Group
+from sweeper.report.tables.speedups import flagged
 from sweeper.report.tables.summary import summary
 from sweeper.report.tables.units import Unit
 
-_PLACES = re.compile(r"<!--([a-z-]+)-->")  # in page.html
 DIGITS = 6  # of a number in a figure
 ABOVE_A_FIGURE = 110  # pixels of its title and caption, about
 
 
+class _Part(NamedTuple):
+    """Figures or tables without what page.js draws of them, and that as JSON."""
+
+    items: Sequence[Any]
+    data: str
+
+
 @no_search_for_cycles()
 def document(report: Report, out: Path, cores: int = 1) -> Callable[[], str]:
-    """Begin to make the page; what is returned gives it, whole. `out` is the folder that it will lie in, which links to
-    trials start from. With several `cores` figures and tables are made beside what the caller does.
+    """Begin to make the page, and return a function that returns the page.
+
+    `out` is the folder of the page, from which links to trials start. With several `cores`, two processes make the
+    figures and the tables while the caller continues.
     """
-    suites, beside = by_suite(report.findings.units.units), of_families(report)
-    tables = parallel.beside(functools.partial(_tables, report, suites, beside, out), cores)
-    drawn = parallel.beside(functools.partial(_figures, report, beside), cores)
-    return functools.partial(_document, report, suites, beside, tables, drawn)
+    suites, references = group_by_suite(report.findings.units.units), find_references(report)
+    tables = parallel.beside(functools.partial(_make_tables, report, suites, references, out), cores)
+    figures = parallel.beside(functools.partial(_make_figures, report, references), cores)
+    return functools.partial(_render, report, suites, references, tables, figures)
 
 
-def _document(
+def _render(
     report: Report,
     suites: Sequence[Group],
-    beside: Mapping[str, Published],
-    tables: Callable[[], tuple[dict[str, str], str]],
-    drawn: Callable[[], tuple[str, str]],
+    references: Mapping[str, Published],
+    make_tables: Callable[[], _Part],
+    make_figures: Callable[[], _Part],
 ) -> str:
-    table_html, table_data = tables()
-    figure_html, figure_data = drawn()
-    shown = [item for item in (*beside.values(), *(published.of_suite(group.family) for group in suites)) if item]
-    plotly, script = _plotly(), _resource("page.js")
-    parts = {
-        "title": html.escape(title(report.facts)),
-        "css": _resource("page.css"),
-        "policy": _policy(plotly, script),
-        "head": head(
-            report.facts,
-            report.findings.amp,
-            report.tables["speedups"].rows,
-            report.tables["summary"].rows,
-            beside.get(ALL),
-        ),
-        "recommendations": table_html.pop("recommendations", ""),
-        "figures": figure_html,
-        "tables": "\n".join(table_html.values()),
-        "sources": _sources(shown),
-        "notes": _list("Notes", report.notes) + _list("Records that could not be read", report.problems),
-        "figure-data": figure_data,
-        "table-data": table_data,
-        "plotly": plotly,
-        "script": script,
-    }
-    return "".join(parts.get(part, part) for part in _PLACES.split(_resource("page.html")))
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string(_read("page.html"))
+    rows, plotly, script = report.tables["speedups"].rows, _read_plotly(), _read("page.js")
+    cards, rest = make_cards(report.tables["summary"].rows, references.get(ALL))
+    by_suite = [item for group in suites if (item := find_for_suite(group.family))]
+    tables, figures = make_tables(), make_figures()
+    return template.render(
+        policy=_policy(plotly, script),
+        title=make_title(report.facts),
+        css=_read("page.css"),
+        count=f"{len(rows):,} trials, {sum(row['status'] == 'ok' for row in rows):,} ok",
+        cards=cards,
+        rest=rest,
+        conventions=describe_conventions(report.findings.amp),
+        facts=[fact.partition(": ") for fact in report.facts],
+        flags=flagged(rows),
+        tables=tables.items,
+        columns=_arrange(figure for figure in figures.items if figure.choices),
+        missing=[figure for figure in figures.items if not figure.choices],
+        sources=find_sources([*references.values(), *by_suite]),
+        notes=[printable(line) for line in report.notes],
+        problems=[printable(line) for line in report.problems],
+        figure_data=figures.data,
+        table_data=tables.data,
+        plotly=plotly,
+        script=script,
+    )
 
 
-def _figures(report: Report, beside: Mapping[str, Published]) -> tuple[str, str]:
-    """The places of the figures, and what is drawn there."""
-    drawn = all_figures(report, beside)
-    return _in_columns(drawn), embedded([_figure_data(figure) for figure in drawn])
+def _make_tables(report: Report, suites: Sequence[Group], references: Mapping[str, Published], out: Path) -> _Part:
+    listings = all_listings(report, suites, references, out)
+    return _Part([replace(item, data={}) for item in listings], _dump({item.id: item.data for item in listings}))
 
 
-def _tables(
-    report: Report, suites: Sequence[Group], beside: Mapping[str, Published], out: Path
-) -> tuple[dict[str, str], str]:
-    """The place of each table, and what stands there."""
-    listings = all_listings(report, suites, beside, out)
-    return {item.id: _table_section(item) for item in listings}, embedded({item.id: item.data for item in listings})
+def _make_figures(report: Report, references: Mapping[str, Published]) -> _Part:
+    figures = draw_figures(report, references)
+    sketches = [
+        replace(figure, choices=[replace(item, traces=()) for item in figure.choices[:1]]) for figure in figures
+    ]
+    return _Part(sketches, _dump([_figure_data(figure) for figure in figures]))
 
 
-def embedded(data: object) -> str:
-    """JSON that cannot end the script that it stands in, nor open a comment there."""
-    found = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    return found.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+def _arrange(figures: Iterable[Figure]) -> tuple[list[tuple[int, Figure]], ...]:
+    """Arrange figures in two columns, each in the column that ends higher up, and keep their order."""
+    columns: tuple[list[tuple[int, Figure]], ...] = ([], [])
+    heights = [0, 0]
+    for order, figure in enumerate(figures):
+        shorter = heights.index(min(heights))
+        columns[shorter].append((order, figure))
+        heights[shorter] += figure.choices[0].layout["height"] + ABOVE_A_FIGURE
+    return columns
 
 
-def by_suite(units: Iterable[Unit]) -> list[Group]:
-    """Groups like those of the summary, with the suite for the family, where there are several suites."""
-    found: dict[tuple[Any, str], list[Unit]] = {}
-    for unit in units:
-        found.setdefault((unit.key, _suite(unit)), []).append(unit)
-    names = {name for _, name in found if name}
-    if len(names) < 2:
-        return []
+def _dump(data: object) -> str:
+    """Write JSON that can neither end the script in which it stands nor open a comment there."""
+    return htmlsafe_json_dumps(data, separators=(",", ":"), allow_nan=False)
+
+
+def group_by_suite(units: Iterable[Unit]) -> list[Group]:
+    """Group units as the summary does, with the suite in place of the family, where there are several suites."""
+    by_suite: dict[tuple[Any, str], list[Unit]] = {}
     weights: dict[Any, set[str]] = {}
     for unit in units:
+        by_suite.setdefault((unit.key, _suite(unit)), []).append(unit)
         weights.setdefault(unit.key, set()).update(unit.entries)
-    return [Group(name, key, frozenset(weights[key]), group) for (key, name), group in found.items() if name]
+    if len({suite for _, suite in by_suite if suite}) < 2:
+        return []
+    return [Group(suite, key, frozenset(weights[key]), found) for (key, suite), found in by_suite.items() if suite]
 
 
 def _suite(unit: Unit) -> str:
     return next(iter(unit.entries.values())).record.trial.labels.suite or ""
 
 
-def of_families(report: Report) -> dict[str, Published]:
-    """What was published for training, by family; `all` only where every model belongs to the suites."""
+def find_references(report: Report) -> dict[str, Published]:
+    """Find what was published for training, by family; for `all` only where every model belongs to the suites."""
     if {row["workload"] for row in report.tables["summary"].rows} != {"train"}:
         return {}
     suites = {_suite(unit) for unit in report.findings.units.units}
-    names = dict.fromkeys(text(row["family"]) for row in report.tables["summary"].rows)
-    return {family: item for family in names if (item := published.of_family(family, suites))}
+    families = dict.fromkeys(text(row["family"]) for row in report.tables["summary"].rows)
+    return {family: item for family in families if (item := find_for_family(family, suites))}
 
 
-def all_figures(report: Report, beside: Mapping[str, Published]) -> list[Figure]:
-    rows, hover = report.tables["speedups"].rows, once_a_row(speedup_figures.trial_hover)
+def draw_figures(report: Report, references: Mapping[str, Published]) -> list[Figure]:
+    rows = report.tables["speedups"].rows
     return [
-        speedup_figures.forest(rows, hover),
-        family_figure.families(report.tables["summary"].rows, beside),
-        speedup_figures.backends(rows),
-        speedup_figures.batch_sizes(rows),
-        cost_figures.compile_time(rows, hover),
-        cost_figures.total_time(rows),
-        cost_figures.memory(rows, hover),
-        step_figure.step_times(report.findings.entries, rows),
+        speedup_figures.draw_forest(rows),
+        family_figure.draw_families(report.tables["summary"].rows, references),
+        speedup_figures.draw_backends(rows),
+        speedup_figures.draw_batch_sizes(rows),
+        cost_figures.draw_compile_time(rows),
+        cost_figures.draw_total_time(rows),
+        cost_figures.draw_memory(rows),
+        step_figure.draw_step_times(report.findings.entries, rows),
     ]
 
 
-def all_listings(report: Report, suites: Sequence[Group], beside: Mapping[str, Published], out: Path) -> list[Listing]:
+def all_listings(
+    report: Report, suites: Sequence[Group], references: Mapping[str, Published], out: Path
+) -> list[Listing]:
     """The tables that have rows, in the order in which they stand: the summary last."""
     first, *others = TABLES
     found = [tables.make_listing(spec, report, report.tables[spec.name].rows, out) for spec in others]
@@ -154,76 +174,33 @@ def all_listings(report: Report, suites: Sequence[Group], beside: Mapping[str, P
         *report.tables[first.name].rows,
         *({**row, "family": f"suite {row['family']}"} for row in summary(suites).rows),
     ]
-    named = {**beside, **{f"suite {group.family}": published.of_suite(group.family) for group in suites}}
+    named = {**references, **{f"suite {group.family}": find_for_suite(group.family) for group in suites}}
     found.append(tables.make_listing(first, report, rows, out, tables.published_columns(named)))
     return [item for item in found if item.data["rows"]]
 
 
-def _list(title: str, lines: Sequence[str]) -> str:
-    items = "".join(f"<li>{html.escape(printable(line))}</li>" for line in lines)
-    return f"<section><h2>{title}</h2><ul>{items}</ul></section>" if lines else ""
-
-
-def _sources(shown: Iterable[Published]) -> str:
-    items = "; ".join(
-        f'<a href="{html.escape(url)}" rel="noreferrer">{html.escape(what)}</a>'
-        for what, url in published.sources(shown)
-    )
-    return f'<p class="convention">Published: {items}.</p>' if items else ""
-
-
-def _in_columns(drawn: Sequence[Figure]) -> str:
-    """Two columns for a wide screen, each figure in the one that ends higher up; then what was left out, and why."""
-    columns: tuple[list[str], list[str]] = ([], [])
-    heights = [0, 0]
-    for order, figure in enumerate(figure for figure in drawn if figure.choices):
-        shorter = heights.index(min(heights))
-        columns[shorter].append(_figure_section(figure, order))
-        heights[shorter] += figure.choices[0].layout["height"] + ABOVE_A_FIGURE
-    left, right = ("\n".join(column) for column in columns)
-    missing = "\n".join(_figure_section(figure) for figure in drawn if not figure.choices)
-    return f'<div class="columns"><div>{left}</div><div>{right}</div></div>\n{missing}'
-
-
-def _figure_section(figure: Figure, order: int = 0) -> str:
-    name, title = html.escape(figure.id), html.escape(figure.title)
-    if not figure.choices:
-        return f'<p class="missing" data-figure="{name}">{title}: left out, {html.escape(figure.missing)}.</p>'
-    return (
-        f'<section class="figure" style="order:{order}" data-figure="{name}" aria-label="{title}"><h3>{title}</h3>'
-        f'<p class="caption">{html.escape(figure.caption)}</p><div class="choose"></div>'
-        '<div class="plot"></div></section>'
-    )
-
-
-def _table_section(item: Listing) -> str:
-    name = html.escape(item.id)
-    note = f'<p class="caption">{html.escape(item.note)}</p>' if item.note else ""
-    return f'<section class="table" id="{name}" data-table="{name}"><h2>{html.escape(item.title)}</h2>{note}</section>'
-
-
 def _figure_data(figure: Figure) -> dict[str, Any]:
     choices = [{"name": item.name, "traces": item.traces, "layout": item.layout} for item in figure.choices]
-    return {"id": figure.id, "choices": _short(choices)}
+    return {"id": figure.id, "choices": _round(choices)}
 
 
-def _short(value: Any) -> Any:
-    """The same with numbers of a few digits, which is what a figure can show."""
+def _round(value: Any) -> Any:
+    """Round numbers to the digits that a figure can show; what is not finite becomes None."""
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: _short(item) for key, item in value.items()}
-    return [_short(item) for item in value] if isinstance(value, (list, tuple)) else value
+        return {key: _round(item) for key, item in value.items()}
+    return [_round(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def _policy(*scripts: str) -> str:
-    """Only these scripts, by their digests, and nothing from anywhere: https://www.w3.org/TR/CSP3/."""
+    """Allow these scripts by their digests, and nothing from anywhere else: https://www.w3.org/TR/CSP3/."""
     digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
     return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'"
 
 
-def _plotly() -> str:
+def _read_plotly() -> str:
     from plotly.offline import get_plotlyjs
 
     script: str = get_plotlyjs()
@@ -231,5 +208,5 @@ def _plotly() -> str:
     return script
 
 
-def _resource(name: str) -> str:
+def _read(name: str) -> str:
     return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")

@@ -6,19 +6,19 @@ Texts are plain here; the page never takes them for HTML.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from sweeper.analysis.metrics import METRICS
 from sweeper.loading.entries import Entry
 from sweeper.report.contents import Report
 from sweeper.report.formatting import figure, finite, sentence, text
 from sweeper.report.page.published import Published
 from sweeper.report.spec import TableSpec
 from sweeper.report.table import PAGE, Row, TextColumn, plain
-from sweeper.report.tables.speedups import joules, percentiles
 
 FILTERS = ("status", "mode", "precision", "family")
 MAX_MESSAGE_CHARACTERS = 2000
@@ -43,18 +43,19 @@ def make_listing(
     columns = [*spec.columns_for(PAGE, shown, report.tables["speedups"].rows), *more]
     columns = [column for column in columns if not column.number or any(text(column.text(row)) for row in shown)]
     filters = [name for name in FILTERS if shown and name in shown[0]]
-    opened = _open_rows(spec, report, rows, out)
-    data_rows = []
+    details = _describe_trials(spec, report, rows, out)
+    listed = []
     for row in shown:
         cells = [text(column.text(row)) for column in columns]
         numbers = [column.number(row) if column.number else None for column in columns]
-        picked = [text(row[name]) for name in filters]
-        data_rows.append({"cells": cells, "numbers": numbers, "filters": picked, **opened.get(id(row), {})})
+        listed.append(
+            {"cells": cells, "numbers": numbers, "filters": [text(row[name]) for name in filters]}
+            | details.get(id(row), {})
+        )
     heads = [{"title": column.title, "number": column.number is not None, "hint": column.meaning} for column in columns]
     notes = [*(sentence(note) for note in spec.notes(rows)), spec.explain(report.findings, rows)]
-    return Listing(
-        spec.name, spec.title, {"columns": heads, "filters": filters, "rows": data_rows}, " ".join(filter(None, notes))
-    )
+    data = {"columns": heads, "filters": filters, "rows": listed}
+    return Listing(spec.name, spec.title, data, " ".join(filter(None, notes)))
 
 
 def published_columns(named: Mapping[str, Published | None]) -> list[TextColumn]:
@@ -64,89 +65,61 @@ def published_columns(named: Mapping[str, Published | None]) -> list[TextColumn]
     return [TextColumn("published", lambda row: item.label if (item := named.get(text(row["family"]))) else "")]
 
 
-def _open_rows(spec: TableSpec, report: Report, rows: Sequence[Row], out: Path) -> dict[int, dict[str, Any]]:
-    """What each row opens to, by the row's identity; a table whose rows are no trials has none."""
+def _describe_trials(spec: TableSpec, report: Report, rows: Sequence[Row], out: Path) -> dict[int, dict[str, Any]]:
+    """What each row opens to, by the row's identity: pairs of a name and a text, and links to the trial's files."""
     if spec.entries is None:
         return {}
     entries = spec.entries(report.findings)
-    addresses = _addresses(entries, out)
-    return {id(row): _opened(entry, row, addresses) for row, entry in zip(rows, entries, strict=True)}
+    folders = {entry.folder.parent for entry in entries}
+    addresses = {folder: quote(Path(os.path.relpath(folder, out)).as_posix()) for folder in folders}
+    found = {}
+    for row, entry in zip(rows, entries, strict=True):
+        details = [*_describe_record(entry), *_describe_figures(row)]
+        links = _link_files(entry, addresses[entry.folder.parent])
+        found[id(row)] = {"details": [[name, value] for name, value in details if value], "links": links}
+    return found
 
 
-def _addresses(entries: Iterable[Entry], out: Path) -> dict[Path, str]:
-    """Where the folders lie that hold those of trials, as an address relative to the page, ready to be followed."""
-    parents = {entry.folder.parent for entry in entries}
-    relative = {parent: Path(os.path.relpath(parent, out)).as_posix() for parent in parents}
-    return {parent: "" if path == "." else f"{quote(path)}/" for parent, path in relative.items()}
-
-
-def _opened(entry: Entry, row: Row, addresses: Mapping[Path, str]) -> dict[str, Any]:
-    """What a row opens to: pairs of a name and a text, and links to the files of its trial, where they are here."""
-    details = [*_of_record(entry), *(_of_row(row) if "speedup" in row else [])]
-    return {"details": [[name, value] for name, value in details if value], "links": _links(entry, addresses)}
-
-
-def _of_record(entry: Entry) -> list[tuple[str, str]]:
-    record, found = entry.record, entry.record.diagnostics
+def _describe_record(entry: Entry) -> list[tuple[str, str]]:
+    record, found, worst = entry.record, entry.record.diagnostics, entry.worst
+    accuracy = worst.unverified or "" if worst else ""
+    if worst and worst.compiled_error is not None and worst.bound is not None:
+        error, bound = f"{worst.compiled_error:.3g}", f"{worst.bound:.3g}"
+        accuracy = f"{worst.worst}: error {error}, allowed {bound}, against {worst.reference}"
     breaks = (
-        [f"{item.count} times: {item.reason} ({item.where or 'no place'})" for item in found.graph_breaks]
+        [f"{item.count} times: {item.reason} ({item.where or 'no place'})" for item in found.graph_breaks[:MAX_PLACES]]
         if found
         else []
     )
-    backed_off = record.smaller_batch_size and f"{record.trial.batch_size} ran out of memory"
     return [
         ("trial", record.trial_id),
         ("ended while", record.phase or ""),
         ("message", (record.message or "")[:MAX_MESSAGE_CHARACTERS]),
         ("flags", ", ".join(entry.flags)),
-        ("batch size", backed_off or ""),
+        ("batch size", f"{record.trial.batch_size} ran out of memory" if record.smaller_batch_size else ""),
         ("graphs", plain(found.graphs) if found else ""),
-        ("graph breaks", "\n".join(breaks[:MAX_PLACES])),
+        ("graph breaks", "\n".join(breaks)),
         ("CUDA graphs skipped", "\n".join(found.cudagraph_skips[:MAX_PLACES]) if found else ""),
-        ("accuracy", _accuracy(entry)),
+        ("accuracy", accuracy),
     ]
 
 
-def _accuracy(entry: Entry) -> str:
-    worst = entry.worst
-    if worst is None:
-        return ""
-    if worst.compiled_error is None or worst.bound is None:
-        return worst.unverified or ""
-    return f"{worst.worst}: error {worst.compiled_error:.3g}, allowed {worst.bound:.3g}, against {worst.reference}"
+def _describe_figures(row: Row) -> Iterator[tuple[str, str]]:
+    """Every metric that the row has, under the name of its column in speedups.csv."""
+    for metric in METRICS:
+        name = metric.column or metric.name
+        if name in row:
+            yield name, figure(finite(row, name)) if metric.kind is float else text(row[name])
 
 
-def _of_row(row: Row) -> list[tuple[str, str]]:
-    parts = {
-        name: figure(finite(row, f"compile_{name}_s")) for name in ("dynamo", "aot_autograd", "inductor", "autotuning")
-    }
-    warm, memory = figure(finite(row, "compile_warm_s")), ("eager_peak_memory_mib", "compiled_peak_memory_mib")
-    sizes = [figure(finite(row, name)) for name in memory]
-    return [
-        ("sweep", text(row["sweep"])),
-        ("processes", f"{text(row['processes'])} of {text(row['draws'])} compile caches" if row["processes"] else ""),
-        ("interval over", text(row["interval"]) if row["interval"] != "none" else ""),
-        ("host-bound", text(row["host_bound_arms"])),
-        ("compile parts", ", ".join(f"{name.replace('_', ' ')} {value} s" for name, value in parts.items() if value)),
-        ("compile, filled cache", f"{warm} s" if warm else ""),
-        ("recompiles", text(row["recompiles"])),
-        ("peak memory", f"{sizes[0]} MiB eager, {sizes[1]} MiB compiled" if all(sizes) else ""),
-        ("samples/s", figure(finite(row, "samples_per_s"))),
-        ("tokens/s", figure(finite(row, "tokens_per_s"))),
-        *((f"{arm} p50 / p90 / p99 ms", percentiles(arm)(row)) for arm in ("eager", "compiled")),
-        *((f"{arm} J", joules(arm)(row)) for arm in ("eager", "compiled")),
-    ]
-
-
-def _links(entry: Entry, addresses: Mapping[Path, str]) -> list[list[str]]:
+def _link_files(entry: Entry, address: str) -> list[list[str]]:
     """Addresses relative to the page; none for a trial whose files are elsewhere."""
     if not entry.folder.is_dir():
         return []
-    folder = f"{addresses[entry.folder.parent]}{quote(entry.folder.name)}"
+    record, folder = entry.record, f"{'' if address == '.' else f'{address}/'}{quote(entry.folder.name)}"
     found = [["folder", f"{folder}/"], ["record.json", f"{folder}/record.json"]]
-    if entry.record.log and (entry.folder / entry.record.log).is_file():
-        found.append(["log", f"{folder}/{quote(entry.record.log)}"])
-    inspection = entry.record.inspection
-    if inspection and inspection.folder and (entry.folder / inspection.folder).is_dir():
-        found.append(["what the compiler did", f"{folder}/{quote(inspection.folder)}/summary.md"])
+    if record.log and (entry.folder / record.log).is_file():
+        found.append(["log", f"{folder}/{quote(record.log)}"])
+    if (seen := record.inspection) and seen.folder and (entry.folder / seen.folder).is_dir():
+        found.append(["what the compiler did", f"{folder}/{quote(seen.folder)}/summary.md"])
     return found

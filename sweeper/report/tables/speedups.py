@@ -227,7 +227,7 @@ def text_columns(rows: Sequence[Row], _trials: Sequence[Row]) -> list[TextColumn
         found.append(
             number_column("graph breaks", "graph_breaks", lambda row: text(row["graph_breaks"]), media=(PAGE,))
         )
-    return [*found, TextColumn("flags", flags)] if any(map(flags, rows)) else found
+    return [*found, TextColumn("flags", flags, media=(PAGE, MARKDOWN))] if any(map(flags, rows)) else found
 
 
 _ENERGY = "J is what the whole GPU uses in a step"
@@ -275,7 +275,7 @@ _MEMORY_RATIO = TextColumn(
 def say_what_is_shown(rows: Sequence[Row]) -> str:
     if not any(row["status"] == "ok" for row in rows):
         return "no trial is ok" if rows else "there are no records"
-    return in_common(rows)
+    return f"all trials: {common}" if (common := in_common(rows)) else ""
 
 
 def what_intervals_mean(rows: Sequence[Row]) -> str:

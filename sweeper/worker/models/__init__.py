@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 import torch
 
+from sweeper.core.libraries import LIBRARIES
 from sweeper.core.trial import Model, Trial
-from sweeper.worker.failures import UnavailableError
 from sweeper.worker.models.batches import CUTS, Batch, Loss, cross_entropy, each, in_format, tensors_of
 
 RATES = ("p", "drop_prob", "drop_path_prob", "dropout")
@@ -45,41 +45,33 @@ def classifier(module: torch.nn.Module, batches: tuple[Batch, ...]) -> Built:
 
 
 class Builder(Protocol):
-    """What a module under `models/` offers."""
+    """The functions of a builder module; `sweeper.core.libraries.LIBRARIES` says which module builds which models."""
+
+    def names(self) -> list[str] | None:
+        """Every model name that the library knows or knew; None where there is no list of them."""
+
+    def problems(self, trial: Trial) -> list[str]:
+        """What is wrong with the settings of a trial's model whose name is right.
+
+        Nothing for a model that no settings could make run here, e.g. because a package is missing: `load` says that.
+        """
 
     def load(self, model: Model) -> None:
-        """Import what the model needs beyond the library itself, and fetch its weights if it has any."""
+        """Import and fetch all that `build` will need, which takes seconds and no device.
 
-    def names(self) -> list[str]:
-        """Every model name that the library knows."""
-
-    def unavailable(self, model: Model) -> str | None:
-        """Why no settings could make this model run here, e.g. a package that is missing; None for others."""
-
-    def problems(self, model: Model) -> list[str]:
-        """What is wrong with the settings of a model whose name is right."""
+        Raises UnavailableError for a model that cannot run here.
+        """
 
     def build(self, trial: Trial, device: torch.device) -> Built:
         """Construct the trial's model and its batches on `device`."""
 
 
 def builder(library: str) -> Builder:
-    """The builder of a library; only that library is imported."""
+    """Import the builder of a library, and of no other one."""
     import sweeper.worker.models.torchvision_without_cuda  # noqa: F401  # before anything imports torchvision
 
-    module: Any = importlib.import_module(f"sweeper.worker.models.{library}_models")
+    module: Any = importlib.import_module(LIBRARIES[library].builder)
     return module  # type: ignore[no-any-return]
-
-
-def load(model: Model) -> None:
-    """Import and fetch all that `build` will need: that takes seconds, and none of them on the device.
-
-    Raises UnavailableError for a model that cannot run here.
-    """
-    library = builder(model.library)
-    if reason := library.unavailable(model):
-        raise UnavailableError(reason)
-    library.load(model)
 
 
 def build(trial: Trial, seed: int, device: torch.device) -> Built:

@@ -13,19 +13,39 @@ from typing import Any
 import torch
 
 from sweeper.core.trial import Model, Trial
+from sweeper.worker.failures import message_of
 from sweeper.worker.models import Built
 from sweeper.worker.models.batches import Batch, Loss, batch_of, derived, each, mean_of_floats
 
 SHAPE = "(module, inputs) or (module, inputs, loss_fn), inputs a tensor, a tuple or a dict of tensors"
 
 
+def names() -> None:
+    """Factories are on nobody's list."""
+
+
+def problems(trial: Trial) -> list[str]:
+    """Call the factory once with the trial's batch size and device; what is wrong with it or with what it returns."""
+    name = trial.model.name
+    try:
+        factory = find_factory(name)
+    except ValueError as error:
+        return [str(error)]
+    try:
+        returned = factory(trial.batch_size, torch.device(trial.device))
+    except torch.OutOfMemoryError:
+        return []  # that is what the trial is for: it has a status
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # a user's factory may do anything, and that is the answer
+        return [f"model.factory={name}: calling it failed: {message_of(error)}"]
+    try:
+        parts(returned, name)
+    except ValueError as error:
+        return [str(error)]
+    return []
+
+
 def load(model: Model) -> None:
     find_factory(model.name)
-
-
-def unavailable(model: Model) -> str | None:  # noqa: ARG001  # the same shape in every builder
-    """The check calls the factory and says what is wrong."""
-    return None
 
 
 def build(trial: Trial, device: torch.device) -> Built:

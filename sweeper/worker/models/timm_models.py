@@ -17,12 +17,8 @@ def names() -> list[str]:
     return [*timm.list_models(), *(name for name, now in timm.models.get_deprecated_models().items() if now)]
 
 
-def unavailable(model: Model) -> str | None:  # noqa: ARG001  # the same shape in every builder
-    """Every name of the library can be built."""
-    return None
-
-
-def problems(model: Model) -> list[str]:
+def problems(trial: Trial) -> list[str]:
+    model = trial.model
     if model.pretrained and not _has_weights(model):
         return [f"model.pretrained=true: timm has no weights of {model.name}"]
     return [*problems_of_building(lambda: _module(model), model), *problems_of_image_size(_built, model)]

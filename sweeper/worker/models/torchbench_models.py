@@ -12,6 +12,7 @@ import importlib
 import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -30,23 +31,19 @@ INSTALL = (
 TESTS = {"train": "train", "inference": "eval"}  # TorchBench's words for a workload
 
 
-def names() -> list[str]:
-    return sorted(_folders())
+def names() -> list[str] | None:
+    return None if _package() is None else sorted(_folders())
 
 
-def unavailable(model: Model) -> str | None:
-    if importlib.util.find_spec("torchbenchmark") is None:
-        return f"TorchBench is not installed: {INSTALL.format(name=model.name)}"
-    return None
-
-
-def problems(model: Model) -> list[str]:  # noqa: ARG001  # the same shape in every builder
-    """It has no settings of ours."""
+def problems(trial: Trial) -> list[str]:  # noqa: ARG001  # the same shape in every builder
+    """Its models take no settings of ours."""
     return []
 
 
 def load(model: Model) -> None:
-    """Raises UnavailableError when the model misses a package of its own."""
+    """Raises UnavailableError when TorchBench is missing, or a package that the model imports."""
+    if _package() is None:
+        raise UnavailableError(f"TorchBench is not installed: {INSTALL.format(name=model.name)}")
     _model_class(model.name)
 
 
@@ -66,13 +63,16 @@ def build(trial: Trial, device: torch.device) -> Built:
     return Built(module.to(device), (first, second), unseen, mean_of_floats)
 
 
+def _package() -> ModuleSpec | None:
+    return importlib.util.find_spec("torchbenchmark")
+
+
 def _folders() -> dict[str, str]:
     """The import path of every model by its name."""
-    spec = importlib.util.find_spec("torchbenchmark")
-    roots = [Path(root) for root in (spec.submodule_search_locations or ())] if spec else []
+    package = _package()
     return {
         file.parent.name: f"torchbenchmark.{folder}.{file.parent.name}"
-        for root in roots
+        for root in map(Path, (package and package.submodule_search_locations) or ())
         for folder in reversed(FOLDERS)
         for file in (root / folder).glob("*/__init__.py")
     }

@@ -22,12 +22,8 @@ def names() -> list[str]:
     return list(torchvision.models.list_models(module=torchvision.models))
 
 
-def unavailable(model: Model) -> str | None:  # noqa: ARG001  # the same shape in every builder
-    """Every name of the library can be built."""
-    return None
-
-
-def problems(model: Model) -> list[str]:
+def problems(trial: Trial) -> list[str]:
+    model = trial.model
     if model.pretrained and model.num_classes not in (None, CLASSES):
         return [f"model.num_classes={model.num_classes}: torchvision's weights have {CLASSES}; timm's take others"]
     if model.pretrained and model.image_size and _has_positions(model.name):

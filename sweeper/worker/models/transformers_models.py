@@ -14,6 +14,7 @@ import transformers
 
 from sweeper.core.errors import nearest
 from sweeper.core.trial import Model, Trial
+from sweeper.worker.failures import UnavailableError
 from sweeper.worker.models import Built
 from sweeper.worker.models.batches import Batch, mean_of_floats
 from sweeper.worker.models.pretrained import from_hub
@@ -30,22 +31,20 @@ CLASS_LABELS = ("SequenceClassification", "ImageClassification", "AudioClassific
 
 
 def names() -> list[str]:
-    """Model classes; their modules are not imported for this."""
-    return [
+    """Model classes, those that earlier releases had included; their modules are not imported for this."""
+    found = [
         name
         for name in dir(transformers)
         if not name.startswith(("TF", "Flax", "Auto")) and ("For" in name or name.endswith(("Model", "LMHeadModel")))
     ]
+    return [*found, *REMOVED]
 
 
-def unavailable(model: Model) -> str | None:
-    if model.name in REMOVED and not hasattr(transformers, model.name):
-        return f"transformers {transformers.__version__} has no {model.name}: {REMOVED[model.name]}"
-    return None
-
-
-def problems(model: Model) -> list[str]:
+def problems(trial: Trial) -> list[str]:
     """A class that wants other inputs, and settings that its configuration does not have (it takes them silently)."""
+    model = trial.model
+    if _is_removed(model.name):
+        return []
     model_class = getattr(transformers, model.name)
     config_class = getattr(model_class, "config_class", None)
     config = config_class() if config_class else None
@@ -66,6 +65,8 @@ def problems(model: Model) -> list[str]:
 
 def load(model: Model) -> None:
     """Classes are imported when they are first asked for."""
+    if _is_removed(model.name):
+        raise UnavailableError(f"transformers {transformers.__version__} has no {model.name}: {REMOVED[model.name]}")
     getattr(transformers, model.name)
     if model.pretrained:
         _module(model, _config(model))
@@ -80,6 +81,10 @@ def build(trial: Trial, device: torch.device) -> Built:
     first, second, unseen = (_batch(type(module), config, trial.batch_size, length, device) for _ in range(3))
     has_loss = {"labels", "start_positions", "return_loss"} & first.kwargs.keys()
     return Built(module.to(device), (first, second), unseen, _own_loss if has_loss else mean_of_floats)
+
+
+def _is_removed(name: str) -> bool:
+    return name in REMOVED and not hasattr(transformers, name)
 
 
 def _config(model: Model) -> Any:

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from sweeper.core import gpus, host
+from sweeper.core.libraries import library_packages
 
-PACKAGES = ("sweeper", "torch", "torchvision", "timm", "transformers", "triton", "numpy", "hydra-core", "omegaconf")
 PREFIXES = ("TORCH", "PYTORCH", "TRITON", "CUDA", "CUBLAS", "NVIDIA_TF32", "OMP_", "MKL_", "KMP_", "ATEN_")
 
 
@@ -62,7 +62,7 @@ def _commit() -> str | None:
 
 def _versions() -> dict[str, str]:
     versions = {}
-    for package in PACKAGES:
+    for package in ("sweeper", "torch", *library_packages(), "triton", "numpy", "hydra-core", "omegaconf"):
         try:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:

@@ -139,7 +139,7 @@ def test_forest_is_sorted_and_shows_each_kind_of_interval(tmp_path: Path) -> Non
         make_record("several", speedups=(2.0, 2.1)),
         replace(make_record("waits"), processes=tuple(waiting)),
     ]
-    choice = speedup_figures.forest(loaded(tmp_path, records)[1]).choices[0]
+    choice = speedup_figures.draw_forest(loaded(tmp_path, records)[1]).choices[0]
     assert choice.layout["yaxis"]["ticktext"] == ["waits", "several", "single"]
     by_name = {trace["name"].partition(", ")[2]: trace for trace in choice.traces}
     assert set(by_name) == {speedup_figures.INTERVAL, speedup_figures.RANGE, speedup_figures.SINGLE}
@@ -152,7 +152,7 @@ def test_forest_is_sorted_and_shows_each_kind_of_interval(tmp_path: Path) -> Non
 
 def test_forest_of_many_opens_with_both_ends_and_has_all(tmp_path: Path) -> None:
     records = [make_record(f"m{i}", speedups=(1 + i / 100,)) for i in range(70)]
-    first, *_, last = speedup_figures.forest(loaded(tmp_path, records)[1]).choices
+    first, *_, last = speedup_figures.draw_forest(loaded(tmp_path, records)[1]).choices
     assert first.name == "30 fastest, 30 slowest of 70"
     assert first.layout["yaxis"]["ticktext"][0] == "m69"
     assert first.layout["yaxis"]["ticktext"][-1] == "m0"
@@ -163,8 +163,10 @@ def test_families_have_bars_in_both_precisions_and_what_was_published(tmp_path: 
     records = [*PAIR, make_record("vit", family="vit"), make_record("vit", "fp32", family="vit", speedups=(1.2,))]
     entries, _ = loaded(tmp_path, records)
     rows = summary(groups(collect(entries).units)).rows
-    references = {"cnn": published.of_family("cnn", ())}
-    amp, fp32, dotted = drawn(family_figure.families(rows, {key: item for key, item in references.items() if item}))
+    references = {"cnn": published.find_for_family("cnn", ())}
+    amp, fp32, dotted = drawn(
+        family_figure.draw_families(rows, {key: item for key, item in references.items() if item})
+    )
     assert (amp["name"], fp32["name"]) == ("AMP", "fp32")
     both = math.exp((math.log(4.2) / 2 + math.log(2)) / 2)
     assert amp["y"] == pytest.approx([math.sqrt(4.2), 2.0, both])
@@ -178,7 +180,7 @@ def test_families_of_several_modes_differ_in_colour_and_fp32_is_pale(tmp_path: P
     modes = ("default", "reduce-overhead")
     records = [make_record("a", name, (speedup,), mode=mode) for name, speedup in precisions for mode in modes]
     entries, _ = loaded(tmp_path, records)
-    bars = drawn(family_figure.families(summary(groups(collect(entries).units)).rows, {}))
+    bars = drawn(family_figure.draw_families(summary(groups(collect(entries).units)).rows, {}))
     assert {trace["name"]: trace["marker"] for trace in bars} == {
         "AMP, default": {"color": "@0"},
         "fp32, default": {"color": "@0 pale"},
@@ -188,14 +190,14 @@ def test_families_of_several_modes_differ_in_colour_and_fp32_is_pale(tmp_path: P
 
 
 def test_published_total_stands_only_beside_the_three_suites() -> None:
-    total = published.of_family("all", {"timm", "huggingface", "torchbench"})
+    total = published.find_for_family("all", {"timm", "huggingface", "torchbench"})
     assert total is not None
     assert total.label == "1.43 (A100, 2022)"
-    timm = published.of_family("all", {"timm"})
+    timm = published.find_for_family("all", {"timm"})
     assert timm is not None
     assert timm.low == 1.38
-    assert published.of_family("all", {"timm", ""}) is None
-    assert published.of_family("all", {"timm", "huggingface"}) is None
+    assert published.find_for_family("all", {"timm", ""}) is None
+    assert published.find_for_family("all", {"timm", "huggingface"}) is None
     assert all(item.source.startswith("https://") for item in (*published.SUITES, *published.FAMILIES))
 
 
@@ -221,7 +223,7 @@ def test_backends_stand_side_by_side_and_those_without_figures_are_named(tmp_pat
         make_record(backend="aot_eager", speedups=(0.9,)),
         make_record(backend="tvm", status="unavailable"),
     ]
-    figure = speedup_figures.backends(loaded(tmp_path, records)[1])
+    figure = speedup_figures.draw_backends(loaded(tmp_path, records)[1])
     (bars,) = drawn(figure)
     assert figure.choices[0].layout["yaxis"]["ticktext"] == ["aot_eager", "inductor"]
     assert dict(zip(bars["y"], bars["x"], strict=True)) == {0: pytest.approx(0.9), 1: pytest.approx(2.0)}
@@ -233,7 +235,7 @@ def test_forest_of_many_has_both_ends_of_each_group(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(speedup_figures, "MAX_BARS_PER_GROUP", 4)
     records = [make_record(f"m{i}", speedups=(1 + i / 100,)) for i in range(5)]
     records += [make_record(f"m{i}", "fp32", (1 + i / 50,)) for i in range(4)]
-    _, amp, fp32, _ = speedup_figures.forest(loaded(tmp_path, records)[1]).choices
+    _, amp, fp32, _ = speedup_figures.draw_forest(loaded(tmp_path, records)[1]).choices
     assert (amp.name, fp32.name) == ("amp: 2 fastest, 2 slowest of 5", "fp32: 4")
     assert amp.layout["yaxis"]["ticktext"] == ["m4", "m3", "m1", "m0"]
     assert len(amp.layout["shapes"]) == len(fp32.layout["shapes"]) + 1  # the cut
@@ -246,7 +248,7 @@ def test_many_models_in_the_figure_of_backends_are_capped_with_a_line(
     monkeypatch.setattr(speedup_figures, "MAX_MODELS", 2)
     records = [make_record(model, backend="inductor") for model in "abc"]
     records += [make_record("c", backend="aot_eager", speedups=(0.9,))]
-    figure = speedup_figures.backends(loaded(tmp_path, records)[1])
+    figure = speedup_figures.draw_backends(loaded(tmp_path, records)[1])
     assert [choice.name for choice in figure.choices] == ["a", "c"]
     assert "2 of 3 to choose from: those in which most backends gave a speedup." in figure.caption
 
@@ -255,14 +257,14 @@ def test_many_lines_of_batch_sizes_are_capped_with_a_line(tmp_path: Path, monkey
     monkeypatch.setattr(speedup_figures, "MAX_LINES", 2)
     sizes = {"a": (8, 16), "b": (8, 16), "c": (8, 16, 32)}
     records = [make_record(model, batch_size=size) for model, found in sizes.items() for size in found]
-    figure = speedup_figures.batch_sizes(loaded(tmp_path, records)[1])
+    figure = speedup_figures.draw_batch_sizes(loaded(tmp_path, records)[1])
     assert [trace["name"] for trace in drawn(figure)] == ["a", "c"]
     assert figure.caption.endswith("2 of 3 lines: those of most sizes.")
 
 
 def test_batch_sizes_make_a_line(tmp_path: Path) -> None:
     records = [make_record(batch_size=size, speedups=(1 + size / 100,)) for size in (64, 8, 16)]
-    (line,) = drawn(speedup_figures.batch_sizes(loaded(tmp_path, records)[1]))
+    (line,) = drawn(speedup_figures.draw_batch_sizes(loaded(tmp_path, records)[1]))
     assert line["x"] == [8, 16, 64]
     assert line["y"] == pytest.approx([1.08, 1.16, 1.64])
 
@@ -271,7 +273,7 @@ def test_total_times_cross_at_break_even(tmp_path: Path) -> None:
     _, rows = loaded(
         tmp_path, [make_record(speedups=(2.0, 2.0))]
     )  # 20 ms eager, 10 ms compiled, 3 s and 0.5 s to compile
-    eager, cold, crossing, warm, warm_crossing = drawn(cost_figures.total_time(rows))
+    eager, cold, crossing, warm, warm_crossing = drawn(cost_figures.draw_total_time(rows))
     assert (cold["y"][0], warm["y"][0]) == (3.0, 0.5)
     assert crossing["x"] == [pytest.approx(300)]
     assert crossing["y"] == [pytest.approx(6.0)]
@@ -282,7 +284,7 @@ def test_total_times_cross_at_break_even(tmp_path: Path) -> None:
 
 def test_break_even_of_a_contended_compile_is_an_upper_bound(tmp_path: Path) -> None:
     flagged, plain = (
-        cost_figures.total_time(loaded(tmp_path / name, [make_record(speedups=(2.0, 2.0), flags=flags)])[1])
+        cost_figures.draw_total_time(loaded(tmp_path / name, [make_record(speedups=(2.0, 2.0), flags=flags)])[1])
         for name, flags in (("flagged", ("compile_contended",)), ("plain", ()))
     )
     legend = [trace["name"] for trace in drawn(flagged) if "break-even" in trace["name"]]
@@ -292,7 +294,7 @@ def test_break_even_of_a_contended_compile_is_an_upper_bound(tmp_path: Path) -> 
 
 
 def test_a_trial_that_never_pays_has_no_crossing(tmp_path: Path) -> None:
-    figure = cost_figures.total_time(loaded(tmp_path, [make_record(speedups=(0.8,))])[1])
+    figure = cost_figures.draw_total_time(loaded(tmp_path, [make_record(speedups=(0.8,))])[1])
     assert [trace["name"] for trace in drawn(figure)] == ["eager", "compiled, empty cache"]
     assert figure.choices[0].name.endswith("never")
 
@@ -300,11 +302,11 @@ def test_a_trial_that_never_pays_has_no_crossing(tmp_path: Path) -> None:
 def test_compile_time_and_memory_stand_against_speedup(tmp_path: Path) -> None:
     process = replace(make_process(2.0), memory_bytes=PerArm(3e9, 2e9))
     _, rows = loaded(tmp_path, [replace(make_record(), processes=(process,))])
-    (compiling,) = drawn(cost_figures.compile_time(rows))
+    (compiling,) = drawn(cost_figures.draw_compile_time(rows))
     assert (compiling["x"], compiling["y"]) == ([3.0], [pytest.approx(2.0)])
-    (memory,) = drawn(cost_figures.memory(rows))
+    (memory,) = drawn(cost_figures.draw_memory(rows))
     assert memory["x"] == [pytest.approx(1.5)]
-    assert cost_figures.memory(loaded(tmp_path / "other", PAIR)[1]).missing
+    assert cost_figures.draw_memory(loaded(tmp_path / "other", PAIR)[1]).missing
 
 
 def test_step_times_are_first_steps_then_blocks_without_void_rounds(tmp_path: Path) -> None:
@@ -312,7 +314,7 @@ def test_step_times_are_first_steps_then_blocks_without_void_rounds(tmp_path: Pa
     void = Round("AB", 9.0, 9.0, "recompiled")
     process = replace(process, first_steps_s=(5.0, 0.01), rounds=(*process.rounds, void))
     entries, rows = loaded(tmp_path, [replace(make_record(), processes=(process,))])
-    figure = step_figure.step_times(entries, rows)
+    figure = step_figure.draw_step_times(entries, rows)
     by_name = {trace["name"]: trace for trace in drawn(figure)}
     assert by_name["first compiled steps"]["y"] == [5.0, 0.01, None]
     assert by_name["eager, blocks"]["y"] == [pytest.approx(0.02), pytest.approx(0.02), None]
@@ -323,7 +325,7 @@ def test_step_times_are_first_steps_then_blocks_without_void_rounds(tmp_path: Pa
 def test_step_times_of_many_trials_begin_with_the_unsteady(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step_figure, "MAX_TRIALS", 2)
     records = [make_record("a"), make_record("b"), make_record("c", flags=("unsteady",))]
-    figure = step_figure.step_times(*loaded(tmp_path, records))
+    figure = step_figure.draw_step_times(*loaded(tmp_path, records))
     assert [choice.name for choice in figure.choices] == ["c (unsteady)", "a"]
     assert "2 of 3 trials" in figure.caption
 

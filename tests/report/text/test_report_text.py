@@ -134,7 +134,7 @@ def test_axes_are_columns_where_they_differ_and_named_above_where_not(tmp_path: 
     same = shown(tmp_path / "a", make_record(), make_record("b"))
     assert "train, inductor, batch 32" in same
     differ = shown(tmp_path / "b", make_record(), make_record(batch_size=64), width=120)
-    assert "\ntrain, inductor\n" in differ
+    assert "\nall trials: train, inductor\n" in differ
     assert re.search(r"model +batch +precision", differ)
 
 

@@ -26,7 +26,11 @@ def trial_of(model: Model, batch_size: int = 2, workload: str = "train") -> Tria
 
 
 def problems(model: Model) -> list[str]:
-    return builder(model.library).problems(model)
+    return builder(model.library).problems(trial_of(model))
+
+
+def load(model: Model) -> None:
+    builder(model.library).load(model)
 
 
 @pytest.fixture
@@ -79,7 +83,7 @@ def test_what_torchbench_does_not_implement_is_unavailable(
 @pytest.mark.usefixtures("torchbench")
 def test_package_that_a_model_of_torchbench_misses_is_named() -> None:
     with pytest.raises(UnavailableError, match=r"a_package_that_is_not_there.*install.py needs_more"):
-        models.load(Model("torchbench", "needs_more"))
+        load(Model("torchbench", "needs_more"))
 
 
 @pytest.mark.parametrize(
@@ -92,7 +96,7 @@ def test_package_that_a_model_of_torchbench_misses_is_named() -> None:
 )
 def test_model_that_is_not_there_is_unavailable_with_what_to_do(model: Model, says: str) -> None:
     with pytest.raises(UnavailableError, match=says):
-        models.load(model)
+        load(model)
 
 
 def test_check_before_a_sweep_leaves_models_that_are_not_there_to_their_rows(tmp_path: Path) -> None:
@@ -154,7 +158,7 @@ def no_way_to_a_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_way_to_a_hub")
 def test_hub_of_torchvision_that_cannot_be_reached_makes_a_trial_unavailable() -> None:
     with pytest.raises(UnavailableError, match=r"torchvision's resnet18 .*refused; model.pretrained=false"):
-        models.load(Model("torchvision", "resnet18", pretrained=True))
+        load(Model("torchvision", "resnet18", pretrained=True))
 
 
 @pytest.mark.parametrize(
@@ -174,7 +178,7 @@ def test_hub_of_hugging_face_that_cannot_be_reached_makes_a_trial_unavailable(
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(UnavailableError, match=r"cannot be fetched .*model.pretrained=false"):
-        models.load(model)
+        load(model)
 
 
 def test_weights_that_are_on_this_machine_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,34 @@
+"""What happens to the trials of a sweep, for whoever shows or keeps it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sweeper.core.record import Record
+from sweeper.core.trial import Trial
+
+
+@dataclass(frozen=True)
+class Started:
+    """A trial has begun."""
+
+    trial: Trial
+
+
+@dataclass(frozen=True)
+class PhaseBegan:
+    """Process number `process` of a trial has begun a phase."""
+
+    trial: Trial
+    phase: str
+    process: int
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The record of a trial is on disk."""
+
+    record: Record
+
+
+Event = Started | PhaseBegan | Finished

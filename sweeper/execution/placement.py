@@ -1,0 +1,91 @@
+"""Placement: the devices that trials run on, and what each device has of the host."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sweeper.core.gpus import Device, cores_near, resolve, visible_gpus
+from sweeper.core.host import free_memory_bytes, physical_cores, read
+from sweeper.core.settings import Settings
+
+MAX_CONCURRENCY = 8  # more trials would wait for the device most of the time
+CORES_PER_TRIAL = 2  # one traces, the compiler's own processes share the rest
+HOST_BYTES_PER_TRIAL = 8 * 2**30  # a process with CUDA, torch and the model libraries, and Inductor's processes
+
+
+@dataclass(frozen=True)
+class DeviceShare:
+    """A device, its cores of the host (None: all), and how many trials it has in flight."""
+
+    device: Device
+    cores: tuple[int, ...] | None
+    concurrency: int
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where the trials of a sweep run. `name` is for people; `shares` is empty where a cluster places the trials."""
+
+    name: str
+    shares: tuple[DeviceShare, ...] = ()
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        return tuple(share.device for share in self.shares)
+
+    @property
+    def concurrency(self) -> int:
+        """Trials in flight over all devices."""
+        return sum(share.concurrency for share in self.shares)
+
+
+def place_trials(settings: Settings, num_trials: int) -> Placement:
+    """Place trials on the devices of this machine that the settings name. Raises ConfigError when there is none."""
+    devices = resolve(settings.device, visible_gpus())
+    names = [device.gpu.name if device.gpu else "the CPU" for device in devices]
+    name = names[0] if len(names) == 1 else f"{len(names)} GPUs ({', '.join(dict.fromkeys(names))})"
+    cores = sorted(os.sched_getaffinity(0))
+    return Placement(name, share_host(devices, cores, num_trials, settings.scheduler.prepare))
+
+
+def share_host(
+    devices: Sequence[Device], cores: Sequence[int], num_trials: int, concurrency: int | None = None
+) -> tuple[DeviceShare, ...]:
+    """Share cores and memory of the host between devices.
+
+    `concurrency` is the number of trials in flight per device; None: as many as the share is good for. It never exceeds
+    `num_trials`.
+    """
+    memory_bytes, quota = free_memory_bytes(), read().quota_cores or math.inf
+    shares = []
+    for device, own in zip(devices, divide_cores(devices, cores), strict=True):
+        possible = concurrency or MAX_CONCURRENCY
+        if concurrency is None and device.gpu is None:
+            possible = 1  # what prepares would take the cores from what measures
+        elif concurrency is None:
+            possible = min(possible, int(min(len(own or cores), quota / len(devices)) / CORES_PER_TRIAL))
+            if memory_bytes is not None:
+                possible = min(possible, int(memory_bytes / len(devices) / HOST_BYTES_PER_TRIAL))
+        shares.append(DeviceShare(device, own, max(1, min(possible, num_trials))))
+    return tuple(shares)
+
+
+def divide_cores(devices: Sequence[Device], cores: Sequence[int]) -> list[tuple[int, ...] | None]:
+    """Divide cores between devices. One device has the whole host (None), one of several a part, near to it if known.
+
+    Threads of one physical core go to one device: what compiles for another would slow down what measures.
+    """
+    if len(devices) == 1:
+        return [None]
+    near = [frozenset(cores_near(device.gpu)).intersection(cores) if device.gpu else frozenset() for device in devices]
+    groups = [tuple(sorted(found or cores)) for found in near]
+    parts: list[tuple[int, ...] | None] = []
+    for index, group in enumerate(groups):
+        physical, num_devices, position = physical_cores(group), groups.count(group), groups[:index].count(group)
+        size = len(physical) // num_devices
+        own = physical[position * size : (position + 1) * size]
+        parts.append(tuple(number for threads in own for number in threads) or group)
+    return parts

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sweeper.core.gpus import Device, Gpu
+from sweeper.core.host import physical_cores
+from sweeper.execution import placement
+from sweeper.execution.placement import divide_cores, share_host
+
+DEVICES = [Device("cuda", Gpu(str(index), f"GPU-{index}", "A GPU")) for index in range(4)]
+
+
+def test_one_device_has_the_whole_host() -> None:
+    assert divide_cores(DEVICES[:1], range(8)) == [None]
+
+
+@pytest.mark.parametrize(
+    ("near", "shares"),
+    [
+        ({}, [(0, 1), (2, 3), (4, 5), (6, 7)]),
+        ({0: (4, 5, 6, 7), 1: (4, 5, 6, 7), 2: (0, 1, 2, 3), 3: (0, 1, 2, 3)}, [(4, 5), (6, 7), (0, 1), (2, 3)]),
+        ({0: (90, 91), 1: (90, 91), 2: (90, 91), 3: (90, 91)}, [(0, 1), (2, 3), (4, 5), (6, 7)]),
+    ],
+    ids=["unknown", "two sides", "sides that are not ours"],
+)
+def test_cores_are_divide_cores(
+    monkeypatch: pytest.MonkeyPatch, near: dict[int, tuple[int, ...]], shares: list[tuple[int, ...]]
+) -> None:
+    monkeypatch.setattr(placement, "cores_near", lambda gpu: near.get(int(gpu.selector), ()))
+    assert divide_cores(DEVICES, range(8)) == shares
+
+
+def test_threads_of_a_physical_core_go_to_one_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for number in range(8):
+        topology = tmp_path / f"sys/devices/system/cpu/cpu{number}/topology"
+        topology.mkdir(parents=True)
+        (topology / "thread_siblings_list").write_text(f"{number % 4},{number % 4 + 4}\n")
+    assert physical_cores(range(1, 8), tmp_path) == [(1, 5), (2, 6), (3, 7), (4,)]
+    monkeypatch.setattr(placement, "cores_near", lambda _gpu: ())
+    monkeypatch.setattr(placement, "physical_cores", lambda cores: physical_cores(cores, tmp_path))
+    assert divide_cores(DEVICES, range(8)) == [(0, 4), (1, 5), (2, 6), (3, 7)]
+
+
+def test_more_devices_than_cores_share_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement, "cores_near", lambda _gpu: ())
+    assert divide_cores(DEVICES, (0, 1)) == [(0, 1)] * 4
+
+
+@pytest.mark.parametrize(
+    ("cores", "gibibytes", "said", "expected"),
+    [(16, 128, None, [8]), (6, 128, None, [3]), (1, 128, None, [1]), (64, 20, None, [2]), (4, 1, 5, [5])],
+    ids=["usual", "cores", "one core", "memory", "said"],
+)
+def test_trials_in_flight_are_those_that_the_host_is_good_for(
+    monkeypatch: pytest.MonkeyPatch, cores: int, gibibytes: int, said: int | None, expected: list[int]
+) -> None:
+    monkeypatch.setattr(placement, "free_memory_bytes", lambda: gibibytes * 2**30)
+    assert [share.concurrency for share in share_host(DEVICES[:1], range(cores), 100, said)] == expected
+
+
+def test_two_devices_share_cores_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement, "free_memory_bytes", lambda: 100 * 2**30)
+    monkeypatch.setattr(placement, "cores_near", lambda _gpu: ())
+    found = share_host(DEVICES[:2], range(12), 100)
+    assert [(share.cores, share.concurrency) for share in found] == [(tuple(range(6)), 3), (tuple(range(6, 12)), 3)]
+
+
+def test_a_cpu_measures_one_trial_after_the_other() -> None:
+    assert [share.concurrency for share in share_host([Device("cpu")], range(64), 100)] == [1]

@@ -1,0 +1,176 @@
+"""The walls of the house: which package may import which, and what the parent must not load.
+
+Imports are read with `ast`, also those inside functions and under TYPE_CHECKING, so that nothing has to be loaded.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = "sweeper"
+# From the top floor to the ground. A package imports packages of lower floors only, not its neighbours.
+FLOORS = """
+    __init__  __main__
+    compare  dataframes  doctor  sweep  sync
+    report
+    loading
+    execution  tracking
+    analysis  config  worker
+    core
+"""
+MAX_ENTRIES = 16  # of `ls sweeper/`
+HEAVY = ("torch", "torchvision", "timm", "transformers", "mlflow", "pandas", "plotly")
+
+
+class Import(NamedTuple):
+    """One imported module, and where the import stands."""
+
+    file: str
+    line: int
+    importer: str
+    imported: str
+    in_function: bool
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.importer} -> {self.imported}"
+
+
+@cache
+def files() -> dict[str, Path]:
+    """Every file of the package by the dotted name of its module."""
+    found = {}
+    for file in sorted((ROOT / PACKAGE).rglob("*.py")):
+        parts = file.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+    return found
+
+
+@cache
+def imports() -> tuple[Import, ...]:
+    return tuple(item for module, file in files().items() for item in imports_of(module, file))
+
+
+def imports_of(module: str, file: Path) -> Iterator[Import]:
+    def visit(node: ast.AST, in_function: bool) -> Iterator[Import]:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            where = str(file.relative_to(ROOT)), node.lineno, module
+            for imported in imported_modules(node):
+                yield Import(*where, imported, in_function)
+        in_function = in_function or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for child in ast.iter_child_nodes(node):
+            yield from visit(child, in_function)
+
+    def imported_modules(node: ast.Import | ast.ImportFrom) -> list[str]:
+        if isinstance(node, ast.Import):
+            return [alias.name for alias in node.names]
+        package = module if file.name == "__init__.py" else module.rpartition(".")[0]
+        source = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+        names = [f"{source}.{alias.name}" for alias in node.names]
+        return sorted({name if name in files() else source for name in names})
+
+    return visit(ast.parse(file.read_text(encoding="utf-8")), False)
+
+
+def room(module: str) -> str:
+    """The entry of `sweeper/` to which a module belongs."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else "__init__"
+
+
+def is_ours(module: str) -> bool:
+    return module.partition(".")[0] == PACKAGE
+
+
+def assert_none(allowed: Callable[[Import], bool], wall: str) -> None:
+    breaches = [str(item) for item in imports() if not allowed(item)]
+    assert not breaches, "\n".join([wall, *breaches])
+
+
+def test_core_imports_the_standard_library_only() -> None:
+    def allowed(item: Import) -> bool:
+        if room(item.importer) != "core":
+            return True
+        top = item.imported.partition(".")[0]
+        of_nvml = top == "pynvml" and item.importer == "sweeper.core.gpus" and item.in_function
+        return top in sys.stdlib_module_names or of_nvml or (is_ours(item.imported) and room(item.imported) == "core")
+
+    assert_none(allowed, "core/ imports the standard library only; core/gpus.py alone pynvml, inside a function")
+
+
+def test_worker_imports_core_and_itself_only_and_nothing_imports_worker() -> None:
+    """A worker may run in an interpreter that has torch and nothing else; the parent must not load torch."""
+
+    def allowed(item: Import) -> bool:
+        rooms = {room(item.importer), room(item.imported)} if is_ours(item.imported) else set()
+        return "worker" not in rooms or rooms == {"worker"} or (rooms == {"worker", "core"})
+
+    assert_none(allowed, "worker/ imports sweeper.core and itself only, and nothing imports worker/")
+
+
+def test_a_package_imports_lower_floors_only() -> None:
+    floors = [line.split() for line in reversed(FLOORS.strip().splitlines())]
+    height = {name: number for number, names in enumerate(floors) for name in names}
+    entries = {room(module) for module in files()}
+    assert set(height) == entries, f"FLOORS and sweeper/ differ in {sorted(set(height) ^ entries)}"
+
+    def allowed(item: Import) -> bool:
+        if not is_ours(item.imported):
+            return True
+        importer, imported = room(item.importer), room(item.imported)
+        return importer == imported or height[imported] < height[importer]
+
+    assert_none(allowed, f"a package imports packages of lower floors only:\n{FLOORS}")
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    ours = {(item.importer, item.imported): item for item in imports() if item.imported in files()}
+    graph: dict[str, set[str]] = {}
+    for importer, imported in ours:
+        graph.setdefault(importer, set()).add(imported)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        circle = error.args[1][::-1]
+        pytest.fail("\n".join(["an import circle", *(str(ours[arrow]) for arrow in pairwise(circle))]))
+
+
+def test_a_newcomer_sees_few_entries() -> None:
+    entries = sorted(path.name for path in (ROOT / PACKAGE).iterdir() if path.name != "__pycache__")
+    assert len(entries) <= MAX_ENTRIES, f"{len(entries)} entries in sweeper/, {MAX_ENTRIES} at most: {entries}"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import sweeper",
+        "import sweeper.sweep.hydra_app, sweeper.tracking.tracker, sweeper.report.build, sweeper.execution.execute",
+        "import runpy, sys; sys.argv = ['sweeper', '--help']; runpy.run_module('sweeper', run_name='__main__')",
+        "import runpy, sys; sys.argv = ['sweeper', 'model=nope']; runpy.run_module('sweeper', run_name='__main__')",
+        "import runpy, sys; sys.argv = ['sweeper', 'dry_run=true', 'device=cpu'];"
+        "runpy.run_module('sweeper', run_name='__main__')",
+    ],
+    ids=["package", "parent", "help", "bad option", "dry run"],
+)
+def test_parent_imports_nothing_heavy(code: str) -> None:
+    script = f"""
+import sys
+try:
+    exec({code!r})
+except SystemExit:
+    pass
+print("heavy:", [name for name in {HEAVY!r} if name in sys.modules])
+"""
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines()[-1] == "heavy: []", result.stdout + result.stderr
