@@ -240,14 +240,14 @@ def _judge_unmeasured(pair: Pair) -> Row:
         return Row(pair, "NEW" if pair.base is None else "GONE", None if status == "ok" else status)
     base, head = pair.both
     if head.status == "ok":
-        verdict = "UNRESOLVED" if base.status == "interrupted" else "FIXED"
-        return Row(pair, verdict, f"{base.status} in BASE")
+        return Row(pair, "UNRESOLVED" if base.status == "interrupted" else "FIXED", f"{base.status} in BASE")
     if base.status == "ok":
-        verdict = "UNRESOLVED" if head.status in NOT_RUN else "BROKE"
-        return Row(pair, verdict, f"{head.status}{f' while {head.phase}' if head.phase else ''} in HEAD")
+        phase = f" while {head.phase}" if head.phase else ""
+        return Row(pair, "UNRESOLVED" if head.status in NOT_RUN else "BROKE", f"{head.status}{phase} in HEAD")
     same = base.status == head.status
-    reason = f"{head.status} in both" if same else f"{base.status} in BASE, {head.status} in HEAD"
-    return Row(pair, "UNRESOLVED", reason)
+    return Row(
+        pair, "UNRESOLVED", f"{head.status} in both" if same else f"{base.status} in BASE, {head.status} in HEAD"
+    )
 
 
 def _explain_speedup(changes: Mapping[str, Change]) -> str | None:

@@ -35,18 +35,12 @@ INSPECTED = ("ok", "accuracy_mismatch", "not_compiled", "compile_error")  # the 
 GRACE_S = 1.0  # for a hanging worker to write its stack to the log before it is killed
 
 
-def run_trial(
-    trial: Trial,
-    settings: Settings,
-    slot: DeviceSlot,
-    on_phase: OnPhase = lambda _phase, _index: None,
-    stop: threading.Event | None = None,
-) -> Record:
+def run_trial(trial: Trial, settings: Settings, slot: DeviceSlot, on_phase: OnPhase, stop: threading.Event) -> Record:
     """Run a trial; with `measure.back_off` again with half the batch as long as it runs out of memory.
 
     When `stop` is set the running worker is ended, and the record has the status `interrupted`.
     """
-    run = _TrialRun(trial, settings, slot, on_phase, stop or threading.Event())
+    run = _TrialRun(trial, settings, slot, on_phase, stop)
     record = _attempt_within_memory(run)
     while record.status == "oom" and settings.measure.back_off and record.batch_size > 1:
         run = replace(run, smaller_batch_size=record.batch_size // 2)

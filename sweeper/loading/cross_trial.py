@@ -16,14 +16,8 @@ TRIALS_TO_MODERATE = 8  # with fewer, their variances say little of each other
 
 def compared(entries: Sequence[Entry]) -> tuple[Entry, ...]:
     """Add the flag `eager_moved` and the moderated interval to the entries that they apply to."""
-    moved = {
-        entry
-        for group in _group(entries, _eager_step)
-        if disagree(group)
-        for entry in group
-        if entry.result.eager_step_s
-    }
-    intervals = moderated_intervals(entries)
+    groups, intervals = _group(entries, _eager_step), moderated_intervals(entries)
+    moved = {entry for group in groups if disagree(group) for entry in group if entry.result.eager_step_s}
     return tuple(
         replace(
             entry,

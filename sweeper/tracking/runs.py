@@ -20,7 +20,7 @@ from sweeper.tracking.store import TrackingError
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Experiment, Run
+    from mlflow.entities import Run
 
 EXPERIMENT = "sweeper"
 RUN_STATUSES = {"ok": "FINISHED", "interrupted": "KILLED"}  # every other status: FAILED
@@ -137,8 +137,14 @@ def digest_record(record: Record) -> str:
     return hashlib.sha256(f"{VIEW_VERSION}\n{record.dumps()}".encode()).hexdigest()
 
 
-def get_experiment_id(experiment: Experiment) -> str:
-    """Return the id of our experiment. Raises TrackingError when it was deleted, or did not come from MLflow."""
+def find_experiment(client: MlflowClient) -> str | None:
+    """Find the id of our experiment, None when there is none.
+
+    Raises TrackingError when the experiment was deleted, or when no MLflow server answers.
+    """
+    experiment = client.get_experiment_by_name(EXPERIMENT)
+    if experiment is None:
+        return None
     experiment_id = str(experiment.experiment_id)
     if not experiment_id:
         raise TrackingError("it answers, but not as an MLflow server does")

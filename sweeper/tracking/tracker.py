@@ -285,15 +285,15 @@ def _ensure_experiment(client: MlflowClient, artifacts: str | None) -> str:
     """Return the id of our experiment, which is created when there is none."""
     from mlflow.exceptions import MlflowException
 
-    experiment = client.get_experiment_by_name(EXPERIMENT)
-    if experiment is None:
+    experiment_id = runs.find_experiment(client)
+    if experiment_id is None:
         try:
-            experiment = client.get_experiment(client.create_experiment(EXPERIMENT, artifact_location=artifacts))
+            experiment_id = client.create_experiment(EXPERIMENT, artifact_location=artifacts)
         except MlflowException:
-            experiment = client.get_experiment_by_name(EXPERIMENT)  # another driver was faster
-            if experiment is None:
+            experiment_id = runs.find_experiment(client)  # another driver was faster
+            if experiment_id is None:
                 raise
-    return runs.get_experiment_id(experiment)
+    return experiment_id
 
 
 def _read_public_manifest(path: Path) -> str | None:
