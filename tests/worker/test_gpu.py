@@ -141,13 +141,13 @@ def test_second_process_on_the_gpu_is_flagged_and_memory_is_missing() -> None:
 def test_check_says_the_same_wherever_its_tensors_lie(monkeypatch: pytest.MonkeyPatch) -> None:
     from sweeper.worker.accuracy import check
 
-    verdicts, places, take = [], [], check.reference
+    verdicts, places, take = [], [], check.run_reference
 
     def reference(*arguments, **options):
         places.append(arguments[-1].place.type)
         return take(*arguments, **options)
 
-    monkeypatch.setattr(check, "reference", reference)
+    monkeypatch.setattr(check, "run_reference", reference)
     for roomy in (0.0, 2.0):  # always on the device, never
         monkeypatch.setattr(check, "ROOMY", roomy)
         outcome, _ = run(on_gpu("wide_mlp"))
@@ -167,7 +167,7 @@ def test_check_goes_to_the_host_when_the_device_is_full(monkeypatch: pytest.Monk
     from sweeper.worker.accuracy import check
     from sweeper.worker.measurement.capture import HOST
 
-    places, take = [], check.reference
+    places, take = [], check.run_reference
 
     def reference(*arguments, **options):
         places.append(arguments[-1].place)
@@ -175,7 +175,7 @@ def test_check_goes_to_the_host_when_the_device_is_full(monkeypatch: pytest.Monk
             raise torch.OutOfMemoryError("CUDA out of memory")
         return take(*arguments, **options)
 
-    monkeypatch.setattr(check, "reference", reference)
+    monkeypatch.setattr(check, "run_reference", reference)
     outcome, _ = run(on_gpu("wide_mlp"))
     assert outcome.status == "ok", outcome.message
     assert outcome.process is not None
