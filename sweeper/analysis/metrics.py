@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
-from sweeper.analysis.stats import Estimate, by_draw, mean_over_draws
+from sweeper.analysis.stats import Estimate, group_by_draw, mean_over_draws
 from sweeper.core.record import ARMS, Accuracy, Latency, PerArm, Process, Record
 
 DRAWS_FOR_AN_INTERVAL = 3  # with fewer compile caches, an interval speaks of the compiled artifacts at hand
@@ -193,7 +193,7 @@ def _compiled_arm(record: Record, measured: Sequence[_Measured]) -> dict[str, An
     bound = [arm for arm, share in waiting.items() if share is not None and share > HOST_BOUND]
     return dict(
         compiled_step_s=compiled_s,
-        samples_per_s=record.trial.with_batch_size(record.batch_size).samples_per_step / compiled_s,
+        samples_per_s=record.trial.replace_batch_size(record.batch_size).samples_per_step / compiled_s,
         tokens_per_s=tokens / compiled_s if (tokens := measured[0].process.tokens_per_step) else None,
         compiled_energy_j=_median(_of_arm(process.energy_j, "compiled") for process in record.processes),
         **_percentiles(record.processes, "compiled"),
@@ -230,7 +230,7 @@ def _speedups(measured: Sequence[_Measured], draws: int, host_bound_arms: str | 
 
 def _typical_s(measured: Sequence[_Measured], arm: str) -> float | None:
     """Seconds a step: the mean that the speedup is taken by, so that the ratio of the arms' is the speedup."""
-    groups = by_draw((item.draw, math.log(getattr(item, f"{arm}_s"))) for item in measured)
+    groups = group_by_draw((item.draw, math.log(getattr(item, f"{arm}_s"))) for item in measured)
     if not groups:
         return None
     if len(groups) >= DRAWS_FOR_AN_INTERVAL:
@@ -252,7 +252,7 @@ def _logs_of_steps(measured: Sequence[_Measured], arm: str) -> Estimate | None:
 
 def _estimate(logs: Iterable[tuple[int, float | None]]) -> Estimate | None:
     """From the draw and the log ratio of each process. Kernels are raced anew in each draw: of enough, draws vary."""
-    groups = by_draw(logs)
+    groups = group_by_draw(logs)
     return mean_over_draws(groups, len(groups) >= DRAWS_FOR_AN_INTERVAL) if groups else None
 
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from sweeper.analysis.flags import flags_of, is_resolved
+from sweeper.analysis.flags import find_flags, is_resolved
 from sweeper.core.paths import SweepPaths, TrialPaths, write_text
 from sweeper.core.protocol import Job, LeaseGrant, Outcome
 from sweeper.core.record import Inspection, Process, Record
@@ -116,7 +116,7 @@ def _attempt(run: _Run) -> Record:
         return _record(trial, settings, [WorkerRun(_interrupted(), paths.log(0))])
     paths.clear_caches()
     paths.clear_logs()
-    own = trial.with_batch_size(run.batch_size)
+    own = trial.replace_batch_size(run.batch_size)
     write_text(paths.trial, Job(own, settings.measure).dumps())
     runs: list[WorkerRun] = []
     try:
@@ -316,4 +316,4 @@ def _record(trial: Trial, settings: Settings, runs: list[WorkerRun], smaller_bat
         diagnostics=next((o.diagnostics for o in outcomes if o.diagnostics), None),
         smaller_batch_size=smaller_batch_size,
     )
-    return replace(record, flags=flags_of(record, settings.measure))
+    return replace(record, flags=find_flags(record, settings.measure))

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from sweeper.analysis.stats import Interval, moderated
+from sweeper.analysis.stats import Interval, moderate_variances
 from sweeper.loading.entries import Entry
 
 # How far the eager step times of one model may lie apart, by type of device: a CPU's clock wobbles.
@@ -65,7 +65,7 @@ def moderated_intervals(entries: Iterable[Entry]) -> Mapping[Entry, Interval]:
     found: dict[Entry, Interval] = {}
     for members in classes.values():
         if len(members) >= TRIALS_TO_MODERATE:
-            estimates = moderated([entry.result.estimate for entry in members if entry.result.estimate])
+            estimates = moderate_variances([entry.result.estimate for entry in members if entry.result.estimate])
             found |= {
                 entry: bounds for entry, item in zip(members, estimates, strict=True) if (bounds := item.interval())
             }

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.core.record import Record
-from sweeper.core.serialization import mapping_at
+from sweeper.core.serialization import get_mapping
 from sweeper.core.text import printable
 
 GIB = 2**30
@@ -88,12 +88,12 @@ def names_of_torches(records: Sequence[Record]) -> list[str]:
 
 
 def _torch(record: Record) -> str:
-    return printable(str(mapping_at(record.environment, "versions").get("torch", "unknown")))
+    return printable(str(get_mapping(record.environment, "versions").get("torch", "unknown")))
 
 
 def device_of(environment: Mapping[str, Any], kind: str) -> Device | None:
     """What a record's environment says of the device of that type; None when it says nothing."""
-    found = mapping_at(environment, "device")
+    found = get_mapping(environment, "device")
     if found.get("type") != kind or not found.get("name"):
         return None
     size = found.get("memory_bytes")

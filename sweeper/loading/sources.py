@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from sweeper.core import paths
-from sweeper.core.errors import ConfigError, nearest, without_password
+from sweeper.core.errors import ConfigError, nearest, remove_password
 from sweeper.core.paths import SWEEP_NAME, SweepPaths, TrialPaths
 from sweeper.tracking.reader import Store, StoredRun, StoredSweep, side_by_side
 
@@ -164,7 +164,7 @@ def _find(name: str, folder: Path, store: Store) -> SweepInStore:
     if not runs.trials:
         known = store.sweeps()
         others = nearest(name, known) if known else "there are none"
-        raise ConfigError(f"{name}: no such sweep at {without_password(store.uri)}; {others}")
+        raise ConfigError(f"{name}: no such sweep at {remove_password(store.uri)}; {others}")
     return SweepInStore(folder, store, runs)
 
 

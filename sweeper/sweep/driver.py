@@ -13,10 +13,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from sweeper.core.errors import ConfigError, without_password
+from sweeper.core.errors import ConfigError, remove_password
 from sweeper.core.gpus import Device, resolve, visible_gpus
 from sweeper.core.paths import RUNS, SweepPaths
-from sweeper.core.record import Record, status_in
+from sweeper.core.record import Record, read_status
 from sweeper.core.settings import MIN_PROCESSES_FOR_TARGET, Measure, Settings
 from sweeper.core.trial import Trial
 from sweeper.execution.device_slots import host_cores, shares_of
@@ -134,7 +134,7 @@ def _report(paths: SweepPaths, settings: Settings, tracker: Tracker | None, cons
         console.print(f"MLflow: {_python()} -m mlflow ui --backend-store-uri {tracker.uri}")
         console.print(f"        then open http://127.0.0.1:5000{tracker.page}")
     else:
-        console.print(f"MLflow: {without_password(tracker.uri)}{tracker.page}")
+        console.print(f"MLflow: {remove_password(tracker.uri)}{tracker.page}")
 
 
 def _python() -> str:
@@ -149,7 +149,7 @@ def _statuses(paths: SweepPaths, grid: Sequence[Trial]) -> dict[str, str]:
     for trial_id in {trial.id for trial in grid} & known.keys():
         path = known[trial_id].record
         try:
-            statuses[trial_id] = status_in(path.read_text())
+            statuses[trial_id] = read_status(path.read_text())
         except FileNotFoundError:
             continue
         except ValueError as error:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from sweeper.core import paths
-from sweeper.core.errors import without_password
+from sweeper.core.errors import remove_password
 from sweeper.core.paths import SweepPaths, TrialPaths
 from sweeper.core.record import Record
 from sweeper.tracking.runs import (
@@ -341,4 +341,4 @@ def without_plans(path: Path) -> str | None:
         kept = [{key: item[key] for key in item if key not in ("plan", "left_out")} for item in data["invocations"]]
     except (OSError, ValueError, LookupError, TypeError):
         return None
-    return without_password(json.dumps({"sweep": path.parent.name, "invocations": kept}, indent=1))
+    return remove_password(json.dumps({"sweep": path.parent.name, "invocations": kept}, indent=1))

@@ -97,7 +97,7 @@ def _of_driver(uuid: str) -> dict[str, Any]:
         return {}
     try:
         pynvml.nvmlInit()
-        reading = gpus.look(pynvml, pynvml.nvmlDeviceGetHandleByUUID(uuid))
+        reading = gpus.read_handle(pynvml, pynvml.nvmlDeviceGetHandleByUUID(uuid))
     except pynvml.NVMLError:  # no library, or a GPU that is not shown here
         return {}
     return {"driver": reading.driver, "power_limit_w": reading.power_limit_w}

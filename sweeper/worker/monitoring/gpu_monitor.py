@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from sweeper.core.gpus import GpuReading, look
+from sweeper.core.gpus import GpuReading, read_handle
 from sweeper.core.record import GpuState, PerArm
 from sweeper.worker.monitoring.host_monitor import own_processes
 
@@ -40,7 +40,7 @@ class GpuMonitor:
     def look(self, arm: str) -> None:
         """Take a reading right after a block of an arm: NVML's clock is that of the last tenth of a second."""
         if self._handle is not None:
-            reading = look(self._nvml, self._handle)
+            reading = read_handle(self._nvml, self._handle)
             self._readings[arm].append(reading)
             self._others.append(_others(reading, self._neighbours()))
 
