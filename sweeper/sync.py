@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Sequence
 
-from sweeper.core.errors import ConfigError, nearest, without_password
+from sweeper.core.errors import ConfigError, nearest, remove_password
 from sweeper.core.paths import RUNS, SweepPaths
 from sweeper.report.text.mlflow_overview import overview_of
 from sweeper.tracking.tracker import Tracker
@@ -62,7 +62,7 @@ def _send(tracker: Tracker, paths: SweepPaths) -> int:
     if tracker.failure is not None:
         print(f"sweeper.sync: {tracker.failure}", file=sys.stderr)
         return NOT_OK
-    where = without_password(tracker.uri)
+    where = remove_password(tracker.uri)
     print(f"{paths.folder.name}: {result.sent} records sent, {result.unchanged} were there already; {where}")
     return NOT_OK if result.unreadable else OK
 

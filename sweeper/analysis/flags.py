@@ -18,7 +18,7 @@ MAX_BUSY_HOST = 0.10  # of the cores that we may use, kept busy by others
 MAX_THROTTLED = 0.01  # of the time of the rounds, lost to the quota of the cgroup
 
 
-def flags_of(record: Record, measure: Measure) -> tuple[str, ...]:
+def find_flags(record: Record, measure: Measure) -> tuple[str, ...]:
     """Return every flag of a record, in alphabetical order."""
     found = {name for name, applies in _OF_A_PROCESS.items() if any(applies(record, item) for item in record.processes)}
     found |= {name for name, applies in _OF_A_TRIAL.items() if applies(record)}

@@ -358,7 +358,7 @@ def _without_variance_of_few(estimate: Estimate, measured: Sequence[_Measured]) 
 
 def _estimate(logs: Iterable[tuple[int, float | None]]) -> Estimate | None:
     """From the draw and the log ratio of each process. Kernels are raced anew in each draw: of enough, draws vary."""
-    groups = by_draw(logs)
+    groups = group_by_draw(logs)
     return mean_over_draws(groups, len(groups) >= DRAWS_FOR_AN_INTERVAL) if groups else None
 
 

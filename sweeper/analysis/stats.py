@@ -79,7 +79,7 @@ def mean_within(groups: Sequence[Sequence[float]]) -> Estimate:
     return Estimate(fmean(values), squares / degrees / len(values), degrees, len(values))
 
 
-def by_draw(logs: Iterable[tuple[int, float | None]]) -> list[list[float]]:
+def group_by_draw(logs: Iterable[tuple[int, float | None]]) -> list[list[float]]:
     """Group logs by their draw, without missing ones."""
     draws: dict[int, list[float]] = {}
     for draw, log in logs:
@@ -165,7 +165,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [adjusted[index] for index in range(count)]
 
 
-def pooled(estimates: Sequence[Estimate]) -> Estimate:
+def pool_estimates(estimates: Sequence[Estimate]) -> Estimate:
     """The mean over all values behind several estimates of one quantity, as if they had been one sample.
 
     Squares within the estimates and between their means add up to those of the whole sample (analysis of variance, as
@@ -248,7 +248,7 @@ class Prior:
     degrees: float  # infinite when the variances differ no more than by chance
 
 
-def moderated(estimates: Sequence[Estimate]) -> list[Estimate]:
+def moderate_variances(estimates: Sequence[Estimate]) -> list[Estimate]:
     """Draw the variances of estimates towards what all of them have in common: the moderated t. Means stay.
 
     The variance s^2 of one value, on d degrees of freedom, becomes (d0 * s0^2 + d * s^2) / (d0 + d) on d0 + d, where

@@ -14,7 +14,7 @@ from sweeper.analysis.metrics import derive
 from sweeper.compare.quantities import QUANTITIES, Quantity
 from sweeper.core.paths import TrialPaths
 from sweeper.core.record import Process, Record
-from sweeper.core.serialization import mapping_at
+from sweeper.core.serialization import get_mapping
 from sweeper.core.text import printable
 from sweeper.core.trial import Trial
 from sweeper.loading.device_names import Device, device_of
@@ -133,7 +133,7 @@ def make_side(record: Record) -> Side:
         flags=record.flags,
         phase=record.phase,
         message=record.message,
-        environment=mapping_at(record.environment),
+        environment=get_mapping(record.environment),
         settings=record.diagnostics.settings if record.diagnostics else {},
     )
 

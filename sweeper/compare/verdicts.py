@@ -116,7 +116,7 @@ def compare_quantity(pair: Pair, quantity: Quantity) -> Change:
     if not all(samples):
         return Change("UNRESOLVED", "not measured on a side")
     draws = all(len({sample.draw for sample in of_side}) >= DRAWS_FOR_AN_INTERVAL for of_side in samples)
-    logs = (stats.by_draw((sample.draw, math.log(sample.value)) for sample in of_side) for of_side in samples)
+    logs = (stats.group_by_draw((sample.draw, math.log(sample.value)) for sample in of_side) for of_side in samples)
     base, head = (stats.mean_over_draws(of_side, draws) for of_side in logs)
     unlike = explain_unlike(pair.both, quantity)
     reason = unlike or explain_unjudged(pair.both, quantity, samples, draws)
@@ -199,7 +199,7 @@ def _moderate(pairs: Sequence[Pair], changes: Sequence[Change]) -> list[Change]:
     found = list(changes)
     for estimates in groups.values():
         if len(estimates) >= TRIALS_TO_MODERATE:
-            for place, estimate in zip(estimates, stats.moderated(list(estimates.values())), strict=True):
+            for place, estimate in zip(estimates, stats.moderate_variances(list(estimates.values())), strict=True):
                 found[place] = replace(changes[place], estimate=estimate)
     return found
 

@@ -20,6 +20,6 @@ def nearest(name: str, allowed: Iterable[str], count: int = 4) -> str:
     return f"allowed: {', '.join(names[:12])}{', ...' if len(names) > 12 else ''}"
 
 
-def without_password(uri: str) -> str:
+def remove_password(uri: str) -> str:
     """Remove user names and passwords from a URI, or from a text with URIs."""
     return re.sub(r'//[^/@\s"]*@', "//", uri)

@@ -125,7 +125,7 @@ def read(gpu: Gpu) -> GpuReading:
 
     pynvml.nvmlInit()
     try:
-        return look(pynvml, pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid))
+        return read_handle(pynvml, pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid))
     finally:
         pynvml.nvmlShutdown()
 
@@ -153,7 +153,7 @@ def cores_near(gpu: Gpu) -> tuple[int, ...]:
     return tuple(64 * word + bit for word, mask in enumerate(masks) for bit in range(64) if int(mask) >> bit & 1)
 
 
-def look(nvml: Any, handle: Any) -> GpuReading:
+def read_handle(nvml: Any, handle: Any) -> GpuReading:
     """Ask NVML for the state of a GPU whose handle is known."""
 
     def ask(name: str, *arguments: object, convert: Callable[[Any], Any] = lambda answer: answer) -> Any:

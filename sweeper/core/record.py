@@ -241,7 +241,7 @@ class Record:
         return from_json(Record, _read_object(text))
 
 
-def status_in(text: str) -> str:
+def read_status(text: str) -> str:
     """Read the status alone, which is faster than the whole record. Raises ValueError as `Record.loads` does."""
     return _check_status(_read_object(text).get("status", ""))
 

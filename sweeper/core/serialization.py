@@ -34,7 +34,7 @@ def _field_names(cls: type) -> tuple[str, ...]:
     return tuple(field.name for field in dataclasses.fields(cls)) if dataclasses.is_dataclass(cls) else ()
 
 
-def without_defaults(value: Any) -> Any:
+def drop_defaults(value: Any) -> Any:
     """Convert like `to_json`, without dataclass fields at their default, nested ones included."""
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return to_json(value)
@@ -43,7 +43,7 @@ def without_defaults(value: Any) -> Any:
         item = getattr(value, field.name)
         factory = field.default_factory
         if item != (field.default if factory is dataclasses.MISSING else factory()):
-            kept[field.name] = without_defaults(item)
+            kept[field.name] = drop_defaults(item)
     return kept
 
 
@@ -122,7 +122,7 @@ def _reader(name: str, hint: Any) -> Callable[[Any], Any]:
     return functools.partial(_checked, name, allowed) if allowed else lambda value: value
 
 
-def mapping_at(value: object, *keys: str) -> Mapping[str, Any]:
+def get_mapping(value: object, *keys: str) -> Mapping[str, Any]:
     """Return the mapping under nested keys of a value of any shape; empty where there is none."""
     for key in keys:
         value = value.get(key) if isinstance(value, Mapping) else None

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from statistics import fmean
 from typing import Any
 
-from sweeper.core.serialization import Json, from_json, to_json, without_defaults
+from sweeper.core.serialization import Json, drop_defaults, from_json, to_json
 
 WORKLOADS = ("train", "inference")
 MODES = ("eager", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
@@ -116,7 +116,7 @@ class Trial:
         """The batch size; where it varies, the mean over steps."""
         return fmean(self.vary.get("batch_size", (self.batch_size,)))
 
-    def with_batch_size(self, size: int) -> Trial:
+    def replace_batch_size(self, size: int) -> Trial:
         """Return the trial with another batch size; varying sizes keep their share of the largest."""
         varied = [max(1, one * size // self.batch_size) for one in self.vary.get("batch_size", ())]
         vary = {**self.vary, "batch_size": varied} if varied else self.vary
@@ -124,7 +124,7 @@ class Trial:
 
     def axes(self) -> dict[str, Any]:
         """Return everything that identifies the trial, without fields at their default."""
-        axes: dict[str, Any] = without_defaults(self)
+        axes: dict[str, Any] = drop_defaults(self)
         del axes["labels"]
         return axes
 
@@ -147,7 +147,7 @@ class Trial:
             parts.append(f"optimizer={self.optimizer}")
         if self.optimizer_impl != "default":
             parts.append(f"optimizer.impl={self.optimizer_impl}")
-        for key, value in without_defaults(self.compile).items():
+        for key, value in drop_defaults(self.compile).items():
             entries = {f"options.{name}": item for name, item in value.items()} if key == "options" else {key: value}
             parts += [f"compile.{name}={json.dumps(item).strip(chr(34))}" for name, item in sorted(entries.items())]
         parts += [f"vary.{key}={','.join(map(str, sizes))}" for key, sizes in self.vary.items()]

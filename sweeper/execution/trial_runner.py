@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from sweeper.analysis.flags import flags_of, is_resolved
+from sweeper.analysis.flags import find_flags, is_resolved
 from sweeper.core.paths import SweepPaths, TrialPaths, write_text
 from sweeper.core.protocol import Job, LeaseGrant, Outcome
 from sweeper.core.record import Inspection, Process, Record

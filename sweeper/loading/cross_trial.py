@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from sweeper.analysis.stats import Interval, moderated
+from sweeper.analysis.stats import Interval, moderate_variances
 from sweeper.loading.entries import Entry
 
 # The share by which the eager step times of one model may differ, by type of device: a CPU's clock wobbles.

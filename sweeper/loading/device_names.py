@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.core.record import Record
-from sweeper.core.serialization import mapping_at
+from sweeper.core.serialization import get_mapping
 from sweeper.core.text import printable
 
 GIB = 2**30

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeAlias, Union
 
 from sweeper.core import paths
-from sweeper.core.errors import ConfigError, nearest, without_password
+from sweeper.core.errors import ConfigError, nearest, remove_password
 from sweeper.core.paths import SWEEP_NAME, SweepPaths, TrialPaths
 from sweeper.tracking.reader import Store, StoredRun, StoredSweep, map_concurrently
 

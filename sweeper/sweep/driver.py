@@ -13,7 +13,7 @@ from rich.console import Console
 from sweeper.core.errors import ConfigError, without_password
 from sweeper.core.gpus import Device
 from sweeper.core.paths import RUNS, SweepPaths
-from sweeper.core.record import Record, status_in
+from sweeper.core.record import Record, read_status
 from sweeper.core.settings import MIN_PROCESSES_FOR_TARGET, Measure, Settings
 from sweeper.core.trial import Trial
 from sweeper.execution.events import Finished

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from sweeper.core import paths
-from sweeper.core.errors import without_password
+from sweeper.core.errors import remove_password
 from sweeper.core.paths import SweepPaths, TrialPaths
 from sweeper.core.record import Record
 from sweeper.tracking import runs, tags
@@ -306,4 +306,4 @@ def _read_public_manifest(path: Path) -> str | None:
         kept = [{key: item[key] for key in item if key not in ("plan", "left_out")} for item in data["invocations"]]
     except (OSError, ValueError, LookupError, TypeError):
         return None
-    return without_password(json.dumps({"sweep": path.parent.name, "invocations": kept}, indent=1))
+    return remove_password(json.dumps({"sweep": path.parent.name, "invocations": kept}, indent=1))

@@ -388,7 +388,7 @@ def test_what_a_gpu_does_not_tell_is_left_out() -> None:
         nvmlDeviceGetCurrentClocksThrottleReasons=lambda _: 0x01 | 0x40,
         nvmlDeviceGetPowerUsage=lambda _: 71_500,
     )
-    reading = gpus.look(nvml, object())
+    reading = gpus.read_handle(nvml, object())
     assert reading == GpuReading(
         driver="580.1",
         memory_used_bytes=2**30,

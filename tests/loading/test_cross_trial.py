@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from records import make_process, make_record, make_trial, write_sweep
 
-from sweeper.analysis.stats import moderated
+from sweeper.analysis.stats import moderate_variances
 from sweeper.core.record import PerArm, Record
 from sweeper.core.trial import Compile, Trial
 from sweeper.loading.cross_trial import compared
@@ -109,7 +109,7 @@ def test_eight_trials_of_a_class_are_moderated_within_it(tmp_path: Path) -> None
     found = entries(tmp_path, *plain, *host)
     for bound in (False, True):
         members = [entry for entry in found if (entry.result.host_bound_arms is not None) is bound]
-        estimates = moderated([entry.result.estimate for entry in members if entry.result.estimate])
+        estimates = moderate_variances([entry.result.estimate for entry in members if entry.result.estimate])
         assert [entry.moderated for entry in members] == [estimate.interval() for estimate in estimates]
 
 

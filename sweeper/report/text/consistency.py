@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from sweeper.core.serialization import mapping_at
+from sweeper.core.serialization import get_mapping
 from sweeper.core.text import printable
 from sweeper.loading.entries import Entry
 from sweeper.report.formatting import shortened
@@ -49,7 +49,7 @@ def _versions(entries: Iterable[Entry]) -> str:
     """Versions that the grid did not ask for: `worker.python` is an axis of its own, in the variant."""
     found: dict[str, set[str]] = defaultdict(set)
     for entry in entries:
-        version = mapping_at(entry.record.environment, "versions").get("torch")
+        version = get_mapping(entry.record.environment, "versions").get("torch")
         if version is not None:
             found[entry.variant].add(str(version))
     mixed = sorted(set().union(*(versions for versions in found.values() if len(versions) > 1)))

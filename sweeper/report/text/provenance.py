@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sweeper.core.record import Record
-from sweeper.core.serialization import mapping_at
+from sweeper.core.serialization import get_mapping
 from sweeper.core.text import printable
 from sweeper.loading.entries import Entry
 from sweeper.loading.sources import Source, why_unreadable
@@ -22,7 +22,7 @@ def describe(sources: Sequence[Source], entries: Iterable[Entry]) -> list[str]:
     """Lines such as `device: NVIDIA H200`; what is not known is left out."""
     entries = list(entries)
     environments = [entry.record.environment for entry in entries]
-    devices = [mapping_at(environment, "device") for environment in environments]
+    devices = [get_mapping(environment, "device") for environment in environments]
     invocations = [_invocations(source) for source in sources]
     facts = {
         "sweeps": ", ".join(source.folder.resolve().name for source in sources),
@@ -32,7 +32,7 @@ def describe(sources: Sequence[Source], entries: Iterable[Entry]) -> list[str]:
         "driver": ", ".join(_different(device.get("driver") for device in devices)),
         "power limit": ", ".join(_different(_watts(device.get("power_limit_w")) for device in devices)),
         "versions": _versions(environments),
-        "commit": ", ".join(_different(mapping_at(environment).get("commit") for environment in environments)),
+        "commit": ", ".join(_different(get_mapping(environment).get("commit") for environment in environments)),
         "inductor config": _inductor_config(environments),
         "settings": _settings([entry.record for entry in entries]),
         "amp": weighted_as_amp(entries),
@@ -110,14 +110,14 @@ def _settings_of(record: Record) -> Mapping[str, Any]:
 def _versions(environments: Iterable[Mapping[str, Any]]) -> str:
     versions: dict[str, set[str]] = {}
     for environment in environments:
-        for package, version in mapping_at(environment, "versions").items():
+        for package, version in get_mapping(environment, "versions").items():
             versions.setdefault(str(package), set()).add(str(version))
     return ", ".join(f"{package} {' and '.join(sorted(found))}" for package, found in versions.items())
 
 
 def _inductor_config(environments: Iterable[Mapping[str, Any]]) -> str:
     """How many of Inductor's settings are not at their defaults, and the first few."""
-    lists = [mapping_at(environment).get("inductor_config") for environment in environments]
+    lists = [get_mapping(environment).get("inductor_config") for environment in environments]
     items = _different(item for items in lists if isinstance(items, list) for item in items)
     if not items:
         return ""
@@ -159,7 +159,7 @@ def _invocations(source: Source) -> list[Mapping[str, Any]]:
 
 def _measured(invocations: Iterable[Mapping[str, Any]]) -> str | None:
     """How often, by the settings of each invocation, e.g. `processes 3, draws 1, rounds 10`."""
-    settings = [mapping_at(mapping_at(item).get("settings"), "measure") for item in invocations]
+    settings = [get_mapping(get_mapping(item).get("settings"), "measure") for item in invocations]
     names = ("processes", "draws", "target", "rounds")
     texts = (", ".join(f"{name} {item[name]}" for name in names if item.get(name) is not None) for item in settings)
     return " and ".join(_different(texts)) or None

@@ -40,7 +40,7 @@ class GpuMonitor:
     def take_reading(self, arm: str) -> None:
         """Take a reading right after a block of an arm: NVML's clock is that of the last tenth of a second."""
         if self._handle is not None:
-            reading = look(self._nvml, self._handle)
+            reading = read_handle(self._nvml, self._handle)
             self._readings[arm].append(reading)
             others = _count_others(reading, self._neighbours())
             if others is not None:
