@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import Any
 
-from sweeper.analysis.stats import Estimate, by_draw, mean_over_draws
+from sweeper.analysis.stats import Estimate, group_by_draw, mean_over_draws
 from sweeper.core.record import ARMS, Accuracy, PerArm, Process, Record
 
 DRAWS_FOR_AN_INTERVAL = 3  # with fewer compile caches, an interval speaks of the compiled artifacts at hand
@@ -303,7 +303,7 @@ def _describe_compiled_arm(record: Record, measured: Sequence[_Measured]) -> dic
     bound = [arm for arm, share in waiting.items() if share is not None and share > HOST_BOUND]
     return {
         "compiled_step_s": compiled_s,
-        "samples_per_s": record.trial.with_batch_size(record.batch_size).samples_per_step / compiled_s,
+        "samples_per_s": record.trial.replace_batch_size(record.batch_size).samples_per_step / compiled_s,
         "tokens_per_s": tokens / compiled_s if (tokens := measured[0].process.tokens_per_step) else None,
         "host_bound_fraction": max((share for share in waiting.values() if share is not None), default=None),
         "host_bound_arms": "both" if len(bound) > 1 else bound[0] if bound else None,
@@ -338,7 +338,7 @@ def _describe_speedups(measured: Sequence[_Measured], draws: int, host_bound_arm
 
 def _typical_s(measured: Sequence[_Measured], arm: str) -> float | None:
     """Seconds per step: the mean that the speedup is taken by, so that the ratio of the arms' is the speedup."""
-    groups = by_draw((item.process.draw, math.log(item.step_s(arm))) for item in measured)
+    groups = group_by_draw((item.process.draw, math.log(item.step_s(arm))) for item in measured)
     if not groups:
         return None
     if len(groups) >= DRAWS_FOR_AN_INTERVAL:

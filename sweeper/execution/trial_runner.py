@@ -98,7 +98,7 @@ def _attempt(run: _TrialRun) -> Record:
     paths = run.paths
     paths.clear_caches()
     paths.clear_logs()
-    write_text(paths.trial, Job(run.trial.with_batch_size(run.batch_size), run.settings.measure).dumps())
+    write_text(paths.trial, Job(run.trial.replace_batch_size(run.batch_size), run.settings.measure).dumps())
     outcomes: list[Outcome] = []
     try:
         with expose_package(run.trial.python) as variables:
@@ -254,4 +254,4 @@ def _make_record(run: _TrialRun, outcomes: Sequence[Outcome]) -> Record:
         diagnostics=next((outcome.diagnostics for outcome in outcomes if outcome.diagnostics), None),
         smaller_batch_size=run.smaller_batch_size,
     )
-    return replace(record, flags=flags_of(record, run.settings.measure))
+    return replace(record, flags=find_flags(record, run.settings.measure))

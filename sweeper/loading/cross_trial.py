@@ -45,7 +45,7 @@ def moderated_intervals(entries: Iterable[Entry]) -> Mapping[Entry, Interval]:
     intervals: dict[Entry, Interval] = {}
     for members in _group(with_interval, _cause_of_variance):
         if len(members) >= TRIALS_TO_MODERATE:
-            estimates = moderated([entry.result.estimate for entry in members if entry.result.estimate])
+            estimates = moderate_variances([entry.result.estimate for entry in members if entry.result.estimate])
             for entry, estimate in zip(members, estimates, strict=True):
                 if bounds := estimate.interval():
                     intervals[entry] = bounds

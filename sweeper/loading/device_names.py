@@ -83,7 +83,9 @@ def _name_torch_versions(records: Sequence[Record]) -> list[tuple[str, ...]]:
 
     An interpreter that the grid asked for (`worker.python`) makes another trial, with a variant of its own.
     """
-    torches = [printable(str(mapping_at(record.environment, "versions").get("torch", "unknown"))) for record in records]
+    torches = [
+        printable(str(get_mapping(record.environment, "versions").get("torch", "unknown"))) for record in records
+    ]
     by_trial: dict[str, set[str]] = defaultdict(set)
     for record, torch in zip(records, torches, strict=True):
         by_trial[record.trial_id].add(torch)
@@ -93,7 +95,7 @@ def _name_torch_versions(records: Sequence[Record]) -> list[tuple[str, ...]]:
 
 def device_of(environment: Mapping[str, Any], type_: str) -> Device | None:
     """Read the device of a type from the environment in a record. None when the environment does not tell it."""
-    found = mapping_at(environment, "device")
+    found = get_mapping(environment, "device")
     if found.get("type") != type_ or not found.get("name"):
         return None
     size = found.get("memory_bytes")

@@ -138,7 +138,7 @@ def _find_in_store(folder: Path, store: Store) -> SweepInStore:
     if not runs.trials:
         known = store.sweeps()
         others = nearest(folder.name, known) if known else "there are none"
-        raise ConfigError(f"{folder.name}: no such sweep at {without_password(store.uri)}; {others}")
+        raise ConfigError(f"{folder.name}: no such sweep at {remove_password(store.uri)}; {others}")
     return SweepInStore(folder, store, runs)
 
 

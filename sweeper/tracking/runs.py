@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sweeper.analysis.metrics import METRICS, Result, derive
 from sweeper.core.paths import check_sweep_name
 from sweeper.core.record import Record
-from sweeper.core.serialization import mapping_at
+from sweeper.core.serialization import get_mapping
 from sweeper.tracking import tags
 from sweeper.tracking.chart_points import Point, list_points
 from sweeper.tracking.store import TrackingError
@@ -67,7 +67,7 @@ def _params(record: Record) -> dict[str, str]:
     """Collect the axes in the tables, all others that are not at their defaults (`compile.scope`), and the versions."""
     trial, axes = record.trial, record.trial.axes()
     nested = {part: axes.get(part, {}) for part in ("model", "precision", "compile")}
-    nested["version"] = mapping_at(record.environment, "versions")
+    nested["version"] = get_mapping(record.environment, "versions")
     values = {
         **{name: getattr(trial.labels, name) for name in ("model", "family", "suite", "precision")},
         **{name: getattr(trial, name) for name in ("workload", "mode", "backend", "batch_size", "optimizer", "device")},
@@ -106,7 +106,7 @@ def _tags(record: Record, result: Result, sweep: str, parent_id: str) -> dict[st
         tags.TRIAL: record.trial_id,
         "status": record.status,
         "flags": ";".join(record.flags),
-        "device_name": str(mapping_at(record.environment, "device").get("name", "")),
+        "device_name": str(get_mapping(record.environment, "device").get("name", "")),
         tags.NOTE: _note(record, result),
         tags.RECORD: digest_record(record),
     }

@@ -84,6 +84,6 @@ def describe_device(device: torch.device) -> dict[str, Any]:
     }
     nvml, handle = open_nvml(device)
     if handle is not None:
-        reading = gpus.look(nvml, handle)
+        reading = gpus.read_handle(nvml, handle)
         described |= {"driver": reading.driver, "power_limit_w": reading.power_limit_w}
     return described

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from sweeper.core.gpus import GpuReading, look
+from sweeper.core.gpus import GpuReading, read_handle
 from sweeper.core.record import ARMS, GpuState, PerArm
 from sweeper.worker.monitoring.host_monitor import own_processes
 
