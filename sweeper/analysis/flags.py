@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from sweeper.analysis.metrics import derive
+from sweeper.analysis.metrics import Result
 from sweeper.core.record import ARMS, HostState, PerArm, Process, Record
 from sweeper.core.settings import Measure
 
@@ -18,18 +18,19 @@ MAX_BUSY_HOST = 0.10  # of the cores that we may use, kept busy by others
 MAX_THROTTLED = 0.01  # of the time of the rounds, lost to the quota of the cgroup
 
 
-def find_flags(record: Record, measure: Measure) -> tuple[str, ...]:
+def find_flags(record: Record, result: Result, measure: Measure) -> tuple[str, ...]:
     """Return every flag of a record, in alphabetical order."""
     found = {name for name, applies in _OF_A_PROCESS.items() if any(applies(record, item) for item in record.processes)}
     found |= {name for name, applies in _OF_A_TRIAL.items() if applies(record)}
-    if record.status == "ok" and measure.target is not None and not is_resolved(record, measure.target):
+    if record.status == "ok" and result.host_bound_arms is not None:
+        found.add("host_bound")
+    if record.status == "ok" and measure.target is not None and not is_resolved(result, measure.target):
         found.add("unresolved")
     return tuple(sorted(found))
 
 
-def is_resolved(record: Record, target: float) -> bool:
+def is_resolved(result: Result, target: float) -> bool:
     """Whether the half-width of the speedup's interval is at most `target`, a share of the speedup."""
-    result = derive(record)
     if result.speedup_low is None or result.speedup_high is None:
         return False
     return math.log(result.speedup_high / result.speedup_low) / 2 <= target
@@ -98,7 +99,6 @@ def _does_attention_differ(record: Record) -> bool:
 _OF_A_TRIAL: Mapping[str, Callable[[Record], bool]] = {
     "smaller_batch": lambda record: record.smaller_batch_size is not None,
     "single_process": lambda record: record.status == "ok" and len(record.processes) == 1,
-    "host_bound": lambda record: record.status == "ok" and derive(record).host_bound_arms is not None,
     "partly_eager": lambda record: bool(record.diagnostics and record.diagnostics.graphs_run_eager),
     "cudagraphs_skipped": lambda record: bool(record.diagnostics and record.diagnostics.cudagraph_skips),
     "several_artifacts": _has_several_artifacts,

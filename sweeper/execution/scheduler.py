@@ -10,13 +10,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 
-from sweeper.core.record import Record
 from sweeper.core.trial import Trial
 from sweeper.execution.device_slots import DeviceSlot
 from sweeper.execution.events import Event, Finished, PhaseBegan, Started
 
 OnPhase = Callable[[str, int], None]  # phase, index of the process
-RunTrial = Callable[[Trial, DeviceSlot, OnPhase, threading.Event], Record]
+RunTrial = Callable[[Trial, DeviceSlot, OnPhase, threading.Event], Finished]
 
 
 def run_all(trials: Sequence[Trial], slots: Sequence[DeviceSlot], run_trial: RunTrial) -> Generator[Event, None, None]:
@@ -40,7 +39,7 @@ def run_all(trials: Sequence[Trial], slots: Sequence[DeviceSlot], run_trial: Run
                 def on_phase(phase: str, process: int, trial: Trial = trial) -> None:
                     events.put(PhaseBegan(trial, phase, process))
 
-                events.put(Finished(run_trial(trial, slot, on_phase, stop)))
+                events.put(run_trial(trial, slot, on_phase, stop))
             events.put(None)
         except Exception as error:  # noqa: BLE001  # raised again in the caller's thread
             events.put(error)

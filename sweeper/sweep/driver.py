@@ -131,7 +131,7 @@ class _Sweep:
                 if isinstance(event, Finished):
                     statuses.append(event.record.status)
                     if tracker:
-                        tracker.log(event.record)  # while the worker of the next trial starts
+                        tracker.log(event.record, event.result)  # while the worker of the next trial starts
                 progress.show(event)
         return "interrupted" in statuses or len(statuses) < len(plan.trials)  # ended while a trial was inspected
 

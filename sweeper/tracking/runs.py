@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sweeper.analysis.metrics import METRICS, Result, derive
+from sweeper.analysis.metrics import METRICS, Result
 from sweeper.core.paths import check_sweep_name
 from sweeper.core.record import Record
 from sweeper.core.serialization import get_mapping
@@ -57,9 +57,8 @@ class Overview:
         return hashlib.sha256(json.dumps([dict(self.metrics), self.note], sort_keys=True).encode()).hexdigest()
 
 
-def build_view(record: Record, sweep: str, parent_id: str) -> View:
+def build_view(record: Record, result: Result, sweep: str, parent_id: str) -> View:
     """Build the view of a record's run. `sweep` names the record's folder, which may be a renamed copy of a sweep."""
-    result = derive(record)
     return View(_params(record), _metrics(result), _tags(record, result, sweep, parent_id), list_points(record))
 
 

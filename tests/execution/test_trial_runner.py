@@ -64,7 +64,8 @@ def run(in_empty_folder: Path, monkeypatch: pytest.MonkeyPatch, trial: Trial):
         monkeypatch.setattr(trial_runner, "make_command", lambda _python, _module: [sys.executable, str(script)])
         settings = Settings("s", measure=Measure(**{"processes": 1, "timeout_s": 30.0, **measure}), inspect=inspect)  # type: ignore[arg-type]
         slot = slot or DeviceSlot(Device("cpu"), cores)
-        return trial_runner.run_trial(trial, settings, slot, lambda _phase, _index: None, stop or threading.Event())
+        stop = stop or threading.Event()
+        return trial_runner.run_trial(trial, settings, slot, lambda _phase, _index: None, stop).record
 
     return run
 

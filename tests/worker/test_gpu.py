@@ -11,6 +11,7 @@ import pytest
 from worker_runs import MEASURE, custom, flags, private_cache, run
 
 from sweeper.analysis.flags import find_flags
+from sweeper.analysis.metrics import derive
 from sweeper.core.gpus import visible_gpus
 
 pytestmark = [
@@ -63,7 +64,7 @@ def test_skipped_cuda_graph_is_listed_and_flagged() -> None:
     assert outcome.diagnostics is not None
     assert outcome.diagnostics.cudagraph_skips
     record = Record(trial.id, "s", trial.label, "ok", trial, diagnostics=outcome.diagnostics)
-    assert "cudagraphs_skipped" in find_flags(record, MEASURE)
+    assert "cudagraphs_skipped" in find_flags(record, derive(record), MEASURE)
 
 
 def test_check_replays_a_graph_whose_output_died_in_between() -> None:
