@@ -25,7 +25,10 @@ def other_devices(pairs: Iterable[Pair]) -> list[str]:
     """A line for each two devices whose times would be compared with each other."""
     both = ((base.device, head.device) for base, head in _both(pairs))
     found = Counter((base, head) for base, head in both if base and head and not base.is_like(head))
-    return [_line("device", base.among([head]), head.among([base]), count) for (base, head), count in found.items()]
+    return [
+        _line("device", base.name_among([head]), head.name_among([base]), count)
+        for (base, head), count in found.items()
+    ]
 
 
 def what_changed(pairs: Sequence[Pair]) -> list[str]:
@@ -95,6 +98,6 @@ def _cut(value: str | None) -> str:
 def _measure(source: Source) -> Mapping[str, Any]:
     """Settings of the last invocation; nothing for a folder of records that is no sweep of ours."""
     try:
-        return mapping_at(json.loads(source.invocations())["invocations"][-1]["settings"]["measure"])
+        return mapping_at(json.loads(source.read_manifest())["invocations"][-1]["settings"]["measure"])
     except (OSError, ValueError, LookupError, TypeError):
         return {}

@@ -19,9 +19,9 @@ from sweeper.core.record import Process, Record
 from sweeper.core.serialization import mapping_at
 from sweeper.core.text import printable
 from sweeper.core.trial import Trial
-from sweeper.loading.device_names import Device, device_of
+from sweeper.loading.device_names import Device, read_device
 from sweeper.loading.entries import BROKEN
-from sweeper.loading.sources import FoundRecord, Source, why_unreadable
+from sweeper.loading.sources import FoundRecord, Source, explain_unreadable
 
 UNREADABLE, UNFINISHED = "unreadable", "unfinished"  # in place of a status
 TRIAL_ID = re.compile(r"[0-9a-f]{12}")
@@ -60,7 +60,7 @@ class Side:
     @property
     def device(self) -> Device | None:
         """What it ran on; None where the record does not say."""
-        return device_of(self.environment, self.trial.device)
+        return read_device(self.environment, self.trial.device)
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def _side_in(found: FoundRecord) -> tuple[Side | None, str | None]:
     try:
         return side_of(Record.loads(found.text)), None
     except BROKEN as error:
-        return None, why_unreadable(error)
+        return None, explain_unreadable(error)
 
 
 def with_lost(read: Read, other: Read) -> list[Side]:

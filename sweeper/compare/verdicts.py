@@ -27,7 +27,7 @@ from sweeper.analysis.stats import (
 from sweeper.compare.pairs import Pair
 from sweeper.compare.quantities import COMPILE, COMPILED, EAGER, QUANTITIES, SPEEDUP, Quantity
 from sweeper.compare.sides import REASONS, Sample, Side
-from sweeper.loading.cross_trial import TRIALS_TO_MODERATE, eager_agrees
+from sweeper.loading.cross_trial import TRIALS_TO_MODERATE, max_eager_spread
 
 MIN_EFFECT = 0.02  # what --min-effect is unless given: smaller changes are nobody's regression
 SIGNIFICANCE = 1 - CONFIDENCE
@@ -87,7 +87,7 @@ class Comparison:
     rows: tuple[Row, ...]
     eager_shift: float | None
     controls: int
-    most_shift: float = eager_agrees("cuda")
+    most_shift: float = max_eager_spread("cuda")
 
     @property
     def moved(self) -> bool:
@@ -125,8 +125,8 @@ def _control(eager: Sequence[tuple[Pair, Change]]) -> Comparison:
     known = [(pair, change.estimate.log) for pair, change in eager if change.estimate]
     calm = [log for pair, log in known if pair.both and not _host_bound(pair.both, EAGER.arms)]
     shifts = calm or [log for _, log in known]
-    most = [eager_agrees(side.trial.device) for pair, _ in known for side in pair.both or ()]
-    return Comparison((), median(shifts) if shifts else None, len(shifts), min(most, default=eager_agrees("cuda")))
+    most = [max_eager_spread(side.trial.device) for pair, _ in known for side in pair.both or ()]
+    return Comparison((), median(shifts) if shifts else None, len(shifts), min(most, default=max_eager_spread("cuda")))
 
 
 def raw_change(pair: Pair, quantity: Quantity) -> Change:

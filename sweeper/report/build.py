@@ -14,8 +14,8 @@ from rich.console import Console
 
 from sweeper.core.paths import write_text
 from sweeper.loading import parallel
-from sweeper.loading.cross_trial import compared
-from sweeper.loading.entries import Entry, load_from, no_search_for_cycles
+from sweeper.loading.cross_trial import add_cross_trial_findings
+from sweeper.loading.entries import Entry, load_from, pause_garbage_collection
 from sweeper.loading.sources import Source, SweepFolder
 from sweeper.report.page import page
 from sweeper.report.table import Table
@@ -64,15 +64,15 @@ def write_report_of(sources: Sequence[Source], out: Path, limits: Limits = NO_LI
     return replace(report, paths=files_of(report, out)())
 
 
-@no_search_for_cycles()
+@pause_garbage_collection()
 def make_report(sources: Sequence[Source], limits: Limits = NO_LIMITS, cores: int = 1) -> Report:
     """The tables of all trials in `sources`; `limits` are for the recommendations. With several `cores` it forks.
 
     Raises ConfigError when two precision options carry one weight in a row of the summary.
     """
     loaded = load_from(sources, cores)
-    entries = compared(loaded.entries)
-    recommended = parallel.beside(functools.partial(_recommended, entries, limits), cores)
+    entries = add_cross_trial_findings(loaded.entries)
+    recommended = parallel.start(functools.partial(_recommended, entries, limits), cores)
     units = collect(entries)
     rows = groups(units.units)
     judged = {entry for group in rows for unit in group.judged for entry in unit.entries.values()}
@@ -110,7 +110,7 @@ def files_of(report: Report, out: Path, cores: int = 1) -> Callable[[], tuple[Pa
     )
     made = page.document(content, out, cores)
 
-    @no_search_for_cycles()
+    @pause_garbage_collection()
     def write() -> tuple[Path, ...]:
         texts = {f"{name}.csv": table.csv() for name, table in tables.items()}
         texts["report.md"] = markdown.document(report.facts, **tables, amp=report.amp, notes=notes, problems=problems)
@@ -132,7 +132,7 @@ def inspections(entries: Sequence[Entry]) -> list[str]:
     return [f"what the compiler did: {named}{more}"]
 
 
-@no_search_for_cycles()
+@pause_garbage_collection()
 def print_report(report: Report, console: Console) -> None:
     """The tables for people. A console that is no terminal is made `MIN_WIDTH` columns wide, at least."""
     if not console.is_terminal:

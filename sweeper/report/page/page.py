@@ -22,7 +22,7 @@ from typing import Any
 
 from sweeper.core.text import printable
 from sweeper.loading import parallel
-from sweeper.loading.entries import Entry, no_search_for_cycles
+from sweeper.loading.entries import Entry, pause_garbage_collection
 from sweeper.report.formatting import text
 from sweeper.report.page import cost_figures, family_figure, published, speedup_figures, step_figure
 from sweeper.report.page import tables as listing
@@ -56,14 +56,14 @@ class Content:
     causes: Table | None = None
 
 
-@no_search_for_cycles()
+@pause_garbage_collection()
 def document(content: Content, out: Path, cores: int = 1) -> Callable[[], str]:
     """Begin to make the page; what is returned gives it, whole. `out` is the folder that it will lie in, which links to
     trials start from. With several `cores` figures and tables are made beside what the caller does.
     """
     suites, beside = by_suite(content.units), of_families(content)
-    tables = parallel.beside(functools.partial(_tables, content, suites, beside, out), cores)
-    drawn = parallel.beside(functools.partial(_figures, content, beside), cores)
+    tables = parallel.start(functools.partial(_tables, content, suites, beside, out), cores)
+    drawn = parallel.start(functools.partial(_figures, content, beside), cores)
     return functools.partial(_document, content, suites, beside, tables, drawn)
 
 

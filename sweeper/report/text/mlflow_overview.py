@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from sweeper.loading.cross_trial import compared
+from sweeper.loading.cross_trial import add_cross_trial_findings
 from sweeper.loading.entries import load
 from sweeper.report import formatting
 from sweeper.report.table import Row, Table
@@ -28,7 +28,7 @@ MAX_NAME_CHARACTERS = 100  # of what tells rows apart; MLflow takes 250 for a wh
 
 def overview_of(folder: Path) -> Overview:
     """The overview of a sweep's folder. Raises ConfigError as `write_report` does."""
-    entries = compared(load([folder]).entries)
+    entries = add_cross_trial_findings(load([folder]).entries)
     table = summary(groups(collect(entries).units))
     return overview(table, weighted_as_amp(entries), (entry.record.status for entry in entries))
 
