@@ -25,7 +25,10 @@ def list_device_changes(pairs: Iterable[Pair]) -> list[str]:
     """A line for each two different devices whose times would be compared with each other."""
     both = ((base.device, head.device) for base, head in _with_records(pairs))
     found = Counter((base, head) for base, head in both if base and head and not base.is_like(head))
-    return [_line("device", base.among([head]), head.among([base]), count) for (base, head), count in found.items()]
+    return [
+        _line("device", base.name_among([head]), head.name_among([base]), count)
+        for (base, head), count in found.items()
+    ]
 
 
 def list_environment_changes(pairs: Sequence[Pair]) -> list[str]:

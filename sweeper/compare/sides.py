@@ -17,9 +17,9 @@ from sweeper.core.record import Process, Record
 from sweeper.core.serialization import get_mapping
 from sweeper.core.text import printable
 from sweeper.core.trial import Trial
-from sweeper.loading.device_names import Device, device_of
+from sweeper.loading.device_names import Device, read_device
 from sweeper.loading.entries import BROKEN
-from sweeper.loading.sources import FoundRecord, Source, why_unreadable
+from sweeper.loading.sources import FoundRecord, Source, explain_unreadable
 
 # Statuses of a trial without a record, and how they are said of BASE or HEAD.
 LOST: Mapping[str, str] = {"unreadable": "its record in {} cannot be read", "unfinished": "has not ended in {}"}

@@ -14,9 +14,9 @@ MAX_EAGER_SPREAD = {"cuda": 0.01, "cpu": 0.10}
 TRIALS_TO_MODERATE = 8  # with fewer, their variances say little of each other
 
 
-def compared(entries: Sequence[Entry]) -> tuple[Entry, ...]:
+def add_cross_trial_findings(entries: Sequence[Entry]) -> tuple[Entry, ...]:
     """Add the flag `eager_moved` and the moderated interval to the entries that they apply to."""
-    groups, intervals = _group(entries, _eager_step), moderated_intervals(entries)
+    groups, intervals = _group(entries, _eager_step), moderate_intervals(entries)
     moved = {entry for group in groups if disagree(group) for entry in group if entry.result.eager_step_s}
     return tuple(
         replace(
@@ -31,15 +31,15 @@ def compared(entries: Sequence[Entry]) -> tuple[Entry, ...]:
 def disagree(group: Sequence[Entry]) -> bool:
     """Say whether trials that time the same eager step found different times."""
     times_s = [entry.result.eager_step_s for entry in group if entry.result.eager_step_s]
-    return len(times_s) > 1 and max(times_s) / min(times_s) - 1 > eager_agrees(group[0].record.trial.device)
+    return len(times_s) > 1 and max(times_s) / min(times_s) - 1 > max_eager_spread(group[0].record.trial.device)
 
 
-def eager_agrees(device: str) -> float:
+def max_eager_spread(device: str) -> float:
     """Return the share by which times of one eager step may differ on a type of device."""
     return MAX_EAGER_SPREAD.get(device, MAX_EAGER_SPREAD["cuda"])
 
 
-def moderated_intervals(entries: Iterable[Entry]) -> Mapping[Entry, Interval]:
+def moderate_intervals(entries: Iterable[Entry]) -> Mapping[Entry, Interval]:
     """Compute moderated t intervals of speedups, pooled over trials whose variances have one cause."""
     with_interval = [entry for entry in entries if entry.result.interval != "none"]
     intervals: dict[Entry, Interval] = {}

@@ -55,9 +55,9 @@ class SweepFolder:
                     problem = "no record.json; the trial has not ended"
                     yield FoundRecord(trial.folder, str(trial.folder), problem=problem, ended=False)
             except (OSError, UnicodeDecodeError) as error:
-                yield FoundRecord(trial.folder, where, problem=why_unreadable(error))
+                yield FoundRecord(trial.folder, where, problem=explain_unreadable(error))
 
-    def invocations(self) -> str:
+    def read_manifest(self) -> str:
         """Read `sweep.json`. Raises OSError or ValueError when there is none."""
         return SweepPaths(self.folder).sweep.read_text(encoding="utf-8")
 
@@ -97,9 +97,9 @@ class SweepInStore:
         try:
             return FoundRecord(folder, where, self.store.read(run, "record.json"))
         except (OSError, UnicodeDecodeError) as error:
-            return FoundRecord(folder, where, problem=why_unreadable(error))
+            return FoundRecord(folder, where, problem=explain_unreadable(error))
 
-    def invocations(self) -> str:
+    def read_manifest(self) -> str:
         """Read `sweep.json`. Raises OSError or ValueError when there is none."""
         if self.runs.parent is None:
             raise FileNotFoundError("no run for the sweep")
@@ -149,7 +149,7 @@ def _known_folders(name: str) -> str:
     return nearest(name, known) if known else f"there are no sweeps in {paths.RUNS.absolute()}"
 
 
-def why_unreadable(error: Exception) -> str:
+def explain_unreadable(error: Exception) -> str:
     """Explain to people why a file or its JSON cannot be read."""
     if isinstance(error, (json.JSONDecodeError, UnicodeDecodeError)):
         return f"not JSON, or cut short ({error})"

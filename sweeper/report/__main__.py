@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         limits = read_limits(parsed.steps, parsed.max_memory_gib)
         sources = find_sources(parsed.sweeps, parsed.tracking_uri)
-        report = make_report(sources, limits, parallel.cores())
+        report = make_report(sources, limits, parallel.count_cores())
     except (ConfigError, TrackingError) as error:
         print(error, file=sys.stderr)
         return BAD_INPUT
@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return BAD_INPUT
     first, *others = (source.folder for source in sources)
     out = parsed.out or SweepPaths(first).report_with(others)
-    write = files_of(report, out, parallel.cores())
+    write = files_of(report, out, parallel.count_cores())
     try:
         print_report(report, console)
     except SystemExit:  # rich's, when nobody reads on (`| head`): the files shall be there

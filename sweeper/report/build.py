@@ -14,8 +14,8 @@ from rich.console import Console
 
 from sweeper.core.paths import write_text
 from sweeper.loading import parallel
-from sweeper.loading.cross_trial import compared
-from sweeper.loading.entries import Entry, load_from, no_search_for_cycles
+from sweeper.loading.cross_trial import add_cross_trial_findings
+from sweeper.loading.entries import Entry, load_from, pause_garbage_collection
 from sweeper.loading.sources import Source, SweepFolder
 from sweeper.report.contents import Report
 from sweeper.report.findings import Findings
@@ -44,7 +44,7 @@ def write_report_of(sources: Sequence[Source], out: Path, limits: Limits = NO_LI
     return replace(report, paths=files_of(report, out)())
 
 
-@no_search_for_cycles()
+@pause_garbage_collection()
 def make_report(sources: Sequence[Source], limits: Limits = NO_LIMITS, cores: int = 1) -> Report:
     """The tables of all trials in `sources`; `limits` are for the recommendations. With several `cores` it forks.
 
@@ -72,7 +72,7 @@ def files_of(report: Report, out: Path, cores: int = 1) -> Callable[[], tuple[Pa
     """Begin to make the files of a report; what is returned writes them to the folder `out` and gives their paths."""
     made = page.document(report, out, cores)
 
-    @no_search_for_cycles()
+    @pause_garbage_collection()
     def write() -> tuple[Path, ...]:
         texts = {f"{name}.csv": table.csv() for name, table in report.tables.items()}
         texts["report.md"] = markdown.document(report)
@@ -94,7 +94,7 @@ def inspections(entries: Sequence[Entry]) -> list[str]:
     return [f"what the compiler did: {named}{more}"]
 
 
-@no_search_for_cycles()
+@pause_garbage_collection()
 def print_report(report: Report, console: Console) -> None:
     """The tables for people. A console that is no terminal is made `MIN_WIDTH` columns wide, at least."""
     if not console.is_terminal:

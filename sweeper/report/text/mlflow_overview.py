@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sweeper.loading.cross_trial import compared
+from sweeper.loading.cross_trial import add_cross_trial_findings
 from sweeper.loading.entries import load
 from sweeper.report import formatting
 from sweeper.report.findings import Findings

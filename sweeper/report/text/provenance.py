@@ -11,7 +11,7 @@ from sweeper.core.record import Record
 from sweeper.core.serialization import get_mapping
 from sweeper.core.text import printable
 from sweeper.loading.entries import Entry
-from sweeper.loading.sources import Source, why_unreadable
+from sweeper.loading.sources import Source, explain_unreadable
 from sweeper.report.formatting import shortened
 
 MAX_CHARACTERS = 60  # of one setting
@@ -139,19 +139,19 @@ def without_invocations(sources: Iterable[Source]) -> list[str]:
     found = []
     for source in sources:
         try:
-            json.loads(source.invocations())
+            json.loads(source.read_manifest())
         except FileNotFoundError:  # a folder of records that is no sweep of ours
             pass
         except (OSError, ValueError) as error:
             name = source.folder.resolve().name
-            found.append(f"sweep.json of {name} {why_unreadable(error)}: when and how it was measured is not known")
+            found.append(f"sweep.json of {name} {explain_unreadable(error)}: when and how it was measured is not known")
     return [printable(line) for line in found]
 
 
 def _invocations(source: Source) -> list[Mapping[str, Any]]:
     """What `sweep.json` says; nothing in a folder of records that is no sweep of ours."""
     try:
-        found = json.loads(source.invocations())["invocations"]
+        found = json.loads(source.read_manifest())["invocations"]
     except (OSError, ValueError, KeyError, TypeError):
         return []
     return [item for item in found if isinstance(item, Mapping)] if isinstance(found, list) else []

@@ -16,7 +16,7 @@ from scipy import stats as scipy_stats
 from sweeper.analysis.metrics import derive
 from sweeper.analysis.stats import holm, mean_of_logs, p_value, pool_estimates
 from sweeper.core.record import Diagnostics, GraphBreak, PerArm, Record
-from sweeper.loading.cross_trial import compared
+from sweeper.loading.cross_trial import add_cross_trial_findings
 from sweeper.loading.entries import Entry, load
 from sweeper.report.__main__ import main, read_limits
 from sweeper.report.table import Row
@@ -28,7 +28,7 @@ NO_LIMITS = Limits()
 
 
 def rows(runs: Path, records: Sequence[Record], limits: Limits = NO_LIMITS) -> Sequence[Row]:
-    entries = compared(load([write_sweep(runs, records)]).entries)
+    entries = add_cross_trial_findings(load([write_sweep(runs, records)]).entries)
     return recommendations(choices(entries, limits)).rows
 
 
