@@ -111,7 +111,7 @@ def _speedups(
     """Describe points with their intervals along `axis`, and `others` along the other axis."""
     speedups = [speedup(row) for row in rows]
     xs, ys = (speedups, others) if axis == "x" else (others, speedups)
-    marker = {"color": shade, "symbol": symbol, "size": 8, "line": {"color": shade, "width": 1.6}}
+    marker = {"color": shade, "symbol": symbol, "line": {"color": shade, "width": 1.6}}
     whiskers = {f"error_{axis}": base.error_bars(speedups, [_ends(row) for row in rows])}
     return base.points(name, xs, ys, marker, text=[describe_trial(row) for row in rows], **whiskers)
 

@@ -87,7 +87,7 @@ def test_label_escapes_what_plotly_takes_for_markup() -> None:
     assert label("x" * 50, 10) == "x" * 9 + "…"
 
 
-def test_headline_has_the_weighted_mean_and_its_interval(tmp_path: Path) -> None:
+def test_header_has_the_weighted_mean_and_its_interval(tmp_path: Path) -> None:
     text = write_page(tmp_path, PAIR)
     geomeans = math.sqrt(2.0 * 2.1), math.sqrt(1.4 * 1.5)
     weighted = 0.75 * geomeans[0] + 0.25 * geomeans[1]
