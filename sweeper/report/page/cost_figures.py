@@ -36,7 +36,7 @@ def draw_compile_time(rows: Sequence[Row]) -> base.Figure:
     choice.layout["xaxis"] = base.seconds_axis("compile time, empty cache", times_s)
     caption = "Extra wall seconds of the first compiled steps with an empty cache."
     if any("compile_contended" in formatting.flags(row) for row in shown):
-        caption += " ≤: others kept the processor busy meanwhile, so alone it is shorter."
+        caption += " ≤: other work kept the processor busy, so the compile time alone is shorter."
     return base.Figure("compile-time", title, caption + thinned, [choice])
 
 
@@ -64,7 +64,7 @@ def _thin_out(rows: Sequence[Row]) -> tuple[Sequence[Row], str]:
     every = math.ceil(len(rows) / MAX_POINTS)
     if every < 2:
         return rows, ""
-    return rows[::every], f" One trial of every {every}, of {len(rows)} in the order of their speedups."
+    return rows[::every], f" Shows one of every {every} of {len(rows)} trials, in the order of their speedups."
 
 
 def _scatter(rows: Sequence[Row], xs: Sequence[float], describe: Callable[[Row], str]) -> base.Choice:

@@ -184,7 +184,7 @@ def draw_batch_sizes(rows: Sequence[Row]) -> base.Figure:
     if not series:
         return base.Figure("batch-sizes", title, missing="no model has speedups at two batch sizes")
     shown = _longest(series, MAX_LINES)
-    caption = "At which size compiling gives most."
+    caption = "Shows at which batch size compiling gives most."
     if len(shown) < len(series):
         caption += f" {len(shown)} of {len(series)} lines: those of most sizes."
     parts = [shown[start : start + MAX_SERIES] for start in range(0, len(shown), MAX_SERIES)]

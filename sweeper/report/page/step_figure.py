@@ -61,7 +61,7 @@ def _step_times(entry: Entry, name: str) -> base.Choice:
     layout = {
         "height": 400,
         "xaxis": {"title": {"text": "in the order of measuring"}, **processes, "showgrid": True},
-        "yaxis": base.seconds_axis("time a step", [y for trace in traces for y in trace["y"] if y is not None]),
+        "yaxis": base.seconds_axis("time per step", [y for trace in traces for y in trace["y"] if y is not None]),
     }
     flags = f" ({', '.join(entry.flags)})" if entry.flags else ""
     return base.Choice(f"{name}{flags}", traces, layout)
