@@ -108,7 +108,7 @@ def files_of(report: Report, out: Path, cores: int = 1) -> Callable[[], tuple[Pa
     content = page.Content(
         report.facts, report.amp, report.entries, report.units, **tables, notes=notes, problems=problems
     )
-    made = page.document(content, out, cores)
+    made = page.begin_page(content, out, cores)
 
     @no_search_for_cycles()
     def write() -> tuple[Path, ...]:

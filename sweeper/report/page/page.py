@@ -64,7 +64,7 @@ class _Part(NamedTuple):
 
 
 @no_search_for_cycles()
-def document(content: Content, out: Path, cores: int = 1) -> Callable[[], str]:
+def begin_page(content: Content, out: Path, cores: int = 1) -> Callable[[], str]:
     """Begin to make the page, and return a function that returns the page.
 
     `out` is the folder of the page, from which links to trials start. With several `cores`, two processes make the

@@ -374,7 +374,7 @@ def test_a_trial_whose_folder_is_elsewhere_has_no_links(tmp_path: Path) -> None:
     entries, rows = loaded(tmp_path, PAIR)
     moved = [replace(entry, folder=tmp_path / "gone") for entry in entries]
     content = page.Content([], "", moved, (), Table(tuple(rows[0]), tuple(rows)), summary([]), Table((), ()))
-    data = data_of(page.document(content, tmp_path)())
+    data = data_of(page.begin_page(content, tmp_path)())
     assert [row["links"] for row in data["tables"]["trials"]["rows"]] == [[], []]
 
 
