@@ -94,6 +94,6 @@ def _shorten(value: str) -> str:
 def _measure(source: Source) -> Mapping[str, Any]:
     """Settings of the last run; empty for a folder of records that is no sweep of ours."""
     try:
-        return get_mapping(json.loads(source.invocations())["invocations"][-1]["settings"]["measure"])
+        return get_mapping(json.loads(source.read_manifest())["invocations"][-1]["settings"]["measure"])
     except (OSError, ValueError, LookupError, TypeError):
         return {}

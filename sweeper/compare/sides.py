@@ -59,7 +59,7 @@ class Side:
     @property
     def device(self) -> Device | None:
         """The device that ran the trial; None where the record does not say."""
-        return device_of(self.environment, self.trial.device)
+        return read_device(self.environment, self.trial.device)
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def read_sides(source: Source) -> SweepSides:
         try:
             side = make_side(Record.loads(found.text)) if problem is None else None
         except BROKEN as error:
-            side, problem = None, why_unreadable(error)
+            side, problem = None, explain_unreadable(error)
         if side is None:
             trial_id, trial = _identify(found)
             lost[trial_id] = "unreadable" if found.ended else "unfinished", trial

@@ -18,7 +18,7 @@ from sweeper.analysis.stats import CONFIDENCE, Estimate
 from sweeper.compare.pairs import Pair
 from sweeper.compare.quantities import COMPILE, COMPILED, EAGER, QUANTITIES, SPEEDUP, Quantity
 from sweeper.compare.sides import LOST, Sample, Side
-from sweeper.loading.cross_trial import TRIALS_TO_MODERATE, eager_agrees
+from sweeper.loading.cross_trial import TRIALS_TO_MODERATE, max_eager_spread
 
 MIN_EFFECT = 0.02  # the default of --min-effect: smaller changes are nobody's regression
 SIGNIFICANCE = 1 - CONFIDENCE
@@ -72,7 +72,7 @@ class Comparison:
     rows: tuple[Row, ...]
     eager_shift: float | None
     controls: int
-    max_shift: float = eager_agrees("cuda")
+    max_shift: float = max_eager_spread("cuda")
 
     @property
     def moved(self) -> bool:
@@ -105,8 +105,11 @@ def _measure_control(pairs: Sequence[Pair], eager: Sequence[Change]) -> Comparis
     known = [(pair, change.log) for pair, change in zip(pairs, eager, strict=True) if change.estimate]
     calm = [log for pair, log in known if pair.both and not _host_bound(pair.both, EAGER.arms)]
     shifts = calm or [log for _, log in known]
-    limits = [eager_agrees(side.trial.device) for pair, _ in known for side in pair.both or ()]
-    return Comparison((), median(shifts) if shifts else None, len(shifts), min(limits, default=eager_agrees("cuda")))
+    limits = [max_eager_spread(side.trial.device) for pair, _ in known for side in pair.both or ()]
+    limit = min(limits, default=max_eager_spread("cuda"))
+    return Comparison((), median(shifts) if shifts else None, len(shifts), limit)
+        (), median(shifts) if shifts else None, len(shifts), min(limits, default=max_eager_spread("cuda"))
+    )
 
 
 def compare_quantity(pair: Pair, quantity: Quantity) -> Change:

@@ -51,10 +51,10 @@ def make_report(sources: Sequence[Source], limits: Limits = NO_LIMITS, cores: in
     Raises ConfigError when two precision options carry one weight in a row of the summary.
     """
     loaded = load_from(sources, cores)
-    findings = Findings(compared(loaded.entries), limits)
+    findings = Findings(add_cross_trial_findings(loaded.entries), limits)
     entries = findings.entries
     apart = {
-        spec.name: parallel.beside(functools.partial(spec.make, findings), cores) for spec in TABLES if spec.runs_apart
+        spec.name: parallel.start(functools.partial(spec.make, findings), cores) for spec in TABLES if spec.runs_apart
     }
     facts = describe(sources, entries)
     facts += [f"recommended for: {limits}"] if str(limits) else []
@@ -70,7 +70,7 @@ def make_report(sources: Sequence[Source], limits: Limits = NO_LIMITS, cores: in
 
 def files_of(report: Report, out: Path, cores: int = 1) -> Callable[[], tuple[Path, ...]]:
     """Begin to make the files of a report; what is returned writes them to the folder `out` and gives their paths."""
-    made = page.document(report, out, cores)
+    made = page.begin_page(report, out, cores)
 
     @pause_garbage_collection()
     def write() -> tuple[Path, ...]:

@@ -36,7 +36,7 @@ def draw_compile_time(rows: Sequence[Row]) -> base.Figure:
     choice.layout["xaxis"] = base.seconds_axis("compile time, empty cache", times_s)
     caption = "Extra wall seconds of the first compiled steps with an empty cache."
     if any("compile_contended" in formatting.flags(row) for row in shown):
-        caption += " ≤: others kept the processor busy meanwhile, so alone it is shorter."
+        caption += " ≤: other work kept the processor busy, so the compile time alone is shorter."
     return base.Figure("compile-time", title, caption + thinned, [choice])
 
 
@@ -64,7 +64,7 @@ def _thin_out(rows: Sequence[Row]) -> tuple[Sequence[Row], str]:
     every = math.ceil(len(rows) / MAX_POINTS)
     if every < 2:
         return rows, ""
-    return rows[::every], f" One trial of every {every}, of {len(rows)} in the order of their speedups."
+    return rows[::every], f" Shows one of every {every} of {len(rows)} trials, in the order of their speedups."
 
 
 def _scatter(rows: Sequence[Row], xs: Sequence[float], describe: Callable[[Row], str]) -> base.Choice:
@@ -74,7 +74,7 @@ def _scatter(rows: Sequence[Row], xs: Sequence[float], describe: Callable[[Row],
     traces = []
     for (precision, mode), at in sorted(groups.items()):
         shade, symbol = base.colour(precisions.index(precision)), SYMBOLS[modes.index(mode) % len(SYMBOLS)]
-        marker = {"color": shade, "symbol": symbol, "size": 8, "opacity": 0.8}
+        marker = {"color": shade, "symbol": symbol, "opacity": 0.8}
         name = f"{precision}, {mode}" if len(modes) > 1 else precision
         hover = [base.join_lines(describe_trial(rows[i]), base.label(describe(rows[i]))) for i in at]
         traces.append(base.points(name, [xs[i] for i in at], [speedup(rows[i]) for i in at], marker, text=hover))
@@ -93,14 +93,9 @@ def draw_total_time(rows: Sequence[Row]) -> base.Figure:
     caption = "Compile time plus step times, the compiled arm with an empty and, where measured, a filled cache."
     if len(complete) > MAX_TRIALS:
         caption += f" The {MAX_TRIALS} trials of {len(complete)} that pay back soonest."
-    soonest = sorted(complete, key=_steps_to_pay)[:MAX_TRIALS]
-    choices = [_total_time(base.name_row(row, axes), row) for row in soonest]
+    complete.sort(key=lambda row: math.inf if (steps := base.finite(row, "break_even_steps")) is None else steps)
+    choices = [_total_time(base.name_row(row, axes), row) for row in complete[:MAX_TRIALS]]
     return base.Figure("total-time", title, caption, choices)
-
-
-def _steps_to_pay(row: Row) -> float:
-    steps = base.finite(row, "break_even_steps")
-    return math.inf if steps is None else steps
 
 
 def _total_time(name: str, row: Row) -> base.Choice:

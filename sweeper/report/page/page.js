@@ -65,7 +65,7 @@
     return Math.ceil(traces.length / Math.max(1, Math.floor(width / Math.max(...widths))));
   }
 
-  // Upright bars that are too slim for their figures go without.
+  // Numbers on upright bars that are too slim for them get smaller, or are left out.
   function fitBarTexts(traces, width) {
     const bars = traces.filter((trace) => trace.type === "bar" && trace.orientation !== "h");
     const groups = Math.max(1, ...bars.map((trace) => trace.x.length));
@@ -76,7 +76,7 @@
 
   // What all figures share: https://plotly.com/javascript/reference/layout/#layout-template
   function makeTemplate(narrow, letter, onTop, top) {
-    const axis = { gridcolor: "@line", linecolor: "@line", showline: true, zeroline: false, ticks: "", fixedrange: narrow };
+    const axis = { gridcolor: "@line", linecolor: "@line", showline: true, showgrid: true, zeroline: false, fixedrange: narrow };
     const whiskers = { thickness: 1.4, width: 3 };
     return {
       data: { bar: [{ error_y: { ...whiskers, thickness: 1, color: "@ink" } }], scatter: [{ error_x: whiskers, error_y: whiskers }] },

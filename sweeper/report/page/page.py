@@ -22,7 +22,7 @@ from jinja2.utils import htmlsafe_json_dumps
 
 from sweeper.core.text import printable
 from sweeper.loading import parallel
-from sweeper.loading.entries import no_search_for_cycles
+from sweeper.loading.entries import pause_garbage_collection
 from sweeper.report.contents import Report
 from sweeper.report.formatting import text
 from sweeper.report.page import cost_figures, family_figure, speedup_figures, step_figure, tables
@@ -47,16 +47,16 @@ class _Part(NamedTuple):
     data: str
 
 
-@no_search_for_cycles()
-def document(report: Report, out: Path, cores: int = 1) -> Callable[[], str]:
+@pause_garbage_collection()
+def begin_page(report: Report, out: Path, cores: int = 1) -> Callable[[], str]:
     """Begin to make the page, and return a function that returns the page.
 
     `out` is the folder of the page, from which links to trials start. With several `cores`, two processes make the
     figures and the tables while the caller continues.
     """
     suites, references = group_by_suite(report.findings.units.units), find_references(report)
-    tables = parallel.beside(functools.partial(_make_tables, report, suites, references, out), cores)
-    figures = parallel.beside(functools.partial(_make_figures, report, references), cores)
+    tables = parallel.start(functools.partial(_make_tables, report, suites, references, out), cores)
+    figures = parallel.start(functools.partial(_make_figures, report, references), cores)
     return functools.partial(_render, report, suites, references, tables, figures)
 
 

@@ -111,7 +111,7 @@ def _speedups(
     """Describe points with their intervals along `axis`, and `others` along the other axis."""
     speedups = [speedup(row) for row in rows]
     xs, ys = (speedups, others) if axis == "x" else (others, speedups)
-    marker = {"color": shade, "symbol": symbol, "size": 8, "line": {"color": shade, "width": 1.6}}
+    marker = {"color": shade, "symbol": symbol, "line": {"color": shade, "width": 1.6}}
     whiskers = {f"error_{axis}": base.error_bars(speedups, [_ends(row) for row in rows])}
     return base.points(name, xs, ys, marker, text=[describe_trial(row) for row in rows], **whiskers)
 
@@ -184,7 +184,7 @@ def draw_batch_sizes(rows: Sequence[Row]) -> base.Figure:
     if not series:
         return base.Figure("batch-sizes", title, missing="no model has speedups at two batch sizes")
     shown = _longest(series, MAX_LINES)
-    caption = "At which size compiling gives most."
+    caption = "Shows at which batch size compiling gives most."
     if len(shown) < len(series):
         caption += f" {len(shown)} of {len(series)} lines: those of most sizes."
     parts = [shown[start : start + MAX_SERIES] for start in range(0, len(shown), MAX_SERIES)]

@@ -14,10 +14,14 @@ from sweeper.report.table import Row
 
 MAX_TRIALS = 200
 GAP = 2  # places between processes
+CAPTION = (
+    "On a logarithmic axis: the first compiled steps one by one, then the mean of each block of both arms, "
+    "process by process."
+)
 STYLES = {
-    "first compiled steps": {"color": base.colour(0), "symbol": "circle-open", "size": 8},
-    "eager, blocks": {"color": base.colour(1), "symbol": "square", "size": 8},
-    "compiled, blocks": {"color": base.colour(0), "symbol": "circle", "size": 8},
+    "first compiled steps": {"color": base.colour(0), "symbol": "circle-open"},
+    "eager, blocks": {"color": base.colour(1), "symbol": "square"},
+    "compiled, blocks": {"color": base.colour(0), "symbol": "circle"},
 }
 
 
@@ -28,20 +32,12 @@ def draw_step_times(entries: Sequence[Entry], rows: Sequence[Row]) -> base.Figur
     measured = [(entry, row) for entry, row in pairs if any(series.positive for series in entry.series)]
     if not measured:
         return base.Figure("step-times", title, missing="no trial got as far as a compiled step")
-    shown = sorted(measured, key=lambda pair: _rank(pair[0]))[:MAX_TRIALS]
-    caption = (
-        "On a logarithmic axis: the first compiled steps one by one, then the mean of each block of "
-        "both arms, process by process."
-    )
+    measured.sort(key=lambda pair: ("unsteady" not in pair[0].flags, -(pair[0].result.host_bound_fraction or 0.0)))
+    caption = CAPTION
     if len(measured) > MAX_TRIALS:
         caption += f" {MAX_TRIALS} of {len(measured)} trials: unsteady ones first, then those whose device waits most."
-    return base.Figure(
-        "step-times", title, caption, [_step_times(entry, base.name_row(row, axes)) for entry, row in shown]
-    )
-
-
-def _rank(entry: Entry) -> tuple[bool, float]:
-    return "unsteady" not in entry.flags, -(entry.result.host_bound_fraction or 0.0)
+    choices = [_step_times(entry, base.name_row(row, axes)) for entry, row in measured[:MAX_TRIALS]]
+    return base.Figure("step-times", title, caption, choices)
 
 
 def _step_times(entry: Entry, name: str) -> base.Choice:
@@ -65,7 +61,7 @@ def _step_times(entry: Entry, name: str) -> base.Choice:
     layout = {
         "height": 400,
         "xaxis": {"title": {"text": "in the order of measuring"}, **processes, "showgrid": True},
-        "yaxis": base.seconds_axis("time a step", [y for trace in traces for y in trace["y"] if y is not None]),
+        "yaxis": base.seconds_axis("time per step", [y for trace in traces for y in trace["y"] if y is not None]),
     }
     flags = f" ({', '.join(entry.flags)})" if entry.flags else ""
     return base.Choice(f"{name}{flags}", traces, layout)

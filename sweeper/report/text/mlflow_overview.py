@@ -28,7 +28,7 @@ MAX_NAME_CHARACTERS = 100  # of what tells rows apart; MLflow takes 250 for a wh
 
 def overview_of(folder: Path) -> Overview:
     """The overview of a sweep's folder. Raises ConfigError as `write_report` does."""
-    return overview(Findings(compared(load([folder]).entries)))
+    return overview(Findings(add_cross_trial_findings(load([folder]).entries)))
 
 
 def overview(findings: Findings) -> Overview:
