@@ -108,8 +108,6 @@ def _measure_control(pairs: Sequence[Pair], eager: Sequence[Change]) -> Comparis
     limits = [max_eager_spread(side.trial.device) for pair, _ in known for side in pair.both or ()]
     limit = min(limits, default=max_eager_spread("cuda"))
     return Comparison((), median(shifts) if shifts else None, len(shifts), limit)
-        (), median(shifts) if shifts else None, len(shifts), min(limits, default=max_eager_spread("cuda"))
-    )
 
 
 def compare_quantity(pair: Pair, quantity: Quantity) -> Change:
