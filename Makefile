@@ -14,7 +14,7 @@ help: ## list the targets
 
 install: $(VENV)/.installed ## make .venv and install sweeper with the tested versions
 
-dev: $(VENV)/.installed-dev ## install what the tests and checks need as well
+dev: $(VENV)/.installed-dev ## install sweeper and the packages for tests and checks
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -30,32 +30,32 @@ $(VENV)/.installed-ray: $(VENV)/.installed-dev
 	$(INSTALL) --editable '.[ray]'
 	touch $@
 
-sweep: install ## run a small real sweep on the CPU: three families, fp32 and AMP, into runs/cpu_demo
+sweep: install ## run a small real sweep on the CPU: three families, fp32 and AMP; results in runs/cpu_demo
 	$(BIN)/python -m sweeper experiment=cpu_demo sweep=$(SWEEP)
 
-test: check ## run the checks and the tests, but those of ray, catalog and slow, which take minutes more
+test: check ## run the checks and all tests except make ray, make catalog and make slow, which take minutes more
 	$(BIN)/python -m pytest -n 3 --dist loadgroup -m "not ray and not catalog and not slow" $(PYTEST_ARGS)
 
 ray: $(VENV)/.installed-ray ## run the tests against a real Ray
 	$(BIN)/python -m pytest -m ray tests/sweep/test_ray.py
 
-catalog: dev ## build every model of conf/model/ and run one forward of each
+catalog: dev ## build every model of conf/model/ and run one forward pass of each
 	$(BIN)/python -m pytest -n 2 -m catalog tests/config/test_catalog.py
 
 slow: dev ## run the simulations of intervals, and all 50 kills of a sweep
 	$(BIN)/python -m pytest -n 3 -m slow tests
 
-check: dev ## lint and types
+check: dev ## run lint, format and type checks
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-golden: dev ## make the tables under tests/golden/ of stored records again, and docs/metrics.md; read what changed
+golden: dev ## regenerate tests/golden/ from stored records, and docs/metrics.md; review what changed
 	$(BIN)/python tests/support/archives.py
 	$(BIN)/python tests/support/metric_docs.py
 
-ui: install ## open the MLflow UI on what is in runs/
+ui: install ## open the MLflow UI on runs/
 	$(BIN)/mlflow ui --backend-store-uri sqlite:///$(CURDIR)/runs/mlflow.db
 
-report: install ## write and print the tables of a sweep again: make report SWEEP=name
+report: install ## write and print the tables of a sweep again, e.g. make report SWEEP=name
 	$(BIN)/python -m sweeper.report $(SWEEP)

@@ -26,7 +26,7 @@ from sweeper.analysis.stats import Interval
 from sweeper.core.record import PerArm, Process, Record, Round
 from sweeper.core.settings import MIN_PROCESSES_FOR_TARGET, Measure
 from sweeper.core.trial import Labels, Model, Trial
-from sweeper.loading.cross_trial import moderated_intervals
+from sweeper.loading.cross_trial import moderate_intervals
 from sweeper.loading.entries import Entry
 
 SEED = 20240
@@ -143,7 +143,7 @@ def mixed_sweep(random: np.random.Generator, repeats: int, *, host: bool, modera
     """Sweeps of trials that differ in noise; outcomes of one half, with the plain or the moderated interval."""
     for _ in range(max(1, repeats // (TRIALS // 2))):
         entries = [entry for of_half in HALVES for entry in half_of_sweep(random, of_half)]
-        bounds = moderated_intervals(entries) if moderated else {}
+        bounds = moderate_intervals(entries) if moderated else {}
         for entry in entries:
             if (entry.result.host_bound_arms is not None) is host:
                 yield Outcome(bounds.get(entry) if moderated else interval_of(entry.record))

@@ -58,7 +58,7 @@ def _build(batch_size: int, device: torch.device, rows: int):
 
 def main(folders: list[Path]) -> None:
     print("| try | wall | device |\n|---|---|---|")
-    found, judged = {"wall": 0, "device": 0}, 0
+    resolved, judged = {"wall": 0, "device": 0}, 0
     for folder in folders:
         found = [Record.loads(path.read_text(encoding="utf-8")) for path in SweepPaths(folder).records()]
         records = {record.trial.labels.model: record for record in found}
@@ -71,10 +71,10 @@ def main(folders: list[Path]) -> None:
             change = difference(*(mean_of_logs(logs(records[f"slowdown:{name}"])) for name in ("slowed", "base")))
             bounds = change.interval()
             assert bounds is not None
-            found[clock] += bounds.high < 1 or bounds.low > 1
+            resolved[clock] += bounds.high < 1 or bounds.low > 1
             cells.append(f"{change.ratio - 1:+.2%} [{bounds.low - 1:+.2%}, {bounds.high - 1:+.2%}]")
         print(f"| {folder.name} | {' | '.join(cells)} |")
-    print(f"\nleft out zero: wall {found['wall']} of {judged}, device {found['device']} of {judged}")
+    print(f"\nleft out zero: wall {resolved['wall']} of {judged}, device {resolved['device']} of {judged}")
 
 
 def _wall_logs(record: Record) -> list[float]:

@@ -1,7 +1,7 @@
-"""sweeper measures what torch.compile gains over eager, trial by trial, and says how sure it is.
+"""Measures what torch.compile gains over eager, trial by trial, and how sure that is.
 
-Importing the package stays light: torch, mlflow, hydra and pandas load only where they are used. For notebooks:
-`from sweeper import load_records, speedups, summary, recommendations, causes, table` (docs/notebook.md).
+`load_records`, `table` and the tables by name (`speedups`, `summary`, ...) are for notebooks (docs/notebook.md).
+Importing the package loads neither torch nor mlflow, hydra or pandas: they load where they are used.
 """
 
 from __future__ import annotations

@@ -48,14 +48,14 @@ def load_records(*sweeps: str | Path, tracking_uri: str | None = None) -> Record
     Raises ConfigError for a sweep that is not there, TrackingError when the store does not answer.
     """
     from sweeper.core.errors import ConfigError
-    from sweeper.loading.cross_trial import compared
+    from sweeper.loading.cross_trial import add_cross_trial_findings
     from sweeper.loading.entries import load_from
     from sweeper.loading.sources import find_sources
 
     if not sweeps:
         raise ConfigError('no sweep was named; e.g. load_records("my-sweep") or load_records("some/folder/my-sweep")')
     loaded = load_from(find_sources([str(sweep) for sweep in sweeps], tracking_uri))
-    return Records(compared(loaded.entries), loaded.problems)
+    return Records(add_cross_trial_findings(loaded.entries), loaded.problems)
 
 
 def table(

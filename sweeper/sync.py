@@ -1,10 +1,4 @@
-"""Sends to MLflow what it lacks of a sweep, for when the tracker was down.
-
-Place in the flow: after a sweep, by hand: records, key figures, and the report as it lies in its folder. What MLflow
-shows already is left alone.
-
-Try: `python -m sweeper.sync NAME`
-"""
+"""`python -m sweeper.sync NAME` sends to MLflow what it lacks of a sweep: records, key figures and the report."""
 
 from __future__ import annotations
 
@@ -13,7 +7,7 @@ import json
 import sys
 from collections.abc import Sequence
 
-from sweeper.core.errors import ConfigError, nearest, without_password
+from sweeper.core.errors import ConfigError, nearest, remove_password
 from sweeper.core.paths import RUNS, SweepPaths
 from sweeper.report.text.mlflow_overview import overview_of
 from sweeper.tracking.tracker import Tracker
@@ -22,7 +16,7 @@ OK, NOT_OK, BAD_CONFIGURATION = 0, 1, 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code: 0 all is there, 1 MLflow cannot be reached or a file is no record, 2 no such sweep."""
+    """Return the exit code: 0 all is there, 1 MLflow cannot be reached or a file is no record, 2 no such sweep."""
     parser = argparse.ArgumentParser(
         "python -m sweeper.sync", description="Send to MLflow what it lacks of a sweep.", allow_abbrev=False
     )
@@ -30,14 +24,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tracking-uri", metavar="URI", help="where to; default: where the sweep sent its runs")
     options = parser.parse_args(arguments)
     try:
-        paths = _known_sweep(options.name)
+        paths = _find_sweep(options.name)
     except ValueError as error:
         print(f"sweeper.sync: {error}", file=sys.stderr)
         return BAD_CONFIGURATION
-    return _send(Tracker(options.tracking_uri or _uri_of(paths), options.name), paths)
+    return _send(Tracker(options.tracking_uri or _read_uri(paths), options.name), paths)
 
 
-def _known_sweep(name: str) -> SweepPaths:
+def _find_sweep(name: str) -> SweepPaths:
     paths = SweepPaths.of(name)
     if not paths.folder.is_dir():
         sweeps = sorted(path.name for path in RUNS.glob("*/") if SweepPaths(path).records())
@@ -45,8 +39,8 @@ def _known_sweep(name: str) -> SweepPaths:
     return paths
 
 
-def _uri_of(paths: SweepPaths) -> str | None:
-    """The tracking URI of the sweep's last run; None, the default, when its file does not tell."""
+def _read_uri(paths: SweepPaths) -> str | None:
+    """Read where the last run of the sweep sent its records. None, which means the default, when no file says so."""
     try:
         uri = json.loads(paths.sweep.read_text(encoding="utf-8"))["invocations"][-1]["settings"]["tracking"]["uri"]
     except (OSError, ValueError, LookupError, TypeError):
@@ -56,7 +50,11 @@ def _uri_of(paths: SweepPaths) -> str | None:
 
 def _send(tracker: Tracker, paths: SweepPaths) -> int:
     result = tracker.catch_up()
-    _send_overview(tracker, paths)
+    if tracker.failure is None and paths.records():
+        try:
+            tracker.log_overview(overview_of(paths.folder))  # from the records, which may be newer than the report
+        except ConfigError as error:  # two options carry one weight: the driver had no tables to show, either
+            print(f"sweeper.sync: no key figures: {error}", file=sys.stderr)
     tracker.log_report(sorted(paths.report.iterdir()) if paths.report.is_dir() else [])
     tracker.finish()
     for path in result.unreadable:
@@ -64,19 +62,9 @@ def _send(tracker: Tracker, paths: SweepPaths) -> int:
     if tracker.failure is not None:
         print(f"sweeper.sync: {tracker.failure}", file=sys.stderr)
         return NOT_OK
-    where = without_password(tracker.uri)
+    where = remove_password(tracker.uri)
     print(f"{paths.folder.name}: {result.sent} records sent, {result.unchanged} were there already; {where}")
     return NOT_OK if result.unreadable else OK
-
-
-def _send_overview(tracker: Tracker, paths: SweepPaths) -> None:
-    """What the run of the sweep shows, computed anew: records may be newer than the report."""
-    if tracker.failure is not None or not paths.records():
-        return
-    try:
-        tracker.log_overview(overview_of(paths.folder))
-    except ConfigError as error:  # two options carry one weight: the driver had no tables to show, either
-        print(f"sweeper.sync: no key figures: {error}", file=sys.stderr)
 
 
 if __name__ == "__main__":

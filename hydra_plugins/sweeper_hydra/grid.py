@@ -47,10 +47,10 @@ class GridSweeper(Sweeper):
 
     def sweep(self, arguments: list[str]) -> Any:
         from sweeper.config.grid import Composer
-        from sweeper.config.overrides import open_dictionary
+        from sweeper.config.overrides import allow_new_keys
         from sweeper.sweep.hydra_app import run_grid
 
-        axes = [open_dictionary(f"{key}={value}") for key, value in self._params.items()]
+        axes = [allow_new_keys(f"{key}={value}") for key, value in self._params.items()]
         loader = self._context.config_loader
         overrides = OverridesParser.create(loader).parse_overrides([*axes, *arguments])
         composer = Composer(loader, self._config)

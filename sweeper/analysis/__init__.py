@@ -1,1 +1,1 @@
-"""Numbers from records: `metrics.derive` gives the figures of a record, with intervals and flags."""
+"""Numbers from records: `metrics.derive` gives the figures of a record, with intervals; `flags` gives its flags."""

@@ -1,8 +1,6 @@
 """Flags: what a reader of a number should know, by rules that were fixed before anything was measured.
 
-Place in the flow: `runner` has put a record together from what its workers saw; `flags_of` adds these. A flag never
-changes a number. `eager_moved` compares trials with each other and is found where tables are made
-(`sweeper.loading.cross_trial`).
+A flag never changes a number. `sweeper.loading.cross_trial` adds the flag `eager_moved`, which compares trials.
 """
 
 from __future__ import annotations
@@ -10,126 +8,99 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from sweeper.analysis.metrics import derive
-from sweeper.core.record import ARMS, PerArm, Process, Record
+from sweeper.analysis.metrics import Result
+from sweeper.core.record import ARMS, HostState, PerArm, Process, Record
 from sweeper.core.settings import Measure
 
-SCATTER = {"cuda": 0.05, "cpu": 0.10}  # blocks of an arm may lie so far apart, as a share of the fastest
-CLOCKS_APART = 0.01
-BUSY_HOST = 0.10  # of the cores that we may use, kept busy by others
-THROTTLED = 0.01  # of the time of the rounds, lost to the quota of the cgroup
+MAX_SCATTER = {"cuda": 0.05, "cpu": 0.10}  # of the blocks of an arm, as a share of the fastest
+MAX_CLOCK_DIFFERENCE = 0.01
+MAX_BUSY_HOST = 0.10  # of the cores that we may use, kept busy by others
+MAX_THROTTLED = 0.01  # of the time of the rounds, lost to the quota of the cgroup
 
 
-def flags_of(record: Record, measure: Measure) -> tuple[str, ...]:
-    """Every flag of a record, in alphabetical order."""
+def find_flags(record: Record, result: Result, measure: Measure) -> tuple[str, ...]:
+    """Return every flag of a record, in alphabetical order."""
     found = {name for name, applies in _OF_A_PROCESS.items() if any(applies(record, item) for item in record.processes)}
     found |= {name for name, applies in _OF_A_TRIAL.items() if applies(record)}
-    if record.status == "ok" and measure.target is not None and not is_resolved(record, measure.target):
+    if record.status == "ok" and result.host_bound_arms is not None:
+        found.add("host_bound")
+    if record.status == "ok" and measure.target is not None and not is_resolved(result, measure.target):
         found.add("unresolved")
     return tuple(sorted(found))
 
 
-def is_resolved(record: Record, target: float) -> bool:
-    """Whether the interval of the speedup reaches no further than `target`, a share of the speedup, to either side."""
-    result = derive(record)
+def is_resolved(result: Result, target: float) -> bool:
+    """Whether the half-width of the speedup's interval is at most `target`, a share of the speedup."""
     if result.speedup_low is None or result.speedup_high is None:
         return False
     return math.log(result.speedup_high / result.speedup_low) / 2 <= target
 
 
-def _unsteady(record: Record, process: Process) -> bool:
-    """The warm-up of an arm did not become flat, or its blocks scatter."""
+def _is_unsteady(record: Record, process: Process) -> bool:
+    """Whether the warm-up of an arm did not become flat, or its blocks scatter."""
     arms = [blocks for arm in ARMS if (blocks := process.blocks_s(arm))]
     scatter = max((max(blocks) / min(blocks) - 1 for blocks in arms), default=0.0)
-    return process.warm_up_flat is False or scatter > SCATTER[record.trial.device]
+    return process.warm_up_flat is False or scatter > MAX_SCATTER[record.trial.device]
 
 
-def _recompiled(_record: Record, process: Process) -> bool:
-    return any(item.void == "recompiled" for item in process.rounds)
-
-
-def _shared_gpu(_record: Record, process: Process) -> bool:
-    return process.gpu is not None and bool(process.gpu.other_processes)
-
-
-def _throttled(_record: Record, process: Process) -> bool:
-    return process.gpu is not None and bool(process.gpu.slowdowns)
-
-
-def _gpu_unobserved(record: Record, process: Process) -> bool:
-    """Nobody could say whether the GPU was shared or its clocks were lowered."""
+def _is_gpu_unobserved(record: Record, process: Process) -> bool:
+    """Whether nobody could say if the GPU was shared or its clocks were lowered."""
     if record.trial.device != "cuda" or not process.rounds:
         return False
     return process.gpu is None or process.gpu.other_processes is None or process.gpu.slowdowns is None
 
 
-def _clock_mismatch(_record: Record, process: Process) -> bool:
+def _do_clocks_differ(_record: Record, process: Process) -> bool:
     clock = process.gpu.clock_mhz if process.gpu else PerArm()
-    return bool(clock.eager and clock.compiled) and abs((clock.eager or 0) / (clock.compiled or 1) - 1) > CLOCKS_APART
-
-
-def _compile_contended(_record: Record, process: Process) -> bool:
-    return process.host is not None and (process.host.busy_while_compiling or 0.0) > BUSY_HOST
-
-
-def _host_busy(_record: Record, process: Process) -> bool:
-    """Others kept cores busy during the rounds, or the quota of the cgroup held the process back."""
-    host = process.host
-    if host is None:
+    if not clock.eager or not clock.compiled:
         return False
+    return abs(clock.eager / clock.compiled - 1) > MAX_CLOCK_DIFFERENCE
+
+
+def _is_host_busy(_record: Record, process: Process) -> bool:
+    """Whether others kept cores busy during the rounds, or the quota of the cgroup stopped the process."""
+    host = process.host or HostState()
     rounds_s = sum((item.eager_s or 0.0) + (item.compiled_s or 0.0) for item in process.rounds)
-    return (host.busy_while_measuring or 0.0) > BUSY_HOST or (host.throttled_s or 0.0) > THROTTLED * rounds_s
-
-
-def _accuracy_unverified(_record: Record, process: Process) -> bool:
-    return bool(process.rounds) and (process.accuracy is None or process.accuracy.passed is None)
-
-
-def _eager_nondeterministic(_record: Record, process: Process) -> bool:
-    return process.accuracy is not None and process.accuracy.nondeterministic
-
-
-def _unequal_settings(_record: Record, process: Process) -> bool:
-    return bool(process.changed_settings)
+    return (host.busy_while_measuring or 0.0) > MAX_BUSY_HOST or (host.throttled_s or 0.0) > MAX_THROTTLED * rounds_s
 
 
 _OF_A_PROCESS: Mapping[str, Callable[[Record, Process], bool]] = {
-    "unsteady": _unsteady,
-    "recompiled": _recompiled,
-    "shared_gpu": _shared_gpu,
-    "throttled": _throttled,
-    "gpu_unobserved": _gpu_unobserved,
-    "clock_mismatch": _clock_mismatch,
-    "compile_contended": _compile_contended,
-    "host_busy": _host_busy,
-    "accuracy_unverified": _accuracy_unverified,
-    "eager_nondeterministic": _eager_nondeterministic,
-    "unequal_settings": _unequal_settings,
+    "unsteady": _is_unsteady,
+    "recompiled": lambda _, process: any(item.void == "recompiled" for item in process.rounds),
+    "shared_gpu": lambda _, process: bool(process.gpu and process.gpu.other_processes),
+    "throttled": lambda _, process: bool(process.gpu and process.gpu.slowdowns),
+    "gpu_unobserved": _is_gpu_unobserved,
+    "clock_mismatch": _do_clocks_differ,
+    "compile_contended": lambda _, process: (
+        process.host is not None and (process.host.busy_while_compiling or 0.0) > MAX_BUSY_HOST
+    ),
+    "host_busy": _is_host_busy,
+    "accuracy_unverified": lambda _, process: (
+        bool(process.rounds) and (process.accuracy is None or process.accuracy.passed is None)
+    ),
+    "eager_nondeterministic": lambda _, process: process.accuracy is not None and process.accuracy.nondeterministic,
+    "unequal_settings": lambda _, process: bool(process.changed_settings),
 }
 
 
-def _several_artifacts(record: Record) -> bool:
-    """Processes of one draw ran different code: the cache did not give back what it was given."""
-    prints: dict[int, set[tuple[str | None, str | None]]] = {}
-    for process in record.processes:
-        if process.code_fingerprint:
-            prints.setdefault(process.draw, set()).add((process.code_fingerprint, process.autotuning_fingerprint))
-    return any(len(found) > 1 for found in prints.values())
+def _has_several_artifacts(record: Record) -> bool:
+    """Whether processes of one draw ran different code: the compile cache gave back something else."""
+    artifacts = {(process.draw, process.artifact) for process in record.processes if process.artifact}
+    return len(artifacts) > len({draw for draw, _ in artifacts})
 
 
-def _attention_differs(record: Record) -> bool:
-    """The arms ran attention kernels of different kinds, so a part of the speedup is the choice of a kernel."""
+def _does_attention_differ(record: Record) -> bool:
+    """Whether the arms ran attention kernels of different kinds, so a part of the speedup is the choice of a kernel."""
     settings = record.diagnostics.settings if record.diagnostics else {}
-    ran = [settings.get(f"attention_ran_{arm}") for arm in ("eager", "compiled")]
-    return None not in ran and ran[0] != ran[1]
+    eager, compiled = (settings.get(f"attention_ran_{arm}") for arm in ARMS)
+    return eager is not None and compiled is not None and eager != compiled
 
 
 _OF_A_TRIAL: Mapping[str, Callable[[Record], bool]] = {
     "smaller_batch": lambda record: record.smaller_batch_size is not None,
     "single_process": lambda record: record.status == "ok" and len(record.processes) == 1,
-    "host_bound": lambda record: record.status == "ok" and derive(record).host_bound_arms is not None,
     "partly_eager": lambda record: bool(record.diagnostics and record.diagnostics.graphs_run_eager),
     "cudagraphs_skipped": lambda record: bool(record.diagnostics and record.diagnostics.cudagraph_skips),
-    "several_artifacts": _several_artifacts,
-    "attention_differs": _attention_differs,
+    "several_artifacts": _has_several_artifacts,
+    "attention_differs": _does_attention_differ,
 }

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from sweeper.analysis.stats import Estimate, by_draw, mean_over_draws
+from sweeper.analysis.stats import Estimate, group_by_draw, mean_over_draws
 from sweeper.core.record import ARMS, Accuracy, PerArm, Process, Record
 
 DRAWS_FOR_AN_INTERVAL = 3  # with fewer compile caches, an interval speaks of the compiled artifacts at hand
@@ -287,7 +287,7 @@ def _describe_compiled_arm(record: Record, measured: Sequence[_Measured]) -> dic
     assert compiled is not None
     return {
         "compiled_step_s": compiled.ratio,
-        "samples_per_s": record.trial.with_batch_size(record.batch_size).samples_per_step / compiled.ratio,
+        "samples_per_s": record.trial.replace_batch_size(record.batch_size).samples_per_step / compiled.ratio,
         "tokens_per_s": tokens / compiled.ratio if (tokens := measured[0].process.tokens_per_step) else None,
         "host_bound_fraction": max((share for share in waiting.values() if share is not None), default=None),
         "host_bound_arms": "both" if len(bound) > 1 else bound[0] if bound else None,
@@ -330,7 +330,7 @@ def _estimate(
 
     What is host-bound has no variance over few processes, and so no interval: its range is shown.
     """
-    groups = by_draw((item.process.draw, log) for item, log in zip(measured, logs, strict=True))
+    groups = group_by_draw((item.process.draw, log) for item, log in zip(measured, logs, strict=True))
     if not groups:
         return None
     estimate = mean_over_draws(groups, len(groups) >= DRAWS_FOR_AN_INTERVAL)

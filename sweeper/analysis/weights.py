@@ -1,4 +1,4 @@
-"""Which precisions carry which weight in the means."""
+"""Weights of precisions in the weighted mean."""
 
 from __future__ import annotations
 
@@ -9,23 +9,19 @@ from sweeper.core.trial import Trial
 
 
 def check_weights(trials: Iterable[Trial]) -> None:
-    """One weight is one precision option with one meaning in a row of the summary, or its mean would mix formats.
-
-    Raises ConfigError otherwise.
-    """
+    """Raise ConfigError where two precisions have one weight in one row of the summary, whose mean would mix them."""
     first: dict[tuple[str | None, ...], Trial] = {}
     for trial in trials:
-        if trial.labels.weight is None or trial.mode == "eager":
+        name, weight = trial.labels.precision, trial.labels.weight
+        if weight is None or trial.mode == "eager":
             continue
-        row = (trial.device, trial.workload, trial.mode, trial.backend, trial.variant, trial.labels.weight)
+        row = (trial.device, trial.workload, trial.mode, trial.backend, trial.variant, weight)
         other = first.setdefault(row, trial)
-        if trial.labels.precision != other.labels.precision:
-            which = f"precision={other.labels.precision} and precision={trial.labels.precision}"
-        elif trial.precision != other.precision:
-            which = f"two settings of precision={trial.labels.precision}"
-        else:
+        if (name, trial.precision) == (other.labels.precision, other.precision):
             continue
+        both = f"precision={other.labels.precision} and precision={name}"
+        which = both if name != other.labels.precision else f"two settings of precision={name}"
         raise ConfigError(
-            f"{which} both carry the weight {trial.labels.weight}, which only one of them can have: make two sweeps of "
-            "them and report each alone, or run one with precision.weight=null"
+            f"{which} both carry the weight {weight}, which only one of them can have: make two sweeps of them and "
+            "report each alone, or run one with precision.weight=null"
         )

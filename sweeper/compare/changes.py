@@ -12,7 +12,7 @@ from typing import Any
 
 from sweeper.compare.pairs import Pair
 from sweeper.compare.sides import Side
-from sweeper.core.serialization import mapping_at
+from sweeper.core.serialization import get_mapping
 from sweeper.core.text import printable
 from sweeper.loading.sources import Source
 
@@ -25,7 +25,10 @@ def list_device_changes(pairs: Iterable[Pair]) -> list[str]:
     """A line for each two different devices whose times would be compared with each other."""
     both = ((base.device, head.device) for base, head in _with_records(pairs))
     found = Counter((base, head) for base, head in both if base and head and not base.is_like(head))
-    return [_line("device", base.among([head]), head.among([base]), count) for (base, head), count in found.items()]
+    return [
+        _line("device", base.name_among([head]), head.name_among([base]), count)
+        for (base, head), count in found.items()
+    ]
 
 
 def list_environment_changes(pairs: Sequence[Pair]) -> list[str]:
@@ -62,11 +65,11 @@ def _with_records(pairs: Iterable[Pair]) -> list[tuple[Side, Side]]:
 def _facts(side: Side) -> dict[str, dict[str, str]]:
     """Facts by group; a group that the record does not have is left out, or all of its facts would seem to be gone."""
     environment = side.environment
-    device, variables = mapping_at(environment, "device"), mapping_at(environment, "variables")
+    device, variables = get_mapping(environment, "device"), get_mapping(environment, "variables")
     groups: dict[str, Mapping[str, Any]] = {
-        "": mapping_at(environment, "versions"),
+        "": get_mapping(environment, "versions"),
         "GPU": {name: device[name] for name in ("driver", "power_limit_w") if device.get(name) is not None},
-        "CPU": mapping_at(environment, "cpu"),
+        "CPU": get_mapping(environment, "cpu"),
         "variable": {name: value for name, value in variables.items() if not str(name).endswith(PER_TRIAL)},
         "setting": side.settings,
         "record": {name: environment[name] for name in ("inductor_config", "commit", "system") if name in environment},
@@ -91,6 +94,6 @@ def _shorten(value: str) -> str:
 def _measure(source: Source) -> Mapping[str, Any]:
     """Settings of the last run; empty for a folder of records that is no sweep of ours."""
     try:
-        return mapping_at(json.loads(source.invocations())["invocations"][-1]["settings"]["measure"])
+        return get_mapping(json.loads(source.read_manifest())["invocations"][-1]["settings"]["measure"])
     except (OSError, ValueError, LookupError, TypeError):
         return {}

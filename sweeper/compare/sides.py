@@ -14,12 +14,12 @@ from sweeper.analysis.metrics import derive
 from sweeper.compare.quantities import QUANTITIES, Quantity
 from sweeper.core.paths import TrialPaths
 from sweeper.core.record import Process, Record
-from sweeper.core.serialization import mapping_at
+from sweeper.core.serialization import get_mapping
 from sweeper.core.text import printable
 from sweeper.core.trial import Trial
-from sweeper.loading.device_names import Device, device_of
+from sweeper.loading.device_names import Device, read_device
 from sweeper.loading.entries import BROKEN
-from sweeper.loading.sources import FoundRecord, Source, why_unreadable
+from sweeper.loading.sources import FoundRecord, Source, explain_unreadable
 
 # Statuses of a trial without a record, and how they are said of BASE or HEAD.
 LOST: Mapping[str, str] = {"unreadable": "its record in {} cannot be read", "unfinished": "has not ended in {}"}
@@ -59,48 +59,64 @@ class Side:
     @property
     def device(self) -> Device | None:
         """The device that ran the trial; None where the record does not say."""
-        return device_of(self.environment, self.trial.device)
-
-
-@dataclass(frozen=True)
-class LostTrial:
-    """A trial without a record that can be read."""
-
-    status: str  # a key of `LOST`
-    trial: Trial | None  # None where trial.json does not say
+        return read_device(self.environment, self.trial.device)
 
 
 @dataclass(frozen=True)
 class SweepSides:
     """The sides of a sweep, one per trial id, and a line for each record that could not be read."""
 
-    sides: tuple[Side, ...]
+    sides: Mapping[str, Side]  # by trial id
+    lost: Mapping[str, tuple[str, Trial | None]]  # other trials by id: a key of `LOST`, and the trial if it is known
     problems: tuple[str, ...]
-    lost: Mapping[str, LostTrial]  # by trial id, of trials that are not in `sides`
 
 
 def read_sides(source: Source) -> SweepSides:
     """Read every trial of a sweep; of several records of one trial the last counts, which is reported."""
     sides: dict[str, Side] = {}
-    lost: dict[str, LostTrial] = {}
+    lost: dict[str, tuple[str, Trial | None]] = {}
     problems = []
     for found in source.records():
         problem = found.problem
         try:
             side = make_side(Record.loads(found.text)) if problem is None else None
         except BROKEN as error:
-            side, problem = None, why_unreadable(error)
+            side, problem = None, explain_unreadable(error)
         if side is None:
-            lost |= _find_lost_trial(found)
+            trial_id, trial = _identify(found)
+            lost[trial_id] = "unreadable" if found.ended else "unfinished", trial
         else:
             if side.trial.id in sides:
                 problem = "stands for the same trial as another record, which is left out"
             sides[side.trial.id] = side
         if problem is not None:
             problems.append(printable(f"{found.where}: {problem}"))
-    return SweepSides(
-        tuple(sides.values()), tuple(problems), {key: one for key, one in lost.items() if key not in sides}
-    )
+    return SweepSides(sides, {key: lost[key] for key in lost if key not in sides}, tuple(problems))
+
+
+def _identify(found: FoundRecord) -> tuple[str, Trial | None]:
+    """The id in the folder's name or of `trial.json`, empty where neither has one, and the trial if it is known."""
+    trial: Trial | None = None
+    with suppress(OSError, LookupError, TypeError, *BROKEN):
+        trial = Trial.from_json(json.loads(TrialPaths(found.folder).trial.read_text(encoding="utf-8"))["trial"])
+    named = TRIAL_ID.fullmatch(found.folder.name.rpartition("-")[2])
+    trial_id = named[0] if named else trial.id if trial else ""
+    # After an out of memory trial.json holds the smaller batch, so a trial with another id.
+    return trial_id, trial if trial and trial.id == trial_id else None
+
+
+def list_sides(read: SweepSides, other: SweepSides) -> list[Side]:
+    """The sides of a sweep, and empty ones for trials without a record.
+
+    Such a trial is known by its `trial.json`, or because the other sweep has a trial with its id.
+    """
+    sides = list(read.sides.values())
+    for trial_id, (status, trial) in read.lost.items():
+        if trial is None and trial_id in other.sides:
+            trial = other.sides[trial_id].trial
+        if trial is not None:
+            sides.append(Side(trial, status, trial.batch_size))
+    return sides
 
 
 def make_side(record: Record) -> Side:
@@ -117,7 +133,7 @@ def make_side(record: Record) -> Side:
         flags=record.flags,
         phase=record.phase,
         message=record.message,
-        environment=mapping_at(record.environment),
+        environment=get_mapping(record.environment),
         settings=record.diagnostics.settings if record.diagnostics else {},
     )
 
@@ -126,30 +142,3 @@ def _take_samples(quantity: Quantity, processes: Sequence[Process]) -> list[Samp
     """The figures that exist and have a logarithm."""
     values = ((process.draw, quantity.value(process)) for process in processes)
     return [Sample(draw, value) for draw, value in values if value is not None and math.isfinite(value) and value > 0]
-
-
-def list_sides(read: SweepSides, other: SweepSides) -> list[Side]:
-    """The sides of a sweep, and empty ones for trials without a record.
-
-    Such a trial is known by its `trial.json`, or because the other sweep has a trial with its id.
-    """
-    trials = {side.trial.id: side.trial for side in other.sides}
-    known = [(lost.trial or trials.get(trial_id), lost.status) for trial_id, lost in read.lost.items()]
-    return [*read.sides, *(Side(trial, status, trial.batch_size) for trial, status in known if trial is not None)]
-
-
-def _find_lost_trial(found: FoundRecord) -> dict[str, LostTrial]:
-    """The trial of a folder by its id; empty where neither the folder's name nor `trial.json` says which."""
-    trial: Trial | None = None
-    with suppress(OSError, LookupError, TypeError, *BROKEN):
-        trial = Trial.from_json(json.loads(TrialPaths(found.folder).trial.read_text(encoding="utf-8"))["trial"])
-    named = TRIAL_ID.fullmatch(found.folder.name.rpartition("-")[2])
-    trial_id = named[0] if named else trial.id if trial else None
-    if trial_id is None:
-        return {}
-    # After an out of memory trial.json holds the smaller batch, so a trial with another id.
-    return {
-        trial_id: LostTrial(
-            "unreadable" if found.ended else "unfinished", trial if trial and trial.id == trial_id else None
-        )
-    }

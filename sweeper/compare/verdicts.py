@@ -18,7 +18,7 @@ from sweeper.analysis.stats import CONFIDENCE, Estimate
 from sweeper.compare.pairs import Pair
 from sweeper.compare.quantities import COMPILE, COMPILED, EAGER, QUANTITIES, SPEEDUP, Quantity
 from sweeper.compare.sides import LOST, Sample, Side
-from sweeper.loading.cross_trial import TRIALS_TO_MODERATE, eager_agrees
+from sweeper.loading.cross_trial import TRIALS_TO_MODERATE, max_eager_spread
 
 MIN_EFFECT = 0.02  # the default of --min-effect: smaller changes are nobody's regression
 SIGNIFICANCE = 1 - CONFIDENCE
@@ -72,7 +72,7 @@ class Comparison:
     rows: tuple[Row, ...]
     eager_shift: float | None
     controls: int
-    max_shift: float = eager_agrees("cuda")
+    max_shift: float = max_eager_spread("cuda")
 
     @property
     def moved(self) -> bool:
@@ -105,8 +105,9 @@ def _measure_control(pairs: Sequence[Pair], eager: Sequence[Change]) -> Comparis
     known = [(pair, change.log) for pair, change in zip(pairs, eager, strict=True) if change.estimate]
     calm = [log for pair, log in known if pair.both and not _host_bound(pair.both, EAGER.arms)]
     shifts = calm or [log for _, log in known]
-    limits = [eager_agrees(side.trial.device) for pair, _ in known for side in pair.both or ()]
-    return Comparison((), median(shifts) if shifts else None, len(shifts), min(limits, default=eager_agrees("cuda")))
+    limits = [max_eager_spread(side.trial.device) for pair, _ in known for side in pair.both or ()]
+    limit = min(limits, default=max_eager_spread("cuda"))
+    return Comparison((), median(shifts) if shifts else None, len(shifts), limit)
 
 
 def compare_quantity(pair: Pair, quantity: Quantity) -> Change:
@@ -116,7 +117,7 @@ def compare_quantity(pair: Pair, quantity: Quantity) -> Change:
     if not all(samples):
         return Change("UNRESOLVED", "not measured on a side")
     draws = all(len({sample.draw for sample in of_side}) >= DRAWS_FOR_AN_INTERVAL for of_side in samples)
-    logs = (stats.by_draw((sample.draw, math.log(sample.value)) for sample in of_side) for of_side in samples)
+    logs = (stats.group_by_draw((sample.draw, math.log(sample.value)) for sample in of_side) for of_side in samples)
     base, head = (stats.mean_over_draws(of_side, draws) for of_side in logs)
     unlike = explain_unlike(pair.both, quantity)
     reason = unlike or explain_unjudged(pair.both, quantity, samples, draws)
@@ -199,7 +200,7 @@ def _moderate(pairs: Sequence[Pair], changes: Sequence[Change]) -> list[Change]:
     found = list(changes)
     for estimates in groups.values():
         if len(estimates) >= TRIALS_TO_MODERATE:
-            for place, estimate in zip(estimates, stats.moderated(list(estimates.values())), strict=True):
+            for place, estimate in zip(estimates, stats.moderate_variances(list(estimates.values())), strict=True):
                 found[place] = replace(changes[place], estimate=estimate)
     return found
 
@@ -240,14 +241,14 @@ def _judge_unmeasured(pair: Pair) -> Row:
         return Row(pair, "NEW" if pair.base is None else "GONE", None if status == "ok" else status)
     base, head = pair.both
     if head.status == "ok":
-        verdict = "UNRESOLVED" if base.status == "interrupted" else "FIXED"
-        return Row(pair, verdict, f"{base.status} in BASE")
+        return Row(pair, "UNRESOLVED" if base.status == "interrupted" else "FIXED", f"{base.status} in BASE")
     if base.status == "ok":
-        verdict = "UNRESOLVED" if head.status in NOT_RUN else "BROKE"
-        return Row(pair, verdict, f"{head.status}{f' while {head.phase}' if head.phase else ''} in HEAD")
+        phase = f" while {head.phase}" if head.phase else ""
+        return Row(pair, "UNRESOLVED" if head.status in NOT_RUN else "BROKE", f"{head.status}{phase} in HEAD")
     same = base.status == head.status
-    reason = f"{head.status} in both" if same else f"{base.status} in BASE, {head.status} in HEAD"
-    return Row(pair, "UNRESOLVED", reason)
+    return Row(
+        pair, "UNRESOLVED", f"{head.status} in both" if same else f"{base.status} in BASE, {head.status} in HEAD"
+    )
 
 
 def _explain_speedup(changes: Mapping[str, Change]) -> str | None:

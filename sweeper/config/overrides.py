@@ -27,12 +27,12 @@ def normalise(arguments: Sequence[str]) -> list[str]:
     """
     flags, overrides = _split(arguments)
     names = [match.group(1) for item in overrides if (match := SWEEP.fullmatch(item))]
-    others = [open_dictionary(item) for item in overrides if not SWEEP.fullmatch(item)]
+    others = [allow_new_keys(item) for item in overrides if not SWEEP.fullmatch(item)]
     name = check_sweep_name(names[-1].strip("'\"")) if names else _new_name()
     return [f"sweep='{name}'", *others, *flags]
 
 
-def open_dictionary(override: str) -> str:
+def allow_new_keys(override: str) -> str:
     """Allow new keys where any key is allowed: `compile.options.x=1` becomes `++compile.options.x=1`."""
     return f"++{override}" if OPEN_DICTIONARY.match(override) else override
 

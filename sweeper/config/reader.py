@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from operator import attrgetter
 from pathlib import Path
@@ -38,7 +38,6 @@ CHOICES: Mapping[str, Collection[str]] = {
     "precision.autocast": axes.AUTOCASTS,
     "precision.auto": axes.HALVES,
     "precision.weight": axes.WEIGHTS,
-    "compile.scope": axes.SCOPES,
 }
 POSITIVE = ("model.image_size", "model.sequence_length", "model.num_classes")
 
@@ -70,9 +69,7 @@ def read(cfg: DictConfig, choices: Mapping[str, str | None], own: Mapping[str, M
             f"{missing}: no value given, and there is no default (model={choices.get('model')})"
         ) from error
     for key, allowed in CHOICES.items():
-        value = attrgetter(key)(config)
-        if value is not None and value not in allowed:
-            raise ConfigError(f"{key}={value}: allowed are {', '.join(allowed)}")
+        _check_choice(key, attrgetter(key)(config), allowed)
     for key in POSITIVE:
         _check_positive(key, attrgetter(key)(config))
     settings = Settings(
@@ -98,6 +95,11 @@ def _list_unknown(cfg: DictConfig, schema: Any, prefix: str = "") -> list[str]:
         elif is_dataclass(value):
             found += _list_unknown(cfg[key], value, f"{prefix}{key}.")
     return found
+
+
+def _check_choice(key: str, value: str | None, allowed: Sequence[str]) -> None:
+    if value is not None and value not in allowed:
+        raise ConfigError(f"{key}={value}: allowed are {', '.join(allowed)}")
 
 
 def _check_positive(key: str, value: int | None) -> None:
@@ -203,6 +205,7 @@ def _read_precision(precision: PrecisionConf) -> Precision:
 
 
 def _read_compile(conf: CompileConf) -> Compile:
+    _check_choice("compile.scope", conf.scope, axes.SCOPES)  # here, since mode=eager ignores it
     return Compile(conf.dynamic, conf.fullgraph, conf.scope, flatten(conf.options))
 
 

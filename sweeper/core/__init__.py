@@ -1,3 +1,4 @@
-"""What driver and worker share: trials, records, the words between processes. Standard library only, since a worker may
-run in an interpreter that has torch and nothing else.
+"""What driver and worker share: trials, settings, records, paths and the protocol between them.
+
+Imports the standard library only (NVML inside functions): a worker may run where there is torch and nothing else.
 """

@@ -1,32 +1,30 @@
-"""Names of backends: what each needs beside torch, which are no more, and which do without `torch.compile`.
+"""Names of backends: what each needs beside torch, which no longer exist, and which do without `torch.compile`.
 
-Place in the flow: `plan` leaves out of a grid what a backend cannot take, the worker answers `unavailable` from here,
-and doctor says the same. Nothing of torch is imported: whether a name works here is for
-`sweeper.worker.compilation.backends`.
+torch is not imported. `sweeper.worker.compilation.backends` finds out whether a name works on this machine.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-WITHOUT_DYNAMO = ("jit_trace", "jit_script", "fx")  # torch's older ways, which convert the module themselves
+WITHOUT_DYNAMO = ("jit_trace", "jit_script", "fx")  # torch's older compilers, which convert the module themselves
 CONTROLS = ("eager", "eager_noexcept", "eager_debug", "pre_dispatch_eager")  # pass through Dynamo and compile nothing
 IN_TORCH = ("eager", "aot_eager", "cudagraphs", "ts", "aot_ts")  # beside inductor, the only one with modes and options
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What a backend needs before it can be asked for anything."""
+    """What a backend needs before it can compile anything."""
 
     module: str | None = None  # importing it registers the name, or the backend imports it itself
     advice: str = ""  # what to install
-    device: str | None = None  # the only kind of device that it runs on
-    workload: str | None = None  # the only one that it takes
+    device: str | None = None  # the only type of device that it runs on
+    workload: str | None = None  # the only workload that it takes
 
 
 @dataclass(frozen=True)
 class Gone:
-    """A name of PyTorch 2.0 that no torch from 2.11 on has."""
+    """A name of PyTorch 2.0 that torch 2.11 and later lack."""
 
     became: str
     instead: str

@@ -1,7 +1,4 @@
-"""What bad input is answered with: a few lines that say what came, what is allowed and what to type.
-
-`ConfigError` is ours; `explain` turns Hydra's, OmegaConf's and YAML's exceptions into the same kind of text.
-"""
+"""The error for bad input: a few lines that say what came, what is allowed and what to type."""
 
 from __future__ import annotations
 
@@ -15,15 +12,14 @@ class ConfigError(ValueError):
 
 
 def nearest(name: str, allowed: Iterable[str], count: int = 4) -> str:
-    """The allowed names that look most like `name`, else the first few, as text."""
+    """List the allowed names that look most like `name`, else the first few."""
     names = sorted(set(allowed))
     lowered = {item.lower(): item for item in names}
-    close = [lowered[item] for item in get_close_matches(name.lower(), list(lowered), n=count, cutoff=0.5)]
-    if close:
-        return f"nearest: {', '.join(close)}"
+    if close := get_close_matches(name.lower(), lowered, n=count, cutoff=0.5):
+        return f"nearest: {', '.join(lowered[item] for item in close)}"
     return f"allowed: {', '.join(names[:12])}{', ...' if len(names) > 12 else ''}"
 
 
-def without_password(uri: str) -> str:
-    """A URI, or a text with URIs, as it may be shown."""
+def remove_password(uri: str) -> str:
+    """Remove user names and passwords from a URI, or from a text with URIs."""
     return re.sub(r'//[^/@\s"]*@', "//", uri)

@@ -1,4 +1,4 @@
-"""Which devices there are, asked of NVML so that the parent needs no torch, and which one a sweep uses."""
+"""GPUs and devices: which exist, by NVML so that the parent needs no torch, and which ones a sweep uses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COMPUTE_MODES = ("default", "exclusive thread", "prohibited", "exclusive process
 
 @dataclass(frozen=True)
 class Gpu:
-    """A visible GPU; `selector` is what CUDA_VISIBLE_DEVICES calls it."""
+    """A visible GPU; `selector` is its name in CUDA_VISIBLE_DEVICES."""
 
     selector: str
     uuid: str
@@ -35,19 +35,19 @@ class Device:
     gpu: Gpu | None = None
 
     def environment(self) -> dict[str, str]:
-        """What a worker's environment must say so that it sees this device alone."""
+        """The environment variables with which a worker sees this device alone."""
         # NVML counts GPUs in PCI order, CUDA by default the fastest first.
         return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": self.gpu.selector if self.gpu else ""}
 
 
 @dataclass(frozen=True)
 class GpuReading:
-    """What NVML says of a GPU at one moment; None where the GPU, the driver or the container does not tell."""
+    """What NVML says about a GPU at one moment; None where the GPU, the driver or the container hides it."""
 
     driver: str | None = None
     memory_used_bytes: int | None = None
     memory_total_bytes: int | None = None
-    pids: frozenset[int] | None = None  # of what computes on it; a container may see other numbers, or none
+    pids: frozenset[int] | None = None  # of processes that compute on it; a container may see other numbers, or none
     compute_mode: str | None = None
     persistence_mode: bool | None = None
     clock_mhz: int | None = None  # of the multiprocessors
@@ -59,13 +59,13 @@ class GpuReading:
 
     @property
     def processes(self) -> int | None:
-        """How many compute on it."""
+        """How many processes compute on it."""
         return None if self.pids is None else len(self.pids)
 
 
 @functools.cache
 def visible_gpus() -> tuple[Gpu, ...]:
-    """The GPUs that CUDA would show, in its order; empty without a driver."""
+    """List the GPUs that CUDA would show, in its order; empty without a driver."""
     import pynvml
 
     try:
@@ -83,7 +83,7 @@ def visible_gpus() -> tuple[Gpu, ...]:
 
 
 def _select(gpus: Sequence[Gpu], chosen: str) -> list[Gpu]:
-    """Those named by CUDA_VISIBLE_DEVICES, by index or the beginning of a UUID; the list ends at an unknown name.
+    """Select the GPUs that CUDA_VISIBLE_DEVICES names by index or the beginning of a UUID, up to an unknown name.
 
     Raises ConfigError when it names something but none of the GPUs: measuring the CPU instead would surprise.
     """
@@ -102,7 +102,7 @@ def _select(gpus: Sequence[Gpu], chosen: str) -> list[Gpu]:
 
 
 def resolve(device: str | None, gpus: Sequence[Gpu]) -> tuple[Device, ...]:
-    """The devices for `device=cpu|cuda|cuda:N|null`: one, or every visible GPU.
+    """Return the devices for `device=cpu|cuda|cuda:N|null`: one, or every visible GPU.
 
     Raises ConfigError when there is no such GPU.
     """
@@ -120,18 +120,18 @@ def resolve(device: str | None, gpus: Sequence[Gpu]) -> tuple[Device, ...]:
 
 
 def read(gpu: Gpu) -> GpuReading:
-    """Ask NVML for the state of a GPU now."""
+    """Ask NVML for the state of a GPU."""
     import pynvml
 
     pynvml.nvmlInit()
     try:
-        return look(pynvml, pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid))
+        return read_handle(pynvml, pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid))
     finally:
         pynvml.nvmlShutdown()
 
 
 def memory_bytes(gpu: Gpu) -> float | None:
-    """All the memory that a GPU has; None where NVML does not tell."""
+    """The whole memory of a GPU; None where NVML does not tell."""
     import pynvml
 
     try:
@@ -153,39 +153,35 @@ def cores_near(gpu: Gpu) -> tuple[int, ...]:
     return tuple(64 * word + bit for word, mask in enumerate(masks) for bit in range(64) if int(mask) >> bit & 1)
 
 
-def look(nvml: Any, handle: Any) -> GpuReading:
-    """The same of a GPU whose NVML handle is at hand."""
+def read_handle(nvml: Any, handle: Any) -> GpuReading:
+    """Ask NVML for the state of a GPU whose handle is known."""
 
-    def ask(name: str, *arguments: object) -> Any:
+    def ask(name: str, *arguments: object, convert: Callable[[Any], Any] = lambda answer: answer) -> Any:
         try:
-            return getattr(nvml, name)(handle, *arguments)
+            answer = getattr(nvml, name)(handle, *arguments)
         except nvml.NVMLError:  # not every GPU and driver answers every question
             return None
+        return None if answer is None else convert(answer)
 
-    memory, processes = ask("nvmlDeviceGetMemoryInfo"), ask("nvmlDeviceGetComputeRunningProcesses")
-    reasons = ask("nvmlDeviceGetCurrentClocksEventReasons")
-    if reasons is None:
-        reasons = ask("nvmlDeviceGetCurrentClocksThrottleReasons")  # its name before driver 535
+    def name_reasons(bits: int) -> tuple[str, ...]:
+        return tuple(name for bit, name in CLOCK_REASONS.items() if bits & bit)
+
+    memory = ask("nvmlDeviceGetMemoryInfo")
+    lowered_clocks = ask("nvmlDeviceGetCurrentClocksEventReasons", convert=name_reasons)
+    if lowered_clocks is None:
+        # Its name before driver 535.
+        lowered_clocks = ask("nvmlDeviceGetCurrentClocksThrottleReasons", convert=name_reasons)
     return GpuReading(
         driver=nvml.nvmlSystemGetDriverVersion(),
-        memory_used_bytes=_if_known(memory, lambda info: int(info.used)),
-        memory_total_bytes=_if_known(memory, lambda info: int(info.total)),
-        pids=_if_known(processes, lambda found: frozenset(process.pid for process in found)),
-        compute_mode=_if_known(ask("nvmlDeviceGetComputeMode"), lambda mode: COMPUTE_MODES[mode]),
-        persistence_mode=_if_known(ask("nvmlDeviceGetPersistenceMode"), bool),
+        memory_used_bytes=None if memory is None else int(memory.used),
+        memory_total_bytes=None if memory is None else int(memory.total),
+        pids=ask("nvmlDeviceGetComputeRunningProcesses", convert=lambda found: frozenset(one.pid for one in found)),
+        compute_mode=ask("nvmlDeviceGetComputeMode", convert=lambda mode: COMPUTE_MODES[mode]),
+        persistence_mode=ask("nvmlDeviceGetPersistenceMode", convert=bool),
         clock_mhz=ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
         max_clock_mhz=ask("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM),
-        power_w=_if_known(ask("nvmlDeviceGetPowerUsage"), lambda milliwatts: milliwatts / 1e3),
-        power_limit_w=_if_known(ask("nvmlDeviceGetPowerManagementLimit"), lambda milliwatts: milliwatts / 1e3),
+        power_w=ask("nvmlDeviceGetPowerUsage", convert=lambda milliwatts: milliwatts / 1e3),
+        power_limit_w=ask("nvmlDeviceGetPowerManagementLimit", convert=lambda milliwatts: milliwatts / 1e3),
         temperature_c=ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
-        lowered_clocks=_if_known(reasons, clock_reasons),
+        lowered_clocks=lowered_clocks,
     )
-
-
-def clock_reasons(bits: int) -> tuple[str, ...]:
-    """The names in NVML's bit field of reasons why the clock is not at its maximum."""
-    return tuple(name for bit, name in CLOCK_REASONS.items() if bits & bit)
-
-
-def _if_known(value: Any, change: Callable[[Any], Any]) -> Any:
-    return None if value is None else change(value)

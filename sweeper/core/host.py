@@ -1,7 +1,6 @@
-"""The host: its processor, what else keeps it busy, and the C++ compiler that Inductor would use.
+"""The host: its processor, its load, and the C++ compiler that Inductor would use.
 
-Place in the flow: `doctor` reads it before it starts anything, a worker for the record. Linux tells most; elsewhere
-fields stay None.
+Linux tells most; elsewhere fields stay None.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}  # in /proc/cpuinfo: x86, x
 
 @dataclass(frozen=True)
 class Part:
-    """A piece of software. `note` says what to install, or what is wrong with it; None when all is well."""
+    """A piece of software. `note` says what to install or what is wrong; None when it works."""
 
     name: str
     version: str | None
@@ -33,9 +32,9 @@ class Host:
 
     cpu: str
     cores: int
-    usable_cores: int  # that this process may run on
+    usable_cores: int  # cores that this process may run on
     load: float | None = None  # average number of running processes over the last minute, of the whole machine
-    quota_cores: float | None = None  # the cgroup's limit of processor time
+    quota_cores: float | None = None  # the cgroup's limit of processor time, in cores
     governor: str | None = None
     bfloat16_native: bool | None = None
 
@@ -45,7 +44,7 @@ class Host:
 
 
 def read(root: Path = Path("/")) -> Host:
-    """What the kernel's files under `root` say now."""
+    """Read what the kernel's files under `root` say now."""
     facts = [line.partition(":") for line in (_text(root / "proc/cpuinfo") or "").splitlines()]
     cpu = next((value.strip() for key, _, value in facts if key.strip() == "model name"), None)
     flags = {word for key, _, value in facts if key.strip() in ("flags", "Features") for word in value.split()}
@@ -63,7 +62,7 @@ def read(root: Path = Path("/")) -> Host:
 
 
 def physical_cores(numbers: Iterable[int], root: Path = Path("/")) -> list[tuple[int, ...]]:
-    """Those of the cores that are threads of one physical core, together; each alone where the kernel does not tell."""
+    """Group cores that are threads of one physical core; each is alone where the kernel does not tell."""
     together: dict[str, list[int]] = {}
     for number in sorted(numbers):
         siblings = _text(root / f"sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list")
@@ -72,15 +71,19 @@ def physical_cores(numbers: Iterable[int], root: Path = Path("/")) -> list[tuple
 
 
 def free_memory_bytes(root: Path = Path("/")) -> float | None:
-    """What the kernel would give out without swapping, or what the cgroup's limit leaves of it; None elsewhere."""
-    facts = [line.split() for line in (_text(root / "proc/meminfo") or "").splitlines()]
-    found = [float(words[1]) * 1024 for words in facts if words and words[0] == "MemAvailable:"]
+    """Memory available without swapping, or what the cgroup's limit leaves of it; None where neither is known."""
+    available_kib = _number_after("MemAvailable:", _text(root / "proc/meminfo"))
+    found = [] if available_kib is None else [available_kib * 1024]
     limit, used = (_text(root / f"sys/fs/cgroup/memory.{name}") for name in ("max", "current"))
     if limit and used and limit.isdigit():
-        stat = [line.split() for line in (_text(root / "sys/fs/cgroup/memory.stat") or "").splitlines()]
-        cached = sum(float(words[1]) for words in stat if words and words[0] == "inactive_file")
-        found.append(float(limit) - float(used) + cached)
+        cached = _number_after("inactive_file", _text(root / "sys/fs/cgroup/memory.stat"))
+        found.append(float(limit) - float(used) + (cached or 0))
     return min(found, default=None)
+
+
+def _number_after(name: str, text: str | None) -> float | None:
+    lines = (line.split() for line in (text or "").splitlines())
+    return next((float(words[1]) for words in lines if words and words[0] == name), None)
 
 
 def _text(path: Path) -> str | None:
@@ -97,7 +100,7 @@ def _quota_cores(text: str | None) -> float | None:
 
 
 def cpp_compiler(environment: Mapping[str, str] = os.environ) -> Part:
-    """The compiler that Inductor takes, `CXX` or the platform's own, and whether it answers."""
+    """Find the compiler that Inductor takes, `CXX` or the platform's own, and ask for its version."""
     named = environment.get("CXX")
     name = named or ("clang++" if sys.platform == "darwin" else "g++")
     path = shutil.which(name, path=environment.get("PATH"))

@@ -6,7 +6,9 @@ To add a library, write a builder module, for which `sweeper.worker.models.Build
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib.metadata
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 
@@ -65,3 +67,12 @@ LIBRARIES: Mapping[str, LibrarySpec] = {
 def library_packages() -> list[str]:
     """Distributions of all libraries, each once, in the order of `LIBRARIES`."""
     return list(dict.fromkeys(package for spec in LIBRARIES.values() for package in spec.packages))
+
+
+def read_versions(packages: Iterable[str]) -> dict[str, str]:
+    """Versions of the distributions that are installed, which are not imported for it."""
+    versions = {}
+    for package in packages:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            versions[package] = importlib.metadata.version(package)
+    return versions

@@ -1,6 +1,6 @@
 """Every path under `runs/`, and the one way to write there: to a temporary name, then rename.
 
-`docs/formats.md` describes the files. Standard library only.
+`docs/formats.md` describes the files.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pathlib import Path
 from sweeper.core.errors import ConfigError
 
 RUNS = Path("runs")
-TAKEN = ("mlflow.db", "mlartifacts")  # beside the sweeps
+RESERVED = ("mlflow.db", "mlartifacts")  # MLflow's own, beside the sweeps
 MAX_NAME_CHARACTERS = 200  # file systems take 255 bytes
 SWEEP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def check_sweep_name(name: str) -> str:
-    """Return `name` when it can name a folder. Raises ConfigError otherwise."""
-    if not SWEEP_NAME.fullmatch(name) or len(name) > 100 or name in TAKEN:
+    """Return `name` if a folder can have it. Raises ConfigError otherwise."""
+    if not SWEEP_NAME.fullmatch(name) or len(name) > 100 or name in RESERVED:
         raise ConfigError(
             f"sweep={name}: a sweep's name starts with a letter or digit, goes on with letters, digits, '.', '_' or "
             "'-', has at most 100 characters and is none of the names that MLflow's store has; e.g. sweep=resnets-h200"
@@ -63,14 +63,14 @@ class TrialPaths:
 
     @property
     def inspection(self) -> Path:
-        """What `inspect=true` keeps of the compiler's work."""
+        """Files about the compiler's work, from `inspect=true`."""
         return self.folder / "inspect"
 
     def log(self, process: int | str) -> Path:
         return self.folder / f"worker-{process}.log"
 
     def cache(self, draw: int | str) -> Path:
-        """The private compile cache of a draw, or of an inspection; it lives as long as the trial runs."""
+        """The private compile cache of a draw, or of an inspection; it exists while the trial runs."""
         return self.folder / f"cache-{draw}"
 
     def clear_caches(self) -> None:
@@ -109,7 +109,7 @@ class SweepPaths:
         return self.folder / "report"
 
     def report_with(self, others: Sequence[Path]) -> Path:
-        """Where the tables of this sweep and others go: not over its own."""
+        """The folder for tables of this sweep and others; they do not replace its own tables."""
         names = "-".join(path.resolve().name for path in others)
         return self.folder / f"report-with-{names}"[:MAX_NAME_CHARACTERS] if others else self.report
 
@@ -119,10 +119,10 @@ class SweepPaths:
         return TrialPaths(existing[0] if existing else self.folder / f"{label}-{trial_id}")
 
     def trials(self) -> dict[str, TrialPaths]:
-        """The folder of each trial that has one, by the trial's id."""
+        """The folders of trials by the trial's id."""
         folders = self.folder.iterdir() if self.folder.is_dir() else ()
         return {path.name.rpartition("-")[2]: TrialPaths(path) for path in folders if "-" in path.name}
 
     def records(self) -> list[Path]:
-        """Every record of the sweep, ordered by name."""
+        """Every record of the sweep, ordered by path."""
         return sorted(self.folder.glob("*/record.json"))

@@ -1,4 +1,4 @@
-"""What driver and worker say to each other.
+"""Messages between driver and worker.
 
 The driver writes a `Job` to `trial.json`. The worker answers on a pipe, in JSON lines: a `Phase` for each phase that it
 enters, a `LeaseRequest` when it wants the device or gives it back, and one `Outcome` at its end. The driver answers
@@ -20,7 +20,7 @@ from sweeper.core.trial import Trial
 
 @dataclass(frozen=True)
 class Job:
-    """All that a worker needs to know of a trial: the content of `trial.json`."""
+    """Everything that a worker needs to know about a trial: the content of `trial.json`."""
 
     trial: Trial
     measure: Measure
@@ -48,17 +48,17 @@ NOTHING, DEVICE, ALONE = "nothing", "device", "alone"
 
 @dataclass(frozen=True)
 class LeaseRequest:
-    """The worker wants to compute on the device, wants it alone, or lets go of it."""
+    """The worker wants to share the device, wants it alone, or gives it back."""
 
     wants: str
 
 
 @dataclass(frozen=True)
 class LeaseGrant:
-    """The device is the worker's, until it says otherwise."""
+    """The worker has the device until it gives it back."""
 
-    stopped_s: float = 0.0  # wall seconds for which it was stopped since it last let go, while it did not wait
-    neighbours: tuple[int, ...] = ()  # process groups of other workers that have something on the device
+    stopped_s: float = 0.0  # wall seconds for which it was stopped since it last gave the device back, waits left out
+    neighbours: tuple[int, ...] = ()  # process groups of other workers with memory on the device
 
     def dumps(self) -> str:
         """One line of JSON."""
@@ -71,7 +71,7 @@ class LeaseGrant:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The worker's last word. `process` holds what was measured before a failure, if anything."""
+    """The worker's last message. `process` holds what was measured before a failure, if anything."""
 
     status: str
     phase: str | None = None
@@ -82,7 +82,7 @@ class Outcome:
 
 
 Message = Phase | LeaseRequest | Outcome
-_KINDS: Mapping[str, type[Message]] = {"Phase": Phase, "LeaseRequest": LeaseRequest, "Outcome": Outcome}
+_KINDS: Mapping[str, type[Message]] = {kind.__name__: kind for kind in (Phase, LeaseRequest, Outcome)}
 
 
 def encode(message: Message) -> str:
@@ -99,22 +99,22 @@ def decode(line: str) -> Message:
     return from_json(_KINDS[kind], data)
 
 
-AT = "at"  # the file that names the model which the check is at
+AT = "at"  # the file in which the preflight check names its current model
 
 
 @dataclass(frozen=True)
 class Software:
-    """What the interpreter of the workers has, seen from inside."""
+    """What the workers' interpreter has installed."""
 
     parts: tuple[Part, ...]
-    backends: tuple[str, ...]  # worth probing: all that torch lists, and those that a package would add
+    backends: tuple[str, ...]  # to probe: those that torch lists, and those that a package would add
     torch_works: bool
     bfloat16_native: bool | None = None  # of the GPU; None on a CPU
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a training step compiled by a backend in a mode."""
+    """The result of a training step compiled by a backend in a mode."""
 
     backend: str
     mode: str

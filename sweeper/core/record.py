@@ -1,6 +1,5 @@
-"""A record: all that came out of a trial. It is the truth; MLflow runs and tables are views of it.
+"""A record: everything that came out of a trial, whatever happened. MLflow runs and tables are views of records.
 
-Place in the flow: `runner` makes one for every trial, whatever happened; `tracking` and `report` read them.
 `docs/formats.md` names every key.
 """
 
@@ -28,14 +27,12 @@ EAGER_PHASES = ("starting", "building", "eager")
 CHECK_PHASES = ("reference", "checking")
 ALONE_PHASES = ("warming", "measuring", "memory", "profiling", "energy")  # with the device alone
 PHASES = (*EAGER_PHASES, "compiling", *CHECK_PHASES, *ALONE_PHASES)
-
-
 ARMS = ("eager", "compiled")
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Two blocks, one an arm. Times are wall seconds of a whole block of `Process.steps_per_block` steps."""
+    """Two blocks, one per arm. Times are wall seconds of a whole block of `Process.steps_per_block` steps."""
 
     order: str  # AB: eager first; BA: compiled first
     eager_s: float | None
@@ -63,7 +60,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
-    """Those of each arm."""
+    """Latencies of each arm."""
 
     eager: Latency
     compiled: Latency
@@ -104,7 +101,7 @@ class GpuState:
 
 @dataclass(frozen=True, slots=True)
 class HostState:
-    """What the host did beside us. Shares are of the cores that the process may use."""
+    """What other processes did on the host. Shares are of the cores that the process may use."""
 
     busy_while_compiling: float | None = None  # share kept busy by others
     busy_while_measuring: float | None = None
@@ -125,36 +122,36 @@ class Process:
     # From the start of the process to the end of its first compiled step, less what eager took and it waited.
     time_to_first_step_s: float | None = None
     code_fingerprint: str | None = None  # of the generated code
-    autotuning_fingerprint: str | None = None  # of the configurations that won the races of kernels
+    autotuning_fingerprint: str | None = None  # of the kernel configurations that autotuning chose
     accuracy: Accuracy | None = None
     steps_per_block: int | None = None
     warm_up_flat: bool | None = None  # whether the step times of both arms became flat
     rounds: tuple[Round, ...] = ()
     changed_settings: Mapping[str, Json] = field(default_factory=dict)  # global switches that did not stay as they were
-    device_time_s: PerArm | None = None  # device busy seconds a step
-    device_kernels: PerArm | None = None  # kernels, copies and memsets a step
+    device_time_s: PerArm | None = None  # device busy seconds per step
+    device_kernels: PerArm | None = None  # kernels, copies and memsets per step
     device_time_missing: str | None = None  # why an arm has no device time
     gpu: GpuState | None = None
     host: HostState | None = None
     memory_bytes: PerArm | None = None  # device memory in use after three steps, less that before building
     memory_missing: str | None = None  # why an arm has no memory
-    failed_allocations: int | None = None  # times the device had no room at once, those that a second try mended too
+    failed_allocations: int | None = None  # allocations that found no room at first, even if a second try succeeded
     allocator_peak_bytes: PerArm | None = None  # torch's own peak, which misses what lives in graph pools
     tokens_per_step: float | None = None  # of models that read text
     latencies: Latencies | None = None  # with measure.clock=step
-    energy_j: PerArm | None = None  # joules of the whole GPU a step, with measure.energy
-    energy_missing: str | None = None  # why there are none
+    energy_j: PerArm | None = None  # joules of the whole GPU per step, with measure.energy
+    energy_missing: str | None = None  # why there is no energy
     phases_s: Mapping[str, float] = field(default_factory=dict)  # wall seconds spent in each phase, waits left out
     waited_s: float | None = None  # wall seconds in which it waited for the device, or was stopped for another
 
     @property
     def artifact(self) -> str | None:
-        """What tells the compiled code from other code; None where the backend leaves none."""
+        """The identity of the compiled code; None where the backend leaves no code."""
         return f"{self.code_fingerprint}-{self.autotuning_fingerprint}" if self.code_fingerprint else None
 
     @property
     def device_s(self) -> float:
-        """Wall seconds with the device, about: compiling needs it for moments."""
+        """Wall seconds with the device, roughly: compiling needs it only for moments."""
         return sum(took_s for phase, took_s in self.phases_s.items() if phase != "compiling")
 
     def blocks_s(self, arm: str) -> list[float]:
@@ -185,15 +182,13 @@ class Diagnostics:
     graph_breaks: tuple[GraphBreak, ...] = ()
     recompiles: int | None = None
     cudagraph_skips: tuple[str, ...] = ()
-    settings: Mapping[str, Json] = field(
-        default_factory=dict
-    )  # what was equal in both arms: TF32, cudnn, optimizer, ...
+    settings: Mapping[str, Json] = field(default_factory=dict)  # equal in both arms: TF32, cudnn, optimizer, ...
     graphs_run_eager: int = 0  # graphs that the backend ran as they were, uncompiled
 
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """What became of the process that `inspect=true` adds to a trial; the trial's own figures do not depend on it."""
+    """The result of the process that `inspect=true` adds to a trial; it does not change the trial's figures."""
 
     folder: str | None = None  # with its files, relative to the trial's; None: it has left none
     missing: str | None = None  # why there is nothing, or not all
@@ -202,7 +197,7 @@ class Inspection:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A trial and what became of it. `status` is one of `STATUSES`; a failed trial is data too."""
+    """A trial and its results. `status` is one of `STATUSES`; a failed trial is data too."""
 
     trial_id: str
     sweep: str
@@ -216,18 +211,17 @@ class Record:
     environment: Mapping[str, Json] = field(default_factory=dict)
     processes: tuple[Process, ...] = ()
     diagnostics: Diagnostics | None = None
-    smaller_batch_size: int | None = None  # what both arms ran with after the trial's own ran out of memory
-    wall_s: float | None = None  # from the start of the trial to its end, less what it waited or was stopped
-    inspection: Inspection | None = None  # None: not asked for, or nothing to see
+    smaller_batch_size: int | None = None  # of both arms, after the trial's own batch size ran out of memory
+    wall_s: float | None = None  # from the start of the trial to its end, without waits and stops
+    inspection: Inspection | None = None  # None: not asked for, or the trial has nothing to inspect
     schema_version: int = SCHEMA_VERSION
 
     def __post_init__(self) -> None:
-        if self.status not in STATUSES:
-            raise ValueError(f"status {self.status!r} is not one of: {', '.join(STATUSES)}")
+        _check_status(self.status)
 
     @property
     def judges_the_compiler(self) -> bool:
-        """Whether the trial is ok, or nothing but the compiler can be to blame."""
+        """Whether the trial is ok, or only the compiler can be to blame."""
         return self.status not in NOT_JUDGED and (self.status == "ok" or self.phase not in EAGER_PHASES)
 
     @property
@@ -236,7 +230,7 @@ class Record:
         return self.smaller_batch_size or self.trial.batch_size
 
     def dumps(self) -> str:
-        """The record as JSON text, keys in the order of the contract."""
+        """Return the record as JSON text, keys in the order of `docs/formats.md`."""
         data = to_json(self)
         order = ("schema_version", "trial_id", "sweep", "label", "status", "flags", "phase", "message", "log")
         return json.dumps({**{key: data[key] for key in order}, **data}, indent=1, allow_nan=False)
@@ -244,18 +238,21 @@ class Record:
     @staticmethod
     def loads(text: str) -> Record:
         """Read what `dumps` wrote. Raises ValueError for text that is no record, or of a newer schema."""
-        return from_json(Record, _checked(text))
+        return from_json(Record, _read_object(text))
 
 
-def status_in(text: str) -> str:
-    """The status alone, without making a record of the rest. Raises ValueError as `Record.loads` does."""
-    status: str = _checked(text).get("status", "")
+def read_status(text: str) -> str:
+    """Read the status alone, which is faster than the whole record. Raises ValueError as `Record.loads` does."""
+    return _check_status(_read_object(text).get("status", ""))
+
+
+def _check_status(status: str) -> str:
     if status not in STATUSES:
         raise ValueError(f"status {status!r} is not one of: {', '.join(STATUSES)}")
     return status
 
 
-def _checked(text: str) -> dict[str, Any]:
+def _read_object(text: str) -> dict[str, Any]:
     data: Any = json.loads(text)
     if not isinstance(data, dict) or "schema_version" not in data:
         raise ValueError("not a record: no schema_version")

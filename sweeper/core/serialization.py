@@ -1,7 +1,4 @@
-"""Frozen dataclasses to plain JSON values and back, so that every value between two stages can be saved and read.
-
-Used by `trial` and `record`; standard library only.
-"""
+"""Frozen dataclasses to plain JSON values and back, so that every value between two stages can be saved and read."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ PLAIN = frozenset({type(None), bool, int, float, str})  # the same in JSON
 
 
 def to_json(value: Any) -> Any:
-    """Dataclasses, mappings and sequences as dicts and lists; everything else as it is."""
+    """Convert dataclasses, mappings and sequences to dicts and lists; everything else stays as it is."""
     if type(value) in PLAIN:
         return value
     if names := _field_names(type(value)):  # type: ignore[arg-type]
@@ -33,23 +30,20 @@ def to_json(value: Any) -> Any:
 
 @functools.cache
 def _field_names(cls: type) -> tuple[str, ...]:
-    """The fields of a dataclass; of any other class none."""
+    """The names of a dataclass's fields; empty for any other class."""
     return tuple(field.name for field in dataclasses.fields(cls)) if dataclasses.is_dataclass(cls) else ()
 
 
-def without_defaults(value: Any) -> Any:
-    """Like `to_json`, with every dataclass field that is at its default left out, nested ones included."""
+def drop_defaults(value: Any) -> Any:
+    """Convert like `to_json`, without dataclass fields at their default, nested ones included."""
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return to_json(value)
     kept = {}
     for field in dataclasses.fields(value):
         item = getattr(value, field.name)
-        if field.default_factory is not dataclasses.MISSING:
-            default: Any = field.default_factory()
-        else:
-            default = field.default
-        if item != default:
-            kept[field.name] = without_defaults(item)
+        factory = field.default_factory
+        if item != (field.default if factory is dataclasses.MISSING else factory()):
+            kept[field.name] = drop_defaults(item)
     return kept
 
 
@@ -65,7 +59,7 @@ def from_json(cls: type[T], data: Any) -> T:
 
 @functools.cache
 def _reader_of(cls: type) -> Callable[[Any], Any]:
-    """What makes a `cls` of JSON. Put together once, since resolving type hints costs more than all the rest."""
+    """Return a function that makes a `cls` from JSON; cached, since resolving type hints costs more than reading."""
     hints = typing.get_type_hints(cls)
     names = [field.name for field in dataclasses.fields(cls)]
     known = {name: (_plain(hints[name]), _reader(name, hints[name])) for name in names}
@@ -92,15 +86,16 @@ def _reader_of(cls: type) -> Callable[[Any], Any]:
 
 
 def _slots(cls: type, names: Sequence[str]) -> Mapping[str, Callable[[object, Any], None]]:
-    """What sets each field, of a class with slots and nothing to do after `__init__`: half of a record's time would go
-    into the `__init__` of frozen classes. Empty for other classes.
+    """The setters of a class with slots and without `__post_init__`; empty for other classes.
+
+    Reading a record would spend half of its time in the `__init__` of frozen classes.
     """
     found = {name: getattr(getattr(cls, name, None), "__set__", None) for name in names}
     return {} if hasattr(cls, "__post_init__") or None in found.values() else found  # type: ignore[return-value]
 
 
 def _plain(hint: Any) -> frozenset[type]:
-    """A value of just these types is taken as it is, which is what most are."""
+    """The types of which a value is taken as it is; most values are."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return frozenset().union(*map(_plain, typing.get_args(hint)))
     if typing.get_origin(hint) is Mapping:
@@ -109,7 +104,7 @@ def _plain(hint: Any) -> frozenset[type]:
 
 
 def _reader(name: str, hint: Any) -> Callable[[Any], Any]:
-    """What makes the field of any other value, or raises."""
+    """Return a function that makes the field from any other value, or raises."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         some, *others = [_reader(name, option) for option in arguments if option is not type(None)]
@@ -127,8 +122,8 @@ def _reader(name: str, hint: Any) -> Callable[[Any], Any]:
     return functools.partial(_checked, name, allowed) if allowed else lambda value: value
 
 
-def mapping_at(value: object, *keys: str) -> Mapping[str, Any]:
-    """The mapping under these keys, one within the other; empty where there is none: it may have any shape."""
+def get_mapping(value: object, *keys: str) -> Mapping[str, Any]:
+    """Return the mapping under nested keys of a value of any shape; empty where there is none."""
     for key in keys:
         value = value.get(key) if isinstance(value, Mapping) else None
     return value if isinstance(value, Mapping) else {}

@@ -1,7 +1,6 @@
 """Settings: everything about a sweep that does not change what a trial is.
 
-Place in the flow: `config` makes them, `execute` and `runner` follow them. Plain dataclasses, because Hydra's schema
-uses `Measure` and `Tracking` as they are. Standard library only.
+The dataclasses are not frozen, because Hydra's schema uses `Measure`, `Tracking` and `Scheduler` as they are.
 """
 
 from __future__ import annotations
@@ -26,31 +25,31 @@ class Measure:
     """How long and how often to measure. None: chosen by the kind of device, see `sweeper.worker.measurement.bench`."""
 
     processes: int = 3
-    "Fresh worker processes of each draw."
+    "Fresh worker processes per draw."
     draws: int = 1
     "Private compile caches, each compiled cold once."
     target: float | None = None
     "Go on with more processes until the interval's half-width is this share of the speedup, e.g. 0.01."
     max_processes: int = 15
-    "Most processes of a trial with a target."
+    "Maximum of processes of a trial with a target."
     rounds: int = 10
-    "Most rounds of a process; each times one block of both arms."
+    "Maximum of rounds of a process; each times one block of both arms."
     rounds_s: float | None = None
-    "Wall seconds of rounds after which no other pair of them begins; null: all rounds, whatever they take."
+    "Wall seconds of rounds after which no other pair of rounds begins; null: all rounds run, however long they take."
     block_s: float | None = None
-    "Least wall seconds of a block of the faster arm."
+    "Minimum of wall seconds of a block of the faster arm."
     block_steps: int | None = None
-    "Least steps of a block."
+    "Minimum of steps of a block."
     clock: str = "block"
-    "block: the steps of a block run through, as in training; step: each is waited for, which gives percentiles."
+    "block: the steps of a block run without waits, as in training; step: each step is waited for, for percentiles."
     energy: bool = False
-    "Joules a step of each arm, in a pass of its own of about fourteen seconds."
+    "Joules per step of each arm, in a separate pass of about fourteen seconds."
     warmup_s: float = 10.0
-    "Most wall seconds of warm-up of an arm; it ends earlier when the step time is flat."
+    "Maximum of wall seconds of warm-up of an arm; it ends earlier when the step time is flat."
     timeout_s: float = 1800.0
-    "Most wall seconds of one worker process, waiting not counted."
+    "Maximum of wall seconds of one worker process, without waits."
     phase_timeouts_s: dict[str, float] = field(default_factory=dict)
-    "The same of single phases of a process, e.g. measure.phase_timeouts_s.compiling=600."
+    "Maximum of wall seconds of single phases of a process, e.g. measure.phase_timeouts_s.compiling=600."
     back_off: bool = True
     "Halve the batch for both arms and start again when a trial runs out of memory."
     seed: int = 1337
@@ -58,7 +57,7 @@ class Measure:
 
     @property
     def process_limit(self) -> int:
-        """Of one trial."""
+        """The maximum of processes of one trial."""
         return self.processes * self.draws if self.target is None else max(self.processes, self.max_processes)
 
 
@@ -76,7 +75,7 @@ class Scheduler:
     """How trials share a device."""
 
     prepare: int | None = None
-    "Trials that a device has in hand: they prepare beside each other and are measured alone. null: from the machine."
+    "Trials in flight per device: they prepare at the same time and are measured alone. null: from the machine."
 
 
 @dataclass
@@ -86,17 +85,15 @@ class Settings:
     sweep: str
     device: str | None = None  # cpu, cuda, cuda:N; None: the GPU where there is one
     dry_run: bool = False
-    retry: str = (
-        "failed"  # trials with a record that is not ok: failed runs them again, none does not, all runs everything
-    )
-    inspect: bool = False  # one more process a trial writes what the compiler did; it changes no figure
+    retry: str = "failed"  # trials to run again: failed ones, none, or all, those with an ok record too
+    inspect: bool = False  # one more process per trial writes what the compiler did; it changes no figure
     measure: Measure = field(default_factory=Measure)
     tracking: Tracking = field(default_factory=Tracking)
     scheduler: Scheduler = field(default_factory=Scheduler)
 
 
 def check_scheduler(scheduler: Scheduler) -> Scheduler:
-    """Return `scheduler` when one can schedule so. Raises ConfigError otherwise."""
+    """Return valid settings as they are. Raises ConfigError for others."""
     if scheduler.prepare is not None and scheduler.prepare < 1:
         raise ConfigError(
             f"scheduler.prepare={scheduler.prepare}: a whole number of at least 1; 1 is one trial after the other"
@@ -105,19 +102,17 @@ def check_scheduler(scheduler: Scheduler) -> Scheduler:
 
 
 def check_measure(measure: Measure) -> Measure:
-    """Return `measure` when one can measure so. Raises ConfigError otherwise."""
-    for name in POSITIVE:
-        value = getattr(measure, name)
+    """Return valid settings as they are. Raises ConfigError for others."""
+    limits = {f"phase_timeouts_s.{phase}": limit_s for phase, limit_s in measure.phase_timeouts_s.items()}
+    for name, value in {**{name: getattr(measure, name) for name in POSITIVE}, **limits}.items():
         if value is not None and not value > 0:
             raise ConfigError(f"measure.{name}={value}: it must be greater than 0")
     if measure.clock not in CLOCKS:
         raise ConfigError(f"measure.clock={measure.clock}: allowed are {', '.join(CLOCKS)}")
-    for phase, limit_s in measure.phase_timeouts_s.items():
+    for phase in measure.phase_timeouts_s:
         if phase not in PHASES:
             known = f"{nearest(phase, PHASES)}\nphases: {', '.join(PHASES)}"
             raise ConfigError(f"measure.phase_timeouts_s.{phase}: there is no such phase; {known}")
-        if not limit_s > 0:
-            raise ConfigError(f"measure.phase_timeouts_s.{phase}={limit_s}: it must be greater than 0")
     if measure.target is not None and measure.target > MAX_TARGET:
         raise ConfigError(
             f"measure.target={measure.target}: a share of the speedup, at most {MAX_TARGET}; write 0.02 for 2 %"

@@ -1,6 +1,5 @@
-"""A trial: one point of the grid, the same value in the parent, in the worker and in the record.
+"""A trial: one point of the grid, the same value in the driver, in the worker and in the record.
 
-Place in the flow: `config` makes trials, `plan` orders them, `runner` hands them to workers.
 The id is a hash of the axes alone, so the same experiment has the same id in every sweep.
 """
 
@@ -14,7 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from statistics import fmean
 from typing import Any
 
-from sweeper.core.serialization import Json, from_json, to_json, without_defaults
+from sweeper.core.serialization import Json, drop_defaults, from_json, to_json
 
 WORKLOADS = ("train", "inference")
 MODES = ("eager", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
@@ -34,28 +33,28 @@ class Model:
 
     library: str
     name: str
-    image_size: int | None = None  # pixels a side; None: the model's own
+    image_size: int | None = None  # pixels per side; None: the model's own
     sequence_length: int | None = None  # tokens
     num_classes: int | None = None
     dropout: bool = False  # False: every dropout and drop-path rate is 0, in both arms
     arguments: Mapping[str, Json] = field(default_factory=dict)  # for the library's constructor or configuration
     memory_format: str = "contiguous"  # of weights and images
     pretrained: bool = False  # True: the weights that the library's hub has, else random ones
-    checkpoint: str | None = None  # whose weights, where a library has several sets; None unless they are pretrained
+    checkpoint: str | None = None  # the source of pretrained weights, where a library has several sets
 
     @property
     def key(self) -> Hashable:
-        """What is equal for equal models alone; a model itself cannot be a key, for its arguments."""
-        others = (getattr(self, name) for name in _OTHERS_THAN_ARGUMENTS)
+        """A value that is equal for equal models alone; a model itself cannot be hashed, for its arguments."""
+        others = (getattr(self, name) for name in _HASHABLE_FIELDS)
         return *others, json.dumps(to_json(self.arguments), sort_keys=True) if self.arguments else ""
 
 
-_OTHERS_THAN_ARGUMENTS = tuple(field.name for field in fields(Model) if field.name != "arguments")
+_HASHABLE_FIELDS = tuple(field.name for field in fields(Model) if field.name != "arguments")
 
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """Number formats of a step. `autocast="auto"` is bfloat16 where the device has it, else float16."""
+    """Number formats of a step. `autocast="auto"` is bfloat16 where the device supports it, else float16."""
 
     parameters: str = "float32"
     autocast: str | None = None
@@ -75,7 +74,7 @@ class Compile:
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """How people call the parts of a trial; never part of its identity."""
+    """Names of the parts of a trial; never part of its identity."""
 
     model: str
     precision: str
@@ -99,7 +98,7 @@ class Trial:
     backend: str | None = "inductor"
     optimizer: str = "adam"
     compile: Compile = field(default_factory=Compile)
-    device: str = "cuda"  # the type alone: which GPU is where it ran, not what it is
+    device: str = "cuda"  # the type alone: the GPU that ran a trial is not part of it
     python: str | None = None  # the workers' interpreter, with a torch of its own; None: the driver's
     # A kind of size (batch_size, image_size or sequence_length) and those that the steps go through in turn, in both
     # arms; the field of that name holds the largest.
@@ -108,24 +107,24 @@ class Trial:
 
     @property
     def id(self) -> str:
-        """12 hexadecimal digits: SHA-256 of the axes, fields at their default left out."""
+        """12 hexadecimal digits: SHA-256 of the axes, without fields at their default."""
         canonical = json.dumps(self.axes(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
     @property
     def samples_per_step(self) -> float:
-        """The mean over steps where batches vary."""
+        """The batch size; where it varies, the mean over steps."""
         return fmean(self.vary.get("batch_size", (self.batch_size,)))
 
-    def with_batch_size(self, size: int) -> Trial:
-        """The same with another batch size; where batches vary it is the largest, and the others keep their share."""
+    def replace_batch_size(self, size: int) -> Trial:
+        """Return the trial with another batch size; varying sizes keep their share of the largest."""
         varied = [max(1, one * size // self.batch_size) for one in self.vary.get("batch_size", ())]
         vary = {**self.vary, "batch_size": varied} if varied else self.vary
         return replace(self, batch_size=size, vary=vary)
 
     def axes(self) -> dict[str, Any]:
-        """Everything that identifies the trial, fields at their default left out."""
-        axes: dict[str, Any] = without_defaults(self)
+        """Return everything that identifies the trial, without fields at their default."""
+        axes: dict[str, Any] = drop_defaults(self)
         del axes["labels"]
         return axes
 
@@ -148,7 +147,7 @@ class Trial:
             parts.append(f"optimizer={self.optimizer}")
         if self.optimizer_impl != "default":
             parts.append(f"optimizer.impl={self.optimizer_impl}")
-        for key, value in without_defaults(self.compile).items():
+        for key, value in drop_defaults(self.compile).items():
             entries = {f"options.{name}": item for name, item in value.items()} if key == "options" else {key: value}
             parts += [f"compile.{name}={json.dumps(item).strip(chr(34))}" for name, item in sorted(entries.items())]
         parts += [f"vary.{key}={','.join(map(str, sizes))}" for key, sizes in self.vary.items()]
@@ -157,7 +156,7 @@ class Trial:
         return "; ".join(parts)
 
     def to_json(self) -> dict[str, Any]:
-        """The whole trial, labels included, as JSON values."""
+        """Return the whole trial, labels included, as JSON values."""
         data: dict[str, Any] = to_json(self)
         return data
 

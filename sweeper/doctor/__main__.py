@@ -128,7 +128,7 @@ def examine(device: Device, options: argparse.Namespace, console: Console) -> Fi
     _print_section("software", parts, console)
     _print_section("AMP", [("bf16", describe_bfloat16(device, machine, software))], console)
     verdicts = probe_backends(list_questions(software, device), device, count_at_once(gpu), timeout_s, console)
-    verdicts += report_removed_backends(software, console)
+    verdicts += report_removed_backends(software, console) if software.torch_works else ()
     measured = measure_noise(device, int(options.processes), console) if options.noise else None
     return Findings(device, machine, gpu, software, warnings, verdicts, measured)
 
@@ -241,8 +241,6 @@ def probe_backends(
 
 def report_removed_backends(software: Software, console: Console) -> tuple[Verdict, ...]:
     """Print the names of PyTorch 2.0 that this torch does not have, each with what to take instead."""
-    if not software.torch_works:
-        return ()
     removed = {name: why for name, why in GONE.items() if name not in software.backends}
     verdicts = tuple(Verdict(name, "default", "missing", f"backend {name} {why}") for name, why in removed.items())
     for verdict in verdicts:

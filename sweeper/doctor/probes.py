@@ -54,7 +54,9 @@ def ask(question: Sequence[str], device: Device, timeout_s: float, stop: threadi
         answer, log = folder / "answer", folder / "log"
         environment = {**device.environment(), **variables, **make_cache_variables(folder)}
         asked = [*make_command(None, "sweeper.worker.probe"), *question]
-        code = wait_for_end(start_group(asked, environment, log, answer=answer, cwd=folder), timeout_s, stop)
+        with answer.open("wb") as output:
+            process = start_group(asked, environment, log, stdout=output, cwd=folder)
+        code = wait_for_end(process, timeout_s, stop)
         if code is None:
             return Answer(problem=f"no answer within {timeout_s:g} s")
         try:

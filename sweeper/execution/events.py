@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sweeper.analysis.metrics import Result
 from sweeper.core.record import Record
 from sweeper.core.trial import Trial
 
@@ -26,9 +27,10 @@ class PhaseBegan:
 
 @dataclass(frozen=True)
 class Finished:
-    """The record of a trial is on disk."""
+    """The record of a trial is on disk; the result is derived once and goes with it."""
 
     record: Record
+    result: Result
 
 
 Event = Started | PhaseBegan | Finished

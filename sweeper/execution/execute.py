@@ -11,11 +11,10 @@ import threading
 from collections.abc import Generator, Sequence
 
 from sweeper.core.paths import SweepPaths, write_text
-from sweeper.core.record import Record
 from sweeper.core.settings import Settings
 from sweeper.core.trial import Trial
 from sweeper.execution.device_slots import DeviceSlot, claim_devices, make_slots
-from sweeper.execution.events import Event
+from sweeper.execution.events import Event, Finished
 from sweeper.execution.placement import Placement
 from sweeper.execution.reaper import run_reaper
 from sweeper.execution.scheduler import OnPhase, run_all
@@ -41,7 +40,7 @@ def execute(trials: Sequence[Trial], settings: Settings, placement: Placement) -
 
 def _run_and_write(
     settings: Settings, trial: Trial, slot: DeviceSlot, on_phase: OnPhase, stop: threading.Event
-) -> Record:
+) -> Finished:
     """Run a trial and write its record to disk, where there is space for all trials in flight on the device."""
     paths = SweepPaths.of(settings.sweep)
     paths.folder.mkdir(parents=True, exist_ok=True)
@@ -51,9 +50,10 @@ def _run_and_write(
             f"{paths.folder.absolute()} has {free_bytes / 2**20:.0f} MiB left and what runs may need "
             f"{needed_bytes / 2**20:.0f}; free some space, then go on with the same command"
         )
-    record = run_trial(trial, settings, slot, on_phase, stop)
+    finished = run_trial(trial, settings, slot, on_phase, stop)
+    record = finished.record
     path = paths.trial(record.label, record.trial_id).record
     if record.status != "interrupted" or not path.exists():  # an earlier record is worth more
         write_text(path, record.dumps())
     slot.peak_memory.learn(record)
-    return record
+    return finished

@@ -8,39 +8,25 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 POLL_S = 0.05
 
 
 def start_group(
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    log: Path,
-    *,
-    stdin: int = subprocess.DEVNULL,
-    answer: Path | None = None,
-    pass_fds: Sequence[int] = (),
-    cwd: Path | None = None,
+    command: Sequence[str], environment: Mapping[str, str], log: Path, **options: Any
 ) -> subprocess.Popen[bytes]:
     """Start a program as the leader of a new process group; `environment` is added to the one of this process.
 
-    Standard error goes to `log`, standard output to `answer` or to `log` too. Both are files, because a child that
+    Its output goes to `log`, unless the options (of `Popen`) say otherwise: to files in any case, because a child that
     outlives the program would hold a pipe open.
     """
     inherited = {key: value for key, value in os.environ.items() if key != "HYDRA_FULL_ERROR"}  # ours alone
-    with log.open("wb") as errors, answer.open("wb") if answer else nullcontext(errors) as output:
-        return subprocess.Popen(
-            command,
-            stdin=stdin,
-            stdout=output,
-            stderr=errors,
-            pass_fds=pass_fds,
-            cwd=cwd,
-            env={**inherited, **environment},
-            start_new_session=True,
-        )
+    with log.open("wb") as output:
+        options = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output, **options}
+        return subprocess.Popen(command, env={**inherited, **environment}, start_new_session=True, **options)
 
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:

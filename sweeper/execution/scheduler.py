@@ -10,14 +10,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 
-from sweeper.core.record import Record
 from sweeper.core.trial import Trial
 from sweeper.execution.device_slots import DeviceSlot
 from sweeper.execution.events import Event, Finished, PhaseBegan, Started
 
 OnPhase = Callable[[str, int], None]  # phase, index of the process
-_Queue = queue.SimpleQueue[Event | Exception | None]  # None: a thread has ended, an exception: why
-RunTrial = Callable[[Trial, DeviceSlot, OnPhase, threading.Event], Record]
+RunTrial = Callable[[Trial, DeviceSlot, OnPhase, threading.Event], Finished]
 
 
 def run_all(trials: Sequence[Trial], slots: Sequence[DeviceSlot], run_trial: RunTrial) -> Generator[Event, None, None]:
@@ -26,14 +24,30 @@ def run_all(trials: Sequence[Trial], slots: Sequence[DeviceSlot], run_trial: Run
     A KeyboardInterrupt asks running trials to end (the event that `run_trial` gets) and starts no other; the second one
     is raised. What `run_trial` raises is raised here when the other threads have ended their trials.
     """
-    todo, events, stop = deque(trials), _Queue(), threading.Event()
+    todo, stop = deque(trials), threading.Event()
+    events = queue.SimpleQueue[Event | Exception | None]()  # an exception or None: a thread has ended
+
+    def run_until_empty(slot: DeviceSlot) -> None:
+        try:
+            while not stop.is_set():
+                try:
+                    trial = todo.popleft()
+                except IndexError:
+                    break
+                events.put(Started(trial))
+
+                def on_phase(phase: str, process: int, trial: Trial = trial) -> None:
+                    events.put(PhaseBegan(trial, phase, process))
+
+                events.put(run_trial(trial, slot, on_phase, stop))
+            events.put(None)
+        except Exception as error:  # noqa: BLE001  # raised again in the caller's thread
+            events.put(error)
+
     # First one trial on each device, then a second: longest first has to hold over all of them.
     rounds = range(max(slot.concurrency for slot in slots))
     order = [slot for number in rounds for slot in slots if number < slot.concurrency]
-    threads = [
-        threading.Thread(target=_run_until_empty, args=(slot, todo, events, stop, run_trial), daemon=True)
-        for slot in order
-    ]
+    threads = [threading.Thread(target=run_until_empty, args=(slot,), daemon=True) for slot in order]
     for thread in threads:
         thread.start()
     num_running, error = len(threads), None
@@ -59,24 +73,3 @@ def run_all(trials: Sequence[Trial], slots: Sequence[DeviceSlot], run_trial: Run
             thread.join()
     if error is not None:
         raise error
-
-
-def _run_until_empty(
-    slot: DeviceSlot, todo: deque[Trial], events: _Queue, stop: threading.Event, run_trial: RunTrial
-) -> None:
-    """Take trials until there are none, one fails in a way that has no record, or `stop` is set."""
-    try:
-        while not stop.is_set():
-            try:
-                trial = todo.popleft()
-            except IndexError:
-                break
-            events.put(Started(trial))
-
-            def on_phase(phase: str, process: int, trial: Trial = trial) -> None:
-                events.put(PhaseBegan(trial, phase, process))
-
-            events.put(Finished(run_trial(trial, slot, on_phase, stop)))
-        events.put(None)
-    except Exception as error:  # noqa: BLE001  # raised again in the caller's thread
-        events.put(error)

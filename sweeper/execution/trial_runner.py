@@ -16,7 +16,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from sweeper.analysis.flags import flags_of, is_resolved
+from sweeper.analysis.flags import find_flags, is_resolved
+from sweeper.analysis.metrics import derive
 from sweeper.core.paths import SweepPaths, TrialPaths, write_text
 from sweeper.core.protocol import Job, LeaseGrant, Outcome
 from sweeper.core.record import Inspection, Process, Record
@@ -24,6 +25,7 @@ from sweeper.core.settings import MIN_PROCESSES_FOR_TARGET, Settings
 from sweeper.core.trial import Trial
 from sweeper.execution.device_lease import Tenant
 from sweeper.execution.device_slots import DeviceSlot
+from sweeper.execution.events import Finished
 from sweeper.execution.interpreter import expose_package, make_cache_variables, make_command
 from sweeper.execution.memory_budget import WHOLE_DEVICE
 from sweeper.execution.process_group import describe_exit, kill_group, start_group
@@ -35,26 +37,21 @@ INSPECTED = ("ok", "accuracy_mismatch", "not_compiled", "compile_error")  # the 
 GRACE_S = 1.0  # for a hanging worker to write its stack to the log before it is killed
 
 
-def run_trial(
-    trial: Trial,
-    settings: Settings,
-    slot: DeviceSlot,
-    on_phase: OnPhase = lambda _phase, _index: None,
-    stop: threading.Event | None = None,
-) -> Record:
+def run_trial(trial: Trial, settings: Settings, slot: DeviceSlot, on_phase: OnPhase, stop: threading.Event) -> Finished:
     """Run a trial; with `measure.back_off` again with half the batch as long as it runs out of memory.
 
     When `stop` is set the running worker is ended, and the record has the status `interrupted`.
     """
-    run = _TrialRun(trial, settings, slot, on_phase, stop or threading.Event())
+    run = _TrialRun(trial, settings, slot, on_phase, stop)
     record = _attempt_within_memory(run)
     while record.status == "oom" and settings.measure.back_off and record.batch_size > 1:
         run = replace(run, smaller_batch_size=record.batch_size // 2)
         record = _attempt_within_memory(run)
-    record = replace(record, wall_s=run.working_s())
+    result = derive(record)
+    record = replace(record, wall_s=run.working_s(), flags=find_flags(record, result, settings.measure))
     if settings.inspect and record.status in INSPECTED and trial.mode != "eager":
         record = replace(record, inspection=_inspect(run, record))
-    return record
+    return Finished(record, result)
 
 
 @dataclass(frozen=True)
@@ -104,7 +101,7 @@ def _attempt(run: _TrialRun) -> Record:
     paths = run.paths
     paths.clear_caches()
     paths.clear_logs()
-    write_text(paths.trial, Job(run.trial.with_batch_size(run.batch_size), run.settings.measure).dumps())
+    write_text(paths.trial, Job(run.trial.replace_batch_size(run.batch_size), run.settings.measure).dumps())
     outcomes: list[Outcome] = []
     try:
         with expose_package(run.trial.python) as variables:
@@ -122,7 +119,7 @@ def _needs_another(run: _TrialRun, outcomes: Sequence[Outcome]) -> bool:
         return False
     if measure.target is None or len(outcomes) < max(measure.processes, MIN_PROCESSES_FOR_TARGET):
         return True
-    return not is_resolved(_make_record(run, outcomes), measure.target)
+    return not is_resolved(derive(_make_record(run, outcomes)), measure.target)
 
 
 def _run_timed_process(run: _TrialRun, variables: Mapping[str, str], earlier: Sequence[Outcome]) -> Outcome:
@@ -246,7 +243,7 @@ def _make_record(run: _TrialRun, outcomes: Sequence[Outcome]) -> Record:
     """Put the outcomes of a trial's processes together; the last one decides the status."""
     trial, last = run.trial, outcomes[-1]
     failed = last.status != "ok"
-    record = Record(
+    return Record(
         trial_id=trial.id,
         sweep=run.settings.sweep,
         label=trial.label,
@@ -260,4 +257,3 @@ def _make_record(run: _TrialRun, outcomes: Sequence[Outcome]) -> Record:
         diagnostics=next((outcome.diagnostics for outcome in outcomes if outcome.diagnostics), None),
         smaller_batch_size=run.smaller_batch_size,
     )
-    return replace(record, flags=flags_of(record, run.settings.measure))

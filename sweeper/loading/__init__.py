@@ -1,1 +1,1 @@
-"""Sweeps from a folder or from MLflow: `entries.load` gives an entry a trial."""
+"""Reads sweeps from folders or from MLflow: `entries.load` makes an entry of each trial."""

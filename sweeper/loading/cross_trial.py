@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from sweeper.analysis.stats import Interval, moderated
+from sweeper.analysis.stats import Interval, moderate_variances
 from sweeper.loading.entries import Entry
 
 # The share by which the eager step times of one model may differ, by type of device: a CPU's clock wobbles.
@@ -14,16 +14,10 @@ MAX_EAGER_SPREAD = {"cuda": 0.01, "cpu": 0.10}
 TRIALS_TO_MODERATE = 8  # with fewer, their variances say little of each other
 
 
-def compared(entries: Sequence[Entry]) -> tuple[Entry, ...]:
+def add_cross_trial_findings(entries: Sequence[Entry]) -> tuple[Entry, ...]:
     """Add the flag `eager_moved` and the moderated interval to the entries that they apply to."""
-    moved = {
-        entry
-        for group in _group(entries, _eager_step)
-        if disagree(group)
-        for entry in group
-        if entry.result.eager_step_s
-    }
-    intervals = moderated_intervals(entries)
+    groups, intervals = _group(entries, _eager_step), moderate_intervals(entries)
+    moved = {entry for group in groups if disagree(group) for entry in group if entry.result.eager_step_s}
     return tuple(
         replace(
             entry,
@@ -37,21 +31,21 @@ def compared(entries: Sequence[Entry]) -> tuple[Entry, ...]:
 def disagree(group: Sequence[Entry]) -> bool:
     """Say whether trials that time the same eager step found different times."""
     times_s = [entry.result.eager_step_s for entry in group if entry.result.eager_step_s]
-    return len(times_s) > 1 and max(times_s) / min(times_s) - 1 > eager_agrees(group[0].record.trial.device)
+    return len(times_s) > 1 and max(times_s) / min(times_s) - 1 > max_eager_spread(group[0].record.trial.device)
 
 
-def eager_agrees(device: str) -> float:
+def max_eager_spread(device: str) -> float:
     """Return the share by which times of one eager step may differ on a type of device."""
     return MAX_EAGER_SPREAD.get(device, MAX_EAGER_SPREAD["cuda"])
 
 
-def moderated_intervals(entries: Iterable[Entry]) -> Mapping[Entry, Interval]:
+def moderate_intervals(entries: Iterable[Entry]) -> Mapping[Entry, Interval]:
     """Compute moderated t intervals of speedups, pooled over trials whose variances have one cause."""
     with_interval = [entry for entry in entries if entry.result.interval != "none"]
     intervals: dict[Entry, Interval] = {}
     for members in _group(with_interval, _cause_of_variance):
         if len(members) >= TRIALS_TO_MODERATE:
-            estimates = moderated([entry.result.estimate for entry in members if entry.result.estimate])
+            estimates = moderate_variances([entry.result.estimate for entry in members if entry.result.estimate])
             for entry, estimate in zip(members, estimates, strict=True):
                 if bounds := estimate.interval():
                     intervals[entry] = bounds

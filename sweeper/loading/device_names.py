@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.core.record import Record
-from sweeper.core.serialization import mapping_at
+from sweeper.core.serialization import get_mapping
 from sweeper.core.text import printable
 
 GIB = 2**30
@@ -31,7 +31,7 @@ class Device:
         alike = len(sizes) < 2 or sizes[1] <= MAX_MEMORY_RATIO * sizes[0]
         return alike and (self.type, self.name) == (other.type, other.name)
 
-    def among(self, others: Iterable[Device]) -> str:
+    def name_among(self, others: Iterable[Device]) -> str:
         """Return the name, with the memory where another device has the same name."""
         namesakes = {other for other in others if other.name == self.name and other != self}
         return f"{self.name} {self.memory_gib or 'unknown'} GiB" if namesakes else self.name
@@ -50,7 +50,7 @@ def name_origins(records: Sequence[tuple[Record, Path]]) -> list[tuple[str, ...]
 def _name_devices(records: Sequence[tuple[Record, Path]]) -> list[tuple[str, ...]]:
     """Name the device of each record. A trial that ended before it saw its device has the only one of its sweep."""
     kinds: list[Device] = []
-    seen = [_find_kind(device_of(record.environment, record.trial.device), kinds) for record, _ in records]
+    seen = [_find_kind(read_device(record.environment, record.trial.device), kinds) for record, _ in records]
     by_sweep: dict[tuple[Path, str], set[Device]] = defaultdict(set)
     for (_, sweep), device in zip(records, seen, strict=True):
         if device:
@@ -61,7 +61,7 @@ def _name_devices(records: Sequence[tuple[Record, Path]]) -> list[tuple[str, ...
         type_ = record.trial.device
         same_type = [kind for kind in kinds if kind.type == type_]
         known = {device} if device else by_sweep[sweep, type_]
-        name = next(iter(known)).among(same_type) if len(known) == 1 else "unknown"
+        name = next(iter(known)).name_among(same_type) if len(known) == 1 else "unknown"
         parts = [f"device={type_}"] if len(types) > 1 else []
         parts += [f"{VARIANT_KEYS.get(type_, type_)}={name}"] if len(same_type) > 1 else []
         names.append(tuple(parts))
@@ -83,7 +83,9 @@ def _name_torch_versions(records: Sequence[Record]) -> list[tuple[str, ...]]:
 
     An interpreter that the grid asked for (`worker.python`) makes another trial, with a variant of its own.
     """
-    torches = [printable(str(mapping_at(record.environment, "versions").get("torch", "unknown"))) for record in records]
+    torches = [
+        printable(str(get_mapping(record.environment, "versions").get("torch", "unknown"))) for record in records
+    ]
     by_trial: dict[str, set[str]] = defaultdict(set)
     for record, torch in zip(records, torches, strict=True):
         by_trial[record.trial_id].add(torch)
@@ -91,9 +93,9 @@ def _name_torch_versions(records: Sequence[Record]) -> list[tuple[str, ...]]:
     return [(f"torch={torch}",) if differ else () for torch in torches]
 
 
-def device_of(environment: Mapping[str, Any], type_: str) -> Device | None:
+def read_device(environment: Mapping[str, Any], type_: str) -> Device | None:
     """Read the device of a type from the environment in a record. None when the environment does not tell it."""
-    found = mapping_at(environment, "device")
+    found = get_mapping(environment, "device")
     if found.get("type") != type_ or not found.get("name"):
         return None
     size = found.get("memory_bytes")

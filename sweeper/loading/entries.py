@@ -16,7 +16,7 @@ from sweeper.core.record import Accuracy, Record
 from sweeper.core.text import printable
 from sweeper.loading import parallel
 from sweeper.loading.device_names import name_origins
-from sweeper.loading.sources import Source, SweepFolder, why_unreadable
+from sweeper.loading.sources import Source, SweepFolder, explain_unreadable
 from sweeper.loading.step_series import ProcessSeries, read_step_series
 
 # What `Record.loads` and `derive` raise for JSON of the right shape whose values make no sense, e.g. text for a number.
@@ -53,7 +53,7 @@ def load(sweeps: Sequence[Path]) -> Loaded:
 
 
 @contextmanager
-def no_search_for_cycles() -> Iterator[None]:
+def pause_garbage_collection() -> Iterator[None]:
     """Pause the search for reference cycles: records and pages have none, and it takes 14 % of a report's CPU time."""
     was_on = gc.isenabled()
     gc.disable()
@@ -64,7 +64,7 @@ def no_search_for_cycles() -> Iterator[None]:
             gc.enable()
 
 
-@no_search_for_cycles()
+@pause_garbage_collection()
 def load_from(sources: Sequence[Source], cores: int = 1) -> Loaded:
     """Read every trial of the sources, large folders in up to `cores` processes, and a repeated sweep only once."""
     entries: list[Entry] = []
@@ -72,7 +72,7 @@ def load_from(sources: Sequence[Source], cores: int = 1) -> Loaded:
     shared: dict[str, Any] = {}
     for source in {source.folder.resolve(): source for source in sources}.values():
         first, *others = source.split(cores)
-        waits = [parallel.beside(functools.partial(_read, part, shared), cores) for part in others]
+        waits = [parallel.start(functools.partial(_read, part, shared), cores) for part in others]
         for found, unreadable in (_read(first, shared), *(wait() for wait in waits)):
             entries += found
             problems += unreadable
@@ -98,12 +98,12 @@ def _read(source: Source, shared: dict[str, Any]) -> tuple[list[Entry], list[str
             small = _slim(record, shared)
             entries.append(Entry(small, result, found.folder, record.trial.variant, record.flags, worst, None, series))
         except BROKEN as error:
-            problems.append(printable(f"{found.where}: {why_unreadable(error)}"))
+            problems.append(printable(f"{found.where}: {explain_unreadable(error)}"))
     return entries, problems
 
 
 def _slim(record: Record, shared: dict[str, Any]) -> Record:
-    """Drop the processes, and share equal environments and settings among records.
+    """Drop the processes, and share what is equal in other records.
 
     Ten thousand records with their own samples and environments take half a gigabyte.
     """
@@ -112,7 +112,9 @@ def _slim(record: Record, shared: dict[str, Any]) -> Record:
         kept: T = shared.setdefault(repr(value), value)  # repr tells apart what JSON tells apart
         return kept
 
+    parts = {part: share(getattr(record.trial, part)) for part in ("model", "labels", "precision", "compile")}
     diagnostics = record.diagnostics
     if diagnostics is not None:
         diagnostics = replace(diagnostics, settings=share(diagnostics.settings))
-    return replace(record, processes=(), diagnostics=diagnostics, environment=share(record.environment))
+    trial, environment = replace(record.trial, **parts), share(record.environment)
+    return replace(record, trial=trial, processes=(), diagnostics=diagnostics, environment=environment)

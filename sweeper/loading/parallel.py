@@ -1,4 +1,4 @@
-"""`beside` starts work of a report in a forked process, which has everything that was made before.
+"""`start` starts work of a report in a forked process, which has everything that was made before.
 
 That is safe only in `python -m sweeper.report`, which has nothing open that a fork could spoil, on Linux and without
 other Python threads. Elsewhere the work is done when its result is asked for.
@@ -18,12 +18,12 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def cores() -> int:
+def count_cores() -> int:
     """Count the processes that can work at the same time: 1 where none may be forked."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
 
 
-def beside(work: Callable[[], T], cores: int) -> Callable[[], T]:
+def start(work: Callable[[], T], cores: int) -> Callable[[], T]:
     """Start some work in a process of its own, if there are several cores.
 
     Returns a function that waits for the work, and returns or raises what the work does. The process never outlives

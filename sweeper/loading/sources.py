@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeAlias, Union
 
 from sweeper.core import paths
-from sweeper.core.errors import ConfigError, nearest, without_password
+from sweeper.core.errors import ConfigError, nearest, remove_password
 from sweeper.core.paths import SWEEP_NAME, SweepPaths, TrialPaths
 from sweeper.tracking.reader import Store, StoredRun, StoredSweep, map_concurrently
 
@@ -55,9 +55,9 @@ class SweepFolder:
                     problem = "no record.json; the trial has not ended"
                     yield FoundRecord(trial.folder, str(trial.folder), problem=problem, ended=False)
             except (OSError, UnicodeDecodeError) as error:
-                yield FoundRecord(trial.folder, where, problem=why_unreadable(error))
+                yield FoundRecord(trial.folder, where, problem=explain_unreadable(error))
 
-    def invocations(self) -> str:
+    def read_manifest(self) -> str:
         """Read `sweep.json`. Raises OSError or ValueError when there is none."""
         return SweepPaths(self.folder).sweep.read_text(encoding="utf-8")
 
@@ -97,9 +97,9 @@ class SweepInStore:
         try:
             return FoundRecord(folder, where, self.store.read(run, "record.json"))
         except (OSError, UnicodeDecodeError) as error:
-            return FoundRecord(folder, where, problem=why_unreadable(error))
+            return FoundRecord(folder, where, problem=explain_unreadable(error))
 
-    def invocations(self) -> str:
+    def read_manifest(self) -> str:
         """Read `sweep.json`. Raises OSError or ValueError when there is none."""
         if self.runs.parent is None:
             raise FileNotFoundError("no run for the sweep")
@@ -138,7 +138,7 @@ def _find_in_store(folder: Path, store: Store) -> SweepInStore:
     if not runs.trials:
         known = store.sweeps()
         others = nearest(folder.name, known) if known else "there are none"
-        raise ConfigError(f"{folder.name}: no such sweep at {without_password(store.uri)}; {others}")
+        raise ConfigError(f"{folder.name}: no such sweep at {remove_password(store.uri)}; {others}")
     return SweepInStore(folder, store, runs)
 
 
@@ -149,7 +149,7 @@ def _known_folders(name: str) -> str:
     return nearest(name, known) if known else f"there are no sweeps in {paths.RUNS.absolute()}"
 
 
-def why_unreadable(error: Exception) -> str:
+def explain_unreadable(error: Exception) -> str:
     """Explain to people why a file or its JSON cannot be read."""
     if isinstance(error, (json.JSONDecodeError, UnicodeDecodeError)):
         return f"not JSON, or cut short ({error})"

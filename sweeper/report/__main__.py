@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         limits = read_limits(parsed.steps, parsed.max_memory_gib)
         sources = find_sources(parsed.sweeps, parsed.tracking_uri)
-        report = build.make_report(sources, limits, parallel.cores())
+        report = build.make_report(sources, limits, parallel.count_cores())
     except (ConfigError, TrackingError) as error:
         print(error, file=sys.stderr)
         return BAD_INPUT
@@ -95,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return BAD_INPUT
     first, *others = (source.folder for source in sources)
     out = parsed.out or SweepPaths(first).report_with(others)
-    write = build.files_of(report, out, parallel.cores())
+    write = build.files_of(report, out, parallel.count_cores())
     try:
         build.print_report(report, console)
     except SystemExit:  # rich's, when nobody reads on (`| head`): the files shall be there

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from sweeper.core.paths import write_text
 from sweeper.loading import parallel
-from sweeper.loading.cross_trial import compared
-from sweeper.loading.entries import Entry, load_from, no_search_for_cycles
+from sweeper.loading.cross_trial import add_cross_trial_findings
+from sweeper.loading.entries import Entry, load_from, pause_garbage_collection
 from sweeper.loading.sources import Source, SweepFolder
 from sweeper.report.contents import Report
 from sweeper.report.findings import Findings
@@ -41,17 +41,17 @@ def write_report_of(sources: Sequence[Source], out: Path, limits: Limits = NO_LI
     return replace(report, paths=files_of(report, out)())
 
 
-@no_search_for_cycles()
+@pause_garbage_collection()
 def make_report(sources: Sequence[Source], limits: Limits = NO_LIMITS, cores: int = 1) -> Report:
     """Make the tables of all trials in `sources`; `limits` are for the recommendations. With several `cores` it forks.
 
     Raises ConfigError when two precision options carry one weight in a row of the summary.
     """
     loaded = load_from(sources, cores)
-    findings = Findings(compared(loaded.entries), limits)
+    findings = Findings(add_cross_trial_findings(loaded.entries), limits)
     entries = findings.entries
     apart = {
-        spec.name: parallel.beside(functools.partial(spec.make, findings), cores) for spec in TABLES if spec.runs_apart
+        spec.name: parallel.start(functools.partial(spec.make, findings), cores) for spec in TABLES if spec.runs_apart
     }
     facts = describe(sources, entries)
     facts += [f"recommended for: {limits}"] if str(limits) else []
@@ -66,9 +66,9 @@ def make_report(sources: Sequence[Source], limits: Limits = NO_LIMITS, cores: in
 
 def files_of(report: Report, out: Path, cores: int = 1) -> Callable[[], tuple[Path, ...]]:
     """Begin to make the files of a report, and return a function that writes them to `out` and returns their paths."""
-    made = page.document(report, out, cores)
+    made = page.begin_page(report, out, cores)
 
-    @no_search_for_cycles()
+    @pause_garbage_collection()
     def write() -> tuple[Path, ...]:
         texts = {f"{name}.csv": table.csv() for name, table in report.tables.items()}
         texts["report.md"] = markdown.document(report)
@@ -90,7 +90,7 @@ def inspections(entries: Sequence[Entry]) -> list[str]:
     return [f"what the compiler did: {named}{more}"]
 
 
-@no_search_for_cycles()
+@pause_garbage_collection()
 def print_report(report: Report, console: Console) -> None:
     """Print facts, tables and notes. A console that is no terminal is made at least `MIN_WIDTH` columns wide."""
     if not console.is_terminal:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from sweeper.core.errors import ConfigError, without_password
+from sweeper.core.errors import ConfigError, remove_password
 from sweeper.core.gpus import Device
 from sweeper.core.paths import RUNS, SweepPaths
-from sweeper.core.record import Record, status_in
+from sweeper.core.record import Record, read_status
 from sweeper.core.settings import MIN_PROCESSES_FOR_TARGET, Measure, Settings
 from sweeper.core.trial import Trial
 from sweeper.execution.events import Finished
@@ -131,7 +131,7 @@ class _Sweep:
                 if isinstance(event, Finished):
                     statuses.append(event.record.status)
                     if tracker:
-                        tracker.log(event.record)  # while the worker of the next trial starts
+                        tracker.log(event.record, event.result)  # while the worker of the next trial starts
                 progress.show(event)
         return "interrupted" in statuses or len(statuses) < len(plan.trials)  # ended while a trial was inspected
 
@@ -162,7 +162,7 @@ class _Sweep:
             console.print(f"MLflow: {typed} -m mlflow ui --backend-store-uri {tracker.uri}")
             console.print(f"        then open http://127.0.0.1:5000{tracker.page}")
         else:
-            console.print(f"MLflow: {without_password(tracker.uri)}{tracker.page}")
+            console.print(f"MLflow: {remove_password(tracker.uri)}{tracker.page}")
 
     def _read_statuses(self) -> dict[str, str]:
         """Read the status of each trial of the grid that has a record; an unreadable record counts as none."""
@@ -170,7 +170,7 @@ class _Sweep:
         for trial_id in {trial.id for trial in self.grid} & known.keys():
             path = known[trial_id].record
             try:
-                statuses[trial_id] = status_in(path.read_text())
+                statuses[trial_id] = read_status(path.read_text())
             except FileNotFoundError:
                 continue
             except ValueError as error:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 
+from sweeper.analysis.metrics import derive
 from sweeper.core.errors import ConfigError
 from sweeper.core.paths import SweepPaths, write_text
 from sweeper.core.record import Record
@@ -51,7 +52,8 @@ def make_cluster_launcher(name: str, launch: Launch, overrides: Mapping[str, Seq
             print(f"note: {name}: {type(error).__name__}: {error}", file=sys.stderr)
         for trial in trials:
             yield Started(trial)
-            yield Finished(_read_record(trial, settings, name, begin))
+            record = _read_record(trial, settings, name, begin)
+            yield Finished(record, derive(record))
 
     return Launcher(name, run)
 

@@ -28,7 +28,7 @@ def add_invocation(paths: SweepPaths, settings: Settings, plan: Plan, device: st
     for package in ("sweeper", "torch", *library_packages(), "hydra-core", "omegaconf", "mlflow", "pandas"):
         with suppress(importlib.metadata.PackageNotFoundError):  # a checkout, or a package that is not needed
             versions[package] = importlib.metadata.version(package)
-    invocation = {
+    invocation: dict[str, Any] = {
         "command": shlex.join(["python", *sys.orig_argv[1:]]),
         "started": dt.datetime.now().astimezone().isoformat(timespec="seconds"),
         "versions": versions,
@@ -44,14 +44,11 @@ def add_invocation(paths: SweepPaths, settings: Settings, plan: Plan, device: st
         write_text(paths.sweep, json.dumps({"sweep": settings.sweep, "invocations": [*earlier, invocation]}, indent=1))
     except OSError as error:
         raise ConfigError(f"cannot write to {paths.folder}: {error.strerror}; nothing was started") from error
-    return _name_differences(earlier[-1], invocation) if earlier else []
-
-
-def _name_differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    changed = [key for key in ("versions", "device") if before.get(key) != now[key]]
-    if before.get("settings", {}).get("measure") != now["settings"]["measure"]:
-        changed.append("measure")
-    return changed
+    if not earlier:
+        return []
+    changed = [key for key in ("versions", "device") if earlier[-1].get(key) != invocation[key]]
+    same_measure = earlier[-1].get("settings", {}).get("measure") == invocation["settings"]["measure"]
+    return changed if same_measure else [*changed, "measure"]
 
 
 def _read_invocations(paths: SweepPaths) -> list[dict[str, Any]]:

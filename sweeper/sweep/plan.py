@@ -32,12 +32,11 @@ class Plan:
     left_out: tuple[LeftOut, ...] = ()
 
 
-def make_plan(grid: Iterable[Trial], statuses: Mapping[str, str], retry: str = "failed") -> Plan:
+def make_plan(grid: Sequence[Trial], statuses: Mapping[str, str], retry: str = "failed") -> Plan:
     """Decide what to run of `grid`; `statuses` maps a trial's id to the status of its record from an earlier run.
 
     Raises ConfigError when no combination of the grid can run.
     """
-    grid = list(grid)
     possible: dict[str, Trial] = {}
     left_out: list[LeftOut] = []
     for trial in grid:
@@ -97,26 +96,26 @@ class History:
     """
 
     def __init__(self, earlier: Iterable[tuple[Trial, float]]) -> None:
-        of_model: dict[str, list[float]] = {}
-        self._of_trial: dict[str, float] = {}
+        by_model: dict[str, list[float]] = {}
+        self._by_trial: dict[str, float] = {}
         for trial, process_s in earlier:
-            self._of_trial[trial.id] = process_s
-            of_model.setdefault(trial.model.name, []).append(process_s)
-        self._of_model = {name: median(times_s) for name, times_s in of_model.items()}
-        everything = [process_s for times_s in of_model.values() for process_s in times_s]
-        self._of_all = median(everything) if everything else None
+            self._by_trial[trial.id] = process_s
+            by_model.setdefault(trial.model.name, []).append(process_s)
+        self._by_model = {name: median(times_s) for name, times_s in by_model.items()}
+        everything = [process_s for times_s in by_model.values() for process_s in times_s]
+        self._median_s = median(everything) if everything else None
 
     def __len__(self) -> int:
         """How many different trials it knows."""
-        return len(self._of_trial)
+        return len(self._by_trial)
 
     def expected_s(self, trial: Trial) -> float | None:
         """Seconds per process; None when nothing is known of any trial."""
-        return self._of_trial.get(trial.id, self._of_model.get(trial.model.name, self._of_all))
+        return self._by_trial.get(trial.id, self._by_model.get(trial.model.name, self._median_s))
 
     def total_s(self, trials: Iterable[Trial]) -> float | None:
         """Seconds of one process of each trial, one after the other."""
-        return sum(self.expected_s(trial) or 0.0 for trial in trials) if self._of_all is not None else None
+        return sum(self.expected_s(trial) or 0.0 for trial in trials) if self._median_s is not None else None
 
     def longest_first(self, trials: Sequence[Trial]) -> tuple[Trial, ...]:
         """Sort trials for several devices: a long one that begins last would keep the others waiting."""

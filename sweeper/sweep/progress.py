@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from sweeper.analysis.metrics import derive
+from sweeper.analysis.metrics import Result
 from sweeper.core.paths import SweepPaths
 from sweeper.core.record import Record
 from sweeper.core.trial import Trial
@@ -67,7 +67,7 @@ class Progress:
             record, self._done = event.record, self._done + 1
             current = self._current.pop(record.trial_id)
             took = format_duration(time.monotonic() - current.begin)
-            self._print(current, f"{_describe_result(record)}  ({took})")
+            self._print(current, f"{_describe_result(record, event.result)}  ({took})")
             if record.inspection is not None:
                 self._print(current, escape(_describe_inspection(record)))
 
@@ -111,12 +111,11 @@ def _describe_inspection(record: Record) -> str:
     return "; ".join(filter(None, [where, first]))
 
 
-def _describe_result(record: Record) -> str:
+def _describe_result(record: Record, result: Result) -> str:
     """The speedup with its interval or range, or the status with the first line of why."""
     if record.status != "ok":
         first = (record.message or "").splitlines()[:1]
         return f"[red]{record.status}[/red] while {record.phase}: {escape(' '.join(first))}"
-    result = derive(record)
     text = f"{result.speedup:.3f}x" if result.speedup else "ok"
     if result.speedup_low and result.speedup_high:
         text += f" [{result.speedup_low:.3f}, {result.speedup_high:.3f}]"

@@ -1,1 +1,1 @@
-"""Records to MLflow and back: `tracker.Tracker` sends them, `reader.Store` reads them."""
+"""Sends records to MLflow (`tracker.Tracker`) and reads them back (`reader.Store`)."""

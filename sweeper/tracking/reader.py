@@ -14,13 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from sweeper.tracking import tags
-from sweeper.tracking.runs import EXPERIMENT, build_sweep_filter, get_experiment_id, search_runs
+from sweeper.tracking.runs import build_sweep_filter, find_experiment, search_runs
 from sweeper.tracking.store import TrackingError, connect, sqlite_file, translate_errors
 
 if TYPE_CHECKING:
-    from mlflow import MlflowClient
     from mlflow.entities import Run
-
 
 CALLS_AT_ONCE = 4  # as many as a server answers at the same time by default (`mlflow server --workers`)
 MAX_AHEAD = 32  # results that wait to be taken
@@ -64,7 +62,7 @@ class Store:
         if file is not None and not file.exists():
             raise TrackingError(f"{file} does not exist")
         self.uri = uri
-        self._client, self._experiment_id = connect(uri, _find_experiment)
+        self._client, self._experiment_id = connect(uri, find_experiment)
 
     def sweeps(self) -> list[str]:
         """List the names of all sweeps."""
@@ -111,8 +109,3 @@ def _describe_run(run: Run) -> StoredRun:
     trial_id = run_tags.get(tags.TRIAL, "") if run_tags.get(tags.KIND) == "trial" else None
     age = (tags.RECORD in run_tags, info.end_time or 0, info.start_time or 0)
     return StoredRun(info.run_id, info.run_name or "", trial_id, info.artifact_uri, age)
-
-
-def _find_experiment(client: MlflowClient) -> str | None:
-    experiment = client.get_experiment_by_name(EXPERIMENT)
-    return get_experiment_id(experiment) if experiment else None

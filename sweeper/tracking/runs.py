@@ -10,17 +10,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sweeper.analysis.metrics import METRICS, Result, derive
+from sweeper.analysis.metrics import METRICS, Result
 from sweeper.core.paths import check_sweep_name
 from sweeper.core.record import Record
-from sweeper.core.serialization import mapping_at
+from sweeper.core.serialization import get_mapping
 from sweeper.tracking import tags
 from sweeper.tracking.chart_points import Point, list_points
 from sweeper.tracking.store import TrackingError
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Experiment, Run
+    from mlflow.entities import Run
 
 EXPERIMENT = "sweeper"
 RUN_STATUSES = {"ok": "FINISHED", "interrupted": "KILLED"}  # every other status: FAILED
@@ -57,9 +57,8 @@ class Overview:
         return hashlib.sha256(json.dumps([dict(self.metrics), self.note], sort_keys=True).encode()).hexdigest()
 
 
-def build_view(record: Record, sweep: str, parent_id: str) -> View:
+def build_view(record: Record, result: Result, sweep: str, parent_id: str) -> View:
     """Build the view of a record's run. `sweep` names the record's folder, which may be a renamed copy of a sweep."""
-    result = derive(record)
     return View(_params(record), _metrics(result), _tags(record, result, sweep, parent_id), list_points(record))
 
 
@@ -67,7 +66,7 @@ def _params(record: Record) -> dict[str, str]:
     """Collect the axes in the tables, all others that are not at their defaults (`compile.scope`), and the versions."""
     trial, axes = record.trial, record.trial.axes()
     nested = {part: axes.get(part, {}) for part in ("model", "precision", "compile")}
-    nested["version"] = mapping_at(record.environment, "versions")
+    nested["version"] = get_mapping(record.environment, "versions")
     values = {
         **{name: getattr(trial.labels, name) for name in ("model", "family", "suite", "precision")},
         **{name: getattr(trial, name) for name in ("workload", "mode", "backend", "batch_size", "optimizer", "device")},
@@ -106,7 +105,7 @@ def _tags(record: Record, result: Result, sweep: str, parent_id: str) -> dict[st
         tags.TRIAL: record.trial_id,
         "status": record.status,
         "flags": ";".join(record.flags),
-        "device_name": str(mapping_at(record.environment, "device").get("name", "")),
+        "device_name": str(get_mapping(record.environment, "device").get("name", "")),
         tags.NOTE: _note(record, result),
         tags.RECORD: digest_record(record),
     }
@@ -137,8 +136,14 @@ def digest_record(record: Record) -> str:
     return hashlib.sha256(f"{VIEW_VERSION}\n{record.dumps()}".encode()).hexdigest()
 
 
-def get_experiment_id(experiment: Experiment) -> str:
-    """Return the id of our experiment. Raises TrackingError when it was deleted, or did not come from MLflow."""
+def find_experiment(client: MlflowClient) -> str | None:
+    """Find the id of our experiment, None when there is none.
+
+    Raises TrackingError when the experiment was deleted, or when no MLflow server answers.
+    """
+    experiment = client.get_experiment_by_name(EXPERIMENT)
+    if experiment is None:
+        return None
     experiment_id = str(experiment.experiment_id)
     if not experiment_id:
         raise TrackingError("it answers, but not as an MLflow server does")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from sweeper.core import paths
-from sweeper.core.errors import without_password
+from sweeper.core.errors import remove_password
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -150,10 +150,10 @@ def translate_errors(uri: str) -> Iterator[None]:
         # OSError: also what requests raises. ImportError: the driver of a database.
         text = next(iter(str(error).splitlines()), "") or type(error).__name__
         cause = re.search(r"\(Caused by \w+\(['\"](.+)['\"]\)\)", text)
-        where = without_password(uri)
-        raise TrackingError(f"{where}: {without_password(cause[1] if cause else text)[:300]}") from error
+        where = remove_password(uri)
+        raise TrackingError(f"{where}: {remove_password(cause[1] if cause else text)[:300]}") from error
     except TrackingError as error:
-        raise TrackingError(f"{without_password(uri)}: {error}") from error
+        raise TrackingError(f"{remove_password(uri)}: {error}") from error
 
 
 def _call_in_time(action: Callable[[], T]) -> T:

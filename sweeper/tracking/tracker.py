@@ -21,8 +21,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from sweeper.analysis.metrics import Result, derive
 from sweeper.core import paths
-from sweeper.core.errors import without_password
+from sweeper.core.errors import remove_password
 from sweeper.core.paths import SweepPaths, TrialPaths
 from sweeper.core.record import Record
 from sweeper.tracking import runs, tags
@@ -64,14 +65,14 @@ class Tracker:
         """The path of the runs in MLflow's pages. MLflow itself opens with traces instead."""
         return f"/#/experiments/{self._runs.experiment_id}/runs" if self._runs else None
 
-    def log(self, record: Record, files: TrialPaths | None = None) -> bool:
+    def log(self, record: Record, result: Result | None = None, files: TrialPaths | None = None) -> bool:
         """Send a record as the child run of its trial. False when it is there already or MLflow cannot be reached.
 
-        Its logs come from `files`, by default the folder of its trial.
+        `result` is derived unless it is at hand. Logs come from `files`, by default the folder of the trial.
         """
         self._interrupted |= record.status == "interrupted"
         found = files or self._paths.trial(record.label, record.trial_id)
-        return bool(self._attempt(lambda sweep_runs: sweep_runs.send(record, found)))
+        return bool(self._attempt(lambda sweep_runs: sweep_runs.send(record, found, result)))
 
     def catch_up(self) -> Sent:
         """Send every record in the sweep's folder that MLflow lacks."""
@@ -82,7 +83,7 @@ class Tracker:
             except ValueError:
                 unreadable.append(path)
                 continue
-            if self.log(record, TrialPaths(path.parent)):
+            if self.log(record, files=TrialPaths(path.parent)):
                 sent += 1
             elif self.failure is None:
                 unchanged += 1
@@ -161,7 +162,7 @@ class _SweepRuns:
         self._figures: dict[str, float] = dict(parent.data.metrics)
         self._digests: dict[str, str] = dict(parent.data.tags)
 
-    def send(self, record: Record, files: TrialPaths) -> bool:
+    def send(self, record: Record, files: TrialPaths, result: Result | None) -> bool:
         """Make the child run of the record's trial show the record. False when it does already."""
         digest = runs.digest_record(record)
         child = self._children.get(record.trial_id)
@@ -169,7 +170,7 @@ class _SweepRuns:
             self._move_to_parent(record.trial_id, child)
             return False
         self._resume()
-        view = runs.build_view(record, self._sweep, self._parent_id)
+        view = runs.build_view(record, result or derive(record), self._sweep, self._parent_id)
         end_ms = int(1000 * (files.record.stat().st_mtime if files.record.exists() else time.time()))
         run_id = self._prepare_child(record, child, view, end_ms)
         self._client.log_text(run_id, record.dumps(), "record.json")
@@ -285,15 +286,15 @@ def _ensure_experiment(client: MlflowClient, artifacts: str | None) -> str:
     """Return the id of our experiment, which is created when there is none."""
     from mlflow.exceptions import MlflowException
 
-    experiment = client.get_experiment_by_name(EXPERIMENT)
-    if experiment is None:
+    experiment_id = runs.find_experiment(client)
+    if experiment_id is None:
         try:
-            experiment = client.get_experiment(client.create_experiment(EXPERIMENT, artifact_location=artifacts))
+            experiment_id = client.create_experiment(EXPERIMENT, artifact_location=artifacts)
         except MlflowException:
-            experiment = client.get_experiment_by_name(EXPERIMENT)  # another driver was faster
-            if experiment is None:
+            experiment_id = runs.find_experiment(client)  # another driver was faster
+            if experiment_id is None:
                 raise
-    return runs.get_experiment_id(experiment)
+    return experiment_id
 
 
 def _read_public_manifest(path: Path) -> str | None:
@@ -306,4 +307,4 @@ def _read_public_manifest(path: Path) -> str | None:
         kept = [{key: item[key] for key in item if key not in ("plan", "left_out")} for item in data["invocations"]]
     except (OSError, ValueError, LookupError, TypeError):
         return None
-    return without_password(json.dumps({"sweep": path.parent.name, "invocations": kept}, indent=1))
+    return remove_password(json.dumps({"sweep": path.parent.name, "invocations": kept}, indent=1))

@@ -4,8 +4,8 @@
     python -m sweeper.worker runs/<sweep>/<trial>/trial.json --inspect FOLDER    write what the compiler does
     python -m sweeper.worker --check trials.json problems.json    say which trials cannot be built here
 
-Place in the flow: started by `runner`, which passes `--answer-fd`; without it the answer goes to standard output.
-The one broad `except` of the project stands in `session`: whatever a user's model raises becomes a status.
+The driver passes `--answer-fd`; without it the answer goes to standard output. torch is imported after the arguments
+are read, because what it reads of the environment has to be set before.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def main() -> None:
     grants = queue.SimpleQueue[LeaseGrant]()
     if has_driver:
         os.set_inheritable(arguments.answer_fd, False)
-        driver = _standard_input_for_us_alone()
-        die_with_parent()  # should it be dead already, the watch on standard input sees it
+        driver = _take_standard_input()
+        die_with_parent()  # should it be dead already, the thread that reads standard input sees it
         threading.Thread(target=_hear_the_driver, args=(driver, grants), daemon=True).start()
     if arguments.cores:
         os.sched_setaffinity(0, arguments.cores)  # before torch counts them
@@ -52,16 +52,16 @@ def main() -> None:
         return None if wants == NOTHING else grants.get()
 
     if arguments.inspect:
-        torch_trace.ask_for(os.environ)  # torch looks for it when it is imported
+        torch_trace.request_trace(os.environ)  # torch looks for it when it is imported
 
     from sweeper.worker.lease import Lease
     from sweeper.worker.session import Part, run
 
     lead = None
     if arguments.inspect:
-        from sweeper.worker.inspection.run import inspecting
+        from sweeper.worker.inspection.run import make_lead
 
-        lead = inspecting(arguments.inspect, arguments.timed)
+        lead = make_lead(arguments.inspect, arguments.timed)
     job = Job.loads(arguments.trial.read_text())
     part = Part(arguments.index, arguments.draw, arguments.cold, arguments.checked, arguments.steps_per_block)
     outcome = run(job, part, say, Lease(ask) if has_driver else Lease(), lead)
@@ -72,7 +72,7 @@ def main() -> None:
     os._exit(0 if outcome.status == "ok" else 1)
 
 
-def cores(text: str) -> set[int]:
+def parse_cores(text: str) -> set[int]:
     return {int(number) for number in text.split(",")}
 
 
@@ -86,7 +86,7 @@ def _parse() -> argparse.Namespace:
         "--checked", help="fingerprint of code that was found right; the same code is not checked again"
     )
     parser.add_argument("--steps-per-block", type=int, help="as an earlier process of the trial has found it")
-    parser.add_argument("--cores", type=cores, help="numbers of the cores to run on, separated by commas")
+    parser.add_argument("--cores", type=parse_cores, help="numbers of the cores to run on, separated by commas")
     parser.add_argument("--answer-fd", type=int, help="file descriptor for phases and the outcome, as JSON lines")
     parser.add_argument(
         "--inspect", type=Path, metavar="FOLDER", help="write what the compiler does there, time nothing"
@@ -99,12 +99,11 @@ def _parse() -> argparse.Namespace:
     return arguments
 
 
-def _standard_input_for_us_alone() -> int:
+def _take_standard_input() -> int:
     """A descriptor of what was standard input; a model, or a program that it starts, finds nothing to read there."""
     own = os.dup(0)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
+    with Path(os.devnull).open() as nothing:
+        os.dup2(nothing.fileno(), 0)
     return own
 
 

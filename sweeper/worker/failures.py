@@ -18,7 +18,7 @@ MESSAGE_LENGTH = 2000
 T = TypeVar("T")
 
 
-class Failure(Exception):  # noqa: N818  # the family; its members say what the error is
+class Failure(Exception):  # noqa: N818  # the base class; its subclasses say what the error is
     """A trial cannot be measured, for a reason that has a status of its own."""
 
     status: ClassVar[str]
@@ -37,7 +37,7 @@ class EagerError(Failure):
 
 
 class MismatchError(Failure):
-    """The compiled step gives something else than the eager one."""
+    """The compiled step gives other results than the eager step."""
 
     status = "accuracy_mismatch"
 
@@ -61,10 +61,10 @@ class Missing:
     reason: str
 
 
-def beside(reading: Callable[[], T]) -> T | Missing:
-    """Take a reading beside what is timed: what goes wrong in it is said, and costs the trial nothing else.
+def try_reading(reading: Callable[[], T]) -> T | Missing:
+    """Take a reading outside of the timed blocks; what goes wrong in it becomes a reason, and the trial goes on.
 
-    A `Failure` passes: it says something of the trial.
+    Raises a `Failure`, which says something of the trial.
     """
     try:
         return reading()
@@ -72,11 +72,11 @@ def beside(reading: Callable[[], T]) -> T | Missing:
         raise
     except Exception as error:  # noqa: BLE001  # models and libraries raise anything, here in steps of our own making
         traceback.print_exc()
-        return Missing(message_of(error))
+        return Missing(describe_error(error))
 
 
-def status_of(error: Exception, phase: str) -> str:
-    """The status that an exception in a phase means."""
+def choose_status(error: Exception, phase: str) -> str:
+    """The status of a trial that ended with an exception in a phase."""
     if isinstance(error, Failure):
         return error.status
     if is_out_of_memory(error):
@@ -86,15 +86,15 @@ def status_of(error: Exception, phase: str) -> str:
     return "compile_error" if phase == "compiling" else "runtime_error"
 
 
-def message_of(error: BaseException) -> str:
-    """The first lines, led by the exception's type unless it is ours, whose status has said as much."""
+def describe_error(error: BaseException) -> str:
+    """The first lines of an error, after its type unless it is a `Failure`, whose status says as much."""
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
     text = "\n".join(lines[:MESSAGE_LINES])
     return (text if isinstance(error, Failure) and text else f"{type(error).__name__}: {text}")[:MESSAGE_LENGTH]
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether the device or the host had no room, whoever says so."""
+    """Whether the device or the host had too little memory, in the words of any library."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     return isinstance(error, RuntimeError) and any(text in str(error) for text in OUT_OF_MEMORY)

@@ -1,11 +1,8 @@
-"""The worker's side of turns: when it may compute on the device, and a clock that leaves out the waiting.
+"""The worker's side of the device lease: when it may compute on the device, and a clock that leaves out the waiting.
 
 The device is held from building on, let go while the compiler runs on the CPU, and held alone from the warm-up to the
-last reading. Inductor races kernels on the device while it compiles: for that the device is taken back, and kept for a
-moment, since one race follows another.
-
-Place in the flow: `session` holds the turn; the driver's side is `sweeper.execution.device_lease`. Without a
-driver it is always ours.
+last reading. Inductor autotunes kernels on the device while it compiles: for that the device is taken back, and kept
+for a moment, since one benchmark follows another. Without a driver the device is always ours.
 """
 
 from __future__ import annotations
@@ -26,7 +23,7 @@ from sweeper.core.protocol import DEVICE, NOTHING, LeaseGrant
 Ask = Callable[[str], LeaseGrant | None]  # tells the driver what is wanted and waits for the device; None for nothing
 F = TypeVar("F", bound=Callable[..., None])
 COMPILES = (CallbackTrigger.DYNAMO, CallbackTrigger.LAZY_BACKWARD)  # the other triggers are work on the device
-BETWEEN_RACES_S = 0.5
+BETWEEN_BENCHMARKS_S = 0.5
 
 
 def _not_compiled(method: F) -> F:
@@ -36,7 +33,7 @@ def _not_compiled(method: F) -> F:
 
 
 class Lease:
-    """Who computes on the device; `before_leaving` and `after_coming` are called around every time without it."""
+    """Who computes on the device; `before_leaving` and `after_returning` are called around every time without it."""
 
     def __init__(self, ask: Ask = lambda wants: None if wants == NOTHING else LeaseGrant()) -> None:
         self._ask = ask
@@ -46,8 +43,8 @@ class Lease:
         self._timer: threading.Timer | None = None
         self.away_s = 0.0  # waited for the device, or stopped
         self.neighbours: frozenset[int] = frozenset()  # process groups of other workers that are on the device
-        self.before_leaving: Callable[[], None] = _nothing
-        self.after_coming: Callable[[], None] = _nothing
+        self.before_leaving: Callable[[], None] = lambda: None
+        self.after_returning: Callable[[], None] = lambda: None
 
     def clock(self) -> float:
         """Seconds like `time.perf_counter`, standing still while this process waits or is stopped."""
@@ -65,7 +62,7 @@ class Lease:
             self.away_s += time.perf_counter() - begin + grant.stopped_s
             self.neighbours = frozenset(grant.neighbours)
             if held == NOTHING:
-                self.after_coming()
+                self.after_returning()
 
     def leave(self) -> None:
         """Let go of the device when nothing of ours runs on it any more, and of the memory that is kept for later."""
@@ -79,21 +76,21 @@ class Lease:
             self._holds = NOTHING
             self._ask(NOTHING)
 
-    def rest_while_compiling(self) -> None:
+    def leave_while_compiling(self) -> None:
         """From now on let go of the device whenever the compiler runs; to be called after `torch._dynamo.reset`."""
-        callback_handler.register_start_callback(self._compiling_begins)
-        callback_handler.register_end_callback(self._compiling_ends)
-        _race_within(self._race)
+        callback_handler.register_start_callback(self._start_compiling)
+        callback_handler.register_end_callback(self._end_compiling)
+        _wrap_benchmarks(self._benchmark)
 
     @_not_compiled
-    def _compiling_begins(self, call: CallbackArgs) -> None:
+    def _start_compiling(self, call: CallbackArgs) -> None:
         with self._lock:
             if call.callback_trigger in COMPILES and self._holds != NOTHING:
                 self._after_compiling = self._holds
                 self.leave()
 
     @_not_compiled
-    def _compiling_ends(self, _call: CallbackArgs) -> None:
+    def _end_compiling(self, _call: CallbackArgs) -> None:
         with self._lock:
             if self._after_compiling is not None:
                 wants, self._after_compiling = self._after_compiling, None
@@ -101,30 +98,30 @@ class Lease:
                 self.take(wants)
 
     @contextmanager
-    def _race(self) -> Iterator[None]:
-        """Around a race of kernels, in the middle of compiling or in a step."""
-        self._race_begins()
+    def _benchmark(self) -> Iterator[None]:
+        """Hold the device while Inductor benchmarks a kernel, in the middle of compiling or in a step."""
+        self._start_benchmark()
         try:
             yield
         finally:
-            self._race_ends()
+            self._end_benchmark()
 
     @_not_compiled
-    def _race_begins(self) -> None:
+    def _start_benchmark(self) -> None:
         self._lock.acquire()
         self._stop_timer()
         if self._holds == NOTHING:
             self.take()
 
     @_not_compiled
-    def _race_ends(self) -> None:
+    def _end_benchmark(self) -> None:
         if self._after_compiling is not None:
-            self._timer = threading.Timer(BETWEEN_RACES_S, self._races_are_over)
+            self._timer = threading.Timer(BETWEEN_BENCHMARKS_S, self._leave_after_benchmarks)
             self._timer.daemon = True
             self._timer.start()
         self._lock.release()
 
-    def _races_are_over(self) -> None:
+    def _leave_after_benchmarks(self) -> None:
         with self._lock:
             if self._timer is threading.current_thread():
                 self._timer = None
@@ -136,7 +133,7 @@ class Lease:
             self._timer = None
 
 
-def _race_within(context: Callable[[], Any]) -> None:
+def _wrap_benchmarks(context: Callable[[], Any]) -> None:
     """Have Inductor time every candidate on the GPU within `context`; torch has a hook for it from 2.13 on."""
     if hasattr(benchmarking, "set_gpu_benchmark_lock_context"):
         benchmarking.set_gpu_benchmark_lock_context(context)
@@ -149,7 +146,3 @@ def _race_within(context: Callable[[], Any]) -> None:
             return measure(*arguments, **options)
 
     setattr(benchmarking.benchmarker, "benchmark_gpu", within)  # noqa: B010  # a method, to mypy
-
-
-def _nothing() -> None:
-    pass

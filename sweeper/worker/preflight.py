@@ -1,7 +1,6 @@
 """`python -m sweeper.worker --check trials.json problems.json`: which trials cannot be built here, and why.
 
-Only the libraries that the trials need are imported; a custom factory is called once with its batch size, and a
-library's model that got arguments of the user is built once.
+Only the libraries that the trials need are imported.
 """
 
 from __future__ import annotations

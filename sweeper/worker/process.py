@@ -1,4 +1,4 @@
-"""A process that ends with the one that started it, however that one ends."""
+"""The parent death signal: this process ends with the one that started it, however that one ends."""
 
 from __future__ import annotations
 

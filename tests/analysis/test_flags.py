@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 from records import make_process, make_record, make_trial
 
-from sweeper.analysis.flags import flags_of
+from sweeper.analysis.flags import find_flags
+from sweeper.analysis.metrics import derive
 from sweeper.core.record import Accuracy, Diagnostics, GpuState, HostState, PerArm, Process, Record, Round
 from sweeper.core.settings import Measure
 
@@ -21,7 +22,7 @@ def quiet(index: int = 0, **changes: object) -> Process:
 
 def flags(*processes: Process, measure: Measure | None = None, **changes: object) -> set[str]:
     record = replace(make_record(), processes=processes or (quiet(), quiet(1)), **changes)  # type: ignore[arg-type]
-    return set(flags_of(record, measure or Measure()))
+    return set(find_flags(record, derive(record), measure or Measure()))
 
 
 def test_quiet_trial_has_no_flag() -> None:
@@ -118,4 +119,4 @@ def test_blocks_on_a_cpu_may_scatter_twice_as_far() -> None:
     rounds = (Round("AB", 0.2, 0.1), Round("BA", 0.2, 0.109))
     record: Record = make_record(trial=make_trial(device="cpu"))
     record = replace(record, processes=(quiet(rounds=rounds, gpu=None), quiet(1, gpu=None)))
-    assert flags_of(record, Measure()) == ()
+    assert find_flags(record, derive(record), Measure()) == ()

@@ -148,14 +148,14 @@ def test_moderated_variances_lie_between_their_own_and_the_prior_by_hand() -> No
     # As above the prior is 1 on 2 degrees; of one value (2 * e^a + 2 * 1) / 4, so (e^a + 1) / 2; of a mean of three a
     # third; 2 + 2 degrees, which is all that the two estimates have together.
     a = math.pi / math.sqrt(6)
-    high, low = stats.moderated([Estimate(0.1, math.exp(a) / 3, 2, 3), Estimate(0.2, math.exp(-a) / 3, 2, 3)])
+    high, low = stats.moderate_variances([Estimate(0.1, math.exp(a) / 3, 2, 3), Estimate(0.2, math.exp(-a) / 3, 2, 3)])
     assert high == Estimate(0.1, pytest.approx((math.exp(a) + 1) / 6), pytest.approx(4.0), 3)
     assert low == Estimate(0.2, pytest.approx((math.exp(-a) + 1) / 6), pytest.approx(4.0), 3)
 
 
 def test_moderated_variances_are_of_one_value_whatever_the_sample_sizes() -> None:
     # Equal variances of a value, but means of 2 and 8 values: an infinite d0 gives each s0^2 over its own count.
-    small, large = stats.moderated([Estimate(0.0, 1 / 2, 1, 2), Estimate(0.0, 1 / 8, 7, 8)])
+    small, large = stats.moderate_variances([Estimate(0.0, 1 / 2, 1, 2), Estimate(0.0, 1 / 8, 7, 8)])
     assert small.variance is not None
     assert large.variance == pytest.approx(small.variance / 4)
     assert small.degrees == large.degrees == 8, "no more than both have together"
@@ -172,11 +172,11 @@ def test_moderated_variances_are_of_one_value_whatever_the_sample_sizes() -> Non
     ids=["none", "one", "without variance", "all zero"],
 )
 def test_what_cannot_be_moderated_stays_as_it_is(estimates: list[Estimate]) -> None:
-    assert stats.moderated(estimates) == estimates
+    assert stats.moderate_variances(estimates) == estimates
 
 
 def test_a_variance_of_zero_is_drawn_up_and_an_estimate_without_one_stays() -> None:
-    zero, other, none = stats.moderated([Estimate(0.0, 0.0, 2, 3), Estimate(0.0, 0.3, 2, 3), Estimate(0.5)])
+    zero, other, none = stats.moderate_variances([Estimate(0.0, 0.0, 2, 3), Estimate(0.0, 0.3, 2, 3), Estimate(0.5)])
     assert zero.variance is not None
     assert other.variance is not None
     assert 0 < zero.variance < other.variance

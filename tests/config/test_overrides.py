@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from sweeper.config.overrides import normalise, open_dictionary
+from sweeper.config.overrides import allow_new_keys, normalise
 from sweeper.core.errors import ConfigError
 
 
@@ -34,5 +34,5 @@ def test_two_unnamed_sweeps_have_two_names() -> None:
     "key", ["compile.options.triton.cudagraphs", "model.arguments.hidden_size", "hydra.launcher.ray.init.num_cpus"]
 )
 def test_new_keys_of_open_dictionaries_are_allowed(key: str) -> None:
-    assert open_dictionary(f"{key}=1") == f"++{key}=1"
-    assert open_dictionary("compile.scope=step") == "compile.scope=step"
+    assert allow_new_keys(f"{key}=1") == f"++{key}=1"
+    assert allow_new_keys("compile.scope=step") == "compile.scope=step"

@@ -126,7 +126,7 @@ def test_varied_size_is_an_axis_and_the_largest_is_the_trials() -> None:
     assert trial.variant == "vary.sequence_length=16,64,32"
     batches = point("vary.batch_size=[2,8]").trial
     assert (batches.batch_size, batches.samples_per_step) == (8, 5.0)
-    assert batches.with_batch_size(4).vary == {"batch_size": [1, 4]}
+    assert batches.replace_batch_size(4).vary == {"batch_size": [1, 4]}
     assert batches.id != point("batch_size=8").trial.id
 
 

@@ -87,11 +87,11 @@ def verdict_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Verdict]:
     """The same without the process, for what does no harm in this one."""
     import torch
 
-    from sweeper.worker.probe import verdict
+    from sweeper.worker.backend_check import check_backend
 
     monkeypatch.setattr(torch._inductor.config.triton, "cudagraph_or_error", False)  # it is as it was after the test
     torch._dynamo.reset()
-    return lambda backend: verdict(backend, "cpu")
+    return lambda backend: check_backend(backend, "cpu")
 
 
 @pytest.mark.compile
@@ -388,7 +388,7 @@ def test_what_a_gpu_does_not_tell_is_left_out() -> None:
         nvmlDeviceGetCurrentClocksThrottleReasons=lambda _: 0x01 | 0x40,
         nvmlDeviceGetPowerUsage=lambda _: 71_500,
     )
-    reading = gpus.look(nvml, object())
+    reading = gpus.read_handle(nvml, object())
     assert reading == GpuReading(
         driver="580.1",
         memory_used_bytes=2**30,

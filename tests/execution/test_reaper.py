@@ -8,7 +8,7 @@ from pathlib import Path
 
 from processes import assert_gone
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 DRIVER = """
 import os, signal, subprocess, sys, time
 from sweeper.execution.reaper import run_reaper

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 from records import make_record, make_trial
 
+from sweeper.analysis.metrics import derive
 from sweeper.core.gpus import Device, Gpu
-from sweeper.core.record import Record
 from sweeper.core.trial import Trial
 from sweeper.execution.device_slots import DeviceSlot
 from sweeper.execution.events import Finished, Started
@@ -21,14 +21,15 @@ SLOTS = [DeviceSlot(Device("cuda", gpu)) for gpu in GPUS]
 TRIALS = [make_trial(batch_size=size) for size in range(1, 9)]
 
 
-def record_of(trial: Trial, status: str = "ok") -> Record:
-    return make_record(trial=trial, status=status)
+def finish(trial: Trial, status: str = "ok") -> Finished:
+    record = make_record(trial=trial, status=status)
+    return Finished(record, derive(record))
 
 
 def test_every_trial_runs_once_and_is_told_in_order() -> None:
-    def run(trial: Trial, _slot: DeviceSlot, on_phase: Callable[[str, int], None], _stop: threading.Event) -> Record:
+    def run(trial: Trial, _slot: DeviceSlot, on_phase: Callable[[str, int], None], _stop: threading.Event) -> Finished:
         on_phase("building", 0)
-        return record_of(trial)
+        return finish(trial)
 
     events = list(run_all(TRIALS, SLOTS, run))
     for trial in TRIALS:
@@ -43,10 +44,10 @@ def test_slots_work_beside_each_other() -> None:
     together = threading.Barrier(3, timeout=60)
     used: dict[int, str] = {}
 
-    def run(trial: Trial, slot: DeviceSlot, _on_phase: object, _stop: threading.Event) -> Record:
+    def run(trial: Trial, slot: DeviceSlot, _on_phase: object, _stop: threading.Event) -> Finished:
         together.wait()
         used[trial.batch_size] = slot.device.gpu.selector if slot.device.gpu else ""
-        return record_of(trial)
+        return finish(trial)
 
     assert len([item for item in run_all(TRIALS[:3], SLOTS, run) if isinstance(item, Finished)]) == 3
     assert set(used.values()) == {"0", "1", "2"}
@@ -57,10 +58,10 @@ def test_a_device_has_several_trials_in_flight() -> None:
     together = threading.Barrier(4, timeout=60)
     used: list[str] = []
 
-    def run(trial: Trial, slot: DeviceSlot, _on_phase: object, _stop: threading.Event) -> Record:
+    def run(trial: Trial, slot: DeviceSlot, _on_phase: object, _stop: threading.Event) -> Finished:
         together.wait()
         used.append(slot.device.gpu.selector if slot.device.gpu else "")
-        return record_of(trial)
+        return finish(trial)
 
     slots = [DeviceSlot(Device("cuda", gpu), concurrency=2) for gpu in GPUS[:2]]
     assert len([item for item in run_all(TRIALS[:4], slots, run) if isinstance(item, Finished)]) == 4
@@ -68,11 +69,11 @@ def test_a_device_has_several_trials_in_flight() -> None:
 
 
 def test_interrupt_ends_what_runs_and_starts_no_other() -> None:
-    def run(trial: Trial, _slot: DeviceSlot, _on_phase: object, stop: threading.Event) -> Record:
+    def run(trial: Trial, _slot: DeviceSlot, _on_phase: object, stop: threading.Event) -> Finished:
         if trial == TRIALS[0]:
-            return record_of(trial)
+            return finish(trial)
         assert stop.wait(60)
-        return record_of(trial, "interrupted")
+        return finish(trial, "interrupted")
 
     def interrupt() -> None:
         time.sleep(0.5)
@@ -92,13 +93,13 @@ def test_interrupt_ends_what_runs_and_starts_no_other() -> None:
 def test_what_goes_wrong_is_raised_when_the_others_have_ended() -> None:
     failed = threading.Event()
 
-    def run(trial: Trial, _slot: DeviceSlot, _on_phase: object, _stop: threading.Event) -> Record:
+    def run(trial: Trial, _slot: DeviceSlot, _on_phase: object, _stop: threading.Event) -> Finished:
         if trial == TRIALS[0]:
             failed.set()
             raise OSError("no space")
         assert failed.wait(60)
         time.sleep(0.2)
-        return record_of(trial)
+        return finish(trial)
 
     finished: list[Finished] = []
     events = run_all(TRIALS, SLOTS[:2], run)
@@ -110,10 +111,10 @@ def test_what_goes_wrong_is_raised_when_the_others_have_ended() -> None:
 def test_whoever_has_had_enough_ends_the_trials() -> None:
     ended = threading.Event()
 
-    def run(trial: Trial, _slot: DeviceSlot, _on_phase: object, stop: threading.Event) -> Record:
+    def run(trial: Trial, _slot: DeviceSlot, _on_phase: object, stop: threading.Event) -> Finished:
         assert stop.wait(60)
         ended.set()
-        return record_of(trial, "interrupted")
+        return finish(trial, "interrupted")
 
     events = run_all(TRIALS, SLOTS[:1], run)
     assert isinstance(next(events), Started)

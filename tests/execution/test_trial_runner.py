@@ -63,7 +63,9 @@ def run(in_empty_folder: Path, monkeypatch: pytest.MonkeyPatch, trial: Trial):
         monkeypatch.setenv("PYTHONPATH", str(ROOT))
         monkeypatch.setattr(trial_runner, "make_command", lambda _python, _module: [sys.executable, str(script)])
         settings = Settings("s", measure=Measure(**{"processes": 1, "timeout_s": 30.0, **measure}), inspect=inspect)  # type: ignore[arg-type]
-        return trial_runner.run_trial(trial, settings, slot or DeviceSlot(Device("cpu"), cores), stop=stop)
+        slot = slot or DeviceSlot(Device("cpu"), cores)
+        stop = stop or threading.Event()
+        return trial_runner.run_trial(trial, settings, slot, lambda _phase, _index: None, stop).record
 
     return run
 

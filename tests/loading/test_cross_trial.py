@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from records import make_process, make_record, make_trial, write_sweep
 
-from sweeper.analysis.stats import moderated
+from sweeper.analysis.stats import moderate_variances
 from sweeper.core.record import PerArm, Record
 from sweeper.core.trial import Compile, Trial
-from sweeper.loading.cross_trial import compared
+from sweeper.loading.cross_trial import add_cross_trial_findings
 from sweeper.loading.entries import Entry, load
 
 EAGER_S = 0.02
@@ -22,7 +22,7 @@ def with_eager(record: Record, factor: float) -> Record:
 
 
 def entries(runs: Path, *records: Record) -> tuple[Entry, ...]:
-    return compared(load([write_sweep(runs, records)]).entries)
+    return add_cross_trial_findings(load([write_sweep(runs, records)]).entries)
 
 
 def flagged(found: Sequence[Entry]) -> set[str]:
@@ -75,7 +75,7 @@ def test_sweeps_are_not_compared_with_each_other(tmp_path: Path) -> None:
     folders = [
         write_sweep(tmp_path, [with_eager(make_record(), factor)], name) for factor, name in ((1.0, "a"), (2.0, "b"))
     ]
-    assert not flagged(compared(load(folders).entries))
+    assert not flagged(add_cross_trial_findings(load(folders).entries))
 
 
 def test_a_trial_without_eager_time_neither_moves_nor_is_moved(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_eight_trials_of_a_class_are_moderated_within_it(tmp_path: Path) -> None
     found = entries(tmp_path, *plain, *host)
     for bound in (False, True):
         members = [entry for entry in found if (entry.result.host_bound_arms is not None) is bound]
-        estimates = moderated([entry.result.estimate for entry in members if entry.result.estimate])
+        estimates = moderate_variances([entry.result.estimate for entry in members if entry.result.estimate])
         assert [entry.moderated for entry in members] == [estimate.interval() for estimate in estimates]
 
 

@@ -31,7 +31,7 @@ def test_what_a_fork_finds_raises_or_dies_of_is_told(tmp_path: Path, work: str, 
         import os
         from sweeper.loading import parallel
         own = os.getpid()
-        wait = parallel.beside({work}, 2)
+        wait = parallel.start({work}, 2)
         try:
             print(wait())
         except Exception as error:
@@ -47,7 +47,7 @@ def test_nothing_is_forked_beside_other_threads(tmp_path: Path) -> None:
         from sweeper.loading import parallel
         event = threading.Event()
         threading.Thread(target=event.wait).start()
-        print(parallel.beside(os.getpid, 2)() == os.getpid())
+        print(parallel.start(os.getpid, 2)() == os.getpid())
         event.set()
     """
     assert in_python(code, tmp_path).stdout.split() == ["True"]
@@ -57,8 +57,8 @@ def test_what_nobody_waits_for_ends_with_the_report(tmp_path: Path) -> None:
     """More than a pipe holds, and a parent that goes on to fail."""
     code = """
         from sweeper.loading import parallel
-        parallel.beside(lambda: "x" * 10**7, 2)
-        parallel.beside(lambda: __import__("time").sleep(600), 2)
+        parallel.start(lambda: "x" * 10**7, 2)
+        parallel.start(lambda: __import__("time").sleep(600), 2)
         raise KeyError("something else")
     """
     found = in_python(code, tmp_path)
@@ -77,9 +77,9 @@ def test_large_sweep_reads_the_same_in_parts(tmp_path: Path) -> None:
         from sweeper.loading import parallel
         from sweeper.report.__main__ import main
         forked = []
-        beside = parallel.beside
-        parallel.cores = lambda: int(sys.argv[2])
-        parallel.beside = lambda *arguments: (forked.append(arguments), beside(*arguments))[1]
+        start = parallel.start
+        parallel.count_cores = lambda: int(sys.argv[2])
+        parallel.start = lambda *arguments: (forked.append(arguments), start(*arguments))[1]
         status = main(["night", "--out", sys.argv[1]])
         print(len(forked), file=sys.stderr)
         sys.exit(status)

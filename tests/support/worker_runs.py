@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from sweeper.analysis.flags import flags_of
+from sweeper.analysis.flags import find_flags
+from sweeper.analysis.metrics import derive
 from sweeper.core.protocol import Job, Outcome, Phase
 from sweeper.core.record import Record
 from sweeper.core.settings import Measure
@@ -53,4 +54,4 @@ def flags(trial: Trial, outcome: Outcome) -> set[str]:
     assert outcome.process is not None
     record = Record(trial.id, "s", trial.label, outcome.status, trial, processes=(outcome.process,))
     noise = {"unsteady", "host_busy", "compile_contended", "single_process"}
-    return set(flags_of(record, MEASURE)) - noise
+    return set(find_flags(record, derive(record), MEASURE)) - noise

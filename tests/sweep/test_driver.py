@@ -10,6 +10,7 @@ import fake_python
 import pytest
 from records import make_record, make_trial, write_sweep
 
+from sweeper.analysis.metrics import derive
 from sweeper.core.record import Inspection, Record
 from sweeper.core.settings import Measure, Settings, Tracking
 from sweeper.core.trial import Trial
@@ -59,7 +60,7 @@ def test_sweep_that_ends_before_its_last_trial_is_interrupted(trial: Trial) -> N
 
     def first_alone(trials, _settings, _placement) -> Generator[Event, None, None]:
         yield Started(trials[0])
-        yield Finished(make_record(trial=trials[0]))
+        yield Finished(make_record(trial=trials[0]), derive(make_record(trial=trials[0])))
 
     assert run_sweep([trial, other], SETTINGS, Launcher(None, first_alone)) == INTERRUPTED
 
@@ -69,7 +70,7 @@ def test_a_sweep_ends_with_how_to_run_again_what_failed(trial: Trial, capsys: py
         for one in trials:
             yield Started(one)
             write_sweep(Path("runs"), [failed := make_record(trial=one, status="crashed")], "night")
-            yield Finished(failed)
+            yield Finished(failed, derive(failed))
 
     run_sweep([trial], SETTINGS, Launcher(None, fails))
     last = capsys.readouterr().out.splitlines()[-1]

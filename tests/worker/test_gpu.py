@@ -10,7 +10,8 @@ from dataclasses import replace
 import pytest
 from worker_runs import MEASURE, custom, flags, private_cache, run
 
-from sweeper.analysis.flags import flags_of
+from sweeper.analysis.flags import find_flags
+from sweeper.analysis.metrics import derive
 from sweeper.core.gpus import visible_gpus
 
 pytestmark = [
@@ -63,7 +64,7 @@ def test_skipped_cuda_graph_is_listed_and_flagged() -> None:
     assert outcome.diagnostics is not None
     assert outcome.diagnostics.cudagraph_skips
     record = Record(trial.id, "s", trial.label, "ok", trial, diagnostics=outcome.diagnostics)
-    assert "cudagraphs_skipped" in flags_of(record, MEASURE)
+    assert "cudagraphs_skipped" in find_flags(record, derive(record), MEASURE)
 
 
 def test_check_replays_a_graph_whose_output_died_in_between() -> None:
@@ -141,13 +142,13 @@ def test_second_process_on_the_gpu_is_flagged_and_memory_is_missing() -> None:
 def test_check_says_the_same_wherever_its_tensors_lie(monkeypatch: pytest.MonkeyPatch) -> None:
     from sweeper.worker.accuracy import check
 
-    verdicts, places, take = [], [], check.reference
+    verdicts, places, take = [], [], check.run_reference
 
     def reference(*arguments, **options):
         places.append(arguments[-1].place.type)
         return take(*arguments, **options)
 
-    monkeypatch.setattr(check, "reference", reference)
+    monkeypatch.setattr(check, "run_reference", reference)
     for roomy in (0.0, 2.0):  # always on the device, never
         monkeypatch.setattr(check, "ROOMY", roomy)
         outcome, _ = run(on_gpu("wide_mlp"))
@@ -167,7 +168,7 @@ def test_check_goes_to_the_host_when_the_device_is_full(monkeypatch: pytest.Monk
     from sweeper.worker.accuracy import check
     from sweeper.worker.measurement.capture import HOST
 
-    places, take = [], check.reference
+    places, take = [], check.run_reference
 
     def reference(*arguments, **options):
         places.append(arguments[-1].place)
@@ -175,7 +176,7 @@ def test_check_goes_to_the_host_when_the_device_is_full(monkeypatch: pytest.Monk
             raise torch.OutOfMemoryError("CUDA out of memory")
         return take(*arguments, **options)
 
-    monkeypatch.setattr(check, "reference", reference)
+    monkeypatch.setattr(check, "run_reference", reference)
     outcome, _ = run(on_gpu("wide_mlp"))
     assert outcome.status == "ok", outcome.message
     assert outcome.process is not None

@@ -21,7 +21,7 @@ assert private_cache  # a fixture that every test here uses
 
 
 @pytest.fixture(autouse=True)
-def switches_as_they_were():
+def torch_flags_as_they_were():
     import torch
 
     before = torch.get_float32_matmul_precision()
@@ -115,16 +115,16 @@ def test_closer_look_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
 
     looks = []
 
-    class Strict(check.Verification):
+    class Strict(check.AccuracyCheck):
         """Allows nothing at the first look."""
 
-        def _against(self, dtype):
+        def _compare_eager(self, pristine, dtype):
             looks.append((str(dtype), self._looks_closer))
-            taken, allowed = super()._against(dtype)
+            taken, allowed = super()._compare_eager(pristine, dtype)
             none = dict.fromkeys(allowed.bounds, 0.0)
             return taken, allowed if self._looks_closer else replace(allowed, bounds=none)
 
-    monkeypatch.setattr(session, "Verification", Strict)
+    monkeypatch.setattr(session, "AccuracyCheck", Strict)
     outcome, _ = run(custom("refuses_fp64", backend="inductor", precision=Precision(autocast="bfloat16")))
     assert outcome.status == "ok", outcome.message
     formats = ("torch.float64", "torch.float32")
@@ -155,26 +155,26 @@ def test_verdict_for_which_memory_is_short_is_given_at_the_second_try(monkeypatc
 def test_step_that_fails_leaves_nothing_of_what_was_seen_of_it() -> None:
     import torch
 
-    from sweeper.worker.measurement.capture import Capture, observe
+    from sweeper.worker.measurement.capture import OutputCapture, capture_step
 
     module, trial = torch.nn.Linear(2, 2), custom("wide_mlp")
-    tap = Capture(lambda output, _batch: output.sum())
+    capture = OutputCapture(lambda output, _batch: output.sum())
 
     def fails() -> None:
-        tap(module(torch.ones(1, 2)), None)
-        assert tap.output
+        capture(module(torch.ones(1, 2)), None)
+        assert capture.output
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     with pytest.raises(torch.OutOfMemoryError):
-        observe(fails, tap, module, trial)
-    assert tap.output == []
+        capture_step(fails, capture, module, trial)
+    assert capture.output == []
 
 
 def test_check_that_cannot_be_made_leaves_the_trial_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_arguments, **_options):
         raise KeyError("not with this model")
 
-    monkeypatch.setattr("sweeper.worker.accuracy.check.reference", fails)
+    monkeypatch.setattr("sweeper.worker.accuracy.check.run_reference", fails)
     trial = custom("mlp")
     outcome, _ = run(trial)
     assert outcome.status == "ok", outcome.message
@@ -224,10 +224,10 @@ def test_reading_that_fails_after_the_rounds_is_a_reason(monkeypatch: pytest.Mon
 
     from sweeper.worker.setup import TrialSetup
 
-    def fails(_lab, arm):
+    def fails(_setup, arm):
         raise torch.OutOfMemoryError(f"no room for {arm.name}")
 
-    monkeypatch.setattr(TrialSetup, "memory_of", fails)
+    monkeypatch.setattr(TrialSetup, "measure_memory", fails)
     outcome, _ = run(custom("mlp"))
     assert outcome.status == "ok", outcome.message
     assert outcome.process is not None
@@ -293,23 +293,23 @@ def tensors(**values: float) -> list:
     ],
 )
 def test_rule_of_accuracy_by_hand(noise: float, weight: float, passed: bool) -> None:
-    from sweeper.worker.accuracy.rule import bounds, judge
-    from sweeper.worker.measurement.capture import kept
+    from sweeper.worker.accuracy.rule import judge, set_bounds
+    from sweeper.worker.measurement.capture import Keep, StepTensors
 
-    truth = kept(tensors(bias=0.0, weight=1.0))
-    eager = kept(tensors(bias=1e-9, weight=1.0 + 1e-7))
-    allowed = bounds(truth, eager, tensors(bias=1e-9, weight=1.0 + 1e-7), 1e-4)
+    truth = StepTensors(Keep().copy(tensors(bias=0.0, weight=1.0)))
+    eager = StepTensors(Keep().copy(tensors(bias=1e-9, weight=1.0 + 1e-7)))
+    allowed = set_bounds(truth, eager, tensors(bias=1e-9, weight=1.0 + 1e-7), 1e-4)
     verdict = judge(tensors(bias=noise, weight=weight), truth, allowed)
     assert verdict.passed is passed
     assert not verdict.nondeterministic
 
 
 def test_result_that_is_not_finite_fails_and_is_written_as_missing() -> None:
-    from sweeper.worker.accuracy.rule import bounds, judge
-    from sweeper.worker.measurement.capture import kept
+    from sweeper.worker.accuracy.rule import judge, set_bounds
+    from sweeper.worker.measurement.capture import Keep, StepTensors
 
-    truth = kept(tensors(weight=1.0))
-    verdict = judge(tensors(weight=math.nan), truth, bounds(truth, truth, tensors(weight=1.0), 1e-4))
+    truth = StepTensors(Keep().copy(tensors(weight=1.0)))
+    verdict = judge(tensors(weight=math.nan), truth, set_bounds(truth, truth, tensors(weight=1.0), 1e-4))
     assert (verdict.passed, verdict.compiled_error) == (False, None)
 
 
@@ -317,11 +317,11 @@ def test_infinity_that_is_meant_is_left_out_of_the_comparison() -> None:
     import torch
 
     from sweeper.worker.accuracy.rule import compare
-    from sweeper.worker.measurement.capture import Observed
+    from sweeper.worker.measurement.capture import StepTensors
 
     masked = torch.tensor([1.0, -math.inf])
-    found = compare([("output", torch.tensor([1.5, -math.inf]))], Observed({"output": masked}, "float64"))
-    assert found.error("output") == pytest.approx(0.5)
+    found = compare([("output", torch.tensor([1.5, -math.inf]))], StepTensors({"output": masked}, "float64"))
+    assert found["output"].error == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("factory", ["gives_tuple", "gives_dict", "gives_dataclass"])
@@ -395,16 +395,16 @@ def test_step_in_half_precision_is_called_wrong_only_after_a_closer_look(monkeyp
 def test_step_that_is_seen_keeps_no_output_alive() -> None:
     import torch
 
-    from sweeper.worker.measurement.capture import Capture
+    from sweeper.worker.measurement.capture import OutputCapture
     from sweeper.worker.models.batches import Batch
 
-    tap, output = Capture(lambda output, _batch: output.sum()), torch.ones(3)
-    tap.keeps = True
-    tap(output, Batch())
+    capture, output = OutputCapture(lambda output, _batch: output.sum()), torch.ones(3)
+    capture.keeps = True
+    capture(output, Batch())
     alive = weakref.ref(output)
     del output
     assert alive() is None
-    assert [(name, kept.tolist()) for name, kept in tap.output] == [("output", [1.0, 1.0, 1.0])]
+    assert [(name, kept.tolist()) for name, kept in capture.output] == [("output", [1.0, 1.0, 1.0])]
 
 
 def test_gradients_are_compared_without_the_factor_of_the_scaler() -> None:
@@ -421,27 +421,27 @@ def test_step_that_the_scaler_skips_voids_the_round() -> None:
 
     from sweeper.worker.monitoring.round_monitor import RoundMonitor
 
-    lookout, scale = RoundMonitor(torch.device("cpu")), [65536.0]
-    lookout.gradient_scales = lambda: tuple(scale)
-    lookout.start_round()
-    assert lookout.why_void() is None
+    monitor, scale = RoundMonitor(torch.device("cpu")), [65536.0]
+    monitor.gradient_scales = lambda: tuple(scale)
+    monitor.start_round()
+    assert monitor.explain_void() is None
     scale[0] /= 2
-    assert lookout.why_void() == "the gradient scaler skipped a step"
+    assert monitor.explain_void() == "the gradient scaler skipped a step"
 
 
 def test_state_is_restored_in_place() -> None:
     import torch
 
-    from sweeper.worker.accuracy.snapshot import Saved
+    from sweeper.worker.accuracy.snapshot import Snapshot
 
     module = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
     before = {name: value.clone() for name, value in module.state_dict().items()}
     places = [parameter.data_ptr() for parameter in module.parameters()]
     optimizer = torch.optim.Adam(module.parameters())
-    saved = Saved(module)
+    snapshot = Snapshot(module)
     module(torch.randn(4, 2)).sum().backward()
     optimizer.step()
-    saved.restore([optimizer, None], 1)
+    snapshot.restore([optimizer, None], 1)
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
     assert [parameter.data_ptr() for parameter in module.parameters()] == places
     assert all(not value.any() for state in optimizer.state.values() for value in state.values())

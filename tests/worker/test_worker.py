@@ -142,7 +142,7 @@ def test_energy_of_a_step_by_hand() -> None:
     import torch
 
     from sweeper.worker.measurement.bench import Arm, Bench
-    from sweeper.worker.measurement.energy import of_arms
+    from sweeper.worker.measurement.energy import measure_energy
     from sweeper.worker.models.batches import Batch
 
     used_j = [0.0]
@@ -156,7 +156,7 @@ def test_energy_of_a_step_by_hand() -> None:
         Arm("eager", lambda _batch: step(50.0), eager=True): 0.5,
         Arm("compiled", lambda _batch: step(25.0), eager=True): 0.5,
     }
-    found = of_arms(bench, arms, lambda: used_j[0])
+    found = measure_energy(bench, arms, lambda: used_j[0])
     assert (found.eager, found.compiled) == (50.0, 25.0)
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from sweeper.worker.failures import MismatchError, UnavailableError, message_of
+from sweeper.worker.failures import MismatchError, UnavailableError, describe_error
 
 
 @pytest.mark.parametrize(
@@ -16,4 +16,4 @@ from sweeper.worker.failures import MismatchError, UnavailableError, message_of
     ],
 )
 def test_our_own_errors_do_without_their_class(error: Exception, message: str) -> None:
-    assert message_of(error) == message
+    assert describe_error(error) == message

@@ -1,4 +1,4 @@
-"""The worker's side of turns, against a driver that answers in this process; compiles for real."""
+"""The worker's side of the device lease, against a driver that answers in this process; compiles for real."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def driver() -> Driver:
     return Driver()
 
 
-def turn_of(driver: Driver) -> Lease:
-    turn = Lease(driver.ask)
-    turn.take()
-    turn.rest_while_compiling()
-    return turn
+def make_lease(driver: Driver) -> Lease:
+    lease = Lease(driver.ask)
+    lease.take()
+    lease.leave_while_compiling()
+    return lease
 
 
 def eventually(holds: Callable[[], bool]) -> bool:
@@ -63,7 +63,7 @@ def compiled(seen: Callable[[], object]) -> object:
 
 
 def test_device_is_let_go_while_the_compiler_runs_and_taken_back(driver: Driver) -> None:
-    turn_of(driver)
+    make_lease(driver)
     at_compilation: list[list[str]] = []
     compiled(lambda: at_compilation.append(list(driver.heard)))
     assert at_compilation == [[DEVICE, NOTHING]]
@@ -71,67 +71,67 @@ def test_device_is_let_go_while_the_compiler_runs_and_taken_back(driver: Driver)
 
 
 def test_whoever_had_it_alone_has_it_alone_after_a_recompilation(driver: Driver) -> None:
-    turn = turn_of(driver)
-    turn.take(ALONE)
+    lease = make_lease(driver)
+    lease.take(ALONE)
     compiled(lambda: None)
     assert driver.heard == [DEVICE, ALONE, NOTHING, ALONE]
 
 
-def test_a_race_while_compiling_takes_the_device_and_keeps_it_for_the_next(
+def test_a_benchmark_while_compiling_takes_the_device_and_keeps_it_for_the_next(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "BETWEEN_RACES_S", 0.2)
-    turn = turn_of(driver)
+    monkeypatch.setattr(module, "BETWEEN_BENCHMARKS_S", 0.2)
+    lease = make_lease(driver)
     held: list[list[str]] = []
 
-    def races() -> None:
+    def benchmarks() -> None:
         for _ in range(3):
-            with turn._race():
+            with lease._benchmark():
                 held.append(list(driver.heard))
-        assert eventually(lambda: driver.heard[-1] == NOTHING), "let go when no other race follows"
+        assert eventually(lambda: driver.heard[-1] == NOTHING), "let go when no other benchmark follows"
 
-    compiled(races)
+    compiled(benchmarks)
     assert held == [[DEVICE, NOTHING, DEVICE]] * 3
     assert driver.heard == [DEVICE, NOTHING, DEVICE, NOTHING, DEVICE]
 
 
-def test_a_race_in_a_step_changes_nothing(driver: Driver) -> None:
-    turn = turn_of(driver)
-    with turn._race():
+def test_a_benchmark_in_a_step_changes_nothing(driver: Driver) -> None:
+    lease = make_lease(driver)
+    with lease._benchmark():
         pass
     assert driver.heard == [DEVICE]
 
 
-def test_inductors_timing_of_kernels_is_such_a_race(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    turn, inside = turn_of(driver), []
-    monkeypatch.setattr(turn, "_stop_timer", lambda: inside.append("race"))
+def test_inductors_timing_of_kernels_is_such_a_benchmark(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    lease, inside = make_lease(driver), []
+    monkeypatch.setattr(lease, "_stop_timer", lambda: inside.append("benchmark"))
     with pytest.raises((AssertionError, RuntimeError, AttributeError, ImportError)):  # there is no GPU
         benchmarker.benchmark_gpu(lambda: None)
-    assert inside == ["race"]
+    assert inside == ["benchmark"]
 
 
 def test_clock_stands_still_while_it_waits_and_while_it_is_stopped() -> None:
-    turn = Lease(Driver(takes_s=0.3, grant=LeaseGrant(stopped_s=100.0)).ask)
-    before, begin = turn.clock(), time.perf_counter()
-    turn.take()
+    lease = Lease(Driver(takes_s=0.3, grant=LeaseGrant(stopped_s=100.0)).ask)
+    before, begin = lease.clock(), time.perf_counter()
+    lease.take()
     passed_s = time.perf_counter() - begin
-    assert turn.away_s >= 100.3
-    assert turn.clock() - before == pytest.approx(passed_s - turn.away_s, abs=0.05)
+    assert lease.away_s >= 100.3
+    assert lease.clock() - before == pytest.approx(passed_s - lease.away_s, abs=0.05)
 
 
-def test_whoever_keeps_books_is_told_before_leaving_and_after_coming(driver: Driver) -> None:
-    turn = turn_of(driver)
-    turn.before_leaving = lambda: driver.heard.append("leaves")
-    turn.after_coming = lambda: driver.heard.append("is back")
+def test_whoever_keeps_books_is_told_before_leaving_and_after_returning(driver: Driver) -> None:
+    lease = make_lease(driver)
+    lease.before_leaving = lambda: driver.heard.append("leaves")
+    lease.after_returning = lambda: driver.heard.append("is back")
     compiled(lambda: None)
-    turn.take(ALONE)
+    lease.take(ALONE)
     assert driver.heard == [DEVICE, "leaves", NOTHING, DEVICE, "is back", ALONE]
 
 
 def test_without_a_driver_it_is_always_ours() -> None:
-    turn = Lease()
-    turn.take()
-    turn.take(ALONE)
-    turn.leave()
-    turn.take()
-    assert turn.neighbours == frozenset()
+    lease = Lease()
+    lease.take()
+    lease.take(ALONE)
+    lease.leave()
+    lease.take()
+    assert lease.neighbours == frozenset()

@@ -1,1 +1,1 @@
-"""A report as one HTML page with figures: `page.page` makes it."""
+"""Makes a report into one HTML page with figures and tables. `page.begin_page` begins to make it."""

@@ -7,23 +7,7 @@ from collections.abc import Callable, Sequence
 
 from sweeper.report import formatting
 from sweeper.report.formatting import text
-from sweeper.report.page.figure_base import (
-    Choice,
-    Figure,
-    Trace,
-    colour,
-    find_naming_axes,
-    finite,
-    group,
-    join_lines,
-    label,
-    name_row,
-    points,
-    positive,
-    ratio_axis,
-    reference_line,
-    seconds_axis,
-)
+from sweeper.report.page import figure_base as base
 from sweeper.report.page.speedup_figures import describe_trial, select_measured, speedup
 from sweeper.report.table import Row
 from sweeper.report.tables import speedups
@@ -34,25 +18,26 @@ MAX_TRIALS = 100  # to choose from in the figure of total time
 STEPS_IF_NEVER = 10_000  # shown where compiling does not pay
 BEYOND_BREAK_EVEN = 2.5  # how far the axis goes
 SYMBOLS = ("circle", "square", "triangle-up", "diamond", "cross")
+NO_COMPILE_TIME = "no trial with a speedup has a compile time with an empty cache"
 CACHES = (
     ("empty cache", "compile_cold_s", "break_even_steps", "solid"),
     ("filled cache", "compile_warm_s", "break_even_warm_steps", "dash"),
 )
 
 
-def draw_compile_time(rows: Sequence[Row]) -> Figure:
+def draw_compile_time(rows: Sequence[Row]) -> base.Figure:
     """Draw cold compile time against speedup."""
     title = "Compile time against speedup"
-    shown, thinned = _thin_out([row for row in select_measured(rows) if positive(row, "compile_cold_s")])
+    shown, thinned = _thin_out([row for row in select_measured(rows) if base.positive(row, "compile_cold_s")])
     if not shown:
-        return Figure("compile-time", title, missing="no trial with a speedup has a compile time with an empty cache")
-    times_s = [positive(row, "compile_cold_s") or 1.0 for row in shown]
+        return base.Figure("compile-time", title, missing=NO_COMPILE_TIME)
+    times_s = [base.positive(row, "compile_cold_s") or 1.0 for row in shown]
     choice = _scatter(shown, times_s, _describe_compile_time)
-    choice.layout["xaxis"] = seconds_axis("compile time, empty cache", times_s)
+    choice.layout["xaxis"] = base.seconds_axis("compile time, empty cache", times_s)
     caption = "Extra wall seconds of the first compiled steps with an empty cache."
     if any("compile_contended" in formatting.flags(row) for row in shown):
-        caption += " ≤: others kept the processor busy meanwhile, so alone it is shorter."
-    return Figure("compile-time", title, caption + thinned, [choice])
+        caption += " ≤: other work kept the processor busy, so the compile time alone is shorter."
+    return base.Figure("compile-time", title, caption + thinned, [choice])
 
 
 def _describe_compile_time(row: Row) -> str:
@@ -60,18 +45,18 @@ def _describe_compile_time(row: Row) -> str:
     return f"compile {speedups.compile_time(row)} s" + (f", break-even steps: {steps}" if steps else "")
 
 
-def draw_memory(rows: Sequence[Row]) -> Figure:
+def draw_memory(rows: Sequence[Row]) -> base.Figure:
     """Draw the ratio of peak memory against speedup."""
     title = "Memory against speedup"
     shown, thinned = _thin_out([row for row in select_measured(rows) if peak_ratio(row) is not None])
     if not shown:
-        return Figure("memory", title, missing="no trial with a speedup has the peak memory of both arms")
+        return base.Figure("memory", title, missing="no trial with a speedup has the peak memory of both arms")
     ratios = [peak_ratio(row) or 1.0 for row in shown]
     choice = _scatter(shown, ratios, lambda row: f"memory ratio {memory_ratio(row)}")
-    choice.layout["xaxis"] = ratio_axis("eager / compiled peak memory", ratios)
-    choice.layout["shapes"].append(reference_line("x"))
+    choice.layout["xaxis"] = base.ratio_axis("eager / compiled peak memory", ratios)
+    choice.layout["shapes"].append(base.reference_line("x"))
     caption = "Right of 1 compiling saves device memory, above 1 it saves time."
-    return Figure("memory", title, caption + thinned, [choice])
+    return base.Figure("memory", title, caption + thinned, [choice])
 
 
 def _thin_out(rows: Sequence[Row]) -> tuple[Sequence[Row], str]:
@@ -79,69 +64,64 @@ def _thin_out(rows: Sequence[Row]) -> tuple[Sequence[Row], str]:
     every = math.ceil(len(rows) / MAX_POINTS)
     if every < 2:
         return rows, ""
-    return rows[::every], f" One trial of every {every}, of {len(rows)} in the order of their speedups."
+    return rows[::every], f" Shows one of every {every} of {len(rows)} trials, in the order of their speedups."
 
 
-def _scatter(rows: Sequence[Row], xs: Sequence[float], describe: Callable[[Row], str]) -> Choice:
+def _scatter(rows: Sequence[Row], xs: Sequence[float], describe: Callable[[Row], str]) -> base.Choice:
     """Draw speedups upwards, with a colour per precision and a symbol per mode."""
-    groups = group(range(len(rows)), lambda i: (text(rows[i]["precision"]), text(rows[i]["mode"])))
+    groups = base.group(range(len(rows)), lambda i: (text(rows[i]["precision"]), text(rows[i]["mode"])))
     precisions, modes = (sorted({key[part] for key in groups}) for part in (0, 1))
     traces = []
     for (precision, mode), at in sorted(groups.items()):
-        shade, symbol = colour(precisions.index(precision)), SYMBOLS[modes.index(mode) % len(SYMBOLS)]
-        marker = {"color": shade, "symbol": symbol, "size": 8, "opacity": 0.8}
+        shade, symbol = base.colour(precisions.index(precision)), SYMBOLS[modes.index(mode) % len(SYMBOLS)]
+        marker = {"color": shade, "symbol": symbol, "opacity": 0.8}
         name = f"{precision}, {mode}" if len(modes) > 1 else precision
-        hover = [join_lines(describe_trial(rows[i]), label(describe(rows[i]))) for i in at]
-        traces.append(points(name, [xs[i] for i in at], [speedup(rows[i]) for i in at], marker, text=hover))
-    yaxis = ratio_axis("speedup", [speedup(row) for row in rows])
-    return Choice("all", traces, {"height": 420, "yaxis": yaxis, "shapes": [reference_line("y")]})
+        hover = [base.join_lines(describe_trial(rows[i]), base.label(describe(rows[i]))) for i in at]
+        traces.append(base.points(name, [xs[i] for i in at], [speedup(rows[i]) for i in at], marker, text=hover))
+    yaxis = base.ratio_axis("speedup", [speedup(row) for row in rows])
+    return base.Choice("all", traces, {"height": 420, "yaxis": yaxis, "shapes": [base.reference_line("y")]})
 
 
-def draw_total_time(rows: Sequence[Row]) -> Figure:
+def draw_total_time(rows: Sequence[Row]) -> base.Figure:
     """Draw the seconds until a number of steps is done, in both arms; the lines cross at break-even."""
     title = "Total time against steps"
     needed = ("compile_cold_s", "eager_step_ms", "compiled_step_ms")
-    complete = [row for row in select_measured(rows) if all(finite(row, name) is not None for name in needed)]
+    complete = [row for row in select_measured(rows) if all(base.finite(row, name) is not None for name in needed)]
     if not complete:
-        return Figure("total-time", title, missing="no trial with a speedup has a compile time with an empty cache")
-    axes = find_naming_axes(complete)
+        return base.Figure("total-time", title, missing=NO_COMPILE_TIME)
+    axes = base.find_naming_axes(complete)
     caption = "Compile time plus step times, the compiled arm with an empty and, where measured, a filled cache."
     if len(complete) > MAX_TRIALS:
         caption += f" The {MAX_TRIALS} trials of {len(complete)} that pay back soonest."
-    soonest = sorted(complete, key=_steps_to_pay)[:MAX_TRIALS]
-    choices = [_total_time(name_row(row, axes), row) for row in soonest]
-    return Figure("total-time", title, caption, choices)
+    complete.sort(key=lambda row: math.inf if (steps := base.finite(row, "break_even_steps")) is None else steps)
+    choices = [_total_time(base.name_row(row, axes), row) for row in complete[:MAX_TRIALS]]
+    return base.Figure("total-time", title, caption, choices)
 
 
-def _steps_to_pay(row: Row) -> float:
-    steps = finite(row, "break_even_steps")
-    return math.inf if steps is None else steps
-
-
-def _total_time(name: str, row: Row) -> Choice:
-    eager_s, compiled_s = ((finite(row, f"{arm}_step_ms") or 0.0) / 1e3 for arm in ("eager", "compiled"))
-    break_evens = [steps for _, _, column, _ in CACHES if (steps := finite(row, column)) is not None]
+def _total_time(name: str, row: Row) -> base.Choice:
+    eager_s, compiled_s = ((base.finite(row, f"{arm}_step_ms") or 0.0) / 1e3 for arm in ("eager", "compiled"))
+    break_evens = [steps for _, _, column, _ in CACHES if (steps := base.finite(row, column)) is not None]
     num_steps = math.ceil(BEYOND_BREAK_EVEN * max([0.0, *break_evens])) or STEPS_IF_NEVER
-    traces = [_line("eager", num_steps, 0.0, eager_s, colour(1), "solid")]
+    traces = [_line("eager", num_steps, 0.0, eager_s, base.colour(1), "solid")]
     for cache, time_column, steps_column, dash in CACHES:
-        compile_s, steps = finite(row, time_column), finite(row, steps_column)
+        compile_s, steps = base.finite(row, time_column), base.finite(row, steps_column)
         if compile_s is None:
             continue
-        traces.append(_line(f"compiled, {cache}", num_steps, compile_s, compiled_s, colour(0), dash))
+        traces.append(_line(f"compiled, {cache}", num_steps, compile_s, compiled_s, base.colour(0), dash))
         if steps is not None:
             reached = f"break-even, {cache}: {at_most(row)}{math.ceil(steps):,} steps"
             marker = {"color": "@ink", "size": 9, "symbol": "circle-open", "line": {"width": 2, "color": "@ink"}}
-            traces.append(points(reached, [steps], [steps * eager_s], marker, hoverinfo="all"))
+            traces.append(base.points(reached, [steps], [steps * eager_s], marker, hoverinfo="all"))
     layout = {
         "height": 420,
         "xaxis": {"title": {"text": "steps"}, "range": [0, num_steps], "tickformat": ",d"},
         "yaxis": {"title": {"text": "seconds"}, "rangemode": "tozero"},
     }
     pays_after = break_even(row)
-    return Choice(f"{name}: {pays_after}{' steps' if pays_after != 'never' else ''}", traces, layout)
+    return base.Choice(f"{name}: {pays_after}{' steps' if pays_after != 'never' else ''}", traces, layout)
 
 
-def _line(name: str, num_steps: int, start_s: float, step_s: float, shade: str, dash: str) -> Trace:
+def _line(name: str, num_steps: int, start_s: float, step_s: float, shade: str, dash: str) -> base.Trace:
     xs, ys = [0, num_steps], [start_s, start_s + num_steps * step_s]
     line = {"color": shade, "dash": dash, "width": 2}
-    return points(name, xs, ys, {}, mode="lines", line=line, hoverinfo="name+x+y")
+    return base.points(name, xs, ys, {}, mode="lines", line=line, hoverinfo="name+x+y")

@@ -7,20 +7,7 @@ from itertools import groupby
 
 from sweeper.report import formatting
 from sweeper.report.formatting import text
-from sweeper.report.page.figure_base import (
-    Choice,
-    Figure,
-    Trace,
-    bars,
-    category_axis,
-    colour,
-    error_bars,
-    finite,
-    join_lines,
-    label,
-    points,
-    reference_line,
-)
+from sweeper.report.page import figure_base as base
 from sweeper.report.page.published import Published
 from sweeper.report.table import Row
 from sweeper.report.tables.groups import ALL
@@ -30,7 +17,7 @@ MAX_KEYS = 4  # groups of the summary that stand beside each other in one figure
 PRECISIONS = {"AMP": ("geomean_amp", "models_amp"), "fp32": ("geomean_fp32", "models_fp32")}
 
 
-def draw_families(rows: Sequence[Row], references: Mapping[str, Published]) -> Figure:
+def draw_families(rows: Sequence[Row], references: Mapping[str, Published]) -> base.Figure:
     """Draw geometric means in AMP and fp32 per family; `references` are published speedups by family."""
     keys = {key: list(group) for key, group in groupby(rows, formatting.key) if key}
     drawn = {
@@ -38,47 +25,52 @@ def draw_families(rows: Sequence[Row], references: Mapping[str, Published]) -> F
     }
     if not drawn:
         missing = "no geometric mean: no trial in a precision with a weight has a speedup"
-        return Figure("families", "Families", missing=missing)
+        return base.Figure("families", "Families", missing=missing)
     caption = (
         "Geometric means of speedups over the models of a family, with 95 % intervals for these models where known."
     )
     if references:
         caption += " Dotted: what was published for PyTorch 2.0, on other hardware and other software."
     if len(drawn) <= MAX_KEYS:
-        return Figure("families", "Families", caption, [_family_bars("all", drawn, references)])
-    ordered = sorted(drawn.items(), key=lambda item: -(finite(item[1][-1], "geomean_amp") or 0.0))  # `all` is last
+        return base.Figure("families", "Families", caption, [_family_bars("all", drawn, references)])
+    ordered = sorted(drawn.items(), key=lambda item: -(base.finite(item[1][-1], "geomean_amp") or 0.0))  # `all` is last
     choices = [_family_bars(key, {key: group}, references) for key, group in ordered]
-    return Figure("families", "Families", caption, choices)
+    return base.Figure("families", "Families", caption, choices)
 
 
-def _family_bars(name: str, keys: Mapping[str, Sequence[Row]], references: Mapping[str, Published]) -> Choice:
+def _family_bars(name: str, keys: Mapping[str, Sequence[Row]], references: Mapping[str, Published]) -> base.Choice:
     families = {text(row["family"]) for rows in keys.values() for row in rows}
     order = sorted(families, key=lambda family: (family == ALL, family))
     traces = []
     for index, (key, rows) in enumerate(keys.items()):
         for number, (precision, (geomean, count)) in enumerate(PRECISIONS.items()):
-            if any(finite(row, geomean) is not None for row in rows):
+            if any(base.finite(row, geomean) is not None for row in rows):
                 several = len(keys) > 1
                 title = f"{precision}, {_shorten_key(key, keys)}" if several else precision
-                shade = colour(index, pale=precision == "fp32") if several else colour(number)
+                shade = base.colour(index, pale=precision == "fp32") if several else base.colour(number)
                 places = [order.index(text(row["family"])) for row in rows]
                 traces.append(_geomeans(title, rows, places, geomean, count, shade))
-    shown = {order.index(family): item for family, item in references.items() if family in order}
+    shown = {at: references[family] for at, family in enumerate(order) if family in references}
     if shown:
         traces.append(_dotted_lines(shown))
-    ticks = [label(family, 20) for family in order]
-    for at, item in shown.items():
+    ticks = [base.label(family, 20) for family in order]
+    for at, item in shown.items():  # in three lines, which fit under a group of bars
         value, _, source = item.label.partition(" (")
-        ticks[at] = join_lines(ticks[at], label(value), label(f"({source}"))  # fits under a group of bars
+        ticks[at] = base.join_lines(ticks[at], base.label(value), base.label(f"({source}"))
     layout = {
         "height": 400,
         "barmode": "group",
         "bargap": 0.25,
-        "xaxis": {**category_axis(ticks), "range": [-0.6, len(order) - 0.4], "tickangle": 0},
+        "xaxis": {
+            "tickvals": list(range(len(order))),
+            "ticktext": ticks,
+            "range": [-0.6, len(order) - 0.4],
+            "tickangle": 0,
+        },
         "yaxis": {"title": {"text": "speedup"}, "rangemode": "tozero"},
-        "shapes": [reference_line("y")],
+        "shapes": [base.reference_line("y")],
     }
-    return Choice(name, traces, layout)
+    return base.Choice(name, traces, layout)
 
 
 def _shorten_key(key: str, keys: Mapping[str, object]) -> str:
@@ -87,23 +79,23 @@ def _shorten_key(key: str, keys: Mapping[str, object]) -> str:
     return ", ".join(part for part in key.split(", ") if part not in common) or key
 
 
-def _geomeans(name: str, rows: Sequence[Row], at: Sequence[int], geomean: str, count: str, shade: str) -> Trace:
-    heights = [finite(row, geomean) for row in rows]
-    ends = [(finite(row, f"{geomean}_low"), finite(row, f"{geomean}_high")) for row in rows]
+def _geomeans(name: str, rows: Sequence[Row], at: Sequence[int], geomean: str, count: str, shade: str) -> base.Trace:
+    heights = [base.finite(row, geomean) for row in rows]
+    ends = [(base.finite(row, f"{geomean}_low"), base.finite(row, f"{geomean}_high")) for row in rows]
     known = [(low or height or 0.0, high or height or 0.0) for (low, high), height in zip(ends, heights, strict=True)]
     hover = [
-        join_lines(
-            label(f"{text(row['family'])}, {name}"),
-            label(f"{formatting.estimate(row, geomean)} over {models(row[count])}"),
+        base.join_lines(
+            base.label(f"{text(row['family'])}, {name}"),
+            base.label(f"{formatting.estimate(row, geomean)} over {models(row[count])}"),
         )
         for row in rows
     ]
     style = {"textposition": "outside", "cliponaxis": False, "hovertext": hover}
-    style["error_y"] = error_bars([height or 0.0 for height in heights], known)
-    return bars(name, at, heights, shade, heights, **style)
+    style["error_y"] = base.error_bars([height or 0.0 for height in heights], known)
+    return base.bars(name, at, heights, shade, heights, **style)
 
 
-def _dotted_lines(references: Mapping[int, Published]) -> Trace:
+def _dotted_lines(references: Mapping[int, Published]) -> base.Trace:
     """Describe a dotted line across the bars of each family, in the middle of the published range."""
     xs: list[float | None] = []
     ys: list[float | None] = []
@@ -112,7 +104,7 @@ def _dotted_lines(references: Mapping[int, Published]) -> Trace:
         middle = (item.low + item.high) / 2
         xs += [at - 0.42, at + 0.42, None]
         ys += [middle, middle, None]
-        texts += [label(f"published: {item.label}")] * 3
+        texts += [base.label(f"published: {item.label}")] * 3
     devices = ", ".join(dict.fromkeys(f"{item.device} {item.year}" for item in references.values()))
     line = {"dash": "dot", "width": 2.2, "color": "@ink"}
-    return points(f"published ({devices})", xs, ys, {}, mode="lines", line=line, text=texts)
+    return base.points(f"published ({devices})", xs, ys, {}, mode="lines", line=line, text=texts)

@@ -87,7 +87,7 @@ def group(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
 
 
 def find_naming_axes(rows: Sequence[Row], without: str = "") -> list[str]:
-    """Find the axes in which the rows differ, except `without`; the batch size only if a model has several."""
+    """Find the axes in which the rows differ, except `without`; the batch size counts if a model has several."""
     axes = formatting.varying(rows, ("precision", "mode", *formatting.AXES, "sweep"))
     one_size = len({(row["model"], row["batch_size"]) for row in rows}) == len({row["model"] for row in rows})
     return [name for name in axes if name != without and not (one_size and name == "batch_size")]
@@ -102,7 +102,7 @@ def name_row(row: Row, axes: Iterable[str]) -> str:
 def points(name: str, xs: Sequence[Any], ys: Sequence[Any], marker: Mapping[str, Any], **more: Any) -> Trace:
     """Describe a trace of points, or of lines where `mode` says so."""
     shared = {"type": "scatter", "mode": "markers", "hoverinfo": "text"}
-    return {**shared, "name": label(name), "x": xs, "y": ys, "marker": marker, **more}
+    return {**shared, "name": label(name), "x": xs, "y": ys, "marker": {"size": 8, **marker}, **more}
 
 
 def bars(
@@ -110,14 +110,8 @@ def bars(
 ) -> Trace:
     """Describe a trace of bars with `values` written on the bars."""
     shared = {"type": "bar", "hoverinfo": "text", "marker": {"color": shade}}
-    return {
-        **shared,
-        "name": label(name, 60),
-        "x": xs,
-        "y": ys,
-        "text": [formatting.ratio(value) for value in values],
-        **more,
-    }
+    texts = [formatting.ratio(value) for value in values]
+    return {**shared, "name": label(name, 60), "x": xs, "y": ys, "text": texts, **more}
 
 
 def error_bars(middles: Sequence[float], ends: Sequence[tuple[float, float]]) -> dict[str, Any]:
@@ -130,9 +124,10 @@ def error_bars(middles: Sequence[float], ends: Sequence[tuple[float, float]]) ->
     }
 
 
-def category_axis(names: Sequence[str], **more: Any) -> dict[str, Any]:
-    """Describe an axis with a name at 0, 1, 2 and so on; the names went through `label`."""
-    return {"tickvals": list(range(len(names))), "ticktext": names, **more}
+def names_axis(names: Sequence[str]) -> dict[str, Any]:
+    """Describe an axis with a name at 0, 1, 2 and so on."""
+    texts = [label(name, MAX_CHARACTERS) for name in names]
+    return {"tickvals": list(range(len(names))), "ticktext": texts, "automargin": True, "showgrid": False}
 
 
 def ratio_axis(title: str, values: Iterable[float | None]) -> dict[str, Any]:
@@ -165,8 +160,7 @@ def seconds_axis(title: str, values: Iterable[float]) -> dict[str, Any]:
 
 
 def _log_axis(title: str, low: float, high: float, ticks: Sequence[float], texts: Sequence[str]) -> dict[str, Any]:
-    shown = {"type": "log", "range": [low, high], "tickvals": ticks, "ticktext": texts}
-    return {"title": {"text": title}, **shown}
+    return {"title": {"text": title}, "type": "log", "range": [low, high], "tickvals": ticks, "ticktext": texts}
 
 
 def reference_line(axis: str, at: float = 1, **style: Any) -> dict[str, Any]:

@@ -27,12 +27,10 @@
     return make("label", {}, title, select);
   }
 
-  // Calls `act` each time the node comes near the window, until `act` returns true.
+  // Calls `act` each time the node comes near the window.
   function whenNear(node, margin, act) {
-    const observer = new IntersectionObserver((entries) => {
-      if (entries.some((entry) => entry.isIntersecting) && act()) observer.disconnect();
-    }, { rootMargin: `${margin}px` });
-    observer.observe(node);
+    const callback = (entries) => { if (entries.some((entry) => entry.isIntersecting)) act(); };
+    new IntersectionObserver(callback, { rootMargin: `${margin}px` }).observe(node);
   }
 
   // Colours: those of page.css, as the browser resolves them for the scheme in force.
@@ -67,7 +65,7 @@
     return Math.ceil(traces.length / Math.max(1, Math.floor(width / Math.max(...widths))));
   }
 
-  // Upright bars that are too slim for their figures go without.
+  // Numbers on upright bars that are too slim for them get smaller, or are left out.
   function fitBarTexts(traces, width) {
     const bars = traces.filter((trace) => trace.type === "bar" && trace.orientation !== "h");
     const groups = Math.max(1, ...bars.map((trace) => trace.x.length));
@@ -78,37 +76,25 @@
 
   // What all figures share: https://plotly.com/javascript/reference/layout/#layout-template
   function makeTemplate(narrow, letter, onTop, top) {
-    const axis = { gridcolor: "@line", linecolor: "@line", showline: true, zeroline: false, ticks: "", fixedrange: narrow };
+    const axis = { gridcolor: "@line", linecolor: "@line", showline: true, showgrid: true, zeroline: false, fixedrange: narrow };
     const whiskers = { thickness: 1.4, width: 3 };
-    const bar = { error_y: { color: "@ink", thickness: 1, width: 3 } };
     return {
-      data: { bar: [bar], scatter: [{ error_x: whiskers, error_y: whiskers }] },
+      data: { bar: [{ error_y: { ...whiskers, thickness: 1, color: "@ink" } }], scatter: [{ error_x: whiskers, error_y: whiskers }] },
       layout: {
         margin: { l: 54, r: 14, t: top, b: onTop ? 12 : 58 },
         font: { family: getComputedStyle(document.body).fontFamily, size: letter, color: "@ink" },
-        paper_bgcolor: CLEAR,
-        plot_bgcolor: CLEAR,
+        paper_bgcolor: CLEAR, plot_bgcolor: CLEAR, showlegend: true, hovermode: "closest", dragmode: narrow ? false : "zoom",
         xaxis: { ...axis, title: { standoff: onTop ? 22 : 10 } },
         yaxis: { ...axis, title: { standoff: 10 }, tickfont: { size: narrow ? 9 : letter } },
-        showlegend: true,
         legend: { orientation: "h", x: 0, xref: "container", y: 1, yref: "container", yanchor: "top", bgcolor: CLEAR },
-        hovermode: "closest",
         hoverlabel: { bgcolor: "@raised", bordercolor: "@line", font: { color: "@ink", size: 12 }, align: "left" },
-        dragmode: narrow ? false : "zoom",
       },
     };
   }
 
-  // Reading plotly.js takes a second, so that waits until the page has been painted. The policy knows this script.
-  function loadPlotly() {
-    if (window.Plotly) return;
-    const script = make("script");
-    script.textContent = document.getElementById("plotly").textContent;
-    document.head.append(script);
-  }
-
   async function draw(figure) {
-    loadPlotly();
+    // Reading plotly.js takes a second, so that waits until the page has been painted. The policy knows this script.
+    if (!window.Plotly) document.head.append(make("script", {}, document.getElementById("plotly").textContent));
     const { traces, layout } = figure.choices[figure.chosen];
     const width = figure.plot.clientWidth;
     const letter = width < NARROW ? 10.5 : 12;
@@ -129,18 +115,17 @@
       section.querySelector(".choose").append(makeSelect("show", choices.map((choice) => choice.name), choose));
     }
     figures.push(figure);
-    whenNear(section, 300, () => requestAnimationFrame(() => setTimeout(draw, 0, figure)));
+    whenNear(section, 300, () => {
+      if (!section.dataset.drawn) requestAnimationFrame(() => setTimeout(draw, 0, figure));
+    });
   }
 
-  const redraw = () => Promise.all(figures.filter((figure) => figure.section.dataset.drawn).map(draw));
+  const redraw = () => figures.filter((figure) => figure.section.dataset.drawn).forEach(draw);
 
   // Light and dark
   const button = document.getElementById("theme");
   const isDark = () => (root.style.colorScheme ? root.style.colorScheme === "dark" : dark.matches);
-  function applyTheme() {
-    button.textContent = isDark() ? "Light" : "Dark";
-    return redraw();
-  }
+  const applyTheme = () => { button.textContent = isDark() ? "Light" : "Dark"; redraw(); };
   button.addEventListener("click", () => { root.style.colorScheme = isDark() ? "light" : "dark"; applyTheme(); });
   dark.addEventListener("change", applyTheme);
 
@@ -151,8 +136,7 @@
     const [a, b] = [one, other].map((row) => (number ? row.numbers : row.cells)[index]);
     const missing = (value) => value === null || value === "";
     if (missing(a) || missing(b)) return missing(a) - missing(b); // missing last, in either direction
-    const order = number ? a - b : a.localeCompare(b, "en", { numeric: true });
-    return down ? -order : order;
+    return (down ? -1 : 1) * (number ? a - b : a.localeCompare(b, "en", { numeric: true }));
   }
 
   function hasWords(row, words) {

@@ -12,17 +12,17 @@ import functools
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment
 from jinja2.utils import htmlsafe_json_dumps
 
 from sweeper.core.text import printable
 from sweeper.loading import parallel
-from sweeper.loading.entries import no_search_for_cycles
+from sweeper.loading.entries import pause_garbage_collection
 from sweeper.report.contents import Report
 from sweeper.report.formatting import text
 from sweeper.report.page import cost_figures, family_figure, speedup_figures, step_figure, tables
@@ -40,33 +40,23 @@ DIGITS = 6  # of a number in a figure
 ABOVE_A_FIGURE = 110  # pixels of its title and caption, about
 
 
-@dataclass(frozen=True)
-class _Figures:
-    """Figures without their choices, in two columns with their order, and the choices as JSON."""
+class _Part(NamedTuple):
+    """Figures or tables without what page.js draws of them, and that as JSON."""
 
-    columns: tuple[list[tuple[int, Figure]], ...]
-    missing: Sequence[Figure]
+    items: Sequence[Any]
     data: str
 
 
-@dataclass(frozen=True)
-class _Tables:
-    """Tables without their data, and the data as JSON."""
-
-    tables: Sequence[Listing]
-    data: str
-
-
-@no_search_for_cycles()
-def document(report: Report, out: Path, cores: int = 1) -> Callable[[], str]:
+@pause_garbage_collection()
+def begin_page(report: Report, out: Path, cores: int = 1) -> Callable[[], str]:
     """Begin to make the page, and return a function that returns the page.
 
     `out` is the folder of the page, from which links to trials start. With several `cores`, two processes make the
     figures and the tables while the caller continues.
     """
     suites, references = group_by_suite(report.findings.units.units), find_references(report)
-    tables = parallel.beside(functools.partial(_make_tables, report, suites, references, out), cores)
-    figures = parallel.beside(functools.partial(_make_figures, report, references), cores)
+    tables = parallel.start(functools.partial(_make_tables, report, suites, references, out), cores)
+    figures = parallel.start(functools.partial(_make_figures, report, references), cores)
     return functools.partial(_render, report, suites, references, tables, figures)
 
 
@@ -74,8 +64,8 @@ def _render(
     report: Report,
     suites: Sequence[Group],
     references: Mapping[str, Published],
-    make_tables: Callable[[], _Tables],
-    make_figures: Callable[[], _Figures],
+    make_tables: Callable[[], _Part],
+    make_figures: Callable[[], _Part],
 ) -> str:
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(_read("page.html"))
@@ -93,9 +83,9 @@ def _render(
         conventions=describe_conventions(report.findings.amp),
         facts=[fact.partition(": ") for fact in report.facts],
         flags=flagged(rows),
-        tables=tables.tables,
-        columns=figures.columns,
-        missing=figures.missing,
+        tables=tables.items,
+        columns=_arrange(figure for figure in figures.items if figure.choices),
+        missing=[figure for figure in figures.items if not figure.choices],
         sources=find_sources([*references.values(), *by_suite]),
         notes=[printable(line) for line in report.notes],
         problems=[printable(line) for line in report.problems],
@@ -106,23 +96,28 @@ def _render(
     )
 
 
-def _make_tables(report: Report, suites: Sequence[Group], references: Mapping[str, Published], out: Path) -> _Tables:
+def _make_tables(report: Report, suites: Sequence[Group], references: Mapping[str, Published], out: Path) -> _Part:
     listings = all_listings(report, suites, references, out)
-    data = _dump({item.id: item.data for item in listings})
-    return _Tables([replace(item, data={}) for item in listings], data)
+    return _Part([replace(item, data={}) for item in listings], _dump({item.id: item.data for item in listings}))
 
 
-def _make_figures(report: Report, references: Mapping[str, Published]) -> _Figures:
-    """Draw the figures, and put each into the column that ends higher up."""
+def _make_figures(report: Report, references: Mapping[str, Published]) -> _Part:
     figures = draw_figures(report, references)
+    sketches = [
+        replace(figure, choices=[replace(item, traces=()) for item in figure.choices[:1]]) for figure in figures
+    ]
+    return _Part(sketches, _dump([_figure_data(figure) for figure in figures]))
+
+
+def _arrange(figures: Iterable[Figure]) -> tuple[list[tuple[int, Figure]], ...]:
+    """Arrange figures in two columns, each in the column that ends higher up, and keep their order."""
     columns: tuple[list[tuple[int, Figure]], ...] = ([], [])
     heights = [0, 0]
-    for order, figure in enumerate(figure for figure in figures if figure.choices):
+    for order, figure in enumerate(figures):
         shorter = heights.index(min(heights))
-        columns[shorter].append((order, replace(figure, choices=())))
+        columns[shorter].append((order, figure))
         heights[shorter] += figure.choices[0].layout["height"] + ABOVE_A_FIGURE
-    missing = [figure for figure in figures if not figure.choices]
-    return _Figures(columns, missing, _dump([_figure_data(figure) for figure in figures]))
+    return columns
 
 
 def _dump(data: object) -> str:

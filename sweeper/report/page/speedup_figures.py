@@ -6,26 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from sweeper.report import formatting
 from sweeper.report.formatting import text
-from sweeper.report.page.figure_base import (
-    MAX_CHARACTERS,
-    Choice,
-    Figure,
-    Trace,
-    bars,
-    category_axis,
-    colour,
-    error_bars,
-    find_naming_axes,
-    finite,
-    group,
-    join_lines,
-    label,
-    name_row,
-    points,
-    positive,
-    ratio_axis,
-    reference_line,
-)
+from sweeper.report.page import figure_base as base
 from sweeper.report.table import Row
 from sweeper.report.tables.speedups import shows_range, speedup_or_status
 
@@ -44,13 +25,13 @@ MARKS = {INTERVAL: "circle", RANGE: "diamond-open", SINGLE: "circle-open"}
 def select_measured(rows: Sequence[Row]) -> list[Row]:
     """Select the rows with a speedup that can be drawn, the fastest first."""
     return sorted(
-        (row for row in rows if row["status"] == "ok" and positive(row, "speedup")), key=speedup, reverse=True
+        (row for row in rows if row["status"] == "ok" and base.positive(row, "speedup")), key=speedup, reverse=True
     )
 
 
 def speedup(row: Row) -> float:
     """Return the speedup of a row that `select_measured` selected."""
-    value = positive(row, "speedup")
+    value = base.positive(row, "speedup")
     assert value is not None
     return value
 
@@ -59,19 +40,19 @@ def describe_trial(row: Row) -> str:
     """Describe the trial of a point, for a reader who hovers over the point."""
     device, flags = formatting.estimate(row, "device_speedup"), ", ".join(formatting.flags(row))
     axes = [name for name in ("backend", "variant") if row[name]]
-    return join_lines(
-        label(f"{formatting.trial_name(row, axes)}, batch {text(row['batch_size'])}"),
-        label(f"speedup {speedup_or_status(row)}"),
-        label(f"device speedup {device}") if device else "",
-        label(f"flags: {flags}", 90) if flags else "",
+    return base.join_lines(
+        base.label(f"{formatting.trial_name(row, axes)}, batch {text(row['batch_size'])}"),
+        base.label(f"speedup {speedup_or_status(row)}"),
+        base.label(f"device speedup {device}") if device else "",
+        base.label(f"flags: {flags}", 90) if flags else "",
     )
 
 
-def draw_forest(rows: Sequence[Row]) -> Figure:
+def draw_forest(rows: Sequence[Row]) -> base.Figure:
     """Draw every speedup with its interval, sorted."""
     title, measured = "Speedups, sorted", select_measured(rows)
     if not measured:
-        return Figure("forest", title, missing="no trial has a speedup")
+        return base.Figure("forest", title, missing="no trial has a speedup")
     count = len(measured)
     if count <= MAX_BARS:
         choices = [_forest("all", measured)]
@@ -80,13 +61,13 @@ def draw_forest(rows: Sequence[Row]) -> Figure:
         last = _forest(whole, measured[:MAX_BARS_EVER])
         choices = [_both_ends("", measured, MAX_BARS), *_forests_by_group(measured), last]
     caption = "Eager / compiled step time by wall clock, on a logarithmic axis; right of 1, compiling is faster."
-    return Figure("forest", title, caption, choices)
+    return base.Figure("forest", title, caption, choices)
 
 
-def _forests_by_group(rows: Sequence[Row]) -> list[Choice]:
+def _forests_by_group(rows: Sequence[Row]) -> list[base.Choice]:
     """Draw a forest per precision, mode and backend, where there are several but not many."""
     axes = formatting.varying(rows, ("precision", "mode", "backend"))
-    groups = group(rows, lambda row: " ".join(text(row[name]) for name in axes))
+    groups = base.group(rows, lambda row: " ".join(text(row[name]) for name in axes))
     if not 1 < len(groups) <= MAX_CHOICES:
         return []
     return [
@@ -97,43 +78,42 @@ def _forests_by_group(rows: Sequence[Row]) -> list[Choice]:
     ]
 
 
-def _both_ends(prefix: str, rows: Sequence[Row], max_rows: int) -> Choice:
+def _both_ends(prefix: str, rows: Sequence[Row], max_rows: int) -> base.Choice:
     """Draw the fastest and the slowest of more than `max_rows` rows, with a dotted line between them."""
     half = max_rows // 2
     choice = _forest(f"{prefix}{half} fastest, {half} slowest of {len(rows)}", [*rows[:half], *rows[-half:]])
-    choice.layout["shapes"].append(reference_line("y", half - 0.5, dash="dot"))
+    choice.layout["shapes"].append(base.reference_line("y", half - 0.5, dash="dot"))
     return choice
 
 
-def _forest(name: str, rows: Sequence[Row]) -> Choice:
-    axes = find_naming_axes(rows)
+def _forest(name: str, rows: Sequence[Row]) -> base.Choice:
+    axes = base.find_naming_axes(rows)
     precisions = sorted({text(row["precision"]) for row in rows})
     kinds = [(precision, mark) for precision in precisions for mark in MARKS]
-    groups = group(range(len(rows)), lambda at: (text(rows[at]["precision"]), _mark(rows[at])))
+    groups = base.group(range(len(rows)), lambda at: (text(rows[at]["precision"]), _mark(rows[at])))
     traces = []
     for precision, mark in (kind for kind in kinds if kind in groups):
         at = groups[precision, mark]
-        shade = colour(precisions.index(precision))
+        shade = base.colour(precisions.index(precision))
         traces.append(_speedups(f"{precision}, {mark}", [rows[i] for i in at], "x", at, shade, MARKS[mark]))
-    names = [label(name_row(row, axes), MAX_CHARACTERS) for row in rows]
     layout = {
         "height": 110 + 17 * len(rows),
-        "xaxis": {**ratio_axis("speedup", [end for row in rows for end in _ends(row)]), "side": "top"},
-        "yaxis": category_axis(names, range=[len(rows) - 0.5, -0.5], automargin=True, showgrid=False),
-        "shapes": [reference_line("x")],
+        "xaxis": {**base.ratio_axis("speedup", [end for row in rows for end in _ends(row)]), "side": "top"},
+        "yaxis": {**base.names_axis([base.name_row(row, axes) for row in rows]), "range": [len(rows) - 0.5, -0.5]},
+        "shapes": [base.reference_line("x")],
     }
-    return Choice(name, traces, layout)
+    return base.Choice(name, traces, layout)
 
 
 def _speedups(
     name: str, rows: Sequence[Row], axis: str, others: Sequence[float | None], shade: str, symbol: str = "circle"
-) -> Trace:
+) -> base.Trace:
     """Describe points with their intervals along `axis`, and `others` along the other axis."""
     speedups = [speedup(row) for row in rows]
     xs, ys = (speedups, others) if axis == "x" else (others, speedups)
-    marker = {"color": shade, "symbol": symbol, "size": 8, "line": {"color": shade, "width": 1.6}}
-    bars = {f"error_{axis}": error_bars(speedups, [_ends(row) for row in rows])}
-    return points(name, xs, ys, marker, text=[describe_trial(row) for row in rows], **bars)
+    marker = {"color": shade, "symbol": symbol, "line": {"color": shade, "width": 1.6}}
+    whiskers = {f"error_{axis}": base.error_bars(speedups, [_ends(row) for row in rows])}
+    return base.points(name, xs, ys, marker, text=[describe_trial(row) for row in rows], **whiskers)
 
 
 def _mark(row: Row) -> str:
@@ -146,28 +126,28 @@ def _ends(row: Row) -> tuple[float, float]:
     """Return the ends of the error bar, which are the speedup itself where there is none."""
     middle = speedup(row)
     bounds = {INTERVAL: ("speedup_low", "speedup_high"), RANGE: ("speedup_min", "speedup_max")}.get(_mark(row))
-    low, high = (positive(row, name) for name in bounds) if bounds else (None, None)
+    low, high = (base.positive(row, name) for name in bounds) if bounds else (None, None)
     return (min(low, middle), max(high, middle)) if low and high else (middle, middle)
 
 
-def draw_backends(rows: Sequence[Row]) -> Figure:
+def draw_backends(rows: Sequence[Row]) -> base.Figure:
     """Draw the backends side by side: all models together where there are few, else a choice per model."""
     title, compiled = "Backends", [row for row in rows if row["backend"]]
     measured = select_measured(compiled)
     if len({text(row["backend"]) for row in compiled}) < 2:
-        return Figure("backends", title, missing="fewer than two backends were tried")
+        return base.Figure("backends", title, missing="fewer than two backends were tried")
     if not measured:
-        return Figure("backends", title, missing="no backend gave a speedup")
+        return base.Figure("backends", title, missing="no backend gave a speedup")
     failed = sorted({f"{text(row['backend'])} ({text(row['status'])})" for row in compiled if row["status"] != "ok"})
     caption = f"Speedup over eager. Not ok: {', '.join(failed)}." if failed else "Speedup over eager."
-    axes = find_naming_axes(measured, without="backend")
-    series = group(measured, lambda row: name_row(row, axes))
+    axes = base.find_naming_axes(measured, without="backend")
+    series = base.group(measured, lambda row: base.name_row(row, axes))
     if len(series) <= MAX_SERIES:
-        return Figure("backends", title, caption, [_backend_bars("all", series)])
+        return base.Figure("backends", title, caption, [_backend_bars("all", series)])
     shown = _longest(series, MAX_MODELS)
     if len(shown) < len(series):
         caption += f" {len(shown)} of {len(series)} to choose from: those in which most backends gave a speedup."
-    return Figure("backends", title, caption, [_backend_bars(name, {name: series[name]}) for name in shown])
+    return base.Figure("backends", title, caption, [_backend_bars(name, {name: series[name]}) for name in shown])
 
 
 def _longest(series: Mapping[str, Sequence[Row]], max_series: int) -> list[str]:
@@ -175,58 +155,58 @@ def _longest(series: Mapping[str, Sequence[Row]], max_series: int) -> list[str]:
     return sorted(sorted(series, key=lambda name: (-len(series[name]), name))[:max_series])
 
 
-def _backend_bars(name: str, series: Mapping[str, Sequence[Row]]) -> Choice:
+def _backend_bars(name: str, series: Mapping[str, Sequence[Row]]) -> base.Choice:
     """Draw a bar per backend and series; the backend with the highest speedup stands on top."""
-    by_backend = group((row for rows in series.values() for row in rows), lambda row: text(row["backend"]))
+    by_backend = base.group((row for rows in series.values() for row in rows), lambda row: text(row["backend"]))
     order = sorted(by_backend, key=lambda backend: max(map(speedup, by_backend[backend])))
     traces = []
     for index, (title, rows) in enumerate(series.items()):
         speedups, at = [speedup(row) for row in rows], [order.index(text(row["backend"])) for row in rows]
         hover = [describe_trial(row) for row in rows]
         style = {"orientation": "h", "textposition": "auto", "hovertext": hover}
-        traces.append(bars(title, speedups, at, colour(index), speedups, **style))
+        traces.append(base.bars(title, speedups, at, base.colour(index), speedups, **style))
     layout = {
         "height": 110 + len(order) * (18 + 14 * len(series)),
         "barmode": "group",
         "xaxis": {"title": {"text": "speedup"}, "rangemode": "tozero"},
-        "yaxis": category_axis([label(item, MAX_CHARACTERS) for item in order], automargin=True, showgrid=False),
-        "shapes": [reference_line("x")],
+        "yaxis": base.names_axis(order),
+        "shapes": [base.reference_line("x")],
     }
-    return Choice(name, traces, layout)
+    return base.Choice(name, traces, layout)
 
 
-def draw_batch_sizes(rows: Sequence[Row]) -> Figure:
+def draw_batch_sizes(rows: Sequence[Row]) -> base.Figure:
     """Draw speedup against batch size, with a line per model and setting that was measured at several sizes."""
     title, measured = "Speedup against batch size", select_measured(rows)
-    axes = find_naming_axes(measured, without="batch_size")
-    series = group(measured, lambda row: name_row(row, axes))
+    axes = base.find_naming_axes(measured, without="batch_size")
+    series = base.group(measured, lambda row: base.name_row(row, axes))
     series = {name: line for name, line in series.items() if len({row["batch_size"] for row in line}) > 1}
     if not series:
-        return Figure("batch-sizes", title, missing="no model has speedups at two batch sizes")
+        return base.Figure("batch-sizes", title, missing="no model has speedups at two batch sizes")
     shown = _longest(series, MAX_LINES)
-    caption = "At which size compiling gives most."
+    caption = "Shows at which batch size compiling gives most."
     if len(shown) < len(series):
         caption += f" {len(shown)} of {len(series)} lines: those of most sizes."
     parts = [shown[start : start + MAX_SERIES] for start in range(0, len(shown), MAX_SERIES)]
-    return Figure(
+    return base.Figure(
         "batch-sizes", title, caption, [_batch_lines({name: series[name] for name in part}) for part in parts]
     )
 
 
-def _batch_lines(series: Mapping[str, Sequence[Row]]) -> Choice:
+def _batch_lines(series: Mapping[str, Sequence[Row]]) -> base.Choice:
     rows = [row for line in series.values() for row in line]
     traces = []
     for index, (name, line) in enumerate(series.items()):
-        ordered = sorted(line, key=lambda row: finite(row, "batch_size") or 0)
+        ordered = sorted(line, key=lambda row: base.finite(row, "batch_size") or 0)
         style = {"mode": "lines+markers", "line": {"width": 1.8}}
-        sizes = [finite(row, "batch_size") for row in ordered]
-        traces.append({**_speedups(name, ordered, "y", sizes, colour(index)), **style})
-    ticks = sorted({size for row in rows if (size := finite(row, "batch_size")) is not None})
+        sizes = [base.finite(row, "batch_size") for row in ordered]
+        traces.append({**_speedups(name, ordered, "y", sizes, base.colour(index)), **style})
+    ticks = sorted({size for row in rows if (size := base.finite(row, "batch_size")) is not None})
     sizes_axis = {"type": "log", "tickvals": ticks, "ticktext": [f"{size:g}" for size in ticks]}
     layout = {
         "height": 420,
         "xaxis": {"title": {"text": "batch size"}, **sizes_axis},
-        "yaxis": ratio_axis("speedup", [end for row in rows for end in _ends(row)]),
-        "shapes": [reference_line("y")],
+        "yaxis": base.ratio_axis("speedup", [end for row in rows for end in _ends(row)]),
+        "shapes": [base.reference_line("y")],
     }
-    return Choice(", ".join(list(series)[:2]) + (", …" if len(series) > 2 else ""), traces, layout)
+    return base.Choice(", ".join(list(series)[:2]) + (", …" if len(series) > 2 else ""), traces, layout)

@@ -9,49 +9,38 @@ from collections.abc import Sequence
 
 from sweeper.loading.entries import Entry
 from sweeper.loading.step_series import ProcessSeries
-from sweeper.report.page.figure_base import (
-    Choice,
-    Figure,
-    colour,
-    find_naming_axes,
-    label,
-    name_row,
-    points,
-    seconds_axis,
-)
+from sweeper.report.page import figure_base as base
 from sweeper.report.table import Row
 
 MAX_TRIALS = 200
 GAP = 2  # places between processes
+CAPTION = (
+    "On a logarithmic axis: the first compiled steps one by one, then the mean of each block of both arms, "
+    "process by process."
+)
 STYLES = {
-    "first compiled steps": {"color": colour(0), "symbol": "circle-open"},
-    "eager, blocks": {"color": colour(1), "symbol": "square"},
-    "compiled, blocks": {"color": colour(0), "symbol": "circle"},
+    "first compiled steps": {"color": base.colour(0), "symbol": "circle-open"},
+    "eager, blocks": {"color": base.colour(1), "symbol": "square"},
+    "compiled, blocks": {"color": base.colour(0), "symbol": "circle"},
 }
 
 
-def draw_step_times(entries: Sequence[Entry], rows: Sequence[Row]) -> Figure:
+def draw_step_times(entries: Sequence[Entry], rows: Sequence[Row]) -> base.Figure:
     """Draw step times per trial; `rows` are the rows of speedups.csv for `entries`, in the same order."""
-    title, axes = "Step times in order", find_naming_axes(rows)
+    title, axes = "Step times in order", base.find_naming_axes(rows)
     pairs = zip(entries, rows, strict=True)
     measured = [(entry, row) for entry, row in pairs if any(series.positive for series in entry.series)]
     if not measured:
-        return Figure("step-times", title, missing="no trial got as far as a compiled step")
-    shown = sorted(measured, key=lambda pair: _rank(pair[0]))[:MAX_TRIALS]
-    caption = (
-        "On a logarithmic axis: the first compiled steps one by one, then the mean of each block of "
-        "both arms, process by process."
-    )
+        return base.Figure("step-times", title, missing="no trial got as far as a compiled step")
+    measured.sort(key=lambda pair: ("unsteady" not in pair[0].flags, -(pair[0].result.host_bound_fraction or 0.0)))
+    caption = CAPTION
     if len(measured) > MAX_TRIALS:
         caption += f" {MAX_TRIALS} of {len(measured)} trials: unsteady ones first, then those whose device waits most."
-    return Figure("step-times", title, caption, [_step_times(entry, name_row(row, axes)) for entry, row in shown])
+    choices = [_step_times(entry, base.name_row(row, axes)) for entry, row in measured[:MAX_TRIALS]]
+    return base.Figure("step-times", title, caption, choices)
 
 
-def _rank(entry: Entry) -> tuple[bool, float]:
-    return "unsteady" not in entry.flags, -(entry.result.host_bound_fraction or 0.0)
-
-
-def _step_times(entry: Entry, name: str) -> Choice:
+def _step_times(entry: Entry, name: str) -> base.Choice:
     """Draw three traces over all processes; None ends a line."""
     kinds: dict[str, tuple[list[int | None], list[float | None]]] = {name: ([], []) for name in STYLES}
     places, at = [], 1
@@ -64,7 +53,7 @@ def _step_times(entry: Entry, name: str) -> Choice:
             ys += [*(time_s if time_s > 0 else None for time_s in times_s), None]
         at = blocks_at + max(len(series.eager_s), len(series.compiled_s)) + GAP
     traces = [
-        points(kind, xs, ys, {**STYLES[kind], "size": 8}, mode="lines+markers", line={"width": 1}, hoverinfo="name+y")
+        base.points(kind, xs, ys, STYLES[kind], mode="lines+markers", line={"width": 1}, hoverinfo="name+y")
         for kind, (xs, ys) in kinds.items()
         if any(y is not None for y in ys)
     ]
@@ -72,12 +61,12 @@ def _step_times(entry: Entry, name: str) -> Choice:
     layout = {
         "height": 400,
         "xaxis": {"title": {"text": "in the order of measuring"}, **processes, "showgrid": True},
-        "yaxis": seconds_axis("time a step", [y for trace in traces for y in trace["y"] if y is not None]),
+        "yaxis": base.seconds_axis("time per step", [y for trace in traces for y in trace["y"] if y is not None]),
     }
     flags = f" ({', '.join(entry.flags)})" if entry.flags else ""
-    return Choice(f"{name}{flags}", traces, layout)
+    return base.Choice(f"{name}{flags}", traces, layout)
 
 
 def _name_process(series: ProcessSeries) -> str:
     void = f", {series.void} void" if series.void else ""
-    return label(f"process {series.index}{', cold' if series.cold else ''}{void}")
+    return base.label(f"process {series.index}{', cold' if series.cold else ''}{void}")

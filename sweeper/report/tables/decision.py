@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from sweeper.analysis.stats import CONFIDENCE, Estimate, difference, holm, p_value, pooled
+from sweeper.analysis.stats import CONFIDENCE, Estimate, difference, holm, p_value, pool_estimates
 from sweeper.core.backends import CONTROLS
 from sweeper.loading.cross_trial import disagree
 from sweeper.loading.entries import Entry
@@ -176,7 +176,7 @@ def _pool_eager(entries: Sequence[Entry]) -> Estimate | None:
     estimates = [found for entry in entries if (found := entry.result.eager_estimate)]
     if not estimates:
         return None
-    total = pooled(estimates)
+    total = pool_estimates(estimates)
     noisy = any(found.variance is None and (found.count or 1) > 1 for found in estimates)  # the host holds eager up
     return Estimate(total.log, count=total.count) if noisy else total
 

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from sweeper.core.serialization import mapping_at
+from sweeper.core.serialization import get_mapping
 from sweeper.core.text import printable
 from sweeper.loading.entries import Entry
 from sweeper.report.formatting import shortened
@@ -38,7 +38,7 @@ def mixtures(entries: Sequence[Entry]) -> list[str]:
     if devices := sorted(part for part in parts if part.startswith(("device=", "gpu=", "cpu="))):
         lines.append(f"trials ran on different devices, which no mean mixes: {', '.join(devices)} (in variant)")
     # The variant has what the grid asked for, such as `worker.python`.
-    versions = ((entry, mapping_at(entry.record.environment, "versions").get("torch")) for entry in entries)
+    versions = ((entry, get_mapping(entry.record.environment, "versions").get("torch")) for entry in entries)
     if mixed := _find_mixed((entry.variant, str(version)) for entry, version in versions if version is not None):
         different = sorted(set().union(*mixed.values()))
         lines.append(f"means hold trials of different versions of torch: {', '.join(different)}")

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sweeper.loading.cross_trial import compared
+from sweeper.loading.cross_trial import add_cross_trial_findings
 from sweeper.loading.entries import load
 from sweeper.report import formatting
 from sweeper.report.findings import Findings
@@ -24,7 +24,7 @@ MAX_NAME_CHARACTERS = 100  # of what tells rows apart; MLflow takes 250 for a wh
 
 def overview_of(folder: Path) -> Overview:
     """Make the overview of a sweep's folder. Raises ConfigError as `write_report` does."""
-    return overview(Findings(compared(load([folder]).entries)))
+    return overview(Findings(add_cross_trial_findings(load([folder]).entries)))
 
 
 def overview(findings: Findings) -> Overview:

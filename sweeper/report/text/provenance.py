@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sweeper.core.record import Record
-from sweeper.core.serialization import mapping_at
+from sweeper.core.serialization import get_mapping
 from sweeper.core.text import printable
 from sweeper.loading.entries import Entry
-from sweeper.loading.sources import Source, why_unreadable
+from sweeper.loading.sources import Source, explain_unreadable
 from sweeper.report.formatting import shortened
 
 MAX_CHARACTERS = 60  # of one setting
@@ -22,7 +22,7 @@ def describe(sources: Sequence[Source], entries: Iterable[Entry]) -> list[str]:
     """Make lines such as `device: NVIDIA H200`; what is not known is left out."""
     entries = list(entries)
     environments = [entry.record.environment for entry in entries]
-    devices = [mapping_at(environment, "device") for environment in environments]
+    devices = [get_mapping(environment, "device") for environment in environments]
     limits_w = [device.get("power_limit_w") for device in devices]
     presets = [entry.record.trial.labels.preset for entry in entries]
     invocations = [_read_invocations(source) for source in sources]
@@ -34,7 +34,7 @@ def describe(sources: Sequence[Source], entries: Iterable[Entry]) -> list[str]:
         "driver": ", ".join(_distinct(device.get("driver") for device in devices)),
         "power limit": ", ".join(_distinct(f"{item:g} W" for item in limits_w if isinstance(item, (int, float)))),
         "versions": _describe_versions(environments),
-        "commit": ", ".join(_distinct(mapping_at(environment).get("commit") for environment in environments)),
+        "commit": ", ".join(_distinct(get_mapping(environment).get("commit") for environment in environments)),
         "inductor config": _describe_inductor_config(environments),
         "settings": _describe_settings([entry.record for entry in entries]),
         "amp": weighted_as_amp(entries),
@@ -105,14 +105,14 @@ def _show_setting(value: object) -> str:
 def _describe_versions(environments: Iterable[Mapping[str, Any]]) -> str:
     versions: dict[str, set[str]] = defaultdict(set)
     for environment in environments:
-        for package, version in mapping_at(environment, "versions").items():
+        for package, version in get_mapping(environment, "versions").items():
             versions[str(package)].add(str(version))
     return ", ".join(f"{package} {' and '.join(sorted(found))}" for package, found in versions.items())
 
 
 def _describe_inductor_config(environments: Iterable[Mapping[str, Any]]) -> str:
     """Count Inductor's settings that are not at their defaults, and list the first few."""
-    lists = [mapping_at(environment).get("inductor_config") for environment in environments]
+    lists = [get_mapping(environment).get("inductor_config") for environment in environments]
     items = _distinct(item for items in lists if isinstance(items, list) for item in items)
     if not items:
         return ""
@@ -125,19 +125,19 @@ def without_invocations(sources: Iterable[Source]) -> list[str]:
     found = []
     for source in sources:
         try:
-            json.loads(source.invocations())
+            json.loads(source.read_manifest())
         except FileNotFoundError:  # a folder of records that is no sweep of ours
             pass
         except (OSError, ValueError) as error:
             name = source.folder.resolve().name
-            found.append(f"sweep.json of {name} {why_unreadable(error)}: when and how it was measured is not known")
+            found.append(f"sweep.json of {name} {explain_unreadable(error)}: when and how it was measured is not known")
     return [printable(line) for line in found]
 
 
 def _read_invocations(source: Source) -> list[Mapping[str, Any]]:
     """Read the invocations in `sweep.json`; a folder of records that is no sweep of ours has none."""
     try:
-        found = json.loads(source.invocations())["invocations"]
+        found = json.loads(source.read_manifest())["invocations"]
     except (OSError, ValueError, KeyError, TypeError):
         return []
     return [item for item in found if isinstance(item, Mapping)] if isinstance(found, list) else []
@@ -145,7 +145,7 @@ def _read_invocations(source: Source) -> list[Mapping[str, Any]]:
 
 def _describe_measuring(invocations: Iterable[Mapping[str, Any]]) -> str:
     """Say how often was measured, by the settings of each invocation, e.g. `processes 3, draws 1, rounds 10`."""
-    settings = [mapping_at(mapping_at(item).get("settings"), "measure") for item in invocations]
+    settings = [get_mapping(get_mapping(item).get("settings"), "measure") for item in invocations]
     names = ("processes", "draws", "target", "rounds")
     texts = (", ".join(f"{name} {item[name]}" for name in names if item.get(name) is not None) for item in settings)
     return " and ".join(_distinct(texts))

@@ -1,1 +1,1 @@
-"""Whether the compiled step does what the eager one does."""
+"""Checks that the compiled step is right (`check.AccuracyCheck`), by the rule in `rule`."""

@@ -1,24 +1,23 @@
-"""The check of the compiled step as it is made: what is taken when, and what becomes of a check that cannot be made.
+"""The accuracy check of the compiled step: what is taken when, and what becomes of a check that cannot be made.
 
 The reference is the same step in fp64, of a copy that was taken before any step; where that does not fit or run, or
 eager is nowhere near it, in fp32 at the highest precision. Nothing that goes wrong in here decides the trial's status:
-the record then says why its accuracy is unknown. `accuracy` has the rule itself.
+the record then says why its accuracy is unknown. `rule` has the rule itself.
 
 From the reference to the verdict all that is compared or restored lies on the device where that has room: logits of a
 large vocabulary are gigabytes, and seven times over the bus they took longer than the steps. Else it is on the host.
 
-Place in the flow: `session` makes a `Verification` right after building, before any step, and asks for the reference
-and the verdict when the step is compiled and the device is its own; eager steps are eager then as well, by the stance.
+`session` makes an `AccuracyCheck` right after building, before any step, and asks for the reference and the verdict
+when the step is compiled and the device is its own; eager steps are eager then as well, by the stance.
 """
 
 from __future__ import annotations
 
 import copy
-import functools
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
-from typing import cast as typed
 
 import torch
 
@@ -28,15 +27,15 @@ from sweeper.worker.accuracy.rule import (
     TOLERANCE,
     Bounds,
     DifferentTensorsError,
-    bounds,
+    choose_tolerance,
     judge,
     perturbation,
-    tolerance,
+    set_bounds,
 )
-from sweeper.worker.accuracy.snapshot import Saved, perturb
-from sweeper.worker.failures import MismatchError, Missing, beside, is_out_of_memory
+from sweeper.worker.accuracy.snapshot import Snapshot, perturb
+from sweeper.worker.failures import MismatchError, Missing, is_out_of_memory, try_reading
 from sweeper.worker.measurement.bench import Arm
-from sweeper.worker.measurement.capture import HOST, Keep, Named, Observed, kept, observe, reference
+from sweeper.worker.measurement.capture import HOST, Keep, Named, StepTensors, capture_step, run_reference
 from sweeper.worker.setup import TrialSetup
 
 FORMATS = (torch.float64, torch.float32)  # of the reference, the first that will do
@@ -44,95 +43,91 @@ ROOMY = 0.5  # of a device's memory: with so much of it free, what is compared m
 T = TypeVar("T")
 
 
-class Verification:
+class AccuracyCheck:
     """Keeps the state in which the model was built, the reference and what eager's distance from it allows."""
 
-    def __init__(self, lab: TrialSetup) -> None:
-        self._lab = lab
-        self._saved = Saved(lab.built.module)
-        self._pristine = beside(lambda: copy.deepcopy(lab.built.module).to("cpu"))
-        self._reference: Observed | None = None
-        self._bounds: Bounds | None = None
+    def __init__(self, setup: TrialSetup) -> None:
+        self._setup = setup
+        self._snapshot = Snapshot(setup.built.module)
+        self._pristine = try_reading(lambda: copy.deepcopy(setup.built.module).to("cpu"))
+        self._reference: tuple[StepTensors, Bounds] | None = None
         self._unverified = "no reference was taken"
         self._looks_closer = False
         self._place: torch.device | None = None  # of what is compared and restored; the host, once that had to be
 
     def restore(self) -> None:
         """Set parameters, buffers, optimizers and random generators back to where the model was built."""
-        self._restore(self._lab.measure.seed)
+        self._restore(self._setup.measure.seed)
 
     def take_reference(self) -> None:
-        """The reference, and eager steps from the same state: two with different seeds, and some perturbed."""
-        if isinstance(self._pristine, Missing):
-            self._unverified = f"no reference, the model cannot be copied: {self._pristine.reason}"
+        """Take the reference, and eager steps from the same state: two with different seeds, and some perturbed."""
+        pristine = self._pristine
+        if isinstance(pristine, Missing):
+            self._unverified = f"no reference, the model cannot be copied: {pristine.reason}"
             return
         if self._place is None:
-            self._place = self._lab.device if _is_roomy(self._lab.device) else HOST
+            self._place = self._setup.device if _is_roomy(self._setup.device) else HOST
         reasons, best = [], None
         for dtype in FORMATS:
-            found = beside(functools.partial(self._with_room, functools.partial(self._against, dtype)))
-            if isinstance(found, Missing):
-                reasons.append(f"in {_name(dtype)}: {found.reason.splitlines()[0]}")
-            elif best is None or not found[1].far_off:
-                best = found
+            taken = try_reading(partial(self._try_with_room, partial(self._compare_eager, pristine, dtype)))
+            if isinstance(taken, Missing):
+                reasons.append(f"in {str(dtype).removeprefix('torch.')}: {taken.reason.splitlines()[0]}")
+            elif best is None or not taken[1].far_off:
+                best = taken
             if best is not None and not best[1].far_off:
                 break
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
-        if best is not None:  # else what an earlier look has found stays
-            self._reference, self._bounds = best
+        self._reference = best or self._reference  # what an earlier look has found stays
         self._unverified = f"no reference, {'; '.join(reasons)}"
         self.restore()
 
     def judge(self) -> Accuracy:
-        """The verdict on the compiled arm; parameters are afterwards as they were built, and the reference is gone.
+        """Judge the compiled arm; parameters are afterwards as they were built, and the reference is gone.
 
         Before a step in reduced precision is called wrong, eager is asked again how far off it is, now with its numbers
         moved by what rounding does; in full precision that has been done.
 
-        Raises MismatchError when it gives other tensors than the reference, and whatever the compiled step raises.
+        Raises MismatchError when the compiled step gives other tensors than the reference, and whatever it raises.
         """
         try:
-            return self._verdict_after_all()
+            verdict = self._judge_once()
+            if verdict.passed is False and self._tolerance() == TOLERANCE["reduced"]:
+                self._looks_closer = True
+                self.take_reference()
+                verdict = self._judge_once()
+            return verdict
         finally:
-            self._reference = self._bounds = None
+            self._reference = None
             self._place = HOST
-            self._saved.bring(HOST)
+            self._snapshot.move(HOST)
 
-    def _verdict_after_all(self) -> Accuracy:
-        verdict = self._verdict()
-        reduced = tolerance(self._lab.trial, self._lab.built.module) == TOLERANCE["reduced"]
-        if verdict.passed is False and reduced:
-            self._looks_closer = True
-            self.take_reference()
-            verdict = self._verdict()
-        return verdict
-
-    def _verdict(self) -> Accuracy:
-        if self._reference is None or self._bounds is None:
+    def _judge_once(self) -> Accuracy:
+        if self._reference is None:
             return Accuracy(None, None, self._unverified)
+        kind = self._reference[1].kind
         try:
-            found = self._with_room(lambda: self._see(self._lab.compiled, self._lab.measure.seed))
-            verdict = beside(lambda: self._judged(found))
+            named = self._try_with_room(lambda: self._capture(self._setup.compiled, self._setup.measure.seed))
+            verdict = try_reading(lambda: self._judge_step(named))
         finally:
             self.restore()
         if isinstance(verdict, Missing):
-            return Accuracy(self._bounds.kind, None, f"the comparison failed: {verdict.reason}")
+            return Accuracy(kind, None, f"the comparison failed: {verdict.reason}")
         return verdict
 
-    def _judged(self, found: Named) -> Accuracy:
-        allowed = typed(Bounds, self._bounds)
+    def _judge_step(self, named: Named) -> Accuracy:
+        assert self._reference is not None
         try:
-            return judge(found, typed(Observed, self._reference), allowed)
+            return judge(named, *self._reference)
         except DifferentTensorsError as error:
             raise MismatchError(f"the compiled step gives other tensors: {error}") from error
         except torch.OutOfMemoryError:
             pass  # what it had in memory is free only after this clause
-        found = kept(found).tensors.items()
+        named = Keep().copy(named).items()
         self._clear_device()
-        return judge(found, typed(Observed, self._reference), allowed)
+        return judge(named, *self._reference)
 
-    def _with_room(self, work: Callable[[], T]) -> T:
+    def _try_with_room(self, work: Callable[[], T]) -> T:
         """Do it; where the device's memory does not suffice, once more with nothing of the check's lying there."""
         if self._place != HOST:
             try:
@@ -145,41 +140,44 @@ class Verification:
 
     def _clear_device(self) -> None:
         self._place = HOST
-        self._saved.bring(HOST)
+        self._snapshot.move(HOST)
         if self._reference is not None:
-            self._reference = self._reference.on(HOST)
+            reference, bounds = self._reference
+            self._reference = reference.move(HOST), bounds
         torch.cuda.empty_cache()
 
-    def _against(self, dtype: torch.dtype) -> tuple[Observed, Bounds]:
-        """The reference in a number format, and what eager's distance from it allows."""
-        lab, seed, place = self._lab, self._lab.measure.seed, self._place or HOST
-        allowed = tolerance(lab.trial, lab.built.module)
-        keep = Keep(place, torch.float32 if allowed == TOLERANCE["reduced"] else torch.float64)
-        self._saved.bring(place)
+    def _compare_eager(self, pristine: torch.nn.Module, dtype: torch.dtype) -> tuple[StepTensors, Bounds]:
+        """Take the reference in a number format, and set bounds by eager's distance from it."""
+        setup, seed, place = self._setup, self._setup.measure.seed, self._place or HOST
+        tolerance = self._tolerance()
+        keep = Keep(place, torch.float32 if tolerance == TOLERANCE["reduced"] else torch.float64)
+        self._snapshot.move(place)
         self._restore(seed)
-        module = copy.deepcopy(typed(torch.nn.Module, self._pristine)).to(lab.device)
-        taken = reference(replace(lab.built, module=module), lab.trial, seed, dtype, keep)
+        module = copy.deepcopy(pristine).to(setup.device)
+        reference = run_reference(replace(setup.built, module=module), setup.trial, seed, dtype, keep)
         del module  # with it goes what the reference has on the device beside the tensors that are kept
-        first = kept(self._see(lab.eager, seed), place)
-        steps = PERTURBED_STEPS if self._looks_closer or allowed == TOLERANCE["full"] else 0
-        relative = perturbation(lab.trial.precision, allowed)
-        perturbed = (self._see(lab.eager, seed + i, relative) for i in range(steps))
-        return taken, bounds(taken, first, self._see(lab.eager, seed + 1), allowed, perturbed)
+        eager = StepTensors(Keep(place).copy(self._capture(setup.eager, seed)))
+        steps = PERTURBED_STEPS if self._looks_closer or tolerance == TOLERANCE["full"] else 0
+        relative = perturbation(setup.trial.precision, tolerance)
+        perturbed = (self._capture(setup.eager, seed + index, relative) for index in range(steps))
+        again = self._capture(setup.eager, seed + 1)
+        return reference, set_bounds(reference, eager, again, tolerance, perturbed)
 
-    def _see(self, arm: Arm, seed: int, perturbation: float = 0.0) -> Named:
-        lab = self._lab
+    def _tolerance(self) -> float:
+        return choose_tolerance(self._setup.trial, self._setup.built.module)
+
+    def _capture(self, arm: Arm, seed: int, perturbation: float = 0.0) -> Named:
+        """Run a step of an arm from the state in which the model was built, moved by `perturbation`."""
+        setup = self._setup
         self._restore(seed)
-        batch = lab.built.unseen
+        batch, module = setup.built.unseen, setup.built.module
         if perturbation:
-            batch = perturb(lab.built.module, batch, perturbation)
-
-        def run() -> object:
-            return lab.bench.run_on(arm, batch)
-
-        return observe(run, lab.tap, lab.built.module, lab.trial, lab.arms.left_in_gradients())
+            batch = perturb(module, batch, perturbation)
+        run = setup.bench.run_on
+        return capture_step(lambda: run(arm, batch), setup.capture, module, setup.trial, setup.gradient_factor())
 
     def _restore(self, seed: int) -> None:
-        self._saved.restore(self._lab.arms.optimizers, seed)
+        self._snapshot.restore(self._setup.optimizers, seed)
 
 
 def _is_roomy(device: torch.device) -> bool:
@@ -188,7 +186,3 @@ def _is_roomy(device: torch.device) -> bool:
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
     return free >= ROOMY * total
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

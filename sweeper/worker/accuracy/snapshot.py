@@ -10,22 +10,22 @@ from collections.abc import Iterable
 
 import torch
 
-from sweeper.worker.models.batches import Batch, each
+from sweeper.worker.models.batches import Batch, map_tensors
 
 
-class Saved:
+class Snapshot:
     """Parameters and buffers of a module as they were when this was made."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         tables = [table for owner in module.modules() for table in (owner._parameters, owner._buffers)]
         self._tables = [(table, dict(table)) for table in tables]
-        found = [tensor for _, table in self._tables for tensor in table.values() if tensor is not None]
-        self._tensors = list({id(tensor): tensor for tensor in found}.values())
+        tensors = [tensor for _, table in self._tables for tensor in table.values() if tensor is not None]
+        self._tensors = list({id(tensor): tensor for tensor in tensors}.values())
         self._values = [tensor.detach().to("cpu", copy=True) for tensor in self._tensors]
         self._nearest = self._values
 
-    def bring(self, device: torch.device) -> None:
-        """Have the values on a device as well, from which restoring takes no time; on the CPU: no longer so."""
+    def move(self, device: torch.device) -> None:
+        """Have the values on a device as well, from which restoring takes no time; on the CPU: on the host alone."""
         self._nearest = self._values  # the memory of the last ones is free first
         self._nearest = [value.to(device) for value in self._values]
 
@@ -51,10 +51,10 @@ class Saved:
 def perturb(module: torch.nn.Module, batch: Batch, relative: float) -> Batch:
     """Move every parameter and floating-point input at random by about `relative`; parameters in place."""
 
-    def moved(tensor: torch.Tensor) -> torch.Tensor:
+    def perturb_tensor(tensor: torch.Tensor) -> torch.Tensor:
         return tensor * (1 + relative * torch.randn_like(tensor)) if tensor.is_floating_point() else tensor
 
     with torch.no_grad():
         for parameter in module.parameters():
-            parameter.copy_(moved(parameter))
-        return each(batch, moved)
+            parameter.copy_(perturb_tensor(parameter))
+        return map_tensors(batch, perturb_tensor)

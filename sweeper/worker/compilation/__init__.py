@@ -1,1 +1,1 @@
-"""Asking torch to compile, and what its compiler did."""
+"""Compiles a model or step (`compiler.compile_function`), and reads what the compiler did."""

@@ -1,8 +1,7 @@
-"""Backends as they are here: whether one can be asked for, its compiler, and what it does without a word.
+"""Backends on this machine: whether one can be asked for, its compiler, and where it silently falls back.
 
 A name in torch's list proves nothing: its package may be missing or not fit this torch, and OpenVINO goes on in native
-PyTorch or Inductor where it fails. Place in the flow: `session` asks `require` before it builds the model, and
-`diagnostics` takes the compiler from here, as doctor's `probe` does.
+PyTorch or Inductor where it fails.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from torch._functorch.compilers import ts_compile
 
 from sweeper.core.backends import GONE, NEEDS, WITHOUT_DYNAMO, Needs
 from sweeper.core.errors import nearest
-from sweeper.worker.failures import UnavailableError, message_of
+from sweeper.worker.failures import UnavailableError, describe_error
 
 Compiler = Callable[..., Any]
 FOR_DEBUGGING = ("_TESTING_ONLY", "_minifier_backend")
@@ -29,21 +28,19 @@ OPENVINO_LOG = "openvino.frontend.pytorch.torchdynamo"
 GAVE_UP = ("OpenVINO execution failed", "Failed in OpenVINO execution")  # at level DEBUG
 
 
-def known() -> list[str]:
+def list_known() -> list[str]:
     """Names of the backends that torch lists, without its own tools for debugging."""
     return [name for name in torch._dynamo.list_backends(None) if not name.endswith(FOR_DEBUGGING)]
 
 
 def require(name: str, workload: str, device: str) -> None:
     """Raises UnavailableError when the backend is missing, or can do nothing with this workload or device."""
-    if name in WITHOUT_DYNAMO:
-        return
     if name in NEEDS:
         _require_needs(name, NEEDS[name], workload, device)
-    elif name not in torch._dynamo.list_backends(None):
+    elif name not in (*WITHOUT_DYNAMO, *torch._dynamo.list_backends(None)):
         if name in GONE:
             raise UnavailableError(f"backend {name} {GONE[name]}")
-        advice = f"install the package that registers it; {nearest(name, [*known(), *WITHOUT_DYNAMO, *NEEDS])}"
+        advice = f"install the package that registers it; {nearest(name, [*list_known(), *WITHOUT_DYNAMO, *NEEDS])}"
         raise UnavailableError(f"backend {name} is not installed: {advice}")
 
 
@@ -59,7 +56,7 @@ def _require_needs(name: str, needs: Needs, workload: str, device: str) -> None:
     try:
         importlib.import_module(needs.module)
     except (Exception, SystemExit) as error:  # a package made for another torch raises anything, or leaves
-        first = message_of(error).splitlines()[0]
+        first = describe_error(error).splitlines()[0]
         raise UnavailableError(f"backend {name}: {needs.module} cannot be imported here: {first}") from error
 
 
@@ -74,8 +71,8 @@ def _is_there(module: str) -> bool:
         return True
 
 
-def compiler_of(name: str) -> Compiler:
-    """The backend's function, called as Dynamo calls it; `require` has been asked before."""
+def find_compiler(name: str) -> Compiler:
+    """Find the backend's function, called as Dynamo calls it; `require` has been asked before."""
     own = OWN.get(name)
     return own() if own else lookup_backend(name)
 
@@ -87,47 +84,43 @@ def _thunder() -> Compiler:
 
 
 def _script(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
-    return lookup_backend("ts")(_plain(graph), list(inputs))
+    return lookup_backend("ts")(_copy_plain(graph), list(inputs))
 
 
 def _compile_script(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
-    return ts_compile(_plain(graph), inputs)
+    return ts_compile(_copy_plain(graph), inputs)
 
 
-def _plain(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
+def _copy_plain(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """A copy that makes its code at once: TorchScript refuses the lazy graphs that Dynamo makes."""
     return torch.fx.GraphModule(graph, graph.graph)
 
 
-def _with(name: str, **options: object) -> Callable[[], Compiler]:
-    """The backend of that name with options of its own."""
-
-    def compiler() -> Compiler:
-        found: Compiler = lookup_backend(name)
-        return partial(found, options=options)
-
-    return compiler
+def _configure(name: str, **options: object) -> Compiler:
+    """The backend with options."""
+    compiler: Compiler = lookup_backend(name)
+    return partial(compiler, options=options)
 
 
 OWN: dict[str, Callable[[], Compiler]] = {
     # Without AOTAutograd, OpenVINO leaves symbols in Dynamo's shapes, and torch 2.13 fails to make guards of them.
-    "openvino": _with("openvino", aot_autograd=True),
+    "openvino": lambda: _configure("openvino", aot_autograd=True),
     # torch_tensorrt/dynamo/backend/backends.py: it would give the graph back where an engine cannot be built.
-    "tensorrt": _with("tensorrt", pass_through_build_failures=True),
-    "torch_tensorrt": _with("torch_tensorrt", pass_through_build_failures=True),
+    "tensorrt": lambda: _configure("tensorrt", pass_through_build_failures=True),
+    "torch_tensorrt": lambda: _configure("torch_tensorrt", pass_through_build_failures=True),
     "thunder": _thunder,
     "ts": lambda: _script,
     "aot_ts": lambda: aot_autograd(fw_compiler=_compile_script),
 }
 
 
-class GivingUp(logging.Handler):
+class FallbackLog(logging.Handler):
     """Collects what OpenVINO tells its log alone: the parts of a model that it could not run."""
 
     @staticmethod
-    def of(name: str) -> GivingUp | None:
+    def listen_to(name: str) -> FallbackLog | None:
         """A collector for a backend that goes on without itself; None for the others."""
-        return GivingUp() if name == "openvino" else None
+        return FallbackLog() if name == "openvino" else None
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
@@ -138,8 +131,8 @@ class GivingUp(logging.Handler):
             log.propagate = False
             log.addHandler(self)
 
-    def why(self) -> str | None:
-        """What it says of the first of them."""
+    def explain(self) -> str | None:
+        """What the backend says of the first part that it could not run, or None."""
         return f"the backend goes on without itself: {self.reasons[0]}" if self.reasons else None
 
     def emit(self, record: logging.LogRecord) -> None:

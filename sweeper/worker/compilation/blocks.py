@@ -1,7 +1,7 @@
 """Compiling a model's repeated blocks, each by itself, and leaving the rest eager: `compile.scope=blocks`.
 
 Blocks of one class share what is compiled for them, so compiling takes a fraction of the time
-(https://docs.pytorch.org/tutorials/recipes/regional_compilation.html). Place in the flow: `compiler` uses it.
+(https://docs.pytorch.org/tutorials/recipes/regional_compilation.html).
 """
 
 from __future__ import annotations
@@ -12,37 +12,38 @@ from typing import Any
 
 import torch
 
+from sweeper.worker.failures import NotCompiledError
 
-def repeated(module: torch.nn.Module) -> list[torch.nn.Module]:
+
+def find_repeated(module: torch.nn.Module) -> list[torch.nn.Module]:
     """The outermost modules of which one list or sequence has several, by class; layers without parts are left out.
 
     Of a ResNet these are the residual blocks of each stage, of a transformer its layers.
     """
-    return list(dict.fromkeys(_repeated(module)))
+
+    def walk(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
+        children = [child for child in module.children() if any(True for _ in child.children())]
+        is_list = isinstance(module, (torch.nn.ModuleList, torch.nn.Sequential))
+        counts = Counter(type(child) for child in children if is_list)
+        for child in children:
+            if counts[type(child)] > 1 and not isinstance(child, (torch.nn.ModuleList, torch.nn.Sequential)):
+                yield child
+            else:
+                yield from walk(child)
+
+    return list(dict.fromkeys(walk(module)))
 
 
-def _repeated(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
-    children = [child for child in module.children() if any(True for _ in child.children())]
-    counts: Counter[type] = Counter()
-    if isinstance(module, (torch.nn.ModuleList, torch.nn.Sequential)):
-        counts = Counter(type(child) for child in children)
-    for child in children:
-        if counts[type(child)] > 1 and not isinstance(child, (torch.nn.ModuleList, torch.nn.Sequential)):
-            yield child
-        else:
-            yield from _repeated(child)
-
-
-def compiled_blocks(
+def compile_blocks(
     module: torch.nn.Module, compile_: Callable[[Callable[..., Any]], Callable[..., Any]]
-) -> Callable[..., Any] | None:
-    """`module` with its blocks compiled while it is called through what this gives; None when it has no such blocks.
+) -> Callable[..., Any]:
+    """Compile the blocks of `module`, for calls through what this gives. Raises NotCompiledError when it has none.
 
     Called directly the module stays as it is, without the way through the compiler's wrapper, so that eager is eager.
     """
-    pairs = [(block, compile_(block._call_impl)) for block in repeated(module)]
+    pairs = [(block, compile_(block._call_impl)) for block in find_repeated(module)]
     if not pairs:
-        return None
+        raise NotCompiledError("the model has no repeated blocks; use compile.scope=model")
 
     def call(*arguments: Any, **options: Any) -> Any:
         try:

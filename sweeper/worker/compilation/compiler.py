@@ -14,10 +14,9 @@ import torch
 
 from sweeper.core.backends import WITHOUT_DYNAMO
 from sweeper.core.trial import Trial
-from sweeper.worker.compilation.blocks import compiled_blocks
-from sweeper.worker.compilation.counters import Watch
-from sweeper.worker.compilation.legacy import Converted
-from sweeper.worker.failures import NotCompiledError
+from sweeper.worker.compilation.blocks import compile_blocks
+from sweeper.worker.compilation.counters import CompileCounters
+from sweeper.worker.compilation.legacy import LegacyModule
 
 
 def compile_arguments(trial: Trial) -> dict[str, Any]:
@@ -34,31 +33,27 @@ def compile_arguments(trial: Trial) -> dict[str, Any]:
     return arguments
 
 
-def compiled(function: Callable[..., Any], trial: Trial, watch: Watch) -> Callable[..., Any]:
-    """`function` compiled as the trial says; nothing is compiled before the first call. mode=eager gives it back."""
+def compile_function(function: Callable[..., Any], trial: Trial, counters: CompileCounters) -> Callable[..., Any]:
+    """Compile `function` as the trial says, in its first call; give it back as it is with mode=eager."""
     if trial.mode == "eager":
         return function
     if trial.backend in WITHOUT_DYNAMO:
         assert isinstance(function, torch.nn.Module)  # the plan has left out every scope but the model's
-        watch.expects_graphs = False
-        return Converted(function, trial.backend)
-    arguments = compile_arguments(trial)
-    arguments["backend"] = watch.backend(str(trial.backend))
+        counters.expects_graphs = False
+        return LegacyModule(function, trial.backend)
+    arguments = compile_arguments(trial) | {"backend": counters.wrap_backend(str(trial.backend))}
     compile_: Callable[..., Any] = functools.partial(torch.compile, **arguments)
     if trial.compile.scope != "blocks":
-        wrapped: Callable[..., Any] = compile_(function)
-        return wrapped
+        compiled: Callable[..., Any] = compile_(function)
+        return compiled
     assert isinstance(function, torch.nn.Module)
-    by_blocks = compiled_blocks(function, compile_)
-    if by_blocks is None:
-        raise NotCompiledError("the model has no repeated blocks; use compile.scope=model")
-    return by_blocks
+    return compile_blocks(function, compile_)
 
 
 def end_compile_workers() -> None:
     """End the processes in which Inductor compiles; the next compilation, if there is one, starts new ones.
 
-    They are killed first: one that has not finished importing torch would be waited for.
+    They are killed first, because one that has not finished importing torch would be waited for.
     """
     from torch._inductor import async_compile
 

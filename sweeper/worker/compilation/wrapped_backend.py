@@ -1,10 +1,8 @@
-"""A backend that is watched: what it was given, and whether it compiles that or runs it as it came.
+"""A wrapped backend, which counts whether its graphs run compiled or as they came.
 
 A backend may give back the graph itself, a closure over it or an interpreter of it; all of these run eager. So runs of
 the graph as it came are counted where they end up, in its `forward` and in `torch.fx.Interpreter`, while the function
 that the backend made is running: compilers run graphs too, to trace them.
-
-Place in the flow: `diagnostics` wraps the backend of a trial, `probe` the one that it tries out.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ class WrappedBackend:
         self.calls: list[int] = []  # of what the backend made of a graph
         self.runs_as_given: list[int] = []
         self._running: set[int] = set()
-        _watch_interpreters()
+        _wrap_interpreters()
 
     def __call__(self, graph: torch.fx.GraphModule, *arguments: Any, **options: Any) -> Callable[..., Any]:
         index = len(self.calls)
@@ -33,16 +31,16 @@ class WrappedBackend:
         assert graph.code  # a lazy graph makes its forward now, instead of at its first call
         forward = graph.forward
 
-        def ran_as_given() -> None:
+        def count_run() -> None:
             if index in self._running:
                 self.runs_as_given[index] += 1
 
-        def forward_as_given(*inputs: Any) -> Any:
-            ran_as_given()
+        def counted_forward(*inputs: Any) -> Any:
+            count_run()
             return forward(*inputs)
 
-        setattr(graph, "forward", forward_as_given)  # noqa: B010  # a backend's closure may run the graph after all
-        setattr(graph, _ON_INTERPRETED, ran_as_given)
+        setattr(graph, "forward", counted_forward)  # noqa: B010  # a backend's closure may run the graph after all
+        setattr(graph, _ON_INTERPRETED, count_run)
         compiled = self._backend(graph, *arguments, **options)
 
         def call(*inputs: Any) -> Any:
@@ -55,7 +53,7 @@ class WrappedBackend:
 
         return call
 
-    def forget(self) -> None:
+    def reset_counts(self) -> None:
         """Count from now on: a backend that compiles in its first call has done so."""
         self.calls = [0] * len(self.calls)
         self.runs_as_given = [0] * len(self.runs_as_given)
@@ -68,15 +66,15 @@ _ON_INTERPRETED = "_sweeper_on_interpreted"
 
 
 @functools.cache
-def _watch_interpreters() -> None:
-    """From now on a watched graph hears of it when an interpreter runs it."""
+def _wrap_interpreters() -> None:
+    """From now on an interpreter that runs a graph of a wrapped backend counts the run."""
     run = torch.fx.Interpreter.run
 
     @functools.wraps(run)
-    def watched(self: torch.fx.Interpreter, *arguments: Any, **options: Any) -> Any:
-        heard = getattr(self.module, _ON_INTERPRETED, None)
-        if heard is not None:
-            heard()
+    def counted_run(self: torch.fx.Interpreter, *arguments: Any, **options: Any) -> Any:
+        count_run = getattr(self.module, _ON_INTERPRETED, None)
+        if count_run is not None:
+            count_run()
         return run(self, *arguments, **options)
 
-    torch.fx.Interpreter.run = watched  # type: ignore[method-assign]
+    torch.fx.Interpreter.run = counted_run  # type: ignore[method-assign]

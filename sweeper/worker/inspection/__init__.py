@@ -1,1 +1,1 @@
-"""What the compiler did, for people: `python -m sweeper.worker trial.json --inspect FOLDER`."""
+"""Writes what the compiler did, for people: `python -m sweeper.worker trial.json --inspect FOLDER`."""

@@ -1,7 +1,7 @@
 """What is in the code that Inductor generates: which kernels are launched, and what each of them fuses.
 
 With `trace.provenance_tracking_level` each launch has a comment with its name and number in front of it, the same on
-every device. Place in the flow: `inspection` makes the code, `summary` tells what is found here.
+every device.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Kernel:
         return sum(count for _, count in self.fuses)
 
 
-def kernels_of(part: Part, others: Mapping[str, list[str]]) -> tuple[Kernel, ...]:
-    """What the part's code launches, in order; kernels that do the same under other numbers are put together.
+def find_kernels(part: Part, others: Mapping[str, list[str]]) -> tuple[Kernel, ...]:
+    """Find what the part's code launches, in order; kernels that do the same under other numbers are put together.
 
-    `others`: nodes by launch where the trace has none, see `inspection`.
+    `others`: nodes by launch where the trace has none, see `run`.
     """
     code = part.output_code or ""
     defined = {name for name, _ in DEFINITION.findall(code)}
@@ -48,34 +48,34 @@ def kernels_of(part: Part, others: Mapping[str, list[str]]) -> tuple[Kernel, ...
         generated = name in defined or OF_INDUCTOR.match(name) is not None
         key = (COUNTED.sub("", name) if generated else name, generated)
         launched.setdefault(key, []).append(f"{name}:{number}")
-    nodes, operations = part.nodes or others, operations_in(part.post_grad_graph or "")
+    nodes, operations = part.nodes or others, find_operations(part.post_grad_graph or "")
     return tuple(
         Kernel(
             name,
             len(launches),
             generated,
-            _counted(node for launch in launches for node in nodes.get(launch, ()) if node in operations),
+            _count(node for launch in launches for node in nodes.get(launch, ()) if node in operations),
             _places(stack for launch in launches for stack in part.stacks.get(launch, ())),
         )
         for (name, generated), launches in launched.items()
     )
 
 
-def operations_in(graph: str) -> frozenset[str]:
+def find_operations(graph: str) -> frozenset[str]:
     """Names of the calls in a graph as torch prints it; inputs, outputs and picking from tuples are none."""
     return frozenset(ATEN_CALL.findall(graph))
 
 
-def num_scheduled(ir: str) -> int:
-    """Nodes in a dump of Inductor's scheduler, which are three line ends apart."""
+def count_scheduled(ir: str) -> int:
+    """Count the nodes in a dump of Inductor's scheduler, which are three line ends apart."""
     return sum(1 for node in ir.split("\n\n\n") if node.strip())
 
 
-def _counted(nodes: Iterable[str]) -> tuple[tuple[str, int], ...]:
+def _count(nodes: Iterable[str]) -> tuple[tuple[str, int], ...]:
     return tuple(Counter(COUNTED.sub("", node) for node in nodes).most_common())
 
 
 def _places(stacks: Iterable[str]) -> tuple[str, ...]:
     """The innermost place of each stack, once."""
-    found = (FRAME.findall(stack) for stack in stacks)
-    return tuple(dict.fromkeys(f"{frames[-1][0]}:{frames[-1][1]}" for frames in found if frames))
+    all_frames = (FRAME.findall(stack) for stack in stacks)
+    return tuple(dict.fromkeys(":".join(frames[-1]) for frames in all_frames if frames))

@@ -1,7 +1,4 @@
-"""`summary.md` of an inspection: what the compiler did with a trial, short enough to be read.
-
-Place in the flow: `inspection` has run the compiler and gives what it saw; here it becomes text.
-"""
+"""`summary.md` of an inspection: what the compiler did with a trial, short enough to be read."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from pathlib import Path
 
 from sweeper.core.record import Diagnostics, GraphBreak
 from sweeper.core.trial import Trial
-from sweeper.worker.inspection.kernels import Kernel, kernels_of, num_scheduled, operations_in
+from sweeper.worker.inspection.kernels import Kernel, count_scheduled, find_kernels, find_operations
 from sweeper.worker.inspection.torch_trace import Compilation, Part, Trace
 
 MAX_GRAPHS = 20  # described one by one
@@ -47,23 +44,30 @@ class Sight:
     ir: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # before and after fusion, by the part's AOT id
     other_nodes: Mapping[str, list[str]] = field(default_factory=dict)  # by launch, where the trace has none
 
-    def kernels(self, part: Part) -> tuple[Kernel, ...]:
-        return kernels_of(part, self.other_nodes)
+    def find_kernels(self, part: Part) -> tuple[Kernel, ...]:
+        return find_kernels(part, self.other_nodes)
+
+    def read_ir(self, part: Part) -> tuple[str, str]:
+        """Inductor's form of a part before and after fusion; empty where there is none."""
+        return self.ir.get(part.aot_id or "", ("", ""))
 
 
-def summary(sight: Sight, left_out: Sequence[str]) -> str:
-    """The text; `left_out`: files that were too long to keep."""
+def write_summary(sight: Sight, left_out: Sequence[str]) -> str:
+    """Write the text; `left_out`: files that were too long to keep."""
     graphs = sight.trace.graphs
     sections = [
         f"# {sight.trial.label}: what the compiler did",
         "\n".join(f"- {line}" for line in _facts(sight)),
-        *(_table(sight, graphs) if graphs else []),
-        *(section for graph in graphs[:MAX_GRAPHS] for section in _graph(sight, graph)),
+        *(_graphs_table(sight, graphs) if graphs else []),
+        *(section for graph in graphs[:MAX_GRAPHS] for section in _graph_sections(sight, graph)),
         f"{len(graphs) - MAX_GRAPHS} more graphs are in their folders." if len(graphs) > MAX_GRAPHS else "",
-        *_breaks(sight.diagnostics.graph_breaks),
-        *_recompiles(sight.trace.recompiles),
-        *_list("CUDA graphs that were not recorded", sight.diagnostics.cudagraph_skips),
-        *_list("Left out, too long to keep", left_out),
+        _list("Graph breaks", [_describe_break(item) for item in sight.diagnostics.graph_breaks], MAX_BREAKS),
+        # Each with the guard that failed last; `recompiles.txt` has all of them.
+        _list(
+            "Recompilations", [f"{name} since {_guard(text)}" for name, text in sight.trace.recompiles], MAX_RECOMPILES
+        ),
+        _list("CUDA graphs that were not recorded", sight.diagnostics.cudagraph_skips),
+        _list("Left out, too long to keep", left_out),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
 
@@ -88,92 +92,73 @@ def _facts(sight: Sight) -> Iterator[str]:
     else:
         yield (
             f"it is other code than was timed: fingerprint {sight.code_fingerprint} here, {sight.timed_fingerprint} "
-            "there; kernels are raced in each cache anew"
+            "there; kernels are autotuned in each cache anew"
         )
 
 
-def _table(sight: Sight, graphs: Sequence[Compilation]) -> list[str]:
+def _graphs_table(sight: Sight, graphs: Sequence[Compilation]) -> list[str]:
     """A row for each graph that the backend got: how many operations became how many kernels."""
-    rows = [_row(sight, graph, part) for graph in graphs for part in graph.parts.values() or [None]]
-    return [
-        "## Graphs",
-        _markdown(
-            ["graph", "of", "Dynamo", "part", "ATen", "scheduled", "after fusion", "kernels", "library calls"],
-            rows[: 2 * MAX_GRAPHS],
-        ),
-        LEGEND,
-    ]
+    titles = ["graph", "of", "Dynamo", "part", "ATen", "scheduled", "after fusion", "kernels", "library calls"]
+    rows = []
+    for graph in graphs:
+        function = f"`{_shorten_place(graph.function)}`" if graph.function else ""
+        captured = [graph.compile_id, function, _text(graph.num_operations)]
+        rows += [[*captured, *_describe_part(sight, part)] for part in graph.parts.values()] or [[*captured, *[""] * 6]]
+    return ["## Graphs", _markdown(titles, rows[: 2 * MAX_GRAPHS]), LEGEND]
 
 
-def _row(sight: Sight, graph: Compilation, part: Part | None) -> list[str]:
-    if part is None:
-        return [*_captured(graph), *[""] * 6]
-    launched = sight.kernels(part)
-    before, after = sight.ir.get(part.aot_id or "", ("", ""))
-    known = bool(part.output_code and launched)
+def _describe_part(sight: Sight, part: Part) -> list[str]:
+    kernels = sight.find_kernels(part)
+    before, after = sight.read_ir(part)
+    known = bool(part.output_code and kernels)
     return [
-        *_captured(graph),
         part.direction,
-        _text(len(operations_in(part.aot_graph)) if part.aot_graph else None),
-        _text(num_scheduled(before) or None),
-        _text(num_scheduled(after) or None),
-        _text(sum(kernel.launches for kernel in launched if kernel.generated) if known else None),
-        _text(sum(kernel.launches for kernel in launched if not kernel.generated) if known else None),
+        _text(len(find_operations(part.aot_graph)) if part.aot_graph else None),
+        _text(count_scheduled(before) or None),
+        _text(count_scheduled(after) or None),
+        _text(sum(kernel.launches for kernel in kernels if kernel.generated) if known else None),
+        _text(sum(kernel.launches for kernel in kernels if not kernel.generated) if known else None),
     ]
 
 
-def _captured(graph: Compilation) -> list[str]:
-    function = f"`{_short(graph.function)}`" if graph.function else ""
-    return [graph.compile_id, function, _text(graph.num_operations)]
-
-
-def _graph(sight: Sight, graph: Compilation) -> Iterator[str]:
+def _graph_sections(sight: Sight, graph: Compilation) -> Iterator[str]:
     """What each part launches, with the code from which it comes; nothing where no code is known."""
     for part in graph.parts.values():
-        if launched := sight.kernels(part):
+        if launched := sight.find_kernels(part):
             yield f"## Graph {graph.compile_id}, {part.direction}"
-            yield from _kernels([kernel for kernel in launched if kernel.generated])
+            yield from _kernel_sections([kernel for kernel in launched if kernel.generated])
             calls = [f"{kernel.name} ({kernel.launches})" for kernel in launched if not kernel.generated]
             yield f"Library calls: {', '.join(calls)}." if calls else ""
 
 
-def _kernels(kernels: Sequence[Kernel]) -> Iterator[str]:
+def _kernel_sections(kernels: Sequence[Kernel]) -> Iterator[str]:
     if not kernels:
         return
     most = sorted(kernels, key=lambda kernel: -kernel.num_operations)[:MAX_KERNELS]
-    yield _markdown(["launches", "kernel", "operations", "fuses", "from"], map(_kernel_row, most))
+    yield _markdown(["launches", "kernel", "operations", "fuses", "from"], map(_describe_kernel, most))
     if len(kernels) > len(most):
         yield f"{len(kernels) - len(most)} kernels with fewer operations are in `output_code.py`."
 
 
-def _kernel_row(kernel: Kernel) -> list[str]:
+def _describe_kernel(kernel: Kernel) -> list[str]:
     name = kernel.name if len(kernel.name) <= MAX_NAME else f"{kernel.name[:MAX_NAME]}…"
+    fuses = [name if count == 1 else f"{name} ({count})" for name, count in kernel.fuses]
+    places = [_shorten_place(place) for place in kernel.places]
     return [
         str(kernel.launches),
         f"`{name}`",
         _text(kernel.num_operations or None),
-        _some([name if count == 1 else f"{name} ({count})" for name, count in kernel.fuses], MAX_OPERATIONS),
-        _some([_short(place) for place in kernel.places], MAX_PLACES),
+        _join(fuses, MAX_OPERATIONS),
+        _join(places, MAX_PLACES),
     ]
 
 
-def _some(texts: Sequence[str], most: int) -> str:
-    """The first of them, and how many there are beside."""
-    more = [f"{len(texts) - most} more"] if len(texts) > most else []
-    return ", ".join([*texts[:most], *more])
-
-
-def _breaks(breaks: Sequence[GraphBreak]) -> list[str]:
-    """Each with the line of the user's code."""
-    lines = []
-    for item in breaks[:MAX_BREAKS]:
-        where = f"`{_short(item.where)}`" if item.where else "no place given"
-        times = f" ({item.count} times)" if item.count > 1 else ""
-        source = source_line(item.where)
-        lines.append(f"{where}{f': `{source}`' if source else ''}{times}: {item.reason}")
-    if len(breaks) > MAX_BREAKS:
-        lines.append(f"and {len(breaks) - MAX_BREAKS} others")
-    return _list("Graph breaks", lines)
+def _describe_break(item: GraphBreak) -> str:
+    """A graph break with the line of the user's code."""
+    where = f"`{_shorten_place(item.where)}`" if item.where else "no place given"
+    times = f" ({item.count} times)" if item.count > 1 else ""
+    source = source_line(item.where)
+    return f"{where}{f': `{source}`' if source else ''}{times}: {item.reason}"
 
 
 def source_line(where: str | None) -> str | None:
@@ -182,22 +167,21 @@ def source_line(where: str | None) -> str | None:
     return linecache.getline(file, int(number)).strip() or None if number.isdigit() else None
 
 
-def _recompiles(recompiles: Sequence[tuple[str, str]]) -> list[str]:
-    """Each with the guard that failed last; `recompiles.txt` has all of them."""
-    lines = [f"{compile_id} since {_guard(reasons)}" for compile_id, reasons in recompiles[:MAX_RECOMPILES]]
-    if len(recompiles) > MAX_RECOMPILES:
-        lines.append(f"and {len(recompiles) - MAX_RECOMPILES} others")
-    return _list("Recompilations", lines)
-
-
 def _guard(reasons: str) -> str:
     """The first line of `reasons` without torch's hint, e.g. `0/0: self.calls == 3`."""
     line = " ".join(reasons.split("\n", 1)[0].partition("(HINT")[0].split())
     return line[:MAX_GUARD]
 
 
-def _list(title: str, lines: Sequence[str]) -> list[str]:
-    return [f"## {title}", "\n".join(f"- {line}" for line in lines)] if lines else []
+def _join(texts: Sequence[str], most: int) -> str:
+    """The first texts, and how many more there are."""
+    more = [f"{len(texts) - most} more"] if len(texts) > most else []
+    return ", ".join([*texts[:most], *more])
+
+
+def _list(title: str, lines: Sequence[str], most: int = sys.maxsize) -> str:
+    shown = lines if len(lines) <= most else [*lines[:most], f"and {len(lines) - most} others"]
+    return f"## {title}\n\n" + "\n".join(f"- {line}" for line in shown) if lines else ""
 
 
 def _markdown(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -205,7 +189,7 @@ def _markdown(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
 
 
-def _short(place: str) -> str:
+def _shorten_place(place: str) -> str:
     """A place without the folders that packages are installed in, or that we are in."""
     function, at, file = place.rpartition(" at ")
     file = INSTALLED.sub("", file)

@@ -1,8 +1,8 @@
 """What torch's structured trace says of a process: graphs, generated code, breaks, recompilations.
 
-`TORCH_TRACE=FOLDER` has torch write it, one event a line and its text, indented by a tab, behind it; it is what
+`TORCH_TRACE=FOLDER` has torch write it, one event per line and its text, indented by a tab, behind it; it is what
 `tlparse` reads (https://github.com/meta-pytorch/tlparse). Torch is not imported here: the variable has to be set before
-that. Place in the flow: the worker's entry point asks for the trace, `inspection` reads it.
+that.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,8 @@ class Compilation:
     num_operations: int | None = None  # in Dynamo's graph
     failure: str | None = None
     parts: dict[str, Part] = field(default_factory=dict)
+    post_grad_graph: str | None = None  # that came last and waits for its code
+    latest: Part | None = None  # whose code came last
 
     def part(self, direction: str) -> Part:
         return self.parts.setdefault(direction, Part(direction))
@@ -81,38 +83,38 @@ class Trace:
 
     @property
     def graphs(self) -> list[Compilation]:
-        """Those that gave a graph."""
+        """The compilations that gave a graph."""
         return [item for item in self.compilations.values() if item.graph is not None]
 
 
-def ask_for(environment: MutableMapping[str, str]) -> None:
+def request_trace(environment: MutableMapping[str, str]) -> None:
     """Have torch, once it is imported, write its trace to a new folder, and compile into caches of our own."""
     if "TORCHINDUCTOR_CACHE_DIR" not in environment:
         cache = tempfile.mkdtemp(prefix="sweeper-cache-")
         environment.update(TORCHINDUCTOR_CACHE_DIR=f"{cache}/inductor", TRITON_CACHE_DIR=f"{cache}/triton")
-    beside = Path(environment["TORCHINDUCTOR_CACHE_DIR"]).parent
-    beside.mkdir(parents=True, exist_ok=True)
-    environment.update(dict.fromkeys(VARIABLES, tempfile.mkdtemp(dir=beside, prefix="trace-")))
+    parent = Path(environment["TORCHINDUCTOR_CACHE_DIR"]).parent
+    parent.mkdir(parents=True, exist_ok=True)
+    environment.update(dict.fromkeys(VARIABLES, tempfile.mkdtemp(dir=parent, prefix="trace-")))
 
 
-def folder_of(environment: MutableMapping[str, str]) -> Path:
+def take_folder(environment: MutableMapping[str, str]) -> Path:
     """Where torch writes; to be called once it is imported: what we start from now on shall not write there."""
     folder, *_ = [environment.pop(name) for name in VARIABLES]
     return Path(folder)
 
 
 def read(folder: Path) -> Trace:
-    """The trace in the files that torch has left in `folder`."""
-    reader = _Reader()
+    """Read the trace in the files that torch has left in `folder`."""
+    trace = Trace()
     for file in sorted(folder.glob("*.log")):
         with file.open(encoding="utf-8", errors="replace") as lines:
-            for event in events(lines):
-                reader.take(event)
-    return reader.trace
+            for event in read_events(lines):
+                _add_event(event, trace)
+    return trace
 
 
-def events(lines: Iterable[str]) -> Iterator[Event]:
-    """The events of a file; only those in `WITH_TEXT` keep their text, the others are many and long."""
+def read_events(lines: Iterable[str]) -> Iterator[Event]:
+    """Read the events of a file; only those in `WITH_TEXT` keep their text, the others are many and long."""
     event: Event | None = None
     text: list[str] = []
     for line in lines:
@@ -121,17 +123,17 @@ def events(lines: Iterable[str]) -> Iterator[Event]:
                 text.append(line[1:])
             continue
         if event is not None:
-            yield Event(event.kind, event.compile_id, event.fields, "".join(text))
-        event, text = _event(line), []
+            yield replace(event, text="".join(text))
+        event, text = _parse_event(line), []
     if event is not None:
-        yield Event(event.kind, event.compile_id, event.fields, "".join(text))
+        yield replace(event, text="".join(text))
 
 
-def _event(line: str) -> Event | None:
-    found = EVENT.match(line)
-    if found is None:
+def _parse_event(line: str) -> Event | None:
+    matched = EVENT.match(line)
+    if matched is None:
         return None
-    data = json.loads(found.group(1))
+    data = json.loads(matched.group(1))
     kind, fields = next(iter(data.items()))
     if kind == "artifact":
         kind = fields["name"]
@@ -139,65 +141,52 @@ def _event(line: str) -> Event | None:
     return Event(kind, None if frame is None else f"{frame}/{compilation}", fields if isinstance(fields, dict) else {})
 
 
-class _Reader:
-    """Puts events together; those of one graph come in order, those of several are mixed."""
+def _add_event(event: Event, trace: Trace) -> None:
+    """Add an event to the compilation that it belongs to; those of one come in order, those of several are mixed."""
+    if event.kind == "dynamo_graph_break_reason":
+        trace.breaks.append(event.text)
+    elif event.compile_id is None:
+        return
+    elif event.kind == "recompile_reasons":
+        text = event.text.strip()  # one reason comes as it is, several as a list in JSON
+        trace.recompiles.append((event.compile_id, "\n".join(json.loads(text)) if text.startswith("[") else text))
+    else:
+        compilations = trace.compilations
+        _add_to(compilations.setdefault(event.compile_id, Compilation(event.compile_id)), event)
 
-    def __init__(self) -> None:
-        self.trace = Trace()
-        self._post_grad_graphs: dict[str, str] = {}
-        self._latest: dict[str, Part] = {}
 
-    def take(self, event: Event) -> None:
-        if event.kind == "dynamo_graph_break_reason":
-            self.trace.breaks.append(event.text)
-        elif event.compile_id is None:
-            return
-        elif event.kind == "recompile_reasons":
-            self.trace.recompiles.append((event.compile_id, _reasons(event.text)))
-        else:
-            compilations = self.trace.compilations
-            of = compilations.setdefault(event.compile_id, Compilation(event.compile_id))
-            self._take_of_graph(event, of)
-
-    def _take_of_graph(self, event: Event, of: Compilation) -> None:
-        if event.kind == "dynamo_output_graph":
-            of.graph = event.text
-        elif event.kind in GRAPHS:
-            of.part(GRAPHS[event.kind]).aot_graph = event.text
-        elif event.kind == "inductor_post_grad_graph":
-            self._post_grad_graphs[of.compile_id] = event.text
-        elif event.kind == "inductor_output_code":
-            part = self._latest[of.compile_id] = _of_code(of, event.text)
+def _add_to(compilation: Compilation, event: Event) -> None:
+    latest = compilation.latest
+    match event.kind:
+        case "dynamo_output_graph":
+            compilation.graph = event.text
+        case "inductor_post_grad_graph":
+            compilation.post_grad_graph = event.text
+        case "inductor_output_code":
+            part = compilation.latest = _find_part(compilation, event.text)
             part.output_code = event.text
-            part.post_grad_graph = self._post_grad_graphs.pop(of.compile_id, None)
-        elif event.kind == "inductor_provenance_tracking_node_mappings":
-            self._latest[of.compile_id].nodes = json.loads(event.text).get("cppCodeToPost", {})
-        elif event.kind == "inductor_provenance_tracking_kernel_stack_traces":
-            self._latest[of.compile_id].stacks = json.loads(event.text)
-        elif event.kind == "compilation_metrics":
-            _take_metrics(event.fields, of)
+            part.post_grad_graph, compilation.post_grad_graph = compilation.post_grad_graph, None
+        case "inductor_provenance_tracking_node_mappings" if latest:
+            latest.nodes = json.loads(event.text).get("cppCodeToPost", {})
+        case "inductor_provenance_tracking_kernel_stack_traces" if latest:
+            latest.stacks = json.loads(event.text)
+        case "compilation_metrics":
+            metrics = event.fields
+            compilation.num_operations = metrics.get("graph_op_count")
+            if metrics.get("co_name"):
+                place = f"{metrics.get('co_filename')}:{metrics.get('co_firstlineno')}"
+                compilation.function = f"{metrics['co_name']} at {place}"
+            if metrics.get("fail_type"):
+                compilation.failure = f"{metrics['fail_type']}: {metrics.get('fail_reason')}"
+        case kind if kind in GRAPHS:
+            compilation.part(GRAPHS[kind]).aot_graph = event.text
 
 
-def _of_code(of: Compilation, code: str) -> Part:
+def _find_part(compilation: Compilation, code: str) -> Part:
     """The part whose code this is: it says so, or it is the next without code, since forward comes first."""
-    if found := AOT_ID.search(code):
-        part = of.part(found.group(2))
-        part.aot_id = found.group(1)
+    if matched := AOT_ID.search(code):
+        part = compilation.part(matched.group(2))
+        part.aot_id = matched.group(1)
         return part
-    waiting = [part for part in of.parts.values() if part.output_code is None]
-    return waiting[0] if waiting else of.part("inference")
-
-
-def _take_metrics(metrics: Mapping[str, Any], of: Compilation) -> None:
-    of.num_operations = metrics.get("graph_op_count")
-    if metrics.get("co_name"):
-        of.function = f"{metrics['co_name']} at {metrics.get('co_filename')}:{metrics.get('co_firstlineno')}"
-    if metrics.get("fail_type"):
-        of.failure = f"{metrics['fail_type']}: {metrics.get('fail_reason')}"
-
-
-def _reasons(text: str) -> str:
-    """One reason comes as it is, several as a list in JSON."""
-    stripped = text.strip()
-    reasons: list[str] = json.loads(stripped) if stripped.startswith("[") else [stripped]
-    return "\n".join(reasons)
+    waiting = [part for part in compilation.parts.values() if part.output_code is None]
+    return waiting[0] if waiting else compilation.part("inference")

@@ -1,1 +1,1 @@
-"""The clock, the step, memory and energy: what is measured of an arm."""
+"""Times steps of both arms in rounds (`bench.measure_rounds`), and reads their memory, device time and energy."""

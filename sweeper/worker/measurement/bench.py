@@ -1,8 +1,8 @@
-"""Blocks and rounds: wall clock of K steps between two device synchronisations, both arms in turn.
+"""Blocks and rounds: the wall time of K steps between two device synchronisations, for both arms in turn.
 
 Rules, the same for both arms: K is one number; the order alternates AB, BA; two untimed steps come before each block;
 nothing synchronises inside a block, because users' training loops do not; the garbage collector rests in a block.
-A compiled block may not compile: then the round is void. Place in the flow: `session` hands over two arms.
+A compiled block may not compile: then the round is void.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from statistics import median, quantiles
 
@@ -29,12 +29,12 @@ MIN_BLOCK_STEPS = {"cuda": 8, "cpu": 2}
 STEPS_BEFORE_BLOCK = 2
 MAX_VOID_ROUNDS = 3
 SHORT = 0.8  # of the least length: a block shorter than this asks for a longer one
-SAME = 0.05  # time a step at K and at 2K agrees when it differs by less
+SAME = 0.05  # the step times at K and at 2K agree when they differ by less
 MAX_DOUBLINGS = 2
 LONG_S = 1.0  # what begins and ends a block, some milliseconds, is nothing in one so long: it need not be doubled
 FLAT = {"cuda": 0.03, "cpu": 0.10}  # warm-up ends when the last three readings lie within this range
 READING_S = 0.05  # of warm-up, at least
-FIRST_STEPS = (5, 15)  # at least and at most so many compiled steps are timed singly
+FIRST_STEPS = (5, 15)  # at least and at most so many compiled steps are timed one by one
 STEADY = 0.10  # the first steps are over when three in a row lie within this range
 
 
@@ -47,9 +47,22 @@ class Arm:
     eager: bool
     marks_steps: bool = False
 
+    def run(self, batch: Batch) -> object:
+        if self.marks_steps:
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+        return self.step(batch)
+
+    def stance(self, stance: str) -> AbstractContextManager[object]:
+        entered: AbstractContextManager[object] = torch.compiler.set_stance("force_eager" if self.eager else stance)
+        return entered
+
 
 class Bench:
-    """Runs steps of an arm on batches that alternate, and times them."""
+    """Runs steps of an arm on batches that alternate, and times them.
+
+    `clock` gives seconds and stands still while this process waits for the device; `num_sizes` batches in a row differ
+    in their shapes.
+    """
 
     def __init__(
         self,
@@ -58,15 +71,15 @@ class Bench:
         clock: Callable[[], float] = time.perf_counter,
         num_sizes: int = 1,
     ) -> None:
-        self._in_turn = batches
+        self._all_batches = batches
         self._batches = itertools.cycle(batches)
         self._device = device
-        self.clock = clock  # seconds; it stands still while this process waits for the device
-        self.num_sizes = num_sizes  # so many batches in turn differ in their shapes
+        self.clock = clock
+        self.num_sizes = num_sizes
 
-    def whole(self, steps: int) -> int:
-        """So many steps or a few more, that each size comes equally often."""
-        return whole(steps, self.num_sizes)
+    def round_up(self, steps: float) -> int:
+        """At least so many steps, in which each size comes equally often."""
+        return round_up(steps, self.num_sizes)
 
     def synchronize(self) -> None:
         if self._device.type == "cuda":
@@ -75,15 +88,15 @@ class Bench:
     def run(self, arm: Arm, steps: int, stance: str = "default") -> object:
         """Run steps without waiting for the device; give the last one's loss or output."""
         output: object = None
-        with _stance(arm, stance):
+        with arm.stance(stance):
             for _ in range(steps):
-                output = _step(arm, next(self._batches))
+                output = arm.run(next(self._batches))
         return output
 
     def run_on(self, arm: Arm, batch: Batch) -> object:
-        """One step on a batch that is not among those that alternate."""
-        with _stance(arm, "default"):
-            return _step(arm, batch)
+        """Run one step on a batch that is not among those that alternate."""
+        with arm.stance("default"):
+            return arm.run(batch)
 
     def block_s(self, arm: Arm, steps: int, stance: str = "default") -> float:
         """Wall seconds of `steps` steps, from one synchronisation to the next."""
@@ -94,14 +107,14 @@ class Bench:
         return self.clock() - start
 
     def steps_s(self, arm: Arm, steps: int, stance: str = "default") -> list[float]:
-        """Wall seconds of each of the steps, the device synchronised before and after it."""
+        """Wall seconds of each step, with the device synchronised before and after it."""
         times = []
-        with _stance(arm, stance):
+        with arm.stance(stance):
             for _ in range(steps):
                 batch = next(self._batches)
                 self.synchronize()
                 start = self.clock()
-                _step(arm, batch)
+                arm.run(batch)
                 self.synchronize()
                 times.append(self.clock() - start)
         return times
@@ -112,7 +125,7 @@ class Bench:
         They begin with the first batch, however many eager steps a machine needed before: a trace holds what its inputs
         did. Where sizes differ, the time for going through all of them has to become steady.
         """
-        self._batches = itertools.cycle(self._in_turn)
+        self._batches = itertools.cycle(self._all_batches)
         least, most = (count * self.num_sizes for count in FIRST_STEPS)
         times: list[float] = []
         cycles: list[float] = []
@@ -125,11 +138,11 @@ class Bench:
         return times
 
     def warm_up(self, arm: Arm, limit_s: float) -> tuple[float, bool]:
-        """Run until the time a step is flat or `limit_s` is over; seconds a step, and whether it became flat."""
+        """Run until the step time is flat or `limit_s` is over; seconds per step, and whether they became flat."""
         deadline = self.clock() + limit_s
         self.run(arm, STEPS_BEFORE_BLOCK)  # libraries load and pick algorithms in the first steps
         step_s = min(self.block_s(arm, self.num_sizes) for _ in range(2)) / self.num_sizes
-        steps = self.whole(math.ceil(READING_S / step_s))
+        steps = self.round_up(READING_S / step_s)
         readings = [self.block_s(arm, steps) / steps]
         while self.clock() < deadline:
             readings.append(self.block_s(arm, steps) / steps)
@@ -138,15 +151,15 @@ class Bench:
         return median(readings[-3:]), False
 
     def steps_per_block(self, faster: Arm, step_s: float, measure: Measure) -> int:
-        """K: long enough for the faster arm, then doubled until the time a step no longer depends on it.
+        """K: long enough for the faster arm, then doubled until the step time no longer depends on it.
 
         A machine that was busy when `step_s` was taken would make blocks too short, so a block is tried.
         """
         least_s = measure.block_s or MIN_BLOCK_S[self._device.type]
-        steps = self.whole(max(measure.block_steps or MIN_BLOCK_STEPS[self._device.type], math.ceil(least_s / step_s)))
+        steps = self.round_up(max(measure.block_steps or MIN_BLOCK_STEPS[self._device.type], least_s / step_s))
         on_cpu = self._device.type == "cpu"  # there other processes may hold up any single block
         while (block_s := min(self.block_s(faster, steps) for _ in range(2 if on_cpu else 1))) < SHORT * least_s:
-            steps = self.whole(math.ceil(steps * least_s / block_s))
+            steps = self.round_up(steps * least_s / block_s)
         if on_cpu:
             return steps  # nothing is queued on a CPU, so K changes nothing
         for _ in range(MAX_DOUBLINGS):
@@ -159,17 +172,6 @@ class Bench:
         return steps
 
 
-def _stance(arm: Arm, stance: str) -> AbstractContextManager[object]:
-    found: AbstractContextManager[object] = torch.compiler.set_stance("force_eager" if arm.eager else stance)
-    return found
-
-
-def _step(arm: Arm, batch: Batch) -> object:
-    if arm.marks_steps:
-        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-    return arm.step(batch)
-
-
 @dataclass(frozen=True)
 class Timed:
     """A round, and with `measure.clock=step` the wall seconds of each step by arm."""
@@ -179,9 +181,9 @@ class Timed:
 
 
 def measure_rounds(
-    bench: Bench, eager: Arm, compiled: Arm, steps: int, measure: Measure, lookout: RoundMonitor
+    bench: Bench, eager: Arm, compiled: Arm, steps: int, measure: Measure, monitor: RoundMonitor
 ) -> Iterator[Timed]:
-    """Rounds in the order AB, BA, AB, ... until `measure.rounds` of them count; `lookout` says which do not.
+    """Time rounds in the order AB, BA, AB, ... until `measure.rounds` of them count; `monitor` says which are void.
 
     `measure.rounds_s` ends them earlier, when both orders came equally often. Raises UnsteadyError after three void
     rounds.
@@ -196,63 +198,51 @@ def measure_rounds(
             break
         order = "AB" if counted % 2 == 0 else "BA"
         arms = (eager, compiled) if order == "AB" else (compiled, eager)
-        measured = _round(bench, arms, steps, order, measure, lookout)
-        yield measured
-        if measured.round.void is None:
+        timed = _measure_round(bench, arms, steps, order, measure, monitor)
+        yield timed
+        if timed.round.void is None:
             counted += 1
             continue
-        void.append(measured.round.void)
+        void.append(timed.round.void)
         if len(void) >= MAX_VOID_ROUNDS:
-            raise UnsteadyError(
-                f"{len(void)} of {len(void) + counted} rounds were void: {'; '.join(sorted(set(void)))}"
-            )
+            reasons = "; ".join(sorted(set(void)))
+            raise UnsteadyError(f"{len(void)} of {len(void) + counted} rounds were void: {reasons}")
 
 
-def _round(
-    bench: Bench, arms: tuple[Arm, Arm], steps: int, order: str, measure: Measure, lookout: RoundMonitor
+def _measure_round(
+    bench: Bench, arms: tuple[Arm, Arm], steps: int, order: str, measure: Measure, monitor: RoundMonitor
 ) -> Timed:
     times: dict[str, list[float]] = {}
-    lookout.start_round()
+    stance = "fail_on_recompile"
+    monitor.start_round()
     for arm in arms:
+        gc.collect()
+        gc.disable()
         try:
-            with _collector_off():
-                bench.run(arm, STEPS_BEFORE_BLOCK, "fail_on_recompile")
-                times[arm.name] = _block(bench, arm, steps, measure)
+            bench.run(arm, STEPS_BEFORE_BLOCK, stance)
+            by_step = measure.clock == "step"
+            times[arm.name] = bench.steps_s(arm, steps, stance) if by_step else [bench.block_s(arm, steps, stance)]
         except RuntimeError as error:
             if "Detected recompile" not in str(error):
                 raise
+            gc.enable()
             bench.run(arm, STEPS_BEFORE_BLOCK)  # let it compile what it wants, outside of a block
             return Timed(Round(order, sum(times["eager"]) if "eager" in times else None, None, "recompiled"))
-        lookout.after_block(arm.name)
+        finally:
+            gc.enable()
+        monitor.read_after_block(arm.name)
     block_s = {arm: sum(taken) for arm, taken in times.items()}
-    measured = Round(order, block_s["eager"], block_s["compiled"], lookout.why_void())
-    return Timed(measured, times if measure.clock == "step" else {})
-
-
-def _block(bench: Bench, arm: Arm, steps: int, measure: Measure) -> list[float]:
-    """Wall seconds of the block, or of each of its steps."""
-    if measure.clock == "step":
-        return bench.steps_s(arm, steps, "fail_on_recompile")
-    return [bench.block_s(arm, steps, "fail_on_recompile")]
-
-
-@contextmanager
-def _collector_off() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
+    timed = Round(order, block_s["eager"], block_s["compiled"], monitor.explain_void())
+    return Timed(timed, times if measure.clock == "step" else {})
 
 
 def latency(steps_s: list[float]) -> Latency:
-    """Percentiles of single steps, interpolated between those next to each other."""
+    """Percentiles of single steps, interpolated between neighbouring values."""
     hundredths = quantiles(steps_s, n=100, method="inclusive")
     return Latency(hundredths[49], hundredths[89], hundredths[98], len(steps_s))
 
 
-def whole(steps: int, num_sizes: int) -> int:
+def round_up(steps: float, num_sizes: int) -> int:
     """The smallest multiple of `num_sizes` that is not below `steps`."""
     return math.ceil(steps / num_sizes) * num_sizes
 

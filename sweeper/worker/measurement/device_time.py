@@ -1,7 +1,7 @@
 """Device busy time: the second clock, which the host cannot disturb.
 
-A pass of its own after the rounds, so that the profiler's cost is in no wall time: steps under torch's profiler, and
-the union of all intervals in which a kernel, a copy or a memset ran. Replays of CUDA graphs show the kernels in them.
+It is taken in passes after the rounds, so that the profiler's cost is in no wall time: steps under torch's profiler,
+and the union of all intervals in which a kernel, a copy or a memset ran. Replays of CUDA graphs show their kernels.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from statistics import median
 import torch
 from torch.autograd import DeviceType  # type: ignore[attr-defined]
 
-from sweeper.worker.measurement.bench import Arm, Bench, whole
+from sweeper.worker.measurement.bench import Arm, Bench, round_up
 
 STEPS = 5  # of a pass
 STEPS_BEFORE, BEFORE_S = 2, 0.3  # a pass starts at the clocks that its arm keeps, as a block does
@@ -37,22 +37,22 @@ class UnknownError(Exception):
     """The profiler's answer cannot be used; the text says why."""
 
 
-def passes(bench: Bench, arms: tuple[Arm, Arm], step_s: Mapping[str, float]) -> dict[str, list[Busy]]:
+def profile_arms(bench: Bench, arms: tuple[Arm, Arm], step_s: Mapping[str, float]) -> dict[str, list[Busy]]:
     """Profile both arms in turn, AB, BA, ...; each `Busy` is of one pass of `STEPS` steps, or a few more.
 
-    `step_s` is the undisturbed wall time a step of each arm.
+    `step_s` holds each arm's undisturbed wall seconds per step.
     """
     once_s = sum(step_s.values()) * STEPS + len(arms) * BEFORE_S
-    found: dict[str, list[Busy]] = {arm.name: [] for arm in arms}
+    passes: dict[str, list[Busy]] = {arm.name: [] for arm in arms}
     for index in range(min(max(1, int(PASSES_S / once_s)), MAX_PASSES)):
         for arm in arms if index % 2 == 0 else arms[::-1]:
             bench.run(arm, max(STEPS_BEFORE, math.ceil(BEFORE_S / step_s[arm.name])))
-            found[arm.name].append(_pass(bench, arm))
-    return found
+            passes[arm.name].append(_profile_pass(bench, arm))
+    return passes
 
 
-def a_step(passes: Sequence[Busy], step_s: float, num_sizes: int = 1) -> Busy:
-    """The median over passes, for one step; the mean over steps of different sizes.
+def busy_per_step(passes: Sequence[Busy], step_s: float, num_sizes: int = 1) -> Busy:
+    """The median over passes, per step; the mean over steps of different sizes.
 
     Raises UnknownError when no kernel was seen, steps differ in their number of kernels, or the device would have been
     busy for longer than the step took (by 2 %).
@@ -60,7 +60,7 @@ def a_step(passes: Sequence[Busy], step_s: float, num_sizes: int = 1) -> Busy:
     counts = {item.kernels for item in passes}
     if counts == {0}:
         raise UnknownError("the profiler saw no kernel")
-    steps = whole(STEPS, num_sizes)
+    steps = round_up(STEPS, num_sizes)
     if len(counts) > 1 or passes[0].kernels % (steps // num_sizes):
         raise UnknownError(f"steps differ in their number of kernels: {sorted(counts)} in passes of {steps} steps")
     busy_s = median(item.busy_s for item in passes) / steps
@@ -69,11 +69,11 @@ def a_step(passes: Sequence[Busy], step_s: float, num_sizes: int = 1) -> Busy:
     return Busy(busy_s, passes[0].kernels / steps, passes[0].attention)
 
 
-def _pass(bench: Bench, arm: Arm) -> Busy:
-    """Steps one after the other, as in a block; times and counts are of all of them."""
+def _profile_pass(bench: Bench, arm: Arm) -> Busy:
+    """Profile steps one after the other, as in a block; times and counts are of all of them."""
     bench.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        bench.run(arm, bench.whole(STEPS))
+        bench.run(arm, bench.round_up(STEPS))
         bench.synchronize()
     results = profile.profiler.kineto_results  # `profile.events()` takes seconds for the same
     on_device = [

@@ -1,12 +1,10 @@
-"""Joules a step, from the counter of the GPU: what the whole board used while steps ran one after the other.
+"""Joules per step, from the counter of the GPU: what the whole board uses while steps run one after the other.
 
-A pass of its own, after all that is timed. The counter moves ten to fifty times a second, so a pass takes seconds.
-Place in the flow: `session` asks for it last, with `measure.energy=true`.
+The pass comes after all that is timed. The counter moves ten to fifty times per second, so a pass takes seconds.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from statistics import fmean
 
@@ -21,8 +19,8 @@ class NoCounterError(Exception):
     """There is nothing to read; the text says why."""
 
 
-def of_arms(bench: Bench, step_s: Mapping[Arm, float], counter_j: Callable[[], float | None]) -> PerArm:
-    """Joules a step of each arm, in the order ABBA; `step_s` holds both arms and how long a step takes.
+def measure_energy(bench: Bench, step_s: Mapping[Arm, float], counter_j: Callable[[], float | None]) -> PerArm:
+    """Joules per step of each arm, in the order ABBA; `step_s` holds both arms and their seconds per step.
 
     Raises NoCounterError.
     """
@@ -31,18 +29,14 @@ def of_arms(bench: Bench, step_s: Mapping[Arm, float], counter_j: Callable[[], f
     arms = list(step_s)
     used_j: dict[str, list[float]] = {arm.name: [] for arm in arms}
     for arm in (*arms, *reversed(arms)):
-        used_j[arm.name].append(_a_step(bench, arm, step_s[arm], counter_j))
-    return PerArm(**{arm: fmean(found) for arm, found in used_j.items()})
-
-
-def _a_step(bench: Bench, arm: Arm, step_s: float, counter_j: Callable[[], float | None]) -> float:
-    bench.run(arm, bench.whole(math.ceil(BEFORE_S / step_s)))
-    steps = bench.whole(math.ceil(PASS_S / step_s))
-    bench.synchronize()
-    before_j = counter_j()
-    bench.run(arm, steps)
-    bench.synchronize()
-    after_j = counter_j()
-    if before_j is None or after_j is None:
-        raise NoCounterError("NVML stopped to count this GPU's energy")
-    return (after_j - before_j) / steps
+        bench.run(arm, bench.round_up(BEFORE_S / step_s[arm]))
+        steps = bench.round_up(PASS_S / step_s[arm])
+        bench.synchronize()
+        before_j = counter_j()
+        bench.run(arm, steps)
+        bench.synchronize()
+        after_j = counter_j()
+        if before_j is None or after_j is None:
+            raise NoCounterError("NVML stopped counting this GPU's energy")
+        used_j[arm.name].append((after_j - before_j) / steps)
+    return PerArm(**{arm: fmean(passes) for arm, passes in used_j.items()})

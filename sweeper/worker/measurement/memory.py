@@ -4,8 +4,8 @@ Three parts: the peak of torch's allocator, which alone misses what lives in the
 far as they are reserved; and what libraries and the context took beside the allocator. Memory that the allocator keeps
 without using it is left out: how much that is depends on what ran before, and differed by 17 % between two eager arms.
 
-What lies beside the allocator is asked of NVML. Where that does not know this process by its number, only the whole
-device is known: then what changes while this process has the device is taken for its own, and the rest for others'.
+What lies beside the allocator is asked of NVML. Where NVML does not know this process by its number, only the whole
+device is known: what changes while this process has the device is then taken for its own, and the rest for others'.
 
 On a CPU there is no figure: a process that holds the compiler says little about the model.
 """
@@ -34,8 +34,8 @@ class Reading:
 class Meter:
     """Follows what this process has in use beside the allocator; made before the model is built.
 
-    To be told when the device is left to other workers and when it is ours again. `own_bytes` is what NVML says that
-    this process has in use on the device, or None.
+    It has to be told when the device is left to other workers and when it is ours again. `own_bytes` is what NVML says
+    that this process has in use on the device, or None.
     """
 
     def __init__(self, device: torch.device, own_bytes: Callable[[], int | None] = lambda: None) -> None:
@@ -45,23 +45,23 @@ class Meter:
         if self._counts:
             _collect()
             self._of_process = own_bytes() is not None
-            self._before = self._beside_the_allocator()  # the context of this process among it: it needs no model
+            self._before = self._bytes_beside_allocator()  # the context of this process among it: it needs no model
 
-    def leave(self) -> None:
+    def leave_device(self) -> None:
         if self._counts and not self._of_process:
-            self._own = self._beside_the_allocator() - self._before
+            self._own = self._bytes_beside_allocator() - self._before
 
-    def come_back(self) -> None:
+    def return_to_device(self) -> None:
         if self._counts and not self._of_process:
-            self._before = self._beside_the_allocator() - self._own
+            self._before = self._bytes_beside_allocator() - self._own
 
-    def _beside_the_allocator(self) -> int:
+    def _bytes_beside_allocator(self) -> int:
         """Bytes in use that torch's allocator did not reserve: of this process if known, else of the whole device."""
-        in_use = self._own_bytes() if self._of_process else _of_the_device()
+        in_use = self._own_bytes() if self._of_process else _device_bytes_in_use()
         assert in_use is not None  # NVML has known us before
         return in_use - torch.cuda.memory_reserved()
 
-    def of_arm(self, run_steps: Callable[[int], object]) -> Reading:
+    def measure(self, run_steps: Callable[[int], object]) -> Reading:
         """What three steps need, and torch's allocator peak in them."""
         if not self._counts:
             return Reading()
@@ -70,12 +70,12 @@ class Meter:
         run_steps(STEPS)
         torch.cuda.synchronize()
         peak = torch.cuda.max_memory_allocated()
-        reserved, allocated = of_graph_pools(torch.cuda.memory_snapshot())  # type: ignore[no-untyped-call]
-        beside = self._beside_the_allocator() - self._before
+        reserved, allocated = sum_graph_pools(torch.cuda.memory_snapshot())  # type: ignore[no-untyped-call]
+        beside = self._bytes_beside_allocator() - self._before
         return Reading(float(beside + reserved + peak - allocated), float(peak))
 
 
-def of_graph_pools(segments: list[dict[str, Any]]) -> tuple[int, int]:
+def sum_graph_pools(segments: list[dict[str, Any]]) -> tuple[int, int]:
     """Bytes that the pools of CUDA graphs have reserved, and those of them that are allocated now."""
     pools = [item for item in segments if tuple(item["segment_pool_id"]) != ORDINARY_POOL]
     return sum(item["total_size"] for item in pools), sum(item["allocated_size"] for item in pools)
@@ -87,8 +87,8 @@ def _collect() -> None:
     torch.cuda.empty_cache()
 
 
-def _of_the_device() -> int:
-    """Bytes of the device in use by anybody."""
+def _device_bytes_in_use() -> int:
+    """Bytes of the device that anybody has in use."""
     free, total = torch.cuda.mem_get_info()
     return total - free
 

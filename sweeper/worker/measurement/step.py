@@ -1,7 +1,4 @@
-"""A step: what both arms repeat. Training is zero_grad, forward under autocast, loss, backward, optimizer step.
-
-Place in the flow: `session` puts the arms together from here and from `compiler`; `timing` runs them.
-"""
+"""A step, which both arms repeat. Training: zero_grad, forward under autocast, loss, backward, optimizer step."""
 
 from __future__ import annotations
 
@@ -11,24 +8,40 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.optim.optimizer import _default_to_fused_or_foreach
 
+from sweeper.core.serialization import Json
 from sweeper.core.trial import Trial
 from sweeper.worker.models import Built
-from sweeper.worker.models.batches import Batch, tensors_of
+from sweeper.worker.models.batches import Batch
 
-Step = Callable[[Batch], torch.Tensor]  # gives the loss, or for inference the mean of the output, a scalar
 # Of Adam. A step takes as long with any; torch's 1e-3 let MobileBERT diverge within 32 steps on an H200
 # (docs/results/h200-pt2-huggingface.md).
 LEARNING_RATE = 1e-5
 SCALER_GROWTH_INTERVAL = 1 << 30  # the scale only falls, so that no timed step is one of growth
+Context = Callable[[], AbstractContextManager[object]]
 
 
 @dataclass(frozen=True)
 class Numerics:
-    """Number formats as they came out on this device."""
+    """Number formats of a trial on its device."""
 
     autocast: torch.dtype | None
     scaler: bool
+
+    @staticmethod
+    def choose(trial: Trial, device: torch.device) -> Numerics:
+        """Choose the autocast type that the device has, and set the TF32 flags if the precision asks for it."""
+        precision = trial.precision
+        if precision.tf32 is not None:
+            torch.backends.cuda.matmul.allow_tf32 = precision.tf32
+            torch.backends.cudnn.allow_tf32 = precision.tf32
+        if precision.autocast is None:
+            return Numerics(None, False)
+        has_bfloat16 = device.type != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False)
+        name = ("bfloat16" if has_bfloat16 else "float16") if precision.autocast == "auto" else precision.autocast
+        scaler = precision.grad_scaler and name == "float16" and trial.workload == "train"
+        return Numerics(getattr(torch, name), scaler)
 
     def context(self, device: torch.device) -> AbstractContextManager[object]:
         if self.autocast is None:
@@ -36,25 +49,11 @@ class Numerics:
         return torch.autocast(device.type, dtype=self.autocast)
 
 
-def resolve(trial: Trial, device: torch.device) -> Numerics:
-    """Choose the autocast type that the device has, and set the tf32 switches if the precision asks for it."""
-    precision = trial.precision
-    if precision.tf32 is not None:
-        torch.backends.cuda.matmul.allow_tf32 = precision.tf32
-        torch.backends.cudnn.allow_tf32 = precision.tf32
-    if precision.autocast is None:
-        return Numerics(None, False)
-    has_bfloat16 = device.type != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False)
-    name = ("bfloat16" if has_bfloat16 else "float16") if precision.autocast == "auto" else precision.autocast
-    scaler = precision.grad_scaler and name == "float16" and trial.workload == "train"
-    return Numerics(getattr(torch, name), scaler)
-
-
 def make_optimizer(trial: Trial, module: torch.nn.Module, scaler: bool) -> torch.optim.Optimizer | None:
-    """An optimizer with torch's defaults, but for Adam's learning rate and SGD's momentum of 0.9.
+    """An optimizer with torch's defaults, except for Adam's learning rate and SGD's momentum of 0.9.
 
     The labels are random, so the rate is one that keeps a model near where it was built. By default Adam is fused with
-    a gradient scaler, or each step would wait for the GPU.
+    a gradient scaler; without that each step would wait for the GPU.
     """
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if trial.optimizer == "none" or not parameters:
@@ -63,16 +62,10 @@ def make_optimizer(trial: Trial, module: torch.nn.Module, scaler: bool) -> torch
     if trial.optimizer == "sgd":
         return torch.optim.SGD(parameters, lr=1e-3, momentum=0.9, **chosen)
     adam = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[trial.optimizer]
-    optimizer: torch.optim.Optimizer = adam(
-        parameters, lr=LEARNING_RATE, **(chosen or ({"fused": True} if scaler else {}))
-    )
+    if scaler and not chosen:
+        chosen = {"fused": True}
+    optimizer: torch.optim.Optimizer = adam(parameters, lr=LEARNING_RATE, **chosen)
     return optimizer
-
-
-def make_scaler(numerics: Numerics, device: torch.device) -> torch.amp.GradScaler | None:
-    if not numerics.scaler:
-        return None
-    return torch.amp.GradScaler(device.type, growth_interval=SCALER_GROWTH_INTERVAL)
 
 
 def training_step(
@@ -80,9 +73,9 @@ def training_step(
     module: Callable[..., object],
     optimizer: torch.optim.Optimizer | None,
     scaler: torch.amp.GradScaler | None,
-    context: Callable[[], AbstractContextManager[object]],
-) -> Step:
-    """One training step; `module` is the built module or its compiled wrapper, which shares the parameters."""
+    context: Context,
+) -> Callable[[Batch], torch.Tensor]:
+    """One training step, which gives the loss; `module` is the built module or its compiled form."""
     parameters = list(built.module.parameters())
 
     def step(batch: Batch) -> torch.Tensor:
@@ -107,10 +100,8 @@ def training_step(
     return step
 
 
-def inference_step(
-    module: Callable[..., object], context: Callable[[], AbstractContextManager[object]]
-) -> Callable[[Batch], object]:
-    """One forward under `inference_mode`; gives the model's output."""
+def inference_step(module: Callable[..., object], context: Context) -> Callable[[Batch], object]:
+    """One forward under `inference_mode`, which gives the model's output."""
 
     def step(batch: Batch) -> object:
         with torch.inference_mode(), context():
@@ -119,31 +110,19 @@ def inference_step(
     return step
 
 
-def is_sound(output: object, workload: str) -> bool:
-    """Whether a loss is finite; whether a model's output has no NaN (infinity may be meant there, as in masks)."""
-    wrong = (lambda tensor: ~torch.isfinite(tensor)) if workload == "train" else torch.isnan
-    return not any(bool(wrong(tensor).any()) for tensor in tensors_of(output))
-
-
-def optimizer_settings(trial: Trial, optimizer: torch.optim.Optimizer | None) -> dict[str, str | bool | float | None]:
-    """What the record says of the optimizer; both arms share it, or have one each when the whole step is compiled."""
+def describe_optimizer(trial: Trial, optimizer: torch.optim.Optimizer | None) -> dict[str, Json]:
+    """What the record says of the optimizer; with scope=step each arm has one of its own, with equal settings."""
     if optimizer is None:
         return {"optimizer": None}
     group = optimizer.param_groups[0]
+    foreach = group.get("foreach")
+    if foreach is None and not group.get("fused"):  # torch decides, as here
+        _, foreach = _default_to_fused_or_foreach(group["params"], differentiable=False, use_fused=False)
     return {
         "optimizer": type(optimizer).__name__,
         "optimizer_in_compiled_region": trial.compile.scope == "step",
-        **{f"optimizer_{name}": bool(group.get(name)) for name in ("fused", "capturable")},
-        "optimizer_foreach": _runs_foreach(group),
+        "optimizer_fused": bool(group.get("fused")),
+        "optimizer_capturable": bool(group.get("capturable")),
+        "optimizer_foreach": bool(foreach),
         "optimizer_lr": float(group["lr"]),
     }
-
-
-def _runs_foreach(group: dict[str, Any]) -> bool:
-    """Whether the optimizer takes all parameters at once; where the group says None, torch decides as is done here."""
-    from torch.optim.optimizer import _default_to_fused_or_foreach
-
-    if group.get("foreach") is not None or group.get("fused"):
-        return bool(group.get("foreach"))
-    _, foreach = _default_to_fused_or_foreach(group["params"], differentiable=False, use_fused=False)
-    return foreach

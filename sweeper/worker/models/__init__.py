@@ -1,7 +1,6 @@
-"""Models: a builder a library, each giving the same thing, a `Built`.
+"""Builds the model and the batches of a trial (`build`); each library has a builder module here.
 
-Random weights unless pretrained ones are asked for, random data from a seed. Place in the flow: `session` calls `load`
-and then `build`, `step` runs what it gives.
+Weights are random unless pretrained ones are asked for, and data are random from a seed.
 """
 
 from __future__ import annotations
@@ -16,7 +15,16 @@ import torch
 
 from sweeper.core.libraries import LIBRARIES
 from sweeper.core.trial import Model, Trial
-from sweeper.worker.models.batches import CUTS, Batch, Loss, cross_entropy, each, in_format, tensors_of
+from sweeper.worker.models.batches import (
+    CUTS,
+    Batch,
+    Loss,
+    cast_tensor,
+    cross_entropy,
+    derive_batches,
+    find_tensors,
+    map_tensors,
+)
 
 RATES = ("p", "drop_prob", "drop_path_prob", "dropout")
 # What constructors and forwards raise for settings that they cannot have.
@@ -37,11 +45,10 @@ class Built:
     loss: Loss
     num_sizes: int = 1  # so many batches in turn differ in their shapes
 
-
-def classifier(module: torch.nn.Module, batches: tuple[Batch, ...]) -> Built:
-    """A model of classes with the first of its batches to step through, the last one for the check."""
-    *alternating, unseen = batches
-    return Built(module, tuple(alternating), unseen, cross_entropy)
+    def map_batches(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Built:
+        """The same model with `change` made to every tensor of its batches."""
+        batches = tuple(map_tensors(batch, change) for batch in self.batches)
+        return replace(self, batches=batches, unseen=map_tensors(self.unseen, change))
 
 
 class Builder(Protocol):
@@ -75,7 +82,7 @@ def builder(library: str) -> Builder:
 
 
 def build(trial: Trial, seed: int, device: torch.device) -> Built:
-    """Model and data of a trial, in training or evaluation mode, dropout off unless asked for, parameters cast.
+    """Build model and data of a trial, in training or evaluation mode, dropout off unless asked for, parameters cast.
 
     Raises whatever the library raises.
     """
@@ -85,52 +92,43 @@ def build(trial: Trial, seed: int, device: torch.device) -> Built:
     if not trial.model.dropout:
         silence_dropout(module)
     for kind, sizes in trial.vary.items():
-        built = varied(built, kind, sizes)
+        built = vary_sizes(built, kind, sizes)
     if trial.model.memory_format == "channels_last":
-        built = with_channels_last(built)
+        built = use_channels_last(built)
     dtype = getattr(torch, trial.precision.parameters)
     if dtype == torch.float32:
         return built
     module.to(dtype)
-    return with_batches(built, lambda tensor: in_format(tensor, dtype))
+    return built.map_batches(lambda tensor: cast_tensor(tensor, dtype))
 
 
-def varied(built: Built, kind: str, sizes: Sequence[int]) -> Built:
-    """Batches of each size in turn, cut out of those of the largest. Raises ValueError where nothing has that size."""
+def vary_sizes(built: Built, kind: str, sizes: Sequence[int]) -> Built:
+    """Cut batches of each size in turn out of those of the largest. Raises ValueError where nothing has that size."""
     cut, full = CUTS[kind], max(sizes)
     batches = tuple(
-        each(batch, lambda tensor, size=size: cut(tensor, full, size))  # type: ignore[misc]
+        map_tensors(batch, lambda tensor, size=size: cut(tensor, full, size))  # type: ignore[misc]
         for batch in built.batches
         for size in sizes
     )
-    shapes = {tuple(tuple(tensor.shape) for tensor in tensors_of([batch.args, batch.kwargs])) for batch in batches}
+    shapes = {tuple(tuple(tensor.shape) for tensor in find_tensors([batch.args, batch.kwargs])) for batch in batches}
     if len(shapes) < len(set(sizes)):
         raise ValueError(f"vary.{kind}: the inputs of this model have no {kind.replace('_', ' ')} of {full} to vary")
     return replace(built, batches=batches, num_sizes=len(sizes))
 
 
-def with_channels_last(built: Built) -> Built:
-    """Weights of convolutions and images with the channels innermost. Raises ValueError where there are none."""
+def use_channels_last(built: Built) -> Built:
+    """Put the channels of images and of weights of convolutions innermost. Raises ValueError where there are none."""
     built.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    if memory_format(built.module) != "channels_last":
+    if read_memory_format(built.module) != "channels_last":
         raise ValueError("model.memory_format=channels_last: the model has no convolution of images")
-
-    def moved(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
-
-    return with_batches(built, moved)
+    return built.map_batches(
+        lambda tensor: tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
+    )
 
 
-def with_batches(built: Built, change: Callable[[torch.Tensor], torch.Tensor]) -> Built:
-    """The same with `change` made to every tensor of its batches."""
-    batches = tuple(each(batch, change) for batch in built.batches)
-    return replace(built, batches=batches, unseen=each(built.unseen, change))
-
-
-def memory_format(module: torch.nn.Module) -> str:
+def read_memory_format(module: torch.nn.Module) -> str:
     """How the weights of two-dimensional convolutions lie in memory."""
-    weights = [parameter for parameter in module.parameters() if parameter.dim() == 4]
-    moved = [weight for weight in weights if not weight.is_contiguous()]
+    moved = any(not parameter.is_contiguous() for parameter in module.parameters() if parameter.dim() == 4)
     return "channels_last" if moved else "contiguous"
 
 
@@ -140,10 +138,10 @@ def tokens_per_step(built: Built) -> float | None:
     return fmean(text.numel() for text in texts) if texts else None
 
 
-def attention_of(module: torch.nn.Module) -> str | None:
+def read_attention(module: torch.nn.Module) -> str | None:
     """The implementation of attention that a Hugging Face configuration chose; None for models without one."""
-    found = getattr(getattr(module, "config", None), "_attn_implementation", None)
-    return str(found) if found else None
+    implementation = getattr(getattr(module, "config", None), "_attn_implementation", None)
+    return str(implementation) if implementation else None
 
 
 def silence_dropout(module: torch.nn.Module) -> None:
@@ -156,30 +154,47 @@ def silence_dropout(module: torch.nn.Module) -> None:
                     setattr(child, rate, 0.0)
 
 
-def problems_of_building(construct: Callable[[], object], model: Model) -> list[str]:
-    """Whether a constructor takes the user's arguments; without any there is nothing to try."""
-    if not model.arguments:
-        return []
-    try:
-        construct()
-    except WHILE_BUILDING as error:
-        return [f"model.name={model.name} with model.arguments {dict(model.arguments)}: {error}"]
-    return []
+def build_classifier(
+    module: torch.nn.Module, model: Model, image_size: int, classes: int, batch_size: int, device: torch.device
+) -> Built:
+    """A model of classes with random images float32 [batch, 3, size, size] and labels int64 [batch].
 
-
-def problems_of_image_size(construct: Callable[[Model, torch.device], Built], model: Model) -> list[str]:
-    """Whether a model takes images of the size that the user set, tried on the meta device, where nothing is computed.
-
-    A model that cannot run there with images of its own size either is left to the trial.
+    `image_size` is the model's own, which `model.image_size` overrides.
     """
-    if not model.image_size:
-        return []
-    own = replace(model, image_size=None)
-    error = _failure_on_meta(construct, model)
-    if error is None or _failure_on_meta(construct, own) is not None:
-        return []
-    reason = (str(error).strip().splitlines() or ["it is built for other sizes"])[0]
-    return [f"model.image_size={model.image_size}: {model.library}'s {model.name} cannot take it: {reason}"]
+    size = model.image_size or image_size
+
+    def make_images() -> Batch:
+        pixels = torch.randn(batch_size, 3, size, size, device=device)
+        return Batch(args=(pixels,), target=torch.randint(classes, (batch_size,), device=device))
+
+    return Built(module, (make_images(), make_images()), make_images(), cross_entropy)
+
+
+def build_from_batch(module: torch.nn.Module, batch: Batch, loss: Loss, device: torch.device) -> Built:
+    """A model of which a library gives one batch; the two others are derived from it."""
+    first, second, unseen = derive_batches(map_tensors(batch, lambda tensor: tensor.to(device)))
+    return Built(module.to(device), (first, second), unseen, loss)
+
+
+def try_classifier(
+    make_module: Callable[[Model], torch.nn.Module], construct: Callable[[Model, torch.device], Built], model: Model
+) -> list[str]:
+    """Whether a model of images takes the user's arguments and image size, if there are any.
+
+    The size is tried on the meta device, where nothing is computed. A model that cannot run there with images of its
+    own size either is left to the trial.
+    """
+    problems = []
+    if model.arguments:
+        try:
+            make_module(model)
+        except WHILE_BUILDING as error:
+            problems.append(f"model.name={model.name} with model.arguments {dict(model.arguments)}: {error}")
+    failure = _failure_on_meta(construct, model) if model.image_size else None
+    if failure is not None and _failure_on_meta(construct, replace(model, image_size=None)) is None:
+        reason = (str(failure).strip().splitlines() or ["it is built for other sizes"])[0]
+        problems.append(f"model.image_size={model.image_size}: {model.library}'s {model.name} cannot take it: {reason}")
+    return problems
 
 
 def _failure_on_meta(construct: Callable[[Model, torch.device], Built], model: Model) -> Exception | None:

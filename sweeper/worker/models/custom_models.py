@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from sweeper.core.trial import Model, Trial
-from sweeper.worker.failures import message_of
-from sweeper.worker.models import Built
-from sweeper.worker.models.batches import Batch, Loss, batch_of, derived, each, mean_of_floats
+from sweeper.worker.failures import describe_error
+from sweeper.worker.models import Built, build_from_batch
+from sweeper.worker.models.batches import Batch, Loss, make_batch, mean_of_floats
 
 SHAPE = "(module, inputs) or (module, inputs, loss_fn), inputs a tensor, a tuple or a dict of tensors"
 
@@ -36,9 +36,9 @@ def problems(trial: Trial) -> list[str]:
     except torch.OutOfMemoryError:
         return []  # that is what the trial is for: it has a status
     except (Exception, SystemExit) as error:  # noqa: BLE001  # a user's factory may do anything, and that is the answer
-        return [f"model.factory={name}: calling it failed: {message_of(error)}"]
+        return [f"model.factory={name}: calling it failed: {describe_error(error)}"]
     try:
-        parts(returned, name)
+        take_apart(returned, name)
     except ValueError as error:
         return [str(error)]
     return []
@@ -49,14 +49,13 @@ def load(model: Model) -> None:
 
 
 def build(trial: Trial, device: torch.device) -> Built:
-    """Call the factory once; the other batches are derived from the one that it gives.
+    """Call the factory once, for a module and one batch.
 
-    Raises ValueError when it returns something else than promised.
+    Raises ValueError when it returns anything but `SHAPE`.
     """
     name = trial.model.name
-    module, batch, loss = parts(find_factory(name)(trial.batch_size, device), name)
-    first, second, unseen = derived(each(batch, lambda tensor: tensor.to(device)))
-    return Built(module.to(device), (first, second), unseen, loss)
+    module, batch, loss = take_apart(find_factory(name)(trial.batch_size, device), name)
+    return build_from_batch(module, batch, loss, device)
 
 
 def find_factory(name: str) -> Callable[[int, torch.device], Any]:
@@ -74,17 +73,17 @@ def find_factory(name: str) -> Callable[[int, torch.device], Any]:
     return factory  # type: ignore[no-any-return]
 
 
-def parts(returned: Any, name: str) -> tuple[torch.nn.Module, Batch, Loss]:
-    """Take apart what the factory returned. Raises ValueError for anything else than promised."""
+def take_apart(returned: Any, name: str) -> tuple[torch.nn.Module, Batch, Loss]:
+    """Take apart what the factory returned. Raises ValueError for anything but `SHAPE`."""
     if not isinstance(returned, tuple) or len(returned) not in (2, 3) or not isinstance(returned[0], torch.nn.Module):
         raise ValueError(f"model.factory={name}: it must return {SHAPE}; it returned {_describe(returned)}")
     module, inputs, *rest = returned
-    batch = batch_of(inputs)
+    batch = make_batch(inputs)
     if batch is None:
         raise ValueError(f"model.factory={name}: it must return {SHAPE}; its inputs are {_describe(inputs)}")
-    if not rest or rest[0] is None:
+    loss_fn = rest[0] if rest else None
+    if loss_fn is None:
         return module, batch, mean_of_floats
-    loss_fn = rest[0]
     if not callable(loss_fn):
         raise ValueError(f"model.factory={name}: it must return {SHAPE}; its loss_fn is {_describe(loss_fn)}")
     return module, batch, lambda output, _batch: loss_fn(output)

@@ -1,7 +1,6 @@
-"""Weights from the hub of a library, and what it means when there is no way to it.
+"""Weights from the hub of a library, and what it means when the hub cannot be reached.
 
-Place in the flow: the builders construct a pretrained model inside `from_hub`, first of all in `load`, so that what is
-fetched is there before the trial takes its turn on the device.
+Builders construct a pretrained model in `load` already, so that its weights are here before the trial takes the device.
 
 Try: `python -m sweeper model=resnet18 model.pretrained=true batch_size=8`
 """
@@ -18,15 +17,15 @@ from sweeper.worker.failures import UnavailableError
 
 
 @contextmanager
-def from_hub(model: Model) -> Iterator[None]:
-    """Raises UnavailableError where the library could not get to its hub and has no copy of the weights here.
+def report_unreachable_hub(model: Model) -> Iterator[None]:
+    """Raise UnavailableError where the library could not get to its hub and has no copy of the weights here.
 
     A hub that answers, and has no such weights, is the library's own error.
     """
     try:
         yield
     except OSError as error:
-        if (reason := why_unreachable(error)) is None:
+        if (reason := _explain_unreachable(error)) is None:
             raise
         weights = model.checkpoint or model.name
         raise UnavailableError(
@@ -35,7 +34,7 @@ def from_hub(model: Model) -> Iterator[None]:
         ) from error
 
 
-def why_unreachable(error: BaseException) -> str | None:
+def _explain_unreachable(error: BaseException) -> str | None:
     """What the host said when it was asked for the hub, from the innermost error; None for any other kind of error.
 
     torchvision (and timm, for weights at an address of their own) raises `URLError`; huggingface_hub raises

@@ -8,9 +8,8 @@ import timm
 import torch
 
 from sweeper.core.trial import Model, Trial
-from sweeper.worker.models import Built, classifier, problems_of_building, problems_of_image_size
-from sweeper.worker.models.batches import images
-from sweeper.worker.models.pretrained import from_hub
+from sweeper.worker.models import Built, build_classifier, try_classifier
+from sweeper.worker.models.pretrained import report_unreachable_hub
 
 
 def names() -> list[str]:
@@ -21,37 +20,37 @@ def problems(trial: Trial) -> list[str]:
     model = trial.model
     if model.pretrained and not _has_weights(model):
         return [f"model.pretrained=true: timm has no weights of {model.name}"]
-    return [*problems_of_building(lambda: _module(model), model), *problems_of_image_size(_built, model)]
+    return try_classifier(_make_module, _construct, model)
 
 
 def load(model: Model) -> None:
     if model.pretrained:
-        _module(model)
+        _make_module(model)
 
 
 def build(trial: Trial, device: torch.device) -> Built:
-    return _built(trial.model, device, trial.batch_size)
+    return _construct(trial.model, device, trial.batch_size)
 
 
-def _built(model: Model, device: torch.device, batch_size: int = 2) -> Built:
+def _construct(model: Model, device: torch.device, batch_size: int = 2) -> Built:
     with torch.device(device):
-        module = _module(model)
+        module = _make_module(model)
     size = int(module.pretrained_cfg.get("input_size", (3, 224, 224))[-1])
-    return classifier(module, images(model, size, module.num_classes, batch_size, device))
+    return build_classifier(module, model, size, module.num_classes, batch_size, device)
 
 
-def _module(model: Model) -> Any:
+def _make_module(model: Model) -> Any:
     arguments: dict[str, Any] = dict(model.arguments)
     if model.num_classes:
         arguments["num_classes"] = model.num_classes
     if model.image_size and _takes_image_size(model.name):
         arguments["img_size"] = model.image_size
-    with from_hub(model):
+    with report_unreachable_hub(model):
         return timm.create_model(model.name, pretrained=model.pretrained, **arguments)
 
 
 def _takes_image_size(name: str) -> bool:
-    """Models with position embeddings are built for one image size; convolutional ones refuse the argument."""
+    """Whether a model has position embeddings, which are built for one image size; others refuse the argument."""
     return bool(timm.models.get_pretrained_cfg_value(_current(name), "fixed_input_size"))
 
 
@@ -62,5 +61,5 @@ def _has_weights(model: Model) -> bool:
 
 
 def _current(name: str) -> str:
-    """What timm calls the model today."""
+    """The name that timm has for the model today."""
     return str(timm.models.get_deprecated_models().get(name) or name)

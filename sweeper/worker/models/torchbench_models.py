@@ -20,8 +20,8 @@ import torch
 
 from sweeper.core.trial import Model, Trial
 from sweeper.worker.failures import UnavailableError
-from sweeper.worker.models import Built
-from sweeper.worker.models.batches import batch_of, derived, each, mean_of_floats
+from sweeper.worker.models import Built, build_from_batch
+from sweeper.worker.models.batches import make_batch, mean_of_floats
 
 FOLDERS = ("models", "canary_models")
 INSTALL = (
@@ -32,7 +32,7 @@ TESTS = {"train": "train", "inference": "eval"}  # TorchBench's words for a work
 
 
 def names() -> list[str] | None:
-    return None if _package() is None else sorted(_folders())
+    return None if _find_package() is None else sorted(_find_folders())
 
 
 def problems(trial: Trial) -> list[str]:  # noqa: ARG001  # the same shape in every builder
@@ -41,35 +41,34 @@ def problems(trial: Trial) -> list[str]:  # noqa: ARG001  # the same shape in ev
 
 
 def load(model: Model) -> None:
-    """Raises UnavailableError when TorchBench is missing, or a package that the model imports."""
-    if _package() is None:
+    """Import the model. Raises UnavailableError when TorchBench is missing, or a package that the model imports."""
+    if _find_package() is None:
         raise UnavailableError(f"TorchBench is not installed: {INSTALL.format(name=model.name)}")
-    _model_class(model.name)
+    _import_model_class(model.name)
 
 
 def build(trial: Trial, device: torch.device) -> Built:
-    """Raises UnavailableError for what TorchBench says it does not implement: a test, a device, a batch size."""
-    name, model_class = trial.model.name, _model_class(trial.model.name)
-    with _seeding_left_alone():
+    """Build a model. Raises UnavailableError for a test, device or batch size that TorchBench does not implement."""
+    name, model_class = trial.model.name, _import_model_class(trial.model.name)
+    with _keep_seeding():
         try:
             made = model_class(test=TESTS[trial.workload], device=device.type, batch_size=trial.batch_size)
             module, inputs = made.get_module()
         except NotImplementedError as error:
-            raise UnavailableError(f"TorchBench's {name}: {error}{_own_batch_size(model_class, trial)}") from error
-    batch = batch_of(inputs)
+            raise UnavailableError(f"TorchBench's {name}: {error}{_hint_batch_size(model_class, trial)}") from error
+    batch = make_batch(inputs)
     if batch is None:
         raise ValueError(f"TorchBench's {name}: get_module() gave no tensors as inputs but a {type(inputs).__name__}")
-    first, second, unseen = derived(each(batch, lambda tensor: tensor.to(device)))
-    return Built(module.to(device), (first, second), unseen, mean_of_floats)
+    return build_from_batch(module, batch, mean_of_floats, device)
 
 
-def _package() -> ModuleSpec | None:
+def _find_package() -> ModuleSpec | None:
     return importlib.util.find_spec("torchbenchmark")
 
 
-def _folders() -> dict[str, str]:
+def _find_folders() -> dict[str, str]:
     """The import path of every model by its name."""
-    package = _package()
+    package = _find_package()
     return {
         file.parent.name: f"torchbenchmark.{folder}.{file.parent.name}"
         for root in map(Path, (package and package.submodule_search_locations) or ())
@@ -78,15 +77,15 @@ def _folders() -> dict[str, str]:
     }
 
 
-def _model_class(name: str) -> Any:
-    """Raises UnavailableError when a package is missing that the model imports."""
+def _import_model_class(name: str) -> Any:
+    """Import a model's class. Raises UnavailableError when a package is missing that the model imports."""
     try:
-        return importlib.import_module(_folders()[name]).Model
+        return importlib.import_module(_find_folders()[name]).Model
     except ModuleNotFoundError as error:
         raise UnavailableError(f"TorchBench's {name} needs more: {error}; {INSTALL.format(name=name)}") from error
 
 
-def _own_batch_size(model_class: Any, trial: Trial) -> str:
+def _hint_batch_size(model_class: Any, trial: Trial) -> str:
     """A hint for models with one batch size."""
     if getattr(model_class, "ALLOW_CUSTOMIZE_BSIZE", True):
         return ""
@@ -94,8 +93,8 @@ def _own_batch_size(model_class: Any, trial: Trial) -> str:
 
 
 @contextmanager
-def _seeding_left_alone() -> Iterator[None]:
-    """TorchBench puts a function of its own, with one fixed seed, in the place of `torch.manual_seed`."""
+def _keep_seeding() -> Iterator[None]:
+    """Put `torch.manual_seed` back, which TorchBench replaces by a function with one fixed seed."""
     before = torch.manual_seed
     try:
         yield

@@ -8,9 +8,8 @@ import torch
 import torchvision.models
 
 from sweeper.core.trial import Model, Trial
-from sweeper.worker.models import Built, classifier, problems_of_building, problems_of_image_size
-from sweeper.worker.models.batches import images
-from sweeper.worker.models.pretrained import from_hub
+from sweeper.worker.models import Built, build_classifier, try_classifier
+from sweeper.worker.models.pretrained import report_unreachable_hub
 
 IMAGE_SIZES = {"inception_v3": 299}
 IMAGE_SIZE = 224
@@ -30,33 +29,33 @@ def problems(trial: Trial) -> list[str]:
         return [
             f"model.image_size={model.image_size}: torchvision's weights of {model.name} are for its own image size"
         ]
-    return [*problems_of_building(lambda: _module(model), model), *problems_of_image_size(_built, model)]
+    return try_classifier(_make_module, _construct, model)
 
 
 def load(model: Model) -> None:
     if model.pretrained:
-        _module(model)
+        _make_module(model)
 
 
 def build(trial: Trial, device: torch.device) -> Built:
-    return _built(trial.model, device, trial.batch_size)
+    return _construct(trial.model, device, trial.batch_size)
 
 
-def _built(model: Model, device: torch.device, batch_size: int = 2) -> Built:
+def _construct(model: Model, device: torch.device, batch_size: int = 2) -> Built:
     with torch.device(device):
-        module = _module(model)
+        module = _make_module(model)
     size = IMAGE_SIZES.get(model.name, IMAGE_SIZE)
-    return classifier(module, images(model, size, model.num_classes or CLASSES, batch_size, device))
+    return build_classifier(module, model, size, model.num_classes or CLASSES, batch_size, device)
 
 
-def _module(model: Model) -> Any:
+def _make_module(model: Model) -> Any:
     arguments: dict[str, Any] = {} if model.pretrained else {"num_classes": model.num_classes or CLASSES}
     if model.image_size and _has_positions(model.name):
         arguments["image_size"] = model.image_size
     if model.name in WITH_HELPERS and not model.pretrained:
         arguments |= {"aux_logits": False, "init_weights": True}
     weights = "DEFAULT" if model.pretrained else None
-    with from_hub(model):
+    with report_unreachable_hub(model):
         module: Any = torchvision.models.get_model(model.name, **{"weights": weights, **arguments, **model.arguments})
     if model.pretrained and model.name == "inception_v3":
         module.aux_logits, module.AuxLogits = False, None  # its weights come with the helper; googlenet drops its own

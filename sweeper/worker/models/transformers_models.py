@@ -7,6 +7,7 @@ numbers, models of images pixels, Whisper spectrograms, and those that compare i
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -17,10 +18,12 @@ from sweeper.core.trial import Model, Trial
 from sweeper.worker.failures import UnavailableError
 from sweeper.worker.models import Built
 from sweeper.worker.models.batches import Batch, mean_of_floats
-from sweeper.worker.models.pretrained import from_hub
+from sweeper.worker.models.pretrained import report_unreachable_hub
 
 SEQUENCE_LENGTH = 128
-FRAMES_A_POSITION = 2  # of Whisper's spectrogram: its second convolution halves them, https://arxiv.org/abs/2212.04356
+FRAMES_PER_POSITION = (
+    2  # of Whisper's spectrogram: its second convolution halves them, https://arxiv.org/abs/2212.04356
+)
 # Classes that earlier releases had.
 REMOVED = {
     "Speech2Text2ForCausalLM": "removed in transformers 5.0 (https://github.com/huggingface/transformers/pull/42235); "
@@ -41,14 +44,14 @@ def names() -> list[str]:
 
 
 def problems(trial: Trial) -> list[str]:
-    """A class that wants other inputs, and settings that its configuration does not have (it takes them silently)."""
+    """Whether a class wants other inputs, and settings that its configuration lacks (it takes them silently)."""
     model = trial.model
     if _is_removed(model.name):
         return []
     model_class = getattr(transformers, model.name)
     config_class = getattr(model_class, "config_class", None)
     config = config_class() if config_class else None
-    if config is None or not (_reads(model_class, config) or _sees(model_class, config) or _hears(model_class, config)):
+    if config is None or _main_input(model_class, config) is None:
         return [
             f"model.name={model.name}: reads neither tokens nor images nor Whisper's spectrograms; no others are fed"
         ]
@@ -69,28 +72,28 @@ def load(model: Model) -> None:
         raise UnavailableError(f"transformers {transformers.__version__} has no {model.name}: {REMOVED[model.name]}")
     getattr(transformers, model.name)
     if model.pretrained:
-        _module(model, _config(model))
+        _make_module(model, _make_config(model))
 
 
 def build(trial: Trial, device: torch.device) -> Built:
     model = trial.model
-    config = _config(model)
+    config = _make_config(model)
     with torch.device(device):
-        module = _module(model, config)
+        module = _make_module(model, config)
     length = model.sequence_length or SEQUENCE_LENGTH
-    first, second, unseen = (_batch(type(module), config, trial.batch_size, length, device) for _ in range(3))
+    first, second, unseen = (_make_batch(type(module), config, trial.batch_size, length, device) for _ in range(3))
     has_loss = {"labels", "start_positions", "return_loss"} & first.kwargs.keys()
-    return Built(module.to(device), (first, second), unseen, _own_loss if has_loss else mean_of_floats)
+    return Built(module.to(device), (first, second), unseen, _read_loss if has_loss else mean_of_floats)
 
 
 def _is_removed(name: str) -> bool:
     return name in REMOVED and not hasattr(transformers, name)
 
 
-def _config(model: Model) -> Any:
+def _make_config(model: Model) -> Any:
     config_class = getattr(transformers, model.name).config_class
     if model.pretrained:
-        with from_hub(model):
+        with report_unreachable_hub(model):
             config = config_class.from_pretrained(model.checkpoint, **model.arguments)
     else:
         config = config_class(**model.arguments)
@@ -108,81 +111,74 @@ def _config(model: Model) -> Any:
     return config
 
 
-def _module(model: Model, config: Any) -> Any:
+def _make_module(model: Model, config: Any) -> Any:
     model_class = getattr(transformers, model.name)
     if not model.pretrained:
         return model_class(config)
-    exchange_head = model.num_classes is not None
-    with from_hub(model), torch.device("cpu"):
+    with report_unreachable_hub(model), torch.device("cpu"):
         return model_class.from_pretrained(
-            model.checkpoint, config=config, dtype=torch.float32, ignore_mismatched_sizes=exchange_head
+            model.checkpoint,
+            config=config,
+            dtype=torch.float32,
+            ignore_mismatched_sizes=model.num_classes is not None,  # a head for other classes begins anew
         )
 
 
-def _reads(model_class: Any, config: Any) -> bool:
-    return model_class.main_input_name == "input_ids" and hasattr(config.get_text_config(), "vocab_size")
+READS: Mapping[str, Callable[[Any], bool]] = {  # configurations by the main input of their models
+    "input_ids": lambda config: hasattr(config.get_text_config(), "vocab_size"),
+    "pixel_values": lambda config: isinstance(getattr(config, "image_size", None), int),  # ViTForImageClassification
+    "input_features": lambda config: bool(config.model_type == "whisper"),
+}
 
 
-def _sees(model_class: Any, config: Any) -> bool:
-    """Images alone, of one size, e.g. ViTForImageClassification."""
-    return model_class.main_input_name == "pixel_values" and isinstance(getattr(config, "image_size", None), int)
+def _main_input(model_class: Any, config: Any) -> str | None:
+    """What a model reads: tokens, images of one size or Whisper's spectrograms; None for everything else."""
+    name: str = model_class.main_input_name
+    return name if name in READS and READS[name](config) else None
 
 
-def _hears(model_class: Any, config: Any) -> bool:
-    return bool(model_class.main_input_name == "input_features" and config.model_type == "whisper")
-
-
-def _compares(model_class: Any) -> bool:
-    """Images with texts, e.g. CLIPModel: it gives a contrastive loss when asked to."""
-    return "return_loss" in inspect.signature(model_class.forward).parameters
-
-
-def _batch(model_class: Any, config: Any, batch_size: int, length: int, device: torch.device) -> Batch:
-    """What the model is called with, and the labels that its head wants."""
+def _make_batch(model_class: Any, config: Any, batch_size: int, length: int, device: torch.device) -> Batch:
+    """Make what the model is called with, and the labels that its head wants."""
     inputs: dict[str, Any] = {}
-    if _hears(model_class, config):
-        frames = FRAMES_A_POSITION * config.max_source_positions
+    main_input = _main_input(model_class, config)
+    if main_input == "input_features":
+        frames = FRAMES_PER_POSITION * config.max_source_positions
         inputs["input_features"] = torch.randn(batch_size, config.num_mel_bins, frames, device=device)
-    elif _sees(model_class, config):
-        inputs["pixel_values"] = _pixels(config, batch_size, device)
+    elif main_input == "pixel_values":
+        inputs["pixel_values"] = _make_pixels(config, batch_size, device)
     else:
-        inputs["input_ids"] = _integers(config.get_text_config().vocab_size, batch_size, length, device=device)
-    if _compares(model_class):
-        inputs |= {"pixel_values": _pixels(config.vision_config, batch_size, device), "return_loss": True}
-    return Batch(kwargs=inputs | _labels(model_class.__name__, config, batch_size, length, device))
+        inputs["input_ids"] = torch.randint(config.get_text_config().vocab_size, (batch_size, length), device=device)
+    if "return_loss" in inspect.signature(model_class.forward).parameters:  # images with texts, e.g. CLIPModel
+        inputs |= {"pixel_values": _make_pixels(config.vision_config, batch_size, device), "return_loss": True}
+    return Batch(kwargs=inputs | _make_labels(model_class.__name__, config, batch_size, length, device))
 
 
-def _labels(name: str, config: Any, batch_size: int, length: int, device: torch.device) -> dict[str, torch.Tensor]:
+def _make_labels(name: str, config: Any, batch_size: int, length: int, device: torch.device) -> dict[str, torch.Tensor]:
     if name.endswith(TOKEN_LABELS):
-        return {"labels": _integers(config.get_text_config().vocab_size, batch_size, length, device=device)}
+        return {"labels": torch.randint(config.get_text_config().vocab_size, (batch_size, length), device=device)}
     if name.endswith(CLASS_LABELS):
-        return {"labels": _integers(config.num_labels, batch_size, device=device)}
+        return {"labels": torch.randint(config.num_labels, (batch_size,), device=device)}
     if name.endswith("TokenClassification"):
-        return {"labels": _integers(config.num_labels, batch_size, length, device=device)}
+        return {"labels": torch.randint(config.num_labels, (batch_size, length), device=device)}
     if name.endswith("QuestionAnswering"):
         ends = ("start_positions", "end_positions")
-        return {end: _integers(length, batch_size, device=device) for end in ends}
+        return {end: torch.randint(length, (batch_size,), device=device) for end in ends}
     return {}
 
 
-def _integers(high: int, *shape: int, device: torch.device) -> torch.Tensor:
-    """int64 below `high`."""
-    return torch.randint(high, shape, device=device)
-
-
-def _pixels(config: Any, batch_size: int, device: torch.device) -> torch.Tensor:
+def _make_pixels(config: Any, batch_size: int, device: torch.device) -> torch.Tensor:
     """float32 [batch, channels, side, side]"""
     channels = getattr(config, "num_channels", 3)
     return torch.randn(batch_size, channels, config.image_size, config.image_size, device=device)
 
 
-def _own_loss(output: Any, batch: Batch) -> torch.Tensor:  # noqa: ARG001  # the labels went into the model
+def _read_loss(output: Any, _batch: Batch) -> torch.Tensor:  # the labels went into the model
     loss: torch.Tensor = output.loss
     return loss
 
 
 def _silence_dropout(config: Any) -> None:
-    """Functional dropout reads its rate from the configuration or one nested in it, under a dozen names."""
+    """Set every rate of functional dropout to 0; a configuration, or one nested in it, has a dozen names for them."""
     for name, value in list(vars(config).items()):
         if isinstance(value, transformers.PretrainedConfig):
             _silence_dropout(value)

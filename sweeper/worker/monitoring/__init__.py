@@ -1,1 +1,1 @@
-"""What else goes on beside the measurement: the GPU, the host, torch's flags."""
+"""Reads what else goes on between blocks (`round_monitor.RoundMonitor`): on the GPU, on the host, in torch's flags."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 import subprocess
@@ -13,13 +12,14 @@ from typing import Any
 import torch
 
 from sweeper.core import gpus, host
-from sweeper.core.libraries import library_packages
+from sweeper.core.libraries import library_packages, read_versions
+from sweeper.worker.monitoring.gpu_monitor import open_nvml
 
 PREFIXES = ("TORCH", "PYTORCH", "TRITON", "CUDA", "CUBLAS", "NVIDIA_TF32", "OMP_", "MKL_", "KMP_", "ATEN_")
 
 
 def describe() -> dict[str, Any]:
-    """The `environment` of a record but for its `device`; touches no device."""
+    """Describe the `environment` of a record without its `device`; touches no device."""
     return {
         "versions": {"python": platform.python_version(), **_versions()},
         "cpu": {"name": host.read().cpu, "cores": os.cpu_count(), "threads": torch.get_num_threads()},
@@ -40,12 +40,12 @@ def _inductor_config() -> list[str]:
     """Inductor's settings that differ from their defaults; what environment variables do is in `variables`."""
     from torch._inductor import config
 
-    found = []
+    changed = []
     for name, entry in config._config.items():  # type: ignore[attr-defined]
         value = getattr(config, name)
         if entry.default is not None and entry.justknob is None and entry.alias is None and value != entry.default:
-            found.append(f"{name}={value!r}"[:200])
-    return sorted(found)
+            changed.append(f"{name}={value!r}"[:200])
+    return sorted(changed)
 
 
 def _commit() -> str | None:
@@ -54,19 +54,15 @@ def _commit() -> str | None:
     if not (folder / ".git").exists():
         return None
     try:
-        asked = ["git", "-C", str(folder), "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"]
-        return subprocess.run(asked, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+        command = ["git", "-C", str(folder), "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
     except (OSError, subprocess.SubprocessError):  # no git, or a folder that git does not trust
         return None
 
 
 def _versions() -> dict[str, str]:
-    versions = {}
-    for package in ("sweeper", "torch", *library_packages(), "triton", "numpy", "hydra-core", "omegaconf"):
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue  # not installed here: the versions then say nothing of it
+    packages = ("sweeper", "torch", *library_packages(), "triton", "numpy", "hydra-core", "omegaconf")
+    versions = read_versions(packages)
     versions["torch"] = torch.__version__
     if torch.version.cuda is not None:
         versions["cuda"] = torch.version.cuda
@@ -75,29 +71,19 @@ def _versions() -> dict[str, str]:
 
 
 def describe_device(device: torch.device) -> dict[str, Any]:
-    """The entry `device`. Asking a GPU takes memory on it, so it has to be ours."""
+    """The entry `device` of the environment. Asking a GPU takes memory on it, so the device has to be ours."""
     if device.type != "cuda":
         return {"type": device.type, "name": host.read().cpu}
     properties = torch.cuda.get_device_properties(device)
-    return {
+    described = {
         "type": "cuda",
         "name": properties.name,
         "uuid": f"GPU-{properties.uuid}",
         "memory_bytes": properties.total_memory,
         "capability": f"{properties.major}.{properties.minor}",
-        **_of_driver(f"GPU-{properties.uuid}"),
     }
-
-
-def _of_driver(uuid: str) -> dict[str, Any]:
-    """What NVML knows beside: the driver and the limit of power."""
-    try:
-        import pynvml
-    except ImportError:  # a worker needs torch and the model libraries alone
-        return {}
-    try:
-        pynvml.nvmlInit()
-        reading = gpus.look(pynvml, pynvml.nvmlDeviceGetHandleByUUID(uuid))
-    except pynvml.NVMLError:  # no library, or a GPU that is not shown here
-        return {}
-    return {"driver": reading.driver, "power_limit_w": reading.power_limit_w}
+    nvml, handle = open_nvml(device)
+    if handle is not None:
+        reading = gpus.read_handle(nvml, handle)
+        described |= {"driver": reading.driver, "power_limit_w": reading.power_limit_w}
+    return described

@@ -1,4 +1,4 @@
-"""What else goes on: on the GPU (asked of NVML) and on the host (asked of the kernel).
+"""What else goes on on the GPU, asked of NVML.
 
 Only facts are collected here; `sweeper.analysis.flags` says from when on they matter. Readings are taken
 between blocks, never inside one.
@@ -7,14 +7,14 @@ between blocks, never inside one.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from statistics import median
 from typing import Any
 
 import torch
 
-from sweeper.core.gpus import GpuReading, look
-from sweeper.core.record import GpuState, PerArm
+from sweeper.core.gpus import GpuReading, read_handle
+from sweeper.core.record import ARMS, GpuState, PerArm
 from sweeper.worker.monitoring.host_monitor import own_processes
 
 # Reasons that slow a step down; the other ones are those of an idle GPU and of clocks that somebody chose.
@@ -22,7 +22,7 @@ SLOWDOWNS = ("power_cap", "hardware", "thermal", "hardware_thermal", "power_brak
 
 
 class GpuMonitor:
-    """Looks at one GPU. Without NVML, or on a CPU, it sees nothing and says so with None.
+    """Reads one GPU. Without NVML, or on a CPU, every reading is None.
 
     `neighbours` gives the process groups of other workers of this sweep that are on the GPU; they are stopped while
     this one measures, and are not others.
@@ -30,80 +30,85 @@ class GpuMonitor:
 
     def __init__(self, device: torch.device, neighbours: Callable[[], frozenset[int]] = frozenset) -> None:
         self._neighbours = neighbours
-        self._readings: dict[str, list[GpuReading]] = {"before": [], "eager": [], "compiled": []}
-        self._others: list[int | None] = []
+        self._readings: dict[str, list[GpuReading]] = {"before": [], **{arm: [] for arm in ARMS}}
+        self._most_others: int | None = None
         self._last_sample_us = 0
-        self._sees_us = False  # whether NVML's numbers of processes are those that we know
-        self._nvml, self._handle = _connect(device)
-        self.look("before")
+        self._knows_us = False  # whether NVML's numbers of processes are those that we know
+        self._nvml, self._handle = open_nvml(device)
+        self.take_reading("before")
 
-    def look(self, arm: str) -> None:
+    def take_reading(self, arm: str) -> None:
         """Take a reading right after a block of an arm: NVML's clock is that of the last tenth of a second."""
         if self._handle is not None:
-            reading = look(self._nvml, self._handle)
+            reading = read_handle(self._nvml, self._handle)
             self._readings[arm].append(reading)
-            self._others.append(_others(reading, self._neighbours()))
+            others = _count_others(reading, self._neighbours())
+            if others is not None:
+                self._most_others = max(others, self._most_others or 0)
 
     def state(self) -> GpuState | None:
-        """What was seen so far."""
+        """What was read so far."""
         if self._handle is None:
             return None
-        arms = self._readings["eager"], self._readings["compiled"]
+        reasons = [reading.lowered_clocks for arm in ARMS for reading in self._readings[arm]]
+        known = [names for names in reasons if names is not None]
         return GpuState(
-            clock_mhz=_medians(arms, lambda reading: reading.clock_mhz),
-            power_w=_medians(arms, lambda reading: reading.power_w),
-            temperature_c=_medians(arms, lambda reading: reading.temperature_c),
-            slowdowns=_slowdowns([reading for arm in arms for reading in arm]),
-            other_processes=max((count for count in self._others if count is not None), default=None),
+            clock_mhz=self._medians(lambda reading: reading.clock_mhz),
+            power_w=self._medians(lambda reading: reading.power_w),
+            temperature_c=self._medians(lambda reading: reading.temperature_c),
+            slowdowns=tuple(sorted({name for names in known for name in names}.intersection(SLOWDOWNS)))
+            if known
+            else None,
+            other_processes=self._most_others,
         )
+
+    def _medians(self, figure: Callable[[GpuReading], float | None]) -> PerArm:
+        known = {arm: [value for item in self._readings[arm] if (value := figure(item)) is not None] for arm in ARMS}
+        return PerArm(**{arm: float(median(values)) if values else None for arm, values in known.items()})
+
+    def is_shared(self) -> bool:
+        """Whether others were seen on the GPU so far."""
+        return bool(self._most_others)
 
     def own_bytes(self) -> int | None:
         """Memory of this GPU that this process has in use; None where NVML does not tell, or knows us by no number."""
-        if self._handle is None:
-            return None
-        try:
-            processes = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
-        except self._nvml.NVMLError:
-            return None
+        processes = self._ask("nvmlDeviceGetComputeRunningProcesses") or ()
         return next((item.usedGpuMemory for item in processes if item.pid == os.getpid()), None)
 
     def energy_j(self) -> float | None:
         """Joules that this GPU has used since its driver was loaded; None where NVML does not count them."""
-        if self._handle is None:
-            return None
-        try:
-            return float(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)) / 1e3
-        except self._nvml.NVMLError:
-            return None
+        used_mj = self._ask("nvmlDeviceGetTotalEnergyConsumption")
+        return None if used_mj is None else float(used_mj) / 1e3
 
     def used_by_others(self) -> bool:
         """Whether another process ran kernels since this was last asked; False where the driver does not tell."""
-        if self._handle is None:
-            return False
-        try:
-            samples = self._nvml.nvmlDeviceGetProcessUtilization(self._handle, self._last_sample_us)
-        except self._nvml.NVMLError:  # no samples since then, or a driver that keeps none
+        samples = self._ask("nvmlDeviceGetProcessUtilization", self._last_sample_us)  # None: no samples since then
+        if samples is None:
             return False
         self._last_sample_us = max((sample.timeStamp for sample in samples), default=self._last_sample_us)
         own = own_processes(self._neighbours())
-        self._sees_us |= any(sample.pid in own for sample in samples)
-        return self._sees_us and any(sample.pid not in own and sample.smUtil > 0 for sample in samples)
+        self._knows_us |= any(sample.pid in own for sample in samples)
+        return self._knows_us and any(sample.pid not in own and sample.smUtil > 0 for sample in samples)
+
+    def _ask(self, function: str, *arguments: object) -> Any:
+        """What a function of NVML says of the GPU; None without NVML, or where it does not know."""
+        if self._handle is None:
+            return None
+        try:
+            return getattr(self._nvml, function)(self._handle, *arguments)
+        except self._nvml.NVMLError:
+            return None
 
 
-def _slowdowns(readings: Sequence[GpuReading]) -> tuple[str, ...] | None:
-    known = [reading.lowered_clocks for reading in readings if reading.lowered_clocks is not None]
-    return tuple(sorted({name for names in known for name in names}.intersection(SLOWDOWNS))) if known else None
-
-
-def _others(reading: GpuReading, neighbours: frozenset[int]) -> int | None:
-    """Compute processes beside us and our neighbours. In a container our own number may be another one, or hidden."""
+def _count_others(reading: GpuReading, neighbours: frozenset[int]) -> int | None:
+    """Count compute processes of others. In a container our own number may be another one, or hidden."""
     if reading.pids is None:
         return None
     own = own_processes(neighbours)
     return len(reading.pids - own) if reading.pids & own else max(len(reading.pids) - 1 - len(neighbours), 0)
 
 
-def _connect(device: torch.device) -> tuple[Any, Any]:
+def open_nvml(device: torch.device) -> tuple[Any, Any]:
     """NVML and the handle of the GPU that torch uses, found by its UUID; None without them."""
     if device.type != "cuda":
         return None, None
@@ -114,10 +119,5 @@ def _connect(device: torch.device) -> tuple[Any, Any]:
     try:
         pynvml.nvmlInit()
         return pynvml, pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
-    except pynvml.NVMLError:
+    except pynvml.NVMLError:  # no library, or a GPU that is not shown here
         return pynvml, None
-
-
-def _medians(arms: Sequence[Sequence[GpuReading]], figure: Callable[[GpuReading], float | None]) -> PerArm:
-    known = [[value for reading in arm if (value := figure(reading)) is not None] for arm in arms]
-    return PerArm(*(float(median(values)) if values else None for values in known))

@@ -14,26 +14,24 @@ QUOTA_FILES = (
     ("/sys/fs/cgroup/cpu.stat", "throttled_usec", 1e-6),
     ("/sys/fs/cgroup/cpu/cpu.stat", "throttled_time", 1e-9),
 )
-
-
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 class HostMonitor:
-    """Processor time that others took between two looks, as a share of the cores we may use, and time lost to a quota.
+    """Processor time that others took since this was made, as a share of the cores we may use; time lost to a quota.
 
     A neighbour on cores of its own, as when each GPU of a machine has its share, does not count.
     """
 
     def __init__(self) -> None:
-        self._start, self._waited_s = _look(), _quota_waited_s()
+        self._start, self._waited_s = _take_reading(), _quota_waited_s()
 
     def share_busy_by_others(self, away_s: float = 0.0) -> float | None:
-        """Since this was made; None where the kernel does not tell.
+        """The share that others took; None where the kernel does not tell.
 
         What others took in all that time counts as if in the part of it in which we were not away: an upper bound.
         """
-        now = _look()
+        now = _take_reading()
         passed_s = now.clock_s - self._start.clock_s - away_s
         if now.busy_s <= 0 or passed_s <= 0:
             return None
@@ -41,7 +39,7 @@ class HostMonitor:
         return max(0.0, others_s / passed_s / len(os.sched_getaffinity(0)))
 
     def throttled_s(self) -> float | None:
-        """Seconds since this was made for which the cgroup's quota kept us waiting."""
+        """Seconds for which the cgroup's quota kept us waiting."""
         waited_s = _quota_waited_s()
         return None if waited_s is None or self._waited_s is None else waited_s - self._waited_s
 
@@ -55,7 +53,7 @@ class Spent:
 
 
 def spent_s(before: Mapping[int, Spent], now: Mapping[int, Spent]) -> float:
-    """Processor seconds that a session has spent between two looks, by the numbers of its processes.
+    """Processor seconds that a session has spent between two readings, by the numbers of its processes.
 
     What has ended was either collected, and all its time is now in its parent's, or is gone with what it spent.
     """
@@ -64,38 +62,38 @@ def spent_s(before: Mapping[int, Spent], now: Mapping[int, Spent]) -> float:
     return grown_s - sum(item.seconds for item in ended if item.parent in now)
 
 
-class _Look(NamedTuple):
+class _Reading(NamedTuple):
     clock_s: float
     busy_s: float  # of everybody on our cores
     own: Mapping[int, Spent]
 
 
-def _look() -> _Look:
+def _take_reading() -> _Reading:
     own = {
         pid: Spent(int(fields[1]), sum(map(int, fields[11:15])) / TICKS_PER_SECOND)
-        for pid, fields in _of_sessions({os.getsid(0)})
+        for pid, fields in _find_processes({os.getsid(0)})
     }
-    return _Look(time.monotonic(), _busy_s(), own)
+    return _Reading(time.monotonic(), _busy_s(), own)
 
 
 def _busy_s() -> float:
     """Processor seconds of everybody on our cores since the machine started: the lines `cpuN` of proc_stat(5)."""
     ours = {f"cpu{core}" for core in os.sched_getaffinity(0)}
-    lines = (line.split() for line in Path("/proc/stat").read_text().splitlines())
-    return sum(_busy_ticks(line) for line in lines if line and line[0] in ours) / TICKS_PER_SECOND
-
-
-def _busy_ticks(line: list[str]) -> int:
-    user, nice, system, _idle, _iowait, irq, softirq = map(int, line[1:8])
-    return user + nice + system + irq + softirq
+    ticks = 0
+    for line in Path("/proc/stat").read_text().splitlines():
+        name, *counts = line.split()
+        if name in ours:
+            user, nice, system, _idle, _iowait, irq, softirq = map(int, counts[:7])
+            ticks += user + nice + system + irq + softirq
+    return ticks / TICKS_PER_SECOND
 
 
 def own_processes(neighbours: frozenset[int] = frozenset()) -> set[int]:
     """Numbers of the processes of this session, ours and those that compile for us, and of those of neighbours."""
-    return {pid for pid, _ in _of_sessions({os.getsid(0), *neighbours})}
+    return {pid for pid, _ in _find_processes({os.getsid(0), *neighbours})}
 
 
-def _of_sessions(sessions: set[int]) -> Iterator[tuple[int, list[str]]]:
+def _find_processes(sessions: set[int]) -> Iterator[tuple[int, list[str]]]:
     """Processes of these sessions with the fields of their /proc/<pid>/stat that follow the name."""
     names = set(map(str, sessions))
     for folder in Path("/proc").iterdir():
@@ -110,7 +108,7 @@ def _quota_waited_s() -> float | None:
     """`throttled_usec` of cgroup v2 (kernel documentation, admin-guide/cgroup-v2), or v1's `throttled_time`."""
     for path, name, unit in QUOTA_FILES:
         with suppress(OSError):
-            found = dict(line.split() for line in Path(path).read_text().splitlines())
-            if name in found:
-                return int(found[name]) * unit
+            counts = dict(line.split() for line in Path(path).read_text().splitlines())
+            if name in counts:
+                return int(counts[name]) * unit
     return None

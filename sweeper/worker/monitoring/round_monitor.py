@@ -1,7 +1,7 @@
-"""What is watched between the blocks of a round, and which of it makes a round void.
+"""What is read between the blocks of a round, and which of it makes a round void.
 
 Void: the allocator ran out of memory and tried again, the gradient scaler skipped a step, another process ran kernels
-on the GPU. A recompilation is `timing`'s to see. Clocks, temperature and global switches are noted and void nothing:
+on the GPU. A recompilation is `bench`'s to see. Clocks, temperature and torch's flags are noted and void nothing:
 dropping rounds for them would favour one arm.
 """
 
@@ -22,27 +22,27 @@ class RoundMonitor:
     def __init__(self, device: torch.device, neighbours: Callable[[], frozenset[int]] = frozenset) -> None:
         self.gpu = GpuMonitor(device, neighbours)
         self.gradient_scales: Callable[[], Sequence[float]] = tuple
-        self.switches = torch_flags.read()
-        self.changed_switches: dict[str, Json] = {}
+        self.torch_flags = torch_flags.read()
+        self.changed_flags: dict[str, Json] = {}
         self._before: tuple[int, Sequence[float]] = (0, ())
 
-    def settle(self) -> None:
-        """What the switches say now is what they have to stay."""
-        self.switches = torch_flags.read()
+    def set_baseline(self) -> None:
+        """Take torch's flags as they are now for those that both arms shall have."""
+        self.torch_flags = torch_flags.read()
 
-    def moved(self) -> dict[str, Json]:
-        """Switches that do not stand as they were settled, with their values now."""
-        return torch_flags.changed(self.switches)
+    def read_changed_flags(self) -> dict[str, Json]:
+        """Read the flags that differ from the baseline."""
+        return torch_flags.read_changed(self.torch_flags)
 
     def start_round(self) -> None:
         self._before = _allocator_retries(), self.gradient_scales()
         self.gpu.used_by_others()
 
-    def after_block(self, arm: str) -> None:
-        self.gpu.look(arm)
-        self.changed_switches |= {f"{name} after {arm}": value for name, value in self.moved().items()}
+    def read_after_block(self, arm: str) -> None:
+        self.gpu.take_reading(arm)
+        self.changed_flags |= {f"{name} after {arm}": value for name, value in self.read_changed_flags().items()}
 
-    def why_void(self) -> str | None:
+    def explain_void(self) -> str | None:
         """Why the round since `start_round` does not count, or None."""
         retries, scales = self._before
         if _allocator_retries() != retries:
@@ -53,6 +53,6 @@ class RoundMonitor:
 
 
 def _allocator_retries() -> int:
-    if not torch.cuda.is_available() or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return 0
     return int(torch.cuda.memory_stats().get("num_alloc_retries", 0))

@@ -91,7 +91,7 @@ def test_label_escapes_what_plotly_takes_for_markup() -> None:
     assert label("x" * 50, 10) == "x" * 9 + "…"
 
 
-def test_headline_has_the_weighted_mean_and_its_interval(tmp_path: Path) -> None:
+def test_header_has_the_weighted_mean_and_its_interval(tmp_path: Path) -> None:
     text = write_page(tmp_path, PAIR)
     geomeans = math.sqrt(2.0 * 2.1), math.sqrt(1.4 * 1.5)
     weighted = 0.75 * geomeans[0] + 0.25 * geomeans[1]
@@ -379,7 +379,7 @@ def test_a_trial_whose_folder_is_elsewhere_has_no_links(tmp_path: Path) -> None:
     moved = [replace(entry, folder=tmp_path / "gone") for entry in entries]
     findings = Findings(moved)
     report = Report((), findings, {spec.name: spec.make(findings) for spec in TABLES}, (), ())
-    data = data_of(page.document(report, tmp_path)())
+    data = data_of(page.begin_page(report, tmp_path)())
     assert [row["links"] for row in data["tables"]["speedups"]["rows"]] == [[], []]
 
 

@@ -14,9 +14,9 @@ from records import GIB, make_process, make_record, make_trial, write_sweep
 from scipy import stats as scipy_stats
 
 from sweeper.analysis.metrics import derive
-from sweeper.analysis.stats import holm, mean_of_logs, p_value, pooled
+from sweeper.analysis.stats import holm, mean_of_logs, p_value, pool_estimates
 from sweeper.core.record import Diagnostics, GraphBreak, PerArm, Record
-from sweeper.loading.cross_trial import compared
+from sweeper.loading.cross_trial import add_cross_trial_findings
 from sweeper.loading.entries import Entry, load
 from sweeper.report.__main__ import main, read_limits
 from sweeper.report.table import Row
@@ -28,7 +28,7 @@ NO_LIMITS = Limits()
 
 
 def rows(runs: Path, records: Sequence[Record], limits: Limits = NO_LIMITS) -> Sequence[Row]:
-    entries = compared(load([write_sweep(runs, records)]).entries)
+    entries = add_cross_trial_findings(load([write_sweep(runs, records)]).entries)
     return recommendations(choices(entries, limits)).rows
 
 
@@ -288,7 +288,7 @@ def test_holm_is_the_textbook_procedure() -> None:
 def test_pooled_is_the_mean_of_one_large_sample() -> None:
     parts = [[0.1, 0.2, 0.15], [0.3, 0.25], [0.4]]
     found, whole = (
-        pooled([mean_of_logs(part) for part in parts]),
+        pool_estimates([mean_of_logs(part) for part in parts]),
         mean_of_logs([value for part in parts for value in part]),
     )
     assert found.log == pytest.approx(whole.log)

@@ -14,8 +14,8 @@ from worker_runs import custom, private_cache, run
 from sweeper.config.schema import conf_folder
 from sweeper.core.backends import GONE, NEEDS, WITHOUT_DYNAMO, WITHOUT_MODE
 from sweeper.core.trial import Precision
-from sweeper.worker.compilation.backends import OPENVINO_LOG, GivingUp, require
-from sweeper.worker.compilation.legacy import Converted
+from sweeper.worker.compilation.backends import OPENVINO_LOG, FallbackLog, require
+from sweeper.worker.compilation.legacy import LegacyModule
 from sweeper.worker.failures import UnavailableError
 
 pytestmark = pytest.mark.compile
@@ -72,15 +72,15 @@ def test_a_package_that_cannot_be_imported_is_unavailable_with_its_own_reason(
 
 
 def test_what_openvino_tells_its_log_alone_is_heard() -> None:
-    heard = GivingUp.of("openvino")
+    heard = FallbackLog.listen_to("openvino")
     assert heard is not None
     logging.getLogger(f"{OPENVINO_LOG}.execute").debug("OpenVINO graph execution successful")
-    assert heard.why() is None
+    assert heard.explain() is None
     logging.getLogger(f"{OPENVINO_LOG}.execute").debug(
         "OpenVINO execution failed with x. Falling back to native PyTorch"
     )
-    assert heard.why() == "the backend goes on without itself: " + heard.reasons[0]
-    assert GivingUp.of("aot_eager") is None
+    assert heard.explain() == "the backend goes on without itself: " + heard.reasons[0]
+    assert FallbackLog.listen_to("aot_eager") is None
 
 
 @pytest.mark.parametrize("backend", ["ts", "aot_ts"])
@@ -132,7 +132,7 @@ def test_a_trace_gives_back_the_structure_of_the_output_and_no_warning() -> None
         def forward(self, x, *, scale, offset=None):
             return {"logits": (x * scale, None), "sum": [x.sum()], "offset": offset}
 
-    traced = Converted(Nested(), "jit_trace")
+    traced = LegacyModule(Nested(), "jit_trace")
     x, scale = torch.ones(2, 3), torch.tensor(2.0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -13,23 +13,23 @@ def test_blocks_of_a_resnet_and_of_transformers() -> None:
     import torch
     import transformers
 
-    from sweeper.worker.compilation.blocks import repeated
+    from sweeper.worker.compilation.blocks import find_repeated
 
     with torch.device("meta"):
         bert = transformers.BertModel(transformers.BertConfig(num_hidden_layers=3))
         vit, resnet = timm.create_model("vit_tiny_patch16_224"), timm.create_model("resnet18")
         plain = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU(), torch.nn.Linear(2, 2))
-    assert [type(block).__name__ for block in repeated(bert)] == ["BertLayer"] * 3
-    assert [type(block).__name__ for block in repeated(vit)] == ["Block"] * 12
-    assert [type(block).__name__ for block in repeated(resnet)] == ["BasicBlock"] * 8
-    assert repeated(plain) == []
+    assert [type(block).__name__ for block in find_repeated(bert)] == ["BertLayer"] * 3
+    assert [type(block).__name__ for block in find_repeated(vit)] == ["Block"] * 12
+    assert [type(block).__name__ for block in find_repeated(resnet)] == ["BasicBlock"] * 8
+    assert find_repeated(plain) == []
 
 
 def test_module_is_compiled_only_through_what_was_made() -> None:
     import torch
     from factories import tower
 
-    from sweeper.worker.compilation.blocks import compiled_blocks
+    from sweeper.worker.compilation.blocks import compile_blocks
 
     calls: list[str] = []
 
@@ -41,7 +41,7 @@ def test_module_is_compiled_only_through_what_was_made() -> None:
         return compiled
 
     module, inputs = tower(2, torch.device("cpu"))
-    call = compiled_blocks(module, compile_)
+    call = compile_blocks(module, compile_)
     assert call is not None
     assert torch.equal(call(*inputs), module(*inputs))
     assert calls == ["compiled"] * 3

@@ -65,9 +65,11 @@ def test_other_backends_show_graphs_and_what_fails(run_module: Run, tmp_path: Pa
 
 
 def test_what_does_not_fit_is_left_out_and_named(tmp_path: Path) -> None:
-    from sweeper.worker.inspection.run import keep
+    from sweeper.worker.inspection.run import write_files
 
-    left_out = keep(tmp_path, [("a/first.py", "x" * 600), ("long.txt", "x" * 500), ("short.txt", "x" * 400)], 1000)
+    left_out = write_files(
+        tmp_path, [("a/first.py", "x" * 600), ("long.txt", "x" * 500), ("short.txt", "x" * 400)], 1000
+    )
     assert {file.name for file in tmp_path.rglob("*.*")} == {"first.py", "short.txt"}
     (line,) = left_out
     assert line.startswith("`long.txt`, 0.0005 MB")

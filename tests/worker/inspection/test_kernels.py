@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sweeper.worker.inspection.kernels import Kernel, kernels_of, num_scheduled, operations_in
+from sweeper.worker.inspection.kernels import Kernel, count_scheduled, find_kernels, find_operations
 from sweeper.worker.inspection.torch_trace import Part
 
 GRAPH = """
@@ -40,29 +40,29 @@ def test_kernels_say_what_they_fuse_and_where_it_comes_from(code: str, prefix: s
     stack = '  File "/a/train.py", line 3, in step\n    model(x)\n  File "/a/model.py", line 7, in forward\n    x + y\n'
     part = Part("forward", post_grad_graph=GRAPH, output_code=code, stacks={f"{name}_0:1": [stack, stack]})
     part.nodes = {f"{name}_0{number}": nodes for number, nodes in NODES.items()}
-    fused, library = kernels_of(part, {})
+    fused, library = find_kernels(part, {})
     assert fused == Kernel(name, 2, True, (("add", 2), ("relu", 2)), ("/a/model.py:7",))
     assert library == Kernel("extern_kernels.mm", 1, False, (), ())
 
 
-def test_kernels_of_a_wrapper_in_another_language_are_known_by_their_names() -> None:
+def test_find_kernels_a_wrapper_in_another_language_are_known_by_their_names() -> None:
     code = "    // [Provenance debug handles] triton_red_fused_sum_3:1\n    launch(triton_red_fused_sum_3, stream);\n"
-    assert kernels_of(Part("forward", output_code=code), {}) == (Kernel("triton_red_fused_sum", 1, True, (), ()),)
+    assert find_kernels(Part("forward", output_code=code), {}) == (Kernel("triton_red_fused_sum", 1, True, (), ()),)
 
 
 def test_nodes_that_the_trace_lacks_are_taken_from_elsewhere() -> None:
     part = Part("backward", post_grad_graph=GRAPH, output_code=CPU)
-    fused, _ = kernels_of(part, {"cpp_fused_add_relu_0:1": ["relu"]})
+    fused, _ = find_kernels(part, {"cpp_fused_add_relu_0:1": ["relu"]})
     assert fused.fuses == (("relu", 1),)
 
 
 def test_part_without_code_has_no_kernels() -> None:
-    assert kernels_of(Part("forward"), {}) == ()
+    assert find_kernels(Part("forward"), {}) == ()
 
 
 def test_operations_are_calls_alone() -> None:
-    assert operations_in(GRAPH) == {"add", "relu", "add_1"}
+    assert find_operations(GRAPH) == {"add", "relu", "add_1"}
 
 
 def test_scheduled_nodes_are_counted() -> None:
-    assert num_scheduled("op0: SchedulerNode\nop0.writes\n\n\n\nop1: Extern\n\n\n\n") == 2
+    assert count_scheduled("op0: SchedulerNode\nop0.writes\n\n\n\nop1: Extern\n\n\n\n") == 2

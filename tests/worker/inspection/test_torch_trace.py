@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sweeper.worker.inspection.torch_trace import events, read
+from sweeper.worker.inspection.torch_trace import read, read_events
 
 HEAD = "V1121 15:22:13.306000 19710 torch/_dynamo/utils.py:2350] "
 OF = '"frame_id": {frame}, "frame_compile_id": 0, "attempt": 0'
@@ -74,7 +74,7 @@ def test_breaks_and_recompilations_keep_what_torch_says(tmp_path: Path) -> None:
 
 
 def test_text_of_no_use_is_not_kept() -> None:
-    texts = {item.kind: item.text for item in events(TRACE.splitlines(keepends=True))}
+    texts = {item.kind: item.text for item in read_events(TRACE.splitlines(keepends=True))}
     assert texts["chromium_event"] == ""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sweeper.worker.measurement.device_time import Busy, UnknownError, a_step, attention_kind, union_s
+from sweeper.worker.measurement.device_time import Busy, UnknownError, attention_kind, busy_per_step, union_s
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ def test_time_covered_by_intervals(intervals: list[tuple[float, float]], seconds
 
 def test_a_step_is_the_median_over_passes_of_five_steps() -> None:
     passes = [Busy(busy_s, 50, frozenset({"cudnn"})) for busy_s in (0.050, 0.051, 0.060)]
-    assert a_step(passes, 0.0103) == Busy(pytest.approx(0.0102), 10, frozenset({"cudnn"}))
+    assert busy_per_step(passes, 0.0103) == Busy(pytest.approx(0.0102), 10, frozenset({"cudnn"}))
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_a_step_is_the_median_over_passes_of_five_steps() -> None:
 )
 def test_answers_that_cannot_be_used(passes: list[Busy], step_s: float, why: str) -> None:
     with pytest.raises(UnknownError, match=why):
-        a_step(passes, step_s)
+        busy_per_step(passes, step_s)
 
 
 @pytest.mark.parametrize(

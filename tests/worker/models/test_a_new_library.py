@@ -22,13 +22,12 @@ from sweeper.core.trial import Trial
 from sweeper.worker import models
 from sweeper.worker.monitoring import environment
 from sweeper.worker.preflight import check
-from sweeper.worker.probe import software
+from sweeper.worker.probe import list_software
 
 BUILDER = """
 import torch
 
-from sweeper.worker.models import classifier
-from sweeper.worker.models.batches import images
+from sweeper.worker.models import build_classifier
 
 
 def names():
@@ -44,10 +43,9 @@ def load(model):
 
 
 def build(trial, device):
-    batches = images(trial.model, 8, 5, trial.batch_size, device)
-    side = batches[0].args[0].shape[-1]
+    side = trial.model.image_size or 8
     module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * side * side, 5)).to(device)
-    return classifier(module, batches)
+    return build_classifier(module, trial.model, 8, 5, trial.batch_size, device)
 """
 # Suites of other people's benchmarks that are called like libraries.
 NAMES_OF_SUITES = "report/page/published.py"
@@ -128,7 +126,7 @@ def test_model_is_built_with_batches_whose_sizes_vary() -> None:
 def test_version_of_its_package_is_in_records_and_told_by_doctor() -> None:
     version = importlib.metadata.version("pytest")
     assert environment.describe()["versions"]["pytest"] == version
-    assert {part.name: part.version for part in software("cpu").parts}["pytest"] == version
+    assert {part.name: part.version for part in list_software("cpu").parts}["pytest"] == version
 
 
 def test_no_other_module_names_a_library() -> None:

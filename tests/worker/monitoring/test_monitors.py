@@ -17,11 +17,11 @@ from sweeper.worker.monitoring.round_monitor import RoundMonitor
 
 
 class Clocks:
-    """What a host watch reads: seconds on the clock, of all processors, of our own process."""
+    """What a host monitor reads: seconds on the clock, of all processors, of our own process."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *readings: tuple[float, float, float]) -> None:
-        looks = (host_monitor._Look(now_s, busy_s, {7: Spent(1, own_s)}) for now_s, busy_s, own_s in readings)
-        monkeypatch.setattr(host_monitor, "_look", looks.__next__)
+        taken = (host_monitor._Reading(now_s, busy_s, {7: Spent(1, own_s)}) for now_s, busy_s, own_s in readings)
+        monkeypatch.setattr(host_monitor, "_take_reading", taken.__next__)
 
 
 @pytest.mark.parametrize(
@@ -32,9 +32,9 @@ class Clocks:
 def test_time_of_others_is_told_from_our_own(monkeypatch: pytest.MonkeyPatch, own_s: float, share: float) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1, 2, 3})
     Clocks(monkeypatch, (100.0, 50.0, 7.0), (101.0, 53.0, 7.0 + own_s), (101.0, 53.0, 7.0 + own_s))
-    watch = HostMonitor()
-    assert watch.share_busy_by_others() == pytest.approx(share)
-    assert watch.share_busy_by_others(away_s=0.75) == pytest.approx(4 * share), "in a quarter of the time"
+    monitor = HostMonitor()
+    assert monitor.share_busy_by_others() == pytest.approx(share)
+    assert monitor.share_busy_by_others(away_s=0.75) == pytest.approx(4 * share), "in a quarter of the time"
 
 
 @pytest.mark.parametrize(
@@ -66,9 +66,9 @@ def test_host_that_does_not_count_is_unknown(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_real_host_is_never_busier_than_its_cores() -> None:
-    watch = HostMonitor()
+    monitor = HostMonitor()
     time.sleep(0.2)
-    found = watch.share_busy_by_others()
+    found = monitor.share_busy_by_others()
     assert found is None or 0 <= found <= 1.5  # ticks of a hundredth of a second
 
 
@@ -80,12 +80,12 @@ def test_stopped_neighbours_are_not_others(monkeypatch: pytest.MonkeyPatch) -> N
             ((OURS, process.pid, THEIRS), 1),
             ((OUR_NUMBER_OUTSIDE, 777_777_777, 666_666_666), 1),
         ):
-            monkeypatch.setattr(gpu_monitor, "_connect", lambda _device, pids=pids: (Nvml(pids, pids), "a handle"))
-            watch = gpu_monitor.GpuMonitor(torch.device("cuda"), lambda: frozenset({process.pid}))
-            state = watch.state()
+            monkeypatch.setattr(gpu_monitor, "open_nvml", lambda _device, pids=pids: (Nvml(pids, pids), "a handle"))
+            monitor = gpu_monitor.GpuMonitor(torch.device("cuda"), lambda: frozenset({process.pid}))
+            state = monitor.state()
             assert state is not None
             assert state.other_processes == others
-            assert watch.used_by_others() is (THEIRS in pids)
+            assert monitor.used_by_others() is (THEIRS in pids)
     finally:
         process.kill()
         process.wait()
@@ -117,10 +117,10 @@ def test_throttled_time_comes_from_the_cgroup(
     monkeypatch.setattr(host_monitor, "QUOTA_FILES", ((str(file), "throttled_usec", 1e-6),))
     if text is not None:
         file.write_text(text.replace("1500000", "500000"))
-    watch = HostMonitor()
+    monitor = HostMonitor()
     if text is not None:
         file.write_text(text.replace("1500000", "2000000"))
-    assert watch.throttled_s() == (None if seconds is None else pytest.approx(seconds))
+    assert monitor.throttled_s() == (None if seconds is None else pytest.approx(seconds))
 
 
 class Nvml:
@@ -157,12 +157,12 @@ class Nvml:
         return answer
 
 
-def watching(monkeypatch: pytest.MonkeyPatch, nvml: Nvml) -> gpu_monitor.GpuMonitor:
-    monkeypatch.setattr(gpu_monitor, "_connect", lambda _device: (nvml, "a handle"))
-    watch = gpu_monitor.GpuMonitor(torch.device("cuda"))
-    watch.look("eager")
-    watch.look("compiled")
-    return watch
+def make_monitor(monkeypatch: pytest.MonkeyPatch, nvml: Nvml) -> gpu_monitor.GpuMonitor:
+    monkeypatch.setattr(gpu_monitor, "open_nvml", lambda _device: (nvml, "a handle"))
+    monitor = gpu_monitor.GpuMonitor(torch.device("cuda"))
+    monitor.take_reading("eager")
+    monitor.take_reading("compiled")
+    return monitor
 
 
 OURS, THEIRS, OUR_NUMBER_OUTSIDE = os.getpid(), 999_999_999, 888_888_888
@@ -182,7 +182,7 @@ OURS, THEIRS, OUR_NUMBER_OUTSIDE = os.getpid(), 999_999_999, 888_888_888
 def test_other_processes_are_counted(
     monkeypatch: pytest.MonkeyPatch, pids: tuple[int, ...] | None, others: int | None
 ) -> None:
-    state = watching(monkeypatch, Nvml(pids)).state()
+    state = make_monitor(monkeypatch, Nvml(pids)).state()
     assert state is not None
     assert state.other_processes == others
 
@@ -195,22 +195,22 @@ def test_other_processes_are_counted(
 def test_use_by_others_is_seen_where_numbers_of_processes_are_ours(
     monkeypatch: pytest.MonkeyPatch, users: tuple[int, ...], used: bool
 ) -> None:
-    assert watching(monkeypatch, Nvml((), users)).used_by_others() == used
+    assert make_monitor(monkeypatch, Nvml((), users)).used_by_others() == used
 
 
 @pytest.mark.parametrize(("reasons", "slowdowns"), [(0x01, ()), (0x04 | 0x01, ("power_cap",)), (None, None)])
 def test_slowdowns_are_named_or_unknown(
     monkeypatch: pytest.MonkeyPatch, reasons: int | None, slowdowns: tuple[str, ...] | None
 ) -> None:
-    state = watching(monkeypatch, Nvml((OURS,), reasons=reasons)).state()
+    state = make_monitor(monkeypatch, Nvml((OURS,), reasons=reasons)).state()
     assert state is not None
     assert (state.slowdowns, state.clock_mhz.eager) == (slowdowns, 1980.0)
 
 
 def test_a_cpu_has_no_state_of_a_gpu() -> None:
-    lookout = RoundMonitor(torch.device("cpu"))
-    lookout.start_round()
-    lookout.after_block("eager")
-    assert lookout.gpu.state() is None
-    assert lookout.why_void() is None
-    assert lookout.changed_switches == {}
+    monitor = RoundMonitor(torch.device("cpu"))
+    monitor.start_round()
+    monitor.read_after_block("eager")
+    assert monitor.gpu.state() is None
+    assert monitor.explain_void() is None
+    assert monitor.changed_flags == {}
