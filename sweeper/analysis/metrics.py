@@ -197,7 +197,9 @@ METRICS: list[Metric] = [
 
 def derive(record: Record) -> Result:
     """Compute the figures of a record. Speedups and what needs them exist only for status `ok`."""
-    measured = [found for process in record.processes if (found := _measure(process))]
+    steps_s = ({arm: time_s for arm in ARMS if (time_s := process.step_s(arm))} for process in record.processes)
+    timed = zip(record.processes, steps_s, strict=True)
+    measured = [_Measured(process, step_s) for process, step_s in timed if len(step_s) == len(ARMS)]
     is_right = record.status == "ok" and bool(measured)
     readings = {
         metric.name: value
@@ -237,32 +239,23 @@ class _Measured:
     """A process in which both arms were timed: median wall seconds per step over the rounds that count."""
 
     process: Process
-    eager_s: float
-    compiled_s: float
+    step_s: Mapping[str, float]  # by arm
 
     @property
     def log_speedup(self) -> float:
-        return math.log(self.eager_s / self.compiled_s)
+        return math.log(self.step_s["eager"] / self.step_s["compiled"])
 
     @property
     def device_log_speedup(self) -> float | None:
         busy = self.process.device_time_s
         return math.log(busy.eager / busy.compiled) if busy and busy.eager and busy.compiled else None
 
-    def step_s(self, arm: str) -> float:
-        return self.eager_s if arm == "eager" else self.compiled_s
-
     def waiting_fraction(self, arm: str) -> float | None:
-        """Share of an arm's wall time in which the device waits for the host: gaps beyond the usual ones."""
+        """Compute the share of an arm's wall time in which the device waits for the host, beyond the usual gaps."""
         busy_s, kernels = _read_arm("device_time_s", arm)(self.process), _read_arm("device_kernels", arm)(self.process)
         if busy_s is None or kernels is None:
             return None
-        return max(0.0, 1 - (busy_s + kernels * USUAL_GAP_S) / self.step_s(arm))
-
-
-def _measure(process: Process) -> _Measured | None:
-    eager_s, compiled_s = (process.step_s(arm) for arm in ARMS)
-    return _Measured(process, eager_s, compiled_s) if eager_s and compiled_s else None
+        return max(0.0, 1 - (busy_s + kernels * USUAL_GAP_S) / self.step_s[arm])
 
 
 def _describe_any_status(record: Record, measured: Sequence[_Measured]) -> dict[str, Any]:
@@ -320,7 +313,7 @@ def _describe_speedups(measured: Sequence[_Measured], draws: int, is_host_bound:
 
 def _estimate_step(measured: Sequence[_Measured], arm: str, is_host_bound: bool = False) -> Estimate | None:
     """Estimate log seconds per step by the same mean as the speedup, so that the arms' ratio is the speedup."""
-    return _estimate(measured, [math.log(item.step_s(arm)) for item in measured], is_host_bound)
+    return _estimate(measured, [math.log(item.step_s[arm]) for item in measured], is_host_bound)
 
 
 def _estimate(

@@ -79,12 +79,6 @@ class Candidate:
         """By how much a mode must be faster than eager to be recommended."""
         return "beyond noise" if self.speedup.variance is not None else f"by more than {100 * NOISE:.0f} %"
 
-    @property
-    def holds_in_its_trial(self) -> bool:
-        """Whether the trial's own interval, if it has one, lies above 1: another trial's device may be a slower one."""
-        low = self.entry.result.speedup_low
-        return low is None or low > 1
-
     def total_s(self, steps: int | None) -> float | None:
         """Seconds of a job of `steps` steps, compiling included."""
         return None if steps is None or self.compile_s is None else self.compile_s + steps * self.step.ratio
@@ -142,8 +136,9 @@ def choose(entries: Sequence[Entry], limits: Limits) -> Choice:
         ruled_out=(*ruled_out, f"eager: {eager_needs}") if eager_needs else tuple(ruled_out),
         eager_s=eager.ratio if eager else None,
     )
-    verdicts = find_positive([one.speedup for one in left])
-    faster = [one for one, is_faster in zip(left, verdicts, strict=True) if is_faster and one.holds_in_its_trial]
+    verdicts = zip(left, find_positive([one.speedup for one in left]), strict=True)
+    # A trial's own interval must lie above 1, too, since the device of another trial may be a slower one.
+    faster = [one for one, is_faster in verdicts if is_faster and (one.entry.result.speedup_low or math.inf) > 1]
     if faster:
         return _choose_fastest(choice, faster, left)
     nearest = max(left, key=lambda one: one.speedup.log, default=None)

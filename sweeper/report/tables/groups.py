@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 from sweeper.analysis import stats
 from sweeper.analysis.stats import Estimate
@@ -13,6 +14,7 @@ from sweeper.core.trial import WEIGHTS
 from sweeper.report.formatting import shortened
 from sweeper.report.tables.units import Key, Unit
 
+T = TypeVar("T", float, Estimate)
 ALL = "all"
 
 
@@ -65,11 +67,11 @@ class Group:
 
     @cached_property
     def weighted(self) -> Estimate | None:
-        return _weigh_these_models(self.both)
+        return _weigh(self.both, stats.geomean_of_these_models, stats.weighted_of_these_models)
 
     @cached_property
     def weighted_device(self) -> Estimate | None:
-        return _weigh_these_models(self.device)
+        return _weigh(self.device, stats.geomean_of_these_models, stats.weighted_of_these_models)
 
     @cached_property
     def weighted_new_model(self) -> Estimate | None:
@@ -81,25 +83,21 @@ class Group:
     def weighted_failures_as_one(self) -> float | None:
         tried = [unit for unit in self.judged if len(unit.entries) == len(WEIGHTS)]
         ratios = [(unit.speedup_or_one("amp"), unit.speedup_or_one("fp32")) for unit in tried]
-        return _weigh([(amp, fp32) for amp, fp32 in ratios if amp and fp32])
+        pairs = [(amp, fp32) for amp, fp32 in ratios if amp and fp32]
+        return _weigh(pairs, stats.geomean, stats.weighted)
 
     @property
     def weighted_clipped(self) -> float | None:
-        return _weigh([(max(amp.ratio, 1.0), max(fp32.ratio, 1.0)) for amp, fp32 in self.both])
+        pairs = [(max(amp.ratio, 1.0), max(fp32.ratio, 1.0)) for amp, fp32 in self.both]
+        return _weigh(pairs, stats.geomean, stats.weighted)
 
 
-def _weigh_these_models(pairs: Sequence[tuple[Estimate, Estimate]]) -> Estimate | None:
+def _weigh(pairs: Sequence[tuple[T, T]], mean: Callable[[Sequence[T]], T], weigh: Callable[[T, T], T]) -> T | None:
+    """Weigh the mean over AMP and the mean over fp32."""
     if not pairs:
         return None
     amp, fp32 = zip(*pairs, strict=True)
-    return stats.weighted_of_these_models(stats.geomean_of_these_models(amp), stats.geomean_of_these_models(fp32))
-
-
-def _weigh(pairs: Sequence[tuple[float, float]]) -> float | None:
-    if not pairs:
-        return None
-    amp, fp32 = zip(*pairs, strict=True)
-    return stats.weighted(stats.geomean(amp), stats.geomean(fp32))
+    return weigh(mean(amp), mean(fp32))
 
 
 def groups(units: Iterable[Unit]) -> list[Group]:
