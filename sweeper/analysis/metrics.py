@@ -312,16 +312,16 @@ def _describe_speedups(measured: Sequence[_Measured], draws: int, is_host_bound:
 
 
 def _estimate_step(measured: Sequence[_Measured], arm: str, is_host_bound: bool = False) -> Estimate | None:
-    """Estimate log seconds per step by the same mean as the speedup, so that the arms' ratio is the speedup."""
+    """Estimate log seconds per step as the speedup is estimated, so that the ratio of the arms is the speedup."""
     return _estimate(measured, [math.log(item.step_s[arm]) for item in measured], is_host_bound)
 
 
 def _estimate(
     measured: Sequence[_Measured], logs: Sequence[float | None], is_host_bound: bool = False
 ) -> Estimate | None:
-    """Estimate the mean of the processes' logs. Kernels are raced anew in each draw: of enough, draws vary.
+    """Estimate the mean log over processes, or over draws where there are enough: each draw tunes kernels anew.
 
-    What is host-bound has no variance over few processes, and so no interval: its range is shown.
+    A host-bound mean over few processes gets no variance, and so no interval: the range of processes is shown.
     """
     groups = group_by_draw((item.process.draw, log) for item, log in zip(measured, logs, strict=True))
     if not groups:
@@ -333,7 +333,7 @@ def _estimate(
 
 
 def _describe_break_even(figures: Mapping[str, Any], readings: Mapping[str, float]) -> dict[str, float | None]:
-    """Compute break-even with the eager step time and the printed speedup, whose bounds are its bounds."""
+    """Compute break-even with the eager step time and the speedup, or an end of its interval."""
     eager_s = figures["eager_step_s"]
     ends = {"": figures["speedup"], "_low": figures["speedup_high"], "_high": figures["speedup_low"]}
     compile_times = {"break_even_steps": "compile_cold_s", "break_even_warm_steps": "compile_warm_s"}

@@ -1,4 +1,4 @@
-"""`write_report`: everything that is known of some sweeps, as files; `print_report`: the same for a terminal."""
+"""`write_report` writes everything that is known of some sweeps as files, `print_report` prints it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sweeper.report.text.provenance import describe, without_invocations
 
 MAX_INSPECTIONS = 10  # named in a note
 MIN_WIDTH = 100  # columns of a console that is no terminal
-# Statuses that another try on this machine gives again.
+# Statuses that would come out again on this machine.
 LASTING = ("unavailable", "accuracy_mismatch", "not_compiled", "compile_error")
 
 

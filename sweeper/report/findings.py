@@ -15,7 +15,7 @@ from sweeper.report.text.provenance import weighted_as_amp
 
 @dataclass(frozen=True)
 class Findings:
-    """Trials, and the job that modes are recommended for.
+    """Trials, and the limits of the job that modes are recommended for.
 
     `units` raises ConfigError when two precision options carry one weight in a row of the summary.
     """
@@ -33,5 +33,5 @@ class Findings:
 
     @cached_property
     def amp(self) -> str:
-        """What carried the weight amp."""
+        """The number format that carried the weight amp."""
         return weighted_as_amp(self.entries)

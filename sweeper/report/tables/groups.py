@@ -46,14 +46,14 @@ class Group:
     @cached_property
     def both(self) -> list[tuple[Estimate, Estimate]]:
         """AMP and fp32 of the units that are ok in both."""
-        return self._pairs(Unit.estimate)
+        return self._pair_up(Unit.estimate)
 
     @cached_property
     def device(self) -> list[tuple[Estimate, Estimate]]:
         """Device speedups in AMP and fp32 of the units that have both: they move less from host to host."""
-        return self._pairs(Unit.device_estimate)
+        return self._pair_up(Unit.device_estimate)
 
-    def _pairs(self, read: Callable[[Unit, str], Estimate | None]) -> list[tuple[Estimate, Estimate]]:
+    def _pair_up(self, read: Callable[[Unit, str], Estimate | None]) -> list[tuple[Estimate, Estimate]]:
         pairs = ((read(unit, "amp"), read(unit, "fp32")) for unit in self.units)
         return [(amp, fp32) for amp, fp32 in pairs if amp and fp32]
 

@@ -25,7 +25,7 @@ def describe(sources: Sequence[Source], entries: Iterable[Entry]) -> list[str]:
     devices = [get_mapping(environment, "device") for environment in environments]
     limits_w = [device.get("power_limit_w") for device in devices]
     presets = [entry.record.trial.labels.preset for entry in entries]
-    invocations = [_read_invocations(source) for source in sources]
+    invocations = [_read_invocations(source)[0] for source in sources]
     facts = {
         "sweeps": ", ".join(source.folder.resolve().name for source in sources),
         "started": "; ".join(filter(None, map(_describe_start, invocations))),
@@ -51,13 +51,15 @@ def _distinct(values: Iterable[object]) -> list[str]:
 def weighted_as_amp(entries: Iterable[Entry]) -> str:
     """Name what carried the weight amp, e.g. `bfloat16 autocast without gradient scaler`; empty where nobody knows."""
     trials = ((entry.record, entry.record.trial) for entry in entries)
-    formats = (_format(record) for record, trial in trials if trial.mode != "eager" and trial.labels.weight == "amp")
+    formats = (
+        _name_format(record) for record, trial in trials if trial.mode != "eager" and trial.labels.weight == "amp"
+    )
     return printable(" or ".join(_distinct(formats)))
 
 
-def _format(record: Record) -> str | None:
+def _name_format(record: Record) -> str | None:
     """Name the number format of a step as it came out, and its option where that is not `amp`."""
-    settings = _settings_of(record)
+    settings = _get_settings(record)
     if "autocast" not in settings:
         return None
     autocast, label = settings["autocast"], record.trial.labels.precision
@@ -66,14 +68,14 @@ def _format(record: Record) -> str | None:
     return f"{numbers} {scaler} gradient scaler" + ("" if label == "amp" else f" (precision={label})")
 
 
-def _settings_of(record: Record) -> Mapping[str, Any]:
+def _get_settings(record: Record) -> Mapping[str, Any]:
     return record.diagnostics.settings if record.diagnostics else {}
 
 
 def _describe_settings(records: Sequence[Record]) -> str:
     """List every setting that was equal in both arms with its values, and how many records have it if not all do."""
-    shared = {id(settings): settings for record in records if (settings := _settings_of(record))}  # many share one
-    keys = ((record.trial.labels.precision, id(_settings_of(record))) for record in records)
+    shared = {id(settings): settings for record in records if (settings := _get_settings(record))}  # many share one
+    keys = ((record.trial.labels.precision, id(_get_settings(record))) for record in records)
     counts = Counter(key for key in keys if key[1] in shared)
     values: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     having: Counter[str] = Counter()
@@ -122,25 +124,20 @@ def _describe_inductor_config(environments: Iterable[Mapping[str, Any]]) -> str:
 
 def without_invocations(sources: Iterable[Source]) -> list[str]:
     """Make a line for each sweep whose `sweep.json` is there and cannot be read."""
-    found = []
-    for source in sources:
-        try:
-            json.loads(source.read_manifest())
-        except FileNotFoundError:  # a folder of records that is no sweep of ours
-            pass
-        except (OSError, ValueError) as error:
-            name = source.folder.resolve().name
-            found.append(f"sweep.json of {name} {explain_unreadable(error)}: when and how it was measured is not known")
-    return [printable(line) for line in found]
+    return [printable(problem) for source in sources if (problem := _read_invocations(source)[1])]
 
 
-def _read_invocations(source: Source) -> list[Mapping[str, Any]]:
-    """Read the invocations in `sweep.json`; a folder of records that is no sweep of ours has none."""
+def _read_invocations(source: Source) -> tuple[list[Mapping[str, Any]], str]:
+    """Read the invocations in `sweep.json`, and say why it cannot be read; records alone are no sweep of ours."""
     try:
-        found = json.loads(source.read_manifest())["invocations"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
-    return [item for item in found if isinstance(item, Mapping)] if isinstance(found, list) else []
+        manifest = json.loads(source.read_manifest())
+    except FileNotFoundError:
+        return [], ""
+    except (OSError, ValueError) as error:
+        name = source.folder.resolve().name
+        return [], f"sweep.json of {name} {explain_unreadable(error)}: when and how it was measured is not known"
+    found = manifest.get("invocations") if isinstance(manifest, Mapping) else None
+    return [item for item in found if isinstance(item, Mapping)] if isinstance(found, list) else [], ""
 
 
 def _describe_measuring(invocations: Iterable[Mapping[str, Any]]) -> str:
