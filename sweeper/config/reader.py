@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from operator import attrgetter
 from pathlib import Path
@@ -97,7 +97,7 @@ def _list_unknown(cfg: DictConfig, schema: Any, prefix: str = "") -> list[str]:
     return found
 
 
-def _check_choice(key: str, value: str | None, allowed: Sequence[str]) -> None:
+def _check_choice(key: str, value: str | None, allowed: Collection[str]) -> None:
     if value is not None and value not in allowed:
         raise ConfigError(f"{key}={value}: allowed are {', '.join(allowed)}")
 

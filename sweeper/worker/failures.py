@@ -1,4 +1,4 @@
-"""What can go wrong with a trial: exceptions that know their status, and the status of everybody else's."""
+"""What can go wrong with a trial: exceptions that know their status, and the status of every other exception."""
 
 from __future__ import annotations
 

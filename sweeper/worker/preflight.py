@@ -29,7 +29,7 @@ def check(question: Path, answer: Path) -> None:
 
 
 def _problems(trials: list[Trial], say: Callable[[str], object]) -> Iterator[str]:
-    """Everything that is wrong; each model is asked for once, and `say` hears of it before."""
+    """List everything that is wrong; each model is checked once, after `say` has named it."""
     if any(trial.device == "cuda" for trial in trials) and not torch.cuda.is_available():
         yield f"torch {torch.__version__} cannot use the GPU: install torch's CUDA build, or take device=cpu"
         return
@@ -41,7 +41,7 @@ def _problems(trials: list[Trial], say: Callable[[str], object]) -> Iterator[str
 
 
 def _option_problems(trials: Iterable[Trial]) -> Iterator[str]:
-    """Inductor options that do not exist, and values that they cannot have."""
+    """List Inductor options that do not exist, and values that they cannot have."""
     known = set(torch._inductor.list_options())
     for trial in trials:
         options = trial.compile.options

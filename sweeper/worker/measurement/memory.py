@@ -34,8 +34,8 @@ class Reading:
 class Meter:
     """Follows what this process has in use beside the allocator; made before the model is built.
 
-    It has to be told when the device is left to other workers and when it is ours again. `own_bytes` is what NVML says
-    that this process has in use on the device, or None.
+    `leave_device` and `return_to_device` are called around every time without the device. `own_bytes` is what NVML says
+    that this process has in use on it, or None.
     """
 
     def __init__(self, device: torch.device, own_bytes: Callable[[], int | None] = lambda: None) -> None:

@@ -43,7 +43,7 @@ class Built:
     batches: tuple[Batch, ...]
     unseen: Batch
     loss: Loss
-    num_sizes: int = 1  # so many batches in turn differ in their shapes
+    num_sizes: int = 1  # how many batches in a row differ in their shapes
 
     def map_batches(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Built:
         """The same model with `change` made to every tensor of its batches."""

@@ -1,6 +1,4 @@
-"""Two models to look at rather than to train: `model=pointwise` and `model=control_flow`.
-
-Both are factories as a user would write them, for `library: custom`.
+"""Two models to learn from: `model=pointwise` and `model=control_flow`, each a factory as a user would write it.
 
 Try: `python -m sweeper model=control_flow batch_size=8`
 """
@@ -15,7 +13,7 @@ FAR = -20.0  # times a number between 0 and 1
 
 
 class Pointwise(torch.nn.Module):
-    """sin(a) + cos(b), which eager runs as a kernel an operation and a compiler as one.
+    """sin(a) + cos(b), which eager runs as one kernel per operation and a compiler as one kernel.
 
     `phase` is added to b and starts at 0, so that there is something to train.
     """
