@@ -45,12 +45,8 @@ class Cause:
         return self.lost_s / step_s if self.lost_s is not None and step_s else None
 
 
-def _trial_column(column: Column[Entry]) -> Column[Cause]:
-    return Column(column.name, lambda cause: column.value(cause.entry), column.kind)
-
-
 COLUMNS: tuple[Column[Cause], ...] = (
-    *(_trial_column(column) for column in speedups.select_columns(_AXES)),
+    *speedups.select_columns(_AXES, lambda cause: cause.entry),
     Column("cause", lambda cause: cause.name),
     Column("count", lambda cause: cause.count, int),
     Column("lost_ms_per_step", lambda cause: None if cause.lost_s is None else cause.lost_s * 1e3, float),

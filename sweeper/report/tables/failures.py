@@ -23,7 +23,7 @@ _TRIAL = ("trial_id", "model", "family", "workload", "mode", "backend", "precisi
 def failures(findings: Findings) -> Table:
     judged = {entry for group in findings.groups for unit in group.judged for entry in unit.entries.values()}
     columns: tuple[Column[Entry], ...] = (
-        *speedups.select_columns(_TRIAL),
+        *speedups.select_columns(_TRIAL, lambda entry: entry),
         Column("phase", lambda entry: entry.record.phase),
         Column("message", lambda entry: " | ".join((entry.record.message or "").splitlines()) or None),
         Column("log", lambda entry: (entry.folder / entry.record.log).as_posix() if entry.record.log else None),

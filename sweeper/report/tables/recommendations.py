@@ -29,12 +29,8 @@ from sweeper.report.formatting import estimate, figure, finite, number_column, s
 from sweeper.report.spec import TableSpec
 from sweeper.report.table import MARKDOWN, PAGE, Column, Row, Table, TextColumn, Value, interval_columns
 from sweeper.report.tables.decision import EAGER_MOVED, NO_LIMITS, Candidate, Choice, Limits, choose
+from sweeper.report.tables.speedups import select_columns
 from sweeper.report.tables.units import backend
-
-
-def _entry_column(name: str, value: Callable[[Entry], Value]) -> Column[Choice]:
-    """Make a column of what all trials of a choice have in common."""
-    return Column(name, lambda choice: value(choice.entries[0]))
 
 
 def _chosen_column(name: str, value: Callable[[Candidate], Value], kind: type = str) -> Column[Choice]:
@@ -65,13 +61,9 @@ def _total_compiled_s(choice: Choice) -> float | None:
 
 
 COLUMNS: tuple[Column[Choice], ...] = (
-    _entry_column("model", lambda entry: entry.record.trial.labels.model),
-    _entry_column("family", lambda entry: entry.record.trial.labels.family),
-    _entry_column("suite", lambda entry: entry.record.trial.labels.suite),
+    *select_columns(("model", "family", "suite"), lambda choice: choice.entries[0]),
     Column("batch_size", lambda choice: choice.batch_size, int),
-    _entry_column("variant", lambda entry: entry.variant),
-    _entry_column("workload", lambda entry: entry.record.trial.workload),
-    _entry_column("precision", lambda entry: entry.record.trial.labels.precision),
+    *select_columns(("variant", "workload", "precision"), lambda choice: choice.entries[0]),
     Column("recommended", lambda choice: choice.recommended),
     _chosen_column("mode", lambda one: one.entry.record.trial.mode),
     _chosen_column("backend", lambda one: backend(one.entry)),

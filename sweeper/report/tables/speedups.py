@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from sweeper.analysis.metrics import METRICS, PROCESSES_IF_HOST_BOUND, Metric
 from sweeper.core.record import ARMS, Accuracy
@@ -30,6 +31,8 @@ from sweeper.report.formatting import estimate, figure, flags, number, number_co
 from sweeper.report.spec import TableSpec
 from sweeper.report.table import MARKDOWN, PAGE, TERMINAL, Column, Row, Table, TextColumn, Value, interval_columns
 from sweeper.report.tables.units import backend
+
+T = TypeVar("T")
 
 
 def _name_sweep(folder: Path) -> str:
@@ -83,9 +86,14 @@ def columns() -> Iterator[Column[Entry]]:
         yield _metric_column(metric)
 
 
-def select_columns(names: Iterable[str]) -> list[Column[Entry]]:
+def select_columns(names: Iterable[str], get_entry: Callable[[T], Entry]) -> list[Column[T]]:
+    """Make columns of speedups.csv for a table over items that have an entry."""
+
+    def make(column: Column[Entry]) -> Column[T]:
+        return Column(column.name, lambda item: column.value(get_entry(item)), column.kind)
+
     by_name = {column.name: column for column in columns()}
-    return [by_name[name] for name in names]
+    return [make(by_name[name]) for name in names]
 
 
 def speedups(entries: Iterable[Entry]) -> Table:
