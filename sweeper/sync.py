@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from sweeper.core.errors import ConfigError, nearest, remove_password
 from sweeper.core.paths import RUNS, SweepPaths
-from sweeper.report.text.mlflow_overview import overview_of
+from sweeper.report.text.mlflow_overview import load_overview
 from sweeper.tracking.tracker import Tracker
 
 OK, NOT_OK, BAD_CONFIGURATION = 0, 1, 2
@@ -52,7 +52,7 @@ def _send(tracker: Tracker, paths: SweepPaths) -> int:
     result = tracker.catch_up()
     if tracker.failure is None and paths.records():
         try:
-            tracker.log_overview(overview_of(paths.folder))  # from the records, which may be newer than the report
+            tracker.log_overview(load_overview(paths.folder))  # from the records, which may be newer than the report
         except ConfigError as error:  # two options carry one weight: the driver had no tables to show, either
             print(f"sweeper.sync: no key figures: {error}", file=sys.stderr)
     tracker.log_report(sorted(paths.report.iterdir()) if paths.report.is_dir() else [])

@@ -215,7 +215,7 @@ def derive(record: Record) -> Result:
     return Result(**figures, readings=readings)
 
 
-def worst_accuracy(record: Record) -> Accuracy | None:
+def find_worst_accuracy(record: Record) -> Accuracy | None:
     """Return the check of the process whose compiled step came nearest to its bound, or went furthest beyond it."""
 
     def share_of_bound(accuracy: Accuracy) -> float:

@@ -18,13 +18,13 @@ from sweeper.report.formatting import (
     AXES,
     axis_columns,
     figure,
+    find_varying,
     number,
     ratio,
-    shortened,
+    shorten_names,
     text,
     text_column,
     trial_name,
-    varying,
 )
 from sweeper.report.table import Column, Row, Table, TextColumn, Value
 
@@ -99,7 +99,7 @@ COLUMNS: tuple[Column[Judged], ...] = (
 
 def make_table(comparison: Comparison) -> Table:
     """Every row: regressions, then what broke, then the rest; the largest change of the compiled step first."""
-    table = Table.of(COLUMNS, comparison.rows)
+    table = Table.make(COLUMNS, comparison.rows)
 
     def order(row: Row) -> tuple[int, float, str]:
         ratio = number(row, f"{COMPILED.name}_ratio")
@@ -206,7 +206,7 @@ def advise_if_nothing_is_judged(comparison: Comparison) -> str | None:
 
 def explain_rows(rows: Sequence[Row]) -> list[str]:
     """A line for each row that broke or has a note, and one for each reason that several rows share."""
-    axes = varying(rows, AXES)
+    axes = find_varying(rows, AXES)
     lines, shared = [], dict[str, list[str]]()
     for row in rows:
         name = trial_name(row, axes)
@@ -217,7 +217,7 @@ def explain_rows(rows: Sequence[Row]) -> list[str]:
             shared.setdefault(f"{row['verdict']}, {text(row['reason'])}", []).append(name)
         if row["note"]:
             lines.append(f"{name}: {text(row['note'])}")
-    return [*lines, *(f"{reason}: {shortened(names)}" for reason, names in shared.items())]
+    return [*lines, *(f"{reason}: {shorten_names(names)}" for reason, names in shared.items())]
 
 
 def _is_ok_on_one_side(row: Row) -> bool:

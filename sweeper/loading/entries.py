@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sweeper.analysis.metrics import Result, derive, worst_accuracy
+from sweeper.analysis.metrics import Result, derive, find_worst_accuracy
 from sweeper.analysis.stats import Interval
 from sweeper.core.record import Accuracy, Record
 from sweeper.core.text import printable
@@ -94,7 +94,7 @@ def _read(source: Source, shared: dict[str, Any]) -> tuple[list[Entry], list[str
             continue
         try:
             record = Record.loads(found.text)
-            result, worst, series = derive(record), worst_accuracy(record), read_step_series(record)
+            result, worst, series = derive(record), find_worst_accuracy(record), read_step_series(record)
             small = _slim(record, shared)
             entries.append(Entry(small, result, found.folder, record.trial.variant, record.flags, worst, None, series))
         except BROKEN as error:

@@ -95,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return BAD_INPUT
     first, *others = (source.folder for source in sources)
     out = parsed.out or SweepPaths(first).report_with(others)
-    write = build.files_of(report, out, parallel.count_cores())
+    write = build.begin_files(report, out, parallel.count_cores())
     try:
         build.print_report(report, console)
     except SystemExit:  # rich's, when nobody reads on (`| head`): the files shall be there
@@ -108,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return BAD_INPUT
     folder = first.resolve()
     ran_here = not others and folder.parent == RUNS.resolve() and folder.is_dir()
-    for line in build.what_next(report, out, folder.name if ran_here else None):
+    for line in build.suggest_next(report, out, folder.name if ran_here else None):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
     for problem in report.problems:
         print(problem, file=sys.stderr)

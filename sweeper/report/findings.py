@@ -10,7 +10,7 @@ from sweeper.loading.entries import Entry
 from sweeper.report.tables.decision import NO_LIMITS, Limits
 from sweeper.report.tables.groups import Group, groups
 from sweeper.report.tables.units import Units, collect
-from sweeper.report.text.provenance import weighted_as_amp
+from sweeper.report.text.provenance import name_amp_format
 
 
 @dataclass(frozen=True)
@@ -34,4 +34,4 @@ class Findings:
     @cached_property
     def amp(self) -> str:
         """The number format that carried the weight amp."""
-        return weighted_as_amp(self.entries)
+        return name_amp_format(self.entries)

@@ -60,10 +60,10 @@ def estimate(row: Row, name: str) -> str:
 
 
 def flags(row: Row) -> tuple[str, ...]:
-    return listed(row, "flags")
+    return read_texts(row, "flags")
 
 
-def listed(row: Row, name: str) -> tuple[str, ...]:
+def read_texts(row: Row, name: str) -> tuple[str, ...]:
     """Return the texts of a column of lists."""
     found = row[name]
     return tuple(map(text, found)) if isinstance(found, tuple) else ()
@@ -79,7 +79,7 @@ def trial_name(row: Row, axes: Iterable[str]) -> str:
     return " ".join(part for name in ("model", "precision", "mode", *axes) if (part := text(row[name])))
 
 
-def shortened(names: Sequence[str], count: int | None = None, between: str = ", ") -> str:
+def shorten_names(names: Sequence[str], count: int | None = None, between: str = ", ") -> str:
     """Join the first few names and say how many more there are; `count` is their number where some are not given."""
     more = (len(names) if count is None else count) - MAX_NAMES
     return f"{between.join(names[:MAX_NAMES])}{f' and {more} more' if more > 0 else ''}"
@@ -90,7 +90,7 @@ def rank_mode(mode: Value) -> int:
     return MODES.index(mode) if mode in MODES else len(MODES)
 
 
-def in_order(rows: Iterable[Row]) -> list[Row]:
+def sort_rows(rows: Iterable[Row]) -> list[Row]:
     """Put rows of one model together, modes from mild to aggressive."""
 
     def order(row: Row) -> tuple[str | float, ...]:
@@ -101,14 +101,14 @@ def in_order(rows: Iterable[Row]) -> list[Row]:
     return sorted(rows, key=order)
 
 
-def varying(rows: Sequence[Row], names: Iterable[str]) -> list[str]:
+def find_varying(rows: Sequence[Row], names: Iterable[str]) -> list[str]:
     """Return the columns, of those in `names`, in which the rows differ."""
     return [name for name in names if len({row[name] for row in rows}) > 1]
 
 
-def in_common(rows: Sequence[Row]) -> str:
+def name_common_axes(rows: Sequence[Row]) -> str:
     """Name the axes that all rows have in common, e.g. `train, inductor, batch 32`."""
-    fixed = [name for name in AXES if rows and name not in varying(rows, AXES) and text(rows[0][name])]
+    fixed = [name for name in AXES if rows and name not in find_varying(rows, AXES) and text(rows[0][name])]
     return ", ".join(f"batch {text(rows[0][name])}" if name == "batch_size" else text(rows[0][name]) for name in fixed)
 
 
@@ -130,7 +130,7 @@ def axis_columns(rows: Sequence[Row], names: Sequence[str] = AXES) -> list[TextC
         number_column("batch", name, lambda row: text(row["batch_size"]), is_name=True)
         if name == "batch_size"
         else text_column(name, folds=name == "variant", is_name=True)
-        for name in varying(rows, names)
+        for name in find_varying(rows, names)
     ]
 
 

@@ -45,7 +45,7 @@ class Table:
     kinds: Mapping[str, type] = field(default_factory=dict)  # of the values, by column
 
     @staticmethod
-    def of(columns: Sequence[Column[T]], items: Iterable[T]) -> Table:
+    def make(columns: Sequence[Column[T]], items: Iterable[T]) -> Table:
         """Make a row of each item, in order."""
         rows = tuple({column.name: column.value(item) for column in columns} for item in items)
         kinds = {column.name: column.kind for column in columns}

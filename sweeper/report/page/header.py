@@ -10,7 +10,7 @@ from sweeper.report.formatting import ratio, text
 from sweeper.report.page.published import Published
 from sweeper.report.table import Row
 from sweeper.report.tables.groups import ALL
-from sweeper.report.tables.summary import by_device_time, models, of_a_new_model
+from sweeper.report.tables.summary import models, show_device_mean, show_new_model
 
 MAX_CARDS = 12
 MAX_CARDS_UNWEIGHTED = 4  # where no mode has the weighted mean
@@ -67,7 +67,7 @@ def _make_card(row: Row, reference: Published | None) -> Card:
         f"these models {interval}" if interval else "no interval for these models",
     ]
     if name == "weighted":
-        new, by_device = of_a_new_model(row), by_device_time(row)
+        new, by_device = show_new_model(row), show_device_mean(row)
         lines += [f"a new model {new}"] if new else []
         lines += [f"by device time {by_device}"] if by_device else []
         lines.append(f"slowdowns as 1.0, as in 2022: {ratio(formatting.number(row, 'weighted_clipped'))}")

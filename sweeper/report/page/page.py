@@ -32,7 +32,7 @@ from sweeper.report.page.published import Published, find_for_family, find_for_s
 from sweeper.report.page.tables import Listing
 from sweeper.report.registry import TABLES
 from sweeper.report.tables.groups import ALL, Group
-from sweeper.report.tables.speedups import flagged
+from sweeper.report.tables.speedups import list_flags
 from sweeper.report.tables.summary import summary
 from sweeper.report.tables.units import Unit
 
@@ -82,7 +82,7 @@ def _render(
         rest=rest,
         conventions=describe_conventions(report.findings.amp),
         facts=[fact.partition(": ") for fact in report.facts],
-        flags=flagged(rows),
+        flags=list_flags(rows),
         tables=tables.items,
         columns=_arrange(figure for figure in figures.items if figure.choices),
         missing=[figure for figure in figures.items if not figure.choices],

@@ -58,7 +58,7 @@ COLUMNS: tuple[Column[Cause], ...] = (
 def causes(entries: Iterable[Entry]) -> Table:
     """Put first what costs a larger share of its step, then what was seen more often."""
     found = [cause for entry in entries for cause in _find_causes(entry)]
-    return Table.of(COLUMNS, sorted(found, key=lambda cause: (-(cause.lost_fraction or 0.0), -(cause.count or 0))))
+    return Table.make(COLUMNS, sorted(found, key=lambda cause: (-(cause.lost_fraction or 0.0), -(cause.count or 0))))
 
 
 def _find_causes(entry: Entry) -> Iterator[Cause]:

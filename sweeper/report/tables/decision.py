@@ -15,7 +15,7 @@ from sweeper.analysis.stats import CONFIDENCE, Estimate, difference, holm, p_val
 from sweeper.core.backends import CONTROLS
 from sweeper.loading.cross_trial import disagree
 from sweeper.loading.entries import Entry
-from sweeper.report.formatting import rank_mode, shortened
+from sweeper.report.formatting import rank_mode, shorten_names
 
 STAY = "stay eager"
 EAGER_MOVED = "eager step times of these trials do not agree"  # a reason to look twice at a recommendation
@@ -223,7 +223,7 @@ def _choose_fastest(choice: Choice, faster: Sequence[Candidate], left: Sequence[
         reason = f", and the least total time for {steps:,} steps, compiling included"
     elif tied:
         why = f"and it {why}" if why else f"but it alone is faster than eager {chosen.margin}"
-        reason = f"; {shortened(tied)} cannot be told apart from it, {why}"
+        reason = f"; {shorten_names(tied)} cannot be told apart from it, {why}"
     elif len(left) > 1:
         reason = ", faster than eager and every other mode"
     else:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from sweeper.loading.entries import Entry
 from sweeper.report.findings import Findings
-from sweeper.report.formatting import axis_columns, in_order, text, text_column
+from sweeper.report.formatting import axis_columns, sort_rows, text, text_column
 from sweeper.report.spec import TableSpec
 from sweeper.report.table import Column, Row, Table, TextColumn
 from sweeper.report.tables import speedups
@@ -29,7 +29,7 @@ def failures(findings: Findings) -> Table:
         Column("log", lambda entry: (entry.folder / entry.record.log).as_posix() if entry.record.log else None),
         Column("in_pass_rate", lambda entry: entry in judged, bool),
     )
-    return Table.of(columns, select_failed(findings))
+    return Table.make(columns, select_failed(findings))
 
 
 def select_failed(findings: Findings) -> list[Entry]:
@@ -58,7 +58,7 @@ SPEC = TableSpec(
     "Failures",
     failures,
     _text_columns,
-    arrange=in_order,
+    arrange=sort_rows,
     explain=_explain,
     as_line=_describe,
     entries=select_failed,

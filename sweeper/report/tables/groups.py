@@ -11,7 +11,7 @@ from typing import TypeVar
 from sweeper.analysis import stats
 from sweeper.analysis.stats import Estimate
 from sweeper.core.trial import WEIGHTS
-from sweeper.report.formatting import shortened
+from sweeper.report.formatting import shorten_names
 from sweeper.report.tables.units import Key, Unit
 
 T = TypeVar("T", float, Estimate)
@@ -115,7 +115,7 @@ def groups(units: Iterable[Unit]) -> list[Group]:
     return rows
 
 
-def incomplete(rows: Iterable[Group]) -> list[str]:
+def list_missing_precisions(rows: Iterable[Group]) -> list[str]:
     """Make a line for each key and weight that some units lack a record of: they count as not passed."""
     lines = []
     for group in rows:
@@ -124,6 +124,6 @@ def incomplete(rows: Iterable[Group]) -> list[str]:
             if lacking:
                 lines.append(
                     f"{group.key}: {len(lacking)} of {len(group.judged)} models have no record in {weight} "
-                    f"and count as not passed: {shortened(lacking)}"
+                    f"and count as not passed: {shorten_names(lacking)}"
                 )
     return lines

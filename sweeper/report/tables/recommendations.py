@@ -25,7 +25,7 @@ from sweeper.analysis.metrics import break_even_steps
 from sweeper.core.record import ARMS
 from sweeper.loading.entries import Entry
 from sweeper.report import formatting
-from sweeper.report.formatting import estimate, figure, finite, number_column, shortened, text, text_column
+from sweeper.report.formatting import estimate, figure, finite, number_column, shorten_names, text, text_column
 from sweeper.report.spec import TableSpec
 from sweeper.report.table import MARKDOWN, PAGE, Column, Row, Table, TextColumn, Value, interval_columns
 from sweeper.report.tables.decision import EAGER_MOVED, NO_LIMITS, Candidate, Choice, Limits, choose
@@ -108,7 +108,7 @@ def _order(choice: Choice) -> tuple[str, str, int, str, str]:
 
 
 def recommendations(found: Iterable[Choice]) -> Table:
-    return Table.of(COLUMNS, found)
+    return Table.make(COLUMNS, found)
 
 
 def text_columns(rows: Sequence[Row], _trials: Sequence[Row]) -> list[TextColumn]:
@@ -131,7 +131,7 @@ def _total_s(row: Row) -> float | None:
 
 
 def _list_column(name: str) -> TextColumn:
-    return TextColumn(name.replace("_", " "), lambda row: shortened(formatting.listed(row, name)), folds=True)
+    return TextColumn(name.replace("_", " "), lambda row: shorten_names(formatting.read_texts(row, name)), folds=True)
 
 
 def _notes(rows: Sequence[Row]) -> list[str]:
@@ -140,7 +140,7 @@ def _notes(rows: Sequence[Row]) -> list[str]:
     moved = [f"{text(row['model'])} ({text(row['precision'])})" for row in rows if EAGER_MOVED in text(row["reason"])]
     return [
         "; ".join(meaning for kind, meaning in _CERTAINTY.items() if kind in kinds),
-        f"{EAGER_MOVED}: {shortened(moved)}" if moved else "",
+        f"{EAGER_MOVED}: {shorten_names(moved)}" if moved else "",
     ]
 
 

@@ -97,7 +97,7 @@ def select_columns(names: Iterable[str], get_entry: Callable[[T], Entry]) -> lis
 
 
 def speedups(entries: Iterable[Entry]) -> Table:
-    return Table.of(tuple(columns()), entries)
+    return Table.make(tuple(columns()), entries)
 
 
 def break_even(row: Row) -> str:
@@ -107,16 +107,16 @@ def break_even(row: Row) -> str:
     names = ("break_even_steps", "break_even_steps_low", "break_even_steps_high")
     steps, low, high = ("never" if (value := number(row, name)) is None else f"{math.ceil(value):,}" for name in names)
     bounds = f" [{low}, {high}]" if low != "never" else ""
-    return f"{at_most(row) if steps != 'never' else ''}{steps}{bounds}"
+    return f"{mark_upper_bound(row) if steps != 'never' else ''}{steps}{bounds}"
 
 
 def compile_time(row: Row) -> str:
     """Show the seconds of compiling cold; `≤24.6` where others kept the processor busy meanwhile."""
     seconds = figure(number(row, "compile_cold_s"))
-    return f"{at_most(row)}{seconds}" if seconds else ""
+    return f"{mark_upper_bound(row)}{seconds}" if seconds else ""
 
 
-def at_most(row: Row) -> str:
+def mark_upper_bound(row: Row) -> str:
     """Return `≤` for a compile time that others made longer, and for what follows from it."""
     return "≤" if "compile_contended" in flags(row) else ""
 
@@ -146,9 +146,9 @@ def shows_range(row: Row) -> bool:
     return bool(row["host_bound_arms"]) and row["interval"] == "none" and row["speedup_min"] is not None
 
 
-def flagged(rows: Sequence[Row]) -> list[str]:
+def list_flags(rows: Sequence[Row]) -> list[str]:
     """Make a line for each flag with the first few trials that have it, and for host_bound the arms that are."""
-    axes = formatting.varying(rows, formatting.AXES)
+    axes = formatting.find_varying(rows, formatting.AXES)
     having: dict[str, list[tuple[Row, str]]] = {}
     for row in rows:
         for flag in flags(row):
@@ -160,7 +160,7 @@ def flagged(rows: Sequence[Row]) -> list[str]:
             lines.append(f"{flag}: every trial{found[0][1]}")
         else:
             names = [formatting.trial_name(row, axes) + detail for row, detail in found[: formatting.MAX_NAMES]]
-            lines.append(f"{flag}: {formatting.shortened(names, len(found))}")
+            lines.append(f"{flag}: {formatting.shorten_names(names, len(found))}")
     return lines
 
 
@@ -207,10 +207,10 @@ def say_what_is_shown(rows: Sequence[Row]) -> str:
     """Say what all trials have in common, or why there is nothing to see."""
     if not any(row["status"] == "ok" for row in rows):
         return "no trial is ok" if rows else "there are no records"
-    return f"all trials: {common}" if (common := formatting.in_common(rows)) else ""
+    return f"all trials: {common}" if (common := formatting.name_common_axes(rows)) else ""
 
 
-def what_intervals_mean(rows: Sequence[Row]) -> str:
+def explain_intervals(rows: Sequence[Row]) -> str:
     """Explain the brackets and parentheses beside the speedups in one line."""
     kinds = set()
     for row in rows:
@@ -287,9 +287,9 @@ SPEC = TableSpec(
     "Speedups",
     lambda findings: speedups(findings.entries),
     text_columns,
-    arrange=formatting.in_order,
+    arrange=formatting.sort_rows,
     lead=say_what_is_shown,
-    notes=lambda rows: [what_intervals_mean(rows)],
-    terminal_notes=flagged,
+    notes=lambda rows: [explain_intervals(rows)],
+    terminal_notes=list_flags,
     entries=lambda findings: findings.entries,
 )

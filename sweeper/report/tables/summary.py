@@ -63,19 +63,19 @@ COLUMNS: tuple[Column[Group], ...] = (
 
 
 def summary(rows: Iterable[Group]) -> Table:
-    return Table.of(COLUMNS, rows)
+    return Table.make(COLUMNS, rows)
 
 
 def text_columns(rows: Sequence[Row], _trials: Sequence[Row]) -> list[TextColumn]:
     return [
         text_column("family", folds=True),
-        *(text_column(name, folds=name == "variant") for name in formatting.varying(rows, KEY)),
+        *(text_column(name, folds=name == "variant") for name in formatting.find_varying(rows, KEY)),
         TextColumn("passed", lambda row: f"{row['passed']} of {row['models']}"),
         _mean_text_column("AMP", "geomean_amp", "models_amp"),
         _mean_text_column("fp32", "geomean_fp32", "models_fp32"),
         _mean_text_column("weighted", "weighted", "models_weighted"),
-        *([TextColumn("a new model", of_a_new_model, media=(PAGE,))] if any(map(of_a_new_model, rows)) else []),
-        number_column("by device time", "weighted_device", by_device_time, media=(PAGE,), needs="weighted_device"),
+        *([TextColumn("a new model", show_new_model, media=(PAGE,))] if any(map(show_new_model, rows)) else []),
+        number_column("by device time", "weighted_device", show_device_mean, media=(PAGE,), needs="weighted_device"),
         number_column("slowdowns as 1.0", "weighted_clipped", media=(PAGE,)),
     ]
 
@@ -100,7 +100,7 @@ def headlines(rows: Sequence[Row]) -> list[Headline]:
             without.setdefault(headline(row), []).append(key(row))
     return [
         *(Headline(headline(row), key(row), True) for row in judged if row["weighted"] is not None),
-        *(Headline(line, formatting.shortened(keys, between="; "), False) for line, keys in without.items()),
+        *(Headline(line, formatting.shorten_names(keys, between="; "), False) for line, keys in without.items()),
     ]
 
 
@@ -126,21 +126,21 @@ def headline(row: Row) -> str:
     line = f"{WEIGHTING}: {ratio(number(row, 'weighted'))} ({models(row['models_weighted'])})"
     named = {
         "these models": interval(row, "weighted"),
-        "a new model": of_a_new_model(row),
-        "by device time": by_device_time(row),
+        "a new model": show_new_model(row),
+        "by device time": show_device_mean(row),
     }
     if CLIPPED in text(row["variant"]):
         named["as in 2022, slowdowns raised to 1.0,"] = ratio(number(row, "weighted_clipped"))
     return ", ".join([line, *(f"{name} {found}" for name, found in named.items() if found)])
 
 
-def of_a_new_model(row: Row) -> str:
+def show_new_model(row: Row) -> str:
     """Show the prediction for one more model; of few it is so wide that it says nothing, and stays in summary.csv."""
     known = (number(row, "models_weighted") or 0) >= MODELS_TO_PREDICT
     return interval(row, "weighted_new_model") if known else ""
 
 
-def by_device_time(row: Row) -> str:
+def show_device_mean(row: Row) -> str:
     """Show the weighted mean of device speedups, `1.52 [1.51, 1.52]`, and its models where they are fewer."""
     found, count = estimate(row, "weighted_device"), row["models_device"]
     return found if count == row["models_weighted"] or not found else f"{found} ({models(count)})"

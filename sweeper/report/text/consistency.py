@@ -12,7 +12,7 @@ from typing import TypeVar
 from sweeper.core.serialization import get_mapping
 from sweeper.core.text import printable
 from sweeper.loading.entries import Entry
-from sweeper.report.formatting import shortened
+from sweeper.report.formatting import shorten_names
 
 # Of `diagnostics.settings`: what the environment may change behind equal axes.
 SWITCHES = (
@@ -31,7 +31,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V", str, bool)
 
 
-def mixtures(entries: Sequence[Entry]) -> list[str]:
+def find_mixtures(entries: Sequence[Entry]) -> list[str]:
     """Make a line for each of: devices, versions of torch, ways to time, global switches of one precision."""
     lines = []
     parts = {part for entry in entries for part in entry.variant.split("; ")}
@@ -49,7 +49,7 @@ def mixtures(entries: Sequence[Entry]) -> list[str]:
     for (name, precision, _), values in _find_mixed(_list_switches(entries)).items():
         switches[f"{name} ({precision})"] |= values
     for switch, values in switches.items():
-        lines.append(f"means hold trials with different settings: {switch} {shortened(sorted(values))}")
+        lines.append(f"means hold trials with different settings: {switch} {shorten_names(sorted(values))}")
     return [printable(line) for line in lines]
 
 

@@ -22,7 +22,7 @@ FIGURES = ("weighted", "weighted_device", "geomean_amp", "geomean_fp32", "pass_r
 MAX_NAME_CHARACTERS = 100  # of what tells rows apart; MLflow takes 250 for a whole name
 
 
-def overview_of(folder: Path) -> Overview:
+def load_overview(folder: Path) -> Overview:
     """Make the overview of a sweep's folder. Raises ConfigError as `write_report` does."""
     return overview(Findings(add_cross_trial_findings(load([folder]).entries)))
 
@@ -50,7 +50,7 @@ def metrics(overall: Sequence[Row]) -> Mapping[str, float]:
 
 def _make_suffixes(overall: Sequence[Row]) -> list[str]:
     """Make `_reduce-overhead` of the mode and whatever else differs between rows, in characters that MLflow takes."""
-    varying = {"mode", *formatting.varying(overall, formatting.KEY)}
+    varying = {"mode", *formatting.find_varying(overall, formatting.KEY)}
     names = [name for name in formatting.KEY if name in varying]
     texts = ["_".join(formatting.text(row[name]) or "base" for name in names) for row in overall]
     plain = [re.sub(r"[^\w.-]+", "_", text)[:MAX_NAME_CHARACTERS] for text in texts]

@@ -12,7 +12,7 @@ from sweeper.core.serialization import get_mapping
 from sweeper.core.text import printable
 from sweeper.loading.entries import Entry
 from sweeper.loading.sources import Source, explain_unreadable
-from sweeper.report.formatting import shortened
+from sweeper.report.formatting import shorten_names
 
 MAX_CHARACTERS = 60  # of one setting
 PRESETS = {"pt2": ", the settings of the figures of 2022: TF32, float16 autocast without gradient scaler, no optimizer"}
@@ -37,7 +37,7 @@ def describe(sources: Sequence[Source], entries: Iterable[Entry]) -> list[str]:
         "commit": ", ".join(_distinct(get_mapping(environment).get("commit") for environment in environments)),
         "inductor config": _describe_inductor_config(environments),
         "settings": _describe_settings([entry.record for entry in entries]),
-        "amp": weighted_as_amp(entries),
+        "amp": name_amp_format(entries),
         "preset": "; ".join(_distinct(f"{name}{PRESETS.get(name, '')}" for name in presets if name)),
     }
     return [printable(f"{name}: {value}") for name, value in facts.items() if value]
@@ -48,7 +48,7 @@ def _distinct(values: Iterable[object]) -> list[str]:
     return list(dict.fromkeys(str(value) for value in values if value is not None and value != ""))
 
 
-def weighted_as_amp(entries: Iterable[Entry]) -> str:
+def name_amp_format(entries: Iterable[Entry]) -> str:
     """Name what carried the weight amp, e.g. `bfloat16 autocast without gradient scaler`; empty where nobody knows."""
     trials = ((entry.record, entry.record.trial) for entry in entries)
     formats = (
@@ -119,10 +119,10 @@ def _describe_inductor_config(environments: Iterable[Mapping[str, Any]]) -> str:
     if not items:
         return ""
     count = "1 setting differs from its default" if len(items) == 1 else f"{len(items)} settings differ from defaults"
-    return f"{count}: {shortened([_show_setting(item) for item in items])}"
+    return f"{count}: {shorten_names([_show_setting(item) for item in items])}"
 
 
-def without_invocations(sources: Iterable[Source]) -> list[str]:
+def list_unreadable_manifests(sources: Iterable[Source]) -> list[str]:
     """Make a line for each sweep whose `sweep.json` is there and cannot be read."""
     return [printable(problem) for source in sources if (problem := _read_invocations(source)[1])]
 
