@@ -35,13 +35,13 @@ class Group:
     def passed(self) -> list[Unit]:
         return [unit for unit in self.judged if self.weights <= unit.ok_weights]
 
-    @cached_property
-    def amp(self) -> list[Estimate]:
-        return [estimate for unit in self.units if (estimate := unit.estimate("amp"))]
+    def estimates(self, weight: str) -> list[Estimate]:
+        """Return the speedups of all units that are ok under `weight`."""
+        return [estimate for unit in self.units if (estimate := unit.estimate(weight))]
 
-    @cached_property
-    def fp32(self) -> list[Estimate]:
-        return [estimate for unit in self.units if (estimate := unit.estimate("fp32"))]
+    def geomean(self, weight: str) -> Estimate | None:
+        estimates = self.estimates(weight)
+        return stats.geomean_of_these_models(estimates) if estimates else None
 
     @cached_property
     def both(self) -> list[tuple[Estimate, Estimate]]:
@@ -56,14 +56,6 @@ class Group:
     def _pair_up(self, read: Callable[[Unit, str], Estimate | None]) -> list[tuple[Estimate, Estimate]]:
         pairs = ((read(unit, "amp"), read(unit, "fp32")) for unit in self.units)
         return [(amp, fp32) for amp, fp32 in pairs if amp and fp32]
-
-    @cached_property
-    def geomean_amp(self) -> Estimate | None:
-        return stats.geomean_of_these_models(self.amp) if self.amp else None
-
-    @cached_property
-    def geomean_fp32(self) -> Estimate | None:
-        return stats.geomean_of_these_models(self.fp32) if self.fp32 else None
 
     @cached_property
     def weighted(self) -> Estimate | None:
