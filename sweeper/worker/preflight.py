@@ -34,8 +34,7 @@ def _problems(trials: list[Trial], say: Callable[[str], object]) -> Iterator[str
         yield f"torch {torch.__version__} cannot use the GPU: install torch's CUDA build, or take device=cpu"
         return
     yield from _option_problems(trials)
-    models = {(trial.model.key, trial.batch_size): trial for trial in trials}
-    for trial in models.values():
+    for trial in {(trial.model.key, trial.batch_size): trial for trial in trials}.values():
         say(f"{trial.model.library} {trial.model.name}")
         yield from _model_problems(trial)
 

@@ -19,20 +19,12 @@ import torch
 from sweeper.core.protocol import ALONE, Job, Outcome, Phase
 from sweeper.core.record import ARMS, HostState, Latencies, PerArm, Process
 from sweeper.core.serialization import Json
-from sweeper.worker import models
+from sweeper.worker import failures, models
 from sweeper.worker.accuracy.check import AccuracyCheck
 from sweeper.worker.compilation import artifacts, backends
 from sweeper.worker.compilation.compiler import end_compile_workers
 from sweeper.worker.compilation.counters import CompileCounters
-from sweeper.worker.failures import (
-    EagerError,
-    MismatchError,
-    Missing,
-    NotCompiledError,
-    choose_status,
-    describe_error,
-    try_reading,
-)
+from sweeper.worker.failures import EagerError, MismatchError, Missing, try_reading
 from sweeper.worker.lease import Lease
 from sweeper.worker.measurement import memory
 from sweeper.worker.measurement.bench import Arm, latency, measure_rounds
@@ -88,11 +80,9 @@ class Notes:
         self.process = replace(self.process, **values)
 
     def outcome(self, status: str, phase: str | None = None, message: str | None = None) -> Outcome:
-        failed = memory.failed_allocations()
-        self.add(
-            waited_s=self.lease.away_s,
-            failed_allocations=None if failed is None else failed - self.mended_allocations,
-        )
+        if (failed := memory.failed_allocations()) is not None:
+            failed -= self.mended_allocations
+        self.add(waited_s=self.lease.away_s, failed_allocations=failed)
         diagnostics = self.counters.report(self.settings) if self.counters else None
         return Outcome(status, phase, message, self.process, diagnostics, dict(self.environment))
 
@@ -107,7 +97,7 @@ def run(job: Job, part: Part, say: Callable[[Phase], None], lease: Lease, lead: 
         (lead or _measure)(job, part, notes)
     except Exception as error:  # noqa: BLE001  # the one place where anything at all becomes a status
         traceback.print_exc()
-        return notes.outcome(choose_status(error, notes.phase), notes.phase, describe_error(error))
+        return notes.outcome(failures.choose_status(error, notes.phase), notes.phase, failures.describe_error(error))
     return notes.outcome("ok")
 
 
@@ -173,15 +163,14 @@ def _compile(setup: TrialSetup, notes: Notes) -> CompileCounters:
     notes.counters = counters
     lease.leave_while_compiling()
     host, compiled = HostMonitor(), setup.compile(counters)
-    away_s, ours_s = lease.away_s, notes.process.phases_s.get("eager", 0.0)
+    away_s, eager_s = lease.away_s, notes.process.phases_s.get("eager", 0.0)
 
     def note_first_step() -> None:
-        notes.add(time_to_first_step_s=environment.process_age_s() - ours_s - lease.away_s)
+        notes.add(time_to_first_step_s=environment.process_age_s() - eager_s - lease.away_s)
 
     first_steps_s = setup.bench.first_steps_s(compiled, note_first_step)
     away_s = lease.away_s - away_s
-    busy = host.share_busy_by_others(away_s)
-    notes.add(first_steps_s=tuple(first_steps_s), host=HostState(busy_while_compiling=busy))
+    notes.add(first_steps_s=tuple(first_steps_s), host=HostState(host.share_busy_by_others(away_s)))
     counters.reset_run_counts()
     notes.add(**artifacts.read_fingerprints())
     if away_s <= AWAY * sum(first_steps_s):  # else the compiler's own clocks went on while it waited
@@ -193,7 +182,7 @@ def _compile(setup: TrialSetup, notes: Notes) -> CompileCounters:
 
 def _require_compiled(setup: TrialSetup, counters: CompileCounters) -> None:
     if setup.trial.mode != "eager" and (reason := counters.explain_not_compiled()):
-        raise NotCompiledError(reason)
+        raise failures.NotCompiledError(reason)
 
 
 def _require_right(check: AccuracyCheck, notes: Notes) -> None:

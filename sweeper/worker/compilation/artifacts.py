@@ -65,13 +65,9 @@ def autotuning_fingerprint() -> str | None:
     """Digest of the configurations that won, from the private cache; None when nothing was autotuned."""
     folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
     files = Path(folder).glob("**/*.best_config") if folder else ()
-    choices = {file: json.loads(file.read_text()) for file in files}
-    return _digest(
-        json.dumps(
-            [file.stem, {key: value for key, value in choice.items() if key not in NOT_A_CHOICE}], sort_keys=True
-        )
-        for file, choice in choices.items()
-    )
+    winners = ((file.stem, json.loads(file.read_text()).items()) for file in files)
+    choices = ([name, {key: value for key, value in items if key not in NOT_A_CHOICE}] for name, items in winners)
+    return _digest(json.dumps(choice, sort_keys=True) for choice in choices)
 
 
 def _digest(parts: Iterable[str]) -> str | None:

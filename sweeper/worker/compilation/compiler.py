@@ -21,13 +21,10 @@ from sweeper.worker.compilation.legacy import LegacyModule
 
 def compile_arguments(trial: Trial) -> dict[str, Any]:
     """Keyword arguments for `torch.compile`. With options, the mode is spelled out as options and they win."""
-    arguments: dict[str, Any] = {
-        "backend": trial.backend,
-        "dynamic": trial.compile.dynamic,
-        "fullgraph": trial.compile.fullgraph,
-    }
-    if trial.compile.options:
-        arguments["options"] = {**torch._inductor.list_mode_options(trial.mode), **trial.compile.options}
+    chosen = trial.compile
+    arguments: dict[str, Any] = {"backend": trial.backend, "dynamic": chosen.dynamic, "fullgraph": chosen.fullgraph}
+    if chosen.options:
+        arguments["options"] = {**torch._inductor.list_mode_options(trial.mode), **chosen.options}
     elif trial.mode != "default":
         arguments["mode"] = trial.mode
     return arguments

@@ -21,14 +21,10 @@ from sweeper.worker.models.batches import Batch, mean_of_floats
 from sweeper.worker.models.pretrained import report_unreachable_hub
 
 SEQUENCE_LENGTH = 128
-FRAMES_PER_POSITION = (
-    2  # of Whisper's spectrogram: its second convolution halves them, https://arxiv.org/abs/2212.04356
-)
-# Classes that earlier releases had.
-REMOVED = {
-    "Speech2Text2ForCausalLM": "removed in transformers 5.0 (https://github.com/huggingface/transformers/pull/42235); "
-    "transformers 4 has it",
-}
+# Of Whisper's spectrogram: its second convolution halves them, https://arxiv.org/abs/2212.04356
+FRAMES_PER_POSITION = 2
+BEFORE_5 = "removed in transformers 5.0 (https://github.com/huggingface/transformers/pull/42235); transformers 4 has it"
+REMOVED = {"Speech2Text2ForCausalLM": BEFORE_5}  # classes that earlier releases had
 TOKEN_LABELS = ("MaskedLM", "CausalLM", "ConditionalGeneration", "LMHeadModel")
 CLASS_LABELS = ("SequenceClassification", "ImageClassification", "AudioClassification")
 
@@ -52,9 +48,8 @@ def problems(trial: Trial) -> list[str]:
     config_class = getattr(model_class, "config_class", None)
     config = config_class() if config_class else None
     if config is None or _main_input(model_class, config) is None:
-        return [
-            f"model.name={model.name}: reads neither tokens nor images nor Whisper's spectrograms; no others are fed"
-        ]
+        reads = "reads neither tokens nor images nor Whisper's spectrograms; no others are fed"
+        return [f"model.name={model.name}: {reads}"]
     known = config.to_dict()
     found = [
         f"model.arguments.{key}: {type(config).__name__} has no such setting; {nearest(key, known)}"

@@ -40,12 +40,10 @@ def _inductor_config() -> list[str]:
     """Inductor's settings that differ from their defaults; what environment variables do is in `variables`."""
     from torch._inductor import config
 
-    changed = []
-    for name, entry in config._config.items():  # type: ignore[attr-defined]
-        value = getattr(config, name)
-        if entry.default is not None and entry.justknob is None and entry.alias is None and value != entry.default:
-            changed.append(f"{name}={value!r}"[:200])
-    return sorted(changed)
+    entries = config._config.items()  # type: ignore[attr-defined]
+    plain = {name: entry.default for name, entry in entries if entry.justknob is None and entry.alias is None}
+    values = ((name, getattr(config, name)) for name, default in plain.items() if default is not None)
+    return sorted(f"{name}={value!r}"[:200] for name, value in values if value != plain[name])
 
 
 def _commit() -> str | None:

@@ -42,23 +42,20 @@ class GpuMonitor:
         if self._handle is not None:
             reading = read_handle(self._nvml, self._handle)
             self._readings[arm].append(reading)
-            others = _count_others(reading, self._neighbours())
-            if others is not None:
+            if (others := _count_others(reading, self._neighbours())) is not None:
                 self._most_others = max(others, self._most_others or 0)
 
     def state(self) -> GpuState | None:
         """What was read so far."""
         if self._handle is None:
             return None
-        reasons = [reading.lowered_clocks for arm in ARMS for reading in self._readings[arm]]
-        known = [names for names in reasons if names is not None]
+        known = [names for arm in ARMS for item in self._readings[arm] if (names := item.lowered_clocks) is not None]
+        slowdowns = {name for names in known for name in names}.intersection(SLOWDOWNS)
         return GpuState(
             clock_mhz=self._medians(lambda reading: reading.clock_mhz),
             power_w=self._medians(lambda reading: reading.power_w),
             temperature_c=self._medians(lambda reading: reading.temperature_c),
-            slowdowns=tuple(sorted({name for names in known for name in names}.intersection(SLOWDOWNS)))
-            if known
-            else None,
+            slowdowns=tuple(sorted(slowdowns)) if known else None,
             other_processes=self._most_others,
         )
 
@@ -114,10 +111,10 @@ def open_nvml(device: torch.device) -> tuple[Any, Any]:
         return None, None
     try:
         import pynvml
-    except ImportError:  # a worker needs torch and the model libraries alone
-        return None, None
-    try:
+
         pynvml.nvmlInit()
         return pynvml, pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
+    except ImportError:  # a worker needs torch and the model libraries alone
+        return None, None
     except pynvml.NVMLError:  # no library, or a GPU that is not shown here
         return pynvml, None
