@@ -80,13 +80,12 @@ def _collect(
 ) -> Sight:
     from torch._inductor.debug import create_kernel_information_json
 
-    trace = torch_trace.read(raw)
     notes.add(**artifacts.read_fingerprints())
     kernels = create_kernel_information_json()
     return Sight(
         trial=job.trial,
         versions=notes.environment["versions"],
-        trace=trace,
+        trace=torch_trace.read(raw),
         diagnostics=counters.report({}),
         code_fingerprint=notes.process.code_fingerprint,
         timed_fingerprint=timed_fingerprint,

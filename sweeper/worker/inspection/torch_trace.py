@@ -12,6 +12,7 @@ import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -117,16 +118,13 @@ def read_events(lines: Iterable[str]) -> Iterator[Event]:
     """Read the events of a file; only those in `WITH_TEXT` keep their text, the others are many and long."""
     event: Event | None = None
     text: list[str] = []
-    for line in lines:
-        if line.startswith("\t"):
-            if event is not None and event.kind in WITH_TEXT:
-                text.append(line[1:])
-            continue
-        if event is not None:
-            yield replace(event, text="".join(text))
-        event, text = _parse_event(line), []
-    if event is not None:
-        yield replace(event, text="".join(text))
+    for line in chain(lines, [""]):  # the end of the file ends its last event
+        if not line.startswith("\t"):
+            if event is not None:
+                yield replace(event, text="".join(text))
+            event, text = _parse_event(line), []
+        elif event is not None and event.kind in WITH_TEXT:
+            text.append(line[1:])
 
 
 def _parse_event(line: str) -> Event | None:

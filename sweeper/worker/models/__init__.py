@@ -6,7 +6,7 @@ Weights are random unless pretrained ones are asked for, and data are random fro
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, Protocol
@@ -15,16 +15,7 @@ import torch
 
 from sweeper.core.libraries import LIBRARIES
 from sweeper.core.trial import Model, Trial
-from sweeper.worker.models.batches import (
-    CUTS,
-    Batch,
-    Loss,
-    cast_tensor,
-    cross_entropy,
-    derive_batches,
-    find_tensors,
-    map_tensors,
-)
+from sweeper.worker.models.batches import Batch, Loss, cast_tensor, cross_entropy, cut_batches, map_tensors, mix_samples
 
 RATES = ("p", "drop_prob", "drop_path_prob", "dropout")
 # What constructors and forwards raise for settings that they cannot have.
@@ -92,7 +83,7 @@ def build(trial: Trial, seed: int, device: torch.device) -> Built:
     if not trial.model.dropout:
         silence_dropout(module)
     for kind, sizes in trial.vary.items():
-        built = vary_sizes(built, kind, sizes)
+        built = replace(built, batches=cut_batches(built.batches, kind, sizes), num_sizes=len(sizes))
     if trial.model.memory_format == "channels_last":
         built = use_channels_last(built)
     dtype = getattr(torch, trial.precision.parameters)
@@ -100,20 +91,6 @@ def build(trial: Trial, seed: int, device: torch.device) -> Built:
         return built
     module.to(dtype)
     return built.map_batches(lambda tensor: cast_tensor(tensor, dtype))
-
-
-def vary_sizes(built: Built, kind: str, sizes: Sequence[int]) -> Built:
-    """Cut batches of each size in turn out of those of the largest. Raises ValueError where nothing has that size."""
-    cut, full = CUTS[kind], max(sizes)
-    batches = tuple(
-        map_tensors(batch, lambda tensor, size=size: cut(tensor, full, size))  # type: ignore[misc]
-        for batch in built.batches
-        for size in sizes
-    )
-    shapes = {tuple(tuple(tensor.shape) for tensor in find_tensors([batch.args, batch.kwargs])) for batch in batches}
-    if len(shapes) < len(set(sizes)):
-        raise ValueError(f"vary.{kind}: the inputs of this model have no {kind.replace('_', ' ')} of {full} to vary")
-    return replace(built, batches=batches, num_sizes=len(sizes))
 
 
 def use_channels_last(built: Built) -> Built:
@@ -171,9 +148,10 @@ def build_classifier(
 
 
 def build_from_batch(module: torch.nn.Module, batch: Batch, loss: Loss, device: torch.device) -> Built:
-    """A model of which a library gives one batch; the two others are derived from it."""
-    first, second, unseen = derive_batches(map_tensors(batch, lambda tensor: tensor.to(device)))
-    return Built(module.to(device), (first, second), unseen, loss)
+    """A model of which a library gives one batch: of the others one has its samples moved by one, one mixes them."""
+    first = map_tensors(batch, lambda tensor: tensor.to(device))
+    second = map_tensors(first, lambda tensor: tensor.roll(1, 0) if tensor.dim() else tensor.clone())
+    return Built(module.to(device), (first, second), map_tensors(first, mix_samples), loss)
 
 
 def try_classifier(

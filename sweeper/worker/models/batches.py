@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -49,13 +50,7 @@ def find_tensors(output: Any) -> list[torch.Tensor]:
     return found
 
 
-def derive_batches(first: Batch) -> tuple[Batch, Batch, Batch]:
-    """Derive two batches from the one that a library gives: its samples moved by one, and a mixture of samples."""
-    second = map_tensors(first, lambda tensor: tensor.roll(1, 0) if tensor.dim() else tensor.clone())
-    return first, second, map_tensors(first, _mix_samples)
-
-
-def _mix_samples(tensor: torch.Tensor) -> torch.Tensor:
+def mix_samples(tensor: torch.Tensor) -> torch.Tensor:
     """Other values within the same range: floats are mixed with the next sample's, whole numbers change their places.
 
     The next value's where there is one sample only.
@@ -108,3 +103,13 @@ def _cut_image(tensor: torch.Tensor, full: int, size: int) -> torch.Tensor:
 
 # [batch, ...], tokens [batch, sequence], images [batch, channels, height, width]
 CUTS = {"batch_size": _cut_batch, "sequence_length": _cut_sequence, "image_size": _cut_image}
+
+
+def cut_batches(batches: Iterable[Batch], kind: str, sizes: Sequence[int]) -> tuple[Batch, ...]:
+    """Cut batches of each size in turn out of those of the largest. Raises ValueError where nothing has that size."""
+    cut, full = CUTS[kind], max(sizes)
+    found = [map_tensors(batch, partial(cut, full=full, size=size)) for batch in batches for size in sizes]
+    shapes = {tuple(tensor.shape for tensor in find_tensors([batch.args, batch.kwargs])) for batch in found}
+    if len(shapes) < len(set(sizes)):
+        raise ValueError(f"vary.{kind}: the inputs of this model have no {kind.replace('_', ' ')} of {full} to vary")
+    return tuple(found)

@@ -26,9 +26,8 @@ def problems(trial: Trial) -> list[str]:
     if model.pretrained and model.num_classes not in (None, CLASSES):
         return [f"model.num_classes={model.num_classes}: torchvision's weights have {CLASSES}; timm's take others"]
     if model.pretrained and model.image_size and _has_positions(model.name):
-        return [
-            f"model.image_size={model.image_size}: torchvision's weights of {model.name} are for its own image size"
-        ]
+        weights = f"torchvision's weights of {model.name}"
+        return [f"model.image_size={model.image_size}: {weights} are for its own image size"]
     return try_classifier(_make_module, _construct, model)
 
 
