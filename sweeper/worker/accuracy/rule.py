@@ -83,17 +83,13 @@ def compare(step: Named, reference: StepTensors) -> Comparison:
         if other is None or other.shape != tensor.shape:
             shape = "nothing" if other is None else list(other.shape)
             raise DifferentTensorsError(f"{name} has shape {list(tensor.shape)}, where the reference has {shape}")
-        comparison[name] = _add(_compare_chunk(*pair) for pair in zip(_split(tensor), _split(other), strict=True))
+        chunks = zip(*(torch.split(side.flatten(), CHUNK) for side in (tensor, other)), strict=True)
+        comparison[name] = _add(_compare_chunk(*pair) for pair in chunks)
     if missing := sorted(reference.tensors.keys() - comparison.keys()):
         raise DifferentTensorsError(f"{missing[0]} is missing ({len(missing)} tensors that the reference has)")
-    gradients = [sums for name, sums in comparison.items() if name.startswith(GRADIENT)]
-    if gradients:
+    if gradients := [sums for name, sums in comparison.items() if name.startswith(GRADIENT)]:
         comparison[ALL_GRADIENTS] = _add(gradients)
     return comparison
-
-
-def _split(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    return torch.split(tensor.reshape(-1), CHUNK) if tensor.numel() else ()
 
 
 def _compare_chunk(step: torch.Tensor, reference: torch.Tensor) -> Sums:
@@ -122,10 +118,8 @@ def choose_tolerance(trial: Trial, module: torch.nn.Module) -> float:
     half = precision.autocast is not None or precision.parameters != "float32"
     convolves = any(isinstance(child, torch.nn.modules.conv._ConvNd) for child in module.modules())
     flags = torch_flags.read()
-    tf32 = trial.device == "cuda" and (
-        flags["float32_matmul_precision"] != "highest"
-        or (convolves and flags["cudnn_allow_tf32"] is not False)  # None beside torch's newer `fp32_precision`
-    )
+    cudnn_tf32 = convolves and flags["cudnn_allow_tf32"] is not False  # None beside torch's newer `fp32_precision`
+    tf32 = trial.device == "cuda" and (flags["float32_matmul_precision"] != "highest" or cudnn_tf32)
     return TOLERANCE["reduced" if half or tf32 else "full"]
 
 

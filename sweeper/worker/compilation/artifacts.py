@@ -29,11 +29,8 @@ CACHE = {"hits": "fxgraph_cache_hit", "misses": "fxgraph_cache_miss", "bypassed"
 def read_fingerprints() -> dict[str, Any]:
     """Read the fingerprints, and what the cache gave so far, as fields of a `Process`."""
     cache = {name: int(counters["inductor"][key]) for name, key in CACHE.items()}
-    return {
-        "compile_cache": cache if any(cache.values()) else {},
-        "code_fingerprint": code_fingerprint(),
-        "autotuning_fingerprint": autotuning_fingerprint(),
-    }
+    fingerprints = {"code_fingerprint": code_fingerprint(), "autotuning_fingerprint": autotuning_fingerprint()}
+    return {"compile_cache": cache if any(cache.values()) else {}, **fingerprints}
 
 
 def read_parts_s() -> dict[str, float]:

@@ -17,6 +17,7 @@ from sweeper.core.libraries import LIBRARIES
 from sweeper.core.trial import Model, Trial
 from sweeper.worker.models.batches import Batch, Loss, cast_tensor, cross_entropy, cut_batches, map_tensors, mix_samples
 
+Build = Callable[[Trial, torch.device], "Built"]
 RATES = ("p", "drop_prob", "drop_path_prob", "dropout")
 # What constructors and forwards raise for settings that they cannot have.
 WHILE_BUILDING = (TypeError, ValueError, RuntimeError, AttributeError, KeyError, IndexError, AssertionError)
@@ -98,9 +99,8 @@ def use_channels_last(built: Built) -> Built:
     built.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if read_memory_format(built.module) != "channels_last":
         raise ValueError("model.memory_format=channels_last: the model has no convolution of images")
-    return built.map_batches(
-        lambda tensor: tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
-    )
+    layout = torch.channels_last
+    return built.map_batches(lambda tensor: tensor.contiguous(memory_format=layout) if tensor.dim() == 4 else tensor)
 
 
 def read_memory_format(module: torch.nn.Module) -> str:
@@ -154,30 +154,28 @@ def build_from_batch(module: torch.nn.Module, batch: Batch, loss: Loss, device: 
     return Built(module.to(device), (first, second), map_tensors(first, mix_samples), loss)
 
 
-def try_classifier(
-    make_module: Callable[[Model], torch.nn.Module], construct: Callable[[Model, torch.device], Built], model: Model
-) -> list[str]:
+def try_classifier(make_module: Callable[[Model], torch.nn.Module], build: Build, trial: Trial) -> list[str]:
     """Whether a model of images takes the user's arguments and image size, if there are any.
 
     The size is tried on the meta device, where nothing is computed. A model that cannot run there with images of its
     own size either is left to the trial.
     """
-    problems = []
+    problems, model = [], trial.model
     if model.arguments:
         try:
             make_module(model)
         except WHILE_BUILDING as error:
             problems.append(f"model.name={model.name} with model.arguments {dict(model.arguments)}: {error}")
-    failure = _failure_on_meta(construct, model) if model.image_size else None
-    if failure is not None and _failure_on_meta(construct, replace(model, image_size=None)) is None:
+    failure = _failure_on_meta(build, trial, model) if model.image_size else None
+    if failure is not None and _failure_on_meta(build, trial, replace(model, image_size=None)) is None:
         reason = (str(failure).strip().splitlines() or ["it is built for other sizes"])[0]
         problems.append(f"model.image_size={model.image_size}: {model.library}'s {model.name} cannot take it: {reason}")
     return problems
 
 
-def _failure_on_meta(construct: Callable[[Model, torch.device], Built], model: Model) -> Exception | None:
+def _failure_on_meta(build: Build, trial: Trial, model: Model) -> Exception | None:
     try:
-        built = construct(replace(model, pretrained=False), torch.device("meta"))
+        built = build(replace(trial, batch_size=2, model=replace(model, pretrained=False)), torch.device("meta"))
         built.module(*built.unseen.args)
     except WHILE_BUILDING as error:
         return error

@@ -83,10 +83,8 @@ def cast_tensor(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 def map_tensors(batch: Batch, change: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
     """The batch with `change` made to every tensor in it."""
-    args, kwargs, target = torch.utils._pytree.tree_map_only(
-        torch.Tensor, change, (batch.args, dict(batch.kwargs), batch.target)
-    )
-    return Batch(args, kwargs, target)
+    parts = (batch.args, dict(batch.kwargs), batch.target)
+    return Batch(*torch.utils._pytree.tree_map_only(torch.Tensor, change, parts))
 
 
 def _cut_batch(tensor: torch.Tensor, full: int, size: int) -> torch.Tensor:

@@ -31,12 +31,8 @@ CLASS_LABELS = ("SequenceClassification", "ImageClassification", "AudioClassific
 
 def names() -> list[str]:
     """Model classes, those that earlier releases had included; their modules are not imported for this."""
-    found = [
-        name
-        for name in dir(transformers)
-        if not name.startswith(("TF", "Flax", "Auto")) and ("For" in name or name.endswith(("Model", "LMHeadModel")))
-    ]
-    return [*found, *REMOVED]
+    found = [name for name in dir(transformers) if not name.startswith(("TF", "Flax", "Auto"))]
+    return [*(name for name in found if "For" in name or name.endswith("Model")), *REMOVED]
 
 
 def problems(trial: Trial) -> list[str]:
@@ -50,14 +46,11 @@ def problems(trial: Trial) -> list[str]:
     if config is None or _main_input(model_class, config) is None:
         reads = "reads neither tokens nor images nor Whisper's spectrograms; no others are fed"
         return [f"model.name={model.name}: {reads}"]
-    known = config.to_dict()
-    found = [
-        f"model.arguments.{key}: {type(config).__name__} has no such setting; {nearest(key, known)}"
-        for key in model.arguments
-        if key not in known
-    ]
+    known, wrong = config.to_dict(), f"{type(config).__name__} has no such setting"
+    unknown = (key for key in model.arguments if key not in known)
+    found = [f"model.arguments.{key}: {wrong}; {nearest(key, known)}" for key in unknown]
     if model.image_size and not hasattr(config, "image_size"):
-        found.append(f"model.image_size={model.image_size}: {type(config).__name__} has no such setting")
+        found.append(f"model.image_size={model.image_size}: {wrong}")
     return found
 
 
@@ -110,13 +103,10 @@ def _make_module(model: Model, config: Any) -> Any:
     model_class = getattr(transformers, model.name)
     if not model.pretrained:
         return model_class(config)
+    # A head for other classes begins anew.
+    options = {"dtype": torch.float32, "ignore_mismatched_sizes": model.num_classes is not None}
     with report_unreachable_hub(model), torch.device("cpu"):
-        return model_class.from_pretrained(
-            model.checkpoint,
-            config=config,
-            dtype=torch.float32,
-            ignore_mismatched_sizes=model.num_classes is not None,  # a head for other classes begins anew
-        )
+        return model_class.from_pretrained(model.checkpoint, config=config, **options)
 
 
 READS: Mapping[str, Callable[[Any], bool]] = {  # configurations by the main input of their models
