@@ -43,9 +43,8 @@ def check_backend(backend: str, device: str, mode: str = "default") -> Verdict:
             return Verdict(backend, mode, "missing", f"install what has {root.name}")
         works = "; inference works" if workload == "train" and _works_in_inference(backend, device) else ""
         return Verdict(backend, mode, "broken", _explain(error) + works)
-    if reason is None and workload != "train":
-        return Verdict(backend, mode, "ok", f"for workload={workload} alone", first_step_s)
-    return Verdict(backend, mode, "broken" if reason else "ok", reason, first_step_s)
+    note = reason or (None if workload == "train" else f"for workload={workload} alone")
+    return Verdict(backend, mode, "broken" if reason else "ok", note, first_step_s)
 
 
 def _works_in_inference(backend: str, device: str) -> bool:

@@ -220,11 +220,8 @@ def _measure_rounds(setup: TrialSetup, notes: Notes) -> None:
                 steps_s[arm] += times
     finally:
         before = notes.process.host.busy_while_compiling if notes.process.host else None
-        notes.add(
-            gpu=monitor.gpu.state(),
-            host=HostState(before, host.share_busy_by_others(), host.throttled_s()),
-            changed_settings=dict(monitor.changed_flags),
-        )
+        state = HostState(before, host.share_busy_by_others(), host.throttled_s())
+        notes.add(gpu=monitor.gpu.state(), host=state, changed_settings=dict(monitor.changed_flags))
     if setup.measure.clock == "step":
         notes.add(latencies=Latencies(**{arm: latency(times) for arm, times in steps_s.items()}))
     steady_s, first_steps_s = notes.process.step_s("compiled"), notes.process.first_steps_s
@@ -274,10 +271,9 @@ def _measure_device_time(setup: TrialSetup, notes: Notes) -> None:
             busy[arm] = busy_per_step(passes, step_s[arm], setup.bench.num_sizes)
         except UnknownError as error:
             notes.add(device_time_missing=f"{arm}: {error}")
-    notes.add(
-        device_time_s=PerArm(**{arm: item.busy_s for arm, item in busy.items()}),
-        device_kernels=PerArm(**{arm: item.kernels for arm, item in busy.items()}),
-    )
+    device_time_s = PerArm(**{arm: item.busy_s for arm, item in busy.items()})
+    kernels = PerArm(**{arm: item.kernels for arm, item in busy.items()})
+    notes.add(device_time_s=device_time_s, device_kernels=kernels)
     notes.settings |= {f"attention_ran_{arm}": " and ".join(sorted(item.attention)) for arm, item in busy.items()}
 
 

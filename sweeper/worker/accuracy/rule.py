@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import torch
@@ -215,19 +215,13 @@ def judge(step: Named, reference: StepTensors, bounds: Bounds) -> Accuracy:
     worst = max(shares, key=lambda name: max(shares[name], small.get(name, 0.0)))
     error, too_small = comparison[worst].error, small.get(worst, 0.0) > 1
     failed = (shares[worst] > 1 or too_small) and not bounds.nondeterministic
-    return Accuracy(
-        reference=bounds.kind,
-        passed=False if failed else None if bounds.unverified else True,
-        unverified=None if failed else bounds.unverified,
-        nondeterministic=bounds.nondeterministic,
-        tensors=len(shares),
-        unjudged=unjudged,
-        worst=worst,
-        too_small=too_small,
-        compiled_error=error if math.isfinite(error) else None,
-        eager_error=bounds.errors[worst],
-        bound=bounds.bounds[worst],
+    unverified = None if failed else bounds.unverified
+    passed = None if unverified else not failed
+    verdict = Accuracy(
+        bounds.kind, passed, unverified, bounds.nondeterministic, len(shares), unjudged, worst, too_small
     )
+    compiled_error = error if math.isfinite(error) else None
+    return replace(verdict, compiled_error=compiled_error, eager_error=bounds.errors[worst], bound=bounds.bounds[worst])
 
 
 def _divide(error: float, allowed: float) -> float:

@@ -18,16 +18,9 @@ from typing import Any
 
 VARIABLES = ("TORCH_TRACE", "TORCH_COMPILE_DEBUG_DIR")  # for the trace itself, and for what Inductor writes beside
 GRAPHS = {"aot_inference_graph": "inference", "aot_forward_graph": "forward", "aot_backward_graph": "backward"}
-WITH_TEXT = {
-    *GRAPHS,
-    "dynamo_output_graph",
-    "inductor_post_grad_graph",
-    "inductor_output_code",
-    "inductor_provenance_tracking_node_mappings",
-    "inductor_provenance_tracking_kernel_stack_traces",
-    "dynamo_graph_break_reason",
-    "recompile_reasons",
-}
+OF_DYNAMO = {"dynamo_output_graph", "dynamo_graph_break_reason", "recompile_reasons"}
+PROVENANCE = {"inductor_provenance_tracking_node_mappings", "inductor_provenance_tracking_kernel_stack_traces"}
+WITH_TEXT = {*GRAPHS, *OF_DYNAMO, *PROVENANCE, "inductor_post_grad_graph", "inductor_output_code"}
 # V1121 15:22:13.306000 19710 torch/_dynamo/utils.py:2350] {"artifact": {"name": ...}, "frame_id": 0, ...}
 EVENT = re.compile(r"V\d{4} \S+ \d+ \S+\] (\{.*)")
 # The first line of generated code; the name is that of the folder for Inductor's own files as well.

@@ -75,14 +75,10 @@ def _profile_pass(bench: Bench, arm: Arm) -> Busy:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         bench.run(arm, bench.round_up(STEPS))
         bench.synchronize()
-    results = profile.profiler.kineto_results  # `profile.events()` takes seconds for the same
-    on_device = [
-        (event.start_ns(), event.end_ns(), event.name())
-        for event in results.events()
-        if event.device_type() == DeviceType.CUDA and not event.is_user_annotation()
-    ]
-    attention = frozenset(kind for name in {name for _, _, name in on_device} if (kind := attention_kind(name)))
-    return Busy(union_s((start, end) for start, end, _ in on_device), len(on_device), attention)
+    events = profile.profiler.kineto_results.events()  # `profile.events()` takes seconds for the same
+    work = [event for event in events if event.device_type() == DeviceType.CUDA and not event.is_user_annotation()]
+    attention = frozenset(kind for name in {event.name() for event in work} if (kind := attention_kind(name)))
+    return Busy(union_s((event.start_ns(), event.end_ns()) for event in work), len(work), attention)
 
 
 def attention_kind(kernel: str) -> str | None:

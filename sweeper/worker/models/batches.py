@@ -65,13 +65,10 @@ def mix_samples(tensor: torch.Tensor) -> torch.Tensor:
 
 def make_batch(inputs: Any) -> Batch | None:
     """A batch from one tensor, or a tuple, list or mapping with a tensor in it; None from anything else."""
-    if isinstance(inputs, torch.Tensor):
-        return Batch(args=(inputs,))
-    if isinstance(inputs, Mapping):
-        return Batch(kwargs=dict(inputs)) if any(isinstance(item, torch.Tensor) for item in inputs.values()) else None
-    if isinstance(inputs, (tuple, list)):
-        return Batch(args=tuple(inputs)) if any(isinstance(item, torch.Tensor) for item in inputs) else None
-    return None
+    parts = inputs if isinstance(inputs, (Mapping, tuple, list)) else (inputs,)
+    batch = Batch(kwargs=dict(parts)) if isinstance(parts, Mapping) else Batch(tuple(parts))
+    has_tensor = any(isinstance(item, torch.Tensor) for item in (*batch.args, *batch.kwargs.values()))
+    return batch if has_tensor else None
 
 
 def cast_tensor(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -50,14 +50,10 @@ class GpuMonitor:
         if self._handle is None:
             return None
         known = [names for arm in ARMS for item in self._readings[arm] if (names := item.lowered_clocks) is not None]
-        slowdowns = {name for names in known for name in names}.intersection(SLOWDOWNS)
-        return GpuState(
-            clock_mhz=self._medians(lambda reading: reading.clock_mhz),
-            power_w=self._medians(lambda reading: reading.power_w),
-            temperature_c=self._medians(lambda reading: reading.temperature_c),
-            slowdowns=tuple(sorted(slowdowns)) if known else None,
-            other_processes=self._most_others,
-        )
+        slowdowns = tuple(sorted({name for names in known for name in names}.intersection(SLOWDOWNS)))
+        clock_mhz, power_w = self._medians(lambda item: item.clock_mhz), self._medians(lambda item: item.power_w)
+        temperature_c = self._medians(lambda item: item.temperature_c)
+        return GpuState(clock_mhz, power_w, temperature_c, slowdowns if known else None, self._most_others)
 
     def _medians(self, figure: Callable[[GpuReading], float | None]) -> PerArm:
         known = {arm: [value for item in self._readings[arm] if (value := figure(item)) is not None] for arm in ARMS}

@@ -69,10 +69,8 @@ class _Reading(NamedTuple):
 
 
 def _take_reading() -> _Reading:
-    own = {
-        pid: Spent(int(fields[1]), sum(map(int, fields[11:15])) / TICKS_PER_SECOND)
-        for pid, fields in _find_processes({os.getsid(0)})
-    }
+    processes = _find_processes({os.getsid(0)})
+    own = {pid: Spent(int(stat[1]), sum(map(int, stat[11:15])) / TICKS_PER_SECOND) for pid, stat in processes}
     return _Reading(time.monotonic(), _busy_s(), own)
 
 
