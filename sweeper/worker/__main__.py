@@ -61,9 +61,8 @@ def main() -> None:
     from sweeper.worker.lease import Lease
     from sweeper.worker.session import Part, run
 
-    job = Job.loads(arguments.trial.read_text())
     part = Part(arguments.index, arguments.draw, arguments.cold, arguments.checked, arguments.steps_per_block)
-    outcome = run(job, part, say, Lease(ask) if has_driver else Lease(), lead)
+    outcome = run(Job.loads(arguments.trial.read_text()), part, say, Lease(ask) if has_driver else Lease(), lead)
     sys.stdout.flush()
     sys.stderr.flush()
     say(outcome)

@@ -11,8 +11,7 @@ from torch import nn
 from sweeper.core.backends import CONTROLS, NEEDS, Needs
 from sweeper.core.protocol import Verdict
 from sweeper.core.trial import Labels, Model, Trial
-from sweeper.worker.compilation.backends import require
-from sweeper.worker.compilation.compiler import compile_function
+from sweeper.worker.compilation import backends, compiler
 from sweeper.worker.compilation.counters import CompileCounters
 from sweeper.worker.failures import UnavailableError
 from sweeper.worker.measurement.bench import Arm, Bench
@@ -34,7 +33,7 @@ def check_backend(backend: str, device: str, mode: str = "default") -> Verdict:
     """
     workload = NEEDS.get(backend, Needs()).workload or "train"
     try:
-        require(backend, workload, device)
+        backends.require(backend, workload, device)
         reason, first_step_s = _try_out(backend, mode, device, workload)
     except UnavailableError as error:
         return Verdict(backend, mode, "missing", str(error))
@@ -85,7 +84,7 @@ def _run_steps(trial: Trial, counters: CompileCounters | None) -> tuple[dict[str
     # A reduction, elementwise work and matrix products.
     model = nn.Sequential(nn.Linear(32, 64), nn.LayerNorm(64), nn.ReLU(), nn.Linear(64, 8)).to(device)
     model.train(trial.workload == "train")
-    module = model if counters is None else compile_function(model, trial, counters)
+    module = model if counters is None else compiler.compile_function(model, trial, counters)
     batch = Batch((torch.randn(trial.batch_size, 32).to(device),))
     capture = OutputCapture(lambda output, _batch: output.square().mean())
     step: Callable[[Batch], object] = inference_step(module, nullcontext)

@@ -21,15 +21,12 @@ from sweeper.core.record import ARMS, HostState, Latencies, PerArm, Process
 from sweeper.core.serialization import Json
 from sweeper.worker import failures, models
 from sweeper.worker.accuracy.check import AccuracyCheck
-from sweeper.worker.compilation import artifacts, backends
-from sweeper.worker.compilation.compiler import end_compile_workers
+from sweeper.worker.compilation import artifacts, backends, compiler
 from sweeper.worker.compilation.counters import CompileCounters
 from sweeper.worker.failures import EagerError, MismatchError, Missing, try_reading
 from sweeper.worker.lease import Lease
-from sweeper.worker.measurement import memory
+from sweeper.worker.measurement import device_time, energy, memory
 from sweeper.worker.measurement.bench import Arm, latency, measure_rounds
-from sweeper.worker.measurement.device_time import Busy, UnknownError, busy_per_step, profile_arms
-from sweeper.worker.measurement.energy import measure_energy
 from sweeper.worker.monitoring import environment
 from sweeper.worker.monitoring.host_monitor import HostMonitor
 from sweeper.worker.monitoring.round_monitor import RoundMonitor
@@ -139,7 +136,7 @@ def _measure(job: Job, part: Part, notes: Notes) -> None:
         with notes.enter("checking"):
             _require_right(check, notes)
         notes.mended_allocations = (memory.failed_allocations() or 0) - before
-    end_compile_workers()
+    compiler.end_compile_workers()
     notes.lease.take(ALONE)
     with notes.enter("warming"):
         _warm_up(setup, notes, part.steps_per_block)
@@ -261,15 +258,15 @@ def _measure_memory(setup: TrialSetup, notes: Notes, arm: Arm) -> None:
 
 def _measure_device_time(setup: TrialSetup, notes: Notes) -> None:
     step_s = {arm: notes.process.step_s(arm) or 0.0 for arm in ARMS}
-    profiled = try_reading(lambda: profile_arms(setup.bench, (setup.eager, setup.compiled), step_s))
+    profiled = try_reading(lambda: device_time.profile_arms(setup.bench, (setup.eager, setup.compiled), step_s))
     if isinstance(profiled, Missing):
         notes.add(device_time_missing=profiled.reason)
         return
-    busy: dict[str, Busy] = {}
+    busy: dict[str, device_time.Busy] = {}
     for arm, passes in profiled.items():
         try:
-            busy[arm] = busy_per_step(passes, step_s[arm], setup.bench.num_sizes)
-        except UnknownError as error:
+            busy[arm] = device_time.busy_per_step(passes, step_s[arm], setup.bench.num_sizes)
+        except device_time.UnknownError as error:
             notes.add(device_time_missing=f"{arm}: {error}")
     device_time_s = PerArm(**{arm: item.busy_s for arm, item in busy.items()})
     kernels = PerArm(**{arm: item.kernels for arm, item in busy.items()})
@@ -283,5 +280,5 @@ def _measure_energy(setup: TrialSetup, notes: Notes) -> None:
         notes.add(energy_missing=SHARED)
         return
     step_s = {arm: notes.process.step_s(arm.name) or 0.0 for arm in (setup.eager, setup.compiled)}
-    used = try_reading(lambda: measure_energy(setup.bench, step_s, setup.monitor.gpu.energy_j))
+    used = try_reading(lambda: energy.measure_energy(setup.bench, step_s, setup.monitor.gpu.energy_j))
     notes.add(**{"energy_missing": used.reason} if isinstance(used, Missing) else {"energy_j": used})

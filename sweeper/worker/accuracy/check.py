@@ -150,8 +150,7 @@ class AccuracyCheck:
         steps = rule.PERTURBED_STEPS if self._looks_closer or tolerance == TOLERANCE["full"] else 0
         relative = rule.perturbation(setup.trial.precision, tolerance)
         perturbed = (self._capture(setup.eager, seed + index, relative) for index in range(steps))
-        again = self._capture(setup.eager, seed + 1)
-        return reference, rule.set_bounds(reference, eager, again, tolerance, perturbed)
+        return reference, rule.set_bounds(reference, eager, self._capture(setup.eager, seed + 1), tolerance, perturbed)
 
     def _tolerance(self) -> float:
         return rule.choose_tolerance(self._setup.trial, self._setup.built.module)

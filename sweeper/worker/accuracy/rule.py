@@ -196,9 +196,8 @@ def _explain_far_off(comparisons: Sequence[Comparison]) -> str | None:
     """
     kind = OUTPUT if any(name.startswith(OUTPUT) for name in comparisons[0]) else LOSS
     sums = [_add(item[name] for name in item if name.startswith(kind)) for item in comparisons]
-    if all(MAX_TIMES * _divide(math.sqrt(item.differences), math.sqrt(item.reference)) < 1 for item in sums):
-        return None
-    return f"eager's {kind} is too far from the reference to judge by"
+    near = all(MAX_TIMES * _divide(math.sqrt(item.differences), math.sqrt(item.reference)) < 1 for item in sums)
+    return None if near else f"eager's {kind} is too far from the reference to judge by"
 
 
 def judge(step: Named, reference: StepTensors, bounds: Bounds) -> Accuracy:
@@ -217,11 +216,9 @@ def judge(step: Named, reference: StepTensors, bounds: Bounds) -> Accuracy:
     failed = (shares[worst] > 1 or too_small) and not bounds.nondeterministic
     unverified = None if failed else bounds.unverified
     passed = None if unverified else not failed
-    verdict = Accuracy(
-        bounds.kind, passed, unverified, bounds.nondeterministic, len(shares), unjudged, worst, too_small
-    )
+    found = Accuracy(bounds.kind, passed, unverified, bounds.nondeterministic, len(shares), unjudged, worst, too_small)
     compiled_error = error if math.isfinite(error) else None
-    return replace(verdict, compiled_error=compiled_error, eager_error=bounds.errors[worst], bound=bounds.bounds[worst])
+    return replace(found, compiled_error=compiled_error, eager_error=bounds.errors[worst], bound=bounds.bounds[worst])
 
 
 def _divide(error: float, allowed: float) -> float:

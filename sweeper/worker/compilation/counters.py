@@ -48,10 +48,8 @@ class CompileCounters:
 
     def wrap_backend(self, name: str) -> str | Callable[..., Any]:
         """Wrap a backend for `torch.compile`, to count its runs; names alone stand for eager and inductor."""
-        if name in CONTROLS:
-            return name
-        if name == "inductor":
-            self._inductor = True  # torch treats this name alone in a way of its own; its code is looked for instead
+        self._inductor = name == "inductor"  # torch has a way of its own for it; its code is looked for instead
+        if self._inductor or name in CONTROLS:
             return name
         self._fallback_log = FallbackLog.listen_to(name)
         self._backend = WrappedBackend(find_compiler(name))

@@ -121,8 +121,7 @@ def read_events(lines: Iterable[str]) -> Iterator[Event]:
 
 
 def _parse_event(line: str) -> Event | None:
-    matched = EVENT.match(line)
-    if matched is None:
+    if (matched := EVENT.match(line)) is None:
         return None
     data = json.loads(matched.group(1))
     kind, fields = next(iter(data.items()))
@@ -136,14 +135,11 @@ def _add_event(event: Event, trace: Trace) -> None:
     """Add an event to the compilation that it belongs to; those of one come in order, those of several are mixed."""
     if event.kind == "dynamo_graph_break_reason":
         trace.breaks.append(event.text)
-    elif event.compile_id is None:
-        return
-    elif event.kind == "recompile_reasons":
+    elif event.compile_id is not None and event.kind == "recompile_reasons":
         text = event.text.strip()  # one reason comes as it is, several as a list in JSON
         trace.recompiles.append((event.compile_id, "\n".join(json.loads(text)) if text.startswith("[") else text))
-    else:
-        compilations = trace.compilations
-        _add_to(compilations.setdefault(event.compile_id, Compilation(event.compile_id)), event)
+    elif event.compile_id is not None:
+        _add_to(trace.compilations.setdefault(event.compile_id, Compilation(event.compile_id)), event)
 
 
 def _add_to(compilation: Compilation, event: Event) -> None:
@@ -164,9 +160,8 @@ def _add_to(compilation: Compilation, event: Event) -> None:
         case "compilation_metrics":
             metrics = event.fields
             compilation.num_operations = metrics.get("graph_op_count")
-            if metrics.get("co_name"):
-                place = f"{metrics.get('co_filename')}:{metrics.get('co_firstlineno')}"
-                compilation.function = f"{metrics['co_name']} at {place}"
+            if name := metrics.get("co_name"):
+                compilation.function = f"{name} at {metrics.get('co_filename')}:{metrics.get('co_firstlineno')}"
             if metrics.get("fail_type"):
                 compilation.failure = f"{metrics['fail_type']}: {metrics.get('fail_reason')}"
         case kind if kind in GRAPHS:

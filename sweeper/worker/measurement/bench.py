@@ -73,7 +73,7 @@ class Bench:
 
     def round_up(self, steps: float) -> int:
         """At least so many steps, in which each size comes equally often."""
-        return round_up(steps, self.num_sizes)
+        return math.ceil(steps / self.num_sizes) * self.num_sizes
 
     def synchronize(self) -> None:
         if self._device.type == "cuda":
@@ -232,11 +232,6 @@ def latency(steps_s: list[float]) -> Latency:
     """Percentiles of single steps, interpolated between neighbouring values."""
     hundredths = quantiles(steps_s, n=100, method="inclusive")
     return Latency(hundredths[49], hundredths[89], hundredths[98], len(steps_s))
-
-
-def round_up(steps: float, num_sizes: int) -> int:
-    """The smallest multiple of `num_sizes` that is not below `steps`."""
-    return math.ceil(steps / num_sizes) * num_sizes
 
 
 def spread(values: list[float]) -> float:

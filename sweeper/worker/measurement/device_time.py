@@ -14,7 +14,7 @@ from statistics import median
 import torch
 from torch.autograd import DeviceType  # type: ignore[attr-defined]
 
-from sweeper.worker.measurement.bench import Arm, Bench, round_up
+from sweeper.worker.measurement.bench import Arm, Bench
 
 STEPS = 5  # of a pass
 STEPS_BEFORE, BEFORE_S = 2, 0.3  # a pass starts at the clocks that its arm keeps, as a block does
@@ -60,7 +60,7 @@ def busy_per_step(passes: Sequence[Busy], step_s: float, num_sizes: int = 1) -> 
     counts = {item.kernels for item in passes}
     if counts == {0}:
         raise UnknownError("the profiler saw no kernel")
-    steps = round_up(STEPS, num_sizes)
+    steps = math.ceil(STEPS / num_sizes) * num_sizes  # of a pass, in which each size comes equally often
     if len(counts) > 1 or passes[0].kernels % (steps // num_sizes):
         raise UnknownError(f"steps differ in their number of kernels: {sorted(counts)} in passes of {steps} steps")
     busy_s = median(item.busy_s for item in passes) / steps

@@ -40,15 +40,11 @@ def _make_module(model: Model) -> Any:
     arguments: dict[str, Any] = dict(model.arguments)
     if model.num_classes:
         arguments["num_classes"] = model.num_classes
-    if model.image_size and _takes_image_size(model.name):
+    # A model with position embeddings is built for one image size; others refuse the argument.
+    if model.image_size and timm.models.get_pretrained_cfg_value(_current(model.name), "fixed_input_size"):
         arguments["img_size"] = model.image_size
     with report_unreachable_hub(model):
         return timm.create_model(model.name, pretrained=model.pretrained, **arguments)
-
-
-def _takes_image_size(name: str) -> bool:
-    """Whether a model has position embeddings, which are built for one image size; others refuse the argument."""
-    return bool(timm.models.get_pretrained_cfg_value(_current(name), "fixed_input_size"))
 
 
 def _has_weights(model: Model) -> bool:

@@ -139,12 +139,11 @@ def _make_batch(model_class: Any, config: Any, batch_size: int, length: int, dev
 
 
 def _make_labels(name: str, config: Any, batch_size: int, length: int, device: torch.device) -> dict[str, torch.Tensor]:
+    shape = (batch_size,) if name.endswith(CLASS_LABELS) else (batch_size, length)
     if name.endswith(TOKEN_LABELS):
-        return {"labels": torch.randint(config.get_text_config().vocab_size, (batch_size, length), device=device)}
-    if name.endswith(CLASS_LABELS):
-        return {"labels": torch.randint(config.num_labels, (batch_size,), device=device)}
-    if name.endswith("TokenClassification"):
-        return {"labels": torch.randint(config.num_labels, (batch_size, length), device=device)}
+        return {"labels": torch.randint(config.get_text_config().vocab_size, shape, device=device)}
+    if name.endswith((*CLASS_LABELS, "TokenClassification")):
+        return {"labels": torch.randint(config.num_labels, shape, device=device)}
     if name.endswith("QuestionAnswering"):
         ends = ("start_positions", "end_positions")
         return {end: torch.randint(length, (batch_size,), device=device) for end in ends}

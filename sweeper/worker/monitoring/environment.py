@@ -20,8 +20,13 @@ PREFIXES = ("TORCH", "PYTORCH", "TRITON", "CUDA", "CUBLAS", "NVIDIA_TF32", "OMP_
 
 def describe() -> dict[str, Any]:
     """Describe the `environment` of a record without its `device`; touches no device."""
+    versions = read_versions(("sweeper", "torch", *library_packages(), "triton", "numpy", "hydra-core", "omegaconf"))
+    versions["torch"] = torch.__version__
+    if torch.version.cuda is not None:
+        versions["cuda"] = torch.version.cuda
+        versions["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
     return {
-        "versions": {"python": platform.python_version(), **_versions()},
+        "versions": {"python": platform.python_version(), **versions},
         "cpu": {"name": host.read().cpu, "cores": os.cpu_count(), "threads": torch.get_num_threads()},
         "variables": {key: value for key, value in sorted(os.environ.items()) if key.startswith(PREFIXES)},
         "system": platform.platform(),
@@ -56,16 +61,6 @@ def _commit() -> str | None:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
     except (OSError, subprocess.SubprocessError):  # no git, or a folder that git does not trust
         return None
-
-
-def _versions() -> dict[str, str]:
-    packages = ("sweeper", "torch", *library_packages(), "triton", "numpy", "hydra-core", "omegaconf")
-    versions = read_versions(packages)
-    versions["torch"] = torch.__version__
-    if torch.version.cuda is not None:
-        versions["cuda"] = torch.version.cuda
-        versions["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
-    return versions
 
 
 def describe_device(device: torch.device) -> dict[str, Any]:

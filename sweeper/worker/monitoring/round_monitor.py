@@ -53,6 +53,5 @@ class RoundMonitor:
 
 
 def _allocator_retries() -> int:
-    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return 0
-    return int(torch.cuda.memory_stats().get("num_alloc_retries", 0))
+    stats = torch.cuda.memory_stats() if torch.cuda.is_initialized() else {}  # type: ignore[no-untyped-call]
+    return int(stats.get("num_alloc_retries", 0))
