@@ -73,8 +73,7 @@ def _is_there(module: str) -> bool:
 
 def find_compiler(name: str) -> Compiler:
     """Find the backend's function, called as Dynamo calls it; `require` has been asked before."""
-    own = OWN.get(name)
-    return own() if own else lookup_backend(name)
+    return OWN[name]() if name in OWN else lookup_backend(name)
 
 
 def _thunder() -> Compiler:
