@@ -13,6 +13,8 @@ Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
 T = TypeVar("T")
 
 PLAIN = frozenset({type(None), bool, int, float, str})  # the same in JSON
+# The types of values that a field of a plain type takes.
+ALLOWED: Mapping[Any, tuple[type, ...]] = {**{plain: (plain,) for plain in PLAIN}, float: (float, int)}
 
 
 def to_json(value: Any) -> Any:
@@ -63,7 +65,10 @@ def _reader_of(cls: type) -> Callable[[Any], Any]:
     hints = typing.get_type_hints(cls)
     names = [field.name for field in dataclasses.fields(cls)]
     known = {name: (_plain(hints[name]), _reader(name, hints[name])) for name in names}
-    slots = _slots(cls, names)
+    # Reading a record would spend half of its time in the `__init__` of frozen classes. Classes with slots and without
+    # `__post_init__` can do without it: their fields are set one by one.
+    slots: dict[str, Any] = {name: getattr(getattr(cls, name, None), "__set__", None) for name in names}
+    skip_init = not hasattr(cls, "__post_init__") and None not in slots.values()
 
     def read(data: Any) -> Any:
         if not isinstance(data, (dict, Mapping)):  # dict first: an abstract class takes longer to ask
@@ -72,7 +77,7 @@ def _reader_of(cls: type) -> Callable[[Any], Any]:
             unknown = ", ".join(sorted(data.keys() - known.keys()))
             raise ValueError(f"{cls.__name__}: unknown key {unknown}; allowed: {', '.join(sorted(known))}")
         try:
-            if len(data) < len(known) or not slots:
+            if len(data) < len(known) or not skip_init:
                 return cls(**{name: known[name][1](value) for name, value in data.items()})
             built: Any = object.__new__(cls)
             for name, value in data.items():
@@ -85,22 +90,11 @@ def _reader_of(cls: type) -> Callable[[Any], Any]:
     return read
 
 
-def _slots(cls: type, names: Sequence[str]) -> Mapping[str, Callable[[object, Any], None]]:
-    """The setters of a class with slots and without `__post_init__`; empty for other classes.
-
-    Reading a record would spend half of its time in the `__init__` of frozen classes.
-    """
-    found = {name: getattr(getattr(cls, name, None), "__set__", None) for name in names}
-    return {} if hasattr(cls, "__post_init__") or None in found.values() else found  # type: ignore[return-value]
-
-
 def _plain(hint: Any) -> frozenset[type]:
     """The types of which a value is taken as it is; most values are."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return frozenset().union(*map(_plain, typing.get_args(hint)))
-    if typing.get_origin(hint) is Mapping:
-        return frozenset({dict})
-    return frozenset({float: (float, int), int: (int,), str: (str,), bool: (bool,), type(None): (hint,)}.get(hint, ()))
+    return frozenset({dict} if typing.get_origin(hint) is Mapping else ALLOWED.get(hint, ()))
 
 
 def _reader(name: str, hint: Any) -> Callable[[Any], Any]:
@@ -116,9 +110,7 @@ def _reader(name: str, hint: Any) -> Callable[[Any], Any]:
         return lambda value: tuple(
             [found if type(found) in plain else item(found) for found in _checked(name, (list, tuple), value)]
         )
-    if origin is Mapping:
-        return functools.partial(_checked, name, Mapping)
-    allowed = {float: (float, int), int: int, str: str, bool: bool}.get(hint)
+    allowed = (Mapping,) if origin is Mapping else ALLOWED.get(hint)
     return functools.partial(_checked, name, allowed) if allowed else lambda value: value
 
 
@@ -130,6 +122,6 @@ def get_mapping(value: object, *keys: str) -> Mapping[str, Any]:
 
 
 def _checked(name: str, allowed: Any, value: Any) -> Any:
-    if not isinstance(value, allowed) or (isinstance(value, bool) and allowed is not bool):
+    if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
         raise TypeError(f"{name}: {value!r:.40} has the wrong type")
     return value

@@ -135,7 +135,7 @@ def examine(device: Device, options: argparse.Namespace, console: Console) -> Fi
 
 def find_disturbances(machine: Host, gpu: GpuReading | None) -> Iterator[str]:
     """Name what would make figures that are taken now untrue, one line each."""
-    if machine.load_per_core is not None and machine.load_per_core > MAX_LOAD_PER_CORE:
+    if machine.load is not None and machine.load / machine.cores > MAX_LOAD_PER_CORE:
         yield f"load {machine.load:.2f} on {machine.cores} cores; stop what runs beside, or wait"
     if gpu is None:
         return
