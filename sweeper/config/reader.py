@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from operator import attrgetter
 from pathlib import Path
@@ -22,12 +22,13 @@ from sweeper.core.errors import ConfigError, nearest
 from sweeper.core.libraries import LIBRARIES
 from sweeper.core.paths import check_sweep_name
 from sweeper.core.serialization import Json
-from sweeper.core.settings import RETRIES, Settings, check_settings
+from sweeper.core.settings import CLOCKS, RETRIES, Settings, check_settings
 from sweeper.core.trial import Compile, Labels, Model, Precision, Trial
 
 # Values allowed for a key that is not null.
 CHOICES: Mapping[str, Collection[str]] = {
     "retry": RETRIES,
+    "measure.clock": CLOCKS,
     "workload.name": axes.WORKLOADS,
     "mode.name": axes.MODES,
     "optimizer.name": axes.OPTIMIZERS,
@@ -63,8 +64,8 @@ def read(cfg: DictConfig, choices: Choices, own: OwnValues, gpu: bool) -> Point:
     `choices` maps a group to the option chosen (`hydra.runtime.choices`), `own` a group to what that option's file
     says, `gpu` is what `device=null` means. Raises ConfigError for values that make no sense.
     """
-    if unknown := _list_unknown(cfg, Config()):
-        raise ConfigError(f"{unknown[0]}: there is no such key; {nearest(unknown[0], keys())}")
+    if unknown := next(_list_unknown(cfg, Config()), None):
+        raise ConfigError(f"{unknown}: there is no such key; {nearest(unknown, keys())}")
     try:
         config: Any = OmegaConf.to_object(cfg)
     except MissingMandatoryValue as error:
@@ -84,16 +85,13 @@ def _copy_fields(cls: type[T], conf: Any, **changes: Any) -> T:
     return cls(**{entry.name: getattr(conf, entry.name) for entry in fields(cls)} | changes)  # type: ignore[arg-type]
 
 
-def _list_unknown(cfg: DictConfig, schema: Any, prefix: str = "") -> list[str]:
+def _list_unknown(cfg: DictConfig, schema: Any, prefix: str = "") -> Iterator[str]:
     """Keys that `+key=value` has added where the schema has a fixed set."""
-    known, found = {entry.name for entry in fields(schema)}, []
     for key in map(str, cfg):
-        value = getattr(schema, key, None)
-        if key not in known:
-            found.append(f"{prefix}{key}")
-        elif is_dataclass(value):
-            found += _list_unknown(cfg[key], value, f"{prefix}{key}.")
-    return found
+        if key not in vars(schema):
+            yield f"{prefix}{key}"
+        elif is_dataclass(vars(schema)[key]):
+            yield from _list_unknown(cfg[key], vars(schema)[key], f"{prefix}{key}.")
 
 
 def _check_choice(key: str, value: str | None, allowed: Collection[str]) -> None:
@@ -161,28 +159,22 @@ def _read_model(model: ModelConf, choices: Choices, own: Mapping[str, Any]) -> M
     name = getattr(model, spec.named_by)
     if not name:
         raise ConfigError(f"model={choices.get('model')} needs a name, e.g. {spec.example}")
-    _check_used_settings(model, own)
+    # Settings that the model's builder would ignore, or lacks.
+    shaped = model.image_size or model.num_classes or model.sequence_length or model.pretrained
+    if spec.no_settings and (model.arguments or shaped):
+        raise ConfigError(f"model.library={model.library} takes no other model settings: {spec.no_settings}")
+    if model.checkpoint and not spec.example_checkpoint:
+        allowed = "model.library=" + ", ".join(name for name, other in LIBRARIES.items() if other.example_checkpoint)
+        raise ConfigError(f"model.checkpoint is for {allowed}; the others have one set of weights for each name")
+    if model.checkpoint != own.get("checkpoint") and not model.pretrained:
+        raise ConfigError(f"model.checkpoint={model.checkpoint} is used with model.pretrained=true only; add that")
+    if model.pretrained and spec.example_checkpoint and not model.checkpoint:
+        example = f"model.checkpoint={spec.example_checkpoint}"
+        raise ConfigError(f"model.pretrained=true of {model.library} needs whose weights: {example}")
     flatten(model.arguments)
     sequence_length = model.sequence_length if "sequence_length" in spec.input_sizes else None
     checkpoint = model.checkpoint if model.pretrained else None
     return _copy_fields(Model, model, name=name, sequence_length=sequence_length, checkpoint=checkpoint)
-
-
-def _check_used_settings(model: ModelConf, own: Mapping[str, Any]) -> None:
-    """Raises ConfigError for settings that the model's builder would ignore, or lacks."""
-    library, checkpoint = model.library, model.checkpoint
-    shaped = model.image_size or model.num_classes or model.sequence_length or model.pretrained
-    spec = LIBRARIES[library]
-    if spec.no_settings and (model.arguments or shaped):
-        raise ConfigError(f"model.library={library} takes no other model settings: {spec.no_settings}")
-    if checkpoint and not spec.example_checkpoint:
-        allowed = "model.library=" + ", ".join(name for name, other in LIBRARIES.items() if other.example_checkpoint)
-        raise ConfigError(f"model.checkpoint is for {allowed}; the others have one set of weights for each name")
-    if checkpoint != own.get("checkpoint") and not model.pretrained:
-        raise ConfigError(f"model.checkpoint={checkpoint} is used with model.pretrained=true only; add that")
-    if model.pretrained and spec.example_checkpoint and not checkpoint:
-        example = f"model.checkpoint={spec.example_checkpoint}"
-        raise ConfigError(f"model.pretrained=true of {library} needs whose weights: {example}")
 
 
 def _read_precision(precision: PrecisionConf) -> Precision:
@@ -204,8 +196,7 @@ def _find_interpreter(python: str | None) -> str | None:
 
 def _read_labels(config: Config, choices: Choices, own: OwnValues) -> Labels:
     model = config.model
-    named = {key: own["model"].get(key) for key in ("name", "factory")}
-    renamed = named != {"name": model.name, "factory": model.factory}
+    renamed = any(getattr(model, key) != own["model"].get(key) for key in ("name", "factory"))
     changes = _list_changes("model", model, own) + _list_changes("precision", config.precision, own)
     return Labels(
         model=str(model.factory or model.name) if renamed else str(choices.get("model")).rsplit("/", 1)[-1],

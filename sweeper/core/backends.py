@@ -22,20 +22,8 @@ class Needs:
     workload: str | None = None  # the only workload that it takes
 
 
-@dataclass(frozen=True)
-class Gone:
-    """A name of PyTorch 2.0 that torch 2.11 and later lack."""
-
-    became: str
-    instead: str
-
-    def __str__(self) -> str:
-        return f"is no more: {self.became}; {self.instead}"
-
-
 _TENSORRT = Needs("torch_tensorrt", "pip install torch-tensorrt, of torch's own version", "cuda", "inference")
 _XLA = Needs("torch_xla", "it needs torch-xla of torch's own version, and there is none after 2.9; take inductor")
-_NVFUSER = "nvFuser left torch after 2.0 and is a package of its own"
 
 NEEDS = {
     "cudagraphs": Needs(device="cuda"),
@@ -51,22 +39,23 @@ NEEDS = {
     **dict.fromkeys(("openxla", "openxla_eval"), _XLA),
 }
 
+_NVFUSER = "nvFuser left torch after 2.0 and is a package of its own; take inductor, or thunder, which can use it"
 _NVFUSER_NAMES = ("nvfuser", "aot_nvfuser", "aot_ts_nvfuser", "nvprims_nvfuser")
 _XLA_NAMES = ("torchxla_trace_once", "aot_torchxla_trace_once")
 
-GONE = {
+GONE = {  # names of PyTorch 2.0 that torch 2.11 and later lack: what became of each, and what to take instead
     # https://github.com/pytorch/pytorch/pull/105789 and 110124
-    **dict.fromkeys(_NVFUSER_NAMES, Gone(_NVFUSER, "take inductor, or thunder, which can use it")),
-    "nvprims_aten": Gone("its primitives left torch together with nvFuser", "take aot_eager"),
-    "aot_cudagraphs": Gone("it was renamed to cudagraphs", "take cudagraphs"),
+    **dict.fromkeys(_NVFUSER_NAMES, _NVFUSER),
+    "nvprims_aten": "its primitives left torch together with nvFuser; take aot_eager",
+    "aot_cudagraphs": "it was renamed to cudagraphs; take cudagraphs",
     # torch/_dynamo/backends/ of torch 2.0 has neither any more
-    "ofi": Gone("torch.jit.optimize_for_inference left TorchDynamo before torch 2.0", "take jit_script or inductor"),
-    "fx2trt": Gone("it became Torch-TensorRT", "take tensorrt"),
+    "ofi": "torch.jit.optimize_for_inference left TorchDynamo before torch 2.0; take jit_script or inductor",
+    "fx2trt": "it became Torch-TensorRT; take tensorrt",
     # https://github.com/pytorch/pytorch/pull/158262; torch/_dynamo/backends/onnxrt.py of torch 2.13 is a placeholder
-    "onnxrt": Gone("torch has taken it out, and nothing to install brings it back", "export with torch.onnx instead"),
+    "onnxrt": "torch has taken it out, and nothing to install brings it back; export with torch.onnx instead",
     # https://github.com/intel/intel-extension-for-pytorch/issues/867
-    "ipex": Gone("Intel ended its extension with torch 2.8, its work went into torch", "take inductor"),
-    **dict.fromkeys(_XLA_NAMES, Gone("it was renamed to openxla", "take openxla, of torch-xla")),
+    "ipex": "Intel ended its extension with torch 2.8, its work went into torch; take inductor",
+    **dict.fromkeys(_XLA_NAMES, "it was renamed to openxla; take openxla, of torch-xla"),
 }
 
 WITHOUT_MODE = frozenset((*IN_TORCH, *WITHOUT_DYNAMO, *NEEDS, *GONE))  # torch.compile ignores `mode` there, or refuses

@@ -58,11 +58,6 @@ class GpuReading:
     temperature_c: int | None = None
     lowered_clocks: tuple[str, ...] | None = None  # why the clock is not at its maximum
 
-    @property
-    def processes(self) -> int | None:
-        """How many processes compute on it."""
-        return None if self.pids is None else len(self.pids)
-
 
 @functools.cache
 def visible_gpus() -> tuple[Gpu, ...]:
@@ -154,8 +149,7 @@ def read_handle(nvml: Any, handle: Any) -> GpuReading:
 
     def ask(name: str, *arguments: object, convert: Callable[[Any], Any] = lambda answer: answer) -> Any:
         with suppress(nvml.NVMLError):  # not every GPU and driver answers every question
-            answer = getattr(nvml, name)(handle, *arguments)
-            return None if answer is None else convert(answer)
+            return convert(getattr(nvml, name)(handle, *arguments))
         return None
 
     memory = ask("nvmlDeviceGetMemoryInfo")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, TypeVar
 
 Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
@@ -21,8 +21,8 @@ def to_json(value: Any) -> Any:
     """Convert dataclasses, mappings and sequences to dicts and lists; everything else stays as it is."""
     if type(value) in PLAIN:
         return value
-    if names := _field_names(type(value)):  # type: ignore[arg-type]
-        return {name: to_json(getattr(value, name)) for name in names}
+    if defaults := _defaults(type(value)):  # type: ignore[arg-type]
+        return {name: to_json(getattr(value, name)) for name in defaults}
     if isinstance(value, Mapping):
         return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -31,22 +31,18 @@ def to_json(value: Any) -> Any:
 
 
 @functools.cache
-def _field_names(cls: type) -> tuple[str, ...]:
-    """The names of a dataclass's fields; empty for any other class."""
-    return tuple(field.name for field in dataclasses.fields(cls)) if dataclasses.is_dataclass(cls) else ()
+def _defaults(cls: type) -> dict[str, Any]:
+    """The default of each field of a dataclass, MISSING where it has none; empty for any other class."""
+    known = fields(cls) if is_dataclass(cls) else ()
+    return {one.name: one.default if one.default_factory is MISSING else one.default_factory() for one in known}
 
 
 def drop_defaults(value: Any) -> Any:
     """Convert like `to_json`, without dataclass fields at their default, nested ones included."""
-    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+    if not (defaults := _defaults(type(value))):  # type: ignore[arg-type]
         return to_json(value)
-    kept = {}
-    for field in dataclasses.fields(value):
-        item = getattr(value, field.name)
-        factory = field.default_factory
-        if item != (field.default if factory is dataclasses.MISSING else factory()):
-            kept[field.name] = drop_defaults(item)
-    return kept
+    items = {name: getattr(value, name) for name in defaults}
+    return {name: drop_defaults(item) for name, item in items.items() if item != defaults[name]}
 
 
 def from_json(cls: type[T], data: Any) -> T:
@@ -55,15 +51,14 @@ def from_json(cls: type[T], data: Any) -> T:
     Raises ValueError when `data` is no mapping, has a key that `cls` does not know, lacks one that it needs, or has a
     value of the wrong type.
     """
-    built: T = _reader_of(cls)(data)  # type: ignore[arg-type]
-    return built
+    return typing.cast(T, _reader_of(cls)(data))  # type: ignore[arg-type]
 
 
 @functools.cache
 def _reader_of(cls: type) -> Callable[[Any], Any]:
     """Return a function that makes a `cls` from JSON; cached, since resolving type hints costs more than reading."""
     hints = typing.get_type_hints(cls)
-    names = [field.name for field in dataclasses.fields(cls)]
+    names = [field.name for field in fields(cls)]
     known = {name: (_plain(hints[name]), _reader(name, hints[name])) for name in names}
     # Reading a record would spend half of its time in the `__init__` of frozen classes. Classes with slots and without
     # `__post_init__` can do without it: their fields are set one by one.
@@ -103,7 +98,7 @@ def _reader(name: str, hint: Any) -> Callable[[Any], Any]:
     if origin in (typing.Union, types.UnionType):
         some, *others = [_reader(name, option) for option in arguments if option is not type(None)]
         return lambda value: value if value is None or others else some(value)
-    if dataclasses.is_dataclass(hint):
+    if is_dataclass(hint):
         return _reader_of(typing.cast(type, hint))
     if origin is tuple:
         plain, item = _plain(arguments[0]), _reader(name, arguments[0])

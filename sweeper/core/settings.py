@@ -87,8 +87,6 @@ def check_settings(settings: Settings) -> Settings:
     for name, value in {**{name: getattr(measure, name) for name in POSITIVE}, **limits}.items():
         if value is not None and not value > 0:
             raise ConfigError(f"measure.{name}={value}: it must be greater than 0")
-    if measure.clock not in CLOCKS:
-        raise ConfigError(f"measure.clock={measure.clock}: allowed are {', '.join(CLOCKS)}")
     for phase in measure.phase_timeouts_s:
         if phase not in PHASES:
             known = f"{nearest(phase, PHASES)}\nphases: {', '.join(PHASES)}"

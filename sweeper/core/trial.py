@@ -8,8 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
 
@@ -43,13 +43,9 @@ class Model:
     checkpoint: str | None = None  # the source of pretrained weights, where a library has several sets
 
     @property
-    def key(self) -> Hashable:
+    def key(self) -> str:
         """A value that is equal for equal models alone; a model itself cannot be hashed, for its arguments."""
-        others = (getattr(self, name) for name in _HASHABLE_FIELDS)
-        return *others, json.dumps(to_json(self.arguments), sort_keys=True) if self.arguments else ""
-
-
-_HASHABLE_FIELDS = tuple(field.name for field in fields(Model) if field.name != "arguments")
+        return json.dumps(to_json(self), sort_keys=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +149,7 @@ class Trial:
 
     def to_json(self) -> dict[str, Any]:
         """Return the whole trial, labels included, as JSON values."""
-        data: dict[str, Any] = to_json(self)
-        return data
+        return dict(to_json(self))
 
     @staticmethod
     def from_json(data: Any) -> Trial:
