@@ -20,9 +20,7 @@ PRECISIONS = {"AMP": ("geomean_amp", "models_amp"), "fp32": ("geomean_fp32", "mo
 def draw_families(rows: Sequence[Row], references: Mapping[str, Published]) -> base.Figure:
     """Draw geometric means in AMP and fp32 per family; `references` are published speedups by family."""
     keys = {key: list(group) for key, group in groupby(rows, formatting.key) if key}
-    drawn = {
-        key: group for key, group in keys.items() if any(row["geomean_amp"] or row["geomean_fp32"] for row in group)
-    }
+    drawn = {key: rows for key, rows in keys.items() if any(row["geomean_amp"] or row["geomean_fp32"] for row in rows)}
     if not drawn:
         missing = "no geometric mean: no trial in a precision with a weight has a speedup"
         return base.Figure("families", "Families", missing=missing)
@@ -33,7 +31,8 @@ def draw_families(rows: Sequence[Row], references: Mapping[str, Published]) -> b
         caption += " Dotted: what was published for PyTorch 2.0, on other hardware and other software."
     if len(drawn) <= MAX_KEYS:
         return base.Figure("families", "Families", caption, [_family_bars("all", drawn, references)])
-    ordered = sorted(drawn.items(), key=lambda item: -(base.finite(item[1][-1], "geomean_amp") or 0.0))  # `all` is last
+    # The last row of a key is that of `all`.
+    ordered = sorted(drawn.items(), key=lambda item: -(formatting.finite(item[1][-1], "geomean_amp") or 0.0))
     choices = [_family_bars(key, {key: group}, references) for key, group in ordered]
     return base.Figure("families", "Families", caption, choices)
 
@@ -44,32 +43,21 @@ def _family_bars(name: str, keys: Mapping[str, Sequence[Row]], references: Mappi
     traces = []
     for index, (key, rows) in enumerate(keys.items()):
         for number, (precision, (geomean, count)) in enumerate(PRECISIONS.items()):
-            if any(base.finite(row, geomean) is not None for row in rows):
+            if any(formatting.finite(row, geomean) is not None for row in rows):
                 several = len(keys) > 1
                 title = f"{precision}, {_shorten_key(key, keys)}" if several else precision
                 shade = base.colour(index, pale=precision == "fp32") if several else base.colour(number)
                 places = [order.index(text(row["family"])) for row in rows]
                 traces.append(_geomeans(title, rows, places, geomean, count, shade))
     shown = {at: references[family] for at, family in enumerate(order) if family in references}
-    if shown:
-        traces.append(_dotted_lines(shown))
+    traces += [_dotted_lines(shown)] if shown else []
     ticks = [base.label(family, 20) for family in order]
     for at, item in shown.items():  # in three lines, which fit under a group of bars
         value, _, source = item.label.partition(" (")
         ticks[at] = base.join_lines(ticks[at], base.label(value), base.label(f"({source}"))
-    layout = {
-        "height": 400,
-        "barmode": "group",
-        "bargap": 0.25,
-        "xaxis": {
-            "tickvals": list(range(len(order))),
-            "ticktext": ticks,
-            "range": [-0.6, len(order) - 0.4],
-            "tickangle": 0,
-        },
-        "yaxis": {"title": {"text": "speedup"}, "rangemode": "tozero"},
-        "shapes": [base.reference_line("y")],
-    }
+    places, ends = list(range(len(order))), [-0.6, len(order) - 0.4]
+    xaxis = {"tickvals": places, "ticktext": ticks, "range": ends, "tickangle": 0}
+    layout = base.lay_out(400, xaxis, base.zero_axis("speedup"), line="y", barmode="group", bargap=0.25)
     return base.Choice(name, traces, layout)
 
 
@@ -80,16 +68,12 @@ def _shorten_key(key: str, keys: Mapping[str, object]) -> str:
 
 
 def _geomeans(name: str, rows: Sequence[Row], at: Sequence[int], geomean: str, count: str, shade: str) -> base.Trace:
-    heights = [base.finite(row, geomean) for row in rows]
-    ends = [(base.finite(row, f"{geomean}_low"), base.finite(row, f"{geomean}_high")) for row in rows]
+    heights = [formatting.finite(row, geomean) for row in rows]
+    ends = [(formatting.finite(row, f"{geomean}_low"), formatting.finite(row, f"{geomean}_high")) for row in rows]
     known = [(low or height or 0.0, high or height or 0.0) for (low, high), height in zip(ends, heights, strict=True)]
-    hover = [
-        base.join_lines(
-            base.label(f"{text(row['family'])}, {name}"),
-            base.label(f"{formatting.estimate(row, geomean)} over {models(row[count])}"),
-        )
-        for row in rows
-    ]
+    titles = [base.label(f"{text(row['family'])}, {name}") for row in rows]
+    means = [base.label(f"{formatting.estimate(row, geomean)} over {models(row[count])}") for row in rows]
+    hover = [base.join_lines(title, mean) for title, mean in zip(titles, means, strict=True)]
     style = {"textposition": "outside", "cliponaxis": False, "hovertext": hover}
     style["error_y"] = base.error_bars([height or 0.0 for height in heights], known)
     return base.bars(name, at, heights, shade, heights, **style)
@@ -97,14 +81,10 @@ def _geomeans(name: str, rows: Sequence[Row], at: Sequence[int], geomean: str, c
 
 def _dotted_lines(references: Mapping[int, Published]) -> base.Trace:
     """Describe a dotted line across the bars of each family, in the middle of the published range."""
-    xs: list[float | None] = []
-    ys: list[float | None] = []
-    texts: list[str] = []
-    for at, item in references.items():
-        middle = (item.low + item.high) / 2
-        xs += [at - 0.42, at + 0.42, None]
-        ys += [middle, middle, None]
-        texts += [base.label(f"published: {item.label}")] * 3
+    xs = [x for at in references for x in (at - 0.42, at + 0.42, None)]
+    middles = [(item.low + item.high) / 2 for item in references.values()]
+    ys = [y for middle in middles for y in (middle, middle, None)]
+    texts = [base.label(f"published: {item.label}") for item in references.values() for _ in range(3)]
     devices = ", ".join(dict.fromkeys(f"{item.device} {item.year}" for item in references.values()))
     line = {"dash": "dot", "width": 2.2, "color": "@ink"}
     return base.points(f"published ({devices})", xs, ys, {}, mode="lines", line=line, text=texts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 from sweeper.report import formatting
@@ -24,9 +25,8 @@ MARKS = {INTERVAL: "circle", RANGE: "diamond-open", SINGLE: "circle-open"}
 
 def select_measured(rows: Sequence[Row]) -> list[Row]:
     """Select the rows with a speedup that can be drawn, the fastest first."""
-    return sorted(
-        (row for row in rows if row["status"] == "ok" and base.positive(row, "speedup")), key=speedup, reverse=True
-    )
+    measured = (row for row in rows if row["status"] == "ok" and base.positive(row, "speedup"))
+    return sorted(measured, key=speedup, reverse=True)
 
 
 def speedup(row: Row) -> float:
@@ -54,12 +54,10 @@ def draw_forest(rows: Sequence[Row]) -> base.Figure:
     if not measured:
         return base.Figure("forest", title, missing="no trial has a speedup")
     count = len(measured)
-    if count <= MAX_BARS:
-        choices = [_forest("all", measured)]
-    else:
-        whole = f"all {count}" if count <= MAX_BARS_EVER else f"the {MAX_BARS_EVER} fastest of {count}"
-        last = _forest(whole, measured[:MAX_BARS_EVER])
-        choices = [_both_ends("", measured, MAX_BARS), *_forests_by_group(measured), last]
+    whole = f"all {count}" if count <= MAX_BARS_EVER else f"the {MAX_BARS_EVER} fastest of {count}"
+    choices = [_forest("all" if count <= MAX_BARS else whole, measured[:MAX_BARS_EVER])]
+    if count > MAX_BARS:
+        choices = [_both_ends("", measured, MAX_BARS), *_forests_by_group(measured), *choices]
     caption = "Eager / compiled step time by wall clock, on a logarithmic axis; right of 1, compiling is faster."
     return base.Figure("forest", title, caption, choices)
 
@@ -70,16 +68,13 @@ def _forests_by_group(rows: Sequence[Row]) -> list[base.Choice]:
     groups = base.group(rows, lambda row: " ".join(text(row[name]) for name in axes))
     if not 1 < len(groups) <= MAX_CHOICES:
         return []
-    return [
-        _forest(f"{name}: {len(rows)}", rows)
-        if len(rows) <= MAX_BARS_PER_GROUP
-        else _both_ends(f"{name}: ", rows, MAX_BARS_PER_GROUP)
-        for name, rows in sorted(groups.items())
-    ]
+    return [_both_ends(f"{name}: ", rows, MAX_BARS_PER_GROUP) for name, rows in sorted(groups.items())]
 
 
 def _both_ends(prefix: str, rows: Sequence[Row], max_rows: int) -> base.Choice:
-    """Draw the fastest and the slowest of more than `max_rows` rows, with a dotted line between them."""
+    """Draw all rows, or of more than `max_rows` the fastest and the slowest with a dotted line between them."""
+    if len(rows) <= max_rows:
+        return _forest(f"{prefix}{len(rows)}", rows)
     half = max_rows // 2
     choice = _forest(f"{prefix}{half} fastest, {half} slowest of {len(rows)}", [*rows[:half], *rows[-half:]])
     choice.layout["shapes"].append(base.reference_line("y", half - 0.5, dash="dot"))
@@ -89,20 +84,14 @@ def _both_ends(prefix: str, rows: Sequence[Row], max_rows: int) -> base.Choice:
 def _forest(name: str, rows: Sequence[Row]) -> base.Choice:
     axes = base.find_naming_axes(rows)
     precisions = sorted({text(row["precision"]) for row in rows})
-    kinds = [(precision, mark) for precision in precisions for mark in MARKS]
     groups = base.group(range(len(rows)), lambda at: (text(rows[at]["precision"]), _mark(rows[at])))
     traces = []
-    for precision, mark in (kind for kind in kinds if kind in groups):
-        at = groups[precision, mark]
-        shade = base.colour(precisions.index(precision))
+    for precision, mark in (kind for kind in itertools.product(precisions, MARKS) if kind in groups):
+        at, shade = groups[precision, mark], base.colour(precisions.index(precision))
         traces.append(_speedups(f"{precision}, {mark}", [rows[i] for i in at], "x", at, shade, MARKS[mark]))
-    layout = {
-        "height": 110 + 17 * len(rows),
-        "xaxis": {**base.ratio_axis("speedup", [end for row in rows for end in _ends(row)]), "side": "top"},
-        "yaxis": {**base.names_axis([base.name_row(row, axes) for row in rows]), "range": [len(rows) - 0.5, -0.5]},
-        "shapes": [base.reference_line("x")],
-    }
-    return base.Choice(name, traces, layout)
+    xaxis = {**base.ratio_axis("speedup", [end for row in rows for end in _ends(row)]), "side": "top"}
+    yaxis = {**base.names_axis([base.name_row(row, axes) for row in rows]), "range": [len(rows) - 0.5, -0.5]}
+    return base.Choice(name, traces, base.lay_out(110 + 17 * len(rows), xaxis, yaxis, line="x"))
 
 
 def _speedups(
@@ -162,17 +151,10 @@ def _backend_bars(name: str, series: Mapping[str, Sequence[Row]]) -> base.Choice
     traces = []
     for index, (title, rows) in enumerate(series.items()):
         speedups, at = [speedup(row) for row in rows], [order.index(text(row["backend"])) for row in rows]
-        hover = [describe_trial(row) for row in rows]
-        style = {"orientation": "h", "textposition": "auto", "hovertext": hover}
+        style = {"orientation": "h", "textposition": "auto", "hovertext": [describe_trial(row) for row in rows]}
         traces.append(base.bars(title, speedups, at, base.colour(index), speedups, **style))
-    layout = {
-        "height": 110 + len(order) * (18 + 14 * len(series)),
-        "barmode": "group",
-        "xaxis": {"title": {"text": "speedup"}, "rangemode": "tozero"},
-        "yaxis": base.names_axis(order),
-        "shapes": [base.reference_line("x")],
-    }
-    return base.Choice(name, traces, layout)
+    height, xaxis = 110 + len(order) * (18 + 14 * len(series)), base.zero_axis("speedup")
+    return base.Choice(name, traces, base.lay_out(height, xaxis, base.names_axis(order), line="x", barmode="group"))
 
 
 def draw_batch_sizes(rows: Sequence[Row]) -> base.Figure:
@@ -187,26 +169,21 @@ def draw_batch_sizes(rows: Sequence[Row]) -> base.Figure:
     caption = "Shows at which batch size compiling gives most."
     if len(shown) < len(series):
         caption += f" {len(shown)} of {len(series)} lines: those of most sizes."
-    parts = [shown[start : start + MAX_SERIES] for start in range(0, len(shown), MAX_SERIES)]
-    return base.Figure(
-        "batch-sizes", title, caption, [_batch_lines({name: series[name] for name in part}) for part in parts]
-    )
+    parts = (shown[start : start + MAX_SERIES] for start in range(0, len(shown), MAX_SERIES))
+    choices = [_batch_lines({name: series[name] for name in part}) for part in parts]
+    return base.Figure("batch-sizes", title, caption, choices)
 
 
 def _batch_lines(series: Mapping[str, Sequence[Row]]) -> base.Choice:
     rows = [row for line in series.values() for row in line]
     traces = []
     for index, (name, line) in enumerate(series.items()):
-        ordered = sorted(line, key=lambda row: base.finite(row, "batch_size") or 0)
+        ordered = sorted(line, key=lambda row: formatting.finite(row, "batch_size") or 0)
+        sizes = [formatting.finite(row, "batch_size") for row in ordered]
         style = {"mode": "lines+markers", "line": {"width": 1.8}}
-        sizes = [base.finite(row, "batch_size") for row in ordered]
         traces.append({**_speedups(name, ordered, "y", sizes, base.colour(index)), **style})
-    ticks = sorted({size for row in rows if (size := base.finite(row, "batch_size")) is not None})
+    ticks = sorted({size for row in rows if (size := formatting.finite(row, "batch_size")) is not None})
     sizes_axis = {"type": "log", "tickvals": ticks, "ticktext": [f"{size:g}" for size in ticks]}
-    layout = {
-        "height": 420,
-        "xaxis": {"title": {"text": "batch size"}, **sizes_axis},
-        "yaxis": base.ratio_axis("speedup", [end for row in rows for end in _ends(row)]),
-        "shapes": [base.reference_line("y")],
-    }
+    yaxis = base.ratio_axis("speedup", [end for row in rows for end in _ends(row)])
+    layout = base.lay_out(420, {"title": {"text": "batch size"}, **sizes_axis}, yaxis, line="y")
     return base.Choice(", ".join(list(series)[:2]) + (", …" if len(series) > 2 else ""), traces, layout)
