@@ -65,18 +65,11 @@ def compute_noise(record: Record) -> Noise:
     steps_s = [(process.step_s("eager"), process.step_s("compiled")) for process in record.processes]
     logs = [math.log(eager_s / compiled_s) for eager_s, compiled_s in steps_s if eager_s and compiled_s]
     blocks = [blocks for process in record.processes for arm in ARMS if len(blocks := process.blocks_s(arm)) > 1]
-    spread = stdev(logs) if len(logs) > 1 else None
-    return Noise(
-        model=record.trial.labels.model,
-        status=record.status,
-        processes=len(logs),
-        speedup=result.speedup,
-        speedup_low=result.speedup_low,
-        speedup_high=result.speedup_high,
-        spread_within=median(stdev(arm) / fmean(arm) for arm in blocks) if blocks else None,
-        spread_between=spread,
-        processes_needed=None if spread is None else count_processes_needed(spread),
-    )
+    within = median(stdev(arm) / fmean(arm) for arm in blocks) if blocks else None
+    between = stdev(logs) if len(logs) > 1 else None
+    needed = None if between is None else count_processes_needed(between)
+    speedups = result.speedup, result.speedup_low, result.speedup_high
+    return Noise(record.trial.labels.model, record.status, len(logs), *speedups, within, between, needed)
 
 
 def count_processes_needed(spread: float, half_width: float = HALF_WIDTH) -> int | None:

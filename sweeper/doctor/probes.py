@@ -17,8 +17,7 @@ from pathlib import Path
 
 from sweeper.core.gpus import Device
 from sweeper.core.serialization import Json
-from sweeper.execution.interpreter import expose_package, make_cache_variables, make_command
-from sweeper.execution.process_group import describe_exit, read_last_lines, start_group, wait_for_end
+from sweeper.execution import processes
 
 
 @dataclass(frozen=True)
@@ -48,18 +47,20 @@ def ask(question: Sequence[str], device: Device, timeout_s: float, stop: threadi
     """Ask one question: the arguments of `python -m sweeper.worker.probe`. Its caches are removed with its folder."""
     with (
         tempfile.TemporaryDirectory(prefix="sweeper-probe-", ignore_cleanup_errors=True) as name,
-        expose_package(sys.executable) as variables,  # a checkout that is not installed is found from the folder too
+        # A checkout that is not installed is found from the folder too.
+        processes.expose_package(sys.executable) as variables,
     ):
         folder = Path(name)  # some backends leave files where they are
         answer, log = folder / "answer", folder / "log"
-        environment = {**device.environment(), **variables, **make_cache_variables(folder)}
-        asked = [*make_command(None, "sweeper.worker.probe"), *question]
+        environment = {**device.environment(), **variables, **processes.make_cache_variables(folder)}
+        asked = [*processes.make_command(None, "sweeper.worker.probe"), *question]
         with answer.open("wb") as output:
-            process = start_group(asked, environment, log, stdout=output, cwd=folder)
-        code = wait_for_end(process, timeout_s, stop)
+            process = processes.start_group(asked, environment, log, stdout=output, cwd=folder)
+        code = processes.wait_for_end(process, timeout_s, stop)
         if code is None:
             return Answer(problem=f"no answer within {timeout_s:g} s")
         try:
             return Answer(json.loads(answer.read_text(errors="replace")))
         except ValueError:
-            return Answer(problem=": ".join([f"the probe {describe_exit(code)}", *read_last_lines(log, 1)]))
+            how = f"the probe {processes.describe_exit(code)}"
+            return Answer(problem=": ".join([how, *processes.read_last_lines(log, 1)]))

@@ -13,11 +13,9 @@ from collections.abc import Generator, Sequence
 from sweeper.core.paths import SweepPaths, write_text
 from sweeper.core.settings import Settings
 from sweeper.core.trial import Trial
-from sweeper.execution.device_slots import DeviceSlot, claim_devices, make_slots
-from sweeper.execution.events import Event, Finished
-from sweeper.execution.placement import Placement
+from sweeper.execution.placement import DeviceSlot, Placement, claim_devices, make_slots
 from sweeper.execution.reaper import run_reaper
-from sweeper.execution.scheduler import OnPhase, run_all
+from sweeper.execution.scheduler import Event, Finished, OnPhase, run_all
 from sweeper.execution.trial_runner import run_trial
 
 MIN_FREE_BYTES = 2**30  # a max-autotune cache of a large model is about that

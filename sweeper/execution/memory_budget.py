@@ -83,6 +83,5 @@ class MemoryBudget:
 
     def _fits(self, own: Reservation) -> bool:
         granted_bytes = sum(reservation.needed_bytes for reservation in self._granted)
-        if granted_bytes == WHOLE_DEVICE:
-            return False
-        return not self._granted or own.needed_bytes + granted_bytes <= self._total_bytes
+        fits = not self._granted or own.needed_bytes + granted_bytes <= self._total_bytes
+        return fits and granted_bytes < WHOLE_DEVICE

@@ -1,15 +1,26 @@
-"""Placement: the devices that trials run on, and what each device has of the host."""
+"""Placement: the devices that trials run on, what each has of the host, and what its trials share.
+
+A GPU has one owner: the sweep that has claimed it.
+"""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
 
-from sweeper.core.gpus import Device, cores_near, resolve, visible_gpus
+from sweeper.core.errors import ConfigError
+from sweeper.core.gpus import Device, cores_near, memory_bytes, resolve, visible_gpus
 from sweeper.core.host import free_memory_bytes, physical_cores, read
 from sweeper.core.settings import Settings
+from sweeper.execution.device_lease import DeviceLease
+from sweeper.execution.lock import hold_lock
+from sweeper.execution.memory_budget import MemoryBudget, PeakMemory
+from sweeper.execution.reaper import Reaper
 
 MAX_CONCURRENCY = 8  # more trials would wait for the device most of the time
 CORES_PER_TRIAL = 2  # one traces, the compiler's own processes share the rest
@@ -21,8 +32,17 @@ class DeviceShare:
     """A device, its cores of the host (None: all), and how many trials it has in flight."""
 
     device: Device
-    cores: tuple[int, ...] | None
-    concurrency: int
+    cores: tuple[int, ...] | None = None
+    concurrency: int = 1
+
+
+@dataclass(frozen=True)
+class DeviceSlot(DeviceShare):
+    """A claimed device, and what its trials share."""
+
+    lease: DeviceLease = field(default_factory=DeviceLease, compare=False)
+    memory: MemoryBudget = field(default_factory=MemoryBudget, compare=False)
+    peak_memory: PeakMemory = field(default_factory=PeakMemory, compare=False)
 
 
 @dataclass(frozen=True)
@@ -59,16 +79,15 @@ def share_host(
     `concurrency` is the number of trials in flight per device; None: as many as the share is good for. It never exceeds
     `num_trials`.
     """
-    memory_bytes, quota = free_memory_bytes(), read().quota_cores or math.inf
+    host_bytes, quota = free_memory_bytes(), read().quota_cores or math.inf
+    bytes_per_device = math.inf if host_bytes is None else host_bytes / len(devices)
     shares = []
     for device, own in zip(devices, divide_cores(devices, cores), strict=True):
-        possible = concurrency or MAX_CONCURRENCY
-        if concurrency is None and device.gpu is None:
-            possible = 1  # what prepares would take the cores from what measures
-        elif concurrency is None:
-            possible = min(possible, int(min(len(own or cores), quota / len(devices)) / CORES_PER_TRIAL))
-            if memory_bytes is not None:
-                possible = min(possible, int(memory_bytes / len(devices) / HOST_BYTES_PER_TRIAL))
+        possible = concurrency or 1
+        if concurrency is None and device.gpu:  # on a CPU, what prepares would take the cores from what measures
+            num_cores = min(len(own or cores), quota / len(devices))
+            fitting = min(num_cores / CORES_PER_TRIAL, bytes_per_device / HOST_BYTES_PER_TRIAL)
+            possible = int(min(MAX_CONCURRENCY, fitting))
         shares.append(DeviceShare(device, own, max(1, min(possible, num_trials))))
     return tuple(shares)
 
@@ -89,3 +108,45 @@ def divide_cores(devices: Sequence[Device], cores: Sequence[int]) -> list[tuple[
         own = physical[position * size : (position + 1) * size]
         parts.append(tuple(number for threads in own for number in threads) or group)
     return parts
+
+
+@contextmanager
+def claim_devices(devices: Sequence[Device]) -> Iterator[tuple[Device, ...]]:
+    """Claim the devices that no other driver of this machine has, as long as the body runs. A CPU has no owner.
+
+    Raises ConfigError that says who has them, when none is free.
+    """
+    taken: list[ConfigError] = []
+    with ExitStack() as locks:
+        free = []
+        for device in devices:
+            try:
+                if device.gpu is not None:
+                    locks.enter_context(hold_lock(_lock_file(device.gpu.uuid), f"GPU {device.gpu.uuid}"))
+                free.append(device)
+            except ConfigError as error:
+                taken.append(error)
+        if not free:
+            raise ConfigError("; ".join(map(str, taken)))
+        yield tuple(free)
+
+
+def _lock_file(uuid: str) -> Path:
+    """The lock of a GPU, for every user of this machine."""
+    folder = Path(tempfile.gettempdir()) / "sweeper-gpus"
+    if not folder.exists():
+        folder.mkdir(exist_ok=True)
+        folder.chmod(0o1777)
+    return folder / f"{uuid}.lock"
+
+
+def make_slots(placement: Placement, claimed: Sequence[Device], reaper: Reaper | None = None) -> list[DeviceSlot]:
+    """Make a slot for each claimed device; all slots learn from each other how much memory a trial needs."""
+    peak_memory = PeakMemory()
+    slots = []
+    for share in placement.shares:
+        if share.device in claimed:
+            memory = MemoryBudget(memory_bytes(share.device.gpu) if share.device.gpu else None)
+            lease = DeviceLease(reaper)
+            slots.append(DeviceSlot(share.device, share.cores, share.concurrency, lease, memory, peak_memory))
+    return slots

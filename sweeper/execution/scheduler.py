@@ -9,11 +9,39 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
 
+from sweeper.analysis.metrics import Result
+from sweeper.core.record import Record
 from sweeper.core.trial import Trial
-from sweeper.execution.device_slots import DeviceSlot
-from sweeper.execution.events import Event, Finished, PhaseBegan, Started
+from sweeper.execution.placement import DeviceSlot
 
+
+@dataclass(frozen=True)
+class Started:
+    """A trial has begun."""
+
+    trial: Trial
+
+
+@dataclass(frozen=True)
+class PhaseBegan:
+    """Process number `process` of a trial has begun a phase."""
+
+    trial: Trial
+    phase: str
+    process: int
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The record of a trial is on disk; the result is derived once and goes with it."""
+
+    record: Record
+    result: Result
+
+
+Event = Started | PhaseBegan | Finished
 OnPhase = Callable[[str, int], None]  # phase, index of the process
 RunTrial = Callable[[Trial, DeviceSlot, OnPhase, threading.Event], Finished]
 

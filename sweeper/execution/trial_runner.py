@@ -23,13 +23,11 @@ from sweeper.core.protocol import Job, LeaseGrant, Outcome
 from sweeper.core.record import Inspection, Process, Record
 from sweeper.core.settings import MIN_PROCESSES_FOR_TARGET, Settings
 from sweeper.core.trial import Trial
+from sweeper.execution import processes
 from sweeper.execution.device_lease import Tenant
-from sweeper.execution.device_slots import DeviceSlot
-from sweeper.execution.events import Finished
-from sweeper.execution.interpreter import expose_package, make_cache_variables, make_command
 from sweeper.execution.memory_budget import WHOLE_DEVICE
-from sweeper.execution.process_group import describe_exit, kill_group, start_group
-from sweeper.execution.scheduler import OnPhase
+from sweeper.execution.placement import DeviceSlot
+from sweeper.execution.scheduler import Finished, OnPhase
 from sweeper.execution.worker_channel import WorkerChannel
 
 WORKER = "sweeper.worker"
@@ -42,30 +40,32 @@ def run_trial(trial: Trial, settings: Settings, slot: DeviceSlot, on_phase: OnPh
 
     When `stop` is set the running worker is ended, and the record has the status `interrupted`.
     """
-    run = _TrialRun(trial, settings, slot, on_phase, stop)
-    record = _attempt_within_memory(run)
-    while record.status == "oom" and settings.measure.back_off and record.batch_size > 1:
-        run = replace(run, smaller_batch_size=record.batch_size // 2)
+    with processes.expose_package(trial.python) as variables:
+        run = _TrialRun(trial, settings, slot, on_phase, stop, variables)
         record = _attempt_within_memory(run)
-    result = derive(record)
-    record = replace(record, wall_s=run.working_s(), flags=find_flags(record, result, settings.measure))
-    if settings.inspect and record.status in INSPECTED and trial.mode != "eager":
-        record = replace(record, inspection=_inspect(run, record))
+        while record.status == "oom" and settings.measure.back_off and record.batch_size > 1:
+            run = replace(run, smaller_batch_size=record.batch_size // 2)
+            record = _attempt_within_memory(run)
+        result, working_s = derive(record), time.monotonic() - run.begin_s - sum(run.idle_s)
+        record = replace(record, wall_s=working_s, flags=find_flags(record, result, settings.measure))
+        if settings.inspect and record.status in INSPECTED and trial.mode != "eager":
+            record = replace(record, inspection=_inspect(run, record))
     return Finished(record, result)
 
 
 @dataclass(frozen=True)
 class _TrialRun:
-    """What running a trial needs, and the time that it was idle."""
+    """What running a trial needs, the environment variables of its workers, and the seconds that it was idle."""
 
     trial: Trial
     settings: Settings
     slot: DeviceSlot
     on_phase: OnPhase
     stop: threading.Event
+    variables: Mapping[str, str]
     smaller_batch_size: int | None = None
     begin_s: float = field(default_factory=time.monotonic)
-    idle_s: list[float] = field(default_factory=list)  # waiting for memory, and of each worker
+    idle_s: list[float] = field(default_factory=list)  # for memory, and of each worker: for the device, or stopped
 
     @property
     def batch_size(self) -> int:
@@ -74,10 +74,6 @@ class _TrialRun:
     @property
     def paths(self) -> TrialPaths:
         return SweepPaths.of(self.settings.sweep).trial(self.trial.label, self.trial.id)
-
-    def working_s(self) -> float:
-        """Wall seconds since the beginning, without those of waiting for memory or the device, or being stopped."""
-        return time.monotonic() - self.begin_s - sum(self.idle_s)
 
 
 def _attempt_within_memory(run: _TrialRun) -> Record:
@@ -104,9 +100,8 @@ def _attempt(run: _TrialRun) -> Record:
     write_text(paths.trial, Job(run.trial.replace_batch_size(run.batch_size), run.settings.measure).dumps())
     outcomes: list[Outcome] = []
     try:
-        with expose_package(run.trial.python) as variables:
-            while _needs_another(run, outcomes):
-                outcomes.append(_run_timed_process(run, variables, outcomes))
+        while _needs_another(run, outcomes):
+            outcomes.append(_run_timed_process(run, outcomes))
     finally:
         paths.clear_caches()
     return _make_record(run, outcomes)
@@ -122,23 +117,23 @@ def _needs_another(run: _TrialRun, outcomes: Sequence[Outcome]) -> bool:
     return not is_resolved(derive(_make_record(run, outcomes)), measure.target)
 
 
-def _run_timed_process(run: _TrialRun, variables: Mapping[str, str], earlier: Sequence[Outcome]) -> Outcome:
+def _run_timed_process(run: _TrialRun, earlier: Sequence[Outcome]) -> Outcome:
     """Run the next process. It needs no check where an earlier process of its draw verified the same code."""
     if run.stop.is_set():  # between two processes; inside of one it is that one's outcome
         return _interrupted()
     index, paths, measure = len(earlier), run.paths, run.settings.measure
     draw, index_in_draw = (0, index) if measure.target else divmod(index, measure.processes)
-    processes = [outcome.process for outcome in earlier if outcome.process]
-    passed = (item for item in processes if item.draw == draw and item.accuracy and item.accuracy.passed)
+    done = [outcome.process for outcome in earlier if outcome.process]
+    passed = (item for item in done if item.draw == draw and item.accuracy and item.accuracy.passed)
     verified = next(passed, None)
     arguments = ["--index", str(index), "--draw", str(draw)]
     if index_in_draw == 0:
         arguments.append("--cold")
     if verified and verified.artifact:
         arguments += ["--checked", verified.artifact]
-    if processes and processes[0].steps_per_block:
-        arguments += ["--steps-per-block", str(processes[0].steps_per_block)]
-    outcome = _run_worker(run, variables, arguments, paths.cache(draw), paths.log(index), index)
+    if done and done[0].steps_per_block:
+        arguments += ["--steps-per-block", str(done[0].steps_per_block)]
+    outcome = _run_worker(run, arguments, paths.cache(draw), paths.log(index), index)
     return _copy_verdict(outcome, verified) if verified else outcome
 
 
@@ -152,16 +147,16 @@ def _copy_verdict(outcome: Outcome, verified: Process) -> Outcome:
 
 def _inspect(run: _TrialRun, record: Record) -> Inspection:
     """Run one more process, with a cache of its own, that times nothing and writes what the compiler does."""
-    paths, measure = run.paths, run.settings.measure
+    paths = run.paths
     run.slot.peak_memory.learn(record)
     needed_bytes = run.slot.peak_memory.look_up(run.trial, record.batch_size)
     timed = next((process.code_fingerprint for process in record.processes if process.code_fingerprint), None)
     arguments = ["--inspect", str(paths.inspection), *(["--timed", timed] if timed else [])]
     announced = replace(run, on_phase=lambda phase, index: run.on_phase(f"inspection, {phase}", index))
-    cache, log = paths.cache("inspect"), paths.log("inspect")
+    cache, log, index = paths.cache("inspect"), paths.log("inspect"), run.settings.measure.process_limit
     try:
-        with expose_package(run.trial.python) as variables, run.slot.memory.reserve(needed_bytes, run.stop):
-            outcome = _run_worker(announced, variables, arguments, cache, log, measure.process_limit)
+        with run.slot.memory.reserve(needed_bytes, run.stop):
+            outcome = _run_worker(announced, arguments, cache, log, index)
     finally:
         paths.clear_caches()
     return Inspection(
@@ -175,19 +170,11 @@ def _interrupted(phase: str = "starting") -> Outcome:
     return Outcome("interrupted", phase, "interrupted by the user")
 
 
-def _run_worker(
-    run: _TrialRun, variables: Mapping[str, str], arguments: Sequence[str], cache: Path, log: Path, index: int
-) -> Outcome:
+def _run_worker(run: _TrialRun, arguments: Sequence[str], cache: Path, log: Path, index: int) -> Outcome:
     """Run one worker as long as its limits allow, and make an outcome of its end where it gives none."""
     lease = run.slot.lease
-    with _start_worker(run, variables, arguments, cache, log) as (process, pipe, tenant):
-        channel = WorkerChannel(
-            pipe,
-            run.settings.measure,
-            idle_s=lambda: lease.idle_s(tenant),
-            on_phase=lambda phase: run.on_phase(phase, index),
-            on_lease_request=lambda wants: lease.request(tenant, wants),
-        )
+    with _start_worker(run, arguments, cache, log) as (process, pipe, tenant):
+        channel = WorkerChannel(pipe, run.settings.measure, lease, tenant, lambda phase: run.on_phase(phase, index))
         try:
             exceeded = channel.read(process, run.stop)
         except ValueError as error:
@@ -204,12 +191,12 @@ def _run_worker(
             return Outcome("timeout", channel.phase, f"still {channel.phase} after {exceeded}")
         code = process.wait()
         without_result = " without a result" if code >= 0 else ""
-        return Outcome("crashed", channel.phase, f"the worker {describe_exit(code)}{without_result}")
+        return Outcome("crashed", channel.phase, f"the worker {processes.describe_exit(code)}{without_result}")
 
 
 @contextmanager
 def _start_worker(
-    run: _TrialRun, variables: Mapping[str, str], arguments: Sequence[str], cache: Path, log: Path
+    run: _TrialRun, arguments: Sequence[str], cache: Path, log: Path
 ) -> Iterator[tuple[subprocess.Popen[bytes], int, Tenant]]:
     """Start a worker in a process group of its own, with the pipe that it answers on; the group is killed afterwards.
 
@@ -219,10 +206,9 @@ def _start_worker(
     receive, send = os.pipe()
     cores = ["--cores", ",".join(map(str, run.slot.cores))] if run.slot.cores else []
     told = [str(run.paths.trial), *cores, *arguments, "--answer-fd", str(send)]
-    environment = {**run.slot.device.environment(), **variables, **make_cache_variables(cache)}
-    process = start_group(
-        [*make_command(run.trial.python, WORKER), *told], environment, log, stdin=subprocess.PIPE, pass_fds=[send]
-    )
+    environment = {**run.slot.device.environment(), **run.variables, **processes.make_cache_variables(cache)}
+    command = [*processes.make_command(run.trial.python, WORKER), *told]
+    process = processes.start_group(command, environment, log, stdin=subprocess.PIPE, pass_fds=[send])
     os.close(send)
     stdin = process.stdin
     assert stdin is not None
@@ -236,7 +222,7 @@ def _start_worker(
             yield process, receive, tenant
         finally:
             os.close(receive)
-            kill_group(process)
+            processes.kill_group(process)
 
 
 def _make_record(run: _TrialRun, outcomes: Sequence[Outcome]) -> Record:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from sweeper.core.protocol import LeaseRequest, Outcome, Phase, decode
 from sweeper.core.settings import Measure
+from sweeper.execution.device_lease import DeviceLease, Tenant
 
 POLL_S = 0.5
 
@@ -18,19 +19,14 @@ POLL_S = 0.5
 class WorkerChannel:
     """The pipe that a worker answers on, what was read from it so far, and the limits of the worker and its phases.
 
-    The seconds of `idle_s`, in which the worker waited or was stopped, count in no limit.
+    Seconds in which the worker waited for the device or was stopped count in no limit.
     """
 
     def __init__(
-        self,
-        pipe: int,
-        measure: Measure,
-        idle_s: Callable[[], float],
-        on_phase: Callable[[str], None],
-        on_lease_request: Callable[[str], None],
+        self, pipe: int, measure: Measure, lease: DeviceLease, tenant: Tenant, on_phase: Callable[[str], None]
     ) -> None:
-        self._pipe, self._measure, self._idle_s = pipe, measure, idle_s
-        self._on_phase, self._on_lease_request = on_phase, on_lease_request
+        self._pipe, self._measure, self._on_phase = pipe, measure, on_phase
+        self._lease, self._tenant = lease, tenant
         self._tail = b""
         self._begin_s = self._phase_begin_s = self._now_s()
         self.phase = "starting"
@@ -68,7 +64,7 @@ class WorkerChannel:
                     self.phase, self._phase_begin_s = message.name, self._now_s()
                 self._on_phase(message.name)
             elif isinstance(message, LeaseRequest):
-                self._on_lease_request(message.wants)
+                self._lease.request(self._tenant, message.wants)
             else:
                 self.outcome = message
 
@@ -83,4 +79,4 @@ class WorkerChannel:
         return min(limits)
 
     def _now_s(self) -> float:
-        return time.monotonic() - self._idle_s()
+        return time.monotonic() - self._lease.idle_s(self._tenant)

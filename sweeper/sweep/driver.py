@@ -16,10 +16,10 @@ from sweeper.core.paths import RUNS, SweepPaths
 from sweeper.core.record import Record, read_status
 from sweeper.core.settings import MIN_PROCESSES_FOR_TARGET, Measure, Settings
 from sweeper.core.trial import Trial
-from sweeper.execution.events import Finished
 from sweeper.execution.execute import NoSpaceError
 from sweeper.execution.lock import hold_lock
 from sweeper.execution.placement import Placement, place_trials
+from sweeper.execution.scheduler import Finished
 from sweeper.report.build import print_report, suggest_next, write_report
 from sweeper.report.text.mlflow_overview import overview
 from sweeper.sweep import manifest

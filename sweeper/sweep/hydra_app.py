@@ -23,9 +23,9 @@ from sweeper.core.errors import ConfigError
 from sweeper.core.gpus import visible_gpus
 from sweeper.core.settings import Settings
 from sweeper.core.trial import Trial
-from sweeper.execution.events import Finished
 from sweeper.execution.execute import execute
 from sweeper.execution.placement import place_trials
+from sweeper.execution.scheduler import Finished
 from sweeper.sweep.driver import BAD_CONFIGURATION, run_sweep
 from sweeper.sweep.launch import Launch, make_cluster_launcher
 

@@ -16,9 +16,9 @@ from sweeper.core.paths import SweepPaths, write_text
 from sweeper.core.record import Record
 from sweeper.core.settings import Settings
 from sweeper.core.trial import Trial
-from sweeper.execution.events import Event, Finished, Started
 from sweeper.execution.execute import execute
 from sweeper.execution.placement import Placement
+from sweeper.execution.scheduler import Event, Finished, Started
 
 Run = Callable[[Sequence[Trial], Settings, Placement], Generator[Event, None, None]]
 Launch = Callable[[Sequence[Sequence[str]]], object]  # runs a job for each list of overrides, and waits for all

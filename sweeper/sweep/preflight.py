@@ -15,8 +15,7 @@ from sweeper.core.errors import ConfigError
 from sweeper.core.gpus import Device
 from sweeper.core.protocol import AT
 from sweeper.core.trial import Trial
-from sweeper.execution.interpreter import expose_package, make_command
-from sweeper.execution.process_group import describe_exit, read_last_lines, start_group, wait_for_end
+from sweeper.execution import processes
 
 TIMEOUT_S = 300
 MAX_PROBLEMS = 10
@@ -36,17 +35,18 @@ def require_runnable(trials: Sequence[Trial], device: Device) -> None:
 
 def _find_problems(trials: Sequence[Trial], python: str | None, device: Device, prefix: str) -> list[str]:
     """Ask in a process group of its own: a user's factory may print, exit or leave children behind."""
-    with tempfile.TemporaryDirectory() as name, expose_package(python) as variables:
+    with tempfile.TemporaryDirectory() as name, processes.expose_package(python) as variables:
         folder = Path(name)
         question, answer, log, at = (folder / file for file in ("trials.json", "problems.json", "log", AT))
         question.write_text(json.dumps([trial.to_json() for trial in trials]))
-        asked = [*make_command(python, "sweeper.worker"), "--check", str(question), str(answer)]
-        code = wait_for_end(start_group(asked, {**device.environment(), **variables}, log), TIMEOUT_S)
+        asked = [*processes.make_command(python, "sweeper.worker"), "--check", str(question), str(answer)]
+        process = processes.start_group(asked, {**device.environment(), **variables}, log)
+        code = processes.wait_for_end(process, TIMEOUT_S)
         model = f"model {at.read_text()}" if at.exists() else "the models"
         if code is None:
             raise ConfigError(f"checking {model} took longer than {TIMEOUT_S} s; nothing was started")
         if not answer.exists():
-            how = f"{prefix}the check of {model} {describe_exit(code)} and gave no answer"
-            raise ConfigError(":\n".join(filter(None, [how, "\n".join(read_last_lines(log, LAST_LINES))])))
+            how = f"{prefix}the check of {model} {processes.describe_exit(code)} and gave no answer"
+            raise ConfigError(":\n".join(filter(None, [how, "\n".join(processes.read_last_lines(log, LAST_LINES))])))
         problems: list[str] = json.loads(answer.read_text())
         return problems

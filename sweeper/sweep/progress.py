@@ -18,7 +18,7 @@ from sweeper.analysis.metrics import Result
 from sweeper.core.paths import SweepPaths
 from sweeper.core.record import Record
 from sweeper.core.trial import Trial
-from sweeper.execution.events import Event, PhaseBegan, Started
+from sweeper.execution.scheduler import Event, PhaseBegan, Started
 
 
 @dataclass

@@ -8,9 +8,8 @@ import pytest
 
 from sweeper.core.errors import ConfigError
 from sweeper.core.gpus import Device, Gpu
-from sweeper.execution import device_slots
-from sweeper.execution.device_slots import claim_devices, make_slots
-from sweeper.execution.placement import DeviceShare, Placement
+from sweeper.execution import placement
+from sweeper.execution.placement import DeviceShare, Placement, claim_devices, make_slots
 
 DEVICES = [Device("cuda", Gpu(str(index), f"GPU-{index}", "A GPU")) for index in range(4)]
 
@@ -21,9 +20,9 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_claimed_devices_have_leases_of_their_own_and_learn_from_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_slots, "memory_bytes", lambda _gpu: None)
-    placement = Placement("4 GPUs", tuple(DeviceShare(device, (0, 1), 3) for device in DEVICES))
-    found = make_slots(placement, DEVICES[1:3])
+    monkeypatch.setattr(placement, "memory_bytes", lambda _gpu: None)
+    four = Placement("4 GPUs", tuple(DeviceShare(device, (0, 1), 3) for device in DEVICES))
+    found = make_slots(four, DEVICES[1:3])
     assert [(slot.device, slot.cores, slot.concurrency) for slot in found] == [
         (DEVICES[1], (0, 1), 3),
         (DEVICES[2], (0, 1), 3),

@@ -15,9 +15,9 @@ from sweeper.core.record import Record
 from sweeper.core.settings import Measure, Settings
 from sweeper.core.trial import Labels, Model, Trial
 from sweeper.execution import placement
-from sweeper.execution.events import Event, Finished, Started
 from sweeper.execution.execute import MIN_FREE_BYTES, NoSpaceError, execute
 from sweeper.execution.placement import place_trials
+from sweeper.execution.scheduler import Event, Finished, Started
 
 
 @pytest.fixture

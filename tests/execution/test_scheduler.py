@@ -12,9 +12,8 @@ from records import make_record, make_trial
 from sweeper.analysis.metrics import derive
 from sweeper.core.gpus import Device, Gpu
 from sweeper.core.trial import Trial
-from sweeper.execution.device_slots import DeviceSlot
-from sweeper.execution.events import Finished, Started
-from sweeper.execution.scheduler import run_all
+from sweeper.execution.placement import DeviceSlot
+from sweeper.execution.scheduler import Finished, Started, run_all
 
 GPUS = [Gpu(str(index), f"GPU-{index}", "A GPU") for index in range(3)]
 SLOTS = [DeviceSlot(Device("cuda", gpu)) for gpu in GPUS]

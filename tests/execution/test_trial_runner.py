@@ -20,9 +20,9 @@ from sweeper.core.protocol import DEVICE, NOTHING, Job
 from sweeper.core.record import Inspection, Record
 from sweeper.core.settings import Measure, Settings
 from sweeper.core.trial import Trial
-from sweeper.execution import trial_runner
+from sweeper.execution import processes, trial_runner
 from sweeper.execution.device_lease import Tenant
-from sweeper.execution.device_slots import DeviceSlot
+from sweeper.execution.placement import DeviceSlot
 
 ROOT = Path(__file__).parents[2]
 PRELUDE = """
@@ -61,7 +61,7 @@ def run(in_empty_folder: Path, monkeypatch: pytest.MonkeyPatch, trial: Trial):
         script = in_empty_folder / "worker.py"
         script.write_text(PRELUDE + textwrap.dedent(body))
         monkeypatch.setenv("PYTHONPATH", str(ROOT))
-        monkeypatch.setattr(trial_runner, "make_command", lambda _python, _module: [sys.executable, str(script)])
+        monkeypatch.setattr(processes, "make_command", lambda _python, _module: [sys.executable, str(script)])
         settings = Settings("s", measure=Measure(**{"processes": 1, "timeout_s": 30.0, **measure}), inspect=inspect)  # type: ignore[arg-type]
         slot = slot or DeviceSlot(Device("cpu"), cores)
         stop = stop or threading.Event()

@@ -14,7 +14,7 @@ from sweeper.analysis.metrics import derive
 from sweeper.core.record import Inspection, Record
 from sweeper.core.settings import Measure, Settings, Tracking
 from sweeper.core.trial import Trial
-from sweeper.execution.events import Event, Finished, Started
+from sweeper.execution.scheduler import Event, Finished, Started
 from sweeper.sweep.driver import INTERRUPTED, OK, run_sweep
 from sweeper.sweep.launch import Launcher
 

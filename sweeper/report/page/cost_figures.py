@@ -32,11 +32,11 @@ def draw_compile_time(rows: Sequence[Row]) -> base.Figure:
     if not shown:
         return base.Figure("compile-time", title, missing=NO_COMPILE_TIME)
     times_s = [base.positive(row, "compile_cold_s") or 1.0 for row in shown]
-    choice = _scatter(shown, times_s, _describe_compile_time)
-    choice.layout["xaxis"] = base.seconds_axis("compile time, empty cache", times_s)
+    xaxis = base.seconds_axis("compile time, empty cache", times_s)
     caption = "Extra wall seconds of the first compiled steps with an empty cache."
     if any("compile_contended" in formatting.flags(row) for row in shown):
         caption += " ≤: other work kept the processor busy, so the compile time alone is shorter."
+    choice = _scatter(shown, times_s, xaxis, _describe_compile_time)
     return base.Figure("compile-time", title, caption + thinned, [choice])
 
 
@@ -52,8 +52,8 @@ def draw_memory(rows: Sequence[Row]) -> base.Figure:
     if not shown:
         return base.Figure("memory", title, missing="no trial with a speedup has the peak memory of both arms")
     ratios = [peak_ratio(row) or 1.0 for row in shown]
-    choice = _scatter(shown, ratios, lambda row: f"memory ratio {memory_ratio(row)}")
-    choice.layout["xaxis"] = base.ratio_axis("eager / compiled peak memory", ratios)
+    xaxis = base.ratio_axis("eager / compiled peak memory", ratios)
+    choice = _scatter(shown, ratios, xaxis, lambda row: f"memory ratio {memory_ratio(row)}")
     choice.layout["shapes"].append(base.reference_line("x"))
     caption = "Right of 1 compiling saves device memory, above 1 it saves time."
     return base.Figure("memory", title, caption + thinned, [choice])
@@ -61,13 +61,14 @@ def draw_memory(rows: Sequence[Row]) -> base.Figure:
 
 def _thin_out(rows: Sequence[Row]) -> tuple[Sequence[Row], str]:
     """Keep evenly spaced rows of many that are sorted by speedup; the text says how many rows were kept."""
-    every = math.ceil(len(rows) / MAX_POINTS)
-    if every < 2:
-        return rows, ""
-    return rows[::every], f" Shows one of every {every} of {len(rows)} trials, in the order of their speedups."
+    every = max(1, math.ceil(len(rows) / MAX_POINTS))
+    kept = f" Shows one of every {every} of {len(rows)} trials, in the order of their speedups."
+    return rows[::every], kept if every > 1 else ""
 
 
-def _scatter(rows: Sequence[Row], xs: Sequence[float], describe: Callable[[Row], str]) -> base.Choice:
+def _scatter(
+    rows: Sequence[Row], xs: Sequence[float], xaxis: base.Layout, describe: Callable[[Row], str]
+) -> base.Choice:
     """Draw speedups upwards, with a colour per precision and a symbol per mode."""
     groups = base.group(range(len(rows)), lambda i: (text(rows[i]["precision"]), text(rows[i]["mode"])))
     precisions, modes = (sorted({key[part] for key in groups}) for part in (0, 1))
@@ -79,32 +80,33 @@ def _scatter(rows: Sequence[Row], xs: Sequence[float], describe: Callable[[Row],
         hover = [base.join_lines(describe_trial(rows[i]), base.label(describe(rows[i]))) for i in at]
         traces.append(base.points(name, [xs[i] for i in at], [speedup(rows[i]) for i in at], marker, text=hover))
     yaxis = base.ratio_axis("speedup", [speedup(row) for row in rows])
-    return base.Choice("all", traces, {"height": 420, "yaxis": yaxis, "shapes": [base.reference_line("y")]})
+    return base.Choice("all", traces, base.lay_out(420, xaxis, yaxis, line="y"))
 
 
 def draw_total_time(rows: Sequence[Row]) -> base.Figure:
     """Draw the seconds until a number of steps is done, in both arms; the lines cross at break-even."""
     title = "Total time against steps"
     needed = ("compile_cold_s", "eager_step_ms", "compiled_step_ms")
-    complete = [row for row in select_measured(rows) if all(base.finite(row, name) is not None for name in needed)]
+    measured = select_measured(rows)
+    complete = [row for row in measured if all(formatting.finite(row, name) is not None for name in needed)]
     if not complete:
         return base.Figure("total-time", title, missing=NO_COMPILE_TIME)
     axes = base.find_naming_axes(complete)
     caption = "Compile time plus step times, the compiled arm with an empty and, where measured, a filled cache."
     if len(complete) > MAX_TRIALS:
         caption += f" The {MAX_TRIALS} trials of {len(complete)} that pay back soonest."
-    complete.sort(key=lambda row: math.inf if (steps := base.finite(row, "break_even_steps")) is None else steps)
+    complete.sort(key=lambda row: math.inf if (steps := formatting.finite(row, "break_even_steps")) is None else steps)
     choices = [_total_time(base.name_row(row, axes), row) for row in complete[:MAX_TRIALS]]
     return base.Figure("total-time", title, caption, choices)
 
 
 def _total_time(name: str, row: Row) -> base.Choice:
-    eager_s, compiled_s = ((base.finite(row, f"{arm}_step_ms") or 0.0) / 1e3 for arm in ("eager", "compiled"))
-    break_evens = [steps for _, _, column, _ in CACHES if (steps := base.finite(row, column)) is not None]
+    eager_s, compiled_s = ((formatting.finite(row, f"{arm}_step_ms") or 0.0) / 1e3 for arm in ("eager", "compiled"))
+    break_evens = [steps for _, _, column, _ in CACHES if (steps := formatting.finite(row, column)) is not None]
     num_steps = math.ceil(BEYOND_BREAK_EVEN * max([0.0, *break_evens])) or STEPS_IF_NEVER
     traces = [_line("eager", num_steps, 0.0, eager_s, base.colour(1), "solid")]
     for cache, time_column, steps_column, dash in CACHES:
-        compile_s, steps = base.finite(row, time_column), base.finite(row, steps_column)
+        compile_s, steps = formatting.finite(row, time_column), formatting.finite(row, steps_column)
         if compile_s is None:
             continue
         traces.append(_line(f"compiled, {cache}", num_steps, compile_s, compiled_s, base.colour(0), dash))
@@ -112,12 +114,8 @@ def _total_time(name: str, row: Row) -> base.Choice:
             reached = f"break-even, {cache}: {mark_upper_bound(row)}{math.ceil(steps):,} steps"
             marker = {"color": "@ink", "size": 9, "symbol": "circle-open", "line": {"width": 2, "color": "@ink"}}
             traces.append(base.points(reached, [steps], [steps * eager_s], marker, hoverinfo="all"))
-    layout = {
-        "height": 420,
-        "xaxis": {"title": {"text": "steps"}, "range": [0, num_steps], "tickformat": ",d"},
-        "yaxis": {"title": {"text": "seconds"}, "rangemode": "tozero"},
-    }
-    pays_after = break_even(row)
+    xaxis = {"title": {"text": "steps"}, "range": [0, num_steps], "tickformat": ",d"}
+    layout, pays_after = base.lay_out(420, xaxis, base.zero_axis("seconds")), break_even(row)
     return base.Choice(f"{name}: {pays_after}{' steps' if pays_after != 'never' else ''}", traces, layout)
 
 

@@ -66,16 +66,10 @@ def colour(index: int, pale: bool = False) -> str:
     return f"@{index % COLOURS}{' pale' if pale else ''}"
 
 
-def finite(row: Row, name: str) -> float | None:
-    """Return a number that can be drawn."""
-    value = formatting.number(row, name)
-    return value if value is not None and math.isfinite(value) else None
-
-
 def positive(row: Row, name: str) -> float | None:
     """Return a number that a logarithmic axis can show."""
-    value = finite(row, name)
-    return value if value is not None and value > 0 else None
+    value = formatting.finite(row, name)
+    return value if value and value > 0 else None
 
 
 def group(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
@@ -161,6 +155,17 @@ def seconds_axis(title: str, values: Iterable[float]) -> dict[str, Any]:
 
 def _log_axis(title: str, low: float, high: float, ticks: Sequence[float], texts: Sequence[str]) -> dict[str, Any]:
     return {"title": {"text": title}, "type": "log", "range": [low, high], "tickvals": ticks, "ticktext": texts}
+
+
+def zero_axis(title: str) -> dict[str, Any]:
+    """Describe an axis that shows 0."""
+    return {"title": {"text": title}, "rangemode": "tozero"}
+
+
+def lay_out(height: int, xaxis: Mapping[str, Any], yaxis: Mapping[str, Any], line: str = "", **more: Any) -> Layout:
+    """Describe a figure with two axes, and a line where the axis `line` is 1."""
+    shapes = {"shapes": [reference_line(line)]} if line else {}
+    return {"height": height, "xaxis": xaxis, "yaxis": yaxis, **shapes, **more}
 
 
 def reference_line(axis: str, at: float = 1, **style: Any) -> dict[str, Any]:

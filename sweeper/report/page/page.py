@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from jinja2 import Environment
 from jinja2.utils import htmlsafe_json_dumps
@@ -25,12 +25,13 @@ from sweeper.loading import parallel
 from sweeper.loading.entries import pause_garbage_collection
 from sweeper.report.contents import Report
 from sweeper.report.formatting import text
-from sweeper.report.page import cost_figures, family_figure, speedup_figures, step_figure, tables
+from sweeper.report.page import cost_figures, speedup_figures, step_figure
 from sweeper.report.page.figure_base import Figure
 from sweeper.report.page.header import describe_conventions, make_cards, make_title
 from sweeper.report.page.published import Published, find_for_family, find_for_suite, find_sources
-from sweeper.report.page.tables import Listing
+from sweeper.report.page.tables import Listing, make_listing, published_columns
 from sweeper.report.registry import TABLES
+from sweeper.report.table import Row
 from sweeper.report.tables.groups import ALL, Group
 from sweeper.report.tables.speedups import list_flags
 from sweeper.report.tables.summary import summary
@@ -38,13 +39,7 @@ from sweeper.report.tables.units import Unit
 
 DIGITS = 6  # of a number in a figure
 ABOVE_A_FIGURE = 110  # pixels of its title and caption, about
-
-
-class _Part(NamedTuple):
-    """Figures or tables without what page.js draws of them, and that as JSON."""
-
-    items: Sequence[Any]
-    data: str
+_Part = Callable[[], tuple[Sequence[Any], str]]  # figures or tables, and what page.js draws of them as JSON
 
 
 @pause_garbage_collection()
@@ -55,24 +50,21 @@ def begin_page(report: Report, out: Path, cores: int = 1) -> Callable[[], str]:
     figures and the tables while the caller continues.
     """
     suites, references = group_by_suite(report.findings.units.units), find_references(report)
-    tables = parallel.start(functools.partial(_make_tables, report, suites, references, out), cores)
-    figures = parallel.start(functools.partial(_make_figures, report, references), cores)
-    return functools.partial(_render, report, suites, references, tables, figures)
+    make_tables = parallel.start(functools.partial(_make_tables, report, suites, references, out), cores)
+    make_figures = parallel.start(functools.partial(_make_figures, report, references), cores)
+    by_suite = [item for group in suites if (item := find_for_suite(group.family))]
+    sources = find_sources([*references.values(), *by_suite])
+    return lambda: _render(report, references.get(ALL), sources, make_tables, make_figures)
 
 
 def _render(
-    report: Report,
-    suites: Sequence[Group],
-    references: Mapping[str, Published],
-    make_tables: Callable[[], _Part],
-    make_figures: Callable[[], _Part],
+    report: Report, reference: Published | None, sources: object, make_tables: _Part, make_figures: _Part
 ) -> str:
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(_read("page.html"))
     rows, plotly, script = report.tables["speedups"].rows, _read_plotly(), _read("page.js")
-    cards, rest = make_cards(report.tables["summary"].rows, references.get(ALL))
-    by_suite = [item for group in suites if (item := find_for_suite(group.family))]
-    tables, figures = make_tables(), make_figures()
+    cards, rest = make_cards(report.tables["summary"].rows, reference)
+    (tables, table_data), (figures, figure_data) = make_tables(), make_figures()
     return template.render(
         policy=_policy(plotly, script),
         title=make_title(report.facts),
@@ -83,30 +75,49 @@ def _render(
         conventions=describe_conventions(report.findings.amp),
         facts=[fact.partition(": ") for fact in report.facts],
         flags=list_flags(rows),
-        tables=tables.items,
-        columns=_arrange(figure for figure in figures.items if figure.choices),
-        missing=[figure for figure in figures.items if not figure.choices],
-        sources=find_sources([*references.values(), *by_suite]),
+        tables=tables,
+        columns=_arrange(figure for figure in figures if figure.choices),
+        missing=[figure for figure in figures if not figure.choices],
+        sources=sources,
         notes=[printable(line) for line in report.notes],
         problems=[printable(line) for line in report.problems],
-        figure_data=figures.data,
-        table_data=tables.data,
+        figure_data=figure_data,
+        table_data=table_data,
         plotly=plotly,
         script=script,
     )
 
 
-def _make_tables(report: Report, suites: Sequence[Group], references: Mapping[str, Published], out: Path) -> _Part:
-    listings = all_listings(report, suites, references, out)
-    return _Part([replace(item, data={}) for item in listings], _dump({item.id: item.data for item in listings}))
+def _make_tables(
+    report: Report, suites: Sequence[Group], references: Mapping[str, Published], out: Path
+) -> tuple[list[Listing], str]:
+    """Make the tables that have rows, the summary last: without their data, and the data as JSON."""
+    first, *others = TABLES
+    listings = [make_listing(spec, report, report.tables[spec.name].rows, out) for spec in others]
+    by_suite: list[Row] = [{**row, "family": f"suite {row['family']}"} for row in summary(suites).rows]
+    named = {**references, **{f"suite {group.family}": find_for_suite(group.family) for group in suites}}
+    rows = [*report.tables[first.name].rows, *by_suite]
+    listings.append(make_listing(first, report, rows, out, published_columns(named)))
+    data = {item.id: item.data for item in listings if item.data["rows"]}
+    return [replace(item, data={}) for item in listings if item.id in data], _dump(data)
 
 
-def _make_figures(report: Report, references: Mapping[str, Published]) -> _Part:
-    figures = draw_figures(report, references)
-    sketches = [
-        replace(figure, choices=[replace(item, traces=()) for item in figure.choices[:1]]) for figure in figures
+def _make_figures(report: Report, references: Mapping[str, Published]) -> tuple[list[Figure], str]:
+    """Make the figures: with no more than the layout of the first choice, and the data as JSON."""
+    rows = report.tables["speedups"].rows
+    figures = [
+        speedup_figures.draw_forest(rows),
+        speedup_figures.draw_families(report.tables["summary"].rows, references),
+        speedup_figures.draw_backends(rows),
+        speedup_figures.draw_batch_sizes(rows),
+        cost_figures.draw_compile_time(rows),
+        cost_figures.draw_total_time(rows),
+        cost_figures.draw_memory(rows),
+        step_figure.draw_step_times(report.findings.entries, rows),
     ]
-    return _Part(sketches, _dump([_figure_data(figure) for figure in figures]))
+    firsts = [[replace(choice, traces=()) for choice in figure.choices[:1]] for figure in figures]
+    sketches = [replace(figure, choices=choices) for figure, choices in zip(figures, firsts, strict=True)]
+    return sketches, _dump([_figure_data(figure) for figure in figures])
 
 
 def _arrange(figures: Iterable[Figure]) -> tuple[list[tuple[int, Figure]], ...]:
@@ -148,35 +159,6 @@ def find_references(report: Report) -> dict[str, Published]:
     suites = {_suite(unit) for unit in report.findings.units.units}
     families = dict.fromkeys(text(row["family"]) for row in report.tables["summary"].rows)
     return {family: item for family in families if (item := find_for_family(family, suites))}
-
-
-def draw_figures(report: Report, references: Mapping[str, Published]) -> list[Figure]:
-    rows = report.tables["speedups"].rows
-    return [
-        speedup_figures.draw_forest(rows),
-        family_figure.draw_families(report.tables["summary"].rows, references),
-        speedup_figures.draw_backends(rows),
-        speedup_figures.draw_batch_sizes(rows),
-        cost_figures.draw_compile_time(rows),
-        cost_figures.draw_total_time(rows),
-        cost_figures.draw_memory(rows),
-        step_figure.draw_step_times(report.findings.entries, rows),
-    ]
-
-
-def all_listings(
-    report: Report, suites: Sequence[Group], references: Mapping[str, Published], out: Path
-) -> list[Listing]:
-    """The tables that have rows, in the order in which they stand: the summary last."""
-    first, *others = TABLES
-    found = [tables.make_listing(spec, report, report.tables[spec.name].rows, out) for spec in others]
-    rows = [
-        *report.tables[first.name].rows,
-        *({**row, "family": f"suite {row['family']}"} for row in summary(suites).rows),
-    ]
-    named = {**references, **{f"suite {group.family}": find_for_suite(group.family) for group in suites}}
-    found.append(tables.make_listing(first, report, rows, out, tables.published_columns(named)))
-    return [item for item in found if item.data["rows"]]
 
 
 def _figure_data(figure: Figure) -> dict[str, Any]:

@@ -1,14 +1,21 @@
-"""Figures of speedups: every trial, backends, batch sizes."""
+"""Figures of speedups: every trial, backends, batch sizes; geometric means of families.
+
+Families have AMP and fp32 beside each other, and what was published for PyTorch 2.0.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 from sweeper.report import formatting
 from sweeper.report.formatting import text
 from sweeper.report.page import figure_base as base
+from sweeper.report.page.published import Published
 from sweeper.report.table import Row
+from sweeper.report.tables.groups import ALL
 from sweeper.report.tables.speedups import shows_range, speedup_or_status
+from sweeper.report.tables.summary import models
 
 MAX_BARS = 60  # of the forest as it opens
 MAX_BARS_PER_GROUP = 200
@@ -16,17 +23,18 @@ MAX_BARS_EVER = 2000  # a browser takes seconds for more
 MAX_MODELS = 100  # to choose from in the figure of backends
 MAX_LINES = 300  # of the figure of batch sizes
 MAX_CHOICES = 12
+MAX_KEYS = 4  # groups of the summary that stand beside each other in one figure of families
 MAX_SERIES = 6
 
 INTERVAL, RANGE, SINGLE = "95 % interval", "range of processes, host-bound", "no interval"
 MARKS = {INTERVAL: "circle", RANGE: "diamond-open", SINGLE: "circle-open"}
+PRECISIONS = {"AMP": ("geomean_amp", "models_amp"), "fp32": ("geomean_fp32", "models_fp32")}
 
 
 def select_measured(rows: Sequence[Row]) -> list[Row]:
     """Select the rows with a speedup that can be drawn, the fastest first."""
-    return sorted(
-        (row for row in rows if row["status"] == "ok" and base.positive(row, "speedup")), key=speedup, reverse=True
-    )
+    measured = (row for row in rows if row["status"] == "ok" and base.positive(row, "speedup"))
+    return sorted(measured, key=speedup, reverse=True)
 
 
 def speedup(row: Row) -> float:
@@ -54,12 +62,10 @@ def draw_forest(rows: Sequence[Row]) -> base.Figure:
     if not measured:
         return base.Figure("forest", title, missing="no trial has a speedup")
     count = len(measured)
-    if count <= MAX_BARS:
-        choices = [_forest("all", measured)]
-    else:
-        whole = f"all {count}" if count <= MAX_BARS_EVER else f"the {MAX_BARS_EVER} fastest of {count}"
-        last = _forest(whole, measured[:MAX_BARS_EVER])
-        choices = [_both_ends("", measured, MAX_BARS), *_forests_by_group(measured), last]
+    whole = f"all {count}" if count <= MAX_BARS_EVER else f"the {MAX_BARS_EVER} fastest of {count}"
+    choices = [_forest("all" if count <= MAX_BARS else whole, measured[:MAX_BARS_EVER])]
+    if count > MAX_BARS:
+        choices = [_both_ends("", measured, MAX_BARS), *_forests_by_group(measured), *choices]
     caption = "Eager / compiled step time by wall clock, on a logarithmic axis; right of 1, compiling is faster."
     return base.Figure("forest", title, caption, choices)
 
@@ -70,16 +76,13 @@ def _forests_by_group(rows: Sequence[Row]) -> list[base.Choice]:
     groups = base.group(rows, lambda row: " ".join(text(row[name]) for name in axes))
     if not 1 < len(groups) <= MAX_CHOICES:
         return []
-    return [
-        _forest(f"{name}: {len(rows)}", rows)
-        if len(rows) <= MAX_BARS_PER_GROUP
-        else _both_ends(f"{name}: ", rows, MAX_BARS_PER_GROUP)
-        for name, rows in sorted(groups.items())
-    ]
+    return [_both_ends(f"{name}: ", rows, MAX_BARS_PER_GROUP) for name, rows in sorted(groups.items())]
 
 
 def _both_ends(prefix: str, rows: Sequence[Row], max_rows: int) -> base.Choice:
-    """Draw the fastest and the slowest of more than `max_rows` rows, with a dotted line between them."""
+    """Draw all rows, or of more than `max_rows` the fastest and the slowest with a dotted line between them."""
+    if len(rows) <= max_rows:
+        return _forest(f"{prefix}{len(rows)}", rows)
     half = max_rows // 2
     choice = _forest(f"{prefix}{half} fastest, {half} slowest of {len(rows)}", [*rows[:half], *rows[-half:]])
     choice.layout["shapes"].append(base.reference_line("y", half - 0.5, dash="dot"))
@@ -89,20 +92,14 @@ def _both_ends(prefix: str, rows: Sequence[Row], max_rows: int) -> base.Choice:
 def _forest(name: str, rows: Sequence[Row]) -> base.Choice:
     axes = base.find_naming_axes(rows)
     precisions = sorted({text(row["precision"]) for row in rows})
-    kinds = [(precision, mark) for precision in precisions for mark in MARKS]
     groups = base.group(range(len(rows)), lambda at: (text(rows[at]["precision"]), _mark(rows[at])))
     traces = []
-    for precision, mark in (kind for kind in kinds if kind in groups):
-        at = groups[precision, mark]
-        shade = base.colour(precisions.index(precision))
+    for precision, mark in (kind for kind in itertools.product(precisions, MARKS) if kind in groups):
+        at, shade = groups[precision, mark], base.colour(precisions.index(precision))
         traces.append(_speedups(f"{precision}, {mark}", [rows[i] for i in at], "x", at, shade, MARKS[mark]))
-    layout = {
-        "height": 110 + 17 * len(rows),
-        "xaxis": {**base.ratio_axis("speedup", [end for row in rows for end in _ends(row)]), "side": "top"},
-        "yaxis": {**base.names_axis([base.name_row(row, axes) for row in rows]), "range": [len(rows) - 0.5, -0.5]},
-        "shapes": [base.reference_line("x")],
-    }
-    return base.Choice(name, traces, layout)
+    xaxis = {**base.ratio_axis("speedup", [end for row in rows for end in _ends(row)]), "side": "top"}
+    yaxis = {**base.names_axis([base.name_row(row, axes) for row in rows]), "range": [len(rows) - 0.5, -0.5]}
+    return base.Choice(name, traces, base.lay_out(110 + 17 * len(rows), xaxis, yaxis, line="x"))
 
 
 def _speedups(
@@ -162,17 +159,10 @@ def _backend_bars(name: str, series: Mapping[str, Sequence[Row]]) -> base.Choice
     traces = []
     for index, (title, rows) in enumerate(series.items()):
         speedups, at = [speedup(row) for row in rows], [order.index(text(row["backend"])) for row in rows]
-        hover = [describe_trial(row) for row in rows]
-        style = {"orientation": "h", "textposition": "auto", "hovertext": hover}
+        style = {"orientation": "h", "textposition": "auto", "hovertext": [describe_trial(row) for row in rows]}
         traces.append(base.bars(title, speedups, at, base.colour(index), speedups, **style))
-    layout = {
-        "height": 110 + len(order) * (18 + 14 * len(series)),
-        "barmode": "group",
-        "xaxis": {"title": {"text": "speedup"}, "rangemode": "tozero"},
-        "yaxis": base.names_axis(order),
-        "shapes": [base.reference_line("x")],
-    }
-    return base.Choice(name, traces, layout)
+    height, xaxis = 110 + len(order) * (18 + 14 * len(series)), base.zero_axis("speedup")
+    return base.Choice(name, traces, base.lay_out(height, xaxis, base.names_axis(order), line="x", barmode="group"))
 
 
 def draw_batch_sizes(rows: Sequence[Row]) -> base.Figure:
@@ -187,26 +177,94 @@ def draw_batch_sizes(rows: Sequence[Row]) -> base.Figure:
     caption = "Shows at which batch size compiling gives most."
     if len(shown) < len(series):
         caption += f" {len(shown)} of {len(series)} lines: those of most sizes."
-    parts = [shown[start : start + MAX_SERIES] for start in range(0, len(shown), MAX_SERIES)]
-    return base.Figure(
-        "batch-sizes", title, caption, [_batch_lines({name: series[name] for name in part}) for part in parts]
-    )
+    parts = (shown[start : start + MAX_SERIES] for start in range(0, len(shown), MAX_SERIES))
+    choices = [_batch_lines({name: series[name] for name in part}) for part in parts]
+    return base.Figure("batch-sizes", title, caption, choices)
 
 
 def _batch_lines(series: Mapping[str, Sequence[Row]]) -> base.Choice:
     rows = [row for line in series.values() for row in line]
     traces = []
     for index, (name, line) in enumerate(series.items()):
-        ordered = sorted(line, key=lambda row: base.finite(row, "batch_size") or 0)
+        ordered = sorted(line, key=lambda row: formatting.finite(row, "batch_size") or 0)
+        sizes = [formatting.finite(row, "batch_size") for row in ordered]
         style = {"mode": "lines+markers", "line": {"width": 1.8}}
-        sizes = [base.finite(row, "batch_size") for row in ordered]
         traces.append({**_speedups(name, ordered, "y", sizes, base.colour(index)), **style})
-    ticks = sorted({size for row in rows if (size := base.finite(row, "batch_size")) is not None})
+    ticks = sorted({size for row in rows if (size := formatting.finite(row, "batch_size")) is not None})
     sizes_axis = {"type": "log", "tickvals": ticks, "ticktext": [f"{size:g}" for size in ticks]}
-    layout = {
-        "height": 420,
-        "xaxis": {"title": {"text": "batch size"}, **sizes_axis},
-        "yaxis": base.ratio_axis("speedup", [end for row in rows for end in _ends(row)]),
-        "shapes": [base.reference_line("y")],
-    }
+    yaxis = base.ratio_axis("speedup", [end for row in rows for end in _ends(row)])
+    layout = base.lay_out(420, {"title": {"text": "batch size"}, **sizes_axis}, yaxis, line="y")
     return base.Choice(", ".join(list(series)[:2]) + (", …" if len(series) > 2 else ""), traces, layout)
+
+
+def draw_families(rows: Sequence[Row], references: Mapping[str, Published]) -> base.Figure:
+    """Draw geometric means in AMP and fp32 per family; `references` are published speedups by family."""
+    keys = {key: list(group) for key, group in itertools.groupby(rows, formatting.key) if key}
+    drawn = {key: rows for key, rows in keys.items() if any(row["geomean_amp"] or row["geomean_fp32"] for row in rows)}
+    if not drawn:
+        missing = "no geometric mean: no trial in a precision with a weight has a speedup"
+        return base.Figure("families", "Families", missing=missing)
+    caption = (
+        "Geometric means of speedups over the models of a family, with 95 % intervals for these models where known."
+    )
+    if references:
+        caption += " Dotted: what was published for PyTorch 2.0, on other hardware and other software."
+    if len(drawn) <= MAX_KEYS:
+        return base.Figure("families", "Families", caption, [_family_bars("all", drawn, references)])
+    # The last row of a key is that of `all`.
+    ordered = sorted(drawn.items(), key=lambda item: -(formatting.finite(item[1][-1], "geomean_amp") or 0.0))
+    choices = [_family_bars(key, {key: group}, references) for key, group in ordered]
+    return base.Figure("families", "Families", caption, choices)
+
+
+def _family_bars(name: str, keys: Mapping[str, Sequence[Row]], references: Mapping[str, Published]) -> base.Choice:
+    families = {text(row["family"]) for rows in keys.values() for row in rows}
+    order = sorted(families, key=lambda family: (family == ALL, family))
+    traces = []
+    for index, (key, rows) in enumerate(keys.items()):
+        for number, (precision, (geomean, count)) in enumerate(PRECISIONS.items()):
+            if any(formatting.finite(row, geomean) is not None for row in rows):
+                several = len(keys) > 1
+                title = f"{precision}, {_shorten_key(key, keys)}" if several else precision
+                shade = base.colour(index, pale=precision == "fp32") if several else base.colour(number)
+                places = [order.index(text(row["family"])) for row in rows]
+                traces.append(_geomeans(title, rows, places, geomean, count, shade))
+    shown = {at: references[family] for at, family in enumerate(order) if family in references}
+    traces += [_dotted_lines(shown)] if shown else []
+    ticks = [base.label(family, 20) for family in order]
+    for at, item in shown.items():  # in three lines, which fit under a group of bars
+        value, _, source = item.label.partition(" (")
+        ticks[at] = base.join_lines(ticks[at], base.label(value), base.label(f"({source}"))
+    places, ends = list(range(len(order))), [-0.6, len(order) - 0.4]
+    xaxis = {"tickvals": places, "ticktext": ticks, "range": ends, "tickangle": 0}
+    layout = base.lay_out(400, xaxis, base.zero_axis("speedup"), line="y", barmode="group", bargap=0.25)
+    return base.Choice(name, traces, layout)
+
+
+def _shorten_key(key: str, keys: Mapping[str, object]) -> str:
+    """Keep the parts of a key in which it differs from the other keys."""
+    common = set.intersection(*(set(item.split(", ")) for item in keys))
+    return ", ".join(part for part in key.split(", ") if part not in common) or key
+
+
+def _geomeans(name: str, rows: Sequence[Row], at: Sequence[int], geomean: str, count: str, shade: str) -> base.Trace:
+    heights = [formatting.finite(row, geomean) for row in rows]
+    ends = [(formatting.finite(row, f"{geomean}_low"), formatting.finite(row, f"{geomean}_high")) for row in rows]
+    known = [(low or height or 0.0, high or height or 0.0) for (low, high), height in zip(ends, heights, strict=True)]
+    titles = [base.label(f"{text(row['family'])}, {name}") for row in rows]
+    means = [base.label(f"{formatting.estimate(row, geomean)} over {models(row[count])}") for row in rows]
+    hover = [base.join_lines(title, mean) for title, mean in zip(titles, means, strict=True)]
+    style = {"textposition": "outside", "cliponaxis": False, "hovertext": hover}
+    style["error_y"] = base.error_bars([height or 0.0 for height in heights], known)
+    return base.bars(name, at, heights, shade, heights, **style)
+
+
+def _dotted_lines(references: Mapping[int, Published]) -> base.Trace:
+    """Describe a dotted line across the bars of each family, in the middle of the published range."""
+    xs = [x for at in references for x in (at - 0.42, at + 0.42, None)]
+    middles = [(item.low + item.high) / 2 for item in references.values()]
+    ys = [y for middle in middles for y in (middle, middle, None)]
+    texts = [base.label(f"published: {item.label}") for item in references.values() for _ in range(3)]
+    devices = ", ".join(dict.fromkeys(f"{item.device} {item.year}" for item in references.values()))
+    line = {"dash": "dot", "width": 2.2, "color": "@ink"}
+    return base.points(f"published ({devices})", xs, ys, {}, mode="lines", line=line, text=texts)

@@ -58,13 +58,10 @@ def _step_times(entry: Entry, name: str) -> base.Choice:
         if any(y is not None for y in ys)
     ]
     processes = {"tickvals": places, "ticktext": [_name_process(series) for series in entry.series]}
-    layout = {
-        "height": 400,
-        "xaxis": {"title": {"text": "in the order of measuring"}, **processes, "showgrid": True},
-        "yaxis": base.seconds_axis("time per step", [y for trace in traces for y in trace["y"] if y is not None]),
-    }
+    xaxis = {"title": {"text": "in the order of measuring"}, **processes, "showgrid": True}
+    yaxis = base.seconds_axis("time per step", [y for trace in traces for y in trace["y"] if y is not None])
     flags = f" ({', '.join(entry.flags)})" if entry.flags else ""
-    return base.Choice(f"{name}{flags}", traces, layout)
+    return base.Choice(f"{name}{flags}", traces, base.lay_out(400, xaxis, yaxis))
 
 
 def _name_process(series: ProcessSeries) -> str:

@@ -48,10 +48,8 @@ def make_listing(
     for row in shown:
         cells = [text(column.text(row)) for column in columns]
         numbers = [column.number(row) if column.number else None for column in columns]
-        listed.append(
-            {"cells": cells, "numbers": numbers, "filters": [text(row[name]) for name in filters]}
-            | details.get(id(row), {})
-        )
+        values = [text(row[name]) for name in filters]
+        listed.append({"cells": cells, "numbers": numbers, "filters": values} | details.get(id(row), {}))
     heads = [{"title": column.title, "number": column.number is not None, "hint": column.meaning} for column in columns]
     notes = [*(sentence(note) for note in spec.notes(rows)), spec.explain(report.findings, rows)]
     data = {"columns": heads, "filters": filters, "rows": listed}
@@ -86,11 +84,8 @@ def _describe_record(entry: Entry) -> list[tuple[str, str]]:
     if worst and worst.compiled_error is not None and worst.bound is not None:
         error, bound = f"{worst.compiled_error:.3g}", f"{worst.bound:.3g}"
         accuracy = f"{worst.worst}: error {error}, allowed {bound}, against {worst.reference}"
-    breaks = (
-        [f"{item.count} times: {item.reason} ({item.where or 'no place'})" for item in found.graph_breaks[:MAX_PLACES]]
-        if found
-        else []
-    )
+    breaks = found.graph_breaks[:MAX_PLACES] if found else ()
+    places = [f"{item.count} times: {item.reason} ({item.where or 'no place'})" for item in breaks]
     return [
         ("trial", record.trial_id),
         ("ended while", record.phase or ""),
@@ -98,7 +93,7 @@ def _describe_record(entry: Entry) -> list[tuple[str, str]]:
         ("flags", ", ".join(entry.flags)),
         ("batch size", f"{record.trial.batch_size} ran out of memory" if record.smaller_batch_size else ""),
         ("graphs", plain(found.graphs) if found else ""),
-        ("graph breaks", "\n".join(breaks)),
+        ("graph breaks", "\n".join(places)),
         ("CUDA graphs skipped", "\n".join(found.cudagraph_skips[:MAX_PLACES]) if found else ""),
         ("accuracy", accuracy),
     ]

@@ -19,7 +19,7 @@ from sweeper.loading.entries import Entry, load
 from sweeper.report.build import write_report
 from sweeper.report.contents import Report
 from sweeper.report.findings import Findings
-from sweeper.report.page import cost_figures, family_figure, page, published, speedup_figures, step_figure
+from sweeper.report.page import cost_figures, page, published, speedup_figures, step_figure
 from sweeper.report.page.figure_base import Figure, label, ratio_axis, seconds_axis
 from sweeper.report.registry import TABLES
 from sweeper.report.table import Row
@@ -165,7 +165,7 @@ def test_families_have_bars_in_both_precisions_and_what_was_published(tmp_path: 
     rows = summary(groups(collect(entries).units)).rows
     references = {"cnn": published.find_for_family("cnn", ())}
     amp, fp32, dotted = drawn(
-        family_figure.draw_families(rows, {key: item for key, item in references.items() if item})
+        speedup_figures.draw_families(rows, {key: item for key, item in references.items() if item})
     )
     assert (amp["name"], fp32["name"]) == ("AMP", "fp32")
     both = math.exp((math.log(4.2) / 2 + math.log(2)) / 2)
@@ -180,7 +180,7 @@ def test_families_of_several_modes_differ_in_colour_and_fp32_is_pale(tmp_path: P
     modes = ("default", "reduce-overhead")
     records = [make_record("a", name, (speedup,), mode=mode) for name, speedup in precisions for mode in modes]
     entries, _ = loaded(tmp_path, records)
-    bars = drawn(family_figure.draw_families(summary(groups(collect(entries).units)).rows, {}))
+    bars = drawn(speedup_figures.draw_families(summary(groups(collect(entries).units)).rows, {}))
     assert {trace["name"]: trace["marker"] for trace in bars} == {
         "AMP, default": {"color": "@0"},
         "fp32, default": {"color": "@0 pale"},

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from processes import assert_gone
 
-from sweeper.execution.process_group import describe_exit, read_last_lines, start_group, wait_for_end
+from sweeper.execution.processes import describe_exit, read_last_lines, start_group, wait_for_end
 
 SLEEPS = "import time; time.sleep(600)"
 LEAVES_A_CHILD = (
