@@ -7,39 +7,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 
 from sweeper.analysis.stats import Interval
 from sweeper.compare.quantities import COMPILE, COMPILED, EAGER, MEMORY, QUANTITIES, SPEEDUP, Quantity
 from sweeper.compare.sides import LOST, Side
 from sweeper.compare.verdicts import VERDICTS, Change, Comparison, percent
 from sweeper.compare.verdicts import Row as Judged
-from sweeper.core.trial import Trial
-from sweeper.report.formatting import (
-    AXES,
-    axis_columns,
-    figure,
-    number,
-    ratio,
-    shortened,
-    text,
-    text_column,
-    trial_name,
-    varying,
-)
+from sweeper.report import formatting
+from sweeper.report.formatting import AXES, figure, number, ratio, text, text_column, trial_name
 from sweeper.report.table import Column, Row, Table, TextColumn, Value
 
 MIB = 2**20
 MORE_DRAWS = 2  # three find a slowdown of 3 % in 38 of 100 cases, five in 99: docs/results/compare-power.md
 
 
-def _trial_column(name: str, value: Callable[[Trial], Value]) -> Column[Judged]:
-    """What both sides have in common, or both values where the sides were chosen to differ."""
+def _trial_column(attribute: str) -> Column[Judged]:
+    """What both trials have in common, or both values where the sides were chosen to differ."""
 
     def show(row: Judged) -> Value:
-        values = [value(side.trial) for side in (row.pair.base, row.pair.head) if side]
+        trials = [side.trial for side in (row.pair.base, row.pair.head) if side]
+        values: list[Value] = list(map(attrgetter(attribute), trials))
         return values[0] if len({*values}) == 1 else " → ".join("none" if one is None else str(one) for one in values)
 
-    return Column(name, show)
+    return Column(attribute.removeprefix("labels."), show)
 
 
 def _side_columns(name: str, value: Callable[[Side], Value]) -> list[Column[Judged]]:
@@ -76,17 +67,10 @@ def _count_draws(side: Side) -> int:
 
 
 COLUMNS: tuple[Column[Judged], ...] = (
-    Column("verdict", lambda row: row.verdict),
-    Column("reason", lambda row: row.reason),
-    Column("note", lambda row: row.note),
-    _trial_column("model", lambda trial: trial.labels.model),
-    _trial_column("family", lambda trial: trial.labels.family),
-    _trial_column("workload", lambda trial: trial.workload),
-    _trial_column("mode", lambda trial: trial.mode),
-    _trial_column("backend", lambda trial: trial.backend),
-    _trial_column("precision", lambda trial: trial.labels.precision),
+    *(Column(name, attrgetter(name)) for name in ("verdict", "reason", "note")),
+    *map(_trial_column, ("labels.model", "labels.family", "workload", "mode", "backend", "labels.precision")),
     Column("batch_size", lambda row: row.pair.any.trial.batch_size),
-    _trial_column("variant", lambda trial: trial.variant),
+    _trial_column("variant"),
     *_side_columns("trial_id", lambda side: side.trial.id),
     *_side_columns("status", lambda side: side.status),
     *_side_columns("message", lambda side: " | ".join((side.message or "").splitlines()) or None),
@@ -121,7 +105,7 @@ def choose_columns(rows: Sequence[Row], every: bool = False) -> tuple[TextColumn
     }
     columns = (
         text_column("model"),
-        *axis_columns(rows),
+        *formatting.axis_columns(rows),
         text_column("precision"),
         text_column("mode"),
         TextColumn("compiled ms", lambda row: _both_values(row, COMPILED, lambda value: figure(1e3 * value))),
@@ -188,38 +172,31 @@ def advise_if_nothing_is_judged(comparison: Comparison) -> str | None:
     """What to do where no row has a verdict; None where one has."""
     if not all(row.verdict in ("UNRESOLVED", "NEW", "GONE") for row in comparison.rows):
         return None
-    judged = "nothing could be judged"
-    measured = [(row.pair, row.changes) for row in comparison.rows if row.changes]
-    measured = [(pair, changes) for pair, changes in measured if changes[COMPILED.name].estimate]
+    rows = comparison.rows
+    measured = [(row.pair, row.changes) for row in rows if row.changes and row.changes[COMPILED.name].estimate]
     if not measured:
-        return f"{judged}: no trial was measured alike on both sides, and each row says why"
+        return "nothing could be judged: no trial was measured alike on both sides, and each row says why"
     if comparison.moved and any(changes[SPEEDUP.name].verdict != "UNRESOLVED" for _, changes in measured):
-        return (
-            f"{judged} but speedups, since eager itself moved: measure both again on one machine at rest "
-            "(docs/comparing.md)"
-        )
+        again = "measure both again on one machine at rest (docs/comparing.md)"
+        return f"nothing could be judged but speedups, since eager itself moved: {again}"
     over_draws = all(changes[COMPILED.name].unit == "draws" for _, changes in measured)
     draws = max(min(map(_count_draws, pair.both or ())) for pair, _ in measured)
     more = f" measure.draws={draws + MORE_DRAWS}" if over_draws else ""
-    return f"{judged}: measure both with measure=published{more} (docs/comparing.md)"
+    return f"nothing could be judged: measure both with measure=published{more} (docs/comparing.md)"
 
 
 def explain_rows(rows: Sequence[Row]) -> list[str]:
     """A line for each row that broke or has a note, and one for each reason that several rows share."""
-    axes = varying(rows, AXES)
+    axes = formatting.varying(rows, AXES)
     lines, shared = [], dict[str, list[str]]()
     for row in rows:
         name = trial_name(row, axes)
-        if _is_ok_on_one_side(row):
+        statuses = (row["base_status"], row["head_status"])
+        if statuses.count("ok") == 1 and not {None, *LOST}.intersection(statuses):
             message = text(row["head_message"] or row["base_message"])
             lines.append(f"{row['verdict']} {name}: {text(row['reason'])}{f': {message}' if message else ''}")
         elif row["reason"]:
             shared.setdefault(f"{row['verdict']}, {text(row['reason'])}", []).append(name)
         if row["note"]:
             lines.append(f"{name}: {text(row['note'])}")
-    return [*lines, *(f"{reason}: {shortened(names)}" for reason, names in shared.items())]
-
-
-def _is_ok_on_one_side(row: Row) -> bool:
-    statuses = (row["base_status"], row["head_status"])
-    return not {None, *LOST}.intersection(statuses) and statuses.count("ok") == 1
+    return [*lines, *(f"{reason}: {formatting.shortened(names)}" for reason, names in shared.items())]

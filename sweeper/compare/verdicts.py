@@ -96,8 +96,7 @@ def judge(pairs: Sequence[Pair], min_effect: float = MIN_EFFECT) -> Comparison:
     control = _measure_control(measured, raw[EAGER.name])
     judged = [judge_quantity(quantity, measured, raw[quantity.name], control, min_effect) for quantity in QUANTITIES]
     changes = (dict(zip(raw, of_pair, strict=True)) for of_pair in zip(*judged, strict=True))
-    rows = tuple(_judge_measured(pair, next(changes)) if pair.ok else _judge_unmeasured(pair) for pair in pairs)
-    return replace(control, rows=rows)
+    return replace(control, rows=tuple(_judge_pair(pair, next(changes) if pair.ok else None) for pair in pairs))
 
 
 def _measure_control(pairs: Sequence[Pair], eager: Sequence[Change]) -> Comparison:
@@ -121,14 +120,8 @@ def compare_quantity(pair: Pair, quantity: Quantity) -> Change:
     base, head = (stats.mean_over_draws(of_side, draws) for of_side in logs)
     unlike = explain_unlike(pair.both, quantity)
     reason = unlike or explain_unjudged(pair.both, quantity, samples, draws)
-    return Change(
-        "UNRESOLVED" if reason else "",
-        reason,
-        base.ratio,
-        head.ratio,
-        "draws" if draws else "processes",
-        None if unlike else stats.difference(head, base),
-    )
+    unit, estimate = "draws" if draws else "processes", None if unlike else stats.difference(head, base)
+    return Change("UNRESOLVED" if reason else "", reason, base.ratio, head.ratio, unit, estimate)
 
 
 def explain_unlike(sides: tuple[Side, Side], quantity: Quantity) -> str | None:
@@ -226,12 +219,10 @@ def _judge_change(quantity: Quantity, change: Change, test: Estimate, shift: flo
     return replace(change, verdict="UNRESOLVED", reason=reason)
 
 
-def _judge_measured(pair: Pair, changes: Mapping[str, Change]) -> Row:
-    compiled = changes[COMPILED.name]
-    return Row(pair, compiled.verdict, compiled.reason, changes, _explain_speedup(changes))
-
-
-def _judge_unmeasured(pair: Pair) -> Row:
+def _judge_pair(pair: Pair, changes: Mapping[str, Change] | None) -> Row:
+    if changes is not None:
+        compiled = changes[COMPILED.name]
+        return Row(pair, compiled.verdict, compiled.reason, changes, _explain_speedup(changes))
     sides = (("BASE", pair.base), ("HEAD", pair.head))
     lost = [LOST[side.status].format(name) for name, side in sides if side and side.lost]
     if lost:
@@ -245,10 +236,8 @@ def _judge_unmeasured(pair: Pair) -> Row:
     if base.status == "ok":
         phase = f" while {head.phase}" if head.phase else ""
         return Row(pair, "UNRESOLVED" if head.status in NOT_RUN else "BROKE", f"{head.status}{phase} in HEAD")
-    same = base.status == head.status
-    return Row(
-        pair, "UNRESOLVED", f"{head.status} in both" if same else f"{base.status} in BASE, {head.status} in HEAD"
-    )
+    both = f"{base.status} in BASE, {head.status} in HEAD" if base.status != head.status else f"{head.status} in both"
+    return Row(pair, "UNRESOLVED", both)
 
 
 def _explain_speedup(changes: Mapping[str, Change]) -> str | None:
