@@ -155,10 +155,8 @@ def describe_control(comparison: Comparison) -> str:
     if not comparison.moved:
         return line
     moved = "rise where only eager got slower" if comparison.eager_shift > 0 else "fall where only eager got faster"
-    return (
-        f"{line}; beyond {100 * comparison.max_shift:.0f} % step times are not judged, only speedups: a shift of the "
-        f"whole machine does not touch them, but they {moved}"
-    )
+    why = f"a shift of the whole machine does not touch them, but they {moved}"
+    return f"{line}; beyond {100 * comparison.max_shift:.0f} % step times are not judged, only speedups: {why}"
 
 
 def count_verdicts(rows: Sequence[Row]) -> str:

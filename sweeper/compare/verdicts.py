@@ -7,7 +7,6 @@ faster. The rules and what they miss: docs/decisions/what-is-a-regression.md.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -18,7 +17,7 @@ from sweeper.analysis.stats import CONFIDENCE, Estimate
 from sweeper.compare.pairs import Pair
 from sweeper.compare.quantities import COMPILE, COMPILED, EAGER, QUANTITIES, SPEEDUP, Quantity
 from sweeper.compare.sides import LOST, Sample, Side
-from sweeper.loading.cross_trial import TRIALS_TO_MODERATE, max_eager_spread
+from sweeper.loading.cross_trial import max_eager_spread, moderate_groups
 
 MIN_EFFECT = 0.02  # the default of --min-effect: smaller changes are nobody's regression
 SIGNIFICANCE = 1 - CONFIDENCE
@@ -185,17 +184,13 @@ def _moderate(pairs: Sequence[Pair], changes: Sequence[Change]) -> list[Change]:
     Rows that wait for the host are similar to each other alone. Variances over draws stay: how much autotuning varies
     differs from model to model, and moderated they would flag up to 17 % of simulated sweeps.
     """
-    groups: dict[bool, dict[int, Estimate]] = defaultdict(dict)
-    for place, (pair, change) in enumerate(zip(pairs, changes, strict=True)):
-        if not change.verdict and change.unit == "processes" and change.estimate:
-            host_bound = any(side.host_bound_arms is not None for side in pair.both or ())
-            groups[host_bound][place] = change.estimate
-    found = list(changes)
-    for estimates in groups.values():
-        if len(estimates) >= TRIALS_TO_MODERATE:
-            for place, estimate in zip(estimates, stats.moderate_variances(list(estimates.values())), strict=True):
-                found[place] = replace(changes[place], estimate=estimate)
-    return found
+    over_processes = (
+        (place, any(side.host_bound_arms is not None for side in pair.both or ()), change.estimate)
+        for place, (pair, change) in enumerate(zip(pairs, changes, strict=True))
+        if not change.verdict and change.unit == "processes" and change.estimate
+    )
+    found = moderate_groups(over_processes)
+    return [replace(change, estimate=found.get(place, change.estimate)) for place, change in enumerate(changes)]
 
 
 def _subtract_shift(estimate: Estimate | None, shift: float) -> Estimate:

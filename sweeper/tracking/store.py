@@ -88,7 +88,10 @@ def connect(uri: str, first: Callable[[MlflowClient], T]) -> tuple[MlflowClient,
         if uri.startswith("http://"):
             _close_connections_after_calls()
         if file is not None:
-            _require_database(file)
+            if not file.exists():
+                _create_database(file)
+            with closing(sqlite3.connect(file)) as connection:  # MLflow itself tries a file of another kind for 100 s
+                connection.execute("PRAGMA user_version")
             client = client_class(uri)
             return client, first(client)
         return _call_in_time(lambda: (client := client_class(uri), first(client)))
@@ -170,22 +173,11 @@ def _call_in_time(action: Callable[[], T]) -> T:
             raise TimeoutError(f"no answer within {limit_s:g} s") from error
 
 
-def _require_database(file: Path) -> None:
-    """Create the database if there is none.
-
-    Raises sqlite3.Error for a file of another kind, which MLflow itself would try to open for 100 s.
-    """
-    if not file.exists():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        _create_database(file)
-    with closing(sqlite3.connect(file)) as connection:
-        connection.execute("PRAGMA user_version")
-
-
 def _create_database(file: Path) -> None:
     """Create MLflow's tables under another name: a kill between two tables leaves a file that MLflow cannot open."""
     from mlflow import MlflowClient
 
+    file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=file.parent, prefix=f".{file.name}.") as folder:
         draft = Path(folder) / file.name
         MlflowClient(f"sqlite:///{draft}").search_experiments(max_results=1)

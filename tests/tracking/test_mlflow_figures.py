@@ -204,8 +204,8 @@ def test_description_of_a_large_sweep_is_cut_to_what_mlflow_takes() -> None:
 
 def test_digest_of_an_overview_follows_figures_and_description() -> None:
     one = Overview({"weighted": 1.0}, "a")
-    assert one.digest == Overview({"weighted": 1.0}, "a").digest
-    assert len({one.digest, Overview({"weighted": 1.5}, "a").digest, Overview({"weighted": 1.0}, "b").digest}) == 3
+    assert one.text == Overview({"weighted": 1.0}, "a").text
+    assert len({one.text, Overview({"weighted": 1.5}, "a").text, Overview({"weighted": 1.0}, "b").text}) == 3
 
 
 def test_child_has_a_point_for_each_round_and_each_first_step(store: MlflowClient) -> None:
