@@ -1,6 +1,6 @@
 """Quantities that are compared: how each is read from a process, and from which difference on it counts.
 
-A new quantity is a `Quantity` here and, for people to read, a column in `tables`.
+A new quantity is a `Quantity` here and, for people to read, a column in `text`.
 """
 
 from __future__ import annotations

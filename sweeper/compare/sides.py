@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from sweeper.analysis.metrics import derive
 from sweeper.compare.quantities import QUANTITIES, Quantity
@@ -26,8 +26,7 @@ LOST: Mapping[str, str] = {"unreadable": "its record in {} cannot be read", "unf
 TRIAL_ID = re.compile(r"[0-9a-f]{12}")
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(NamedTuple):
     """One figure of one process; every figure that is compared is above 0."""
 
     draw: int

@@ -89,11 +89,10 @@ class SweepInStore:
 
     def records(self) -> Iterator[FoundRecord]:
         """Yield the record of every trial, ordered as `SweepFolder` orders them."""
-        runs = {f"{run.name}-{run.trial_id}": run for run in self.runs.trials}
-        return map_concurrently(self._read, sorted(runs.items()))
+        return map_concurrently(self._read, sorted(self.runs.trials, key=lambda run: f"{run.name}-{run.trial_id}"))
 
-    def _read(self, named: tuple[str, StoredRun]) -> FoundRecord:
-        name, run = named
+    def _read(self, run: StoredRun) -> FoundRecord:
+        name = f"{run.name}-{run.trial_id}"
         folder, where = self.folder / name, f"{name}, run {run.run_id}"
         try:
             return FoundRecord(folder, where, self.store.read(run, "record.json"))

@@ -8,13 +8,12 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sweeper.analysis.metrics import METRICS, Result
 from sweeper.core.paths import check_sweep_name
 from sweeper.core.record import Record
 from sweeper.core.serialization import get_mapping
-from sweeper.tracking.chart_points import Point, list_points
 from sweeper.tracking.store import TrackingError
 
 if TYPE_CHECKING:
@@ -36,7 +35,18 @@ _ESCAPES = str.maketrans({sign: f"\\{sign}" for sign in "\\`*[]<>&!~|"})
 MAX_PARAM_CHARACTERS = 6000
 MAX_TAG_CHARACTERS = 5000
 VIEW_VERSION = 2  # of what `build_view` makes of a record; a run that shows an older version is sent again
+# Limits per trial: with everything else that a run shows they stay below the 1,000 entities that MLflow takes per call.
+MAX_ROUNDS = 150
+MAX_FIRST_STEPS = 50
 RUNS_PER_PAGE = 200  # MLflow needs 60 kB for a run with its params, metrics and tags
+
+
+class Point(NamedTuple):
+    """One value of a metric."""
+
+    name: str
+    step: int
+    value: float
 
 
 @dataclass(frozen=True)
@@ -130,6 +140,29 @@ def _describe_failure(record: Record) -> str:
     first, *others = (record.message or "").splitlines() or [""]
     line = f"{record.phase or record.status}: {first}".translate(_ESCAPES) if first or others else ""
     return "\n".join([line, *(["", *(f"    {other}" for other in others)] if others else [])])
+
+
+def list_points(record: Record) -> tuple[Point, ...]:
+    """List step times and speedups by round, and the first compiled steps by number. A missing value has no point.
+
+    Rounds are numbered on from process to process, so that a process that differs shows as a level of its own. The
+    compiled arm has points only for status `ok`: a wrong program has no speed.
+    """
+    is_ok = record.status == "ok"
+    # Milliseconds, of the first process that compiled.
+    steps_s = next((process.first_steps_s for process in record.processes if is_ok and process.first_steps_s), ())
+    points = [Point("first_step_ms", step, 1e3 * took_s) for step, took_s in enumerate(steps_s[:MAX_FIRST_STEPS])]
+    rounds = [(process.steps_per_block, item) for process in record.processes for item in process.rounds]
+    for step, (steps, item) in enumerate(rounds[:MAX_ROUNDS]):
+        if item.void is not None or not steps:
+            continue  # which leaves a gap
+        if item.eager_s is not None:
+            points.append(Point("eager_step_ms", step, 1e3 * item.eager_s / steps))
+        if item.compiled_s is not None and is_ok:
+            points.append(Point("compiled_step_ms", step, 1e3 * item.compiled_s / steps))
+            if item.eager_s is not None and item.compiled_s > 0:
+                points.append(Point("round_speedup", step, item.eager_s / item.compiled_s))
+    return tuple(point for point in points if math.isfinite(point.value))
 
 
 def digest_record(record: Record) -> str:

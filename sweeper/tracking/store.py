@@ -127,8 +127,6 @@ def _import_client() -> type[MlflowClient]:
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None is Python's mark for a missing module
     try:
         from mlflow import MlflowClient
-
-        return MlflowClient
     except ImportError:  # a version of mlflow that does need them
         for name in [name for name in sys.modules if name.partition(".")[0] == "mlflow"]:
             del sys.modules[name]
@@ -153,8 +151,8 @@ def translate_errors(uri: str) -> Iterator[None]:
         # OSError: also what requests raises. ImportError: the driver of a database.
         text = next(iter(str(error).splitlines()), "") or type(error).__name__
         cause = re.search(r"\(Caused by \w+\(['\"](.+)['\"]\)\)", text)
-        where = remove_password(uri)
-        raise TrackingError(f"{where}: {remove_password(cause[1] if cause else text)[:300]}") from error
+        reason = remove_password(cause[1] if cause else text)[:300]
+        raise TrackingError(f"{remove_password(uri)}: {reason}") from error
     except TrackingError as error:
         raise TrackingError(f"{remove_password(uri)}: {error}") from error
 

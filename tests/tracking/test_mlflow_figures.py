@@ -17,8 +17,7 @@ from sweeper.core.record import Record, Round
 from sweeper.core.trial import Compile
 from sweeper.report.build import write_report
 from sweeper.report.text.mlflow_overview import FIGURES, overview, overview_of
-from sweeper.tracking.chart_points import MAX_FIRST_STEPS, MAX_ROUNDS, Point, list_points
-from sweeper.tracking.runs import MAX_TAG_CHARACTERS, Overview
+from sweeper.tracking.runs import MAX_FIRST_STEPS, MAX_ROUNDS, MAX_TAG_CHARACTERS, Overview, Point, list_points
 from sweeper.tracking.tracker import Sent, Tracker
 
 if TYPE_CHECKING:
