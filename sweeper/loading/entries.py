@@ -77,10 +77,8 @@ def load_from(sources: Sequence[Source], cores: int = 1) -> Loaded:
             entries += found
             problems += unreadable
     origins = name_origins([(entry.record, entry.folder.parent) for entry in entries])
-    named = (
-        replace(entry, variant="; ".join(filter(None, (entry.variant, *origin))))
-        for entry, origin in zip(entries, origins, strict=True)
-    )
+    both = zip(entries, origins, strict=True)
+    named = (replace(entry, variant="; ".join(filter(None, (entry.variant, *origin)))) for entry, origin in both)
     return Loaded(tuple(named), tuple(problems))
 
 
@@ -113,8 +111,6 @@ def _slim(record: Record, shared: dict[str, Any]) -> Record:
         return kept
 
     parts = {part: share(getattr(record.trial, part)) for part in ("model", "labels", "precision", "compile")}
-    diagnostics = record.diagnostics
-    if diagnostics is not None:
-        diagnostics = replace(diagnostics, settings=share(diagnostics.settings))
+    diagnostics = record.diagnostics and replace(record.diagnostics, settings=share(record.diagnostics.settings))
     trial, environment = replace(record.trial, **parts), share(record.environment)
     return replace(record, trial=trial, processes=(), diagnostics=diagnostics, environment=environment)

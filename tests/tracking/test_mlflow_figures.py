@@ -17,8 +17,7 @@ from sweeper.core.record import Record, Round
 from sweeper.core.trial import Compile
 from sweeper.report.build import write_report
 from sweeper.report.text.mlflow_overview import FIGURES, load_overview, overview
-from sweeper.tracking.chart_points import MAX_FIRST_STEPS, MAX_ROUNDS, Point, list_points
-from sweeper.tracking.runs import MAX_TAG_CHARACTERS, Overview
+from sweeper.tracking.runs import MAX_FIRST_STEPS, MAX_ROUNDS, MAX_TAG_CHARACTERS, Overview, Point, list_points
 from sweeper.tracking.tracker import Sent, Tracker
 
 if TYPE_CHECKING:
@@ -204,8 +203,8 @@ def test_description_of_a_large_sweep_is_cut_to_what_mlflow_takes() -> None:
 
 def test_digest_of_an_overview_follows_figures_and_description() -> None:
     one = Overview({"weighted": 1.0}, "a")
-    assert one.digest == Overview({"weighted": 1.0}, "a").digest
-    assert len({one.digest, Overview({"weighted": 1.5}, "a").digest, Overview({"weighted": 1.0}, "b").digest}) == 3
+    assert one.text == Overview({"weighted": 1.0}, "a").text
+    assert len({one.text, Overview({"weighted": 1.5}, "a").text, Overview({"weighted": 1.0}, "b").text}) == 3
 
 
 def test_child_has_a_point_for_each_round_and_each_first_step(store: MlflowClient) -> None:
