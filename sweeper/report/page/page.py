@@ -17,9 +17,6 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment
-from jinja2.utils import htmlsafe_json_dumps
-
 from sweeper.core.text import printable
 from sweeper.loading import parallel
 from sweeper.loading.entries import pause_garbage_collection
@@ -60,6 +57,8 @@ def begin_page(report: Report, out: Path, cores: int = 1) -> Callable[[], str]:
 def _render(
     report: Report, reference: Published | None, sources: object, make_tables: _Part, make_figures: _Part
 ) -> str:
+    from jinja2 import Environment
+
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(_read("page.html"))
     rows, plotly, script = report.tables["speedups"].rows, _read_plotly(), _read("page.js")
@@ -133,6 +132,8 @@ def _arrange(figures: Iterable[Figure]) -> tuple[list[tuple[int, Figure]], ...]:
 
 def _dump(data: object) -> str:
     """Write JSON that can neither end the script in which it stands nor open a comment there."""
+    from jinja2.utils import htmlsafe_json_dumps
+
     return htmlsafe_json_dumps(data, separators=(",", ":"), allow_nan=False)
 
 
