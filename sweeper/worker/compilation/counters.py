@@ -96,10 +96,9 @@ def _graph_breaks() -> Iterator[GraphBreak]:
     Frames that Dynamo gave up as a whole, which run eager, come last: torch counts them among no graph breaks.
     """
     placed = Counter((_first_line(item.reason), _innermost_place(item.user_stack)) for item in graph_break_reasons)
-    if placed:
-        breaks = [GraphBreak(reason, where, count) for (reason, where), count in sorted(placed.items(), key=str)]
-    else:
-        breaks = [GraphBreak(_first_line(text), None, count) for text, count in sorted(counters["graph_break"].items())]
+    unplaced = sorted(counters["graph_break"].items())
+    breaks = [GraphBreak(reason, where, count) for (reason, where), count in sorted(placed.items(), key=str)]
+    breaks = breaks or [GraphBreak(_first_line(text), None, count) for text, count in unplaced]
     yield from breaks
     skipped = counters["frames"]["total"] - counters["frames"]["ok"]
     if skipped > 0:
