@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 
 import torch
 from torch import nn
@@ -40,18 +40,13 @@ def check_backend(backend: str, device: str, mode: str = "default") -> Verdict:
     except Exception as error:  # noqa: BLE001  # a backend may raise anything, and that is the answer
         if isinstance(root := _innermost(error), ModuleNotFoundError):
             return Verdict(backend, mode, "missing", f"install what has {root.name}")
-        works = "; inference works" if workload == "train" and _works_in_inference(backend, device) else ""
+        works = ""
+        if workload == "train":
+            with suppress(Exception):  # the error in training has been told already
+                works = "" if _try_out(backend, "default", device, "inference")[0] else "; inference works"
         return Verdict(backend, mode, "broken", _explain(error) + works)
     note = reason or (None if workload == "train" else f"for workload={workload} alone")
     return Verdict(backend, mode, "broken" if reason else "ok", note, first_step_s)
-
-
-def _works_in_inference(backend: str, device: str) -> bool:
-    try:
-        reason, _ = _try_out(backend, "default", device, "inference")
-    except Exception:  # noqa: BLE001  # the error in training has been told already
-        return False
-    return reason is None
 
 
 def _try_out(backend: str, mode: str, device: str, workload: str) -> tuple[str | None, float | None]:

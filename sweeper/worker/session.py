@@ -27,9 +27,7 @@ from sweeper.worker.failures import EagerError, MismatchError, Missing, try_read
 from sweeper.worker.lease import Lease
 from sweeper.worker.measurement import device_time, energy, memory
 from sweeper.worker.measurement.bench import Arm, latency, measure_rounds
-from sweeper.worker.monitoring import environment
-from sweeper.worker.monitoring.host_monitor import HostMonitor
-from sweeper.worker.monitoring.round_monitor import RoundMonitor
+from sweeper.worker.monitoring import environment, host_monitor, round_monitor
 from sweeper.worker.setup import TrialSetup
 
 AWAY = 0.01  # of the time of compiling: so much waiting leaves the compiler's own clocks right
@@ -111,7 +109,7 @@ def build(job: Job, notes: Notes) -> TrialSetup:
     device, lease = torch.device(job.trial.device), notes.lease
     if job.trial.backend is not None:  # the model's module has been imported: it may register a backend of its own
         backends.require(job.trial.backend, job.trial.workload, device.type)
-    setup = TrialSetup(job, device, RoundMonitor(device, lambda: lease.neighbours), lease.clock)
+    setup = TrialSetup(job, device, round_monitor.RoundMonitor(device, lambda: lease.neighbours), lease.clock)
     lease.before_leaving, lease.after_returning = setup.meter.leave_device, setup.meter.return_to_device
     notes.settings |= setup.settings()
     return setup
@@ -159,7 +157,7 @@ def _compile(setup: TrialSetup, notes: Notes) -> CompileCounters:
     counters, lease = CompileCounters(), notes.lease
     notes.counters = counters
     lease.leave_while_compiling()
-    host, compiled = HostMonitor(), setup.compile(counters)
+    host, compiled = host_monitor.HostMonitor(), setup.compile(counters)
     away_s, eager_s = lease.away_s, notes.process.phases_s.get("eager", 0.0)
 
     def note_first_step() -> None:
@@ -208,7 +206,7 @@ def _warm_up(setup: TrialSetup, notes: Notes, steps: int | None) -> None:
 
 
 def _measure_rounds(setup: TrialSetup, notes: Notes) -> None:
-    host, monitor, steps = HostMonitor(), setup.monitor, notes.process.steps_per_block or 1
+    host, monitor, steps = host_monitor.HostMonitor(), setup.monitor, notes.process.steps_per_block or 1
     steps_s: dict[str, list[float]] = {arm: [] for arm in ARMS}
     try:
         for timed in measure_rounds(setup.bench, setup.eager, setup.compiled, steps, setup.measure, monitor):

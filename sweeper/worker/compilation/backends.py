@@ -78,8 +78,7 @@ def find_compiler(name: str) -> Compiler:
 
 def _thunder() -> Compiler:
     """Thunder registers no name; its class says that it is a backend: thunder/dynamo/compiler.py."""
-    compiler: Compiler = importlib.import_module("thunder.dynamo").ThunderCompiler()
-    return compiler
+    return importlib.import_module("thunder.dynamo").ThunderCompiler()  # type: ignore[no-any-return]
 
 
 def _script(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
@@ -97,8 +96,7 @@ def _copy_plain(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 def _configure(name: str, **options: object) -> Compiler:
     """The backend with options."""
-    compiler: Compiler = lookup_backend(name)
-    return partial(compiler, options=options)
+    return partial(lookup_backend(name), options=options)  # type: ignore[call-arg]
 
 
 OWN: dict[str, Callable[[], Compiler]] = {

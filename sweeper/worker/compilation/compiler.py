@@ -1,22 +1,32 @@
 """What makes the compiled arm: `torch.compile` with the arguments of a trial, or one of torch's older ways.
 
-Torch refuses `mode` together with `options`; which backends take neither is in `sweeper.core.backends`.
+Torch refuses `mode` together with `options`; which backends take neither is in `sweeper.core.backends`. With
+`compile.scope=blocks` a model's repeated blocks are compiled, each by itself, and the rest is left eager. Blocks of one
+class share what is compiled for them, so compiling takes a fraction of the time
+(https://docs.pytorch.org/tutorials/recipes/regional_compilation.html).
+
+The older ways, without Dynamo, are `torch.jit.trace`, `torch.jit.script` and `torch.fx.symbolic_trace`. A trace holds
+what its first inputs did, whatever the code says; scripting and symbolic tracing refuse what they cannot read.
 """
 
 from __future__ import annotations
 
 import functools
 import subprocess
-from collections.abc import Callable
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from sweeper.core.backends import WITHOUT_DYNAMO
 from sweeper.core.trial import Trial
-from sweeper.worker.compilation.blocks import Function, compile_blocks
 from sweeper.worker.compilation.counters import CompileCounters
-from sweeper.worker.compilation.legacy import LegacyModule
+from sweeper.worker.failures import NotCompiledError
+
+Function = Callable[..., Any]
 
 
 def compile_arguments(trial: Trial) -> dict[str, Any]:
@@ -44,6 +54,118 @@ def compile_function(function: Function, trial: Trial, counters: CompileCounters
         return compile_(function)
     assert isinstance(function, torch.nn.Module)
     return compile_blocks(function, compile_)
+
+
+def find_repeated(module: torch.nn.Module) -> list[torch.nn.Module]:
+    """The outermost modules of which one list or sequence has several, by class; layers without parts are left out.
+
+    Of a ResNet these are the residual blocks of each stage, of a transformer its layers.
+    """
+
+    def walk(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
+        children = [child for child in module.children() if any(True for _ in child.children())]
+        is_list = isinstance(module, (torch.nn.ModuleList, torch.nn.Sequential))
+        counts = Counter(type(child) for child in children if is_list)
+        for child in children:
+            if counts[type(child)] > 1 and not isinstance(child, (torch.nn.ModuleList, torch.nn.Sequential)):
+                yield child
+            else:
+                yield from walk(child)
+
+    return list(dict.fromkeys(walk(module)))
+
+
+def compile_blocks(module: torch.nn.Module, compile_: Callable[[Function], Function]) -> Function:
+    """Compile the blocks of `module`, for calls through what this gives. Raises NotCompiledError when it has none.
+
+    Called directly the module stays as it is, without the way through the compiler's wrapper, so that eager is eager.
+    """
+    pairs = [(block, compile_(block._call_impl)) for block in find_repeated(module)]
+    if not pairs:
+        raise NotCompiledError("the model has no repeated blocks; use compile.scope=model")
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        try:
+            for block, implementation in pairs:
+                block.__dict__["_compiled_call_impl"] = implementation
+            return module(*arguments, **options)
+        finally:
+            for block, _ in pairs:
+                block.__dict__["_compiled_call_impl"] = None
+
+    return call
+
+
+class LegacyModule:
+    """A module that `backend` converts at its first call, with the inputs and in the contexts of that call."""
+
+    def __init__(self, module: torch.nn.Module, backend: str) -> None:
+        self._module, self._backend = module, backend
+        self._converted: Callable[..., Any] | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._converted is None:
+            cached = torch.is_autocast_cache_enabled()
+            torch.set_autocast_cache_enabled(False)  # a trace would keep the cached casts as constants
+            try:
+                with warnings.catch_warnings():
+                    warnings.filterwarnings("ignore", message="`torch.jit", category=DeprecationWarning)
+                    self._converted = CONVERTERS[self._backend](self._module, args, kwargs)
+            finally:
+                torch.set_autocast_cache_enabled(cached)
+        return self._converted(*args, **kwargs)
+
+
+class _FlatModule(torch.nn.Module):
+    """The module with tensors alone going in and out, in the order of torch's pytree: a trace takes nothing else.
+
+    What else goes in or comes out (None, numbers) is as in the call that is traced.
+    """
+
+    def __init__(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.module = module
+        self.inputs = _Structure((args, dict(kwargs)))
+        self.output: _Structure
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        args, kwargs = self.inputs.fill(tensors)
+        self.output = _Structure(self.module(*args, **kwargs))
+        return self.output.tensors
+
+
+class _Structure:
+    """A structure of tensors and other values, taken apart."""
+
+    def __init__(self, value: Any) -> None:
+        self._leaves, self._spec = pytree.tree_flatten(value)
+        self.tensors = tuple(leaf for leaf in self._leaves if isinstance(leaf, torch.Tensor))
+
+    def fill(self, tensors: tuple[torch.Tensor, ...]) -> Any:
+        """The structure with other tensors in their places."""
+        following = iter(tensors)
+        leaves = [next(following) if isinstance(leaf, torch.Tensor) else leaf for leaf in self._leaves]
+        return pytree.tree_unflatten(leaves, self._spec)
+
+
+def _trace(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[..., Any]:
+    """Trace a module. Torch does not check it, on the same inputs again: sweeper's own check takes others."""
+    flat = _FlatModule(module, args, kwargs)
+    traced = torch.jit.trace(flat, flat.inputs.tensors, check_trace=False)  # type: ignore[no-untyped-call]
+    structure = flat.output
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        output = traced(*_Structure((args, kwargs)).tensors)
+        return structure.fill(output if isinstance(output, tuple) else (output,))
+
+    return run
+
+
+CONVERTERS: Mapping[str, Callable[..., Callable[..., Any]]] = {
+    "jit_trace": _trace,
+    "jit_script": lambda module, _args, _kwargs: torch.jit.script(module),
+    "fx": lambda module, _args, _kwargs: torch.fx.symbolic_trace(module),
+}
 
 
 def end_compile_workers() -> None:

@@ -41,11 +41,6 @@ class CompileCounters:
         if call.callback_trigger is CallbackTrigger.DYNAMO:  # not a recording of CUDA graphs, nor a lazy backward
             self._compile_ids.add(str(call.compile_id))
 
-    @property
-    def graphs(self) -> int:
-        """Graphs that Dynamo captured and handed to the backend."""
-        return int(counters["stats"]["unique_graphs"])
-
     def wrap_backend(self, name: str) -> str | Callable[..., Any]:
         """Wrap a backend for `torch.compile`, to count its runs; names alone stand for eager and inductor."""
         self._inductor = name == "inductor"  # torch has a way of its own for it; its code is looked for instead
@@ -69,7 +64,7 @@ class CompileCounters:
         """Why the timed steps are not the compiled model, or None."""
         if not self.expects_graphs:
             return None
-        if self.graphs == 0:
+        if counters["stats"]["unique_graphs"] == 0:
             return "no graph of the model reached the backend: everything ran eager"
         called = sum(map(bool, self._backend.calls)) if self._backend else 0
         if called and self.graphs_run_eager >= called:
@@ -87,7 +82,8 @@ class CompileCounters:
         # Compilations of a frame beyond its first; an id is `frame/compilation`, the second counted from 0.
         recompiles = sum(not compile_id.endswith("/0") for compile_id in self._compile_ids)
         breaks, skips = tuple(_graph_breaks()), _cudagraph_skips()
-        return Diagnostics(self.graphs, breaks, recompiles, skips, settings, self.graphs_run_eager)
+        graphs = int(counters["stats"]["unique_graphs"])  # that Dynamo captured and handed to the backend
+        return Diagnostics(graphs, breaks, recompiles, skips, settings, self.graphs_run_eager)
 
 
 def _graph_breaks() -> Iterator[GraphBreak]:
@@ -96,10 +92,9 @@ def _graph_breaks() -> Iterator[GraphBreak]:
     Frames that Dynamo gave up as a whole, which run eager, come last: torch counts them among no graph breaks.
     """
     placed = Counter((_first_line(item.reason), _innermost_place(item.user_stack)) for item in graph_break_reasons)
-    if placed:
-        breaks = [GraphBreak(reason, where, count) for (reason, where), count in sorted(placed.items(), key=str)]
-    else:
-        breaks = [GraphBreak(_first_line(text), None, count) for text, count in sorted(counters["graph_break"].items())]
+    unplaced = sorted(counters["graph_break"].items())
+    breaks = [GraphBreak(reason, where, count) for (reason, where), count in sorted(placed.items(), key=str)]
+    breaks = breaks or [GraphBreak(_first_line(text), None, count) for text, count in unplaced]
     yield from breaks
     skipped = counters["frames"]["total"] - counters["frames"]["ok"]
     if skipped > 0:

@@ -64,8 +64,7 @@ def make_optimizer(trial: Trial, module: torch.nn.Module, scaler: bool) -> Optim
     adam = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[trial.optimizer]
     if scaler and not chosen:
         chosen = {"fused": True}
-    optimizer: Optimizer = adam(parameters, lr=LEARNING_RATE, **chosen)
-    return optimizer
+    return adam(parameters, lr=LEARNING_RATE, **chosen)  # type: ignore[no-any-return]
 
 
 def training_step(

@@ -9,7 +9,7 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
@@ -69,8 +69,7 @@ def builder(library: str) -> Builder:
     """Import the builder of a library, and of no other one."""
     import sweeper.worker.models.torchvision_without_cuda  # noqa: F401  # before anything imports torchvision
 
-    module: Any = importlib.import_module(LIBRARIES[library].builder)
-    return module  # type: ignore[no-any-return]
+    return importlib.import_module(LIBRARIES[library].builder)
 
 
 def build(trial: Trial, seed: int, device: torch.device) -> Built:

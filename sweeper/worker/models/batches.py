@@ -45,8 +45,7 @@ def find_tensors(output: Any) -> list[torch.Tensor]:
         if isinstance(leaf, torch.Tensor):
             found.append(leaf)
         elif dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
-            for entry in dataclasses.fields(leaf):
-                found += find_tensors(getattr(leaf, entry.name))
+            found += find_tensors([getattr(leaf, entry.name) for entry in dataclasses.fields(leaf)])
     return found
 
 

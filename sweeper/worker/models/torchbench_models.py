@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ TESTS = {"train": "train", "inference": "eval"}  # TorchBench's words for a work
 
 
 def names() -> list[str] | None:
-    return None if _find_package() is None else sorted(_find_folders())
+    return None if importlib.util.find_spec("torchbenchmark") is None else sorted(_find_folders())
 
 
 def problems(trial: Trial) -> list[str]:  # noqa: ARG001  # the same shape in every builder
@@ -40,7 +39,7 @@ def problems(trial: Trial) -> list[str]:  # noqa: ARG001  # the same shape in ev
 
 def load(model: Model) -> None:
     """Import the model. Raises UnavailableError when TorchBench is missing, or a package that the model imports."""
-    if _find_package() is None:
+    if importlib.util.find_spec("torchbenchmark") is None:
         raise UnavailableError(f"TorchBench is not installed: {INSTALL.format(name=model.name)}")
     _import_model_class(model.name)
 
@@ -61,13 +60,9 @@ def build(trial: Trial, device: torch.device) -> Built:
     return build_from_batch(module, batch, mean_of_floats, device)
 
 
-def _find_package() -> ModuleSpec | None:
-    return importlib.util.find_spec("torchbenchmark")
-
-
 def _find_folders() -> dict[str, str]:
     """The import path of every model by its name."""
-    package = _find_package()
+    package = importlib.util.find_spec("torchbenchmark")
     return {
         file.parent.name: f"torchbenchmark.{folder}.{file.parent.name}"
         for root in map(Path, (package and package.submodule_search_locations) or ())

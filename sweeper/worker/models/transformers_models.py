@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -80,11 +81,9 @@ def _is_removed(name: str) -> bool:
 
 def _make_config(model: Model) -> Any:
     config_class = getattr(transformers, model.name).config_class
-    if model.pretrained:
-        with report_unreachable_hub(model):
-            config = config_class.from_pretrained(model.checkpoint, **model.arguments)
-    else:
-        config = config_class(**model.arguments)
+    make = partial(config_class.from_pretrained, model.checkpoint) if model.pretrained else config_class
+    with report_unreachable_hub(model):
+        config = make(**model.arguments)
     if model.num_classes:
         config.num_labels = model.num_classes
     if model.image_size:
@@ -157,8 +156,7 @@ def _make_pixels(config: Any, batch_size: int, device: torch.device) -> torch.Te
 
 
 def _read_loss(output: Any, _batch: Batch) -> torch.Tensor:  # the labels went into the model
-    loss: torch.Tensor = output.loss
-    return loss
+    return output.loss  # type: ignore[no-any-return]
 
 
 def _silence_dropout(config: Any) -> None:

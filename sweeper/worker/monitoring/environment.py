@@ -69,8 +69,7 @@ def describe_device(device: torch.device) -> dict[str, Any]:
         return {"type": device.type, "name": host.read().cpu}
     properties = torch.cuda.get_device_properties(device)
     described: dict[str, Any] = {"type": "cuda", "name": properties.name, "uuid": f"GPU-{properties.uuid}"}
-    capability = f"{properties.major}.{properties.minor}"
-    described |= {"memory_bytes": properties.total_memory, "capability": capability}
+    described |= {"memory_bytes": properties.total_memory, "capability": f"{properties.major}.{properties.minor}"}
     nvml, handle = open_nvml(device)
     if handle is not None:
         reading = gpus.read_handle(nvml, handle)

@@ -15,7 +15,7 @@ from sweeper.config.schema import conf_folder
 from sweeper.core.backends import GONE, NEEDS, WITHOUT_DYNAMO, WITHOUT_MODE
 from sweeper.core.trial import Precision
 from sweeper.worker.compilation.backends import OPENVINO_LOG, FallbackLog, require
-from sweeper.worker.compilation.legacy import LegacyModule
+from sweeper.worker.compilation.compiler import LegacyModule
 from sweeper.worker.failures import UnavailableError
 
 pytestmark = pytest.mark.compile

@@ -13,7 +13,7 @@ def test_blocks_of_a_resnet_and_of_transformers() -> None:
     import torch
     import transformers
 
-    from sweeper.worker.compilation.blocks import find_repeated
+    from sweeper.worker.compilation.compiler import find_repeated
 
     with torch.device("meta"):
         bert = transformers.BertModel(transformers.BertConfig(num_hidden_layers=3))
@@ -29,7 +29,7 @@ def test_module_is_compiled_only_through_what_was_made() -> None:
     import torch
     from factories import tower
 
-    from sweeper.worker.compilation.blocks import compile_blocks
+    from sweeper.worker.compilation.compiler import compile_blocks
 
     calls: list[str] = []
 
