@@ -31,9 +31,8 @@ def find_flags(record: Record, result: Result, measure: Measure) -> tuple[str, .
 
 def is_resolved(result: Result, target: float) -> bool:
     """Whether the half-width of the speedup's interval is at most `target`, a share of the speedup."""
-    if result.speedup_low is None or result.speedup_high is None:
-        return False
-    return math.log(result.speedup_high / result.speedup_low) / 2 <= target
+    low, high = result.speedup_low, result.speedup_high
+    return low is not None and high is not None and math.log(high / low) / 2 <= target
 
 
 def _is_unsteady(record: Record, process: Process) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import accumulate
 from statistics import fmean, median, variance
 
@@ -51,7 +50,6 @@ class Estimate:
         return Interval(math.exp(self.log - half), math.exp(self.log + half))
 
 
-@lru_cache(maxsize=1024)
 def t_quantile(degrees: float) -> float:
     """The factor of a two-sided 95 % interval with `degrees` degrees of freedom (Student, Biometrika 6, 1908)."""
     from scipy.special import stdtrit
@@ -190,9 +188,7 @@ def prediction(logs: Sequence[float]) -> Estimate:
     s^2 * (1 + 1/n) on n - 1 degrees of freedom: Hahn and Meeker, Statistical Intervals, 1991, chapter 4.
     """
     mean = mean_of_logs(logs)
-    if mean.variance is None:
-        return Estimate(mean.log)
-    return Estimate(mean.log, mean.variance * (len(logs) + 1), mean.degrees)
+    return Estimate(mean.log, None if mean.variance is None else mean.variance * (len(logs) + 1), mean.degrees)
 
 
 def geomean(ratios: Sequence[float]) -> float:

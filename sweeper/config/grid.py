@@ -54,11 +54,11 @@ class Composer:
         self._loader, self._master = loader, master
         self.repository = make_repository(loader, master.hydra)
         self._parse = functools.cache(OverridesParser.create(loader).parse_override)
-        self._group = functools.cache(self._find_group)
+        self._is_option = functools.cache(self._find_out_if_option)
 
     def points(self, axes: Sequence[Axis]) -> Iterator[Composed]:
         """Every point of a grid, the last axis changing fastest. Raises what Hydra raises for a bad override."""
-        groups = [axis for axis in axes if self._group(axis.overrides[0])]
+        groups = [axis for axis in axes if self._is_option(axis.overrides[0])]
         first = self.compose([axis.overrides[0] for axis in groups])
         changes = self._find_changes(groups, first)
         for overrides in itertools.product(*(axis.overrides for axis in axes)):
@@ -68,10 +68,9 @@ class Composer:
         """One configuration, composed by Hydra from beginning to end."""
         return split_off_hydra(self._loader.load_sweep_config(self._master, list(overrides)), overrides)
 
-    def _find_group(self, override: str) -> str | None:
-        """The group whose option an override chooses; None when it sets a plain value."""
-        key: str = self._parse(override).key_or_group
-        return key if self.repository.group_exists(key) else None
+    def _find_out_if_option(self, override: str) -> bool:
+        """Whether an override chooses an option of a group; otherwise it sets a plain value."""
+        return self.repository.group_exists(self._parse(override).key_or_group)
 
     def _find_changes(self, groups: Sequence[Axis], first: Composed) -> dict[str, _Changes] | None:
         """What each override of a group changes against `first`; None where one option depends on another."""
@@ -104,7 +103,7 @@ class Composer:
                 choices |= change.choices
                 for key, node in change.nodes.items():
                     config[key] = node
-        values = [self._parse(override) for override in overrides if not self._group(override)]
+        values = [self._parse(override) for override in overrides if not self._is_option(override)]
         ConfigLoaderImpl._apply_overrides_to_config(values, config)
         return Composed(config, choices, tuple(overrides))
 

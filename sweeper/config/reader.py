@@ -115,7 +115,7 @@ def _read_trial(config: Config, choices: Choices, own: OwnValues, gpu: bool) -> 
     batch_size = largest.pop("batch_size", config.model.batch_size if config.batch_size is None else config.batch_size)
     _check_positive("batch_size", batch_size)
     compile_options = Compile()
-    if config.mode.name != "eager":  # which ignores them
+    if config.mode.name != "eager":  # mode=eager ignores them
         _check_choice("compile.scope", config.compile.scope, axes.SCOPES)
         compile_options = _copy_fields(Compile, config.compile, options=flatten(config.compile.options))
     return Trial(
@@ -129,7 +129,7 @@ def _read_trial(config: Config, choices: Choices, own: OwnValues, gpu: bool) -> 
         optimizer=optimizer,
         compile=compile_options,
         device=read_device_type(config.device, gpu),
-        python=_find_interpreter(config.worker.python),
+        python=None if config.worker.python is None else _find_interpreter(config.worker.python),
         optimizer_impl=impl,
         vary=vary,
     )
@@ -146,9 +146,8 @@ def _read_vary(config: Config) -> dict[str, list[int]]:
         if len(set(sizes)) < 2:
             raise ConfigError(f"vary.{key}={sizes}: give two sizes or more, e.g. vary.{key}=[16,32]")
         allowed = [name for name, spec in LIBRARIES.items() if key == "batch_size" or key in spec.input_sizes]
-        if config.model.library not in allowed:
-            library = f"model.library={config.model.library}"
-            raise ConfigError(f"vary.{key}: {library} has none; allowed are {', '.join(allowed)}")
+        if (library := config.model.library) not in allowed:
+            raise ConfigError(f"vary.{key}: model.library={library} has none; allowed are {', '.join(allowed)}")
     if "batch_size" in given and config.batch_size is not None:
         raise ConfigError("batch_size and vary.batch_size: give one of them; the largest of vary.batch_size is taken")
     return given
@@ -184,10 +183,8 @@ def _read_precision(precision: PrecisionConf) -> Precision:
     return _copy_fields(Precision, precision, autocast=autocast)
 
 
-def _find_interpreter(python: str | None) -> str | None:
+def _find_interpreter(python: str) -> str:
     """Return its absolute path; links stay, since the interpreter of a virtual environment is a link."""
-    if python is None:
-        return None
     path = Path(python).expanduser().absolute()
     if not (path.is_file() and os.access(path, os.X_OK)):
         raise ConfigError(f"worker.python={python}: there is no program {path}; give the path of an interpreter")

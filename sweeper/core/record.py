@@ -256,7 +256,6 @@ def _read_object(text: str) -> dict[str, Any]:
     data: Any = json.loads(text)
     if not isinstance(data, dict) or "schema_version" not in data:
         raise ValueError("not a record: no schema_version")
-    version = data["schema_version"]
-    if isinstance(version, int) and version > SCHEMA_VERSION:
+    if isinstance(version := data["schema_version"], int) and version > SCHEMA_VERSION:
         raise ValueError(f"schema_version {version} is newer than {SCHEMA_VERSION}: upgrade sweeper")
     return data

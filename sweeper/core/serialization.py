@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
 T = TypeVar("T")
 
+LISTS = (list, tuple)
 PLAIN = frozenset({type(None), bool, int, float, str})  # the same in JSON
 # The types of values that a field of a plain type takes.
 ALLOWED: Mapping[Any, tuple[type, ...]] = {**{plain: (plain,) for plain in PLAIN}, float: (float, int)}
@@ -25,7 +26,7 @@ def to_json(value: Any) -> Any:
         return {name: to_json(getattr(value, name)) for name in defaults}
     if isinstance(value, Mapping):
         return {str(key): to_json(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, LISTS):
         return [to_json(item) for item in value]
     return value
 
@@ -57,12 +58,10 @@ def from_json(cls: type[T], data: Any) -> T:
 @functools.cache
 def _reader_of(cls: type) -> Callable[[Any], Any]:
     """Return a function that makes a `cls` from JSON; cached, since resolving type hints costs more than reading."""
-    hints = typing.get_type_hints(cls)
-    names = [field.name for field in fields(cls)]
-    known = {name: (_plain(hints[name]), _reader(name, hints[name])) for name in names}
+    known = {name: (_plain(hint), _reader(name, hint)) for name, hint in typing.get_type_hints(cls).items()}
     # Reading a record would spend half of its time in the `__init__` of frozen classes. Classes with slots and without
     # `__post_init__` can do without it: their fields are set one by one.
-    slots: dict[str, Any] = {name: getattr(getattr(cls, name, None), "__set__", None) for name in names}
+    slots: dict[str, Any] = {name: getattr(getattr(cls, name, None), "__set__", None) for name in known}
     skip_init = not hasattr(cls, "__post_init__") and None not in slots.values()
 
     def read(data: Any) -> Any:
@@ -102,9 +101,7 @@ def _reader(name: str, hint: Any) -> Callable[[Any], Any]:
         return _reader_of(typing.cast(type, hint))
     if origin is tuple:
         plain, item = _plain(arguments[0]), _reader(name, arguments[0])
-        return lambda value: tuple(
-            [found if type(found) in plain else item(found) for found in _checked(name, (list, tuple), value)]
-        )
+        return lambda value: tuple([one if type(one) in plain else item(one) for one in _checked(name, LISTS, value)])
     allowed = (Mapping,) if origin is Mapping else ALLOWED.get(hint)
     return functools.partial(_checked, name, allowed) if allowed else lambda value: value
 
