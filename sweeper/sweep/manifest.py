@@ -28,6 +28,7 @@ def add_invocation(paths: SweepPaths, settings: Settings, plan: Plan, device: st
     for package in ("sweeper", "torch", *library_packages(), "hydra-core", "omegaconf", "mlflow", "pandas"):
         with suppress(importlib.metadata.PackageNotFoundError):  # a checkout, or a package that is not needed
             versions[package] = importlib.metadata.version(package)
+    left_out = [{"trial_id": item.trial.id, "label": item.trial.label, "reason": item.reason} for item in plan.left_out]
     invocation: dict[str, Any] = {
         "command": shlex.join(["python", *sys.orig_argv[1:]]),
         "started": dt.datetime.now().astimezone().isoformat(timespec="seconds"),
@@ -35,19 +36,16 @@ def add_invocation(paths: SweepPaths, settings: Settings, plan: Plan, device: st
         "device": device,
         "settings": to_json(settings),
         "plan": [{"trial_id": trial.id, "label": trial.label} for trial in plan.trials],
-        "left_out": [
-            {"trial_id": item.trial.id, "label": item.trial.label, "reason": item.reason} for item in plan.left_out
-        ],
+        "left_out": left_out,
     }
     earlier = _read_invocations(paths)
     try:
         write_text(paths.sweep, json.dumps({"sweep": settings.sweep, "invocations": [*earlier, invocation]}, indent=1))
     except OSError as error:
         raise ConfigError(f"cannot write to {paths.folder}: {error.strerror}; nothing was started") from error
-    if not earlier:
-        return []
-    changed = [key for key in ("versions", "device") if earlier[-1].get(key) != invocation[key]]
-    same_measure = earlier[-1].get("settings", {}).get("measure") == invocation["settings"]["measure"]
+    before = earlier[-1] if earlier else invocation
+    changed = [key for key in ("versions", "device") if before.get(key) != invocation[key]]
+    same_measure = before.get("settings", {}).get("measure") == invocation["settings"]["measure"]
     return changed if same_measure else [*changed, "measure"]
 
 
