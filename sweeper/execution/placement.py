@@ -141,8 +141,7 @@ def _lock_file(uuid: str) -> Path:
 
 def make_slots(placement: Placement, claimed: Sequence[Device], reaper: Reaper | None = None) -> list[DeviceSlot]:
     """Make a slot for each claimed device; all slots learn from each other how much memory a trial needs."""
-    peak_memory = PeakMemory()
-    slots = []
+    peak_memory, slots = PeakMemory(), []
     for share in placement.shares:
         if share.device in claimed:
             memory = MemoryBudget(memory_bytes(share.device.gpu) if share.device.gpu else None)

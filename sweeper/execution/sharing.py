@@ -157,18 +157,14 @@ class PeakMemory:
         self._peaks: dict[Hashable, float] = {}
 
     def learn(self, record: Record) -> None:
-        key = self._key(record.trial, record.batch_size)
+        key = record.trial.model.key, record.trial.workload, record.batch_size
         for process in record.processes:
             if (peaks := process.allocator_peak_bytes) and peaks.eager:
                 self._peaks[key] = max(peaks.eager, self._peaks.get(key, 0.0))
 
     def look_up(self, trial: Trial, batch_size: int) -> float | None:
         """Bytes, of whatever precision was measured; None when none was."""
-        return self._peaks.get(self._key(trial, batch_size))
-
-    @staticmethod
-    def _key(trial: Trial, batch_size: int) -> Hashable:
-        return trial.model.key, trial.workload, batch_size
+        return self._peaks.get((trial.model.key, trial.workload, batch_size))
 
 
 @dataclass(eq=False)

@@ -38,23 +38,16 @@ def add_invocation(paths: SweepPaths, settings: Settings, plan: Plan, device: st
         "plan": [{"trial_id": trial.id, "label": trial.label} for trial in plan.trials],
         "left_out": left_out,
     }
-    earlier = _read_invocations(paths)
+    path = paths.sweep
     try:
-        write_text(paths.sweep, json.dumps({"sweep": settings.sweep, "invocations": [*earlier, invocation]}, indent=1))
+        earlier = json.loads(path.read_text())["invocations"] if path.exists() else []
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path} is not a sweep's file ({error}); take another sweep=NAME or move it away") from error
+    try:
+        write_text(path, json.dumps({"sweep": settings.sweep, "invocations": [*earlier, invocation]}, indent=1))
     except OSError as error:
         raise ConfigError(f"cannot write to {paths.folder}: {error.strerror}; nothing was started") from error
     before = earlier[-1] if earlier else invocation
     changed = [key for key in ("versions", "device") if before.get(key) != invocation[key]]
     same_measure = before.get("settings", {}).get("measure") == invocation["settings"]["measure"]
     return changed if same_measure else [*changed, "measure"]
-
-
-def _read_invocations(paths: SweepPaths) -> list[dict[str, Any]]:
-    path = paths.sweep
-    if not path.exists():
-        return []
-    try:
-        invocations: list[dict[str, Any]] = json.loads(path.read_text())["invocations"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{path} is not a sweep's file ({error}); take another sweep=NAME or move it away") from error
-    return invocations

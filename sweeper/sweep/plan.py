@@ -133,6 +133,5 @@ def describe_plan(plan: Plan) -> list[str]:
     """Describe a plan for people: one line per trial, its id first, then what is left out and why."""
     lines = [f"{trial.id}  {trial.label}{f'  [{trial.variant}]' if trial.variant else ''}" for trial in plan.trials]
     if plan.left_out:
-        lines += ["", "left out:"]
-        lines += [f"{item.trial.id}  {item.trial.label}: {item.reason}" for item in plan.left_out]
+        lines += ["", "left out:", *(f"{item.trial.id}  {item.trial.label}: {item.reason}" for item in plan.left_out)]
     return lines

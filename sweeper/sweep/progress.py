@@ -16,7 +16,7 @@ from rich.text import Text
 
 from sweeper.analysis.metrics import Result
 from sweeper.core.paths import SweepPaths
-from sweeper.core.record import Record
+from sweeper.core.record import Inspection, Record
 from sweeper.core.trial import Trial
 from sweeper.execution.scheduler import Event, Finished, Started
 
@@ -55,8 +55,8 @@ class Progress:
             current = self._current.pop(record.trial_id)
             took = format_duration(time.monotonic() - current.begin)
             self._print(current, f"{_describe_result(record, event.result)}  ({took})")
-            if record.inspection is not None:
-                self._print(current, escape(_describe_inspection(record)))
+            if record.inspection:
+                self._print(current, escape(_describe_inspection(record, record.inspection)))
             return
         if isinstance(event, Started):
             self._started += 1
@@ -97,10 +97,9 @@ def format_duration(seconds: float) -> str:
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
 
 
-def _describe_inspection(record: Record) -> str:
+def _describe_inspection(record: Record, found: Inspection) -> str:
     """Say where the inspection of a trial lies, and what is missing of it."""
-    found, paths = record.inspection, SweepPaths.of(record.sweep).trial(record.label, record.trial_id)
-    assert found is not None
+    paths = SweepPaths.of(record.sweep).trial(record.label, record.trial_id)
     first = f"not inspected in full: {' '.join(found.missing.splitlines()[:1])}" if found.missing else ""
     where = f"what the compiler did: {paths.folder / found.folder / 'summary.md'}" if found.folder else ""
     return "; ".join(filter(None, [where, first]))

@@ -29,9 +29,9 @@ from sweeper.report.formatting import ratio, text
 from sweeper.report.page import cost_figures, speedup_figures, step_figure
 from sweeper.report.page.figure_base import Figure
 from sweeper.report.page.published import Published, find_for_family, find_for_suite, find_sources
-from sweeper.report.page.tables import Listing, make_listing, published_columns
+from sweeper.report.page.tables import Listing, make_listing
 from sweeper.report.registry import TABLES
-from sweeper.report.table import Row
+from sweeper.report.table import Row, TextColumn
 from sweeper.report.tables.groups import ALL, Group
 from sweeper.report.tables.speedups import flagged
 from sweeper.report.tables.summary import by_device_time, models, of_a_new_model, summary
@@ -150,7 +150,8 @@ def _make_tables(
     by_suite: list[Row] = [{**row, "family": f"suite {row['family']}"} for row in summary(suites).rows]
     named = {**references, **{f"suite {group.family}": find_for_suite(group.family) for group in suites}}
     rows = [*report.tables[first.name].rows, *by_suite]
-    listings.append(make_listing(first, report, rows, out, published_columns(named)))
+    column = TextColumn("published", lambda row: item.label if (item := named.get(text(row["family"]))) else "")
+    listings.append(make_listing(first, report, rows, out, [column] if any(named.values()) else []))
     data = {item.id: item.data for item in listings if item.data["rows"]}
     return [replace(item, data={}) for item in listings if item.id in data], _dump(data)
 

@@ -115,9 +115,7 @@ def _speedups(
 
 
 def _mark(row: Row) -> str:
-    if shows_range(row):
-        return RANGE
-    return INTERVAL if formatting.interval(row, "speedup") else SINGLE
+    return RANGE if shows_range(row) else INTERVAL if formatting.interval(row, "speedup") else SINGLE
 
 
 def _ends(row: Row) -> tuple[float, float]:
