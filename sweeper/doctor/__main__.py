@@ -59,12 +59,9 @@ class Findings:
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        allow_abbrev=False,
-        prog="python -m sweeper.doctor",
-        description="Say what this machine can do: versions, backends of torch.compile, state of GPU and host, noise.",
-        epilog="exit code: 0 a compiled training step works, 1 it does not, 2 bad arguments",
-    )
+    purpose = "Say what this machine can do: versions, backends of torch.compile, state of GPU and host, noise."
+    codes = "exit code: 0 a compiled training step works, 1 it does not, 2 bad arguments"
+    parser = argparse.ArgumentParser("python -m sweeper.doctor", description=purpose, epilog=codes, allow_abbrev=False)
     device = functools.partial(_check_text, r"cpu|cuda(:\d+)?", "cpu, cuda or cuda:N")
     processes = functools.partial(_check_text, r"0*([2-9]|[1-9]\d+)", "a number from 2 on, one process shows no spread")
     seconds = functools.partial(_check_text, r"(?=.*[1-9])\d+(\.\d+)?", "seconds, more than 0")

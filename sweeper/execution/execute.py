@@ -1,24 +1,33 @@
-"""`execute(trials, settings, placement)`: the one way to run trials, for a whole sweep and for a cluster's job.
+"""Run trials: `execute` in this process, for a whole sweep and for a cluster's job; a cluster's launcher as jobs.
 
-Every record is on disk before anything else happens to it.
+Every record is on disk before anything else happens to it. A job is this program again with the overrides of one trial.
+Its record comes back through the folder that both see.
 """
 
 from __future__ import annotations
 
 import functools
 import shutil
+import sys
 import threading
-from collections.abc import Generator, Sequence
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
 
+from sweeper.analysis.metrics import derive
+from sweeper.core.errors import ConfigError
 from sweeper.core.paths import SweepPaths, write_text
+from sweeper.core.record import Record
 from sweeper.core.settings import Settings
 from sweeper.core.trial import Trial
 from sweeper.execution.placement import DeviceSlot, Placement, claim_devices, make_slots
 from sweeper.execution.reaper import run_reaper
-from sweeper.execution.scheduler import Event, Finished, OnPhase, run_all
+from sweeper.execution.scheduler import Event, Finished, OnPhase, Started, run_all
 from sweeper.execution.trial_runner import run_trial
 
+Launch = Callable[[Sequence[Sequence[str]]], object]  # runs a job for each list of overrides, and waits for all
 MIN_FREE_BYTES = 2**30  # a max-autotune cache of a large model is about that
+CLOCKS_APART_S = 5.0  # of the machine that writes a record and this one
 
 
 class NoSpaceError(Exception):
@@ -44,10 +53,8 @@ def _run_and_write(
     paths.folder.mkdir(parents=True, exist_ok=True)
     free_bytes, needed_bytes = shutil.disk_usage(paths.folder).free, slot.concurrency * MIN_FREE_BYTES
     if free_bytes < needed_bytes:
-        raise NoSpaceError(
-            f"{paths.folder.absolute()} has {free_bytes / 2**20:.0f} MiB left and what runs may need "
-            f"{needed_bytes / 2**20:.0f}; free some space, then go on with the same command"
-        )
+        needed = f"what runs may need {needed_bytes / 2**20:.0f}; free some space, then go on with the same command"
+        raise NoSpaceError(f"{paths.folder.absolute()} has {free_bytes / 2**20:.0f} MiB left and {needed}")
     finished = run_trial(trial, settings, slot, on_phase, stop)
     record = finished.record
     path = paths.trial(record.label, record.trial_id).record
@@ -55,3 +62,51 @@ def _run_and_write(
         write_text(path, record.dumps())
     slot.peak_memory.learn(record)
     return finished
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """How trials are run; `name` is None where this process runs them itself."""
+
+    name: str | None
+    run: Callable[[Sequence[Trial], Settings, Placement], Generator[Event, None, None]]
+
+
+LOCAL = Launcher(None, execute)
+
+
+def make_cluster_launcher(name: str, launch: Launch, overrides: Mapping[str, Sequence[str]]) -> Launcher:
+    """Make a launcher that runs each trial as a job; `overrides` are those of the trials by their ids.
+
+    `launch` raises ConfigError when it can start no job, anything else when some job is lost.
+    """
+
+    def run(trials: Sequence[Trial], settings: Settings, _placement: Placement) -> Generator[Event, None, None]:
+        begin = time.time()
+        try:
+            launch([overrides[trial.id] for trial in trials])
+        except ConfigError:  # no job has begun
+            raise
+        except Exception as error:  # noqa: BLE001  # a launcher raises anything when a job is lost; its trial says so
+            print(f"note: {name}: {type(error).__name__}: {error}", file=sys.stderr)
+        for trial in trials:
+            yield Started(trial)
+            record = _read_record(trial, settings, name, begin)
+            yield Finished(record, derive(record))
+
+    return Launcher(name, run)
+
+
+def _read_record(trial: Trial, settings: Settings, name: str, begin: float) -> Record:
+    """Read the record that a job has written since `begin`, seconds since the epoch, or make one that says it is lost.
+
+    The record of a lost job replaces no earlier record on disk.
+    """
+    path = SweepPaths.of(settings.sweep).trial(trial.label, trial.id).record
+    if path.exists() and path.stat().st_mtime >= begin - CLOCKS_APART_S:
+        return Record.loads(path.read_text(encoding="utf-8"))
+    message = f"the job of {name} ended without a record; its own log says why"
+    record = Record(trial.id, settings.sweep, trial.label, "crashed", trial, phase="starting", message=message)
+    if not path.exists():
+        write_text(path, record.dumps())
+    return record

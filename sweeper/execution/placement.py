@@ -17,10 +17,9 @@ from sweeper.core.errors import ConfigError
 from sweeper.core.gpus import Device, cores_near, memory_bytes, resolve, visible_gpus
 from sweeper.core.host import free_memory_bytes, physical_cores, read
 from sweeper.core.settings import Settings
-from sweeper.execution.device_lease import DeviceLease
 from sweeper.execution.lock import hold_lock
-from sweeper.execution.memory_budget import MemoryBudget, PeakMemory
 from sweeper.execution.reaper import Reaper
+from sweeper.execution.sharing import DeviceLease, MemoryBudget, PeakMemory
 
 MAX_CONCURRENCY = 8  # more trials would wait for the device most of the time
 CORES_PER_TRIAL = 2  # one traces, the compiler's own processes share the rest
@@ -142,8 +141,7 @@ def _lock_file(uuid: str) -> Path:
 
 def make_slots(placement: Placement, claimed: Sequence[Device], reaper: Reaper | None = None) -> list[DeviceSlot]:
     """Make a slot for each claimed device; all slots learn from each other how much memory a trial needs."""
-    peak_memory = PeakMemory()
-    slots = []
+    peak_memory, slots = PeakMemory(), []
     for share in placement.shares:
         if share.device in claimed:
             memory = MemoryBudget(memory_bytes(share.device.gpu) if share.device.gpu else None)

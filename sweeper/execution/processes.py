@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -17,6 +16,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from subprocess import DEVNULL, Popen
 from typing import Any
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -45,9 +45,7 @@ def make_cache_variables(folder: Path) -> Mapping[str, str]:
     return {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"), "TRITON_CACHE_DIR": str(folder / "triton")}
 
 
-def start_group(
-    command: Sequence[str], environment: Mapping[str, str], log: Path, **options: Any
-) -> subprocess.Popen[bytes]:
+def start_group(command: Sequence[str], environment: Mapping[str, str], log: Path, **options: Any) -> Popen[bytes]:
     """Start a program as the leader of a new process group; `environment` is added to the one of this process.
 
     Its output goes to `log`, unless the options (of `Popen`) say otherwise: to files in any case, because a child that
@@ -55,18 +53,18 @@ def start_group(
     """
     inherited = {key: value for key, value in os.environ.items() if key != "HYDRA_FULL_ERROR"}  # ours alone
     with log.open("wb") as output:
-        options = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output, **options}
-        return subprocess.Popen(command, env={**inherited, **environment}, start_new_session=True, **options)
+        options = {"stdin": DEVNULL, "stdout": output, "stderr": output, **options}
+        return Popen(command, env={**inherited, **environment}, start_new_session=True, **options)
 
 
-def kill_group(process: subprocess.Popen[bytes]) -> None:
+def kill_group(process: Popen[bytes]) -> None:
     """Kill every process of the group and wait for its leader."""
     with suppress(ProcessLookupError):  # every process of the group has already ended
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
-def wait_for_end(process: subprocess.Popen[bytes], limit_s: float, stop: threading.Event | None = None) -> int | None:
+def wait_for_end(process: Popen[bytes], limit_s: float, stop: threading.Event | None = None) -> int | None:
     """Wait for a program and kill its whole group; its exit code, or None when the limit or `stop` came first."""
     stop, deadline = stop or threading.Event(), time.monotonic() + limit_s
     try:

@@ -39,9 +39,8 @@ class Reaper:
 @contextmanager
 def run_reaper() -> Iterator[Reaper]:
     """Run a reaper as long as the body runs; it outlives this process only to do its work."""
-    process = subprocess.Popen(
-        [sys.executable, "-IS", __file__], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
-    )
+    command = [sys.executable, "-IS", __file__]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
     try:
         yield Reaper(process)
     finally:

@@ -24,13 +24,11 @@ from sweeper.core.record import Inspection, Process, Record
 from sweeper.core.settings import MIN_PROCESSES_FOR_TARGET, Settings
 from sweeper.core.trial import Trial
 from sweeper.execution import processes
-from sweeper.execution.device_lease import Tenant
-from sweeper.execution.memory_budget import WHOLE_DEVICE
 from sweeper.execution.placement import DeviceSlot
 from sweeper.execution.scheduler import Finished, OnPhase
+from sweeper.execution.sharing import WHOLE_DEVICE, Tenant
 from sweeper.execution.worker_channel import WorkerChannel
 
-WORKER = "sweeper.worker"
 INSPECTED = ("ok", "accuracy_mismatch", "not_compiled", "compile_error")  # the compiler was reached
 GRACE_S = 1.0  # for a hanging worker to write its stack to the log before it is killed
 
@@ -41,10 +39,10 @@ def run_trial(trial: Trial, settings: Settings, slot: DeviceSlot, on_phase: OnPh
     When `stop` is set the running worker is ended, and the record has the status `interrupted`.
     """
     with processes.expose_package(trial.python) as variables:
-        run = _TrialRun(trial, settings, slot, on_phase, stop, variables)
+        run = _TrialRun(trial, settings, slot, on_phase, stop, variables, trial.batch_size)
         record = _attempt_within_memory(run)
         while record.status == "oom" and settings.measure.back_off and record.batch_size > 1:
-            run = replace(run, smaller_batch_size=record.batch_size // 2)
+            run = replace(run, batch_size=record.batch_size // 2)
             record = _attempt_within_memory(run)
         result, working_s = derive(record), time.monotonic() - run.begin_s - sum(run.idle_s)
         record = replace(record, wall_s=working_s, flags=find_flags(record, result, settings.measure))
@@ -63,13 +61,9 @@ class _TrialRun:
     on_phase: OnPhase
     stop: threading.Event
     variables: Mapping[str, str]
-    smaller_batch_size: int | None = None
+    batch_size: int  # the trial's own, or a smaller one
     begin_s: float = field(default_factory=time.monotonic)
     idle_s: list[float] = field(default_factory=list)  # for memory, and of each worker: for the device, or stopped
-
-    @property
-    def batch_size(self) -> int:
-        return self.smaller_batch_size or self.trial.batch_size
 
     @property
     def paths(self) -> TrialPaths:
@@ -159,11 +153,9 @@ def _inspect(run: _TrialRun, record: Record) -> Inspection:
             outcome = _run_worker(announced, arguments, cache, log, index)
     finally:
         paths.clear_caches()
-    return Inspection(
-        folder=paths.inspection.name if (paths.inspection / "summary.md").exists() else None,
-        missing=None if outcome.status == "ok" else f"{outcome.status} while {outcome.phase}: {outcome.message}",
-        code_fingerprint=outcome.process.code_fingerprint if outcome.process else None,
-    )
+    folder = paths.inspection.name if (paths.inspection / "summary.md").exists() else None
+    missing = None if outcome.status == "ok" else f"{outcome.status} while {outcome.phase}: {outcome.message}"
+    return Inspection(folder, missing, outcome.process.code_fingerprint if outcome.process else None)
 
 
 def _interrupted(phase: str = "starting") -> Outcome:
@@ -207,7 +199,7 @@ def _start_worker(
     cores = ["--cores", ",".join(map(str, run.slot.cores))] if run.slot.cores else []
     told = [str(run.paths.trial), *cores, *arguments, "--answer-fd", str(send)]
     environment = {**run.slot.device.environment(), **run.variables, **processes.make_cache_variables(cache)}
-    command = [*processes.make_command(run.trial.python, WORKER), *told]
+    command = [*processes.make_command(run.trial.python, "sweeper.worker"), *told]
     process = processes.start_group(command, environment, log, stdin=subprocess.PIPE, pass_fds=[send])
     os.close(send)
     stdin = process.stdin
@@ -228,18 +220,13 @@ def _start_worker(
 def _make_record(run: _TrialRun, outcomes: Sequence[Outcome]) -> Record:
     """Put the outcomes of a trial's processes together; the last one decides the status."""
     trial, last = run.trial, outcomes[-1]
-    failed = last.status != "ok"
-    return Record(
-        trial_id=trial.id,
-        sweep=run.settings.sweep,
-        label=trial.label,
-        status=last.status,
-        trial=trial,
-        phase=last.phase if failed else None,
-        message=last.message if failed else None,
-        log=run.paths.log(len(outcomes) - 1).name if failed else None,
+    record = replace(
+        Record(trial.id, run.settings.sweep, trial.label, last.status, trial),
         environment=next((outcome.environment for outcome in outcomes if outcome.environment), {}),
         processes=tuple(outcome.process for outcome in outcomes if outcome.process is not None),
         diagnostics=next((outcome.diagnostics for outcome in outcomes if outcome.diagnostics), None),
-        smaller_batch_size=run.smaller_batch_size,
+        smaller_batch_size=run.batch_size if run.batch_size < trial.batch_size else None,
     )
+    if last.status == "ok":
+        return record
+    return replace(record, phase=last.phase, message=last.message, log=run.paths.log(len(outcomes) - 1).name)

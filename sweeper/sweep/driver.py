@@ -16,14 +16,13 @@ from sweeper.core.paths import RUNS, SweepPaths
 from sweeper.core.record import Record, read_status
 from sweeper.core.settings import MIN_PROCESSES_FOR_TARGET, Measure, Settings
 from sweeper.core.trial import Trial
-from sweeper.execution.execute import NoSpaceError
+from sweeper.execution.execute import LOCAL, Launcher, NoSpaceError
 from sweeper.execution.lock import hold_lock
 from sweeper.execution.placement import Placement, place_trials
 from sweeper.execution.scheduler import Finished
 from sweeper.report.build import print_report, suggest_next, write_report
 from sweeper.report.text.mlflow_overview import overview
 from sweeper.sweep import manifest
-from sweeper.sweep.launch import LOCAL, Launcher
 from sweeper.sweep.plan import History, Plan, describe_plan, estimate_s, make_plan
 from sweeper.sweep.preflight import require_runnable
 from sweeper.sweep.progress import Progress, format_duration
@@ -75,11 +74,10 @@ class _Sweep:
 
     def announce(self, plan: Plan, placement: Placement) -> None:
         count, settings = len(plan.trials), self.settings
-        trials = f"{count} trial{'' if count == 1 else 's'}"
-        self.console.print(
-            f"sweep {settings.sweep}: {trials} to run on {placement.name}, {_count_processes(settings.measure)} each"
-            + (", and one that shows what the compiler does" if settings.inspect else "")
-        )
+        trials = f"{count} trial{'' if count == 1 else 's'} to run on {placement.name}"
+        inspected = ", and one that shows what the compiler does" if settings.inspect else ""
+        processes = f"{_count_processes(settings.measure)} each{inspected}"
+        self.console.print(f"sweep {settings.sweep}: {trials}, {processes}")
         if settings.dry_run or plan.left_out:
             lines = describe_plan(plan if settings.dry_run else Plan((), plan.left_out))
             self.console.print("\n".join(lines).strip(), markup=False)

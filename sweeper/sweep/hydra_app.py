@@ -23,11 +23,10 @@ from sweeper.core.errors import ConfigError
 from sweeper.core.gpus import visible_gpus
 from sweeper.core.settings import Settings
 from sweeper.core.trial import Trial
-from sweeper.execution.execute import execute
+from sweeper.execution.execute import Launch, execute, make_cluster_launcher
 from sweeper.execution.placement import place_trials
 from sweeper.execution.scheduler import Finished
 from sweeper.sweep.driver import BAD_CONFIGURATION, run_sweep
-from sweeper.sweep.launch import Launch, make_cluster_launcher
 
 
 @hydra.main(version_base="1.3", config_path=str(schema.conf_folder()), config_name="config")

@@ -28,6 +28,7 @@ def add_invocation(paths: SweepPaths, settings: Settings, plan: Plan, device: st
     for package in ("sweeper", "torch", *library_packages(), "hydra-core", "omegaconf", "mlflow", "pandas"):
         with suppress(importlib.metadata.PackageNotFoundError):  # a checkout, or a package that is not needed
             versions[package] = importlib.metadata.version(package)
+    left_out = [{"trial_id": item.trial.id, "label": item.trial.label, "reason": item.reason} for item in plan.left_out]
     invocation: dict[str, Any] = {
         "command": shlex.join(["python", *sys.orig_argv[1:]]),
         "started": dt.datetime.now().astimezone().isoformat(timespec="seconds"),
@@ -35,28 +36,18 @@ def add_invocation(paths: SweepPaths, settings: Settings, plan: Plan, device: st
         "device": device,
         "settings": to_json(settings),
         "plan": [{"trial_id": trial.id, "label": trial.label} for trial in plan.trials],
-        "left_out": [
-            {"trial_id": item.trial.id, "label": item.trial.label, "reason": item.reason} for item in plan.left_out
-        ],
+        "left_out": left_out,
     }
-    earlier = _read_invocations(paths)
-    try:
-        write_text(paths.sweep, json.dumps({"sweep": settings.sweep, "invocations": [*earlier, invocation]}, indent=1))
-    except OSError as error:
-        raise ConfigError(f"cannot write to {paths.folder}: {error.strerror}; nothing was started") from error
-    if not earlier:
-        return []
-    changed = [key for key in ("versions", "device") if earlier[-1].get(key) != invocation[key]]
-    same_measure = earlier[-1].get("settings", {}).get("measure") == invocation["settings"]["measure"]
-    return changed if same_measure else [*changed, "measure"]
-
-
-def _read_invocations(paths: SweepPaths) -> list[dict[str, Any]]:
     path = paths.sweep
-    if not path.exists():
-        return []
     try:
-        invocations: list[dict[str, Any]] = json.loads(path.read_text())["invocations"]
+        earlier = json.loads(path.read_text())["invocations"] if path.exists() else []
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{path} is not a sweep's file ({error}); take another sweep=NAME or move it away") from error
-    return invocations
+    try:
+        write_text(path, json.dumps({"sweep": settings.sweep, "invocations": [*earlier, invocation]}, indent=1))
+    except OSError as error:
+        raise ConfigError(f"cannot write to {paths.folder}: {error.strerror}; nothing was started") from error
+    before = earlier[-1] if earlier else invocation
+    changed = [key for key in ("versions", "device") if before.get(key) != invocation[key]]
+    same_measure = before.get("settings", {}).get("measure") == invocation["settings"]["measure"]
+    return changed if same_measure else [*changed, "measure"]

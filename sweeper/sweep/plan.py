@@ -61,30 +61,24 @@ def make_plan(grid: Sequence[Trial], statuses: Mapping[str, str], retry: str = "
 
 def explain_incompatible(trial: Trial) -> str | None:
     """Say why this combination of axes makes no sense; None if it does."""
-    if trial.backend in WITHOUT_MODE:
-        if trial.mode != "default":
-            return f"backend={trial.backend} takes no mode, only inductor has some: use mode=default"
-        if trial.compile.options:
-            return f"backend={trial.backend} takes no compile.options; they belong to backend=inductor"
-    if trial.backend in WITHOUT_DYNAMO and (setting := _find_compile_setting(trial)):
-        return f"backend={trial.backend} does without torch.compile and converts the model: it takes no {setting}"
-    if trial.compile.fullgraph and trial.compile.scope == "step":
-        return (
-            "compile.fullgraph=true cannot go with compile.scope=step: a step always breaks at backward and optimizer"
-        )
-    if trial.compile.scope == "step" and trial.workload == "inference":
+    asked, backend, of_step = trial.compile, f"backend={trial.backend}", trial.compile.scope == "step"
+    if trial.backend in WITHOUT_MODE and trial.mode != "default":
+        return f"{backend} takes no mode, only inductor has some: use mode=default"
+    if trial.backend in WITHOUT_MODE and asked.options:
+        return f"{backend} takes no compile.options; they belong to backend=inductor"
+    settings = {  # that only `torch.compile` knows, as they are typed
+        f"compile.scope={asked.scope}": asked.scope != "model",
+        "compile.fullgraph=true": asked.fullgraph,
+        f"compile.dynamic={str(asked.dynamic).lower()}": asked.dynamic is not None,
+    }
+    if trial.backend in WITHOUT_DYNAMO and any(settings.values()):
+        first = next(setting for setting, given in settings.items() if given)
+        return f"{backend} does without torch.compile and converts the model: it takes no {first}"
+    if asked.fullgraph and of_step:
+        why = "a step always breaks at backward and optimizer"
+        return f"compile.fullgraph=true cannot go with compile.scope=step: {why}"
+    if of_step and trial.workload == "inference":
         return "compile.scope=step is for workload=train: an inference step is the model's forward"
-    return None
-
-
-def _find_compile_setting(trial: Trial) -> str | None:
-    """The first setting that only `torch.compile` knows, as it is typed, or None."""
-    if trial.compile.scope != "model":
-        return f"compile.scope={trial.compile.scope}"
-    if trial.compile.fullgraph:
-        return "compile.fullgraph=true"
-    if trial.compile.dynamic is not None:
-        return f"compile.dynamic={str(trial.compile.dynamic).lower()}"
     return None
 
 
@@ -139,6 +133,5 @@ def describe_plan(plan: Plan) -> list[str]:
     """Describe a plan for people: one line per trial, its id first, then what is left out and why."""
     lines = [f"{trial.id}  {trial.label}{f'  [{trial.variant}]' if trial.variant else ''}" for trial in plan.trials]
     if plan.left_out:
-        lines += ["", "left out:"]
-        lines += [f"{item.trial.id}  {item.trial.label}: {item.reason}" for item in plan.left_out]
+        lines += ["", "left out:", *(f"{item.trial.id}  {item.trial.label}: {item.reason}" for item in plan.left_out)]
     return lines

@@ -16,9 +16,9 @@ from rich.text import Text
 
 from sweeper.analysis.metrics import Result
 from sweeper.core.paths import SweepPaths
-from sweeper.core.record import Record
+from sweeper.core.record import Inspection, Record
 from sweeper.core.trial import Trial
-from sweeper.execution.scheduler import Event, PhaseBegan, Started
+from sweeper.execution.scheduler import Event, Finished, Started
 
 
 @dataclass
@@ -35,9 +35,7 @@ class Progress:
     """Shows the events of a sweep; a context manager. `processes` is the number of timed processes per trial."""
 
     def __init__(self, trials: int, processes: int, console: Console) -> None:
-        self._total = trials
-        self._processes = processes
-        self._console = console
+        self._total, self._processes, self._console = trials, processes, console
         self._started = self._done = 0
         self._begin = time.monotonic()
         self._current: dict[str, _Current] = {}
@@ -52,26 +50,23 @@ class Progress:
         self._live.stop()
 
     def show(self, event: Event) -> None:
-        if isinstance(event, Started):
-            self._started += 1
-            current = _Current(event.trial, f"[{self._started}/{self._total}]", time.monotonic())
-            self._current[event.trial.id] = current
-            self._print_unless_live(current)
-        elif isinstance(event, PhaseBegan):
-            current = self._current[event.trial.id]
-            timed = self._processes > 1 and event.process < self._processes  # an inspection is none of them
-            which = f", process {event.process + 1} of {self._processes}" if timed else ""
-            current.phase = f"{event.phase}{which}"
-            self._print_unless_live(current)
-        else:
+        if isinstance(event, Finished):
             record, self._done = event.record, self._done + 1
             current = self._current.pop(record.trial_id)
             took = format_duration(time.monotonic() - current.begin)
             self._print(current, f"{_describe_result(record, event.result)}  ({took})")
-            if record.inspection is not None:
-                self._print(current, escape(_describe_inspection(record)))
-
-    def _print_unless_live(self, current: _Current) -> None:
+            if record.inspection:
+                self._print(current, escape(_describe_inspection(record, record.inspection)))
+            return
+        if isinstance(event, Started):
+            self._started += 1
+            current = _Current(event.trial, f"[{self._started}/{self._total}]", time.monotonic())
+            self._current[event.trial.id] = current
+        else:
+            current = self._current[event.trial.id]
+            timed = self._processes > 1 and event.process < self._processes  # an inspection is none of them
+            which = f", process {event.process + 1} of {self._processes}" if timed else ""
+            current.phase = f"{event.phase}{which}"
         if not self._console.is_terminal:
             self._print(current, current.phase)
 
@@ -102,10 +97,9 @@ def format_duration(seconds: float) -> str:
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
 
 
-def _describe_inspection(record: Record) -> str:
+def _describe_inspection(record: Record, found: Inspection) -> str:
     """Say where the inspection of a trial lies, and what is missing of it."""
-    found, paths = record.inspection, SweepPaths.of(record.sweep).trial(record.label, record.trial_id)
-    assert found is not None
+    paths = SweepPaths.of(record.sweep).trial(record.label, record.trial_id)
     first = f"not inspected in full: {' '.join(found.missing.splitlines()[:1])}" if found.missing else ""
     where = f"what the compiler did: {paths.folder / found.folder / 'summary.md'}" if found.folder else ""
     return "; ".join(filter(None, [where, first]))

@@ -21,8 +21,8 @@ from sweeper.core.record import Inspection, Record
 from sweeper.core.settings import Measure, Settings
 from sweeper.core.trial import Trial
 from sweeper.execution import processes, trial_runner
-from sweeper.execution.device_lease import Tenant
 from sweeper.execution.placement import DeviceSlot
+from sweeper.execution.sharing import Tenant
 
 ROOT = Path(__file__).parents[2]
 PRELUDE = """

@@ -14,9 +14,9 @@ from sweeper.analysis.metrics import derive
 from sweeper.core.record import Inspection, Record
 from sweeper.core.settings import Measure, Settings, Tracking
 from sweeper.core.trial import Trial
+from sweeper.execution.execute import Launcher
 from sweeper.execution.scheduler import Event, Finished, Started
 from sweeper.sweep.driver import INTERRUPTED, OK, run_sweep
-from sweeper.sweep.launch import Launcher
 
 INSPECTS = """
 if options.inspect:

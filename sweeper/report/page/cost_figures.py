@@ -66,9 +66,7 @@ def _thin_out(rows: Sequence[Row]) -> tuple[Sequence[Row], str]:
     return rows[::every], kept if every > 1 else ""
 
 
-def _scatter(
-    rows: Sequence[Row], xs: Sequence[float], xaxis: base.Layout, describe: Callable[[Row], str]
-) -> base.Choice:
+def _scatter(rows: Sequence[Row], xs: base.Numbers, xaxis: base.Layout, describe: Callable[[Row], str]) -> base.Choice:
     """Draw speedups upwards, with a colour per precision and a symbol per mode."""
     groups = base.group(range(len(rows)), lambda i: (text(rows[i]["precision"]), text(rows[i]["mode"])))
     precisions, modes = (sorted({key[part] for key in groups}) for part in (0, 1))

@@ -20,6 +20,7 @@ T = TypeVar("T")
 K = TypeVar("K")
 Trace = dict[str, Any]
 Layout = dict[str, Any]
+Numbers = Sequence[float | None]
 COLOURS = 8
 MAX_CHARACTERS = 34  # of a name beside an axis
 MAX_TICKS = 9
@@ -93,15 +94,13 @@ def name_row(row: Row, axes: Iterable[str]) -> str:
     return " ".join(f"b{value}" if name == "batch_size" else value for name, value in values.items() if value)
 
 
-def points(name: str, xs: Sequence[Any], ys: Sequence[Any], marker: Mapping[str, Any], **more: Any) -> Trace:
+def points(name: str, xs: Numbers, ys: Numbers, marker: Mapping[str, Any], **more: Any) -> Trace:
     """Describe a trace of points, or of lines where `mode` says so."""
     shared = {"type": "scatter", "mode": "markers", "hoverinfo": "text"}
     return {**shared, "name": label(name), "x": xs, "y": ys, "marker": {"size": 8, **marker}, **more}
 
 
-def bars(
-    name: str, xs: Sequence[Any], ys: Sequence[Any], shade: str, values: Sequence[float | None], **more: Any
-) -> Trace:
+def bars(name: str, xs: Numbers, ys: Numbers, shade: str, values: Numbers, **more: Any) -> Trace:
     """Describe a trace of bars with `values` written on the bars."""
     shared = {"type": "bar", "hoverinfo": "text", "marker": {"color": shade}}
     texts = [formatting.ratio(value) for value in values]
@@ -111,11 +110,8 @@ def bars(
 def error_bars(middles: Sequence[float], ends: Sequence[tuple[float, float]]) -> dict[str, Any]:
     """Describe error bars from the low to the high end of each interval."""
     pairs = list(zip(middles, ends, strict=True))
-    return {
-        "array": [high - middle for middle, (_, high) in pairs],
-        "arrayminus": [middle - low for middle, (low, _) in pairs],
-        "visible": any(low < high for low, high in ends),
-    }
+    above, below = [high - middle for middle, (_, high) in pairs], [middle - low for middle, (low, _) in pairs]
+    return {"array": above, "arrayminus": below, "visible": any(low < high for low, high in ends)}
 
 
 def names_axis(names: Sequence[str]) -> dict[str, Any]:

@@ -15,28 +15,44 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sweeper.core.text import printable
 from sweeper.loading import parallel
 from sweeper.loading.entries import pause_garbage_collection
+from sweeper.report import formatting
 from sweeper.report.contents import Report
-from sweeper.report.formatting import text
+from sweeper.report.formatting import ratio, text
 from sweeper.report.page import cost_figures, speedup_figures, step_figure
 from sweeper.report.page.figure_base import Figure
-from sweeper.report.page.header import describe_conventions, make_cards, make_title
 from sweeper.report.page.published import Published, find_for_family, find_for_suite, find_sources
-from sweeper.report.page.tables import Listing, make_listing, published_columns
+from sweeper.report.page.tables import Listing, make_listing
 from sweeper.report.registry import TABLES
-from sweeper.report.table import Row
+from sweeper.report.table import Row, TextColumn
 from sweeper.report.tables.groups import ALL, Group
 from sweeper.report.tables.speedups import list_flags
-from sweeper.report.tables.summary import summary
+from sweeper.report.tables.summary import models, show_device_mean, show_new_model, summary
 from sweeper.report.tables.units import Unit
 
 DIGITS = 6  # of a number in a figure
+MAX_CARDS = 12
+MAX_CARDS_UNWEIGHTED = 4  # where no mode has the weighted mean
+MEANS = {"weighted": "0.75 AMP + 0.25 fp32", "geomean_amp": "AMP alone", "geomean_fp32": "fp32 alone"}
+CONVENTIONS = (
+    "Geometric means of eager / compiled step time, wall clock. In brackets the 95 % interval for these models, in "
+    "parentheses how many; weighted = 0.75 AMP + 0.25 fp32 over the models that are ok in both; a new model: where "
+    "one more of the same kind would lie."
+)
 ABOVE_A_FIGURE = 110  # pixels of its title and caption, about
 _Part = Callable[[], tuple[Sequence[Any], str]]  # figures or tables, and what page.js draws of them as JSON
+
+
+class Card(NamedTuple):
+    """A mean in large letters, what it is the mean for, and lines about it."""
+
+    key: str
+    value: str
+    lines: Sequence[str]
 
 
 @pause_garbage_collection()
@@ -51,19 +67,17 @@ def begin_page(report: Report, out: Path, cores: int = 1) -> Callable[[], str]:
     make_figures = parallel.start(functools.partial(_make_figures, report, references), cores)
     by_suite = [item for group in suites if (item := find_for_suite(group.family))]
     sources = find_sources([*references.values(), *by_suite])
-    return lambda: _render(report, references.get(ALL), sources, make_tables, make_figures)
+    return lambda: _render(report, references.get(ALL), sources, (make_tables, make_figures))
 
 
-def _render(
-    report: Report, reference: Published | None, sources: object, make_tables: _Part, make_figures: _Part
-) -> str:
+def _render(report: Report, reference: Published | None, sources: object, parts: Sequence[_Part]) -> str:
     from jinja2 import Environment
 
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(_read("page.html"))
     rows, plotly, script = report.tables["speedups"].rows, _read_plotly(), _read("page.js")
     cards, rest = make_cards(report.tables["summary"].rows, reference)
-    (tables, table_data), (figures, figure_data) = make_tables(), make_figures()
+    (tables, table_data), (figures, figure_data) = (make() for make in parts)
     return template.render(
         policy=_policy(plotly, script),
         title=make_title(report.facts),
@@ -71,7 +85,7 @@ def _render(
         count=f"{len(rows):,} trials, {sum(row['status'] == 'ok' for row in rows):,} ok",
         cards=cards,
         rest=rest,
-        conventions=describe_conventions(report.findings.amp),
+        conventions=f"{CONVENTIONS} AMP: {report.findings.amp}." if report.findings.amp else CONVENTIONS,
         facts=[fact.partition(": ") for fact in report.facts],
         flags=list_flags(rows),
         tables=tables,
@@ -87,6 +101,45 @@ def _render(
     )
 
 
+def make_title(facts: Iterable[str]) -> str:
+    """Make the title of the page, e.g. `night: speedups of torch.compile`."""
+    sweeps = [fact.removeprefix("sweeps: ") for fact in facts if fact.startswith("sweeps: ")]
+    return f"{sweeps[0]}: speedups of torch.compile" if sweeps else "Speedups of torch.compile"
+
+
+def make_cards(summary: Sequence[Row], reference: Published | None) -> tuple[list[Card], str]:
+    """Make a card per mode, the largest mean first, and a sentence about the modes that have no card.
+
+    `reference` is what was published for models like all of these.
+    """
+    rows = [row for row in summary if row["family"] == ALL]
+    known = [row for row in rows if any(row[name] is not None for name in MEANS)]
+    known.sort(key=lambda row: [-(formatting.number(row, name) or 0.0) for name in ("weighted", "geomean_amp")])
+    max_cards = MAX_CARDS if any(row["weighted"] is not None for row in known) else MAX_CARDS_UNWEIGHTED
+    rest = f"{len(known) - max_cards} more are in the summary. " if len(known) > max_cards else ""
+    if unknown := [formatting.key(row) for row in rows if row not in known]:
+        rest += f"No speedup in a precision with a weight: {'; '.join(unknown)}."
+    elif not rows:
+        rest = "No geometric means: no compiled trial is in a precision with a weight (amp, fp32)."
+    return [_make_card(row, reference) for row in known[:max_cards]], rest
+
+
+def _make_card(row: Row, reference: Published | None) -> Card:
+    name = next(name for name in MEANS if row[name] is not None)
+    count = models(row["models_weighted" if name == "weighted" else name.replace("geomean", "models")])
+    interval = formatting.interval(row, name)
+    lines = [f"{MEANS[name]}, {count}, {text(row['passed'])} of {text(row['models'])} passed"]
+    lines.append(f"these models {interval}" if interval else "no interval for these models")
+    if name == "weighted":
+        new, by_device = show_new_model(row), show_device_mean(row)
+        lines += [f"a new model {new}"] if new else []
+        lines += [f"by device time {by_device}"] if by_device else []
+        lines.append(f"slowdowns as 1.0, as in 2022: {ratio(formatting.number(row, 'weighted_clipped'))}")
+        if reference and (row["mode"], row["backend"]) == ("default", "inductor"):
+            lines.append(f"published: {reference.label}")
+    return Card(formatting.key(row), ratio(formatting.number(row, name)), lines)
+
+
 def _make_tables(
     report: Report, suites: Sequence[Group], references: Mapping[str, Published], out: Path
 ) -> tuple[list[Listing], str]:
@@ -96,7 +149,8 @@ def _make_tables(
     by_suite: list[Row] = [{**row, "family": f"suite {row['family']}"} for row in summary(suites).rows]
     named = {**references, **{f"suite {group.family}": find_for_suite(group.family) for group in suites}}
     rows = [*report.tables[first.name].rows, *by_suite]
-    listings.append(make_listing(first, report, rows, out, published_columns(named)))
+    column = TextColumn("published", lambda row: item.label if (item := named.get(text(row["family"]))) else "")
+    listings.append(make_listing(first, report, rows, out, [column] if any(named.values()) else []))
     data = {item.id: item.data for item in listings if item.data["rows"]}
     return [replace(item, data={}) for item in listings if item.id in data], _dump(data)
 

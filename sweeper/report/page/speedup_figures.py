@@ -23,6 +23,7 @@ MAX_BARS_EVER = 2000  # a browser takes seconds for more
 MAX_MODELS = 100  # to choose from in the figure of backends
 MAX_LINES = 300  # of the figure of batch sizes
 MAX_CHOICES = 12
+FAMILIES = "Geometric means of speedups over the models of a family, with 95 % intervals for these models where known."
 MAX_KEYS = 4  # groups of the summary that stand beside each other in one figure of families
 MAX_SERIES = 6
 
@@ -114,9 +115,7 @@ def _speedups(
 
 
 def _mark(row: Row) -> str:
-    if shows_range(row):
-        return RANGE
-    return INTERVAL if formatting.interval(row, "speedup") else SINGLE
+    return RANGE if shows_range(row) else INTERVAL if formatting.interval(row, "speedup") else SINGLE
 
 
 def _ends(row: Row) -> tuple[float, float]:
@@ -204,9 +203,7 @@ def draw_families(rows: Sequence[Row], references: Mapping[str, Published]) -> b
     if not drawn:
         missing = "no geometric mean: no trial in a precision with a weight has a speedup"
         return base.Figure("families", "Families", missing=missing)
-    caption = (
-        "Geometric means of speedups over the models of a family, with 95 % intervals for these models where known."
-    )
+    caption = FAMILIES
     if references:
         caption += " Dotted: what was published for PyTorch 2.0, on other hardware and other software."
     if len(drawn) <= MAX_KEYS:

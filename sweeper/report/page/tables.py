@@ -16,7 +16,6 @@ from sweeper.analysis.metrics import METRICS
 from sweeper.loading.entries import Entry
 from sweeper.report.contents import Report
 from sweeper.report.formatting import figure, finite, sentence, text
-from sweeper.report.page.published import Published
 from sweeper.report.spec import TableSpec
 from sweeper.report.table import PAGE, Row, TextColumn, plain
 
@@ -54,13 +53,6 @@ def make_listing(
     notes = [*(sentence(note) for note in spec.notes(rows)), spec.explain(report.findings, rows)]
     data = {"columns": heads, "filters": filters, "rows": listed}
     return Listing(spec.name, spec.title, data, " ".join(filter(None, notes)))
-
-
-def published_columns(named: Mapping[str, Published | None]) -> list[TextColumn]:
-    """The column of published figures; `named` has them by what stands in the column `family`."""
-    if not any(named.values()):
-        return []
-    return [TextColumn("published", lambda row: item.label if (item := named.get(text(row["family"]))) else "")]
 
 
 def _describe_trials(spec: TableSpec, report: Report, rows: Sequence[Row], out: Path) -> dict[int, dict[str, Any]]:
