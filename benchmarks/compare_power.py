@@ -16,8 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sweeper.compare.pairs import Pair
-from sweeper.compare.sides import Sample, Side
+from sweeper.compare.pairs import Pair, Sample, Side
 from sweeper.compare.verdicts import Comparison, judge
 from sweeper.core.trial import Labels, Model, Trial
 

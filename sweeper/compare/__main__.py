@@ -17,8 +17,7 @@ from pathlib import Path
 from rich.console import Console
 
 from sweeper.compare.changes import list_device_changes, list_environment_changes, list_setting_changes
-from sweeper.compare.pairs import AXES, choose_values, match_sweeps, match_values
-from sweeper.compare.sides import list_sides, read_sides
+from sweeper.compare.pairs import AXES, choose_values, list_sides, match_sweeps, match_values, read_sides
 from sweeper.compare.text import FORMATS, Document, print_document, render
 from sweeper.compare.verdicts import MIN_EFFECT, judge
 from sweeper.core.errors import ConfigError

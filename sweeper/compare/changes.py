@@ -10,8 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sweeper.compare.pairs import Pair
-from sweeper.compare.sides import Side
+from sweeper.compare.pairs import Pair, Side
 from sweeper.core.serialization import get_mapping
 from sweeper.core.text import printable
 from sweeper.loading.sources import Source, read_settings

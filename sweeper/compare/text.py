@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from sweeper.analysis.stats import Interval
+from sweeper.compare.pairs import LOST, Side
 from sweeper.compare.quantities import COMPILE, COMPILED, EAGER, MEMORY, QUANTITIES, SPEEDUP, Quantity
-from sweeper.compare.sides import LOST, Side
 from sweeper.compare.verdicts import VERDICTS, Change, Comparison, percent
 from sweeper.compare.verdicts import Row as Judged
 from sweeper.report import formatting

@@ -14,9 +14,8 @@ from statistics import median
 from sweeper.analysis import stats
 from sweeper.analysis.metrics import DRAWS_FOR_AN_INTERVAL, PROCESSES_IF_HOST_BOUND
 from sweeper.analysis.stats import CONFIDENCE, Estimate
-from sweeper.compare.pairs import Pair
+from sweeper.compare.pairs import LOST, Pair, Sample, Side
 from sweeper.compare.quantities import COMPILE, COMPILED, EAGER, QUANTITIES, SPEEDUP, Quantity
-from sweeper.compare.sides import LOST, Sample, Side
 from sweeper.loading.cross_trial import max_eager_spread, moderate_groups
 
 MIN_EFFECT = 0.02  # the default of --min-effect: smaller changes are nobody's regression

@@ -63,7 +63,8 @@ def _name_devices(records: Sequence[tuple[Record, Path]]) -> list[tuple[str, ...
         seen.append(kind)
         if kind:
             by_sweep[sweep, kind.type].add(kind)
-            kinds += [kind] if kind not in kinds else []
+        if kind and kind not in kinds:
+            kinds.append(kind)
     types = {record.trial.device for record, _ in records}
     names = []
     for (record, sweep), device in zip(records, seen, strict=True):

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from sweeper.analysis.metrics import Result, derive, find_worst_accuracy
 from sweeper.analysis.stats import Interval
@@ -39,8 +39,7 @@ class Entry:
     series: tuple[ProcessSeries, ...] = ()  # step times in the order in which they were measured
 
 
-@dataclass(frozen=True)
-class Loaded:
+class Loaded(NamedTuple):
     """Entries in the order of sweeps and folders, and a line for each trial that could not be read."""
 
     entries: tuple[Entry, ...]

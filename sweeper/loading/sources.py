@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias, Union
+from typing import Any, NamedTuple, TypeAlias, Union
 
 from sweeper.core import paths
 from sweeper.core.errors import ConfigError, nearest, remove_password
@@ -21,8 +21,7 @@ MIN_OF_A_PART = 250  # trials; to start a process takes as long as to read some 
 Source: TypeAlias = Union["SweepFolder", "SweepInStore"]
 
 
-@dataclass(frozen=True)
-class FoundRecord:
+class FoundRecord(NamedTuple):
     """The text of a trial's record, or why there is none."""
 
     folder: Path  # of the trial

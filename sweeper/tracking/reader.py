@@ -8,10 +8,9 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from sweeper.tracking import runs
 from sweeper.tracking.store import TrackingError, connect, sqlite_file, translate_errors
@@ -34,8 +33,7 @@ def map_concurrently(call: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
             yield from pool.map(call, batch)
 
 
-@dataclass(frozen=True)
-class StoredRun:
+class StoredRun(NamedTuple):
     """A run and where its artifacts lie."""
 
     run_id: str
@@ -45,8 +43,7 @@ class StoredRun:
     age: tuple[bool, int, int]  # the largest belongs to the run with the newest complete record
 
 
-@dataclass(frozen=True)
-class StoredSweep:
+class StoredSweep(NamedTuple):
     """The runs of a sweep, one per trial: of several for one trial, the newest complete one."""
 
     parent: StoredRun | None

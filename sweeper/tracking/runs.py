@@ -49,8 +49,7 @@ class Point(NamedTuple):
     value: float
 
 
-@dataclass(frozen=True)
-class View:
+class View(NamedTuple):
     """Everything that a run shows besides its artifacts."""
 
     params: Mapping[str, str]

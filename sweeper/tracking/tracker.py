@@ -17,10 +17,9 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from sweeper.analysis.metrics import Result, derive
 from sweeper.core import paths
@@ -40,8 +39,7 @@ MAX_PARAMS_PER_CALL = 100  # a limit of mlflow.utils.validation
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Sent:
+class Sent(NamedTuple):
     """The result of `Tracker.catch_up`: how many records were sent or already there, and which files hold none."""
 
     sent: int
@@ -55,7 +53,6 @@ class Tracker:
     def __init__(self, uri: str | None, sweep: str, runs: Path = paths.RUNS) -> None:
         self.uri = uri or default_uri(runs)
         self.failure: str | None = None
-        self._sweep = sweep
         self._paths = SweepPaths.of(sweep, runs)
         self._artifacts = artifact_location(self.uri, runs)
         self._runs: _SweepRuns | None = None
@@ -111,15 +108,14 @@ class Tracker:
                 client, experiment_id = connect(self.uri, lambda client: _ensure_experiment(client, self._artifacts))
             with translate_errors(self.uri):
                 # No time limit as `connect` has one: finding the runs of ten thousand trials takes many calls.
-                self._runs = self._runs or _SweepRuns(client, experiment_id, self._sweep)
+                self._runs = self._runs or _SweepRuns(client, experiment_id, self._paths.folder.name)
                 return action(self._runs)
         except TrackingError as error:
             self.failure = str(error)
             return None
 
 
-@dataclass(frozen=True)
-class _Child:
+class _Child(NamedTuple):
     """The part of a child run that stays in memory; MLflow is asked for the rest when a child has to change."""
 
     run_id: str
@@ -241,7 +237,7 @@ class _SweepRuns:
         """Put a child under the current parent."""
         if child.parent_id != self._parent_id:
             self._client.set_tag(child.run_id, runs.PARENT, self._parent_id)
-            self._children[trial_id] = replace(child, parent_id=self._parent_id)
+            self._children[trial_id] = child._replace(parent_id=self._parent_id)
 
     def _prepare_child(self, record: Record, child: _Child | None, view: View, end_ms: int) -> str:
         """Return the id of a run that can show the view: the existing child, or a new run in its place.

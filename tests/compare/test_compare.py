@@ -19,9 +19,8 @@ from records import make_process, make_record, make_trial, write_sweep
 
 from sweeper.compare.__main__ import main
 from sweeper.compare.changes import list_device_changes, list_environment_changes
-from sweeper.compare.pairs import Pair, choose_values, match_sweeps, match_values
+from sweeper.compare.pairs import Pair, Side, choose_values, make_side, match_sweeps, match_values
 from sweeper.compare.quantities import COMPILE, COMPILED, EAGER, MEMORY, SPEEDUP
-from sweeper.compare.sides import Side, make_side
 from sweeper.compare.verdicts import Change, Comparison, Row, judge
 from sweeper.core.record import Latencies, Latency, PerArm, Record
 from sweeper.core.trial import Compile
