@@ -1,6 +1,7 @@
 """Flags: what a reader of a number should know, by rules that were fixed before anything was measured.
 
-A flag never changes a number. `sweeper.loading.cross_trial` adds the flag `eager_moved`, which compares trials.
+A flag never changes a number. Flags are found once, when a trial ends, and its record keeps them; reports do not find
+them again. `sweeper.loading.cross_trial` adds the flag `eager_moved`, which compares trials.
 """
 
 from __future__ import annotations

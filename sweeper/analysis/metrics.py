@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any
 
 from sweeper.analysis.stats import Estimate, group_by_draw, mean_over_draws
-from sweeper.core.record import ARMS, Accuracy, PerArm, Process, Record
+from sweeper.core.record import ARMS, PERCENTILES, Accuracy, PerArm, Process, Record
 
 DRAWS_FOR_AN_INTERVAL = 3  # with fewer compile caches, an interval speaks of the compiled artifacts at hand
 # Between two kernels that follow each other without waiting for the host: 0.6 to 1.5 us, typically 1.1, in the arms of
@@ -190,7 +190,7 @@ METRICS: list[Metric] = [
     *map(_compile_part, ("dynamo", "aot_autograd", "inductor", "autotuning")),
     Metric("artifacts", "different compiled programs that the processes ran", kind=int),
     Metric("tokens_per_s", "tokens per second of the compiled arm, of models that read text", mlflow=True),
-    *(_percentile(arm, share) for arm in ARMS for share in ("p50", "p90", "p99")),
+    *(_percentile(arm, share) for arm in ARMS for share in PERCENTILES),
     *map(_energy, ARMS),
 ]
 

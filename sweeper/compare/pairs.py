@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 from sweeper.analysis.metrics import derive
@@ -187,7 +187,11 @@ AXES: Mapping[str, Axis] = {
     "worker.python": Axis(lambda trial: trial.python or "null", lambda trial: replace(trial, python=None)),
     "mode": Axis(lambda trial: trial.mode, lambda trial: replace(trial, mode="default")),
     "backend": Axis(lambda trial: trial.backend or "null", lambda trial: replace(trial, backend=None)),
-    **{f"compile.{name}": _compile_axis(name) for name in ("scope", "dynamic", "fullgraph")},
+    **{
+        f"compile.{name}": _compile_axis(name)
+        for name in (field.name for field in fields(Compile))
+        if name != "options"
+    },
 }
 
 

@@ -122,7 +122,7 @@ def read(gpu: Gpu) -> GpuReading:
         pynvml.nvmlShutdown()
 
 
-def memory_bytes(gpu: Gpu) -> float | None:
+def total_memory_bytes(gpu: Gpu) -> float | None:
     """The whole memory of a GPU; None where NVML does not tell."""
     import pynvml
 

@@ -48,6 +48,9 @@ class PerArm:
     compiled: float | None = None
 
 
+PERCENTILES = ("p50", "p90", "p99")
+
+
 @dataclass(frozen=True, slots=True)
 class Latency:
     """Percentiles of the wall seconds of single steps, each waited for, over the rounds that count."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sweeper.core.errors import ConfigError
-from sweeper.core.gpus import Device, cores_near, memory_bytes, resolve, visible_gpus
+from sweeper.core.gpus import Device, cores_near, resolve, total_memory_bytes, visible_gpus
 from sweeper.core.host import free_memory_bytes, physical_cores, read
 from sweeper.core.settings import Settings
 from sweeper.execution.lock import hold_lock
@@ -144,7 +144,7 @@ def make_slots(placement: Placement, claimed: Sequence[Device], reaper: Reaper |
     peak_memory, slots = PeakMemory(), []
     for share in placement.shares:
         if share.device in claimed:
-            memory = MemoryBudget(memory_bytes(share.device.gpu) if share.device.gpu else None)
+            memory = MemoryBudget(total_memory_bytes(share.device.gpu) if share.device.gpu else None)
             lease = DeviceLease(reaper)
             slots.append(DeviceSlot(share.device, share.cores, share.concurrency, lease, memory, peak_memory))
     return slots

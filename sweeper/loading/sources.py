@@ -14,7 +14,7 @@ from sweeper.core import paths
 from sweeper.core.errors import ConfigError, nearest, remove_password
 from sweeper.core.paths import SWEEP_NAME, SweepPaths, TrialPaths
 from sweeper.core.serialization import get_mapping
-from sweeper.tracking.reader import Store, StoredRun, StoredSweep, map_concurrently
+from sweeper.tracking.reader import RunReader, StoredRun, StoredSweep, map_concurrently
 
 MIN_OF_A_PART = 250  # trials; to start a process takes as long as to read some ten
 
@@ -79,7 +79,7 @@ class SweepInStore:
     """A sweep whose records were sent to MLflow. Its folder is where it would be here."""
 
     folder: Path
-    store: Store
+    store: RunReader
     runs: StoredSweep
 
     def split(self, _count: int) -> list[SweepInStore]:
@@ -136,7 +136,7 @@ def find_sources(names: Sequence[str], tracking_uri: str | None = None) -> Seque
             example = Path(name).name or "night"
             raise ConfigError(f"{name}: with --tracking-uri a sweep is given by its name, e.g. {example}")
     folders = [SweepPaths.of(name).folder for name in names]
-    store = Store(tracking_uri)
+    store = RunReader(tracking_uri)
     sources = [SweepInStore(folder, store, store.sweep(folder.name)) for folder in folders]
     for source in sources:
         if not source.runs.trials:

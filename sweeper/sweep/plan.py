@@ -5,6 +5,7 @@ Nothing here touches files or processes.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -12,6 +13,7 @@ from statistics import median
 from sweeper.analysis.weights import check_weights
 from sweeper.core.backends import WITHOUT_DYNAMO, WITHOUT_MODE
 from sweeper.core.errors import ConfigError
+from sweeper.core.serialization import drop_defaults
 from sweeper.core.trial import Trial
 
 
@@ -66,14 +68,9 @@ def explain_incompatible(trial: Trial) -> str | None:
         return f"{backend} takes no mode, only inductor has some: use mode=default"
     if trial.backend in WITHOUT_MODE and asked.options:
         return f"{backend} takes no compile.options; they belong to backend=inductor"
-    settings = {  # that only `torch.compile` knows, as they are typed
-        f"compile.scope={asked.scope}": asked.scope != "model",
-        "compile.fullgraph=true": asked.fullgraph,
-        f"compile.dynamic={str(asked.dynamic).lower()}": asked.dynamic is not None,
-    }
-    if trial.backend in WITHOUT_DYNAMO and any(settings.values()):
-        first = next(setting for setting, given in settings.items() if given)
-        return f"{backend} does without torch.compile and converts the model: it takes no {first}"
+    given = [f"compile.{key}={json.dumps(value)}" for key, value in drop_defaults(asked).items() if key != "options"]
+    if trial.backend in WITHOUT_DYNAMO and given:
+        return f"{backend} does without torch.compile and converts the model: it takes no {given[0]}"
     if asked.fullgraph and of_step:
         why = "a step always breaks at backward and optimizer"
         return f"compile.fullgraph=true cannot go with compile.scope=step: {why}"

@@ -1,1 +1,1 @@
-"""Sends records to MLflow (`tracker.Tracker`) and reads them back (`reader.Store`)."""
+"""Sends records to MLflow (`tracker.Tracker`) and reads them back (`reader.RunReader`)."""

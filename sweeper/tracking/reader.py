@@ -1,4 +1,4 @@
-"""`Store` reads records back from MLflow, a few at the same time.
+"""`RunReader` reads records back from MLflow, a few at the same time.
 
 Try: `python -m sweeper.report NAME --tracking-uri http://127.0.0.1:5000`
 """
@@ -50,7 +50,7 @@ class StoredSweep(NamedTuple):
     trials: tuple[StoredRun, ...]
 
 
-class Store:
+class RunReader:
     """An MLflow store, which is only read. All methods raise TrackingError when the store does not answer."""
 
     def __init__(self, uri: str) -> None:

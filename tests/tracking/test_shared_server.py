@@ -16,7 +16,7 @@ from tracking_server import Server, mlflow_server
 
 from sweeper.core.paths import SweepPaths
 from sweeper.core.record import Record
-from sweeper.tracking.reader import Store
+from sweeper.tracking.reader import RunReader
 
 DRIVERS, TRIALS = 4, 4
 SWEEPS = [f"shared-{number}" for number in range(DRIVERS)]
@@ -73,7 +73,7 @@ def test_one_experiment_one_run_a_sweep_and_one_a_trial(server: Server, folder: 
 
 @pytest.mark.parametrize("sweep", SWEEPS)
 def test_every_record_is_at_the_server_as_it_is_on_disk(server: Server, folder: Path, sweep: str) -> None:
-    store = Store(server.uri)
+    store = RunReader(server.uri)
     sent = [store.read(run, "record.json") for run in store.sweep(sweep).trials]
     written = [path.read_text() for path in SweepPaths.of(sweep, folder / "runs").records()]
     assert len(written) == TRIALS

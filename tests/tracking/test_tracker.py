@@ -25,7 +25,7 @@ from sweeper import sync
 from sweeper.core.paths import SweepPaths, write_text
 from sweeper.core.record import Inspection, Record
 from sweeper.core.trial import Compile
-from sweeper.tracking.reader import Store
+from sweeper.tracking.reader import RunReader
 from sweeper.tracking.store import ENVIRONMENT, TrackingError, artifact_location, default_uri
 from sweeper.tracking.tracker import Sent, Tracker
 
@@ -67,7 +67,7 @@ def everything(client: MlflowClient, sweep: str) -> list[dict[str, Any]]:
 
 def records(uri: str | None, sweep: str) -> list[Record]:
     """What the store gives back of a sweep, by label."""
-    store = Store(uri or default_uri())
+    store = RunReader(uri or default_uri())
     found = [Record.loads(store.read(run, "record.json")) for run in store.sweep(sweep).trials]
     return sorted(found, key=lambda record: record.label)
 

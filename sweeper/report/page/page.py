@@ -25,8 +25,8 @@ from sweeper.report.contents import Report
 from sweeper.report.formatting import ratio, text
 from sweeper.report.page import cost_figures, speedup_figures, step_figure
 from sweeper.report.page.figure_base import Figure
+from sweeper.report.page.listings import Listing, make_listing
 from sweeper.report.page.published import Published, find_for_family, find_for_suite, find_sources
-from sweeper.report.page.tables import Listing, make_listing
 from sweeper.report.registry import TABLES
 from sweeper.report.table import Row, TextColumn
 from sweeper.report.tables.groups import ALL, Group

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from sweeper.analysis.metrics import METRICS, PROCESSES_IF_HOST_BOUND, Metric
-from sweeper.core.record import ARMS, Accuracy
+from sweeper.core.record import ARMS, PERCENTILES, Accuracy
 from sweeper.loading.entries import Entry
 from sweeper.report import formatting
 from sweeper.report.formatting import estimate, figure, flags, number, number_column, ratio, text, text_column
@@ -196,9 +196,9 @@ def text_columns(rows: Sequence[Row], _trials: Sequence[Row]) -> list[TextColumn
 
 def _percentile_column(arm: str) -> TextColumn:
     """Make a column such as `2.31 / 2.35 / 2.90`: wall milliseconds of single steps, each waited for."""
-    names = [f"{arm}_{share}_ms" for share in ("p50", "p90", "p99")]
+    names = [f"{arm}_{share}_ms" for share in PERCENTILES]
     return TextColumn(
-        f"{arm} p50 / p90 / p99 ms",
+        f"{arm} {' / '.join(PERCENTILES)} ms",
         lambda row: " / ".join(figure(number(row, name)) for name in names if row[name] is not None),
     )
 

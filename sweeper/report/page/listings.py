@@ -1,6 +1,6 @@
 """Tables as the page shows them: cells of text, numbers to sort by, what a row opens to, where its files are.
 
-Texts are plain here; the page never takes them for HTML.
+`text_columns` in `report/tables/` declares the columns. Texts are plain here; the page never takes them for HTML.
 """
 
 from __future__ import annotations
