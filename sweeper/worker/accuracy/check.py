@@ -67,8 +67,7 @@ class AccuracyCheck:
                 best = taken
             if best is not None and not best[1].far_off:
                 break
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
+            torch.cuda.empty_cache()
         self._reference = best or self._reference  # what an earlier look has found stays
         self._unverified = f"no reference, {'; '.join(reasons)}"
         self.restore()

@@ -40,11 +40,10 @@ class Snapshot:
         with torch.no_grad():
             for tensor, value in zip(self._tensors, self._nearest, strict=True):
                 tensor.copy_(value)
-            for optimizer in optimizers:
-                for state in optimizer.state.values() if optimizer is not None else ():
-                    for value in state.values():
-                        if isinstance(value, torch.Tensor):
-                            value.zero_()
+            states = (state for optimizer in optimizers if optimizer is not None for state in optimizer.state.values())
+            for value in (value for state in states for value in state.values()):
+                if isinstance(value, torch.Tensor):
+                    value.zero_()
         torch.manual_seed(seed)
 
 

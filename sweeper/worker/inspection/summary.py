@@ -107,12 +107,10 @@ def _graphs_table(sight: Sight, graphs: Sequence[Compilation]) -> list[str]:
 
 def _describe_part(sight: Sight, part: Part) -> list[str]:
     kernels = sight.find_kernels(part)
-    before, after = sight.read_ir(part)
     operations = len(find_operations(part.aot_graph)) if part.aot_graph else None
-    launches: list[int | None] = [None, None]  # of kernels, of functions of a library
-    if part.output_code and kernels:
-        launches = [sum(kernel.launches for kernel in kernels if kernel.generated is own) for own in (True, False)]
-    counts = [operations, count_scheduled(before) or None, count_scheduled(after) or None, *launches]
+    scheduled = [count_scheduled(ir) or None for ir in sight.read_ir(part)]  # before and after fusion
+    launches = [sum(item.launches for item in kernels if item.generated is own) for own in (True, False)]
+    counts = [operations, *scheduled, *(launches if part.output_code and kernels else (None, None))]
     return [part.direction, *map(_text, counts)]
 
 

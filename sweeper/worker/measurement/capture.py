@@ -117,9 +117,8 @@ def _name_outputs(output: object) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _name_gradients(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    for name, parameter in module.named_parameters():
-        if parameter.grad is not None:
-            yield f"{GRADIENT}{name}", _to_reals(parameter.grad.detach())
+    gradients = ((name, parameter.grad) for name, parameter in module.named_parameters())
+    return ((f"{GRADIENT}{name}", _to_reals(grad.detach())) for name, grad in gradients if grad is not None)
 
 
 def _to_reals(tensor: torch.Tensor) -> torch.Tensor:
