@@ -129,7 +129,7 @@ def sequential(random: np.random.Generator, repeats: int, *, sd: float, target: 
     for record in records(random, random.normal(LOG, sd, (repeats, most)), [0] * most):
         for count in range(MIN_PROCESSES_FOR_TARGET, most + 1):
             so_far = replace(record, processes=record.processes[:count])
-            if count == most or is_resolved(so_far, target):
+            if count == most or is_resolved(derive(so_far), target):
                 yield Outcome(interval_of(so_far))
                 break
 

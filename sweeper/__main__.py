@@ -17,7 +17,8 @@ from sweeper.core.errors import ConfigError
 
 def main() -> int:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra's own handling prints tracebacks and exits with 1
-    signal.signal(signal.SIGTERM, _interrupt)
+    # End a sweep on a termination, as clusters and containers send it, like on Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     # Hydra warns that our launcher has the name of hydra-ray-launcher's, which it replaces.
     warnings.filterwarnings("ignore", r"\n'hydra/launcher/ray' is validated against ConfigStore schema", UserWarning)
     from hydra.errors import HydraException
@@ -47,11 +48,6 @@ def _came_from_hydra_app(error: Exception) -> bool:
     """Whether an error was raised below `sweeper.sweep.hydra_app`: then Hydra had read the command line already."""
     frames = traceback.walk_tb(error.__traceback__)
     return any(frame.f_globals.get("__name__") == "sweeper.sweep.hydra_app" for frame, _ in frames)
-
-
-def _interrupt(_signal: int, _frame: object) -> None:
-    """End a sweep on a termination, as clusters and containers send it, like on Ctrl-C."""
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """Tables of sweeps as pandas frames, for notebooks: the columns of the CSV files, with proper types.
 
-Place in the flow: beside `python -m sweeper.report`, which writes the same rows to files. `docs/notebook.md` has an
-example. `import sweeper` brings these functions and loads pandas only when a frame is made.
+`docs/notebook.md` has an example. `import sweeper` brings these functions, and pandas is loaded when a frame is made.
 Try: `python -c "import sweeper; print(sweeper.speedups(sweeper.load_records('my-sweep')))"`
 """
 
@@ -38,12 +37,12 @@ class Records:
         return (entry.record for entry in self.entries)
 
     def where(self, keep: Callable[[Record], bool]) -> Records:
-        """Those alone that `keep` says yes to."""
+        """Select the records for which `keep` returns True."""
         return Records(tuple(entry for entry in self.entries if keep(entry.record)), self.problems)
 
 
 def load_records(*sweeps: str | Path, tracking_uri: str | None = None) -> Records:
-    """The records of sweeps by name or folder, or by name in an MLflow store.
+    """Load the records of sweeps by name or folder, or by name from an MLflow store.
 
     Raises ConfigError for a sweep that is not there, TrackingError when the store does not answer.
     """
@@ -61,9 +60,9 @@ def load_records(*sweeps: str | Path, tracking_uri: str | None = None) -> Record
 def table(
     records: Records, name: str, *, steps: int | None = None, max_memory_gib: float | None = None
 ) -> pd.DataFrame:
-    """The table `<name>.csv` of a report. Raises ConfigError for another name, and as `make_report` does.
+    """Make the table `<name>.csv` of a report. Raises ConfigError for an unknown name, and as `make_report` does.
 
-    Recommendations are for a job of `steps` steps with so much device memory, where that is given.
+    Recommendations are for a job of `steps` steps and with `max_memory_gib` of device memory, where these are given.
     """
     import pandas as pd
 
@@ -85,20 +84,23 @@ def table(
 
 
 def speedups(records: Records) -> pd.DataFrame:
-    """speedups.csv: a row per trial."""
+    """Make the table of speedups.csv, a row per trial."""
     return table(records, "speedups")
 
 
 def summary(records: Records) -> pd.DataFrame:
-    """summary.csv: geometric means by family. Raises ConfigError when two precisions carry one weight in a row."""
+    """Make the table of summary.csv, geometric means by family.
+
+    Raises ConfigError when two precisions carry one weight in a row.
+    """
     return table(records, "summary")
 
 
 def recommendations(records: Records, *, steps: int | None = None, max_memory_gib: float | None = None) -> pd.DataFrame:
-    """recommendations.csv, for a job of `steps` steps with so much device memory, where that is given."""
+    """Make the table of recommendations.csv, for a job with the limits that are given."""
     return table(records, "recommendations", steps=steps, max_memory_gib=max_memory_gib)
 
 
 def causes(records: Records) -> pd.DataFrame:
-    """causes.csv: where time goes that compiling could have saved, dearest first."""
+    """Make the table of causes.csv: what costs time that compiling could have saved, dearest first."""
     return table(records, "causes")

@@ -31,7 +31,7 @@ FLOORS = """
     core
 """
 MAX_ENTRIES = 16  # of `ls sweeper/`
-HEAVY = ("torch", "torchvision", "timm", "transformers", "mlflow", "pandas", "plotly")
+HEAVY = ("torch", "torchvision", "timm", "transformers", "mlflow", "pandas", "plotly", "jinja2")
 
 
 class Import(NamedTuple):

@@ -23,8 +23,8 @@ from sweeper.config.grid import Axis
 @dataclass
 class GridSweeperConf:
     _target_: str = "hydra_plugins.sweeper_hydra.grid.GridSweeper"
+    # Axes that an experiment brings; the command line replaces an axis of the same name.
     params: dict[str, str] = field(default_factory=dict)
-    "axes that an experiment brings; the command line replaces an axis of the same name"
 
 
 LOCAL = "hydra_plugins.sweeper_hydra.local.LocalLauncher"  # Hydra loads that module a second time: another class

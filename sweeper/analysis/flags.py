@@ -45,16 +45,13 @@ def _is_unsteady(record: Record, process: Process) -> bool:
 
 def _is_gpu_unobserved(record: Record, process: Process) -> bool:
     """Whether nobody could say if the GPU was shared or its clocks were lowered."""
-    if record.trial.device != "cuda" or not process.rounds:
-        return False
-    return process.gpu is None or process.gpu.other_processes is None or process.gpu.slowdowns is None
+    observed = process.gpu and process.gpu.other_processes is not None and process.gpu.slowdowns is not None
+    return record.trial.device == "cuda" and bool(process.rounds) and not observed
 
 
 def _do_clocks_differ(_record: Record, process: Process) -> bool:
     clock = process.gpu.clock_mhz if process.gpu else PerArm()
-    if not clock.eager or not clock.compiled:
-        return False
-    return abs(clock.eager / clock.compiled - 1) > MAX_CLOCK_DIFFERENCE
+    return bool(clock.eager and clock.compiled and abs(clock.eager / clock.compiled - 1) > MAX_CLOCK_DIFFERENCE)
 
 
 def _is_host_busy(_record: Record, process: Process) -> bool:
@@ -71,9 +68,7 @@ _OF_A_PROCESS: Mapping[str, Callable[[Record, Process], bool]] = {
     "throttled": lambda _, process: bool(process.gpu and process.gpu.slowdowns),
     "gpu_unobserved": _is_gpu_unobserved,
     "clock_mismatch": _do_clocks_differ,
-    "compile_contended": lambda _, process: (
-        process.host is not None and (process.host.busy_while_compiling or 0.0) > MAX_BUSY_HOST
-    ),
+    "compile_contended": lambda _, process: ((process.host or HostState()).busy_while_compiling or 0) > MAX_BUSY_HOST,
     "host_busy": _is_host_busy,
     "accuracy_unverified": lambda _, process: (
         bool(process.rounds) and (process.accuracy is None or process.accuracy.passed is None)

@@ -106,10 +106,8 @@ def difference(one: Estimate, other: Estimate) -> Estimate:
     Welch, "The generalization of Student's problem when several different population variances are involved",
     Biometrika 34, 1947.
     """
-    found = _sum_of_independent(one.log - other.log, [(1, one), (-1, other)])
-    if one.count is None or other.count is None:
-        return found
-    return replace(found, count=1 / (1 / one.count + 1 / other.count))
+    count = 1 / (1 / one.count + 1 / other.count) if one.count and other.count else None
+    return replace(_sum_of_independent(one.log - other.log, [(1, one), (-1, other)]), count=count)
 
 
 def p_value(estimate: Estimate) -> float | None:
@@ -257,12 +255,14 @@ def moderate_variances(estimates: Sequence[Estimate]) -> list[Estimate]:
     Degrees stop at the sum of all estimates' degrees, as in limma, or an infinite d0 would promise too much.
     Estimates without a variance stay as they are, and so do all of them where every variance is 0.
     """
-    known = [single for estimate in estimates if (single := _single(estimate))]
+    singles = [_single(estimate) for estimate in estimates]
+    known = list(filter(None, singles))
     if len(known) < 2 or not any(value for value, _ in known):
         return list(estimates)
     variances, degrees = zip(*known, strict=True)
     prior = fit_prior(variances, degrees)
-    return [_moderate(estimate, prior, sum(degrees)) for estimate in estimates]
+    pairs = zip(estimates, singles, strict=True)
+    return [_moderate(one, *single, prior, sum(degrees)) if single else one for one, single in pairs]
 
 
 def _single(estimate: Estimate) -> tuple[float, float] | None:
@@ -272,14 +272,11 @@ def _single(estimate: Estimate) -> tuple[float, float] | None:
     return estimate.variance * estimate.count, estimate.degrees
 
 
-def _moderate(estimate: Estimate, prior: Prior, max_degrees: float) -> Estimate:
-    single = _single(estimate)
-    if single is None or estimate.count is None:
-        return estimate
-    value, degrees = single
+def _moderate(estimate: Estimate, value: float, degrees: float, prior: Prior, max_degrees: float) -> Estimate:
     share = degrees / (prior.degrees + degrees)  # the weight of the sample's own variance
     posterior = share * value + (1 - share) * prior.variance
-    return replace(estimate, variance=posterior / estimate.count, degrees=min(prior.degrees + degrees, max_degrees))
+    of_mean = posterior / (estimate.count or 1)
+    return replace(estimate, variance=of_mean, degrees=min(prior.degrees + degrees, max_degrees))
 
 
 def fit_prior(variances: Sequence[float], degrees: Sequence[float]) -> Prior:
@@ -288,10 +285,8 @@ def fit_prior(variances: Sequence[float], degrees: Sequence[float]) -> Prior:
 
     least = MIN_VARIANCE * median(value for value in variances if value > 0)
     halves = [value / 2 for value in degrees]
-    logs = [
-        math.log(max(value, least)) - float(psi(half)) + math.log(half)
-        for value, half in zip(variances, halves, strict=True)
-    ]
+    pairs = zip(variances, halves, strict=True)
+    logs = [math.log(max(value, least)) - float(psi(half)) + math.log(half) for value, half in pairs]
     excess = variance(logs) - fmean(float(polygamma(1, half)) for half in halves)
     if excess <= 0:
         return Prior(math.exp(fmean(logs)), math.inf)
@@ -314,11 +309,11 @@ def inverse_trigamma(value: float) -> float:
 
 
 def _sum_of_independent(log: float, parts: Sequence[tuple[float, Estimate]]) -> Estimate:
-    squares: list[tuple[float, float]] = []
-    for factor, estimate in parts:
-        if estimate.variance is None or estimate.degrees is None:
-            return Estimate(log)
-        squares.append((factor**2 * estimate.variance, estimate.degrees))
+    """Build the estimate of a sum of independent parts, each with its factor; it has a variance if all of them have."""
+    known = [(factor**2 * one.variance, one.degrees) for factor, one in parts if one.variance is not None]
+    squares = [(square, degrees) for square, degrees in known if degrees is not None]
+    if len(squares) < len(parts):
+        return Estimate(log)
     total = sum(square for square, _ in squares)
     if total == 0:
         return Estimate(log, 0.0, sum(degrees for _, degrees in squares))

@@ -11,17 +11,13 @@ from sweeper.core.trial import Trial
 def check_weights(trials: Iterable[Trial]) -> None:
     """Raise ConfigError where two precisions have one weight in one row of the summary, whose mean would mix them."""
     first: dict[tuple[str | None, ...], Trial] = {}
-    for trial in trials:
+    for trial in (one for one in trials if one.labels.weight is not None and one.mode != "eager"):
         name, weight = trial.labels.precision, trial.labels.weight
-        if weight is None or trial.mode == "eager":
-            continue
         row = (trial.device, trial.workload, trial.mode, trial.backend, trial.variant, weight)
         other = first.setdefault(row, trial)
         if (name, trial.precision) == (other.labels.precision, other.precision):
             continue
         both = f"precision={other.labels.precision} and precision={name}"
         which = both if name != other.labels.precision else f"two settings of precision={name}"
-        raise ConfigError(
-            f"{which} both carry the weight {weight}, which only one of them can have: make two sweeps of them and "
-            "report each alone, or run one with precision.weight=null"
-        )
+        advice = "make two sweeps of them and report each alone, or run one with precision.weight=null"
+        raise ConfigError(f"{which} both carry the weight {weight}, which only one of them can have: {advice}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -39,35 +40,25 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         epilog="exit code: 0 no regression, 1 a compiled step is SLOWER or a trial BROKE (or, with --fail-unresolved, "
         "is UNRESOLVED), 2 bad input, records that cannot be read, or no answer from MLflow",
     )
-    parser.add_argument("names", nargs="+", metavar="BASE HEAD", help="sweeps under runs/, or folders of trials")
+    add, switch = parser.add_argument, partial(parser.add_argument, action="store_true")
+    add("names", nargs="+", metavar="BASE HEAD", help="sweeps under runs/, or folders of trials")
     add_tracking_uri(parser)
-    parser.add_argument(
-        "--by", metavar="AXIS", help=f"compare two values of this axis within one sweep: {', '.join(AXES)}"
-    )
-    parser.add_argument(
-        "--min-effect",
-        type=_share,
-        default=MIN_EFFECT,
-        metavar="SHARE",
-        help=f"smaller changes are neither SLOWER nor FASTER, and SAME means within it (default: {MIN_EFFECT})",
-    )
-    switch = partial(parser.add_argument, action="store_true")
+    add("--by", metavar="AXIS", help=f"compare two values of this axis within one sweep: {', '.join(AXES)}")
+    min_effect = f"smaller changes are neither SLOWER nor FASTER, and SAME means within it (default: {MIN_EFFECT})"
+    add("--min-effect", type=_share, default=MIN_EFFECT, metavar="SHARE", help=min_effect)
     switch("--allow-different-devices", help="compare absolute times of different GPUs all the same")
     switch("--fail-unresolved", help="exit code 1 also when a row that both sides measured is UNRESOLVED")
     switch("--all", help="show rows that are the SAME, and all columns")
-    parser.add_argument("--format", choices=FORMATS, default="text", help="default: text; md is for a pull request")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write it there, and the text to the terminal")
+    add("--format", choices=FORMATS, default="text", help="default: text; md is for a pull request")
+    add("--out", type=Path, metavar="FILE", help="write it there, and the text to the terminal")
     return parser.parse_intermixed_args(arguments)
 
 
 def _share(value: str) -> float:
-    try:
-        share = float(value)
-    except ValueError:
-        share = -1.0
-    if not 0 < share < 1:
-        raise argparse.ArgumentTypeError(f"{value}: a share above 0 and below 1, e.g. 0.02 for 2 %")
-    return share
+    with suppress(ValueError):
+        if 0 < float(value) < 1:
+            return float(value)
+    raise argparse.ArgumentTypeError(f"{value}: a share above 0 and below 1, e.g. 0.02 for 2 %")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -88,12 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(problem, file=sys.stderr)
     unresolved = document.comparison.unresolved
     if parsed.fail_unresolved and unresolved:
-        rows = (
-            "1 row that both sides measured is"
-            if unresolved == 1
-            else f"{unresolved} rows that both sides measured are"
-        )
-        print(f"--fail-unresolved: {rows} UNRESOLVED", file=sys.stderr)
+        rows, are = ("1 row", "is") if unresolved == 1 else (f"{unresolved} rows", "are")
+        print(f"--fail-unresolved: {rows} that both sides measured {are} UNRESOLVED", file=sys.stderr)
         return REGRESSION
     return REGRESSION if document.comparison.regressed else BAD_INPUT if document.problems else OK
 

@@ -14,7 +14,7 @@ from sweeper.compare.pairs import Pair
 from sweeper.compare.sides import Side
 from sweeper.core.serialization import get_mapping
 from sweeper.core.text import printable
-from sweeper.loading.sources import Source
+from sweeper.loading.sources import Source, read_settings
 
 MAX_CHARACTERS = 80  # of a value
 # Ends of environment variables that differ from trial to trial and say nothing about how it ran.
@@ -23,39 +23,28 @@ PER_TRIAL = ("_CACHE_DIR", "CUDA_VISIBLE_DEVICES")
 
 def list_device_changes(pairs: Iterable[Pair]) -> list[str]:
     """A line for each two different devices whose times would be compared with each other."""
-    both = ((base.device, head.device) for base, head in _with_records(pairs))
-    found = Counter((base, head) for base, head in both if base and head and not base.is_like(head))
-    return [
-        _line("device", base.name_among([head]), head.name_among([base]), count)
-        for (base, head), count in found.items()
-    ]
+    both = Counter((base.device, head.device) for base, head in _with_records(pairs))
+    unlike = [(base, head, count) for (base, head), count in both.items() if base and head and not base.is_like(head)]
+    return [_line("device", base.name_among([head]), head.name_among([base]), count) for base, head, count in unlike]
 
 
 def list_environment_changes(pairs: Sequence[Pair]) -> list[str]:
     """A line for each version, switch or other fact that differs, with the number of rows unless it is all of them."""
     both = _with_records(pairs)
     found: Counter[tuple[str, str, str]] = Counter()
-    for facts in ((_facts(base), _facts(head)) for base, head in both):
-        for group in facts[0].keys() & facts[1].keys():
-            base, head = (side[group] for side in facts)
-            for name in base.keys() | head.keys():
-                values = base.get(name, "none"), head.get(name, "none")
-                if values[0] != values[1]:
-                    found[f"{group} {name}".strip(), *values] += 1
-    return [
-        _line(name, base, head, count if count < len(both) else None)
-        for (name, base, head), count in sorted(found.items())
-    ]
+    for in_base, in_head in ((_facts(base), _facts(head)) for base, head in both):
+        for group in in_base.keys() & in_head.keys():
+            names = in_base[group].keys() | in_head[group].keys()
+            values = ((name, in_base[group].get(name, "none"), in_head[group].get(name, "none")) for name in names)
+            found.update((f"{group} {name}".strip(), base, head) for name, base, head in values if base != head)
+    return [_line(*change, count if count < len(both) else None) for change, count in sorted(found.items())]
 
 
 def list_setting_changes(base: Source, head: Source) -> list[str]:
     """A line for each setting of `measure` that differs between the last runs of two sweeps."""
-    in_base, in_head = _measure(base), _measure(head)
-    return [
-        _line(f"measure.{name}", _text(value), _text(in_head[name]))
-        for name, value in in_base.items()
-        if name in in_head and value != in_head[name]
-    ]
+    in_base, in_head = read_settings(base, "measure"), read_settings(head, "measure")
+    changed = [name for name, value in in_base.items() if name in in_head and value != in_head[name]]
+    return [_line(f"measure.{name}", _text(in_base[name]), _text(in_head[name])) for name in changed]
 
 
 def _with_records(pairs: Iterable[Pair]) -> list[tuple[Side, Side]]:
@@ -83,17 +72,5 @@ def _text(value: object) -> str:
 
 def _line(name: str, base: str, head: str, rows: int | None = None) -> str:
     where = "" if rows is None else f" ({rows} row{'' if rows == 1 else 's'})"
-    return printable(f"{name}: {_shorten(base)} → {_shorten(head)}{where}")
-
-
-def _shorten(value: str) -> str:
-    text = value or "none"
-    return text if len(text) <= MAX_CHARACTERS else f"{text[: MAX_CHARACTERS - 1]}…"
-
-
-def _measure(source: Source) -> Mapping[str, Any]:
-    """Settings of the last run; empty for a folder of records that is no sweep of ours."""
-    try:
-        return get_mapping(json.loads(source.read_manifest())["invocations"][-1]["settings"]["measure"])
-    except (OSError, ValueError, LookupError, TypeError):
-        return {}
+    values = (value if len(value) <= MAX_CHARACTERS else f"{value[: MAX_CHARACTERS - 1]}…" for value in (base, head))
+    return printable(f"{name}: {' → '.join(value or 'none' for value in values)}{where}")

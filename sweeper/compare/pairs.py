@@ -67,17 +67,12 @@ AXES: Mapping[str, Axis] = {
 def match_sweeps(base: Sequence[Side], head: Sequence[Side]) -> list[Pair]:
     """Pair the sides of two sweeps, in the order of HEAD; trials that only BASE has come last."""
     ids_of_both = {side.trial.id for side in base} & {side.trial.id for side in head}
-
-    def id_without_python(trial: Trial) -> str:
-        return AXES["worker.python"].without(trial).id
-
-    in_base, in_head = (
-        Counter(id_without_python(side.trial) for side in sides if side.trial.id not in ids_of_both)
-        for sides in (base, head)
-    )
+    without_python = AXES["worker.python"].without
+    alone = ([side.trial for side in sides if side.trial.id not in ids_of_both] for sides in (base, head))
+    in_base, in_head = (Counter(without_python(trial).id for trial in trials) for trials in alone)
 
     def key(trial: Trial) -> str:
-        short = id_without_python(trial)
+        short = without_python(trial).id
         unique = trial.id not in ids_of_both and in_base[short] == in_head[short] == 1
         return f"{short} without python" if unique else trial.id
 

@@ -1,6 +1,6 @@
 """Quantities that are compared: how each is read from a process, and from which difference on it counts.
 
-A new quantity is a `Quantity` here and, for people to read, a column in `tables`.
+A new quantity is a `Quantity` here and, for people to read, a column in `text`.
 """
 
 from __future__ import annotations
@@ -38,21 +38,18 @@ def _speedup(process: Process) -> float | None:
     return eager_s / compiled_s if eager_s and compiled_s else None
 
 
-EAGER = Quantity(
-    "eager_step_s", methodcaller("step_s", "eager"), SLOWER_FASTER, STEP_FLOOR_S, True, arms=("eager",), pooled=True
-)
-COMPILED = replace(
-    EAGER, name="compiled_step_s", value=methodcaller("step_s", "compiled"), arms=("compiled",), of_artifact=True
-)
+def _cold_compile_s(process: Process) -> float | None:
+    return process.compile_s if process.cold else None
+
+
+def _memory_bytes(process: Process) -> float | None:
+    return process.memory_bytes.compiled if process.memory_bytes else None
+
+
+_eager_step_s, _compiled_step_s = methodcaller("step_s", "eager"), methodcaller("step_s", "compiled")
+EAGER = Quantity("eager_step_s", _eager_step_s, SLOWER_FASTER, STEP_FLOOR_S, True, arms=("eager",), pooled=True)
+COMPILED = replace(EAGER, name="compiled_step_s", value=_compiled_step_s, arms=("compiled",), of_artifact=True)
 SPEEDUP = Quantity("speedup", _speedup, ("HIGHER", "LOWER"), arms=("eager", "compiled"), of_artifact=True, pooled=True)
-COMPILE = Quantity(
-    "compile_cold_s", lambda process: process.compile_s if process.cold else None, SLOWER_FASTER, COMPILE_FLOOR_S
-)
-MEMORY = Quantity(
-    "compiled_peak_memory_bytes",
-    lambda process: process.memory_bytes.compiled if process.memory_bytes else None,
-    ("MORE", "LESS"),
-    MEMORY_FLOOR_BYTES,
-    of_artifact=True,
-)
+COMPILE = Quantity("compile_cold_s", _cold_compile_s, SLOWER_FASTER, COMPILE_FLOOR_S)
+MEMORY = Quantity("compiled_peak_memory_bytes", _memory_bytes, ("MORE", "LESS"), MEMORY_FLOOR_BYTES, of_artifact=True)
 QUANTITIES = (EAGER, COMPILED, SPEEDUP, COMPILE, MEMORY)

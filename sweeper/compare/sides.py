@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from sweeper.analysis.metrics import derive
 from sweeper.compare.quantities import QUANTITIES, Quantity
@@ -26,8 +26,7 @@ LOST: Mapping[str, str] = {"unreadable": "its record in {} cannot be read", "unf
 TRIAL_ID = re.compile(r"[0-9a-f]{12}")
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(NamedTuple):
     """One figure of one process; every figure that is compared is above 0."""
 
     draw: int
@@ -86,8 +85,8 @@ def read_sides(source: Source) -> SweepSides:
             trial_id, trial = _identify(found)
             lost[trial_id] = "unreadable" if found.ended else "unfinished", trial
         else:
-            if side.trial.id in sides:
-                problem = "stands for the same trial as another record, which is left out"
+            again = "stands for the same trial as another record, which is left out"
+            problem = again if side.trial.id in sides else problem
             sides[side.trial.id] = side
         if problem is not None:
             problems.append(printable(f"{found.where}: {problem}"))
@@ -110,13 +109,9 @@ def list_sides(read: SweepSides, other: SweepSides) -> list[Side]:
 
     Such a trial is known by its `trial.json`, or because the other sweep has a trial with its id.
     """
-    sides = list(read.sides.values())
-    for trial_id, (status, trial) in read.lost.items():
-        if trial is None and trial_id in other.sides:
-            trial = other.sides[trial_id].trial
-        if trial is not None:
-            sides.append(Side(trial, status, trial.batch_size))
-    return sides
+    known = {trial_id: side.trial for trial_id, side in other.sides.items()}
+    lost = ((status, trial or known.get(trial_id)) for trial_id, (status, trial) in read.lost.items())
+    return [*read.sides.values(), *(Side(trial, status, trial.batch_size) for status, trial in lost if trial)]
 
 
 def make_side(record: Record) -> Side:

@@ -7,7 +7,6 @@ faster. The rules and what they miss: docs/decisions/what-is-a-regression.md.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -18,7 +17,7 @@ from sweeper.analysis.stats import CONFIDENCE, Estimate
 from sweeper.compare.pairs import Pair
 from sweeper.compare.quantities import COMPILE, COMPILED, EAGER, QUANTITIES, SPEEDUP, Quantity
 from sweeper.compare.sides import LOST, Sample, Side
-from sweeper.loading.cross_trial import TRIALS_TO_MODERATE, max_eager_spread
+from sweeper.loading.cross_trial import max_eager_spread, moderate_groups
 
 MIN_EFFECT = 0.02  # the default of --min-effect: smaller changes are nobody's regression
 SIGNIFICANCE = 1 - CONFIDENCE
@@ -96,8 +95,7 @@ def judge(pairs: Sequence[Pair], min_effect: float = MIN_EFFECT) -> Comparison:
     control = _measure_control(measured, raw[EAGER.name])
     judged = [judge_quantity(quantity, measured, raw[quantity.name], control, min_effect) for quantity in QUANTITIES]
     changes = (dict(zip(raw, of_pair, strict=True)) for of_pair in zip(*judged, strict=True))
-    rows = tuple(_judge_measured(pair, next(changes)) if pair.ok else _judge_unmeasured(pair) for pair in pairs)
-    return replace(control, rows=rows)
+    return replace(control, rows=tuple(_judge_pair(pair, next(changes) if pair.ok else None) for pair in pairs))
 
 
 def _measure_control(pairs: Sequence[Pair], eager: Sequence[Change]) -> Comparison:
@@ -121,14 +119,8 @@ def compare_quantity(pair: Pair, quantity: Quantity) -> Change:
     base, head = (stats.mean_over_draws(of_side, draws) for of_side in logs)
     unlike = explain_unlike(pair.both, quantity)
     reason = unlike or explain_unjudged(pair.both, quantity, samples, draws)
-    return Change(
-        "UNRESOLVED" if reason else "",
-        reason,
-        base.ratio,
-        head.ratio,
-        "draws" if draws else "processes",
-        None if unlike else stats.difference(head, base),
-    )
+    unit, estimate = "draws" if draws else "processes", None if unlike else stats.difference(head, base)
+    return Change("UNRESOLVED" if reason else "", reason, base.ratio, head.ratio, unit, estimate)
 
 
 def explain_unlike(sides: tuple[Side, Side], quantity: Quantity) -> str | None:
@@ -192,17 +184,13 @@ def _moderate(pairs: Sequence[Pair], changes: Sequence[Change]) -> list[Change]:
     Rows that wait for the host are similar to each other alone. Variances over draws stay: how much autotuning varies
     differs from model to model, and moderated they would flag up to 17 % of simulated sweeps.
     """
-    groups: dict[bool, dict[int, Estimate]] = defaultdict(dict)
-    for place, (pair, change) in enumerate(zip(pairs, changes, strict=True)):
-        if not change.verdict and change.unit == "processes" and change.estimate:
-            host_bound = any(side.host_bound_arms is not None for side in pair.both or ())
-            groups[host_bound][place] = change.estimate
-    found = list(changes)
-    for estimates in groups.values():
-        if len(estimates) >= TRIALS_TO_MODERATE:
-            for place, estimate in zip(estimates, stats.moderate_variances(list(estimates.values())), strict=True):
-                found[place] = replace(changes[place], estimate=estimate)
-    return found
+    over_processes = (
+        (place, any(side.host_bound_arms is not None for side in pair.both or ()), change.estimate)
+        for place, (pair, change) in enumerate(zip(pairs, changes, strict=True))
+        if not change.verdict and change.unit == "processes" and change.estimate
+    )
+    found = moderate_groups(over_processes)
+    return [replace(change, estimate=found.get(place, change.estimate)) for place, change in enumerate(changes)]
 
 
 def _subtract_shift(estimate: Estimate | None, shift: float) -> Estimate:
@@ -226,12 +214,10 @@ def _judge_change(quantity: Quantity, change: Change, test: Estimate, shift: flo
     return replace(change, verdict="UNRESOLVED", reason=reason)
 
 
-def _judge_measured(pair: Pair, changes: Mapping[str, Change]) -> Row:
-    compiled = changes[COMPILED.name]
-    return Row(pair, compiled.verdict, compiled.reason, changes, _explain_speedup(changes))
-
-
-def _judge_unmeasured(pair: Pair) -> Row:
+def _judge_pair(pair: Pair, changes: Mapping[str, Change] | None) -> Row:
+    if changes is not None:
+        compiled = changes[COMPILED.name]
+        return Row(pair, compiled.verdict, compiled.reason, changes, _explain_speedup(changes))
     sides = (("BASE", pair.base), ("HEAD", pair.head))
     lost = [LOST[side.status].format(name) for name, side in sides if side and side.lost]
     if lost:
@@ -245,10 +231,8 @@ def _judge_unmeasured(pair: Pair) -> Row:
     if base.status == "ok":
         phase = f" while {head.phase}" if head.phase else ""
         return Row(pair, "UNRESOLVED" if head.status in NOT_RUN else "BROKE", f"{head.status}{phase} in HEAD")
-    same = base.status == head.status
-    return Row(
-        pair, "UNRESOLVED", f"{head.status} in both" if same else f"{base.status} in BASE, {head.status} in HEAD"
-    )
+    both = f"{base.status} in BASE, {head.status} in HEAD" if base.status != head.status else f"{head.status} in both"
+    return Row(pair, "UNRESOLVED", both)
 
 
 def _explain_speedup(changes: Mapping[str, Change]) -> str | None:

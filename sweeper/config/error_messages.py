@@ -61,11 +61,9 @@ def _explain_option(error: Exception, nested: Iterable[str]) -> str:
 
 def _nearest_option(name: str, options: list[str]) -> str:
     """Options whose last part is like that of `name`, whichever folder each is in."""
-    folders: dict[str, list[str]] = {}
-    for option in options:
-        folders.setdefault(option.rpartition("/")[2].lower(), []).append(option)
-    close = get_close_matches(name.rpartition("/")[2].lower(), folders, n=4, cutoff=0.5)
-    found = [option for last in close for option in folders[last]]
+    names = [option.rpartition("/")[2].lower() for option in options]
+    close = get_close_matches(name.rpartition("/")[2].lower(), dict.fromkeys(names), n=4, cutoff=0.5)
+    found = [option for one in close for option, last in zip(options, names, strict=True) if last == one]
     return f"nearest: {', '.join(found[:4])}" if found else nearest(name, options)
 
 

@@ -14,7 +14,7 @@ import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import IConfigRepository
@@ -125,8 +125,7 @@ def list_choices(hydra_cfg: Any) -> dict[str, Any]:
 def make_repository(loader: Any, hydra_cfg: Any) -> IConfigRepository:
     """The files of options, with those in folders that a `hydra.searchpath` on the command line adds."""
     name, overrides = hydra_cfg.job.config_name, list(hydra_cfg.overrides.hydra)
-    found: IConfigRepository = loader._parse_overrides_and_create_caching_repo(name, overrides)[1]
-    return found
+    return cast(IConfigRepository, loader._parse_overrides_and_create_caching_repo(name, overrides)[1])
 
 
 def _compare(first: Composed, other: Composed) -> _Changes:

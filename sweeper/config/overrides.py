@@ -14,10 +14,8 @@ from collections.abc import Sequence
 from sweeper.core.paths import check_sweep_name
 
 SWEEP = re.compile(r"\+{0,2}sweep=(.*)", re.DOTALL)
-OPEN_DICTIONARIES = (
-    r"compile\.options", r"model\.arguments", r"measure\.phase_timeouts_s", r"hydra\.launcher\.ray\.(?:init|remote)",
-)  # fmt: skip
-OPEN_DICTIONARY = re.compile(rf"({'|'.join(OPEN_DICTIONARIES)})(\.[^=]+=|=\{{)")
+OPEN_DICTIONARIES = r"compile\.options|model\.arguments|measure\.phase_timeouts_s|hydra\.launcher\.ray\.(init|remote)"
+OPEN_DICTIONARY = re.compile(rf"({OPEN_DICTIONARIES})(\.[^=]+=|=\{{)")
 
 
 def normalise(arguments: Sequence[str]) -> list[str]:
@@ -25,30 +23,19 @@ def normalise(arguments: Sequence[str]) -> list[str]:
 
     Raises ConfigError for a sweep name that cannot name a folder.
     """
-    flags, overrides = _split(arguments)
+    from hydra._internal.utils import get_args_parser
+
+    overrides: list[str] = get_args_parser().parse_intermixed_args(list(arguments)).overrides or []
+    flags = list(arguments)
+    for override in overrides:
+        flags.remove(override)
     names = [match.group(1) for item in overrides if (match := SWEEP.fullmatch(item))]
     others = [allow_new_keys(item) for item in overrides if not SWEEP.fullmatch(item)]
-    name = check_sweep_name(names[-1].strip("'\"")) if names else _new_name()
-    return [f"sweep='{name}'", *others, *flags]
+    # Without a name: local time, and four digits against two sweeps in one second.
+    name = names[-1].strip("'\"") if names else f"{dt.datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    return [f"sweep='{check_sweep_name(name)}'", *others, *flags]
 
 
 def allow_new_keys(override: str) -> str:
     """Allow new keys where any key is allowed: `compile.options.x=1` becomes `++compile.options.x=1`."""
     return f"++{override}" if OPEN_DICTIONARY.match(override) else override
-
-
-def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Hydra's flags with their values, and the overrides."""
-    from hydra._internal.utils import get_args_parser
-
-    parsed = get_args_parser().parse_intermixed_args(list(arguments))
-    overrides: list[str] = list(parsed.overrides or [])
-    flags = list(arguments)
-    for override in overrides:
-        flags.remove(override)
-    return flags, overrides
-
-
-def _new_name() -> str:
-    """Local time, and four digits against two sweeps in one second."""
-    return f"{dt.datetime.now().strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"

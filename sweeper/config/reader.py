@@ -8,26 +8,27 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from omegaconf import MISSING, DictConfig, MissingMandatoryValue, OmegaConf
 
-from sweeper.config.schema import CompileConf, Config, ModelConf, PrecisionConf, keys
+from sweeper.config.schema import Config, ModelConf, PrecisionConf, keys
 from sweeper.core import trial as axes
 from sweeper.core.errors import ConfigError, nearest
 from sweeper.core.libraries import LIBRARIES
 from sweeper.core.paths import check_sweep_name
 from sweeper.core.serialization import Json
-from sweeper.core.settings import RETRIES, Settings, check_measure, check_scheduler
+from sweeper.core.settings import CLOCKS, RETRIES, Settings, check_settings
 from sweeper.core.trial import Compile, Labels, Model, Precision, Trial
 
 # Values allowed for a key that is not null.
 CHOICES: Mapping[str, Collection[str]] = {
     "retry": RETRIES,
+    "measure.clock": CLOCKS,
     "workload.name": axes.WORKLOADS,
     "mode.name": axes.MODES,
     "optimizer.name": axes.OPTIMIZERS,
@@ -41,6 +42,10 @@ CHOICES: Mapping[str, Collection[str]] = {
 }
 POSITIVE = ("model.image_size", "model.sequence_length", "model.num_classes")
 
+Choices = Mapping[str, str | None]  # the option of each group, see `hydra.runtime.choices`
+OwnValues = Mapping[str, Mapping[str, Any]]  # what the file of each group's option says
+T = TypeVar("T")
+
 # Keys of an option that have a column of their own or only change how people call a trial.
 LABELS = ("name", "factory", "batch_size", "family", "suite", "weight")
 
@@ -53,48 +58,40 @@ class Point:
     settings: Settings
 
 
-def read(cfg: DictConfig, choices: Mapping[str, str | None], own: Mapping[str, Mapping[str, Any]], gpu: bool) -> Point:
+def read(cfg: DictConfig, choices: Choices, own: OwnValues, gpu: bool) -> Point:
     """Turn a composed configuration into a trial and settings.
 
     `choices` maps a group to the option chosen (`hydra.runtime.choices`), `own` a group to what that option's file
     says, `gpu` is what `device=null` means. Raises ConfigError for values that make no sense.
     """
-    if unknown := _list_unknown(cfg, Config()):
-        raise ConfigError(f"{unknown[0]}: there is no such key; {nearest(unknown[0], keys())}")
+    if unknown := next(_list_unknown(cfg, Config()), None):
+        raise ConfigError(f"{unknown}: there is no such key; {nearest(unknown, keys())}")
     try:
         config: Any = OmegaConf.to_object(cfg)
     except MissingMandatoryValue as error:
-        missing = ", ".join(sorted(str(key) for key in OmegaConf.missing_keys(cfg)))
-        raise ConfigError(
-            f"{missing}: no value given, and there is no default (model={choices.get('model')})"
-        ) from error
+        missing, model = ", ".join(sorted(map(str, OmegaConf.missing_keys(cfg)))), choices.get("model")
+        raise ConfigError(f"{missing}: no value given, and there is no default (model={model})") from error
     for key, allowed in CHOICES.items():
         _check_choice(key, attrgetter(key)(config), allowed)
     for key in POSITIVE:
         _check_positive(key, attrgetter(key)(config))
-    settings = Settings(
-        sweep=check_sweep_name(config.sweep),
-        device=config.device,
-        dry_run=config.dry_run,
-        retry=config.retry,
-        inspect=config.inspect,
-        measure=check_measure(config.measure),
-        tracking=config.tracking,
-        scheduler=check_scheduler(config.scheduler),
-    )
+    check_sweep_name(config.sweep)
+    settings = check_settings(_copy_fields(Settings, config))
     return Point(_read_trial(config, choices, own, gpu), settings)
 
 
-def _list_unknown(cfg: DictConfig, schema: Any, prefix: str = "") -> list[str]:
+def _copy_fields(cls: type[T], conf: Any, **changes: Any) -> T:
+    """Build a `cls` from the fields of the same names in `conf`, with `changes` in place of some."""
+    return cls(**{entry.name: getattr(conf, entry.name) for entry in fields(cls)} | changes)  # type: ignore[arg-type]
+
+
+def _list_unknown(cfg: DictConfig, schema: Any, prefix: str = "") -> Iterator[str]:
     """Keys that `+key=value` has added where the schema has a fixed set."""
-    known, found = {entry.name for entry in fields(schema)}, []
     for key in map(str, cfg):
-        value = getattr(schema, key, None)
-        if key not in known:
-            found.append(f"{prefix}{key}")
-        elif is_dataclass(value):
-            found += _list_unknown(cfg[key], value, f"{prefix}{key}.")
-    return found
+        if key not in vars(schema):
+            yield f"{prefix}{key}"
+        elif is_dataclass(vars(schema)[key]):
+            yield from _list_unknown(cfg[key], vars(schema)[key], f"{prefix}{key}.")
 
 
 def _check_choice(key: str, value: str | None, allowed: Collection[str]) -> None:
@@ -107,9 +104,7 @@ def _check_positive(key: str, value: int | None) -> None:
         raise ConfigError(f"{key}={value}: it must be a whole number of at least 1, e.g. {key}=8")
 
 
-def _read_trial(
-    config: Config, choices: Mapping[str, str | None], own: Mapping[str, Mapping[str, Any]], gpu: bool
-) -> Trial:
+def _read_trial(config: Config, choices: Choices, own: OwnValues, gpu: bool) -> Trial:
     optimizer, impl = config.optimizer.name, config.optimizer.impl
     if config.workload.name != "train":
         optimizer, impl = "none", "default"
@@ -119,7 +114,10 @@ def _read_trial(
     largest: dict[str, Any] = {key: max(sizes) for key, sizes in vary.items()}
     batch_size = largest.pop("batch_size", config.model.batch_size if config.batch_size is None else config.batch_size)
     _check_positive("batch_size", batch_size)
-    compiled = config.mode.name != "eager"
+    compile_options = Compile()
+    if config.mode.name != "eager":  # which ignores them
+        _check_choice("compile.scope", config.compile.scope, axes.SCOPES)
+        compile_options = _copy_fields(Compile, config.compile, options=flatten(config.compile.options))
     return Trial(
         model=_read_model(replace(config.model, **largest), choices, own["model"]),
         batch_size=batch_size,
@@ -127,9 +125,9 @@ def _read_trial(
         workload=config.workload.name,
         precision=_read_precision(config.precision),
         mode=config.mode.name,
-        backend=config.backend.name if compiled else None,
+        backend=config.backend.name if config.mode.name != "eager" else None,
         optimizer=optimizer,
-        compile=_read_compile(config.compile) if compiled else Compile(),
+        compile=compile_options,
         device=read_device_type(config.device, gpu),
         python=_find_interpreter(config.worker.python),
         optimizer_impl=impl,
@@ -156,57 +154,34 @@ def _read_vary(config: Config) -> dict[str, list[int]]:
     return given
 
 
-def _read_model(model: ModelConf, choices: Mapping[str, str | None], own: Mapping[str, Any]) -> Model:
+def _read_model(model: ModelConf, choices: Choices, own: Mapping[str, Any]) -> Model:
     spec = LIBRARIES[model.library]
     name = getattr(model, spec.named_by)
     if not name:
         raise ConfigError(f"model={choices.get('model')} needs a name, e.g. {spec.example}")
-    _check_used_settings(model, own)
-    flatten(model.arguments)
-    return Model(
-        library=model.library,
-        name=name,
-        image_size=model.image_size,
-        sequence_length=model.sequence_length if "sequence_length" in spec.input_sizes else None,
-        num_classes=model.num_classes,
-        dropout=model.dropout,
-        arguments=model.arguments,
-        memory_format=model.memory_format,
-        pretrained=model.pretrained,
-        checkpoint=model.checkpoint if model.pretrained else None,
-    )
-
-
-def _check_used_settings(model: ModelConf, own: Mapping[str, Any]) -> None:
-    """Raises ConfigError for settings that the model's builder would ignore, or lacks."""
-    library = model.library
+    # Settings that the model's builder would ignore, or lacks.
     shaped = model.image_size or model.num_classes or model.sequence_length or model.pretrained
-    spec = LIBRARIES[library]
     if spec.no_settings and (model.arguments or shaped):
-        raise ConfigError(f"model.library={library} takes no other model settings: {spec.no_settings}")
+        raise ConfigError(f"model.library={model.library} takes no other model settings: {spec.no_settings}")
     if model.checkpoint and not spec.example_checkpoint:
-        allowed = ", ".join(name for name, other in LIBRARIES.items() if other.example_checkpoint)
-        raise ConfigError(
-            f"model.checkpoint is for model.library={allowed}; the others have one set of weights for each name"
-        )
+        allowed = "model.library=" + ", ".join(name for name, other in LIBRARIES.items() if other.example_checkpoint)
+        raise ConfigError(f"model.checkpoint is for {allowed}; the others have one set of weights for each name")
     if model.checkpoint != own.get("checkpoint") and not model.pretrained:
         raise ConfigError(f"model.checkpoint={model.checkpoint} is used with model.pretrained=true only; add that")
     if model.pretrained and spec.example_checkpoint and not model.checkpoint:
-        raise ConfigError(
-            f"model.pretrained=true of {library} needs whose weights: model.checkpoint={spec.example_checkpoint}"
-        )
+        example = f"model.checkpoint={spec.example_checkpoint}"
+        raise ConfigError(f"model.pretrained=true of {model.library} needs whose weights: {example}")
+    flatten(model.arguments)
+    sequence_length = model.sequence_length if "sequence_length" in spec.input_sizes else None
+    checkpoint = model.checkpoint if model.pretrained else None
+    return _copy_fields(Model, model, name=name, sequence_length=sequence_length, checkpoint=checkpoint)
 
 
 def _read_precision(precision: PrecisionConf) -> Precision:
     autocast = (precision.auto or "auto") if precision.autocast == "auto" else precision.autocast
     if precision.grad_scaler and autocast not in ("auto", "float16"):
         raise ConfigError("precision.grad_scaler=true is for precision.autocast=auto or float16")
-    return Precision(precision.parameters, autocast, precision.grad_scaler, precision.tf32)
-
-
-def _read_compile(conf: CompileConf) -> Compile:
-    _check_choice("compile.scope", conf.scope, axes.SCOPES)  # here, since mode=eager ignores it
-    return Compile(conf.dynamic, conf.fullgraph, conf.scope, flatten(conf.options))
+    return _copy_fields(Precision, precision, autocast=autocast)
 
 
 def _find_interpreter(python: str | None) -> str | None:
@@ -219,26 +194,25 @@ def _find_interpreter(python: str | None) -> str | None:
     return str(path)
 
 
-def _read_labels(config: Config, choices: Mapping[str, str | None], own: Mapping[str, Mapping[str, Any]]) -> Labels:
+def _read_labels(config: Config, choices: Choices, own: OwnValues) -> Labels:
     model = config.model
-    named = {key: own["model"].get(key) for key in ("name", "factory")}
-    renamed = named != {"name": model.name, "factory": model.factory}
-    groups = {"model": model, "precision": config.precision}
+    renamed = any(getattr(model, key) != own["model"].get(key) for key in ("name", "factory"))
+    changes = _list_changes("model", model, own) + _list_changes("precision", config.precision, own)
     return Labels(
         model=str(model.factory or model.name) if renamed else str(choices.get("model")).rsplit("/", 1)[-1],
         precision=str(choices.get("precision")),
         family=model.family,
         suite=model.suite,
         weight=config.precision.weight,
-        overrides="; ".join(text for group, conf in groups.items() for text in _list_changes(group, conf, own[group])),
+        overrides="; ".join(changes),
         preset=choices.get("preset"),
     )
 
 
-def _list_changes(group: str, composed: Any, own: Mapping[str, Any]) -> list[str]:
+def _list_changes(group: str, composed: Any, own: OwnValues) -> list[str]:
     """Keys that differ from the option's own file, e.g. `model.image_size=64`."""
     known = {entry.name for entry in fields(composed)}
-    before = flatten(asdict(type(composed)(**{key: value for key, value in own.items() if key in known})))
+    before = flatten(asdict(type(composed)(**{key: value for key, value in own[group].items() if key in known})))
     now = flatten(asdict(composed))
     keys_changed = sorted(key for key in now if now[key] != before.get(key, MISSING) and key not in LABELS)
     return [f"{group}.{key}={json.dumps(now[key]).strip(chr(34))}" for key in keys_changed]

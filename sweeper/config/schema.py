@@ -5,7 +5,6 @@ Hydra checks every YAML file against `Config`, so an unknown key or a wrong type
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -20,30 +19,22 @@ from sweeper.core.settings import Measure, Scheduler, Tracking
 class ModelConf:
     """`conf/model/*.yaml`: what to build."""
 
-    library: str = MISSING
-    "a key of `sweeper.core.libraries.LIBRARIES`"
-    batch_size: int = MISSING
-    "used when the top-level batch_size is null"
-    name: str | None = None
-    "the library's own name"
-    factory: str | None = None
-    "a model of your own: package.module:function, called with (batch_size, device)"
-    family: str = "other"
-    "cnn, vit, nlp, ...: a row of summary.csv"
+    library: str = MISSING  # a key of `sweeper.core.libraries.LIBRARIES`
+    batch_size: int = MISSING  # used when the top-level batch_size is null
+    name: str | None = None  # the library's own name
+    factory: str | None = None  # a model of your own: package.module:function, called with (batch_size, device)
+    family: str = "other"  # cnn, vit, nlp, ...: a row of summary.csv
     suite: str | None = None
     image_size: int | None = None
     sequence_length: int | None = None
     num_classes: int | None = None
-    dropout: bool = False
-    "true keeps the model's dropout and drop-path rates"
-    arguments: dict[str, Any] = field(default_factory=dict)
-    "for the constructor of the model or of its configuration"
+    dropout: bool = False  # true keeps the model's dropout and drop-path rates
+    arguments: dict[str, Any] = field(default_factory=dict)  # for the constructor of the model or of its configuration
+    # channels_last: weights of convolutions and images with the channels innermost, in both arms
     memory_format: str = "contiguous"
-    "channels_last: weights of convolutions and images with the channels innermost, in both arms"
+    # true: weights from the library's hub, which needs a network or what it has fetched before
     pretrained: bool = False
-    "true: weights from the library's hub, which needs a network or what it has fetched before"
-    checkpoint: str | None = None
-    "whose weights, with pretrained=true: a name at the library's hub or a folder"
+    checkpoint: str | None = None  # whose weights, with pretrained=true: a name at the library's hub or a folder
 
 
 @dataclass
@@ -58,8 +49,8 @@ class OptimizerConf:
     """`conf/optimizer/*.yaml`."""
 
     name: str = MISSING
+    # default: torch chooses; foreach: all parameters at once; fused: in one kernel; the same in both arms
     impl: str = "default"
-    "default: torch chooses; foreach: all parameters at once; fused: in one kernel; the same in both arms"
 
 
 @dataclass
@@ -68,12 +59,10 @@ class PrecisionConf:
 
     parameters: str = "float32"
     autocast: str | None = None
-    auto: str | None = None
-    "what autocast=auto means; null: bfloat16 where the device has it, else float16"
+    auto: str | None = None  # what autocast=auto means; null: bfloat16 where the device has it, else float16
     grad_scaler: bool = False
     tf32: bool | None = None
-    weight: str | None = None
-    "amp or fp32: the share of the weighted geomean that this option carries"
+    weight: str | None = None  # amp or fp32: the share of the weighted geomean that this option carries
 
 
 @dataclass
@@ -82,10 +71,10 @@ class CompileConf:
 
     dynamic: bool | None = None
     fullgraph: bool = False
+    # model: the module is wrapped; step: the whole training step; blocks: each of the model's repeated blocks
     scope: str = "model"
-    "model: the module is wrapped; step: the whole training step; blocks: each of the model's repeated blocks"
+    # Inductor options, e.g. compile.options.epilogue_fusion=false
     options: dict[str, Any] = field(default_factory=dict)
-    "Inductor options, e.g. compile.options.epilogue_fusion=false"
 
 
 @dataclass
@@ -101,8 +90,8 @@ class VaryConf:
 class WorkerConf:
     """What runs a trial."""
 
+    # An interpreter with torch and the model libraries; several compare versions; null: this one
     python: str | None = None
-    "an interpreter with torch and the model libraries; several compare versions; null: this one"
 
 
 @dataclass
@@ -110,16 +99,12 @@ class Config:
     """Everything that can be overridden on the command line."""
 
     sweep: str = MISSING
-    batch_size: int | None = None
-    "null: the model's own"
-    device: str | None = None
-    "cpu, cuda or cuda:N; null: the GPU where there is one"
-    dry_run: bool = False
-    "print the plan and stop"
-    retry: str = "failed"
-    "which trials of an earlier run of this sweep to run again: failed, none, all"
+    batch_size: int | None = None  # null: the model's own
+    device: str | None = None  # cpu, cuda or cuda:N; null: the GPU where there is one
+    dry_run: bool = False  # print the plan and stop
+    retry: str = "failed"  # which trials of an earlier run of this sweep to run again: failed, none, all
+    # true: one more process of each trial that runs keeps what the compiler did: code, graphs, breaks, a summary
     inspect: bool = False
-    "true: one more process of each trial that runs keeps what the compiler did: code, graphs, breaks, a summary"
     model: ModelConf = field(default_factory=ModelConf)
     mode: NamedConf = field(default_factory=NamedConf)
     backend: NamedConf = field(default_factory=NamedConf)
@@ -139,17 +124,13 @@ GROUPS = ("model", "mode", "backend", "precision", "workload", "optimizer", "mea
 ConfigStore.instance().store(name="sweeper_schema", node=Config)
 
 
-def keys() -> list[str]:
+def keys(schema: Any = Config, prefix: str = "") -> list[str]:
     """List every key that can be overridden, dotted, e.g. `compile.scope`."""
-
-    def walk(node: Any, prefix: str) -> Iterator[str]:
-        for entry in fields(node):
-            yield f"{prefix}{entry.name}"
-            value = getattr(node, entry.name)
-            if is_dataclass(value):
-                yield from walk(value, f"{prefix}{entry.name}.")
-
-    return list(walk(Config(), ""))
+    found = []
+    for entry in fields(schema):
+        nested = entry.default_factory
+        found += [f"{prefix}{entry.name}", *(keys(nested, f"{prefix}{entry.name}.") if is_dataclass(nested) else ())]
+    return found
 
 
 def conf_folder() -> Path:

@@ -22,25 +22,13 @@ class Needs:
     workload: str | None = None  # the only workload that it takes
 
 
-@dataclass(frozen=True)
-class Gone:
-    """A name of PyTorch 2.0 that torch 2.11 and later lack."""
-
-    became: str
-    instead: str
-
-    def __str__(self) -> str:
-        return f"is no more: {self.became}; {self.instead}"
-
-
 _TENSORRT = Needs("torch_tensorrt", "pip install torch-tensorrt, of torch's own version", "cuda", "inference")
 _XLA = Needs("torch_xla", "it needs torch-xla of torch's own version, and there is none after 2.9; take inductor")
 
 NEEDS = {
     "cudagraphs": Needs(device="cuda"),
     # https://docs.pytorch.org/TensorRT/dynamo/torch_compile.html: importing the package registers both names
-    "tensorrt": _TENSORRT,
-    "torch_tensorrt": _TENSORRT,
+    **dict.fromkeys(("tensorrt", "torch_tensorrt"), _TENSORRT),
     # https://docs.openvino.ai/torchcompile; with training its gradients have the wrong shapes (2026.4, torch 2.13). It
     # copies its inputs to the host and gives results back there.
     "openvino": Needs("openvino.torch", "pip install openvino", "cpu", "inference"),
@@ -48,32 +36,26 @@ NEEDS = {
     "thunder": Needs("thunder.dynamo", "pip install lightning-thunder"),
     # https://github.com/pytorch/pytorch/issues/188866
     "tvm": Needs("tvm.relay", "torch up to 2.13 needs tvm.relay, which TVM 0.20 took out; take inductor"),
-    "openxla": _XLA,
-    "openxla_eval": _XLA,
+    **dict.fromkeys(("openxla", "openxla_eval"), _XLA),
 }
 
-_NVFUSER = Gone(
-    "nvFuser left torch after 2.0 and is a package of its own", "take inductor, or thunder, which can use it"
-)
-_XLA_NAMES = Gone("it was renamed to openxla", "take openxla, of torch-xla")
+_NVFUSER = "nvFuser left torch after 2.0 and is a package of its own; take inductor, or thunder, which can use it"
+_NVFUSER_NAMES = ("nvfuser", "aot_nvfuser", "aot_ts_nvfuser", "nvprims_nvfuser")
+_XLA_NAMES = ("torchxla_trace_once", "aot_torchxla_trace_once")
 
-GONE = {
+GONE = {  # names of PyTorch 2.0 that torch 2.11 and later lack: what became of each, and what to take instead
     # https://github.com/pytorch/pytorch/pull/105789 and 110124
-    "nvfuser": _NVFUSER,
-    "aot_nvfuser": _NVFUSER,
-    "aot_ts_nvfuser": _NVFUSER,
-    "nvprims_nvfuser": _NVFUSER,
-    "nvprims_aten": Gone("its primitives left torch together with nvFuser", "take aot_eager"),
-    "aot_cudagraphs": Gone("it was renamed to cudagraphs", "take cudagraphs"),
+    **dict.fromkeys(_NVFUSER_NAMES, _NVFUSER),
+    "nvprims_aten": "its primitives left torch together with nvFuser; take aot_eager",
+    "aot_cudagraphs": "it was renamed to cudagraphs; take cudagraphs",
     # torch/_dynamo/backends/ of torch 2.0 has neither any more
-    "ofi": Gone("torch.jit.optimize_for_inference left TorchDynamo before torch 2.0", "take jit_script or inductor"),
-    "fx2trt": Gone("it became Torch-TensorRT", "take tensorrt"),
+    "ofi": "torch.jit.optimize_for_inference left TorchDynamo before torch 2.0; take jit_script or inductor",
+    "fx2trt": "it became Torch-TensorRT; take tensorrt",
     # https://github.com/pytorch/pytorch/pull/158262; torch/_dynamo/backends/onnxrt.py of torch 2.13 is a placeholder
-    "onnxrt": Gone("torch has taken it out, and nothing to install brings it back", "export with torch.onnx instead"),
+    "onnxrt": "torch has taken it out, and nothing to install brings it back; export with torch.onnx instead",
     # https://github.com/intel/intel-extension-for-pytorch/issues/867
-    "ipex": Gone("Intel ended its extension with torch 2.8, its work went into torch", "take inductor"),
-    "torchxla_trace_once": _XLA_NAMES,
-    "aot_torchxla_trace_once": _XLA_NAMES,
+    "ipex": "Intel ended its extension with torch 2.8, its work went into torch; take inductor",
+    **dict.fromkeys(_XLA_NAMES, "it was renamed to openxla; take openxla, of torch-xla"),
 }
 
 WITHOUT_MODE = frozenset((*IN_TORCH, *WITHOUT_DYNAMO, *NEEDS, *GONE))  # torch.compile ignores `mode` there, or refuses

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,11 +58,6 @@ class GpuReading:
     temperature_c: int | None = None
     lowered_clocks: tuple[str, ...] | None = None  # why the clock is not at its maximum
 
-    @property
-    def processes(self) -> int | None:
-        """How many processes compute on it."""
-        return None if self.pids is None else len(self.pids)
-
 
 @functools.cache
 def visible_gpus() -> tuple[Gpu, ...]:
@@ -73,10 +69,8 @@ def visible_gpus() -> tuple[Gpu, ...]:
     except pynvml.NVMLError:  # no driver, no library: a machine without an NVIDIA GPU
         return ()
     handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
-    gpus = [
-        Gpu(str(index), pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetName(handle))
-        for index, handle in enumerate(handles)
-    ]
+    names = [(pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetName(handle)) for handle in handles]
+    gpus = [Gpu(str(index), uuid, name) for index, (uuid, name) in enumerate(names)]
     pynvml.nvmlShutdown()
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     return tuple(gpus if chosen is None else _select(gpus, chosen))
@@ -93,12 +87,10 @@ def _select(gpus: Sequence[Gpu], chosen: str) -> list[Gpu]:
         if match is None:
             break
         selected.append(match)
-    if gpus and not selected and chosen.strip() not in ("", "-1"):
-        known = ", ".join(f"{gpu.selector} ({gpu.uuid})" for gpu in gpus)
-        raise ConfigError(
-            f"CUDA_VISIBLE_DEVICES={chosen} names none of the GPUs {known}; parts of a GPU are not supported"
-        )
-    return selected
+    if selected or not gpus or chosen.strip() in ("", "-1"):
+        return selected
+    known = ", ".join(f"{gpu.selector} ({gpu.uuid})" for gpu in gpus)
+    raise ConfigError(f"CUDA_VISIBLE_DEVICES={chosen} names none of the GPUs {known}; parts of a GPU are not supported")
 
 
 def resolve(device: str | None, gpus: Sequence[Gpu]) -> tuple[Device, ...]:
@@ -134,10 +126,9 @@ def memory_bytes(gpu: Gpu) -> float | None:
     """The whole memory of a GPU; None where NVML does not tell."""
     import pynvml
 
-    try:
+    with suppress(pynvml.NVMLError):
         return read(gpu).memory_total_bytes
-    except pynvml.NVMLError:
-        return None
+    return None
 
 
 def cores_near(gpu: Gpu) -> tuple[int, ...]:
@@ -157,20 +148,14 @@ def read_handle(nvml: Any, handle: Any) -> GpuReading:
     """Ask NVML for the state of a GPU whose handle is known."""
 
     def ask(name: str, *arguments: object, convert: Callable[[Any], Any] = lambda answer: answer) -> Any:
-        try:
-            answer = getattr(nvml, name)(handle, *arguments)
-        except nvml.NVMLError:  # not every GPU and driver answers every question
-            return None
-        return None if answer is None else convert(answer)
-
-    def name_reasons(bits: int) -> tuple[str, ...]:
-        return tuple(name for bit, name in CLOCK_REASONS.items() if bits & bit)
+        with suppress(nvml.NVMLError):  # not every GPU and driver answers every question
+            return convert(getattr(nvml, name)(handle, *arguments))
+        return None
 
     memory = ask("nvmlDeviceGetMemoryInfo")
-    lowered_clocks = ask("nvmlDeviceGetCurrentClocksEventReasons", convert=name_reasons)
-    if lowered_clocks is None:
-        # Its name before driver 535.
-        lowered_clocks = ask("nvmlDeviceGetCurrentClocksThrottleReasons", convert=name_reasons)
+    reasons = ask("nvmlDeviceGetCurrentClocksEventReasons")
+    if reasons is None:
+        reasons = ask("nvmlDeviceGetCurrentClocksThrottleReasons")  # its name before driver 535
     return GpuReading(
         driver=nvml.nvmlSystemGetDriverVersion(),
         memory_used_bytes=None if memory is None else int(memory.used),
@@ -183,5 +168,5 @@ def read_handle(nvml: Any, handle: Any) -> GpuReading:
         power_w=ask("nvmlDeviceGetPowerUsage", convert=lambda milliwatts: milliwatts / 1e3),
         power_limit_w=ask("nvmlDeviceGetPowerManagementLimit", convert=lambda milliwatts: milliwatts / 1e3),
         temperature_c=ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
-        lowered_clocks=lowered_clocks,
+        lowered_clocks=None if reasons is None else tuple(name for bit, name in CLOCK_REASONS.items() if reasons & bit),
     )

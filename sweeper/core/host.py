@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,25 +39,23 @@ class Host:
     governor: str | None = None
     bfloat16_native: bool | None = None
 
-    @property
-    def load_per_core(self) -> float | None:
-        return None if self.load is None else self.load / self.cores
-
 
 def read(root: Path = Path("/")) -> Host:
     """Read what the kernel's files under `root` say now."""
-    facts = [line.partition(":") for line in (_text(root / "proc/cpuinfo") or "").splitlines()]
+    facts = [line.partition(":") for line in _text(root / "proc/cpuinfo").splitlines()]
     cpu = next((value.strip() for key, _, value in facts if key.strip() == "model name"), None)
     flags = {word for key, _, value in facts if key.strip() in ("flags", "Features") for word in value.split()}
-    load = _text(root / "proc/loadavg")
+    load = _text(root / "proc/loadavg").split()
+    # `MICROSECONDS PERIOD` or `max PERIOD`, see cpu.max in the kernel's admin-guide/cgroup-v2
+    quota, _, period = _text(root / "sys/fs/cgroup/cpu.max").partition(" ")
     cores = os.cpu_count() or 1
     return Host(
         cpu=cpu or platform.processor() or platform.machine(),
         cores=cores,
         usable_cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores,
-        load=float(load.split()[0]) if load else None,
-        quota_cores=_quota_cores(_text(root / "sys/fs/cgroup/cpu.max")),
-        governor=_text(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        load=float(load[0]) if load else None,
+        quota_cores=int(quota) / int(period) if quota.isdigit() and period.isdigit() else None,
+        governor=_text(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor") or None,
         bfloat16_native=bool(flags & BFLOAT16_FLAGS) if flags else None,
     )
 
@@ -75,28 +74,22 @@ def free_memory_bytes(root: Path = Path("/")) -> float | None:
     available_kib = _number_after("MemAvailable:", _text(root / "proc/meminfo"))
     found = [] if available_kib is None else [available_kib * 1024]
     limit, used = (_text(root / f"sys/fs/cgroup/memory.{name}") for name in ("max", "current"))
-    if limit and used and limit.isdigit():
+    if used and limit.isdigit():
         cached = _number_after("inactive_file", _text(root / "sys/fs/cgroup/memory.stat"))
         found.append(float(limit) - float(used) + (cached or 0))
     return min(found, default=None)
 
 
-def _number_after(name: str, text: str | None) -> float | None:
-    lines = (line.split() for line in (text or "").splitlines())
+def _number_after(name: str, text: str) -> float | None:
+    lines = (line.split() for line in text.splitlines())
     return next((float(words[1]) for words in lines if words and words[0] == name), None)
 
 
-def _text(path: Path) -> str | None:
-    try:
+def _text(path: Path) -> str:
+    """Read a file of the kernel; empty where there is none."""
+    with suppress(OSError):
         return path.read_text(errors="replace").strip()
-    except OSError:
-        return None
-
-
-def _quota_cores(text: str | None) -> float | None:
-    """`MICROSECONDS PERIOD` or `max PERIOD`, see cpu.max in the kernel's admin-guide/cgroup-v2."""
-    quota, _, period = (text or "").partition(" ")
-    return int(quota) / int(period) if quota.isdigit() and period.isdigit() else None
+    return ""
 
 
 def cpp_compiler(environment: Mapping[str, str] = os.environ) -> Part:

@@ -10,7 +10,6 @@ import re
 import shutil
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from sweeper.core.errors import ConfigError
@@ -47,24 +46,14 @@ def write_text(path: Path, text: str) -> None:
         raise
 
 
-@dataclass(frozen=True)
 class TrialPaths:
     """The files of one trial."""
 
-    folder: Path
-
-    @property
-    def trial(self) -> Path:
-        return self.folder / "trial.json"
-
-    @property
-    def record(self) -> Path:
-        return self.folder / "record.json"
-
-    @property
-    def inspection(self) -> Path:
-        """Files about the compiler's work, from `inspect=true`."""
-        return self.folder / "inspect"
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.trial = folder / "trial.json"
+        self.record = folder / "record.json"
+        self.inspection = folder / "inspect"  # files about the compiler's work, from `inspect=true`
 
     def log(self, process: int | str) -> Path:
         return self.folder / f"worker-{process}.log"
@@ -85,28 +74,18 @@ class TrialPaths:
             log.unlink()
 
 
-@dataclass(frozen=True)
 class SweepPaths:
     """The files of one sweep under `runs/<sweep>/`."""
 
-    folder: Path
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.sweep = folder / "sweep.json"
+        self.lock = folder / ".lock"  # held by the driver that runs the sweep
+        self.report = folder / "report"
 
     @staticmethod
     def of(sweep: str, runs: Path = RUNS) -> SweepPaths:
         return SweepPaths(runs / check_sweep_name(sweep))
-
-    @property
-    def sweep(self) -> Path:
-        return self.folder / "sweep.json"
-
-    @property
-    def lock(self) -> Path:
-        """Held by the driver that runs the sweep."""
-        return self.folder / ".lock"
-
-    @property
-    def report(self) -> Path:
-        return self.folder / "report"
 
     def report_with(self, others: Sequence[Path]) -> Path:
         """The folder for tables of this sweep and others; they do not replace its own tables."""

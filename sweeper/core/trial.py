@@ -8,8 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
 
@@ -43,13 +43,9 @@ class Model:
     checkpoint: str | None = None  # the source of pretrained weights, where a library has several sets
 
     @property
-    def key(self) -> Hashable:
+    def key(self) -> str:
         """A value that is equal for equal models alone; a model itself cannot be hashed, for its arguments."""
-        others = (getattr(self, name) for name in _HASHABLE_FIELDS)
-        return *others, json.dumps(to_json(self.arguments), sort_keys=True) if self.arguments else ""
-
-
-_HASHABLE_FIELDS = tuple(field.name for field in fields(Model) if field.name != "arguments")
+        return json.dumps(to_json(self), sort_keys=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,41 +120,36 @@ class Trial:
 
     def axes(self) -> dict[str, Any]:
         """Return everything that identifies the trial, without fields at their default."""
-        axes: dict[str, Any] = drop_defaults(self)
-        del axes["labels"]
-        return axes
+        return {name: value for name, value in drop_defaults(self).items() if name != "labels"}
 
     @property
     def label(self) -> str:
         """A name for people and folders: letters, digits, `.`, `_` and `-` only, at most 100 characters."""
-        parts = [self.labels.model, self.workload, self.labels.precision, self.mode]
-        if self.backend not in (None, "inductor"):
-            parts.append(str(self.backend))
-        text = "-".join([*parts, f"b{self.batch_size}"])
+        backend = [self.backend] if self.backend not in (None, "inductor") else []
+        parts = [self.labels.model, self.workload, self.labels.precision, self.mode, *backend, f"b{self.batch_size}"]
+        text = "-".join(map(str, parts))
         return re.sub(r"[^A-Za-z0-9._-]+|\.\.+", "_", text).lstrip(".-")[:100]
 
     @property
     def variant(self) -> str:
         """Every axis without a column of its own that is not at its default, e.g. `compile.scope=step`."""
-        parts = [f"preset={self.labels.preset}"] if self.labels.preset else []
-        if self.labels.overrides:
-            parts.append(self.labels.overrides)
-        if self.optimizer != ("adam" if self.workload == "train" else "none"):
-            parts.append(f"optimizer={self.optimizer}")
-        if self.optimizer_impl != "default":
-            parts.append(f"optimizer.impl={self.optimizer_impl}")
+        usual_optimizer = "adam" if self.workload == "train" else "none"
+        parts = [
+            f"preset={self.labels.preset}" if self.labels.preset else "",
+            self.labels.overrides,
+            f"optimizer={self.optimizer}" if self.optimizer != usual_optimizer else "",
+            f"optimizer.impl={self.optimizer_impl}" if self.optimizer_impl != "default" else "",
+        ]
         for key, value in drop_defaults(self.compile).items():
             entries = {f"options.{name}": item for name, item in value.items()} if key == "options" else {key: value}
             parts += [f"compile.{name}={json.dumps(item).strip(chr(34))}" for name, item in sorted(entries.items())]
         parts += [f"vary.{key}={','.join(map(str, sizes))}" for key, sizes in self.vary.items()]
-        if self.python is not None:
-            parts.append(f"worker.python={self.python}")
-        return "; ".join(parts)
+        parts.append(f"worker.python={self.python}" if self.python is not None else "")
+        return "; ".join(filter(None, parts))
 
     def to_json(self) -> dict[str, Any]:
         """Return the whole trial, labels included, as JSON values."""
-        data: dict[str, Any] = to_json(self)
-        return data
+        return dict(to_json(self))
 
     @staticmethod
     def from_json(data: Any) -> Trial:

@@ -132,12 +132,13 @@ def examine(device: Device, options: argparse.Namespace, console: Console) -> Fi
 
 def find_disturbances(machine: Host, gpu: GpuReading | None) -> Iterator[str]:
     """Name what would make figures that are taken now untrue, one line each."""
-    if machine.load_per_core is not None and machine.load_per_core > MAX_LOAD_PER_CORE:
+    if machine.load is not None and machine.load / machine.cores > MAX_LOAD_PER_CORE:
         yield f"load {machine.load:.2f} on {machine.cores} cores; stop what runs beside, or wait"
     if gpu is None:
         return
-    if gpu.processes:
-        yield f"{gpu.processes} other process{'es' if gpu.processes > 1 else ''} on the GPU; stop them, or take another"
+    if gpu.pids:
+        others = f"{len(gpu.pids)} other process{'es' if len(gpu.pids) > 1 else ''}"
+        yield f"{others} on the GPU; stop them, or take another"
     elif (gpu.memory_used_bytes or 0) > MAX_MEMORY_UNEXPLAINED_BYTES:
         yield "memory of the GPU is in use by processes that cannot be seen from here; take another"
     if slow := [reason for reason in gpu.lowered_clocks or () if "thermal" in reason or "hardware" in reason]:
@@ -151,8 +152,8 @@ def describe_gpu(device: Device, gpu: GpuReading | None) -> Iterator[tuple[str, 
     yield "GPU", f"{device.gpu.name}, {device.gpu.uuid}"
     if gpu.memory_used_bytes is not None and gpu.memory_total_bytes is not None:
         yield "memory", f"{gpu.memory_used_bytes / GIB:.1f} of {gpu.memory_total_bytes / GIB:.1f} GiB in use"
-    if gpu.processes is not None:
-        yield "processes", f"{gpu.processes or 'none seen'} beside this one"
+    if gpu.pids is not None:
+        yield "processes", f"{len(gpu.pids) or 'none seen'} beside this one"
     if gpu.compute_mode is not None:
         yield "compute mode", gpu.compute_mode
     if gpu.persistence_mode is not None:
@@ -238,10 +239,10 @@ def probe_backends(
 
 def report_removed_backends(software: Software, console: Console) -> tuple[Verdict, ...]:
     """Print the names of PyTorch 2.0 that this torch does not have, each with what to take instead."""
-    removed = {name: why for name, why in GONE.items() if name not in software.backends}
-    verdicts = tuple(Verdict(name, "default", "missing", f"backend {name} {why}") for name, why in removed.items())
+    reasons = {name: f"backend {name} is no more: {why}" for name, why in GONE.items() if name not in software.backends}
+    verdicts = tuple(Verdict(name, "default", "missing", reason) for name, reason in reasons.items())
     for verdict in verdicts:
-        _print_verdict(verdict, max(map(len, removed)), console)
+        _print_verdict(verdict, max(map(len, reasons)), console)
     return verdicts
 
 

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
-from sweeper.analysis.stats import Interval, moderate_variances
+from sweeper.analysis.stats import Estimate, Interval, moderate_variances
 from sweeper.loading.entries import Entry
 
 # The share by which the eager step times of one model may differ, by type of device: a CPU's clock wobbles.
 MAX_EAGER_SPREAD = {"cuda": 0.01, "cpu": 0.10}
 TRIALS_TO_MODERATE = 8  # with fewer, their variances say little of each other
 
+T = TypeVar("T")
+
 
 def add_cross_trial_findings(entries: Sequence[Entry]) -> tuple[Entry, ...]:
     """Add the flag `eager_moved` and the moderated interval to the entries that they apply to."""
-    groups, intervals = _group(entries, _eager_step), moderate_intervals(entries)
-    moved = {entry for group in groups if disagree(group) for entry in group if entry.result.eager_step_s}
+    groups: dict[Hashable, list[Entry]] = defaultdict(list)
+    for entry in entries:
+        groups[_eager_step(entry)].append(entry)
+    moved = (entry for group in groups.values() if disagree(group) for entry in group if entry.result.eager_step_s)
+    flags = {entry: tuple(sorted({*entry.flags, "eager_moved"})) for entry in moved}
+    intervals = moderate_intervals(entries)
     return tuple(
-        replace(
-            entry,
-            flags=tuple(sorted({*entry.flags, "eager_moved"})) if entry in moved else entry.flags,
-            moderated=intervals.get(entry),
-        )
-        for entry in entries
+        replace(entry, flags=flags.get(entry, entry.flags), moderated=intervals.get(entry)) for entry in entries
     )
 
 
@@ -41,22 +43,21 @@ def max_eager_spread(device: str) -> float:
 
 def moderate_intervals(entries: Iterable[Entry]) -> Mapping[Entry, Interval]:
     """Compute moderated t intervals of speedups, pooled over trials whose variances have one cause."""
-    with_interval = [entry for entry in entries if entry.result.interval != "none"]
-    intervals: dict[Entry, Interval] = {}
-    for members in _group(with_interval, _cause_of_variance):
-        if len(members) >= TRIALS_TO_MODERATE:
-            estimates = moderate_variances([entry.result.estimate for entry in members if entry.result.estimate])
-            for entry, estimate in zip(members, estimates, strict=True):
-                if bounds := estimate.interval():
-                    intervals[entry] = bounds
-    return intervals
+    results = ((entry, entry.result) for entry in entries if entry.result.interval != "none")
+    found = ((entry, _cause_of_variance(entry), result.estimate) for entry, result in results if result.estimate)
+    return {entry: bounds for entry, estimate in moderate_groups(found).items() if (bounds := estimate.interval())}
 
 
-def _group(entries: Iterable[Entry], key: Callable[[Entry], Hashable]) -> list[list[Entry]]:
-    groups: dict[Hashable, list[Entry]] = defaultdict(list)
-    for entry in entries:
-        groups[key(entry)].append(entry)
-    return list(groups.values())
+def moderate_groups(found: Iterable[tuple[T, Hashable, Estimate]]) -> dict[T, Estimate]:
+    """Moderate the estimates of things whose variances have one cause, the second of each tuple, if they are enough."""
+    groups: dict[Hashable, dict[T, Estimate]] = defaultdict(dict)
+    for item, cause, estimate in found:
+        groups[cause][item] = estimate
+    moderated: dict[T, Estimate] = {}
+    for estimates in groups.values():
+        if len(estimates) >= TRIALS_TO_MODERATE:
+            moderated |= zip(estimates, moderate_variances(list(estimates.values())), strict=True)
+    return moderated
 
 
 def _eager_step(entry: Entry) -> Hashable:

@@ -41,20 +41,29 @@ def name_origins(records: Sequence[tuple[Record, Path]]) -> list[tuple[str, ...]
     """Name the device and the torch of each record, which comes with the folder of its sweep.
 
     An origin is e.g. `("device=cuda", "gpu=NVIDIA H200", "torch=2.13.0")`. It holds only what differs: the type of the
-    device, devices of one type, and torch where one trial was run with several versions.
+    device, devices of one type, and torch where one trial was run with several versions. An interpreter that the grid
+    asked for (`worker.python`) makes another trial, with a variant of its own.
     """
-    torches = _name_torch_versions([record for record, _ in records])
-    return [(*device, *torch) for device, torch in zip(_name_devices(records), torches, strict=True)]
+    versions = (get_mapping(record.environment, "versions").get("torch", "unknown") for record, _ in records)
+    torches = [printable(str(version)) for version in versions]
+    trial_ids = [record.trial_id for record, _ in records]
+    differ = len({*zip(trial_ids, torches, strict=True)}) > len({*trial_ids})
+    devices = _name_devices(records)
+    return [(*device, f"torch={torch}") if differ else device for device, torch in zip(devices, torches, strict=True)]
 
 
 def _name_devices(records: Sequence[tuple[Record, Path]]) -> list[tuple[str, ...]]:
     """Name the device of each record. A trial that ended before it saw its device has the only one of its sweep."""
-    kinds: list[Device] = []
-    seen = [_find_kind(read_device(record.environment, record.trial.device), kinds) for record, _ in records]
+    kinds: list[Device] = []  # of devices that are alike, the first
+    seen: list[Device | None] = []
     by_sweep: dict[tuple[Path, str], set[Device]] = defaultdict(set)
-    for (_, sweep), device in zip(records, seen, strict=True):
-        if device:
-            by_sweep[sweep, device.type].add(device)
+    for record, sweep in records:
+        device = read_device(record.environment, record.trial.device)
+        kind = next((kind for kind in kinds if device and kind.is_like(device)), device)
+        seen.append(kind)
+        if kind:
+            by_sweep[sweep, kind.type].add(kind)
+            kinds += [kind] if kind not in kinds else []
     types = {record.trial.device for record, _ in records}
     names = []
     for (record, sweep), device in zip(records, seen, strict=True):
@@ -66,31 +75,6 @@ def _name_devices(records: Sequence[tuple[Record, Path]]) -> list[tuple[str, ...
         parts += [f"{VARIANT_KEYS.get(type_, type_)}={name}"] if len(same_type) > 1 else []
         names.append(tuple(parts))
     return names
-
-
-def _find_kind(device: Device | None, kinds: list[Device]) -> Device | None:
-    """Return the first device of the same kind, which is this one if `kinds` has none; then it is added there."""
-    if device is None:
-        return None
-    known = next(kind for kind in (*kinds, device) if kind.is_like(device))
-    if known is device:
-        kinds.append(device)
-    return known
-
-
-def _name_torch_versions(records: Sequence[Record]) -> list[tuple[str, ...]]:
-    """Name each record's torch where one trial was run with several versions.
-
-    An interpreter that the grid asked for (`worker.python`) makes another trial, with a variant of its own.
-    """
-    torches = [
-        printable(str(get_mapping(record.environment, "versions").get("torch", "unknown"))) for record in records
-    ]
-    by_trial: dict[str, set[str]] = defaultdict(set)
-    for record, torch in zip(records, torches, strict=True):
-        by_trial[record.trial_id].add(torch)
-    differ = any(len(versions) > 1 for versions in by_trial.values())
-    return [(f"torch={torch}",) if differ else () for torch in torches]
 
 
 def read_device(environment: Mapping[str, Any], type_: str) -> Device | None:

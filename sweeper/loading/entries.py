@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sweeper.analysis.metrics import Result, derive, worst_accuracy
+from sweeper.analysis.metrics import Result, derive, find_worst_accuracy
 from sweeper.analysis.stats import Interval
 from sweeper.core.record import Accuracy, Record
 from sweeper.core.text import printable
@@ -77,10 +77,8 @@ def load_from(sources: Sequence[Source], cores: int = 1) -> Loaded:
             entries += found
             problems += unreadable
     origins = name_origins([(entry.record, entry.folder.parent) for entry in entries])
-    named = (
-        replace(entry, variant="; ".join(filter(None, (entry.variant, *origin))))
-        for entry, origin in zip(entries, origins, strict=True)
-    )
+    both = zip(entries, origins, strict=True)
+    named = (replace(entry, variant="; ".join(filter(None, (entry.variant, *origin)))) for entry, origin in both)
     return Loaded(tuple(named), tuple(problems))
 
 
@@ -94,7 +92,7 @@ def _read(source: Source, shared: dict[str, Any]) -> tuple[list[Entry], list[str
             continue
         try:
             record = Record.loads(found.text)
-            result, worst, series = derive(record), worst_accuracy(record), read_step_series(record)
+            result, worst, series = derive(record), find_worst_accuracy(record), read_step_series(record)
             small = _slim(record, shared)
             entries.append(Entry(small, result, found.folder, record.trial.variant, record.flags, worst, None, series))
         except BROKEN as error:
@@ -113,8 +111,6 @@ def _slim(record: Record, shared: dict[str, Any]) -> Record:
         return kept
 
     parts = {part: share(getattr(record.trial, part)) for part in ("model", "labels", "precision", "compile")}
-    diagnostics = record.diagnostics
-    if diagnostics is not None:
-        diagnostics = replace(diagnostics, settings=share(diagnostics.settings))
+    diagnostics = record.diagnostics and replace(record.diagnostics, settings=share(record.diagnostics.settings))
     trial, environment = replace(record.trial, **parts), share(record.environment)
     return replace(record, trial=trial, processes=(), diagnostics=diagnostics, environment=environment)

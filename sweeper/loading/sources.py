@@ -5,14 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias, Union
+from typing import Any, TypeAlias, Union
 
 from sweeper.core import paths
 from sweeper.core.errors import ConfigError, nearest, remove_password
 from sweeper.core.paths import SWEEP_NAME, SweepPaths, TrialPaths
+from sweeper.core.serialization import get_mapping
 from sweeper.tracking.reader import Store, StoredRun, StoredSweep, map_concurrently
 
 MIN_OF_A_PART = 250  # trials; to start a process takes as long as to read some ten
@@ -88,11 +89,10 @@ class SweepInStore:
 
     def records(self) -> Iterator[FoundRecord]:
         """Yield the record of every trial, ordered as `SweepFolder` orders them."""
-        runs = {f"{run.name}-{run.trial_id}": run for run in self.runs.trials}
-        return map_concurrently(self._read, sorted(runs.items()))
+        return map_concurrently(self._read, sorted(self.runs.trials, key=lambda run: f"{run.name}-{run.trial_id}"))
 
-    def _read(self, named: tuple[str, StoredRun]) -> FoundRecord:
-        name, run = named
+    def _read(self, run: StoredRun) -> FoundRecord:
+        name = f"{run.name}-{run.trial_id}"
         folder, where = self.folder / name, f"{name}, run {run.run_id}"
         try:
             return FoundRecord(folder, where, self.store.read(run, "record.json"))
@@ -104,6 +104,14 @@ class SweepInStore:
         if self.runs.parent is None:
             raise FileNotFoundError("no run for the sweep")
         return self.store.read(self.runs.parent, "sweep.json")
+
+
+def read_settings(source: Source, group: str) -> Mapping[str, Any]:
+    """Read a group of settings of the sweep's last run; empty for a folder of records that is no sweep of ours."""
+    try:
+        return get_mapping(json.loads(source.read_manifest())["invocations"][-1]["settings"], group)
+    except (OSError, ValueError, LookupError, TypeError):
+        return {}
 
 
 def find_sweep(name: str) -> Path:
@@ -130,16 +138,13 @@ def find_sources(names: Sequence[str], tracking_uri: str | None = None) -> Seque
             raise ConfigError(f"{name}: with --tracking-uri a sweep is given by its name, e.g. {example}")
     folders = [SweepPaths.of(name).folder for name in names]
     store = Store(tracking_uri)
-    return [_find_in_store(folder, store) for folder in folders]
-
-
-def _find_in_store(folder: Path, store: Store) -> SweepInStore:
-    runs = store.sweep(folder.name)
-    if not runs.trials:
-        known = store.sweeps()
-        others = nearest(folder.name, known) if known else "there are none"
-        raise ConfigError(f"{folder.name}: no such sweep at {remove_password(store.uri)}; {others}")
-    return SweepInStore(folder, store, runs)
+    sources = [SweepInStore(folder, store, store.sweep(folder.name)) for folder in folders]
+    for source in sources:
+        if not source.runs.trials:
+            known = store.sweeps()
+            others = nearest(source.folder.name, known) if known else "there are none"
+            raise ConfigError(f"{source.folder.name}: no such sweep at {remove_password(store.uri)}; {others}")
+    return sources
 
 
 def _known_folders(name: str) -> str:
@@ -160,9 +165,5 @@ def explain_unreadable(error: Exception) -> str:
 
 def add_tracking_uri(parser: argparse.ArgumentParser) -> None:
     """Add the option `--tracking-uri` to a command that reads sweeps."""
-    parser.add_argument(
-        "--tracking-uri",
-        metavar="URI",
-        help="read the records that were sent to this MLflow server or sqlite:/// store, in place of those in runs/; "
-        "sweeps are given by NAME",
-    )
+    records = "the records that were sent to this MLflow server or sqlite:/// store, in place of those in runs/"
+    parser.add_argument("--tracking-uri", metavar="URI", help=f"read {records}; sweeps are given by NAME")

@@ -29,22 +29,15 @@ class ProcessSeries:
 
 def read_step_series(record: Record) -> tuple[ProcessSeries, ...]:
     """Read the series of processes that compiled. A trial that is not ok has none, as it has no speed."""
-    if record.status != "ok":
-        return ()
-    found = (
-        ProcessSeries(
-            process.index,
-            process.cold,
-            array("d", process.first_steps_s),
-            _read_blocks(process, "eager"),
-            _read_blocks(process, "compiled"),
-            sum(item.void is not None for item in process.rounds),
-        )
-        for process in record.processes[:MAX_PROCESSES]
-    )
-    return tuple(series for series in found if series.first_s or series.compiled_s)
+    processes = record.processes[:MAX_PROCESSES] if record.status == "ok" else ()
+    return tuple(series for series in map(_read_process, processes) if series.first_s or series.compiled_s)
 
 
-def _read_blocks(process: Process, arm: str) -> array[float]:
+def _read_process(process: Process) -> ProcessSeries:
     steps = process.steps_per_block
-    return array("d", (block_s / steps for block_s in process.blocks_s(arm)) if steps else ())
+
+    def read_blocks(arm: str) -> array[float]:
+        return array("d", [block_s / steps for block_s in process.blocks_s(arm)] if steps else [])
+
+    first_s, void = array("d", process.first_steps_s), sum(item.void is not None for item in process.rounds)
+    return ProcessSeries(process.index, process.cold, first_s, read_blocks("eager"), read_blocks("compiled"), void)

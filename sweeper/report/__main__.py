@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from sweeper.loading.sources import Source
     from sweeper.report.tables.decision import Limits
 
 OK, NOT_READ, BAD_INPUT = 0, 1, 2
@@ -35,65 +34,59 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("sweeps", nargs="+", metavar="NAME|FOLDER", help="a sweep under runs/, or a folder of trials")
     add_tracking_uri(parser)
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="DIR",
-        help="where to write (default: report/ in the first sweep; of several, report-with-OTHERS/ there; "
-        "runs/NAME/ is made for a sweep that did not run here)",
+    where = (
+        "where to write (default: report/ in the first sweep; of several, report-with-OTHERS/ there; "
+        "runs/NAME/ is made for a sweep that did not run here)"
     )
-    parser.add_argument(
-        "--steps",
-        metavar="N",
-        help="recommend for a job of N steps, compiling included: what has not paid back by then is ruled out",
-    )
-    parser.add_argument(
-        "--max-memory-gib", metavar="X", help="rule out modes whose compiled step needs more device memory at its peak"
-    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help=where)
+    steps = "recommend for a job of N steps, compiling included: what has not paid back by then is ruled out"
+    parser.add_argument("--steps", metavar="N", help=steps)
+    memory = "rule out modes whose compiled step needs more device memory at its peak"
+    parser.add_argument("--max-memory-gib", metavar="X", help=memory)
     return parser.parse_args(arguments)
 
 
 def read_limits(steps: str | None, memory_gib: str | None) -> Limits:
-    """Raises ConfigError for what is no positive number."""
+    """Read the limits of the command line. Raises ConfigError for a limit that is not a positive number."""
     from sweeper.report.tables.decision import Limits
 
     return Limits(
-        None if steps is None else _positive("--steps", steps, int, "a whole number of at least 1, e.g. --steps 10000"),
-        None
-        if memory_gib is None
-        else _positive("--max-memory-gib", memory_gib, float, "GiB above 0, e.g. --max-memory-gib 40"),
+        _read_positive("--steps", steps, int, "a whole number of at least 1, e.g. --steps 10000"),
+        _read_positive("--max-memory-gib", memory_gib, float, "GiB above 0, e.g. --max-memory-gib 40"),
     )
 
 
-def _positive(option: str, text: str, number: Callable[[str], N], allowed: str) -> N:
+def _read_positive(option: str, text: str | None, number: Callable[[str], N], allowed: str) -> N | None:
     from sweeper.core.errors import ConfigError
 
+    if text is None:
+        return None
     try:
         value = number(text)
     except ValueError:
         value = number("0")
-    if not 0 < value < math.inf:
-        raise ConfigError(f"{option} {text}: {allowed}")
-    return value
+    if 0 < value < math.inf:
+        return value
+    raise ConfigError(f"{option} {text}: {allowed}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Load, write, print; the exit code."""
+    """Load records, print and write their tables, and return the exit code."""
     parsed = parse(arguments)
     from rich.console import Console
 
     from sweeper.core.errors import ConfigError
-    from sweeper.core.paths import SweepPaths
+    from sweeper.core.paths import RUNS, SweepPaths
     from sweeper.loading import parallel
     from sweeper.loading.sources import find_sources
-    from sweeper.report.build import files_of, make_report, print_report, what_next
+    from sweeper.report import build
     from sweeper.tracking.store import TrackingError
 
     console = Console()
     try:
         limits = read_limits(parsed.steps, parsed.max_memory_gib)
         sources = find_sources(parsed.sweeps, parsed.tracking_uri)
-        report = make_report(sources, limits, parallel.count_cores())
+        report = build.make_report(sources, limits, parallel.count_cores())
     except (ConfigError, TrackingError) as error:
         print(error, file=sys.stderr)
         return BAD_INPUT
@@ -102,9 +95,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return BAD_INPUT
     first, *others = (source.folder for source in sources)
     out = parsed.out or SweepPaths(first).report_with(others)
-    write = files_of(report, out, parallel.count_cores())
+    write = build.begin_files(report, out, parallel.count_cores())
     try:
-        print_report(report, console)
+        build.print_report(report, console)
     except SystemExit:  # rich's, when nobody reads on (`| head`): the files shall be there
         write()
         raise
@@ -113,20 +106,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"{f'--out {parsed.out}' if parsed.out else out}: {error.strerror or error}", file=sys.stderr)
         return BAD_INPUT
-    for line in what_next(report, out, _sweep_of_here(sources)):
+    folder = first.resolve()
+    ran_here = not others and folder.parent == RUNS.resolve() and folder.is_dir()
+    for line in build.suggest_next(report, out, folder.name if ran_here else None):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
     for problem in report.problems:
         print(problem, file=sys.stderr)
     return NOT_READ if report.problems else OK
-
-
-def _sweep_of_here(sources: Sequence[Source]) -> str | None:
-    """The one sweep that was reported, if its folder is one of those under runs/."""
-    from sweeper.core.paths import RUNS
-
-    folders = [source.folder.resolve() for source in sources]
-    here = len(folders) == 1 and folders[0].parent == RUNS.resolve() and folders[0].is_dir()
-    return folders[0].name if here else None
 
 
 if __name__ == "__main__":

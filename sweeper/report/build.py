@@ -1,7 +1,4 @@
-"""`write_report`: everything that is known of some sweeps, as files; `print_report`: the same for a terminal.
-
-Place in the flow: the driver calls both at the end of a sweep, `python -m sweeper.report` for any sweeps later.
-"""
+"""`write_report` writes everything that is known of some sweeps as files, `print_report` prints it."""
 
 from __future__ import annotations
 
@@ -22,14 +19,14 @@ from sweeper.report.findings import Findings
 from sweeper.report.page import page
 from sweeper.report.registry import TABLES
 from sweeper.report.tables.decision import NO_LIMITS, Limits
-from sweeper.report.tables.groups import incomplete
+from sweeper.report.tables.groups import list_missing_precisions
 from sweeper.report.text import markdown, terminal
-from sweeper.report.text.consistency import mixtures
-from sweeper.report.text.provenance import describe, without_invocations
+from sweeper.report.text.consistency import find_mixtures
+from sweeper.report.text.provenance import describe, list_unreadable_manifests
 
 MAX_INSPECTIONS = 10  # named in a note
 MIN_WIDTH = 100  # columns of a console that is no terminal
-# Statuses that another try on this machine gives again.
+# Statuses that would come out again on this machine.
 LASTING = ("unavailable", "accuracy_mismatch", "not_compiled", "compile_error")
 
 
@@ -39,14 +36,14 @@ def write_report(sweeps: Sequence[Path], out: Path) -> Report:
 
 
 def write_report_of(sources: Sequence[Source], out: Path, limits: Limits = NO_LIMITS) -> Report:
-    """The same of all trials in `sources`."""
+    """Write the tables of all trials in `sources` to the folder `out`; `limits` are for the recommendations."""
     report = make_report(sources, limits)
-    return replace(report, paths=files_of(report, out)())
+    return replace(report, paths=begin_files(report, out)())
 
 
 @pause_garbage_collection()
 def make_report(sources: Sequence[Source], limits: Limits = NO_LIMITS, cores: int = 1) -> Report:
-    """The tables of all trials in `sources`; `limits` are for the recommendations. With several `cores` it forks.
+    """Make the tables of all trials in `sources`; `limits` are for the recommendations. With several `cores` it forks.
 
     Raises ConfigError when two precision options carry one weight in a row of the summary.
     """
@@ -58,18 +55,22 @@ def make_report(sources: Sequence[Source], limits: Limits = NO_LIMITS, cores: in
     }
     facts = describe(sources, entries)
     facts += [f"recommended for: {limits}"] if str(limits) else []
-    notes = [*findings.units.notes, *incomplete(findings.groups), *mixtures(entries), *without_invocations(sources)]
+    notes = [
+        *findings.units.notes,
+        *list_missing_precisions(findings.groups),
+        *find_mixtures(entries),
+        *list_unreadable_manifests(sources),
+    ]
     if entries and not findings.groups:
         notes.append("no geometric means: they are taken over compiled trials whose precision has a weight (amp, fp32)")
-    notes += inspections(entries)
+    notes += locate_inspections(entries)
     made = {spec.name: spec.make(findings) for spec in TABLES if not spec.runs_apart}
-    made |= {name: wait() for name, wait in apart.items()}
-    tables = {spec.name: made[spec.name] for spec in TABLES}
+    tables = {spec.name: made[spec.name] if spec.name in made else apart[spec.name]() for spec in TABLES}
     return Report(tuple(facts), findings, tables, tuple(notes), loaded.problems)
 
 
-def files_of(report: Report, out: Path, cores: int = 1) -> Callable[[], tuple[Path, ...]]:
-    """Begin to make the files of a report; what is returned writes them to the folder `out` and gives their paths."""
+def begin_files(report: Report, out: Path, cores: int = 1) -> Callable[[], tuple[Path, ...]]:
+    """Begin to make the files of a report, and return a function that writes them to `out` and returns their paths."""
     made = page.begin_page(report, out, cores)
 
     @pause_garbage_collection()
@@ -84,8 +85,8 @@ def files_of(report: Report, out: Path, cores: int = 1) -> Callable[[], tuple[Pa
     return write
 
 
-def inspections(entries: Sequence[Entry]) -> list[str]:
-    """A line that says where the inspections of trials lie."""
+def locate_inspections(entries: Sequence[Entry]) -> list[str]:
+    """Make a line that says where the inspections of trials lie."""
     folders = [entry.folder / found.folder for entry in entries if (found := entry.record.inspection) and found.folder]
     if not folders:
         return []
@@ -96,7 +97,7 @@ def inspections(entries: Sequence[Entry]) -> list[str]:
 
 @pause_garbage_collection()
 def print_report(report: Report, console: Console) -> None:
-    """The tables for people. A console that is no terminal is made `MIN_WIDTH` columns wide, at least."""
+    """Print facts, tables and notes. A console that is no terminal is made at least `MIN_WIDTH` columns wide."""
     if not console.is_terminal:
         console.width = max(console.width, MIN_WIDTH)
     for fact in report.facts:
@@ -106,8 +107,8 @@ def print_report(report: Report, console: Console) -> None:
         console.print(f"note: {note}", soft_wrap=True, markup=False, highlight=False)
 
 
-def what_next(report: Report, out: Path, sweep: str | None) -> list[str]:
-    """At most two lines; `sweep` is the one that was reported, where its command can run it again from here."""
+def suggest_next(report: Report, out: Path, sweep: str | None) -> list[str]:
+    """Say where the files are and what to run again; `sweep` is set where the command of the sweep can run here."""
     page = next((path for path in report.paths if path.suffix == ".html"), None)
     lines = [f"tables: {out}" + (f"; for a browser: {page}" if page else "")]
     again = [row for row in report.tables["failures"].rows if row["status"] not in LASTING]

@@ -12,11 +12,11 @@ from sweeper.report.table import Table
 
 @dataclass(frozen=True)
 class Report:
-    """All that is known. `problems` are trials that could not be read, `notes` what a reader should know beside."""
+    """Everything that is known of some sweeps. `problems` name trials that could not be read."""
 
     facts: tuple[str, ...]
     findings: Findings
-    tables: Mapping[str, Table]  # those of the registry, by name
-    notes: tuple[str, ...]
+    tables: Mapping[str, Table]  # of the registry, by name
+    notes: tuple[str, ...]  # what a reader should know beside the tables
     problems: tuple[str, ...]
     paths: tuple[Path, ...] = ()  # what was written

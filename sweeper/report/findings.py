@@ -10,12 +10,12 @@ from sweeper.loading.entries import Entry
 from sweeper.report.tables.decision import NO_LIMITS, Limits
 from sweeper.report.tables.groups import Group, groups
 from sweeper.report.tables.units import Units, collect
-from sweeper.report.text.provenance import weighted_as_amp
+from sweeper.report.text.provenance import name_amp_format
 
 
 @dataclass(frozen=True)
 class Findings:
-    """Trials, and the job that modes are recommended for.
+    """Trials, and the limits of the job that modes are recommended for.
 
     `units` raises ConfigError when two precision options carry one weight in a row of the summary.
     """
@@ -33,5 +33,5 @@ class Findings:
 
     @cached_property
     def amp(self) -> str:
-        """What carried the weight amp."""
-        return weighted_as_amp(self.entries)
+        """The number format that carried the weight amp."""
+        return name_amp_format(self.entries)

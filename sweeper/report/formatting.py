@@ -1,7 +1,4 @@
-"""Rows of the CSV tables as text for people: rounded figures, pretty units, only the columns that say something.
-
-`markdown` and `terminal` render what is declared here.
-"""
+"""Rows of the CSV tables as text for people: rounded figures, names of trials, and the columns that these need."""
 
 from __future__ import annotations
 
@@ -14,8 +11,9 @@ from sweeper.core.trial import MODES
 from sweeper.report.table import Row, TextColumn, Value, plain
 
 MAX_NAMES = 3  # in a line
+_ORDER = ("model", "workload", "variant", "precision", "mode", "backend")
 KEY = ("workload", "mode", "backend", "variant")
-# Shown in a table only where rows differ; what all have in common stands above it.
+# Columns of a table only where rows differ; what all rows have in common stands above the table.
 AXES = ("workload", "backend", "batch_size", "variant")
 
 
@@ -25,7 +23,7 @@ def number(row: Row, name: str) -> float | None:
 
 
 def finite(row: Row, name: str) -> float | None:
-    """The number in column `name`; None where it is missing, infinite or no number."""
+    """Return the number in column `name`; None where it is missing, infinite or no number."""
     value = number(row, name)
     return value if value is not None and math.isfinite(value) else None
 
@@ -37,7 +35,7 @@ def text(value: Value) -> str:
 
 
 def figure(value: float | None) -> str:
-    """Three significant digits, never an exponent for what is large."""
+    """Show three significant digits, and large numbers without an exponent."""
     if value is None:
         return ""
     if abs(value) >= 100:
@@ -46,96 +44,101 @@ def figure(value: float | None) -> str:
 
 
 def ratio(value: float | None) -> str:
-    """Two decimals, more for what is below 0.1."""
+    """Show two decimals, and more below 0.1."""
     return "" if value is None else f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
 
 
 def interval(row: Row, name: str) -> str:
-    """`[1.55, 1.61]`, or nothing."""
+    """Show `[1.55, 1.61]`, or nothing where the row has no interval."""
     low, high = number(row, f"{name}_low"), number(row, f"{name}_high")
     return "" if low is None or high is None else f"[{ratio(low)}, {ratio(high)}]"
 
 
 def estimate(row: Row, name: str) -> str:
-    """`1.58 [1.55, 1.61]`, or as much of it as there is."""
+    """Show `1.58 [1.55, 1.61]`, or as much of it as the row has."""
     return f"{ratio(number(row, name))} {interval(row, name)}".strip()
 
 
 def flags(row: Row) -> tuple[str, ...]:
-    return listed(row, "flags")
+    return read_texts(row, "flags")
 
 
-def listed(row: Row, name: str) -> tuple[str, ...]:
-    """The texts of a column of lists."""
+def read_texts(row: Row, name: str) -> tuple[str, ...]:
+    """Return the texts of a column of lists."""
     found = row[name]
     return tuple(map(text, found)) if isinstance(found, tuple) else ()
 
 
 def sentence(line: str) -> str:
-    """The line with a capital at its beginning and a stop at its end."""
+    """Begin the line with a capital and end it with a full stop."""
     return f"{line[:1].upper()}{line[1:]}{'' if line.endswith('.') else '.'}" if line else ""
 
 
 def trial_name(row: Row, axes: Iterable[str]) -> str:
-    """`resnet50 amp default`, followed by the values of `axes`."""
+    """Name a trial by its model, precision and mode and its values of `axes`, e.g. `resnet50 amp default`."""
     return " ".join(part for name in ("model", "precision", "mode", *axes) if (part := text(row[name])))
 
 
-def shortened(names: Sequence[str], count: int | None = None, between: str = ", ") -> str:
-    """The first few of some names and how many more there are; `count` of them where not all are given."""
+def shorten_names(names: Sequence[str], count: int | None = None, between: str = ", ") -> str:
+    """Join the first few names and say how many more there are; `count` is their number where some are not given."""
     more = (len(names) if count is None else count) - MAX_NAMES
     return f"{between.join(names[:MAX_NAMES])}{f' and {more} more' if more > 0 else ''}"
 
 
-def in_order(rows: Iterable[Row]) -> list[Row]:
-    """Rows of one model together, modes from mild to aggressive."""
-
-    def order(row: Row) -> tuple[str, ...]:
-        mode = f"{MODES.index(row['mode'])}" if row["mode"] in MODES else text(row["mode"])
-        batch = f"{number(row, 'batch_size') or 0:012.0f}"
-        return (text(row["model"]), text(row["workload"]), batch, text(row["variant"]), text(row["precision"]), mode)
-
-    return sorted(rows, key=lambda row: (order(row), text(row["backend"])))
+def rank_mode(mode: Value) -> int:
+    """Number the modes from mild to aggressive; unknown ones come last."""
+    return MODES.index(mode) if mode in MODES else len(MODES)
 
 
-def varying(rows: Sequence[Row], names: Iterable[str]) -> list[str]:
-    """Those of `names` in which the rows differ."""
+def sort_rows(rows: Iterable[Row]) -> list[Row]:
+    """Put rows of one model together, modes from mild to aggressive."""
+
+    def order(row: Row) -> tuple[str | float, ...]:
+        model, workload, variant, precision, mode, backend = (text(row[name]) for name in _ORDER)
+        batch_size = number(row, "batch_size") or 0
+        return model, workload, batch_size, variant, precision, rank_mode(row["mode"]), mode, backend
+
+    return sorted(rows, key=order)
+
+
+def find_varying(rows: Sequence[Row], names: Iterable[str]) -> list[str]:
+    """Return the columns, of those in `names`, in which the rows differ."""
     return [name for name in names if len({row[name] for row in rows}) > 1]
 
 
-def in_common(rows: Sequence[Row]) -> str:
-    """What all rows have in common, e.g. `train, inductor, batch 32`."""
-    fixed = [name for name in AXES if rows and name not in varying(rows, AXES) and text(rows[0][name])]
+def name_common_axes(rows: Sequence[Row]) -> str:
+    """Name the axes that all rows have in common, e.g. `train, inductor, batch 32`."""
+    fixed = [name for name in AXES if rows and name not in find_varying(rows, AXES) and text(rows[0][name])]
     return ", ".join(f"batch {text(rows[0][name])}" if name == "batch_size" else text(rows[0][name]) for name in fixed)
 
 
 def text_column(name: str, **settings: Any) -> TextColumn:
-    """A column of the texts of column `name`; `settings` are fields of `TextColumn`."""
+    """Make a column of the texts in column `name`; `settings` are fields of `TextColumn`."""
     return TextColumn(name.replace("_", " "), lambda row: text(row[name]), **settings)
 
 
 def number_column(title: str, name: str, shown: Callable[[Row], str] | None = None, **settings: Any) -> TextColumn:
-    """A column of the figures of column `name`, shown with three digits unless `shown` says otherwise."""
+    """Make a column of the figures in column `name`, with three digits unless `shown` makes other texts of rows."""
     return TextColumn(
         title, shown or (lambda row: figure(number(row, name))), lambda row: finite(row, name), **settings
     )
 
 
 def axis_columns(rows: Sequence[Row], names: Sequence[str] = AXES) -> list[TextColumn]:
-    """Columns of the axes in which the rows differ."""
+    """Make columns of the axes in which the rows differ."""
     return [
         number_column("batch", name, lambda row: text(row["batch_size"]), is_name=True)
         if name == "batch_size"
         else text_column(name, folds=name == "variant", is_name=True)
-        for name in varying(rows, names)
+        for name in find_varying(rows, names)
     ]
 
 
 def is_known(rows: Iterable[Row], name: str) -> bool:
-    """Whether any row has a value in column `name`."""
+    """Say whether any row has a value in column `name`."""
     return any(row[name] is not None for row in rows)
 
 
 def key(row: Row) -> str:
-    """What a row of the summary holds fixed, e.g. `train, default, inductor`."""
+    """Name what a row of the summary holds fixed, e.g. `train, default, inductor`."""
     return ", ".join(text(row[name]) for name in KEY if text(row[name]))

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 
 from sweeper.loading.entries import Entry
 from sweeper.report.findings import Findings
+from sweeper.report.formatting import is_known
 from sweeper.report.table import Row, Table, TextColumn
 
 
 @dataclass(frozen=True)
 class Headline:
-    """A line in bold above a table: what it says, of which rows."""
+    """A line in bold, and the rows that it speaks of."""
 
     text: str
     rows: str
@@ -34,18 +35,20 @@ class TableSpec:
     lead: Callable[[Sequence[Row]], str] = lambda _rows: ""  # above the table
     headlines: Callable[[Sequence[Row]], Sequence[Headline]] = lambda _rows: ()
     notes: Callable[[Sequence[Row]], Sequence[str]] = lambda _rows: ()  # below the table
-    explain: Callable[[Findings, Sequence[Row]], str] = lambda _findings, _rows: (
-        ""
-    )  # for those who read on: no terminal
+    # Below the table of Markdown and of the page.
+    explain: Callable[[Findings, Sequence[Row]], str] = lambda _findings, _rows: ""
     terminal_notes: Callable[[Sequence[Row]], Sequence[str]] = lambda _rows: ()  # more of them, for the terminal
-    as_line: Callable[[Row], tuple[str, str]] | None = (
-        None  # terminals show lines: what is wrong, and what is said of it
-    )
+    # Makes of a row what is wrong and what is said of it: terminals then show lines in place of a table.
+    as_line: Callable[[Row], tuple[str, str]] | None = None
     entries: Callable[[Findings], Sequence[Entry]] | None = None  # of the rows, which open to their details on the page
     runs_apart: bool = False  # making it is worth a process of its own
     max_markdown_rows: int | None = None
     max_terminal_rows: int | None = None
 
     def columns_for(self, medium: str, rows: Sequence[Row], trials: Sequence[Row]) -> list[TextColumn]:
-        """The columns of `rows` that a medium shows; `trials` are the rows of speedups."""
-        return [column for column in self.text_columns(rows, trials) if medium in column.media]
+        """Choose the columns of `rows` that a medium shows; `trials` are the rows of speedups."""
+        return [
+            column
+            for column in self.text_columns(rows, trials)
+            if medium in column.media and (not column.needs or is_known(rows, column.needs))
+        ]

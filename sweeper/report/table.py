@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from sweeper.analysis.stats import Interval
+
 Value = None | bool | int | float | str | tuple[str, ...]
 Row = Mapping[str, Value]
 T = TypeVar("T")
@@ -19,11 +21,19 @@ FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")  # https://owasp.org/www-commu
 
 @dataclass(frozen=True)
 class Column(Generic[T]):
-    """One column of a table over things of type `T`; `kind` is the type of its values, missing ones aside."""
+    """One column of a table over items of type `T`; `kind` is the type of its values, missing ones aside."""
 
     name: str
     value: Callable[[T], Value]
     kind: type = str
+
+
+def interval_columns(name: str, read: Callable[[T], Interval | None]) -> tuple[Column[T], Column[T]]:
+    """Make the columns of the ends of an interval."""
+    return (
+        Column(f"{name}_low", lambda item: found.low if (found := read(item)) else None, float),
+        Column(f"{name}_high", lambda item: found.high if (found := read(item)) else None, float),
+    )
 
 
 @dataclass(frozen=True)
@@ -35,14 +45,14 @@ class Table:
     kinds: Mapping[str, type] = field(default_factory=dict)  # of the values, by column
 
     @staticmethod
-    def of(columns: Sequence[Column[T]], items: Iterable[T]) -> Table:
-        """A row for each item, in order."""
+    def make(columns: Sequence[Column[T]], items: Iterable[T]) -> Table:
+        """Make a row of each item, in order."""
         rows = tuple({column.name: column.value(item) for column in columns} for item in items)
         kinds = {column.name: column.kind for column in columns}
         return Table(tuple(kinds), rows, kinds)
 
     def csv(self) -> str:
-        """The table as CSV text (RFC 4180 quoting, lines end in LF), the names of the columns first."""
+        """Write CSV (RFC 4180 quoting, lines end in LF), the names of the columns first."""
         lines = [",".join(self.columns)]
         lines += [",".join([_csv(row[name]) for name in self.columns]) for row in self.rows]
         return "\n".join(lines) + "\n"
@@ -63,11 +73,12 @@ class TextColumn:
     folds: bool = False  # on a narrow terminal the text may take several lines
     is_name: bool = False  # part of what tells the rows apart
     is_cost: bool = False  # goes into a second table where the terminal is too narrow for one
+    needs: str = ""  # a column of the table: this one is shown where some row has a value there
     media: tuple[str, ...] = MEDIA  # where it is shown
 
 
 def plain(value: Value) -> str:
-    """A value as text: floats in full precision, lists joined by `;`, missing and non-finite as empty."""
+    """Show floats in full precision, lists joined by `;`, and nothing for missing and non-finite values."""
     if value is None:
         return ""
     if isinstance(value, float):
@@ -80,7 +91,7 @@ def plain(value: Value) -> str:
 
 
 def _csv(value: Value) -> str:
-    """A value between two commas; most are numbers or missing, and need no look at their characters."""
+    """Write a value of a CSV file; numbers need no look at their characters."""
     if value is None:
         return ""
     return _csv_text(value) if isinstance(value, (str, tuple)) else plain(value)
@@ -92,18 +103,18 @@ def _csv_text(value: str | tuple[str, ...]) -> str:
 
 
 def _encodable(text: str) -> str:
-    """JSON can carry a lone surrogate, UTF-8 cannot."""
+    """Replace lone surrogates, which JSON can carry and UTF-8 cannot."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def cell(value: Value) -> str:
-    """Like `plain`; text that a spreadsheet would take for a formula gets a leading apostrophe."""
+    """Show a value as `plain` does, with an apostrophe before text that a spreadsheet would take for a formula."""
     text = plain(value)
     return f"'{text}" if text.startswith(FORMULA_STARTS) and isinstance(value, (str, tuple)) else text
 
 
 def quote(text: str) -> str:
-    """In double quotes where CSV needs them; the csv module leaves a bare CR unquoted, which no reader takes."""
+    """Put text in double quotes where CSV needs them; the csv module quotes no bare CR, and no reader takes it."""
     if NEEDS_QUOTES.search(text):
         return '"' + text.replace('"', '""') + '"'
     return text

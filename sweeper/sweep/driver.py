@@ -20,7 +20,7 @@ from sweeper.execution.execute import LOCAL, Launcher, NoSpaceError
 from sweeper.execution.lock import hold_lock
 from sweeper.execution.placement import Placement, place_trials
 from sweeper.execution.scheduler import Finished
-from sweeper.report.build import print_report, what_next, write_report
+from sweeper.report.build import print_report, suggest_next, write_report
 from sweeper.report.text.mlflow_overview import overview
 from sweeper.sweep import manifest
 from sweeper.sweep.plan import History, Plan, describe_plan, estimate_s, make_plan
@@ -144,7 +144,7 @@ class _Sweep:
         print_report(report, console)
         for problem in report.problems:
             print(f"note: {problem}", file=sys.stderr)
-        for line in what_next(report, paths.report, sweep):
+        for line in suggest_next(report, paths.report, sweep):
             console.print(line)
         if tracker is None:
             return

@@ -13,8 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from sweeper.tracking import tags
-from sweeper.tracking.runs import build_sweep_filter, find_experiment, search_runs
+from sweeper.tracking import runs
 from sweeper.tracking.store import TrackingError, connect, sqlite_file, translate_errors
 
 if TYPE_CHECKING:
@@ -62,18 +61,18 @@ class Store:
         if file is not None and not file.exists():
             raise TrackingError(f"{file} does not exist")
         self.uri = uri
-        self._client, self._experiment_id = connect(uri, find_experiment)
+        self._client, self._experiment_id = connect(uri, runs.find_experiment)
 
     def sweeps(self) -> list[str]:
         """List the names of all sweeps."""
-        filter_ = f"tags.`{tags.KIND}` = 'sweep' and tags.{tags.SWEEP} != ''"
-        return sorted({run.data.tags[tags.SWEEP] for run in self._search(filter_)})
+        filter_ = f"tags.`{runs.KIND}` = 'sweep' and tags.{runs.SWEEP} != ''"
+        return sorted({run.data.tags[runs.SWEEP] for run in self._search(filter_)})
 
     def sweep(self, name: str) -> StoredSweep:
         """Find the runs of a sweep. The result has none when the store does not know the sweep."""
         parent: StoredRun | None = None
         trials: dict[str, StoredRun] = {}
-        for run in map(_describe_run, self._search(build_sweep_filter(name))):
+        for run in map(_describe_run, self._search(runs.build_sweep_filter(name))):
             if run.trial_id is None:
                 parent = parent or run
             else:
@@ -101,11 +100,11 @@ class Store:
     def _search(self, filter_: str) -> Iterator[Run]:
         if self._experiment_id is not None:
             with translate_errors(self.uri):
-                yield from search_runs(self._client, self._experiment_id, filter_)
+                yield from runs.search_runs(self._client, self._experiment_id, filter_)
 
 
 def _describe_run(run: Run) -> StoredRun:
-    info, run_tags = run.info, run.data.tags
-    trial_id = run_tags.get(tags.TRIAL, "") if run_tags.get(tags.KIND) == "trial" else None
-    age = (tags.RECORD in run_tags, info.end_time or 0, info.start_time or 0)
+    info, tags = run.info, run.data.tags
+    trial_id = tags.get(runs.TRIAL, "") if tags.get(runs.KIND) == "trial" else None
+    age = (runs.RECORD in tags, info.end_time or 0, info.start_time or 0)
     return StoredRun(info.run_id, info.run_name or "", trial_id, info.artifact_uri, age)

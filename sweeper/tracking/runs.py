@@ -8,14 +8,12 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sweeper.analysis.metrics import METRICS, Result
 from sweeper.core.paths import check_sweep_name
 from sweeper.core.record import Record
 from sweeper.core.serialization import get_mapping
-from sweeper.tracking import tags
-from sweeper.tracking.chart_points import Point, list_points
 from sweeper.tracking.store import TrackingError
 
 if TYPE_CHECKING:
@@ -23,6 +21,11 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 EXPERIMENT = "sweeper"
+# Tags by which sweeper recognises its runs.
+KIND, SWEEP, TRIAL = "sweeper.kind", "sweep", "trial_id"
+PARENT, NOTE = "mlflow.parentRunId", "mlflow.note.content"  # MLflow's pages know these two
+# Digests of what a run shows, so that nothing is sent twice.
+RECORD, REPORT, MANIFEST, OVERVIEW = "sweeper.record", "sweeper.report", "sweeper.invocations", "sweeper.overview"
 RUN_STATUSES = {"ok": "FINISHED", "interrupted": "KILLED"}  # every other status: FAILED
 
 # Characters that Markdown gives a meaning in the middle of a line.
@@ -32,7 +35,18 @@ _ESCAPES = str.maketrans({sign: f"\\{sign}" for sign in "\\`*[]<>&!~|"})
 MAX_PARAM_CHARACTERS = 6000
 MAX_TAG_CHARACTERS = 5000
 VIEW_VERSION = 2  # of what `build_view` makes of a record; a run that shows an older version is sent again
+# Limits per trial: with everything else that a run shows they stay below the 1,000 entities that MLflow takes per call.
+MAX_ROUNDS = 150
+MAX_FIRST_STEPS = 50
 RUNS_PER_PAGE = 200  # MLflow needs 60 kB for a run with its params, metrics and tags
+
+
+class Point(NamedTuple):
+    """One value of a metric."""
+
+    name: str
+    step: int
+    value: float
 
 
 @dataclass(frozen=True)
@@ -53,13 +67,32 @@ class Overview:
     note: str
 
     @property
-    def digest(self) -> str:
-        return hashlib.sha256(json.dumps([dict(self.metrics), self.note], sort_keys=True).encode()).hexdigest()
+    def text(self) -> str:
+        """All of it; overviews that show the same have the same text."""
+        return json.dumps([dict(self.metrics), self.note], sort_keys=True)
 
 
 def build_view(record: Record, result: Result, sweep: str, parent_id: str) -> View:
     """Build the view of a record's run. `sweep` names the record's folder, which may be a renamed copy of a sweep."""
-    return View(_params(record), _metrics(result), _tags(record, result, sweep, parent_id), list_points(record))
+    figures = ((metric.name, metric.value(result)) for metric in METRICS if metric.mlflow)
+    numbers = ((name, float(value)) for name, value in figures if isinstance(value, (int, float)))
+    tags = {
+        PARENT: parent_id,
+        KIND: "trial",
+        SWEEP: sweep,
+        TRIAL: record.trial_id,
+        "status": record.status,
+        "flags": ";".join(record.flags),
+        "device_name": str(get_mapping(record.environment, "device").get("name", "")),
+        NOTE: _describe_result(record, result),
+        RECORD: digest_record(record),
+    }
+    return View(
+        _params(record),
+        {name: value for name, value in numbers if math.isfinite(value)},
+        {key: value[:MAX_TAG_CHARACTERS] for key, value in tags.items()},
+        list_points(record),
+    )
 
 
 def _params(record: Record) -> dict[str, str]:
@@ -90,29 +123,7 @@ def _leaves(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield f"{prefix}{key}", value
 
 
-def _metrics(result: Result) -> dict[str, float]:
-    values = {metric.name: metric.value(result) for metric in METRICS if metric.mlflow}
-    return {
-        name: float(value) for name, value in values.items() if isinstance(value, (int, float)) and math.isfinite(value)
-    }
-
-
-def _tags(record: Record, result: Result, sweep: str, parent_id: str) -> dict[str, str]:
-    values = {
-        tags.PARENT: parent_id,
-        tags.KIND: "trial",
-        tags.SWEEP: sweep,
-        tags.TRIAL: record.trial_id,
-        "status": record.status,
-        "flags": ";".join(record.flags),
-        "device_name": str(get_mapping(record.environment, "device").get("name", "")),
-        tags.NOTE: _note(record, result),
-        tags.RECORD: digest_record(record),
-    }
-    return {key: value[:MAX_TAG_CHARACTERS] for key, value in values.items()}
-
-
-def _note(record: Record, result: Result) -> str:
+def _describe_result(record: Record, result: Result) -> str:
     """Describe a run in Markdown: its speedup and flags on one line, or why it has no speedup."""
     if record.status != "ok" or result.speedup is None:
         return _describe_failure(record)
@@ -129,6 +140,29 @@ def _describe_failure(record: Record) -> str:
     first, *others = (record.message or "").splitlines() or [""]
     line = f"{record.phase or record.status}: {first}".translate(_ESCAPES) if first or others else ""
     return "\n".join([line, *(["", *(f"    {other}" for other in others)] if others else [])])
+
+
+def list_points(record: Record) -> tuple[Point, ...]:
+    """List step times and speedups by round, and the first compiled steps by number. A missing value has no point.
+
+    Rounds are numbered on from process to process, so that a process that differs shows as a level of its own. The
+    compiled arm has points only for status `ok`: a wrong program has no speed.
+    """
+    is_ok = record.status == "ok"
+    # Milliseconds, of the first process that compiled.
+    steps_s = next((process.first_steps_s for process in record.processes if is_ok and process.first_steps_s), ())
+    points = [Point("first_step_ms", step, 1e3 * took_s) for step, took_s in enumerate(steps_s[:MAX_FIRST_STEPS])]
+    rounds = [(process.steps_per_block, item) for process in record.processes for item in process.rounds]
+    for step, (steps, item) in enumerate(rounds[:MAX_ROUNDS]):
+        if item.void is not None or not steps:
+            continue  # which leaves a gap
+        if item.eager_s is not None:
+            points.append(Point("eager_step_ms", step, 1e3 * item.eager_s / steps))
+        if item.compiled_s is not None and is_ok:
+            points.append(Point("compiled_step_ms", step, 1e3 * item.compiled_s / steps))
+            if item.eager_s is not None and item.compiled_s > 0:
+                points.append(Point("round_speedup", step, item.eager_s / item.compiled_s))
+    return tuple(point for point in points if math.isfinite(point.value))
 
 
 def digest_record(record: Record) -> str:
@@ -148,15 +182,14 @@ def find_experiment(client: MlflowClient) -> str | None:
     if not experiment_id:
         raise TrackingError("it answers, but not as an MLflow server does")
     if experiment.lifecycle_stage != "active":
-        raise TrackingError(
-            f"its experiment {EXPERIMENT} was deleted; bring it back: mlflow experiments restore -x {experiment_id}"
-        )
+        restore = f"mlflow experiments restore -x {experiment_id}"
+        raise TrackingError(f"its experiment {EXPERIMENT} was deleted; bring it back: {restore}")
     return experiment_id
 
 
 def build_sweep_filter(sweep: str) -> str:
     """Build the filter that finds every run of a sweep."""
-    return f"tags.{tags.SWEEP} = '{check_sweep_name(sweep)}'"
+    return f"tags.{SWEEP} = '{check_sweep_name(sweep)}'"
 
 
 def search_runs(client: MlflowClient, experiment_id: str, filter_: str) -> Iterator[Run]:

@@ -88,7 +88,10 @@ def connect(uri: str, first: Callable[[MlflowClient], T]) -> tuple[MlflowClient,
         if uri.startswith("http://"):
             _close_connections_after_calls()
         if file is not None:
-            _require_database(file)
+            if not file.exists():
+                _create_database(file)
+            with closing(sqlite3.connect(file)) as connection:  # MLflow itself tries a file of another kind for 100 s
+                connection.execute("PRAGMA user_version")
             client = client_class(uri)
             return client, first(client)
         return _call_in_time(lambda: (client := client_class(uri), first(client)))
@@ -124,8 +127,6 @@ def _import_client() -> type[MlflowClient]:
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None is Python's mark for a missing module
     try:
         from mlflow import MlflowClient
-
-        return MlflowClient
     except ImportError:  # a version of mlflow that does need them
         for name in [name for name in sys.modules if name.partition(".")[0] == "mlflow"]:
             del sys.modules[name]
@@ -150,8 +151,8 @@ def translate_errors(uri: str) -> Iterator[None]:
         # OSError: also what requests raises. ImportError: the driver of a database.
         text = next(iter(str(error).splitlines()), "") or type(error).__name__
         cause = re.search(r"\(Caused by \w+\(['\"](.+)['\"]\)\)", text)
-        where = remove_password(uri)
-        raise TrackingError(f"{where}: {remove_password(cause[1] if cause else text)[:300]}") from error
+        reason = remove_password(cause[1] if cause else text)[:300]
+        raise TrackingError(f"{remove_password(uri)}: {reason}") from error
     except TrackingError as error:
         raise TrackingError(f"{remove_password(uri)}: {error}") from error
 
@@ -170,22 +171,11 @@ def _call_in_time(action: Callable[[], T]) -> T:
             raise TimeoutError(f"no answer within {limit_s:g} s") from error
 
 
-def _require_database(file: Path) -> None:
-    """Create the database if there is none.
-
-    Raises sqlite3.Error for a file of another kind, which MLflow itself would try to open for 100 s.
-    """
-    if not file.exists():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        _create_database(file)
-    with closing(sqlite3.connect(file)) as connection:
-        connection.execute("PRAGMA user_version")
-
-
 def _create_database(file: Path) -> None:
     """Create MLflow's tables under another name: a kill between two tables leaves a file that MLflow cannot open."""
     from mlflow import MlflowClient
 
+    file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=file.parent, prefix=f".{file.name}.") as folder:
         draft = Path(folder) / file.name
         MlflowClient(f"sqlite:///{draft}").search_experiments(max_results=1)

@@ -18,6 +18,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -26,7 +27,7 @@ from sweeper.core import paths
 from sweeper.core.errors import remove_password
 from sweeper.core.paths import SweepPaths, TrialPaths
 from sweeper.core.record import Record
-from sweeper.tracking import runs, tags
+from sweeper.tracking import runs
 from sweeper.tracking.runs import EXPERIMENT, Overview, View
 from sweeper.tracking.store import TrackingError, artifact_location, connect, default_uri, translate_errors
 
@@ -65,29 +66,27 @@ class Tracker:
         """The path of the runs in MLflow's pages. MLflow itself opens with traces instead."""
         return f"/#/experiments/{self._runs.experiment_id}/runs" if self._runs else None
 
-    def log(self, record: Record, result: Result | None = None, files: TrialPaths | None = None) -> bool:
-        """Send a record as the child run of its trial. False when it is there already or MLflow cannot be reached.
+    def log(self, record: Record, result: Result | None = None, files: TrialPaths | None = None) -> bool | None:
+        """Send a record as the child run of its trial. False when it is there already, None when MLflow is not reached.
 
         `result` is derived unless it is at hand. Logs come from `files`, by default the folder of the trial.
         """
         self._interrupted |= record.status == "interrupted"
         found = files or self._paths.trial(record.label, record.trial_id)
-        return bool(self._attempt(lambda sweep_runs: sweep_runs.send(record, found, result)))
+        return self._attempt(lambda sweep_runs: sweep_runs.send(record, found, result))
 
     def catch_up(self) -> Sent:
         """Send every record in the sweep's folder that MLflow lacks."""
-        sent, unchanged, unreadable = 0, 0, []
+        sent: list[bool | None] = []
+        unreadable = []
         for path in self._paths.records():
             try:
                 record = Record.loads(path.read_text(encoding="utf-8"))
             except ValueError:
                 unreadable.append(path)
-                continue
-            if self.log(record, files=TrialPaths(path.parent)):
-                sent += 1
-            elif self.failure is None:
-                unchanged += 1
-        return Sent(sent, unchanged, tuple(unreadable))
+            else:
+                sent.append(self.log(record, files=TrialPaths(path.parent)))
+        return Sent(sent.count(True), sent.count(False), tuple(unreadable))
 
     def log_overview(self, overview: Overview) -> None:
         """Show key figures and a description on the parent run, unless it shows them already."""
@@ -140,19 +139,19 @@ class _SweepRuns:
         doubles: list[str] = []  # which an answer that got lost leaves behind
         for run in runs.search_runs(client, experiment_id, runs.build_sweep_filter(sweep)):
             run_id, found = run.info.run_id, run.data.tags
-            if found.get(tags.KIND) == "sweep":
+            if found.get(runs.KIND) == "sweep":
                 parents.append(run)
-            elif found.get(tags.KIND) == "trial":
-                new = _Child(run_id, found.get(tags.PARENT), found.get(tags.RECORD))
-                old = self._children.setdefault(found.get(tags.TRIAL, ""), new)
-                kept = self._children[found.get(tags.TRIAL, "")] = old if old.digest else new
+            elif found.get(runs.KIND) == "trial":
+                new = _Child(run_id, found.get(runs.PARENT), found.get(runs.RECORD))
+                old = self._children.setdefault(found.get(runs.TRIAL, ""), new)
+                kept = self._children[found.get(runs.TRIAL, "")] = old if old.digest else new
                 doubles += {old.run_id, run_id} - {kept.run_id}
         self._use_parent(parents[0] if parents else self._create_parent())
         for run_id in [*doubles, *(run.info.run_id for run in parents[1:])]:
             client.delete_run(run_id)
 
     def _create_parent(self, started_ms: int | None = None) -> Run:
-        parent_tags = {tags.SWEEP: self._sweep, tags.KIND: "sweep"}
+        parent_tags = {runs.SWEEP: self._sweep, runs.KIND: "sweep"}
         return self._client.create_run(self.experiment_id, started_ms, parent_tags, run_name=self._sweep)
 
     def _use_parent(self, parent: Run) -> None:
@@ -190,33 +189,34 @@ class _SweepRuns:
             if not self._figures.keys() <= overview.metrics.keys():
                 self._replace_parent()
             changed = {name: value for name, value in overview.metrics.items() if self._figures.get(name) != value}
-            self._log_batch(self._parent_id, View({}, changed, {tags.NOTE: overview.note}))
+            self._log_batch(self._parent_id, View({}, changed, {runs.NOTE: overview.note}))
             self._figures |= changed
 
-        self._send_once(tags.OVERVIEW, overview.digest, send)
+        self._send_once(runs.OVERVIEW, overview.text, send)
 
     def send_report(self, files: Sequence[Path]) -> None:
         """Put files, and folders with everything in them, under `report/` of the parent."""
+        inside = [(file.relative_to(top.parent), file) for top in files for file in (top, *top.rglob("*"))]
+        hashes = [(name, hashlib.sha256(file.read_bytes())) for name, file in sorted(inside) if file.is_file()]
 
         def send() -> None:
             for file in files:
                 self._client.log_artifact(self._parent_id, str(file), "report")
 
-        self._send_once(tags.REPORT, _digest_files(files), send)
+        self._send_once(runs.REPORT, "".join(f"{name} {found.hexdigest()}\n" for name, found in hashes), send)
 
     def finish(self, manifest: str | None, status: str) -> None:
         """Put `sweep.json` on the parent, for the head of a report from MLflow, and end it if anything was sent."""
         if manifest is not None:
-            digest = hashlib.sha256(manifest.encode()).hexdigest()
-            self._send_once(
-                tags.MANIFEST, digest, lambda: self._client.log_text(self._parent_id, manifest, "sweep.json")
-            )
+            send = partial(self._client.log_text, self._parent_id, manifest, "sweep.json")
+            self._send_once(runs.MANIFEST, manifest, send)
         if self._running:
             self._client.set_terminated(self._parent_id, status)
             self._running = False
 
-    def _send_once(self, tag: str, digest: str, send: Callable[[], object]) -> None:
-        """Send something to the parent, and note its digest there, unless the parent has that digest already."""
+    def _send_once(self, tag: str, text: str, send: Callable[[], object]) -> None:
+        """Send what `text` stands for to the parent, and note the text's digest there, unless the parent has it."""
+        digest = hashlib.sha256(text.encode()).hexdigest()
         if self._digests.get(tag) != digest:
             self._resume()
             send()
@@ -240,7 +240,7 @@ class _SweepRuns:
     def _move_to_parent(self, trial_id: str, child: _Child) -> None:
         """Put a child under the current parent."""
         if child.parent_id != self._parent_id:
-            self._client.set_tag(child.run_id, tags.PARENT, self._parent_id)
+            self._client.set_tag(child.run_id, runs.PARENT, self._parent_id)
             self._children[trial_id] = replace(child, parent_id=self._parent_id)
 
     def _prepare_child(self, record: Record, child: _Child | None, view: View, end_ms: int) -> str:
@@ -255,7 +255,7 @@ class _SweepRuns:
                 return child.run_id
             self._client.delete_run(child.run_id)
             del self._children[record.trial_id]
-        run_tags = {key: value for key, value in view.tags.items() if key != tags.RECORD}
+        run_tags = {key: value for key, value in view.tags.items() if key != runs.RECORD}
         start_ms = end_ms - int(1000 * sum(sum(process.phases_s.values()) for process in record.processes))
         run = self._client.create_run(self.experiment_id, start_ms, run_tags, run_name=record.label)
         return str(run.info.run_id)
@@ -273,28 +273,18 @@ class _SweepRuns:
         self._client.log_batch(run_id, metrics, params[:MAX_PARAMS_PER_CALL], run_tags, synchronous=True)
 
 
-def _digest_files(files: Sequence[Path]) -> str:
-    """Hash the names and bytes of files, and of all files in folders."""
-    digest = hashlib.sha256()
-    for name, file in sorted((file.relative_to(top.parent), file) for top in files for file in (top, *top.rglob("*"))):
-        if file.is_file():
-            digest.update(f"{name} {hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
-    return digest.hexdigest()
-
-
 def _ensure_experiment(client: MlflowClient, artifacts: str | None) -> str:
     """Return the id of our experiment, which is created when there is none."""
     from mlflow.exceptions import MlflowException
 
-    experiment_id = runs.find_experiment(client)
-    if experiment_id is None:
-        try:
-            experiment_id = client.create_experiment(EXPERIMENT, artifact_location=artifacts)
-        except MlflowException:
-            experiment_id = runs.find_experiment(client)  # another driver was faster
-            if experiment_id is None:
-                raise
-    return experiment_id
+    if found := runs.find_experiment(client):
+        return found
+    try:
+        return client.create_experiment(EXPERIMENT, artifact_location=artifacts)
+    except MlflowException:
+        if found := runs.find_experiment(client):  # another driver was faster
+            return found
+        raise
 
 
 def _read_public_manifest(path: Path) -> str | None:

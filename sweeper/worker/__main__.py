@@ -51,20 +51,18 @@ def main() -> None:
         say(LeaseRequest(wants))
         return None if wants == NOTHING else grants.get()
 
+    lead = None
     if arguments.inspect:
         torch_trace.request_trace(os.environ)  # torch looks for it when it is imported
+        from sweeper.worker.inspection.run import make_lead
+
+        lead = make_lead(arguments.inspect, arguments.timed)
 
     from sweeper.worker.lease import Lease
     from sweeper.worker.session import Part, run
 
-    lead = None
-    if arguments.inspect:
-        from sweeper.worker.inspection.run import make_lead
-
-        lead = make_lead(arguments.inspect, arguments.timed)
-    job = Job.loads(arguments.trial.read_text())
     part = Part(arguments.index, arguments.draw, arguments.cold, arguments.checked, arguments.steps_per_block)
-    outcome = run(job, part, say, Lease(ask) if has_driver else Lease(), lead)
+    outcome = run(Job.loads(arguments.trial.read_text()), part, say, Lease(ask) if has_driver else Lease(), lead)
     sys.stdout.flush()
     sys.stderr.flush()
     say(outcome)
@@ -78,21 +76,18 @@ def parse_cores(text: str) -> set[int]:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m sweeper.worker", description="Measure one trial in this process.")
-    parser.add_argument("trial", type=Path, nargs="?", help="trial.json, as the runner writes it")
-    parser.add_argument("--index", type=int, default=0, help="which process of the trial this is")
-    parser.add_argument("--draw", type=int, default=0, help="which compile cache it belongs to")
-    parser.add_argument("--cold", action="store_true", help="the compile cache is empty")
-    parser.add_argument(
-        "--checked", help="fingerprint of code that was found right; the same code is not checked again"
-    )
-    parser.add_argument("--steps-per-block", type=int, help="as an earlier process of the trial has found it")
-    parser.add_argument("--cores", type=parse_cores, help="numbers of the cores to run on, separated by commas")
-    parser.add_argument("--answer-fd", type=int, help="file descriptor for phases and the outcome, as JSON lines")
-    parser.add_argument(
-        "--inspect", type=Path, metavar="FOLDER", help="write what the compiler does there, time nothing"
-    )
-    parser.add_argument("--timed", metavar="FINGERPRINT", help="of the code that was timed, to say if this is the same")
-    parser.add_argument("--check", type=Path, nargs=2, metavar=("TRIALS", "PROBLEMS"), help="list what cannot be built")
+    add = parser.add_argument
+    add("trial", type=Path, nargs="?", help="trial.json, as the runner writes it")
+    add("--index", type=int, default=0, help="which process of the trial this is")
+    add("--draw", type=int, default=0, help="which compile cache it belongs to")
+    add("--cold", action="store_true", help="the compile cache is empty")
+    add("--checked", help="fingerprint of code that was found right; the same code is not checked again")
+    add("--steps-per-block", type=int, help="as an earlier process of the trial has found it")
+    add("--cores", type=parse_cores, help="numbers of the cores to run on, separated by commas")
+    add("--answer-fd", type=int, help="file descriptor for phases and the outcome, as JSON lines")
+    add("--inspect", type=Path, metavar="FOLDER", help="write what the compiler does there, time nothing")
+    add("--timed", metavar="FINGERPRINT", help="of the code that was timed, to say if this is the same")
+    add("--check", type=Path, nargs=2, metavar=("TRIALS", "PROBLEMS"), help="list what cannot be built")
     arguments = parser.parse_args()
     if not arguments.check and arguments.trial is None:
         parser.error("give the path of a trial.json")

@@ -8,11 +8,10 @@ from contextlib import nullcontext
 import torch
 from torch import nn
 
-from sweeper.core.backends import CONTROLS, NEEDS
+from sweeper.core.backends import CONTROLS, NEEDS, Needs
 from sweeper.core.protocol import Verdict
 from sweeper.core.trial import Labels, Model, Trial
-from sweeper.worker.compilation.backends import require
-from sweeper.worker.compilation.compiler import compile_function
+from sweeper.worker.compilation import backends, compiler
 from sweeper.worker.compilation.counters import CompileCounters
 from sweeper.worker.failures import UnavailableError
 from sweeper.worker.measurement.bench import Arm, Bench
@@ -32,22 +31,19 @@ def check_backend(backend: str, device: str, mode: str = "default") -> Verdict:
 
     It is a training step, or inference for a backend that does nothing else.
     """
-    needs = NEEDS.get(backend)
-    workload = (needs.workload if needs else None) or "train"
+    workload = NEEDS.get(backend, Needs()).workload or "train"
     try:
-        require(backend, workload, device)
+        backends.require(backend, workload, device)
         reason, first_step_s = _try_out(backend, mode, device, workload)
     except UnavailableError as error:
         return Verdict(backend, mode, "missing", str(error))
     except Exception as error:  # noqa: BLE001  # a backend may raise anything, and that is the answer
-        root = _innermost(error)
-        if isinstance(root, ModuleNotFoundError):
+        if isinstance(root := _innermost(error), ModuleNotFoundError):
             return Verdict(backend, mode, "missing", f"install what has {root.name}")
         works = "; inference works" if workload == "train" and _works_in_inference(backend, device) else ""
         return Verdict(backend, mode, "broken", _explain(error) + works)
-    if reason is None and workload != "train":
-        return Verdict(backend, mode, "ok", f"for workload={workload} alone", first_step_s)
-    return Verdict(backend, mode, "broken" if reason else "ok", reason, first_step_s)
+    note = reason or (None if workload == "train" else f"for workload={workload} alone")
+    return Verdict(backend, mode, "broken" if reason else "ok", note, first_step_s)
 
 
 def _works_in_inference(backend: str, device: str) -> bool:
@@ -61,8 +57,7 @@ def _works_in_inference(backend: str, device: str) -> bool:
 def _try_out(backend: str, mode: str, device: str, workload: str) -> tuple[str | None, float | None]:
     """What is wrong with the backend, or None, and the seconds of its first step. Raises whatever it raises."""
     torch._inductor.config.triton.cudagraph_or_error = True  # torch would only log that it does without
-    tiny = Model("", "tiny")  # of no library
-    labels = Labels("tiny", "fp32")
+    tiny, labels = Model("", "tiny"), Labels("tiny", "fp32")  # of no library
     trial = Trial(tiny, 16, labels, workload, mode=mode, backend=backend, optimizer="sgd", device=device)
     expected, _ = _run_steps(trial, None)
     counters = CompileCounters()
@@ -89,15 +84,13 @@ def _run_steps(trial: Trial, counters: CompileCounters | None) -> tuple[dict[str
     # A reduction, elementwise work and matrix products.
     model = nn.Sequential(nn.Linear(32, 64), nn.LayerNorm(64), nn.ReLU(), nn.Linear(64, 8)).to(device)
     model.train(trial.workload == "train")
-    module = model if counters is None else compile_function(model, trial, counters)
+    module = model if counters is None else compiler.compile_function(model, trial, counters)
     batch = Batch((torch.randn(trial.batch_size, 32).to(device),))
     capture = OutputCapture(lambda output, _batch: output.square().mean())
-    step: Callable[[Batch], object]
+    step: Callable[[Batch], object] = inference_step(module, nullcontext)
     if trial.workload == "train":
         built = Built(model, (batch,), batch, capture)
         step = training_step(built, module, make_optimizer(trial, model, scaler=False), None, nullcontext)
-    else:
-        step = inference_step(module, nullcontext)
     bench = Bench((batch,), device)
     arm = Arm("tiny", step, eager=counters is None, marks_steps=True)
     first_step_s = bench.block_s(arm, 1)

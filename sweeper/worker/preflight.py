@@ -6,7 +6,7 @@ Only the libraries that the trials need are imported.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
@@ -24,19 +24,17 @@ ALL_OPTIONS = "python -c 'import torch; print(*torch._inductor.list_options(), s
 def check(question: Path, answer: Path) -> None:
     """Read trials, write the list of problems."""
     trials = [Trial.from_json(data) for data in json.loads(question.read_text())]
-    problems = _problems(trials, lambda at: question.with_name(AT).write_text(at))
-    answer.write_text(json.dumps(list(dict.fromkeys(problems))))
+    answer.write_text(json.dumps(list(dict.fromkeys(_problems(trials, question.with_name(AT))))))
 
 
-def _problems(trials: list[Trial], say: Callable[[str], object]) -> Iterator[str]:
-    """List everything that is wrong; each model is checked once, after `say` has named it."""
+def _problems(trials: list[Trial], at: Path) -> Iterator[str]:
+    """List everything that is wrong; each model is checked once, after the file `at` has named it."""
     if any(trial.device == "cuda" for trial in trials) and not torch.cuda.is_available():
         yield f"torch {torch.__version__} cannot use the GPU: install torch's CUDA build, or take device=cpu"
         return
     yield from _option_problems(trials)
-    models = {(trial.model.key, trial.batch_size): trial for trial in trials}
-    for trial in models.values():
-        say(f"{trial.model.library} {trial.model.name}")
+    for trial in {(trial.model.key, trial.batch_size): trial for trial in trials}.values():
+        at.write_text(f"{trial.model.library} {trial.model.name}")
         yield from _model_problems(trial)
 
 

@@ -29,7 +29,15 @@ ADVICE = {
 
 
 def main() -> None:
-    options = _parse()
+    parser = argparse.ArgumentParser(prog="python -m sweeper.worker.probe", description="Try out torch's backends.")
+    questions = parser.add_subparsers(dest="question", required=True)
+    versions = questions.add_parser("versions", help="what is installed")
+    versions.add_argument("device", nargs="?", default="cpu", choices=("cpu", "cuda"))
+    backend = questions.add_parser("backend", help="run a tiny model with a backend")
+    backend.add_argument("name")
+    backend.add_argument("device", choices=("cpu", "cuda"))
+    backend.add_argument("--mode", default="default", help="a mode of Inductor")
+    options = parser.parse_args()
     die_with_parent()
     answer_file = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -43,18 +51,6 @@ def main() -> None:
     answer_file.write(json.dumps(to_json(answer)) + "\n")
     answer_file.flush()
     os._exit(0)  # teardown takes seconds, and some backends hang in it
-
-
-def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m sweeper.worker.probe", description="Try out torch's backends.")
-    questions = parser.add_subparsers(dest="question", required=True)
-    versions = questions.add_parser("versions", help="what is installed")
-    versions.add_argument("device", nargs="?", default="cpu", choices=("cpu", "cuda"))
-    backend = questions.add_parser("backend", help="run a tiny model with a backend")
-    backend.add_argument("name")
-    backend.add_argument("device", choices=("cpu", "cuda"))
-    backend.add_argument("--mode", default="default", help="a mode of Inductor")
-    return parser.parse_args()
 
 
 def list_software(device: str) -> Software:
@@ -73,9 +69,8 @@ def list_software(device: str) -> Software:
         note = f"cannot be imported: {_explain(error)}" if "torch" in versions else "pip install torch, see pytorch.org"
         return Software((python, Part("torch", versions.get("torch"), note), *others), (), torch_works=False)
     parts = (python, Part("torch", torch.__version__), *_cuda_parts(device), *others)
-    native = None
-    if device == "cuda" and torch.cuda.is_available():
-        native = bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    has_gpu = device == "cuda" and torch.cuda.is_available()
+    native = bool(torch.cuda.is_bf16_supported(including_emulation=False)) if has_gpu else None
     return Software(parts, backends, torch_works=True, bfloat16_native=native)
 
 

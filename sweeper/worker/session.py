@@ -19,25 +19,14 @@ import torch
 from sweeper.core.protocol import ALONE, Job, Outcome, Phase
 from sweeper.core.record import ARMS, HostState, Latencies, PerArm, Process
 from sweeper.core.serialization import Json
-from sweeper.worker import models
+from sweeper.worker import failures, models
 from sweeper.worker.accuracy.check import AccuracyCheck
-from sweeper.worker.compilation import artifacts, backends
-from sweeper.worker.compilation.compiler import end_compile_workers
+from sweeper.worker.compilation import artifacts, backends, compiler
 from sweeper.worker.compilation.counters import CompileCounters
-from sweeper.worker.failures import (
-    EagerError,
-    MismatchError,
-    Missing,
-    NotCompiledError,
-    choose_status,
-    describe_error,
-    try_reading,
-)
+from sweeper.worker.failures import EagerError, MismatchError, Missing, try_reading
 from sweeper.worker.lease import Lease
-from sweeper.worker.measurement import memory
+from sweeper.worker.measurement import device_time, energy, memory
 from sweeper.worker.measurement.bench import Arm, latency, measure_rounds
-from sweeper.worker.measurement.device_time import Busy, UnknownError, busy_per_step, profile_arms
-from sweeper.worker.measurement.energy import measure_energy
 from sweeper.worker.monitoring import environment
 from sweeper.worker.monitoring.host_monitor import HostMonitor
 from sweeper.worker.monitoring.round_monitor import RoundMonitor
@@ -88,11 +77,9 @@ class Notes:
         self.process = replace(self.process, **values)
 
     def outcome(self, status: str, phase: str | None = None, message: str | None = None) -> Outcome:
-        failed = memory.failed_allocations()
-        self.add(
-            waited_s=self.lease.away_s,
-            failed_allocations=None if failed is None else failed - self.mended_allocations,
-        )
+        if (failed := memory.failed_allocations()) is not None:
+            failed -= self.mended_allocations
+        self.add(waited_s=self.lease.away_s, failed_allocations=failed)
         diagnostics = self.counters.report(self.settings) if self.counters else None
         return Outcome(status, phase, message, self.process, diagnostics, dict(self.environment))
 
@@ -107,7 +94,7 @@ def run(job: Job, part: Part, say: Callable[[Phase], None], lease: Lease, lead: 
         (lead or _measure)(job, part, notes)
     except Exception as error:  # noqa: BLE001  # the one place where anything at all becomes a status
         traceback.print_exc()
-        return notes.outcome(choose_status(error, notes.phase), notes.phase, describe_error(error))
+        return notes.outcome(failures.choose_status(error, notes.phase), notes.phase, failures.describe_error(error))
     return notes.outcome("ok")
 
 
@@ -149,7 +136,7 @@ def _measure(job: Job, part: Part, notes: Notes) -> None:
         with notes.enter("checking"):
             _require_right(check, notes)
         notes.mended_allocations = (memory.failed_allocations() or 0) - before
-    end_compile_workers()
+    compiler.end_compile_workers()
     notes.lease.take(ALONE)
     with notes.enter("warming"):
         _warm_up(setup, notes, part.steps_per_block)
@@ -173,15 +160,14 @@ def _compile(setup: TrialSetup, notes: Notes) -> CompileCounters:
     notes.counters = counters
     lease.leave_while_compiling()
     host, compiled = HostMonitor(), setup.compile(counters)
-    away_s, ours_s = lease.away_s, notes.process.phases_s.get("eager", 0.0)
+    away_s, eager_s = lease.away_s, notes.process.phases_s.get("eager", 0.0)
 
     def note_first_step() -> None:
-        notes.add(time_to_first_step_s=environment.process_age_s() - ours_s - lease.away_s)
+        notes.add(time_to_first_step_s=environment.process_age_s() - eager_s - lease.away_s)
 
     first_steps_s = setup.bench.first_steps_s(compiled, note_first_step)
     away_s = lease.away_s - away_s
-    busy = host.share_busy_by_others(away_s)
-    notes.add(first_steps_s=tuple(first_steps_s), host=HostState(busy_while_compiling=busy))
+    notes.add(first_steps_s=tuple(first_steps_s), host=HostState(host.share_busy_by_others(away_s)))
     counters.reset_run_counts()
     notes.add(**artifacts.read_fingerprints())
     if away_s <= AWAY * sum(first_steps_s):  # else the compiler's own clocks went on while it waited
@@ -193,7 +179,7 @@ def _compile(setup: TrialSetup, notes: Notes) -> CompileCounters:
 
 def _require_compiled(setup: TrialSetup, counters: CompileCounters) -> None:
     if setup.trial.mode != "eager" and (reason := counters.explain_not_compiled()):
-        raise NotCompiledError(reason)
+        raise failures.NotCompiledError(reason)
 
 
 def _require_right(check: AccuracyCheck, notes: Notes) -> None:
@@ -231,11 +217,8 @@ def _measure_rounds(setup: TrialSetup, notes: Notes) -> None:
                 steps_s[arm] += times
     finally:
         before = notes.process.host.busy_while_compiling if notes.process.host else None
-        notes.add(
-            gpu=monitor.gpu.state(),
-            host=HostState(before, host.share_busy_by_others(), host.throttled_s()),
-            changed_settings=dict(monitor.changed_flags),
-        )
+        state = HostState(before, host.share_busy_by_others(), host.throttled_s())
+        notes.add(gpu=monitor.gpu.state(), host=state, changed_settings=dict(monitor.changed_flags))
     if setup.measure.clock == "step":
         notes.add(latencies=Latencies(**{arm: latency(times) for arm, times in steps_s.items()}))
     steady_s, first_steps_s = notes.process.step_s("compiled"), notes.process.first_steps_s
@@ -275,20 +258,19 @@ def _measure_memory(setup: TrialSetup, notes: Notes, arm: Arm) -> None:
 
 def _measure_device_time(setup: TrialSetup, notes: Notes) -> None:
     step_s = {arm: notes.process.step_s(arm) or 0.0 for arm in ARMS}
-    profiled = try_reading(lambda: profile_arms(setup.bench, (setup.eager, setup.compiled), step_s))
+    profiled = try_reading(lambda: device_time.profile_arms(setup.bench, (setup.eager, setup.compiled), step_s))
     if isinstance(profiled, Missing):
         notes.add(device_time_missing=profiled.reason)
         return
-    busy: dict[str, Busy] = {}
+    busy: dict[str, device_time.Busy] = {}
     for arm, passes in profiled.items():
         try:
-            busy[arm] = busy_per_step(passes, step_s[arm], setup.bench.num_sizes)
-        except UnknownError as error:
+            busy[arm] = device_time.busy_per_step(passes, step_s[arm], setup.bench.num_sizes)
+        except device_time.UnknownError as error:
             notes.add(device_time_missing=f"{arm}: {error}")
-    notes.add(
-        device_time_s=PerArm(**{arm: item.busy_s for arm, item in busy.items()}),
-        device_kernels=PerArm(**{arm: item.kernels for arm, item in busy.items()}),
-    )
+    device_time_s = PerArm(**{arm: item.busy_s for arm, item in busy.items()})
+    kernels = PerArm(**{arm: item.kernels for arm, item in busy.items()})
+    notes.add(device_time_s=device_time_s, device_kernels=kernels)
     notes.settings |= {f"attention_ran_{arm}": " and ".join(sorted(item.attention)) for arm, item in busy.items()}
 
 
@@ -298,5 +280,5 @@ def _measure_energy(setup: TrialSetup, notes: Notes) -> None:
         notes.add(energy_missing=SHARED)
         return
     step_s = {arm: notes.process.step_s(arm.name) or 0.0 for arm in (setup.eager, setup.compiled)}
-    used = try_reading(lambda: measure_energy(setup.bench, step_s, setup.monitor.gpu.energy_j))
+    used = try_reading(lambda: energy.measure_energy(setup.bench, step_s, setup.monitor.gpu.energy_j))
     notes.add(**{"energy_missing": used.reason} if isinstance(used, Missing) else {"energy_j": used})

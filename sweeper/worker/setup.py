@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import torch
@@ -12,17 +11,9 @@ from sweeper.core.protocol import Job
 from sweeper.core.serialization import Json
 from sweeper.worker.compilation.compiler import compile_function, uses_cuda_graphs
 from sweeper.worker.compilation.counters import CompileCounters
-from sweeper.worker.measurement import memory
+from sweeper.worker.measurement import memory, step
 from sweeper.worker.measurement.bench import Arm, Bench
 from sweeper.worker.measurement.capture import OutputCapture
-from sweeper.worker.measurement.step import (
-    SCALER_GROWTH_INTERVAL,
-    Numerics,
-    describe_optimizer,
-    inference_step,
-    make_optimizer,
-    training_step,
-)
 from sweeper.worker.models import build, read_attention, read_memory_format
 from sweeper.worker.models.batches import find_tensors
 from sweeper.worker.monitoring.round_monitor import RoundMonitor
@@ -39,7 +30,7 @@ class TrialSetup:
     def __init__(self, job: Job, device: torch.device, monitor: RoundMonitor, clock: Callable[[], float]) -> None:
         self.trial, self.measure, self.device, self.monitor = job.trial, job.measure, device, monitor
         self.meter = memory.Meter(device, monitor.gpu.own_bytes)
-        self.numerics = Numerics.choose(self.trial, device)
+        self.numerics = step.Numerics.choose(self.trial, device)
         monitor.set_baseline()
         built = build(self.trial, self.measure.seed, device)
         self._set_by_model = monitor.read_changed_flags()
@@ -54,32 +45,29 @@ class TrialSetup:
         self._add_optimizer()
         monitor.gradient_scales = self.gradient_scales
         self.eager = Arm("eager", self._make_step(built.module), eager=True)
-        self._optimizer_settings = describe_optimizer(self.trial, self.optimizers[0])
+        self._optimizer_settings = step.describe_optimizer(self.trial, self.optimizers[0])
 
     def _add_optimizer(self) -> None:
         scales = self.numerics.scaler
-        self.optimizers.append(make_optimizer(self.trial, self.built.module, scales) if self._trains else None)
-        scaler = torch.amp.GradScaler(self.device.type, growth_interval=SCALER_GROWTH_INTERVAL) if scales else None
+        self.optimizers.append(step.make_optimizer(self.trial, self.built.module, scales) if self._trains else None)
+        scaler = torch.amp.GradScaler(self.device.type, growth_interval=step.SCALER_GROWTH_INTERVAL) if scales else None
         self._scalers.append(scaler)
 
     def _make_step(self, module: Callable[..., object]) -> Callable[..., object]:
         """A step of the module, or of its compiled form, with the optimizer that was added last."""
         if not self._trains:
-            return inference_step(module, self._autocast)
-        return training_step(self.built, module, self.optimizers[-1], self._scalers[-1], self._autocast)
-
-    def _autocast(self) -> AbstractContextManager[object]:
-        return self.numerics.context(self.device)
+            return step.inference_step(module, self.numerics.context)
+        return step.training_step(self.built, module, self.optimizers[-1], self._scalers[-1], self.numerics.context)
 
     def compile(self, counters: CompileCounters) -> Arm:
         """Make the compiled arm, which is eager as well with mode=eager; the compiler itself runs in its first step."""
         trial, module = self.trial, self.built.module
         if trial.compile.scope == "step" and self._trains:
             self._add_optimizer()
-            step = compile_function(self._make_step(module), trial, counters)
+            compiled_step = compile_function(self._make_step(module), trial, counters)
         else:
-            step = self._make_step(compile_function(module, trial, counters))
-        self.compiled = Arm("compiled", step, trial.mode == "eager", uses_cuda_graphs(trial, self.device))
+            compiled_step = self._make_step(compile_function(module, trial, counters))
+        self.compiled = Arm("compiled", compiled_step, trial.mode == "eager", uses_cuda_graphs(trial, self.device))
         return self.compiled
 
     def forget_eager(self) -> None:
@@ -114,7 +102,7 @@ class TrialSetup:
     def is_sound(self, arm: Arm) -> bool:
         """Whether the loss of a step is finite, or in inference its output has no NaN; infinity may be a mask."""
         wrong = (lambda tensor: ~torch.isfinite(tensor)) if self._trains else torch.isnan
-        return not any(bool(wrong(tensor).any()) for tensor in find_tensors(self.bench.run(arm, 1)))
+        return not any(wrong(tensor).any() for tensor in find_tensors(self.bench.run(arm, 1)))
 
     def require_sound(self, arm: Arm, error: Exception) -> None:
         if not self.is_sound(arm):

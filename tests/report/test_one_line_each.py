@@ -38,7 +38,7 @@ def count_letters(findings: Findings) -> Table:
         Column[Record]("model", lambda record: record.trial.labels.model),
         Column[Record]("letters", lambda record: len(record.trial.labels.model), int),
     )
-    return Table.of(columns, (entry.record for entry in findings.entries))
+    return Table.make(columns, (entry.record for entry in findings.entries))
 
 
 LETTERS = TableSpec(

@@ -16,9 +16,8 @@ from sweeper.core.paths import SweepPaths
 from sweeper.core.record import Record, Round
 from sweeper.core.trial import Compile
 from sweeper.report.build import write_report
-from sweeper.report.text.mlflow_overview import FIGURES, overview, overview_of
-from sweeper.tracking.chart_points import MAX_FIRST_STEPS, MAX_ROUNDS, Point, list_points
-from sweeper.tracking.runs import MAX_TAG_CHARACTERS, Overview
+from sweeper.report.text.mlflow_overview import FIGURES, load_overview, overview
+from sweeper.tracking.runs import MAX_FIRST_STEPS, MAX_ROUNDS, MAX_TAG_CHARACTERS, Overview, Point, list_points
 from sweeper.tracking.tracker import Sent, Tracker
 
 if TYPE_CHECKING:
@@ -192,20 +191,20 @@ def test_sweep_whose_tables_make_no_sense_is_sent_without_figures(
 
 def test_description_of_a_large_sweep_is_cut_to_what_mlflow_takes() -> None:
     families = [make_record(f"model_{i}", family=f"family_{i}") for i in range(120)]
-    note = overview_of(write_sweep(RUNS, families, "families")).note
+    note = load_overview(write_sweep(RUNS, families, "families")).note
     assert len(note) <= MAX_TAG_CHARACTERS
     assert "| all |" in note
     assert "family_7" not in note
     modes = [make_record(compile=Compile(options={"option": i})) for i in range(120)]
-    note = overview_of(write_sweep(RUNS, modes, "variants")).note
+    note = load_overview(write_sweep(RUNS, modes, "variants")).note
     assert len(note) <= MAX_TAG_CHARACTERS
     assert note.endswith("…")
 
 
 def test_digest_of_an_overview_follows_figures_and_description() -> None:
     one = Overview({"weighted": 1.0}, "a")
-    assert one.digest == Overview({"weighted": 1.0}, "a").digest
-    assert len({one.digest, Overview({"weighted": 1.5}, "a").digest, Overview({"weighted": 1.0}, "b").digest}) == 3
+    assert one.text == Overview({"weighted": 1.0}, "a").text
+    assert len({one.text, Overview({"weighted": 1.5}, "a").text, Overview({"weighted": 1.0}, "b").text}) == 3
 
 
 def test_child_has_a_point_for_each_round_and_each_first_step(store: MlflowClient) -> None:

@@ -134,9 +134,9 @@ def test_closer_look_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_verdict_for_which_memory_is_short_is_given_at_the_second_try(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    from sweeper.worker.accuracy import check
+    from sweeper.worker.accuracy import rule
 
-    tries, judge = [], check.judge
+    tries, judge = [], rule.judge
 
     def short_of_memory(*arguments):
         tries.append(arguments)
@@ -144,7 +144,7 @@ def test_verdict_for_which_memory_is_short_is_given_at_the_second_try(monkeypatc
             raise torch.OutOfMemoryError("CUDA out of memory")
         return judge(*arguments)
 
-    monkeypatch.setattr(check, "judge", short_of_memory)
+    monkeypatch.setattr(rule, "judge", short_of_memory)
     outcome, _ = run(custom("wide_mlp", backend="inductor"))
     assert outcome.status == "ok", outcome.message
     assert outcome.process is not None
@@ -387,7 +387,7 @@ def test_step_in_half_precision_is_called_wrong_only_after_a_closer_look(monkeyp
     assert right.process is not None
     assert right.process.accuracy is not None
     assert right.process.accuracy.passed
-    monkeypatch.setattr("sweeper.worker.accuracy.check.PERTURBED_STEPS", 0)
+    monkeypatch.setattr("sweeper.worker.accuracy.rule.PERTURBED_STEPS", 0)
     at_first, _ = run(trial)
     assert at_first.status == "accuracy_mismatch", at_first.message
 

@@ -11,7 +11,7 @@ from sweeper.report.page import figure_base as base
 from sweeper.report.page.speedup_figures import describe_trial, select_measured, speedup
 from sweeper.report.table import Row
 from sweeper.report.tables import speedups
-from sweeper.report.tables.speedups import at_most, break_even, memory_ratio, peak_ratio
+from sweeper.report.tables.speedups import break_even, mark_upper_bound, memory_ratio, peak_ratio
 
 MAX_POINTS = 3000  # of a scatter
 MAX_TRIALS = 100  # to choose from in the figure of total time
@@ -109,7 +109,7 @@ def _total_time(name: str, row: Row) -> base.Choice:
             continue
         traces.append(_line(f"compiled, {cache}", num_steps, compile_s, compiled_s, base.colour(0), dash))
         if steps is not None:
-            reached = f"break-even, {cache}: {at_most(row)}{math.ceil(steps):,} steps"
+            reached = f"break-even, {cache}: {mark_upper_bound(row)}{math.ceil(steps):,} steps"
             marker = {"color": "@ink", "size": 9, "symbol": "circle-open", "line": {"width": 2, "color": "@ink"}}
             traces.append(base.points(reached, [steps], [steps * eager_s], marker, hoverinfo="all"))
     xaxis = {"title": {"text": "steps"}, "range": [0, num_steps], "tickformat": ",d"}

@@ -83,7 +83,7 @@ def group(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
 
 def find_naming_axes(rows: Sequence[Row], without: str = "") -> list[str]:
     """Find the axes in which the rows differ, except `without`; the batch size counts if a model has several."""
-    axes = formatting.varying(rows, ("precision", "mode", *formatting.AXES, "sweep"))
+    axes = formatting.find_varying(rows, ("precision", "mode", *formatting.AXES, "sweep"))
     one_size = len({(row["model"], row["batch_size"]) for row in rows}) == len({row["model"] for row in rows})
     return [name for name in axes if name != without and not (one_size and name == "batch_size")]
 

@@ -17,9 +17,6 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jinja2 import Environment
-from jinja2.utils import htmlsafe_json_dumps
-
 from sweeper.core.text import printable
 from sweeper.loading import parallel
 from sweeper.loading.entries import pause_garbage_collection
@@ -33,8 +30,8 @@ from sweeper.report.page.tables import Listing, make_listing
 from sweeper.report.registry import TABLES
 from sweeper.report.table import Row, TextColumn
 from sweeper.report.tables.groups import ALL, Group
-from sweeper.report.tables.speedups import flagged
-from sweeper.report.tables.summary import by_device_time, models, of_a_new_model, summary
+from sweeper.report.tables.speedups import list_flags
+from sweeper.report.tables.summary import models, show_device_mean, show_new_model, summary
 from sweeper.report.tables.units import Unit
 
 DIGITS = 6  # of a number in a figure
@@ -74,6 +71,8 @@ def begin_page(report: Report, out: Path, cores: int = 1) -> Callable[[], str]:
 
 
 def _render(report: Report, reference: Published | None, sources: object, parts: Sequence[_Part]) -> str:
+    from jinja2 import Environment
+
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(_read("page.html"))
     rows, plotly, script = report.tables["speedups"].rows, _read_plotly(), _read("page.js")
@@ -88,7 +87,7 @@ def _render(report: Report, reference: Published | None, sources: object, parts:
         rest=rest,
         conventions=f"{CONVENTIONS} AMP: {report.findings.amp}." if report.findings.amp else CONVENTIONS,
         facts=[fact.partition(": ") for fact in report.facts],
-        flags=flagged(rows),
+        flags=list_flags(rows),
         tables=tables,
         columns=_arrange(figure for figure in figures if figure.choices),
         missing=[figure for figure in figures if not figure.choices],
@@ -132,7 +131,7 @@ def _make_card(row: Row, reference: Published | None) -> Card:
     lines = [f"{MEANS[name]}, {count}, {text(row['passed'])} of {text(row['models'])} passed"]
     lines.append(f"these models {interval}" if interval else "no interval for these models")
     if name == "weighted":
-        new, by_device = of_a_new_model(row), by_device_time(row)
+        new, by_device = show_new_model(row), show_device_mean(row)
         lines += [f"a new model {new}"] if new else []
         lines += [f"by device time {by_device}"] if by_device else []
         lines.append(f"slowdowns as 1.0, as in 2022: {ratio(formatting.number(row, 'weighted_clipped'))}")
@@ -187,6 +186,8 @@ def _arrange(figures: Iterable[Figure]) -> tuple[list[tuple[int, Figure]], ...]:
 
 def _dump(data: object) -> str:
     """Write JSON that can neither end the script in which it stands nor open a comment there."""
+    from jinja2.utils import htmlsafe_json_dumps
+
     return htmlsafe_json_dumps(data, separators=(",", ":"), allow_nan=False)
 
 

@@ -73,7 +73,7 @@ def draw_forest(rows: Sequence[Row]) -> base.Figure:
 
 def _forests_by_group(rows: Sequence[Row]) -> list[base.Choice]:
     """Draw a forest per precision, mode and backend, where there are several but not many."""
-    axes = formatting.varying(rows, ("precision", "mode", "backend"))
+    axes = formatting.find_varying(rows, ("precision", "mode", "backend"))
     groups = base.group(rows, lambda row: " ".join(text(row[name]) for name in axes))
     if not 1 < len(groups) <= MAX_CHOICES:
         return []

@@ -1,1 +1,1 @@
-"""The tables of a report, each with its columns and its rows."""
+"""The tables of a report, each with its columns, its rows and its `SPEC`, which `report/registry.py` lists."""

@@ -22,7 +22,7 @@ from sweeper.core.backends import CONTROLS
 from sweeper.loading.entries import Entry
 from sweeper.report.formatting import axis_columns, figure, number, number_column, text, text_column
 from sweeper.report.spec import TableSpec
-from sweeper.report.table import Column, Row, Table, TextColumn, Value
+from sweeper.report.table import Column, Row, Table, TextColumn
 from sweeper.report.tables import speedups
 
 GRAPH_MODES = ("reduce-overhead", "max-autotune")  # they record CUDA graphs
@@ -37,7 +37,7 @@ class Cause:
     name: str
     detail: str
     count: int | None = None
-    lost_s: float | None = None  # a step
+    lost_s: float | None = None  # per step
 
     @property
     def lost_fraction(self) -> float | None:
@@ -45,39 +45,29 @@ class Cause:
         return self.lost_s / step_s if self.lost_s is not None and step_s else None
 
 
-def _axis(column: Column[Entry]) -> Column[Cause]:
-    return Column(column.name, lambda cause: column.value(cause.entry), column.kind)
-
-
-def _milliseconds(cause: Cause) -> Value:
-    return None if cause.lost_s is None else cause.lost_s * 1e3
-
-
-_NAMED = {column.name: column for column in speedups.columns()}
 COLUMNS: tuple[Column[Cause], ...] = (
-    *(_axis(_NAMED[name]) for name in _AXES),
+    *speedups.select_columns(_AXES, lambda cause: cause.entry),
     Column("cause", lambda cause: cause.name),
     Column("count", lambda cause: cause.count, int),
-    Column("lost_ms_per_step", _milliseconds, float),
+    Column("lost_ms_per_step", lambda cause: None if cause.lost_s is None else cause.lost_s * 1e3, float),
     Column("lost_fraction", lambda cause: cause.lost_fraction, float),
     Column("detail", lambda cause: " | ".join(cause.detail.splitlines())),
 )
 
 
 def causes(entries: Iterable[Entry]) -> Table:
-    """What costs a larger share of its step first, then what was seen more often."""
-    found = [cause for entry in entries if not _is_control(entry) for cause in _of(entry)]
-    return Table.of(COLUMNS, sorted(found, key=lambda cause: (-(cause.lost_fraction or 0.0), -(cause.count or 0))))
+    """Put first what costs a larger share of its step, then what was seen more often."""
+    found = [cause for entry in entries for cause in _find_causes(entry)]
+    return Table.make(COLUMNS, sorted(found, key=lambda cause: (-(cause.lost_fraction or 0.0), -(cause.count or 0))))
 
 
-def _is_control(entry: Entry) -> bool:
-    """Whether nothing was to be gained: eager against eager, or a backend that compiles nothing."""
-    return entry.record.trial.mode == "eager" or entry.record.trial.backend in CONTROLS
-
-
-def _of(entry: Entry) -> Iterator[Cause]:
-    yield from _waiting(entry)
-    diagnostics = entry.record.diagnostics
+def _find_causes(entry: Entry) -> Iterator[Cause]:
+    trial, result, diagnostics = entry.record.trial, entry.result, entry.record.diagnostics
+    if trial.mode == "eager" or trial.backend in CONTROLS:  # nothing was to be gained
+        return
+    share, step_s = result.compiled_waits_fraction, result.compiled_step_s
+    if share is not None and step_s and result.host_bound_arms in ("compiled", "both"):
+        yield Cause(entry, "host_bound", _advise_on_waiting(entry), lost_s=share * step_s)
     if diagnostics is not None:
         for item in diagnostics.graph_breaks:
             where = f" at {item.where}" if item.where else ""
@@ -90,27 +80,21 @@ def _of(entry: Entry) -> Iterator[Cause]:
         yield Cause(entry, "throttled", "clocks were lowered in the rounds (power or heat)")
 
 
-def _waiting(entry: Entry) -> Iterator[Cause]:
-    """The share of the compiled step in which the device waits for the host."""
-    share, step_s = entry.result.compiled_waits_fraction, entry.result.compiled_step_s
-    if share is not None and step_s and entry.result.host_bound_arms in ("compiled", "both"):
-        yield Cause(entry, "host_bound", _what_helps(entry), lost_s=share * step_s)
-
-
-def _what_helps(entry: Entry) -> str:
+def _advise_on_waiting(entry: Entry) -> str:
     trial, device = entry.record.trial, entry.result.device_speedup
-    settled = trial.mode in GRAPH_MODES or "triton.cudagraphs" in trial.compile.options
-    help_ = "" if trial.backend != "inductor" or settled else "; mode=reduce-overhead launches its kernels all at once"
+    has_graphs = trial.mode in GRAPH_MODES or "triton.cudagraphs" in trial.compile.options
+    can_help = trial.backend == "inductor" and not has_graphs
+    help_ = "; mode=reduce-overhead launches its kernels all at once" if can_help else ""
     ratio = f"; the device alone is {device:.2f} times as fast as eager" if device else ""
     return f"the device waits for the host{help_}{ratio}"
 
 
 def _text_columns(rows: Sequence[Row], trials: Sequence[Row]) -> list[TextColumn]:
-    """The axes are those in which the trials of the sweep differ."""
+    """Choose the columns; the axes are those in which the trials of the sweep differ."""
     return [
         text_column("model"),
         *axis_columns(trials or rows),
-        *(text_column(name) for name in ("precision", "mode", "cause")),
+        *map(text_column, ("precision", "mode", "cause")),
         number_column("count", "count", lambda row: text(row["count"])),
         number_column("lost ms a step", "lost_ms_per_step"),
         text_column("detail"),
@@ -118,7 +102,7 @@ def _text_columns(rows: Sequence[Row], trials: Sequence[Row]) -> list[TextColumn
 
 
 def _describe(row: Row) -> tuple[str, str]:
-    """`host_bound`, `, 10.3 ms of a step (43 %): the device waits for the host`."""
+    """Describe a row, e.g. `host_bound`, `, 10.3 ms of a step (43 %): the device waits for the host`."""
     lost_ms, share = number(row, "lost_ms_per_step"), number(row, "lost_fraction")
     cost = f", {figure(lost_ms)} ms of a step ({100 * (share or 0):.0f} %)" if lost_ms is not None else ""
     times = f", {text(row['count'])} times" if row["count"] is not None else ""

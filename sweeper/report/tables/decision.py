@@ -1,11 +1,8 @@
-"""Which mode for this model: one choice among trials of one eager step, with the reason.
+"""Decide which mode a model should use: `choose` takes one of several trials of one eager step, and says why.
 
-Place in the flow: `recommendations` groups entries by what is run; `choose` decides in each group.
-
-Compiled step times are compared with the eager ones of all trials of the group together, which time the same eager
-step. Differences of mean log times are tested by Welch's t over processes (over draws where there are three), p values
-adjusted by Holm's rule for the number of modes. Without an interval in any of two trials there is no test: then a
-difference counts from `NOISE` on.
+Compiled step times are compared with the eager step times of all these trials together. Differences of mean log times
+are tested by Welch's t over processes (over draws where there are three), p values adjusted by Holm's rule for the
+number of modes. A pair of trials in which one has no interval is not tested: a difference then counts from `NOISE` on.
 """
 
 from __future__ import annotations
@@ -16,10 +13,9 @@ from dataclasses import dataclass, replace
 
 from sweeper.analysis.stats import CONFIDENCE, Estimate, difference, holm, p_value, pool_estimates
 from sweeper.core.backends import CONTROLS
-from sweeper.core.trial import MODES
 from sweeper.loading.cross_trial import disagree
 from sweeper.loading.entries import Entry
-from sweeper.report.formatting import shortened
+from sweeper.report.formatting import rank_mode, shorten_names
 
 STAY = "stay eager"
 EAGER_MOVED = "eager step times of these trials do not agree"  # a reason to look twice at a recommendation
@@ -60,20 +56,31 @@ class Candidate:
     entry: Entry
     speedup: Estimate  # pooled eager step time / its step time
     step: Estimate  # of log seconds
-    compile_s: float | None  # with an empty cache
 
     @property
     def name(self) -> str:
-        return name_of(self.entry)
+        return name_mode(self.entry)
 
     @property
-    def holds_in_its_trial(self) -> bool:
-        """Whether the trial's own interval, if it has one, lies above 1: another trial's device may be a slower one."""
-        low = self.entry.result.speedup_low
-        return low is None or low > 1
+    def compile_s(self) -> float | None:
+        """Seconds of compiling with an empty cache."""
+        return self.entry.result.readings.get("compile_cold_s")
+
+    @property
+    def peak_bytes(self) -> float | None:
+        return self.entry.result.readings.get("compiled_peak_memory_bytes")
+
+    @property
+    def pace(self) -> str:
+        return f"{self.speedup.ratio:.2f} times eager's speed"
+
+    @property
+    def margin(self) -> str:
+        """By how much a mode must be faster than eager to be recommended."""
+        return "beyond noise" if self.speedup.variance is not None else f"by more than {100 * NOISE:.0f} %"
 
     def total_s(self, steps: int | None) -> float | None:
-        """Of a job of so many steps, compiling included."""
+        """Seconds of a job of `steps` steps, compiling included."""
         return None if steps is None or self.compile_s is None else self.compile_s + steps * self.step.ratio
 
 
@@ -83,18 +90,18 @@ class Choice:
 
     entries: tuple[Entry, ...]
     limits: Limits
-    recommended: str | None
-    reason: str
     batch_size: int
+    recommended: str | None = STAY
+    reason: str = ""
     chosen: Candidate | None = None
     certainty: str | None = None  # tested, single_process or untested (host noise); None: no figures
-    tied: tuple[str, ...] = ()  # other modes that are as fast as far as can be told
+    tied: tuple[str, ...] = ()  # other modes that cannot be told apart from it
     ruled_out: tuple[str, ...] = ()  # `mode: why`
-    eager_s: float | None = None  # a step, over all trials
+    eager_s: float | None = None  # per step, over all trials
 
 
-def name_of(entry: Entry) -> str:
-    """What to type: the mode, or the backend where that has no modes."""
+def name_mode(entry: Entry) -> str:
+    """Return what to type: the mode, or the backend where the backend has no modes."""
     trial = entry.record.trial
     if trial.backend in ("inductor", None):
         return trial.mode
@@ -103,39 +110,43 @@ def name_of(entry: Entry) -> str:
 
 def choose(entries: Sequence[Entry], limits: Limits) -> Choice:
     """Decide among trials of one model, batch size, workload, precision and variant; `entries` has one or more."""
-    used = max(
+    batch_size = max(
         (entry.record.batch_size for entry in entries if entry.record.status == "ok"),
         default=entries[0].record.trial.batch_size,
     )
-    refused = {entry: why for entry in entries if (why := _why_not(entry, used))}
+    refused = {entry: why for entry in entries if (why := _refuse(entry, batch_size))}
     compared = [entry for entry in entries if entry not in refused]
-    eager, eager_needs = _pooled_eager(compared), _eager_beyond(compared, limits)
-    candidates = _candidates(compared, eager)
-    excluded = {one.entry: why for one in candidates if (why := _beyond(one, limits, None if eager_needs else eager))}
+    eager = _pool_eager(compared)
+    eager_peaks = [entry.result.readings.get("eager_peak_memory_bytes") for entry in compared]
+    eager_needs = _exceed_memory(min((peak for peak in eager_peaks if peak is not None), default=None), limits)
+    candidates = [
+        Candidate(entry, difference(eager, step), step)
+        for entry in compared
+        if eager and (step := entry.result.compiled_estimate)
+    ]
+    to_pay_back = None if eager_needs else eager
+    excluded = {one.entry: why for one in candidates if (why := _exceed_limits(one, limits, to_pay_back))}
     left = [one for one in candidates if one.entry not in excluded]
-    ruled_out = tuple(f"{name_of(entry)}: {why}" for entry, why in (refused | excluded).items())
-    ruled_out += (f"eager: {eager_needs}",) if eager_needs else ()
-    verdicts = above([one.speedup for one in left])
-    faster = [one for one, found in zip(left, verdicts, strict=True) if found and one.holds_in_its_trial]
+    ruled_out = [f"{name_mode(entry)}: {why}" for entry, why in (refused | excluded).items()]
     choice = Choice(
         tuple(entries),
         limits,
-        STAY,
-        "",
-        used,
-        certainty=_certainty(left or candidates),
-        ruled_out=ruled_out,
+        batch_size,
+        certainty=_rate_certainty(left or candidates),
+        ruled_out=(*ruled_out, f"eager: {eager_needs}") if eager_needs else tuple(ruled_out),
         eager_s=eager.ratio if eager else None,
     )
-    if not faster and eager_needs:
-        return _whatever_fits(choice, left)
-    if not faster:
-        return _without(choice, candidates, left)
-    return _among(choice, faster, left)
+    verdicts = zip(left, find_positive([one.speedup for one in left]), strict=True)
+    # A trial's own interval must lie above 1, too, since the device of another trial may be a slower one.
+    faster = [one for one, is_faster in verdicts if is_faster and (one.entry.result.speedup_low or math.inf) > 1]
+    if faster:
+        return _choose_fastest(choice, faster, left)
+    nearest = max(left, key=lambda one: one.speedup.log, default=None)
+    return _choose_what_fits(choice, nearest) if eager_needs else _stay_eager(choice, nearest, candidates)
 
 
-def above(ratios: Sequence[Estimate]) -> list[bool]:
-    """Which of several log ratios lie above 0: tested together where they have a variance, else by `NOISE`."""
+def find_positive(ratios: Sequence[Estimate]) -> list[bool]:
+    """Say which log ratios lie above 0: tested together where they have a variance, else by `NOISE`."""
     p_values = [p_value(ratio) for ratio in ratios]
     adjusted = iter(holm([p for p in p_values if p is not None]))
     return [
@@ -144,8 +155,8 @@ def above(ratios: Sequence[Estimate]) -> list[bool]:
     ]
 
 
-def _why_not(entry: Entry, batch_size: int) -> str | None:
-    """Why a trial has no step time to compare; None where it has."""
+def _refuse(entry: Entry, batch_size: int) -> str | None:
+    """Say why a trial has no step time to compare; None where it has one."""
     record = entry.record
     if record.trial.backend in CONTROLS:
         return "a control that compiles nothing"
@@ -156,7 +167,7 @@ def _why_not(entry: Entry, batch_size: int) -> str | None:
     return None if entry.result.compiled_estimate and entry.result.eager_estimate else "no rounds that count"
 
 
-def _pooled_eager(entries: Sequence[Entry]) -> Estimate | None:
+def _pool_eager(entries: Sequence[Entry]) -> Estimate | None:
     estimates = [found for entry in entries if (found := entry.result.eager_estimate)]
     if not estimates:
         return None
@@ -165,19 +176,17 @@ def _pooled_eager(entries: Sequence[Entry]) -> Estimate | None:
     return Estimate(total.log, count=total.count) if noisy else total
 
 
-def _candidates(entries: Sequence[Entry], eager: Estimate | None) -> list[Candidate]:
-    return [
-        Candidate(entry, difference(eager, step), step, entry.result.readings.get("compile_cold_s"))
-        for entry in entries
-        if eager and (step := entry.result.compiled_estimate)
-    ]
+def _exceed_memory(peak_bytes: float | None, limits: Limits) -> str | None:
+    """Say how much memory an arm needs where that is beyond the limit."""
+    if limits.memory_gib is None or peak_bytes is None or peak_bytes <= limits.memory_gib * GIB:
+        return None
+    return f"needs {peak_bytes / GIB:.1f} GiB"
 
 
-def _beyond(one: Candidate, limits: Limits, eager: Estimate | None) -> str | None:
-    """Which limit a candidate does not keep."""
-    peak = one.entry.result.readings.get("compiled_peak_memory_bytes")
-    if limits.memory_gib is not None and peak is not None and peak > limits.memory_gib * GIB:
-        return f"needs {peak / GIB:.1f} GiB"
+def _exceed_limits(one: Candidate, limits: Limits, eager: Estimate | None) -> str | None:
+    """Say which limit a candidate does not keep; without `eager` compiling has nothing to pay back."""
+    if needs := _exceed_memory(one.peak_bytes, limits):
+        return needs
     if limits.steps is None or eager is None:
         return None
     total_s = one.total_s(limits.steps)
@@ -185,30 +194,11 @@ def _beyond(one: Candidate, limits: Limits, eager: Estimate | None) -> str | Non
         return "its compile time is not known"
     if total_s < limits.steps * eager.ratio:
         return None
-    least = "compile_contended" in one.entry.flags  # the compile time is an upper bound
-    return f"{'is not shown to' if least else 'does not'} pay back within {limits.steps:,} steps"
+    is_upper_bound = "compile_contended" in one.entry.flags
+    return f"{'is not shown to' if is_upper_bound else 'does not'} pay back within {limits.steps:,} steps"
 
 
-def _eager_beyond(entries: Sequence[Entry], limits: Limits) -> str | None:
-    """How eager does not keep the limit of memory either; None where it does, or where nobody knows."""
-    peaks = [peak for entry in entries if (peak := entry.result.readings.get("eager_peak_memory_bytes")) is not None]
-    if limits.memory_gib is None or not peaks or min(peaks) <= limits.memory_gib * GIB:
-        return None
-    return f"needs {min(peaks) / GIB:.1f} GiB"
-
-
-def _whatever_fits(choice: Choice, left: Sequence[Candidate]) -> Choice:
-    """Eager needs too much memory: of the modes that do not, the fastest."""
-    if not left:
-        return replace(
-            choice, recommended="nothing fits", reason="neither eager nor a mode that is right fits", eager_s=None
-        )
-    best = max(left, key=lambda one: one.speedup.log)
-    reason = f"{_times(best)}; eager itself does not fit" + _beside(best, choice)
-    return replace(choice, recommended=best.name, chosen=best, reason=reason)
-
-
-def _certainty(candidates: Sequence[Candidate]) -> str | None:
+def _rate_certainty(candidates: Sequence[Candidate]) -> str | None:
     if not candidates:
         return None
     if all(one.speedup.variance is not None for one in candidates):
@@ -216,12 +206,47 @@ def _certainty(candidates: Sequence[Candidate]) -> str | None:
     return "single_process" if any(one.entry.result.processes == 1 for one in candidates) else "untested"
 
 
-def _without(choice: Choice, candidates: Sequence[Candidate], left: Sequence[Candidate]) -> Choice:
-    """Nothing is faster than eager, or nothing is left."""
-    if left:
-        best = max(left, key=lambda one: one.speedup.log)
-        nearest = f"nearest is {best.name}, {_times(best)}"
-        return replace(choice, reason=f"no mode is faster than eager {_beyond_noise(best)}; {nearest}")
+def _choose_fastest(choice: Choice, faster: Sequence[Candidate], left: Sequence[Candidate]) -> Choice:
+    """Choose the fastest of the modes that are faster than eager, or the mode as fast that costs least."""
+    steps = choice.limits.steps
+    best = max(faster, key=lambda one: one.speedup.log)
+    if steps is not None:
+        best = min(faster, key=lambda one: one.total_s(steps) or math.inf)
+    others = [one for one in left if one is not best]
+    slower = find_positive([difference(one.step, best.step) for one in others])
+    quicker = find_positive([difference(best.step, one.step) for one in others]) if steps else [False] * len(others)
+    equals = [one for one, less, more in zip(others, slower, quicker, strict=True) if not less and not more]
+    chosen, why = (best, "") if steps else _choose_cheapest([best, *(one for one in equals if one in faster)])
+    max_total_s = (chosen.total_s(steps) or math.inf) * (1 + NOISE)  # without steps no total time is known
+    tied = [one.name for one in (best, *equals) if one is not chosen and (one.total_s(steps) or 0) <= max_total_s]
+    if steps:
+        reason = f", and the least total time for {steps:,} steps, compiling included"
+    elif tied:
+        why = f"and it {why}" if why else f"but it alone is faster than eager {chosen.margin}"
+        reason = f"; {shorten_names(tied)} cannot be told apart from it, {why}"
+    elif len(left) > 1:
+        reason = ", faster than eager and every other mode"
+    else:
+        alone = "every other mode is ruled out" if len(choice.entries) > 1 else "no other mode was tried"
+        reason = f", faster than eager; {alone}"
+    reason = f"{chosen.pace}{reason}{_list_doubts(chosen, choice)}"
+    return replace(choice, recommended=chosen.name, chosen=chosen, tied=tuple(tied), reason=reason)
+
+
+def _choose_what_fits(choice: Choice, nearest: Candidate | None) -> Choice:
+    """Choose the fastest mode where eager needs too much memory and no mode is faster."""
+    if not nearest:
+        reason = "neither eager nor a mode that is right fits"
+        return replace(choice, recommended="nothing fits", reason=reason, eager_s=None)
+    reason = f"{nearest.pace}; eager itself does not fit{_list_doubts(nearest, choice)}"
+    return replace(choice, recommended=nearest.name, chosen=nearest, reason=reason)
+
+
+def _stay_eager(choice: Choice, nearest: Candidate | None, candidates: Sequence[Candidate]) -> Choice:
+    """Say why no mode is recommended: none is faster than eager, or none is left."""
+    if nearest:
+        reason = f"no mode is faster than eager {nearest.margin}; nearest is {nearest.name}, {nearest.pace}"
+        return replace(choice, reason=reason)
     if candidates:
         return replace(choice, reason="every mode that is right is beyond the limits given")
     if any(entry.record.judges_the_compiler for entry in choice.entries):
@@ -230,35 +255,8 @@ def _without(choice: Choice, candidates: Sequence[Candidate], left: Sequence[Can
     return replace(choice, recommended=None, reason=f"nothing could be compared: {', '.join(statuses)}")
 
 
-def _among(choice: Choice, faster: Sequence[Candidate], left: Sequence[Candidate]) -> Choice:
-    """The fastest of those that are faster than eager, or the one of its equals that costs least."""
-    steps = choice.limits.steps
-    best = max(faster, key=lambda one: one.speedup.log)
-    if steps is not None:
-        best = min(faster, key=lambda one: one.total_s(steps) or math.inf)
-    others = [one for one in left if one is not best]
-    slower = above([_apart(one, best) for one in others])
-    quicker = above([_apart(best, one) for one in others]) if steps is not None else [False] * len(others)
-    equals = [one for one, less, more in zip(others, slower, quicker, strict=True) if not less and not more]
-    chosen, why = (best, "") if steps is not None else _cheapest([best, *(one for one in equals if one in faster)])
-    tied = tuple(one.name for one in (best, *equals) if one is not chosen and _as_long(one, chosen, steps))
-    reason = _reason(chosen, tied, why, steps, _beaten(choice, left)) + _beside(chosen, choice)
-    return replace(choice, recommended=chosen.name, chosen=chosen, tied=tied, reason=reason)
-
-
-def _as_long(one: Candidate, chosen: Candidate, steps: int | None) -> bool:
-    """Whether a job of so many steps takes about as long, compiling included; without steps nothing is asked."""
-    total_s, chosen_s = one.total_s(steps), chosen.total_s(steps)
-    return total_s is None or chosen_s is None or total_s <= chosen_s * (1 + NOISE)
-
-
-def _apart(one: Candidate, other: Candidate) -> Estimate:
-    """Log of how many times as long a step takes in `one` as in `other`."""
-    return difference(one.step, other.step)
-
-
-def _cheapest(equals: Sequence[Candidate]) -> tuple[Candidate, str]:
-    """Of equally fast modes the one that compiles fastest, else uses least memory, else is mildest; and why."""
+def _choose_cheapest(equals: Sequence[Candidate]) -> tuple[Candidate, str]:
+    """Choose the mode that compiles fastest, else uses least memory, else is mildest, and say which of these it is."""
     if len(equals) == 1:
         return equals[0], ""
     times_s = [one.compile_s for one in equals if one.compile_s is not None]
@@ -266,50 +264,21 @@ def _cheapest(equals: Sequence[Candidate]) -> tuple[Candidate, str]:
     if len(quick) == 1:
         return quick[0], "compiles fastest"
     quick = quick or list(equals)
-    peaks = [one.entry.result.readings.get("compiled_peak_memory_bytes") or math.inf for one in quick]
+    peaks = [one.peak_bytes or math.inf for one in quick]
     small = [one for one, peak in zip(quick, peaks, strict=True) if peak <= min(peaks) * (1 + MEMORY_ALIKE)]
     if len(small) == 1 and all(map(math.isfinite, peaks)):
         return small[0], "needs the least memory"
-    return min(quick, key=_mildness), "is the mildest"
+    return min(quick, key=lambda one: (rank_mode(one.entry.record.trial.mode), one.name)), "is the mildest"
 
 
-def _mildness(one: Candidate) -> tuple[int, str]:
-    mode = one.entry.record.trial.mode
-    return MODES.index(mode) if mode in MODES else len(MODES), one.name
-
-
-def _beaten(choice: Choice, left: Sequence[Candidate]) -> str:
-    """What else there was to choose from."""
-    if len(left) > 1:
-        return " and every other mode"
-    return "; every other mode is ruled out" if len(choice.entries) > 1 else "; no other mode was tried"
-
-
-def _reason(chosen: Candidate, tied: Sequence[str], why: str, steps: int | None, beaten: str) -> str:
-    times = _times(chosen)
-    if steps is not None:
-        return f"{times}, and the least total time for {steps:,} steps, compiling included"
-    if tied:
-        why = f"and it {why}" if why else f"but it alone is faster than eager {_beyond_noise(chosen)}"
-        return f"{times}; {shortened(tied)} cannot be told apart from it, {why}"
-    return f"{times}, faster than eager{beaten}"
-
-
-def _beyond_noise(one: Candidate) -> str:
-    return "beyond noise" if one.speedup.variance is not None else f"by more than {100 * NOISE:.0f} %"
-
-
-def _times(one: Candidate) -> str:
-    return f"{one.speedup.ratio:.2f} times eager's speed"
-
-
-def _beside(chosen: Candidate, choice: Choice) -> str:
-    """What makes a choice less sure than it looks."""
-    limits = choice.limits
-    said = f"; {EAGER_MOVED}" if disagree(choice.entries) else ""
-    if limits.steps is not None and "compile_contended" in chosen.entry.flags:
-        said += "; its compile time is an upper bound"
-    doubts = [flag for flag in DOUBTS if flag in chosen.entry.flags]
-    said += f"; flagged {', '.join(doubts)}" if doubts else ""
-    known = limits.memory_gib is None or chosen.entry.result.readings.get("compiled_peak_memory_bytes") is not None
-    return said + ("" if known else "; how much memory it needs is not known")
+def _list_doubts(chosen: Candidate, choice: Choice) -> str:
+    """List what makes a choice less sure than it looks."""
+    limits, flags = choice.limits, chosen.entry.flags
+    doubts = [EAGER_MOVED] if disagree(choice.entries) else []
+    if limits.steps and "compile_contended" in flags:
+        doubts.append("its compile time is an upper bound")
+    if named := [flag for flag in DOUBTS if flag in flags]:
+        doubts.append(f"flagged {', '.join(named)}")
+    if limits.memory_gib and chosen.peak_bytes is None:
+        doubts.append("how much memory it needs is not known")
+    return "".join(f"; {doubt}" for doubt in doubts)

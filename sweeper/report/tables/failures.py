@@ -8,45 +8,37 @@ mode=eager.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 
 from sweeper.loading.entries import Entry
 from sweeper.report.findings import Findings
-from sweeper.report.formatting import axis_columns, in_order, text, text_column
+from sweeper.report.formatting import axis_columns, sort_rows, text, text_column
 from sweeper.report.spec import TableSpec
 from sweeper.report.table import Column, Row, Table, TextColumn
 from sweeper.report.tables import speedups
 
-_TRIAL = (
-    *("trial_id", "model", "family", "workload", "mode", "backend", "precision", "batch_size", "variant", "status"),
-)
+_TRIAL = ("trial_id", "model", "family", "workload", "mode", "backend", "precision", "batch_size", "variant", "status")
 
 
-def failures(entries: Iterable[Entry], judged: Collection[Entry]) -> Table:
-    """`judged` are the entries behind the pass rates of the summary."""
-    named = {column.name: column for column in speedups.columns()}
+def failures(findings: Findings) -> Table:
+    judged = {entry for group in findings.groups for unit in group.judged for entry in unit.entries.values()}
     columns: tuple[Column[Entry], ...] = (
-        *(named[name] for name in _TRIAL),
+        *speedups.select_columns(_TRIAL, lambda entry: entry),
         Column("phase", lambda entry: entry.record.phase),
         Column("message", lambda entry: " | ".join((entry.record.message or "").splitlines()) or None),
         Column("log", lambda entry: (entry.folder / entry.record.log).as_posix() if entry.record.log else None),
         Column("in_pass_rate", lambda entry: entry in judged, bool),
     )
-    return Table.of(columns, entries)
+    return Table.make(columns, select_failed(findings))
 
 
 def select_failed(findings: Findings) -> list[Entry]:
     return [entry for entry in findings.entries if entry.record.status != "ok"]
 
 
-def _make(findings: Findings) -> Table:
-    judged = {entry for group in findings.groups for unit in group.judged for entry in unit.entries.values()}
-    return failures(select_failed(findings), judged)
-
-
 def _text_columns(rows: Sequence[Row], _trials: Sequence[Row]) -> list[TextColumn]:
     names = ("precision", "mode", "status", "phase", "message", "log")
-    return [text_column("model"), *axis_columns(rows), *(text_column(name) for name in names)]
+    return [text_column("model"), *axis_columns(rows), *map(text_column, names)]
 
 
 def _explain(_findings: Findings, rows: Sequence[Row]) -> str:
@@ -64,9 +56,9 @@ def _describe(row: Row) -> tuple[str, str]:
 SPEC = TableSpec(
     "failures",
     "Failures",
-    _make,
+    failures,
     _text_columns,
-    arrange=in_order,
+    arrange=sort_rows,
     explain=_explain,
     as_line=_describe,
     entries=select_failed,

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 from sweeper.analysis import stats
 from sweeper.analysis.stats import Estimate
 from sweeper.core.trial import WEIGHTS
-from sweeper.loading.entries import Entry
-from sweeper.report.formatting import shortened
+from sweeper.report.formatting import shorten_names
 from sweeper.report.tables.units import Key, Unit
 
+T = TypeVar("T", float, Estimate)
 ALL = "all"
 
 
@@ -23,7 +24,7 @@ class Group:
 
     family: str
     key: Key
-    weights: frozenset[str]  # those that any trial of the key carries
+    weights: frozenset[str]  # all that trials of the key carry
     units: Sequence[Unit]
 
     @cached_property
@@ -32,47 +33,37 @@ class Group:
 
     @cached_property
     def passed(self) -> list[Unit]:
-        return [unit for unit in self.judged if unit.passed(self.weights)]
+        return [unit for unit in self.judged if self.weights <= unit.ok_weights]
 
-    @property
-    def pass_rate(self) -> float | None:
-        return len(self.passed) / len(self.judged) if self.judged else None
+    def estimates(self, weight: str) -> list[Estimate]:
+        """Return the speedups of all units that are ok under `weight`."""
+        return [estimate for unit in self.units if (estimate := unit.estimate(weight))]
 
-    @cached_property
-    def amp(self) -> list[Estimate]:
-        return [estimate for unit in self.units if (estimate := unit.estimate("amp"))]
-
-    @cached_property
-    def fp32(self) -> list[Estimate]:
-        return [estimate for unit in self.units if (estimate := unit.estimate("fp32"))]
+    def geomean(self, weight: str) -> Estimate | None:
+        estimates = self.estimates(weight)
+        return stats.geomean_of_these_models(estimates) if estimates else None
 
     @cached_property
     def both(self) -> list[tuple[Estimate, Estimate]]:
         """AMP and fp32 of the units that are ok in both."""
-        pairs = ((unit.estimate("amp"), unit.estimate("fp32")) for unit in self.units)
-        return [(amp, fp32) for amp, fp32 in pairs if amp and fp32]
-
-    @cached_property
-    def geomean_amp(self) -> Estimate | None:
-        return stats.geomean_of_these_models(self.amp) if self.amp else None
-
-    @cached_property
-    def geomean_fp32(self) -> Estimate | None:
-        return stats.geomean_of_these_models(self.fp32) if self.fp32 else None
+        return self._pair_up(Unit.estimate)
 
     @cached_property
     def device(self) -> list[tuple[Estimate, Estimate]]:
         """Device speedups in AMP and fp32 of the units that have both: they move less from host to host."""
-        pairs = ((unit.device_estimate("amp"), unit.device_estimate("fp32")) for unit in self.units)
+        return self._pair_up(Unit.device_estimate)
+
+    def _pair_up(self, read: Callable[[Unit, str], Estimate | None]) -> list[tuple[Estimate, Estimate]]:
+        pairs = ((read(unit, "amp"), read(unit, "fp32")) for unit in self.units)
         return [(amp, fp32) for amp, fp32 in pairs if amp and fp32]
 
     @cached_property
     def weighted(self) -> Estimate | None:
-        return _weighted_of_these_models(self.both)
+        return _weigh(self.both, stats.geomean_of_these_models, stats.weighted_of_these_models)
 
     @cached_property
     def weighted_device(self) -> Estimate | None:
-        return _weighted_of_these_models(self.device)
+        return _weigh(self.device, stats.geomean_of_these_models, stats.weighted_of_these_models)
 
     @cached_property
     def weighted_new_model(self) -> Estimate | None:
@@ -82,51 +73,42 @@ class Group:
 
     @property
     def weighted_failures_as_one(self) -> float | None:
-        tried = [unit.entries for unit in self.judged if len(unit.entries) == len(WEIGHTS)]
-        ratios = [(_ratio_or_one(entries["amp"]), _ratio_or_one(entries["fp32"])) for entries in tried]
-        return _weighted([(amp, fp32) for amp, fp32 in ratios if amp and fp32])
+        tried = [unit for unit in self.judged if len(unit.entries) == len(WEIGHTS)]
+        ratios = [(unit.speedup_or_one("amp"), unit.speedup_or_one("fp32")) for unit in tried]
+        pairs = [(amp, fp32) for amp, fp32 in ratios if amp and fp32]
+        return _weigh(pairs, stats.geomean, stats.weighted)
 
     @property
     def weighted_clipped(self) -> float | None:
-        return _weighted([(max(amp.ratio, 1.0), max(fp32.ratio, 1.0)) for amp, fp32 in self.both])
+        pairs = [(max(amp.ratio, 1.0), max(fp32.ratio, 1.0)) for amp, fp32 in self.both]
+        return _weigh(pairs, stats.geomean, stats.weighted)
 
 
-def _weighted_of_these_models(pairs: Sequence[tuple[Estimate, Estimate]]) -> Estimate | None:
+def _weigh(pairs: Sequence[tuple[T, T]], mean: Callable[[Sequence[T]], T], weigh: Callable[[T, T], T]) -> T | None:
+    """Weigh the mean over AMP and the mean over fp32."""
     if not pairs:
         return None
     amp, fp32 = zip(*pairs, strict=True)
-    return stats.weighted_of_these_models(stats.geomean_of_these_models(amp), stats.geomean_of_these_models(fp32))
-
-
-def _ratio_or_one(entry: Entry) -> float | None:
-    return entry.result.speedup if entry.record.status == "ok" else 1.0
-
-
-def _weighted(pairs: Sequence[tuple[float, float]]) -> float | None:
-    if not pairs:
-        return None
-    amp, fp32 = zip(*pairs, strict=True)
-    return stats.weighted(stats.geomean(amp), stats.geomean(fp32))
+    return weigh(mean(amp), mean(fp32))
 
 
 def groups(units: Iterable[Unit]) -> list[Group]:
-    """The rows of the summary: by key, families in alphabetical order, then `all`."""
+    """Make the rows of the summary: by key, families in alphabetical order, then `all`."""
     by_key: dict[Key, list[Unit]] = defaultdict(list)
+    by_family: dict[Key, dict[str, list[Unit]]] = defaultdict(lambda: defaultdict(list))
     for unit in units:
         by_key[unit.key].append(unit)
+        by_family[unit.key][unit.family].append(unit)
     rows = []
-    for group_key, of_key in by_key.items():
-        weights = frozenset(weight for unit in of_key for weight in unit.entries)
-        families: dict[str, list[Unit]] = defaultdict(list)
-        for unit in of_key:
-            families[unit.family].append(unit)
-        rows += [Group(family, group_key, weights, families[family]) for family in sorted(families)]
-        rows.append(Group(ALL, group_key, weights, of_key))
+    for key, every in by_key.items():
+        weights = frozenset(weight for unit in every for weight in unit.entries)
+        rows += [Group(family, key, weights, found) for family, found in sorted(by_family[key].items())]
+        rows.append(Group(ALL, key, weights, every))
     return rows
 
 
-def incomplete(rows: Iterable[Group]) -> list[str]:
-    """A line for each key and weight that some units lack a record of: they count as not passed."""
+def list_missing_precisions(rows: Iterable[Group]) -> list[str]:
+    """Make a line for each key and weight that some units lack a record of: they count as not passed."""
     lines = []
     for group in rows:
         for weight in sorted(group.weights) if group.family == ALL else ():
@@ -134,6 +116,6 @@ def incomplete(rows: Iterable[Group]) -> list[str]:
             if lacking:
                 lines.append(
                     f"{group.key}: {len(lacking)} of {len(group.judged)} models have no record in {weight} "
-                    f"and count as not passed: {shortened(lacking)}"
+                    f"and count as not passed: {shorten_names(lacking)}"
                 )
     return lines

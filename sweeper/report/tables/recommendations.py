@@ -22,48 +22,29 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 
 from sweeper.analysis.metrics import break_even_steps
-from sweeper.analysis.stats import Interval
 from sweeper.core.record import ARMS
 from sweeper.loading.entries import Entry
-from sweeper.report.formatting import (
-    axis_columns,
-    estimate,
-    figure,
-    finite,
-    is_known,
-    listed,
-    number_column,
-    shortened,
-    text,
-    text_column,
-)
+from sweeper.report import formatting
+from sweeper.report.formatting import estimate, figure, finite, number_column, shorten_names, text, text_column
 from sweeper.report.spec import TableSpec
-from sweeper.report.table import MARKDOWN, PAGE, Column, Row, Table, TextColumn, Value
+from sweeper.report.table import MARKDOWN, PAGE, Column, Row, Table, TextColumn, Value, interval_columns
 from sweeper.report.tables.decision import EAGER_MOVED, NO_LIMITS, Candidate, Choice, Limits, choose
+from sweeper.report.tables.speedups import select_columns
 from sweeper.report.tables.units import backend
 
 
-def _of_first(name: str, value: Callable[[Entry], Value]) -> Column[Choice]:
-    return Column(name, lambda choice: value(choice.entries[0]))
-
-
-def _of_chosen(name: str, value: Callable[[Candidate], Value], kind: type = str) -> Column[Choice]:
+def _chosen_column(name: str, value: Callable[[Candidate], Value], kind: type = str) -> Column[Choice]:
     return Column(name, lambda choice: value(choice.chosen) if choice.chosen else None, kind)
 
 
-def _break_even(name: str, compile_time: str) -> Column[Choice]:
+def _break_even_column(name: str, compile_time: str) -> Column[Choice]:
     def steps(choice: Choice) -> float | None:
         if choice.chosen is None:
             return None
-        return break_even_steps(
-            choice.chosen.entry.result.readings.get(compile_time), choice.eager_s, choice.chosen.step.ratio
-        )
+        compile_s = choice.chosen.entry.result.readings.get(compile_time)
+        return break_even_steps(compile_s, choice.eager_s, choice.chosen.step.ratio)
 
     return Column(name, steps, float)
-
-
-def _interval(one: Candidate) -> Interval | None:
-    return one.speedup.interval()
 
 
 def _memory_ratio(one: Candidate) -> float | None:
@@ -72,44 +53,40 @@ def _memory_ratio(one: Candidate) -> float | None:
 
 
 def _total_eager_s(choice: Choice) -> float | None:
-    steps = choice.limits.steps
-    return steps * choice.eager_s if steps is not None and choice.eager_s is not None else None
+    return choice.limits.steps * choice.eager_s if choice.limits.steps and choice.eager_s is not None else None
+
+
+def _total_compiled_s(choice: Choice) -> float | None:
+    return choice.chosen.total_s(choice.limits.steps) if choice.chosen else None
 
 
 COLUMNS: tuple[Column[Choice], ...] = (
-    _of_first("model", lambda entry: entry.record.trial.labels.model),
-    _of_first("family", lambda entry: entry.record.trial.labels.family),
-    _of_first("suite", lambda entry: entry.record.trial.labels.suite),
+    *select_columns(("model", "family", "suite"), lambda choice: choice.entries[0]),
     Column("batch_size", lambda choice: choice.batch_size, int),
-    _of_first("variant", lambda entry: entry.variant),
-    _of_first("workload", lambda entry: entry.record.trial.workload),
-    _of_first("precision", lambda entry: entry.record.trial.labels.precision),
+    *select_columns(("variant", "workload", "precision"), lambda choice: choice.entries[0]),
     Column("recommended", lambda choice: choice.recommended),
-    _of_chosen("mode", lambda one: one.entry.record.trial.mode),
-    _of_chosen("backend", lambda one: backend(one.entry)),
+    _chosen_column("mode", lambda one: one.entry.record.trial.mode),
+    _chosen_column("backend", lambda one: backend(one.entry)),
     Column("certainty", lambda choice: choice.certainty),
-    _of_chosen("speedup", lambda one: one.speedup.ratio, float),
-    _of_chosen("speedup_low", lambda one: bounds.low if (bounds := _interval(one)) else None, float),
-    _of_chosen("speedup_high", lambda one: bounds.high if (bounds := _interval(one)) else None, float),
+    _chosen_column("speedup", lambda one: one.speedup.ratio, float),
+    *interval_columns("speedup", lambda choice: choice.chosen.speedup.interval() if choice.chosen else None),
     Column("tied", lambda choice: choice.tied, tuple),
-    _of_chosen("compile_cold_s", lambda one: one.compile_s, float),
-    _of_chosen("compile_warm_s", lambda one: one.entry.result.readings.get("compile_warm_s"), float),
-    _break_even("break_even_steps", "compile_cold_s"),
-    _break_even("break_even_warm_steps", "compile_warm_s"),
-    _of_chosen("memory_ratio", _memory_ratio, float),
+    _chosen_column("compile_cold_s", lambda one: one.compile_s, float),
+    _chosen_column("compile_warm_s", lambda one: one.entry.result.readings.get("compile_warm_s"), float),
+    _break_even_column("break_even_steps", "compile_cold_s"),
+    _break_even_column("break_even_warm_steps", "compile_warm_s"),
+    _chosen_column("memory_ratio", _memory_ratio, float),
     Column("max_memory_gib", lambda choice: choice.limits.memory_gib, float),
     Column("steps", lambda choice: choice.limits.steps, int),
     Column("total_eager_s", _total_eager_s, float),
-    Column(
-        "total_compiled_s", lambda choice: choice.chosen.total_s(choice.limits.steps) if choice.chosen else None, float
-    ),
+    Column("total_compiled_s", _total_compiled_s, float),
     Column("ruled_out", lambda choice: choice.ruled_out, tuple),
     Column("reason", lambda choice: choice.reason),
 )
 
 
 def choices(entries: Iterable[Entry], limits: Limits = NO_LIMITS) -> list[Choice]:
-    """One for each model, batch size, workload, precision and variant, in alphabetical order of the models.
+    """Choose for each model, batch size, workload, precision and variant, in alphabetical order of the models.
 
     Of two records of one mode and backend one that is ok counts, then the later one. mode=eager has no say.
     """
@@ -117,72 +94,54 @@ def choices(entries: Iterable[Entry], limits: Limits = NO_LIMITS) -> list[Choice
     for entry in entries:
         trial = entry.record.trial
         if trial.mode != "eager":
-            group, place = groups.setdefault(_what_is_run(entry), {}), (trial.mode, trial.backend)
-            held = group.get(place)
-            if held is None or held.record.status != "ok" or entry.record.status == "ok":
-                group[place] = entry
-    found = [choose(list(group.values()), limits) for group in groups.values()]
-    return sorted(found, key=_order)
-
-
-def recommendations(found: Iterable[Choice]) -> Table:
-    return Table.of(COLUMNS, found)
-
-
-def _what_is_run(entry: Entry) -> Hashable:
-    trial = entry.record.trial
-    axes = trial.model.key, trial.batch_size, trial.workload, entry.variant
-    return *axes, trial.labels.precision, trial.precision
+            axes = trial.model.key, trial.batch_size, trial.workload, entry.variant
+            group = groups.setdefault((*axes, trial.labels.precision, trial.precision), {})
+            other = group.get((trial.mode, trial.backend))
+            if other is None or other.record.status != "ok" or entry.record.status == "ok":
+                group[trial.mode, trial.backend] = entry
+    return sorted((choose(list(group.values()), limits) for group in groups.values()), key=_order)
 
 
 def _order(choice: Choice) -> tuple[str, str, int, str, str]:
-    trial = choice.entries[0].record.trial
-    return (
-        trial.labels.model,
-        trial.workload,
-        choice.batch_size,
-        choice.entries[0].variant,
-        trial.labels.precision,
-    )
+    trial, variant = choice.entries[0].record.trial, choice.entries[0].variant
+    return trial.labels.model, trial.workload, choice.batch_size, variant, trial.labels.precision
+
+
+def recommendations(found: Iterable[Choice]) -> Table:
+    return Table.make(COLUMNS, found)
 
 
 def text_columns(rows: Sequence[Row], _trials: Sequence[Row]) -> list[TextColumn]:
     return [
         text_column("model", folds=True),
-        *axis_columns(rows, ("workload", "batch_size", "variant")),
+        *formatting.axis_columns(rows, ("workload", "batch_size", "variant")),
         text_column("precision"),
         text_column("recommended", folds=True),
         number_column("speedup", "speedup", lambda row: estimate(row, "speedup")),
-        *([TextColumn("total s", total, _total_s, align_right=True)] if is_known(rows, "steps") else []),
-        *(_list_column(name) for name in ("tied", "ruled_out") if any(listed(row, name) for row in rows)),
-        TextColumn("reason", lambda row: text(row["reason"]), media=(PAGE, MARKDOWN)),
+        TextColumn("total s", lambda row: figure(_total_s(row)), _total_s, align_right=True, needs="steps"),
+        *(_list_column(name) for name in ("tied", "ruled_out") if any(row[name] for row in rows)),
+        text_column("reason", media=(PAGE, MARKDOWN)),
     ]
 
 
-def _list_column(name: str) -> TextColumn:
-    return TextColumn(name.replace("_", " "), lambda row: shortened(listed(row, name)), folds=True)
-
-
-def total(row: Row) -> str:
-    """Seconds of the job, compiling included; of eager where that is recommended."""
-    return figure(_total_s(row))
-
-
 def _total_s(row: Row) -> float | None:
+    """Return the seconds of the job, compiling included; of eager where that is recommended."""
     compiled_s = finite(row, "total_compiled_s")
     return compiled_s if compiled_s is not None else finite(row, "total_eager_s")
 
 
-def what_certainty_means(rows: Iterable[Row]) -> str:
-    """A line on what stands behind the rows of recommendations."""
-    found = {text(row["certainty"]) for row in rows}
-    return "; ".join(meaning for kind, meaning in _CERTAINTY.items() if kind in found)
+def _list_column(name: str) -> TextColumn:
+    return TextColumn(name.replace("_", " "), lambda row: shorten_names(formatting.read_texts(row, name)), folds=True)
 
 
-def where_eager_moved(rows: Iterable[Row]) -> str:
-    """A line on recommendations that rest on eager step times which do not agree; empty when there are none."""
-    found = [f"{text(row['model'])} ({text(row['precision'])})" for row in rows if EAGER_MOVED in text(row["reason"])]
-    return f"{EAGER_MOVED}: {shortened(found)}" if found else ""
+def _notes(rows: Sequence[Row]) -> list[str]:
+    """Say what stands behind the recommendations, and which of them rest on eager times that do not agree."""
+    kinds = {row["certainty"] for row in rows}
+    moved = [f"{text(row['model'])} ({text(row['precision'])})" for row in rows if EAGER_MOVED in text(row["reason"])]
+    return [
+        "; ".join(meaning for kind, meaning in _CERTAINTY.items() if kind in kinds),
+        f"{EAGER_MOVED}: {shorten_names(moved)}" if moved else "",
+    ]
 
 
 _CERTAINTY = {
@@ -190,14 +149,12 @@ _CERTAINTY = {
     "single_process": "modes with a single process cannot be tested: 5 % count as a difference",
     "untested": "where host noise allows no interval, 5 % count as a difference",
 }
-
-
 SPEC = TableSpec(
     "recommendations",
     "Recommendations",
     lambda findings: recommendations(choices(findings.entries, findings.limits)),
     text_columns,
-    notes=lambda rows: [what_certainty_means(rows), where_eager_moved(rows)],
+    notes=_notes,
     runs_apart=True,
     max_terminal_rows=20,
 )

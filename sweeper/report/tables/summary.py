@@ -20,24 +20,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from sweeper.analysis.stats import AMP_SHARE, FP32_SHARE, Estimate, Interval
+from sweeper.analysis.stats import AMP_SHARE, FP32_SHARE, Estimate
+from sweeper.report import formatting
 from sweeper.report.findings import Findings
-from sweeper.report.formatting import (
-    KEY,
-    estimate,
-    interval,
-    is_known,
-    key,
-    number,
-    number_column,
-    ratio,
-    shortened,
-    text,
-    text_column,
-    varying,
-)
+from sweeper.report.formatting import KEY, estimate, interval, key, number, number_column, ratio, text, text_column
 from sweeper.report.spec import Headline, TableSpec
-from sweeper.report.table import PAGE, Column, Row, Table, TextColumn, Value
+from sweeper.report.table import PAGE, Column, Row, Table, TextColumn, Value, interval_columns
 from sweeper.report.tables.groups import ALL, Group
 
 WEIGHTING = f"weighted {AMP_SHARE:g} AMP + {FP32_SHARE:g} fp32"
@@ -45,19 +33,10 @@ MODELS_TO_PREDICT = 6  # a new one: of four, the interval reaches from a fifth t
 CLIPPED = "preset=pt2"  # its figures were made so
 
 
-def _ratio(name: str, estimate: Callable[[Group], Estimate | None]) -> Column[Group]:
-    return Column(name, lambda group: found.ratio if (found := estimate(group)) else None, float)
-
-
-def _bounds(name: str, estimate: Callable[[Group], Estimate | None]) -> tuple[Column[Group], Column[Group]]:
-    def interval(group: Group) -> Interval | None:
-        found = estimate(group)
-        return found.interval() if found else None
-
-    return (
-        Column(f"{name}_low", lambda group: found.low if (found := interval(group)) else None, float),
-        Column(f"{name}_high", lambda group: found.high if (found := interval(group)) else None, float),
-    )
+def _mean_columns(name: str, read: Callable[[Group], Estimate | None]) -> tuple[Column[Group], ...]:
+    """Make the columns of a mean and of the ends of its interval."""
+    mean = Column[Group](name, lambda group: found.ratio if (found := read(group)) else None, float)
+    return mean, *interval_columns(name, lambda group: found.interval() if (found := read(group)) else None)
 
 
 COLUMNS: tuple[Column[Group], ...] = (
@@ -68,69 +47,66 @@ COLUMNS: tuple[Column[Group], ...] = (
     Column("variant", lambda group: group.key.variant),
     Column("models", lambda group: len(group.judged), int),
     Column("passed", lambda group: len(group.passed), int),
-    Column("pass_rate", lambda group: group.pass_rate, float),
-    Column("models_amp", lambda group: len(group.amp), int),
-    _ratio("geomean_amp", lambda group: group.geomean_amp),
-    *_bounds("geomean_amp", lambda group: group.geomean_amp),
-    Column("models_fp32", lambda group: len(group.fp32), int),
-    _ratio("geomean_fp32", lambda group: group.geomean_fp32),
-    *_bounds("geomean_fp32", lambda group: group.geomean_fp32),
+    Column("pass_rate", lambda group: len(group.passed) / len(group.judged) if group.judged else None, float),
+    Column("models_amp", lambda group: len(group.estimates("amp")), int),
+    *_mean_columns("geomean_amp", lambda group: group.geomean("amp")),
+    Column("models_fp32", lambda group: len(group.estimates("fp32")), int),
+    *_mean_columns("geomean_fp32", lambda group: group.geomean("fp32")),
     Column("models_weighted", lambda group: len(group.both), int),
-    _ratio("weighted", lambda group: group.weighted),
-    *_bounds("weighted", lambda group: group.weighted),
-    *_bounds("weighted_new_model", lambda group: group.weighted_new_model),
+    *_mean_columns("weighted", lambda group: group.weighted),
+    *_mean_columns("weighted_new_model", lambda group: group.weighted_new_model)[1:],
     Column("weighted_failures_as_one", lambda group: group.weighted_failures_as_one, float),
     Column("weighted_clipped", lambda group: group.weighted_clipped, float),
     Column("models_device", lambda group: len(group.device), int),
-    _ratio("weighted_device", lambda group: group.weighted_device),
-    *_bounds("weighted_device", lambda group: group.weighted_device),
+    *_mean_columns("weighted_device", lambda group: group.weighted_device),
 )
 
 
 def summary(rows: Iterable[Group]) -> Table:
-    return Table.of(COLUMNS, rows)
+    return Table.make(COLUMNS, rows)
 
 
 def text_columns(rows: Sequence[Row], _trials: Sequence[Row]) -> list[TextColumn]:
-    found = [
+    return [
         text_column("family", folds=True),
-        *(text_column(name, folds=name == "variant") for name in varying(rows, KEY)),
+        *(text_column(name, folds=name == "variant") for name in formatting.find_varying(rows, KEY)),
+        TextColumn("passed", lambda row: f"{row['passed']} of {row['models']}"),
+        _mean_text_column("AMP", "geomean_amp", "models_amp"),
+        _mean_text_column("fp32", "geomean_fp32", "models_fp32"),
+        _mean_text_column("weighted", "weighted", "models_weighted"),
+        *([TextColumn("a new model", show_new_model, media=(PAGE,))] if any(map(show_new_model, rows)) else []),
+        number_column("by device time", "weighted_device", show_device_mean, media=(PAGE,), needs="weighted_device"),
+        number_column("slowdowns as 1.0", "weighted_clipped", media=(PAGE,)),
     ]
-    found.append(TextColumn("passed", lambda row: f"{row['passed']} of {row['models']}"))
-    found += [_mean_column("AMP", "geomean_amp", "models_amp"), _mean_column("fp32", "geomean_fp32", "models_fp32")]
-    found.append(_mean_column("weighted", "weighted", "models_weighted"))
-    if any(of_a_new_model(row) for row in rows):
-        found.append(TextColumn("a new model", of_a_new_model, media=(PAGE,)))
-    if is_known(rows, "weighted_device"):
-        found.append(number_column("by device time", "weighted_device", by_device_time, media=(PAGE,)))
-    return [*found, number_column("slowdowns as 1.0", "weighted_clipped", media=(PAGE,))]
 
 
-def _mean_column(title: str, name: str, count: str) -> TextColumn:
+def _mean_text_column(title: str, name: str, count: str) -> TextColumn:
     return number_column(title, name, lambda row: f"{found} ({row[count]})" if (found := estimate(row, name)) else "")
 
 
 def arrange(rows: Sequence[Row]) -> list[Row]:
-    """Rows that say something: some model was judged, and `all` is more than one family."""
+    """Keep rows that say something: some model was judged, and `all` is more than one family."""
     judged = [row for row in rows if row["models"]]
     families = Counter(key(row) for row in judged if row["family"] != ALL)
     return [row for row in judged if row["family"] != ALL or families[key(row)] != 1]
 
 
 def headlines(rows: Sequence[Row]) -> list[Headline]:
-    """The weighted mean of each row of the family `all`; rows without one share a line per reason."""
-    judged = [row for row in _overall(rows) if row["models"]]
-    found = [Headline(headline(row), key(row), True) for row in judged if row["weighted"] is not None]
+    """Show the weighted mean of each row of the family `all`; rows without one share a line per reason."""
+    judged = [row for row in rows if row["family"] == ALL and row["models"]]
     without: dict[str, list[str]] = {}
     for row in judged:
         if row["weighted"] is None:
             without.setdefault(headline(row), []).append(key(row))
-    return found + [Headline(line, shortened(keys, between="; "), False) for line, keys in without.items()]
+    return [
+        *(Headline(headline(row), key(row), True) for row in judged if row["weighted"] is not None),
+        *(Headline(line, formatting.shorten_names(keys, between="; "), False) for line, keys in without.items()),
+    ]
 
 
 def _notes(rows: Sequence[Row]) -> list[str]:
-    """A line on the groups in which nothing that the compiler can be blamed for came out."""
-    keys = [key(row) for row in _overall(rows) if not row["models"]]
+    """Name the groups in which no model was judged."""
+    keys = [key(row) for row in rows if row["family"] == ALL and not row["models"]]
     return [f"no model was judged, see the failures: {'; '.join(keys)}"] if keys else []
 
 
@@ -141,46 +117,37 @@ def _explain(findings: Findings, _rows: Sequence[Row]) -> str:
     )
 
 
-def _overall(rows: Iterable[Row]) -> list[Row]:
-    return [row for row in rows if row["family"] == ALL]
-
-
 def headline(row: Row) -> str:
-    """The weighted mean of a row, e.g. `weighted 0.75 AMP + 0.25 fp32: 1.43 (3 models), these models [1.40, 1.46]`."""
+    """Show the weighted mean, e.g. `weighted 0.75 AMP + 0.25 fp32: 1.43 (3 models), these models [1.40, 1.46]`."""
     if row["weighted"] is None:
-        return f"{WEIGHTING}: none, {_why_not_weighted(row)}"
+        lacking = [weight for weight in ("amp", "fp32") if not row[f"models_{weight}"]]
+        where = f"a precision of weight {' or '.join(lacking)}" if lacking else "both precisions"
+        return f"{WEIGHTING}: none, no model is ok in {where}"
     line = f"{WEIGHTING}: {ratio(number(row, 'weighted'))} ({models(row['models_weighted'])})"
     named = {
         "these models": interval(row, "weighted"),
-        "a new model": of_a_new_model(row),
-        "by device time": by_device_time(row),
+        "a new model": show_new_model(row),
+        "by device time": show_device_mean(row),
     }
     if CLIPPED in text(row["variant"]):
         named["as in 2022, slowdowns raised to 1.0,"] = ratio(number(row, "weighted_clipped"))
     return ", ".join([line, *(f"{name} {found}" for name, found in named.items() if found)])
 
 
-def of_a_new_model(row: Row) -> str:
-    """The prediction for one more model; of few it is so wide that it says nothing, and stays in summary.csv."""
+def show_new_model(row: Row) -> str:
+    """Show the prediction for one more model; of few it is so wide that it says nothing, and stays in summary.csv."""
     known = (number(row, "models_weighted") or 0) >= MODELS_TO_PREDICT
     return interval(row, "weighted_new_model") if known else ""
 
 
-def by_device_time(row: Row) -> str:
-    """The weighted mean of device speedups, `1.52 [1.51, 1.52]`, with its models where those are others."""
+def show_device_mean(row: Row) -> str:
+    """Show the weighted mean of device speedups, `1.52 [1.51, 1.52]`, and its models where they are fewer."""
     found, count = estimate(row, "weighted_device"), row["models_device"]
     return found if count == row["models_weighted"] or not found else f"{found} ({models(count)})"
 
 
 def models(count: Value) -> str:
     return f"{count} model{'' if count == 1 else 's'}"
-
-
-def _why_not_weighted(row: Row) -> str:
-    lacking = [weight for weight in ("amp", "fp32") if not row[f"models_{weight}"]]
-    if lacking:
-        return f"no model is ok in a precision of weight {' or '.join(lacking)}"
-    return "no model is ok in both precisions"
 
 
 SPEC = TableSpec(

@@ -1,7 +1,6 @@
 """Units: what summary.csv takes its means over, a model at a batch size with its trials in the weighted precisions.
 
-Place in the flow: `Entry -> Unit`, under the key that a row holds fixed. mode=eager and precisions without a weight
-stay out.
+Trials with mode=eager, or in a precision without a weight, are in no unit.
 """
 
 from __future__ import annotations
@@ -12,12 +11,12 @@ from dataclasses import dataclass
 
 from sweeper.analysis.stats import Estimate
 from sweeper.analysis.weights import check_weights
-from sweeper.core.trial import MODES
 from sweeper.loading.entries import Entry
+from sweeper.report.formatting import rank_mode
 
 
 def backend(entry: Entry) -> str | None:
-    """The backend's name; None where nothing is compiled."""
+    """Return the backend's name; None where nothing is compiled."""
     return entry.record.trial.backend if entry.record.trial.mode != "eager" else None
 
 
@@ -32,11 +31,6 @@ class Key:
 
     def __str__(self) -> str:
         return ", ".join(part for part in (self.workload, self.mode, self.backend, self.variant) if part)
-
-    @property
-    def order(self) -> tuple[str, int, str, str]:
-        mode = MODES.index(self.mode) if self.mode in MODES else len(MODES)
-        return self.workload, mode, self.backend or "", self.variant
 
 
 @dataclass(frozen=True)
@@ -60,16 +54,22 @@ class Unit:
         """Whether nothing but the compiler can be to blame for what failed."""
         return all(entry.record.judges_the_compiler for entry in self.entries.values())
 
-    def passed(self, weights: Iterable[str]) -> bool:
-        return all(weight in self.entries and self.entries[weight].record.status == "ok" for weight in weights)
+    @property
+    def ok_weights(self) -> set[str]:
+        return {weight for weight, entry in self.entries.items() if entry.record.status == "ok"}
 
     def estimate(self, weight: str) -> Estimate | None:
-        """The speedup under `weight`; None when that is not ok or was not tried."""
+        """Return the speedup under `weight`; None where the trial is not ok or was not tried."""
         return self.entries[weight].result.estimate if weight in self.entries else None
 
     def device_estimate(self, weight: str) -> Estimate | None:
-        """The same of the time in which the device was busy; None where that is not known, too."""
+        """Return the device speedup under `weight`; None as in `estimate`, and where it is not known."""
         return self.entries[weight].result.device_estimate if weight in self.entries else None
+
+    def speedup_or_one(self, weight: str) -> float | None:
+        """Return the speedup under `weight`, which must have been tried; 1.0 where the trial is not ok."""
+        entry = self.entries[weight]
+        return entry.result.speedup if entry.record.status == "ok" else 1.0
 
 
 @dataclass(frozen=True)
@@ -92,30 +92,24 @@ def collect(entries: Iterable[Entry]) -> Units:
     slots: dict[tuple[Key, Hashable], dict[str, Entry]] = defaultdict(dict)
     aside: Counter[tuple[str, str]] = Counter()
     for entry in weighted:
-        slot = slots[_key(entry), _identity(entry)]
-        weight = entry.record.trial.labels.weight or ""
-        held = slot.get(weight)
-        if held is not None:
-            held, entry = sorted((held, entry), key=_backed_off, reverse=True)  # stable: the later one wins a tie
-            aside[held.folder.parent.name, entry.folder.parent.name] += 1
-        slot[weight] = entry
+        trial = entry.record.trial
+        key = Key(trial.workload, trial.mode, backend(entry), entry.variant)
+        slot, weight = slots[key, (trial.model.key, trial.batch_size)], trial.labels.weight or ""
+        kept, other = entry, slot.get(weight)
+        if other is not None:
+            if "smaller_batch" in entry.flags and "smaller_batch" not in other.flags:
+                kept, other = other, entry
+            aside[other.folder.parent.name, kept.folder.parent.name] += 1
+        slot[weight] = kept
     units = [Unit(key, slot) for (key, _), slot in slots.items()]
     notes = [
         f"{count} trial{'' if count == 1 else 's'} of {one} not in the summary: {other} has the same"
         + (f"; to compare: python -m sweeper.compare {one} {other}" if one != other else "")
         for (one, other), count in aside.items()
     ]
-    return Units(tuple(sorted(units, key=lambda unit: unit.key.order)), tuple(notes))
+    return Units(tuple(sorted(units, key=_order)), tuple(notes))
 
 
-def _key(entry: Entry) -> Key:
-    trial = entry.record.trial
-    return Key(trial.workload, trial.mode, backend(entry), entry.variant)
-
-
-def _identity(entry: Entry) -> Hashable:
-    return entry.record.trial.model.key, entry.record.trial.batch_size
-
-
-def _backed_off(entry: Entry) -> bool:
-    return "smaller_batch" in entry.flags
+def _order(unit: Unit) -> tuple[str, int, str, str]:
+    key = unit.key
+    return key.workload, rank_mode(key.mode), key.backend or "", key.variant

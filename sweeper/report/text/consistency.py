@@ -1,18 +1,18 @@
 """What records of several sweeps do not have in common, as lines: a mean over them should not hide it.
 
-Place in the flow: `build` puts them among the notes. Different devices are told apart by `variant` (`devices`), the
-rest is said and stays together.
+Different devices are told apart by `variant`, and enter no common mean. Trials that differ in anything else do.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from sweeper.core.serialization import get_mapping
 from sweeper.core.text import printable
 from sweeper.loading.entries import Entry
-from sweeper.report.formatting import shortened
+from sweeper.report.formatting import shorten_names
 
 # Of `diagnostics.settings`: what the environment may change behind equal axes.
 SWITCHES = (
@@ -27,55 +27,43 @@ SWITCHES = (
     "grad_scaler",
 )
 
-
-def mixtures(entries: Sequence[Entry]) -> list[str]:
-    """A line for each of: devices, versions of torch, ways to time, global switches of one precision."""
-    return [
-        printable(line)
-        for line in (_devices(entries), _versions(entries), _clocks(entries), *_switches(entries))
-        if line
-    ]
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V", str, bool)
 
 
-def _devices(entries: Iterable[Entry]) -> str:
-    variants = (
-        part for entry in entries for part in entry.variant.split("; ") if part.startswith(("device=", "gpu=", "cpu="))
-    )
-    found = sorted(set(variants))
-    return f"trials ran on different devices, which no mean mixes: {', '.join(found)} (in variant)" if found else ""
+def find_mixtures(entries: Sequence[Entry]) -> list[str]:
+    """Make a line for each of: devices, versions of torch, ways to time, global switches of one precision."""
+    lines = []
+    parts = {part for entry in entries for part in entry.variant.split("; ")}
+    if devices := sorted(part for part in parts if part.startswith(("device=", "gpu=", "cpu="))):
+        lines.append(f"trials ran on different devices, which no mean mixes: {', '.join(devices)} (in variant)")
+    # The variant has what the grid asked for, such as `worker.python`.
+    versions = ((entry, get_mapping(entry.record.environment, "versions").get("torch")) for entry in entries)
+    if mixed := _find_mixed((entry.variant, str(version)) for entry, version in versions if version is not None):
+        different = sorted(set().union(*mixed.values()))
+        lines.append(f"means hold trials of different versions of torch: {', '.join(different)}")
+    timed = (entry for entry in entries if entry.result.eager_step_s is not None)
+    if _find_mixed(((e.record.trial.workload, e.variant), "eager_p50_s" in e.result.readings) for e in timed):
+        lines.append("means hold trials timed step by step (measure.clock=step) beside others")
+    switches: dict[str, set[str]] = defaultdict(set)
+    for (name, precision, _), values in _find_mixed(_list_switches(entries)).items():
+        switches[f"{name} ({precision})"] |= values
+    for switch, values in switches.items():
+        lines.append(f"means hold trials with different settings: {switch} {shorten_names(sorted(values))}")
+    return [printable(line) for line in lines]
 
 
-def _versions(entries: Iterable[Entry]) -> str:
-    """Versions that the grid did not ask for: `worker.python` is an axis of its own, in the variant."""
-    found: dict[str, set[str]] = defaultdict(set)
+def _find_mixed(pairs: Iterable[tuple[K, V]]) -> dict[K, set[V]]:
+    """Collect the values of each key that has several."""
+    values: dict[K, set[V]] = defaultdict(set)
+    for key, value in pairs:
+        values[key].add(value)
+    return {key: found for key, found in values.items() if len(found) > 1}
+
+
+def _list_switches(entries: Iterable[Entry]) -> Iterator[tuple[tuple[str, str, str], str]]:
     for entry in entries:
-        version = get_mapping(entry.record.environment, "versions").get("torch")
-        if version is not None:
-            found[entry.variant].add(str(version))
-    mixed = sorted(set().union(*(versions for versions in found.values() if len(versions) > 1)))
-    return f"means hold trials of different versions of torch: {', '.join(mixed)}" if mixed else ""
-
-
-def _clocks(entries: Iterable[Entry]) -> str:
-    ways: dict[tuple[str, str], set[bool]] = defaultdict(set)
-    for entry in entries:
-        if entry.result.eager_step_s is not None:
-            ways[entry.record.trial.workload, entry.variant].add("eager_p50_s" in entry.result.readings)
-    mixed = any(len(found) > 1 for found in ways.values())
-    return "means hold trials timed step by step (measure.clock=step) beside others" if mixed else ""
-
-
-def _switches(entries: Iterable[Entry]) -> list[str]:
-    values: dict[tuple[str, str, str], set[str]] = defaultdict(set)
-    for entry in entries:
-        diagnostics, trial = entry.record.diagnostics, entry.record.trial
-        for name in SWITCHES if diagnostics is not None else ():
-            if diagnostics is not None and name in diagnostics.settings:
-                values[name, trial.labels.precision, entry.variant].add(str(diagnostics.settings[name]))
-    mixed: dict[str, set[str]] = defaultdict(set)
-    for (name, precision, _), found in values.items():
-        if len(found) > 1:
-            mixed[f"{name} ({precision})"] |= found
-    return [
-        f"means hold trials with different settings: {name} {shortened(sorted(found))}" for name, found in mixed.items()
-    ]
+        settings = entry.record.diagnostics.settings if entry.record.diagnostics else {}
+        for name in SWITCHES:
+            if name in settings:
+                yield (name, entry.record.trial.labels.precision, entry.variant), str(settings[name])

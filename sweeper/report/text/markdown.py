@@ -25,13 +25,13 @@ def document(report: Report) -> str:
     """Write the whole report."""
     sections = ["# Speedups of torch.compile", bullets(report.facts)]
     for spec in TABLES:
-        sections += _section(spec, report)
+        sections += _write_section(spec, report)
     sections += ["## Notes", bullets(report.notes)] if report.notes else []
     sections += ["## Records that could not be read", bullets(report.problems)] if report.problems else []
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
-def _section(spec: TableSpec, report: Report) -> list[str]:
+def _write_section(spec: TableSpec, report: Report) -> list[str]:
     rows = report.tables[spec.name].rows
     shown, lead = spec.arrange(rows), spec.lead(rows)
     if not rows and not lead:
@@ -53,7 +53,7 @@ def _section(spec: TableSpec, report: Report) -> list[str]:
 
 
 def table(columns: Sequence[TextColumn], rows: Iterable[Row]) -> str:
-    """A Markdown table; everything in its cells is escaped."""
+    """Write a Markdown table; everything in its cells is escaped."""
     lines = [[column.title for column in columns], ["---"] * len(columns)]
     lines += [[escape(text(column.text(row))) for column in columns] for row in rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

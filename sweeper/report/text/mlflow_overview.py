@@ -1,12 +1,8 @@
-"""What the run of a sweep in MLflow shows of its report: key figures as metrics, a description in Markdown.
-
-Place in the flow: the driver, and `sync` later, make it from the tables and give it to `tracking`.
-"""
+"""What the run of a sweep in MLflow shows of its report: key figures as metrics, a description in Markdown."""
 
 from __future__ import annotations
 
 import hashlib
-import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -26,34 +22,36 @@ FIGURES = ("weighted", "weighted_device", "geomean_amp", "geomean_fp32", "pass_r
 MAX_NAME_CHARACTERS = 100  # of what tells rows apart; MLflow takes 250 for a whole name
 
 
-def overview_of(folder: Path) -> Overview:
-    """The overview of a sweep's folder. Raises ConfigError as `write_report` does."""
+def load_overview(folder: Path) -> Overview:
+    """Make the overview of a sweep's folder. Raises ConfigError as `write_report` does."""
     return overview(Findings(add_cross_trial_findings(load([folder]).entries)))
 
 
 def overview(findings: Findings) -> Overview:
-    """Key figures of the summary, and a description with the statuses of all trials."""
+    """Make key figures of the summary, and a description with the statuses of all trials."""
     rows = summary(findings.groups).rows
     overall = [row for row in rows if row["family"] == ALL]
-    statuses = Counter(entry.record.status for entry in findings.entries)
-    return Overview(metrics(overall), _note(rows, overall, findings.amp, statuses))
+    counts = _count_statuses([entry.record.status for entry in findings.entries])
+    foot = f"{counts} AMP: {markdown.escape(findings.amp)}." if findings.amp else counts
+    return Overview(metrics(overall), _describe(rows, overall, foot))
 
 
 def metrics(overall: Sequence[Row]) -> Mapping[str, float]:
-    """`weighted_default` and so on for each row of the family `all`; `weighted` alone where there is just one row.
+    """Name the key figures of each row of the family `all`, e.g. `weighted_default`; of a single row also `weighted`.
 
-    What does not exist has no metric.
+    A figure that does not exist has no metric.
     """
-    named = dict(zip(_suffixes(overall), overall, strict=True))
+    named = dict(zip(_make_suffixes(overall), overall, strict=True))
     if len(overall) == 1:
         named[""] = overall[0]
-    found = {f"{figure}{suffix}": formatting.number(row, figure) for suffix, row in named.items() for figure in FIGURES}
-    return {name: value for name, value in found.items() if value is not None and math.isfinite(value)}
+    found = {f"{figure}{suffix}": formatting.finite(row, figure) for suffix, row in named.items() for figure in FIGURES}
+    return {name: value for name, value in found.items() if value is not None}
 
 
-def _suffixes(overall: Sequence[Row]) -> list[str]:
-    """`_reduce-overhead`: the mode, and whatever else differs between rows, in characters that MLflow takes."""
-    names = [name for name in formatting.KEY if name == "mode" or name in formatting.varying(overall, formatting.KEY)]
+def _make_suffixes(overall: Sequence[Row]) -> list[str]:
+    """Make `_reduce-overhead` of the mode and whatever else differs between rows, in characters that MLflow takes."""
+    varying = {"mode", *formatting.find_varying(overall, formatting.KEY)}
+    names = [name for name in formatting.KEY if name in varying]
     texts = ["_".join(formatting.text(row[name]) or "base" for name in names) for row in overall]
     plain = [re.sub(r"[^\w.-]+", "_", text)[:MAX_NAME_CHARACTERS] for text in texts]
     return [
@@ -62,28 +60,19 @@ def _suffixes(overall: Sequence[Row]) -> list[str]:
     ]
 
 
-def _note(rows: Sequence[Row], overall: Sequence[Row], amp: str, statuses: Mapping[str, int]) -> str:
-    """Headline, table and counts; where that is too long, families go first, then the last lines."""
-    foot = f"{_counts(statuses)}{f' AMP: {markdown.escape(amp)}.' if amp else ''}"
-    text = _with_table(rows, overall, foot)
-    if len(text) > MAX_TAG_CHARACTERS:
-        text = _with_table(overall, overall, foot)
-    if len(text) > MAX_TAG_CHARACTERS:
-        lines = text[: MAX_TAG_CHARACTERS - 2].splitlines()[:-1]
-        text = "\n".join([*lines, "…"])
-    return text
-
-
-def _with_table(rows: Sequence[Row], overall: Sequence[Row], foot: str) -> str:
-    """The counts stand before the table, which is what may be cut."""
+def _describe(rows: Sequence[Row], overall: Sequence[Row], foot: str) -> str:
+    """Write headlines, `foot` and a table; where that is too long, families go first, then the last lines."""
     headlines = [f"**{markdown.escape(headline(row))}** ({markdown.escape(formatting.key(row))})" for row in overall]
-    table = markdown.table(SPEC.columns_for(MARKDOWN, rows, ()), rows) if rows else ""
-    return "\n\n".join(part for part in (*headlines, foot, table) if part)
+    for shown in (rows, overall):
+        table = markdown.table(SPEC.columns_for(MARKDOWN, shown, ()), shown) if shown else ""
+        text = "\n\n".join(part for part in (*headlines, foot, table) if part)
+        if len(text) <= MAX_TAG_CHARACTERS:
+            return text
+    return "\n".join([*text[: MAX_TAG_CHARACTERS - 2].splitlines()[:-1], "…"])
 
 
-def _counts(statuses: Mapping[str, int]) -> str:
-    """`29 of 32 trials are ok; oom 2, timeout 1.`"""
-    failed = {status: count for status, count in sorted(statuses.items()) if status != "ok"}
-    total = sum(statuses.values())
-    line = f"{statuses.get('ok', 0)} of {total} trial{'' if total == 1 else 's'} ok"
+def _count_statuses(statuses: Sequence[str]) -> str:
+    """Count trials, e.g. `29 of 32 trials ok; oom 2, timeout 1.`"""
+    failed = Counter(status for status in sorted(statuses) if status != "ok")
+    line = f"{statuses.count('ok')} of {len(statuses)} trial{'' if len(statuses) == 1 else 's'} ok"
     return f"{line}; {', '.join(f'{status} {count}' for status, count in failed.items())}." if failed else f"{line}."

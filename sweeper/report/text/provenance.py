@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,50 +12,54 @@ from sweeper.core.serialization import get_mapping
 from sweeper.core.text import printable
 from sweeper.loading.entries import Entry
 from sweeper.loading.sources import Source, explain_unreadable
-from sweeper.report.formatting import shortened
+from sweeper.report.formatting import shorten_names
 
 MAX_CHARACTERS = 60  # of one setting
 PRESETS = {"pt2": ", the settings of the figures of 2022: TF32, float16 autocast without gradient scaler, no optimizer"}
 
 
 def describe(sources: Sequence[Source], entries: Iterable[Entry]) -> list[str]:
-    """Lines such as `device: NVIDIA H200`; what is not known is left out."""
+    """Make lines such as `device: NVIDIA H200`; what is not known is left out."""
     entries = list(entries)
     environments = [entry.record.environment for entry in entries]
     devices = [get_mapping(environment, "device") for environment in environments]
-    invocations = [_invocations(source) for source in sources]
+    limits_w = [device.get("power_limit_w") for device in devices]
+    presets = [entry.record.trial.labels.preset for entry in entries]
+    invocations = [_read_invocations(source)[0] for source in sources]
     facts = {
         "sweeps": ", ".join(source.folder.resolve().name for source in sources),
-        "started": "; ".join(date for of_sweep in invocations if (date := _date(of_sweep))),
-        "measured": "; ".join(_different(map(_measured, invocations))),
-        "device": ", ".join(sorted(_different(device.get("name") for device in devices))),
-        "driver": ", ".join(_different(device.get("driver") for device in devices)),
-        "power limit": ", ".join(_different(_watts(device.get("power_limit_w")) for device in devices)),
-        "versions": _versions(environments),
-        "commit": ", ".join(_different(get_mapping(environment).get("commit") for environment in environments)),
-        "inductor config": _inductor_config(environments),
-        "settings": _settings([entry.record for entry in entries]),
-        "amp": weighted_as_amp(entries),
-        "preset": "; ".join(_different(_preset(entry.record) for entry in entries)),
+        "started": "; ".join(filter(None, map(_describe_start, invocations))),
+        "measured": "; ".join(_distinct(map(_describe_measuring, invocations))),
+        "device": ", ".join(sorted(_distinct(device.get("name") for device in devices))),
+        "driver": ", ".join(_distinct(device.get("driver") for device in devices)),
+        "power limit": ", ".join(_distinct(f"{item:g} W" for item in limits_w if isinstance(item, (int, float)))),
+        "versions": _describe_versions(environments),
+        "commit": ", ".join(_distinct(get_mapping(environment).get("commit") for environment in environments)),
+        "inductor config": _describe_inductor_config(environments),
+        "settings": _describe_settings([entry.record for entry in entries]),
+        "amp": name_amp_format(entries),
+        "preset": "; ".join(_distinct(f"{name}{PRESETS.get(name, '')}" for name in presets if name)),
     }
     return [printable(f"{name}: {value}") for name, value in facts.items() if value]
 
 
-def _preset(record: Record) -> str | None:
-    name = record.trial.labels.preset
-    return f"{name}{PRESETS.get(name, '')}" if name else None
+def _distinct(values: Iterable[object]) -> list[str]:
+    """Return the values that are there, as text, each once, in the order in which they came."""
+    return list(dict.fromkeys(str(value) for value in values if value is not None and value != ""))
 
 
-def weighted_as_amp(entries: Iterable[Entry]) -> str:
-    """What carried the weight amp, e.g. `bfloat16 autocast without gradient scaler`; empty where records do not say."""
-    records = [entry.record for entry in entries if entry.record.trial.mode != "eager"]
-    formats = (_format(record) for record in records if record.trial.labels.weight == "amp")
-    return printable(" or ".join(_different(formats)))
+def name_amp_format(entries: Iterable[Entry]) -> str:
+    """Name what carried the weight amp, e.g. `bfloat16 autocast without gradient scaler`; empty where nobody knows."""
+    trials = ((entry.record, entry.record.trial) for entry in entries)
+    formats = (
+        _name_format(record) for record, trial in trials if trial.mode != "eager" and trial.labels.weight == "amp"
+    )
+    return printable(" or ".join(_distinct(formats)))
 
 
-def _format(record: Record) -> str | None:
-    """The number format of a step as it came out; the name of its option where that is not just `amp`."""
-    settings = _settings_of(record)
+def _name_format(record: Record) -> str | None:
+    """Name the number format of a step as it came out, and its option where that is not `amp`."""
+    settings = _get_settings(record)
     if "autocast" not in settings:
         return None
     autocast, label = settings["autocast"], record.trial.labels.precision
@@ -64,108 +68,87 @@ def _format(record: Record) -> str | None:
     return f"{numbers} {scaler} gradient scaler" + ("" if label == "amp" else f" (precision={label})")
 
 
-def _settings(records: Iterable[Record]) -> str:
-    """Every setting that was equal in both arms, with its value, or its values and where each was in force; and how
-    many records have it, where some do not.
-    """
-    found: dict[str, dict[str, list[str]]] = {}
-    having: Counter[str] = Counter()
-    sharing: dict[tuple[str, int], list[Record]] = {}  # many share one
-    for record in records:
-        if _settings_of(record):
-            sharing.setdefault((record.trial.labels.precision, id(_settings_of(record))), []).append(record)
-    for (label, _), alike in sharing.items():
-        for key, value in _settings_of(alike[0]).items():
-            found.setdefault(key, {}).setdefault(label, []).append(_value(value))
-            having[key] += len(alike)
-    every = sum(map(len, sharing.values()))
-    rare = {key: f" in {count:,} of {every:,} records" for key, count in having.items() if count < every}
-    return "; ".join(f"{key} {_by_precision(values)}{rare.get(key, '')}" for key, values in found.items())
-
-
-def _by_precision(values: Mapping[str, Sequence[str]]) -> str:
-    """One value; or `bfloat16 (amp), none (fp32)` where the precision decides; or all values joined by `or`."""
-    different = _different(value for of_label in values.values() for value in of_label)
-    if len(different) == 1:
-        return different[0]
-    if any(len(set(of_label)) > 1 for of_label in values.values()):
-        return " or ".join(different)
-    labels = {value: [label for label, of_label in values.items() if of_label[0] == value] for value in different}
-    return ", ".join(f"{value} ({', '.join(found)})" for value, found in labels.items())
-
-
-def _value(value: object) -> str:
-    named = {None: "none", True: "on", False: "off"}
-    return named[value] if value is None or isinstance(value, bool) else _cut(str(value))
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= MAX_CHARACTERS else f"{text[: MAX_CHARACTERS - 1]}…"
-
-
-def _settings_of(record: Record) -> Mapping[str, Any]:
+def _get_settings(record: Record) -> Mapping[str, Any]:
     return record.diagnostics.settings if record.diagnostics else {}
 
 
-def _versions(environments: Iterable[Mapping[str, Any]]) -> str:
-    versions: dict[str, set[str]] = {}
+def _describe_settings(records: Sequence[Record]) -> str:
+    """List every setting that was equal in both arms with its values, and how many records have it if not all do."""
+    shared = {id(settings): settings for record in records if (settings := _get_settings(record))}  # many share one
+    keys = ((record.trial.labels.precision, id(_get_settings(record))) for record in records)
+    counts = Counter(key for key in keys if key[1] in shared)
+    values: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    having: Counter[str] = Counter()
+    for (label, identity), count in counts.items():
+        for name, value in shared[identity].items():
+            values[name][label].append(_show_setting(value))
+            having[name] += count
+    total = counts.total()
+    rare = {name: f" in {count:,} of {total:,} records" for name, count in having.items() if count < total}
+    return "; ".join(f"{name} {_join_values(by_label)}{rare.get(name, '')}" for name, by_label in values.items())
+
+
+def _join_values(by_label: Mapping[str, Sequence[str]]) -> str:
+    """Join `bfloat16 (amp), none (fp32)` where the precision decides, else all values by `or`."""
+    distinct = _distinct(value for values in by_label.values() for value in values)
+    if len(distinct) == 1 or any(len(set(values)) > 1 for values in by_label.values()):
+        return " or ".join(distinct)
+    labels = {value: [label for label, values in by_label.items() if values[0] == value] for value in distinct}
+    return ", ".join(f"{value} ({', '.join(found)})" for value, found in labels.items())
+
+
+def _show_setting(value: object) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "none", True: "on", False: "off"}[value]
+    text = str(value)
+    return text if len(text) <= MAX_CHARACTERS else f"{text[: MAX_CHARACTERS - 1]}…"
+
+
+def _describe_versions(environments: Iterable[Mapping[str, Any]]) -> str:
+    versions: dict[str, set[str]] = defaultdict(set)
     for environment in environments:
         for package, version in get_mapping(environment, "versions").items():
-            versions.setdefault(str(package), set()).add(str(version))
+            versions[str(package)].add(str(version))
     return ", ".join(f"{package} {' and '.join(sorted(found))}" for package, found in versions.items())
 
 
-def _inductor_config(environments: Iterable[Mapping[str, Any]]) -> str:
-    """How many of Inductor's settings are not at their defaults, and the first few."""
+def _describe_inductor_config(environments: Iterable[Mapping[str, Any]]) -> str:
+    """Count Inductor's settings that are not at their defaults, and list the first few."""
     lists = [get_mapping(environment).get("inductor_config") for environment in environments]
-    items = _different(item for items in lists if isinstance(items, list) for item in items)
+    items = _distinct(item for items in lists if isinstance(items, list) for item in items)
     if not items:
         return ""
     count = "1 setting differs from its default" if len(items) == 1 else f"{len(items)} settings differ from defaults"
-    return f"{count}: {shortened([_cut(item) for item in items])}"
+    return f"{count}: {shorten_names([_show_setting(item) for item in items])}"
 
 
-def _different(values: Iterable[object]) -> list[str]:
-    """The values that are there, as text, each once, in the order in which they came."""
-    return list(dict.fromkeys(str(value) for value in values if value is not None and value != ""))
+def list_unreadable_manifests(sources: Iterable[Source]) -> list[str]:
+    """Make a line for each sweep whose `sweep.json` is there and cannot be read."""
+    return [printable(problem) for source in sources if (problem := _read_invocations(source)[1])]
 
 
-def _watts(value: object) -> str | None:
-    return f"{value:g} W" if isinstance(value, (int, float)) else None
-
-
-def without_invocations(sources: Iterable[Source]) -> list[str]:
-    """A line for each sweep whose `sweep.json` is there and cannot be read."""
-    found = []
-    for source in sources:
-        try:
-            json.loads(source.read_manifest())
-        except FileNotFoundError:  # a folder of records that is no sweep of ours
-            pass
-        except (OSError, ValueError) as error:
-            name = source.folder.resolve().name
-            found.append(f"sweep.json of {name} {explain_unreadable(error)}: when and how it was measured is not known")
-    return [printable(line) for line in found]
-
-
-def _invocations(source: Source) -> list[Mapping[str, Any]]:
-    """What `sweep.json` says; nothing in a folder of records that is no sweep of ours."""
+def _read_invocations(source: Source) -> tuple[list[Mapping[str, Any]], str]:
+    """Read the invocations in `sweep.json`, and say why it cannot be read; records alone are no sweep of ours."""
     try:
-        found = json.loads(source.read_manifest())["invocations"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
-    return [item for item in found if isinstance(item, Mapping)] if isinstance(found, list) else []
+        manifest = json.loads(source.read_manifest())
+    except FileNotFoundError:
+        return [], ""
+    except (OSError, ValueError) as error:
+        name = source.folder.resolve().name
+        return [], f"sweep.json of {name} {explain_unreadable(error)}: when and how it was measured is not known"
+    found = manifest.get("invocations") if isinstance(manifest, Mapping) else None
+    return [item for item in found if isinstance(item, Mapping)] if isinstance(found, list) else [], ""
 
 
-def _measured(invocations: Iterable[Mapping[str, Any]]) -> str | None:
-    """How often, by the settings of each invocation, e.g. `processes 3, draws 1, rounds 10`."""
+def _describe_measuring(invocations: Iterable[Mapping[str, Any]]) -> str:
+    """Say how often was measured, by the settings of each invocation, e.g. `processes 3, draws 1, rounds 10`."""
     settings = [get_mapping(get_mapping(item).get("settings"), "measure") for item in invocations]
     names = ("processes", "draws", "target", "rounds")
     texts = (", ".join(f"{name} {item[name]}" for name in names if item.get(name) is not None) for item in settings)
-    return " and ".join(_different(texts)) or None
+    return " and ".join(_distinct(texts))
 
 
-def _date(invocations: Iterable[Mapping[str, Any]]) -> str | None:
-    """When the sweep was first and last started."""
+def _describe_start(invocations: Iterable[Mapping[str, Any]]) -> str:
+    """Say when the sweep was first and last started."""
     started = [str(item["started"]) for item in invocations if "started" in item]
-    return ", last ".join(dict.fromkeys((started[0], started[-1]))) if started else None
+    return ", last ".join(dict.fromkeys((started[0], started[-1]))) if started else ""

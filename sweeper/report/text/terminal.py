@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from sweeper.report.formatting import AXES, text, trial_name, varying
+from sweeper.report.formatting import AXES, find_varying, text, trial_name
 from sweeper.report.registry import TABLES
 from sweeper.report.spec import TableSpec
 from sweeper.report.table import TERMINAL, Row, Table, TextColumn
@@ -20,7 +20,7 @@ MAX_ROWS = 60  # of a table; the files have all
 
 
 def print_tables(tables: Mapping[str, Table], console: Console) -> None:
-    """Print the tables of `TABLES`, `tables` by their names."""
+    """Print the tables of the registry; `tables` has them by name."""
     trials = tables["speedups"].rows
     first, *others = TABLES
     for spec in (*others, first):  # what stands last is what people see
@@ -37,7 +37,7 @@ def _print_section(spec: TableSpec, rows: Sequence[Row], trials: Sequence[Row], 
         console.print(f"\n[bold]{escape(spec.title.lower())}[/]", soft_wrap=True, highlight=False)
     print_line(escape(spec.lead(rows)), console)
     if spec.as_line:
-        axes = varying(rows, AXES)
+        axes = find_varying(rows, AXES)
         for row in shown[:limit]:
             problem, rest = spec.as_line(row)
             print_line(f"{escape(trial_name(row, axes))}: [red]{escape(problem)}[/]{escape(rest)}", console)
@@ -53,7 +53,7 @@ def _print_section(spec: TableSpec, rows: Sequence[Row], trials: Sequence[Row], 
 
 
 def _print_in_parts(columns: Sequence[TextColumn], rows: Sequence[Row], console: Console) -> None:
-    """All columns as one table, or costs in a second one where that does not fit."""
+    """Print all columns as one table, or costs in a second one where the terminal is too narrow."""
     costs = [column for column in columns if column.is_cost]
     if not costs or sum(_min_width(column, rows) + 1 for column in columns) - 1 <= console.width:
         print_table(columns, rows, console)
@@ -65,11 +65,11 @@ def _print_in_parts(columns: Sequence[TextColumn], rows: Sequence[Row], console:
 
 
 def print_table(columns: Sequence[TextColumn], rows: Sequence[Row], console: Console) -> None:
-    """Print rows; a name in the first column that repeats is shown once."""
+    """Print rows; a name that repeats in the first column is shown once."""
     table = RichTable(box=box.SIMPLE_HEAD, padding=0, show_edge=False)
     for column in columns:
         table.add_column(
-            "\n".join(_title_lines(column)),
+            "\n".join(_split_title(column)),
             overflow="fold",
             justify="right" if column.align_right else "left",
             min_width=_min_width(column, rows),
@@ -81,18 +81,18 @@ def print_table(columns: Sequence[TextColumn], rows: Sequence[Row], console: Con
     console.print(table, soft_wrap=False, crop=False)
 
 
-def _title_lines(column: TextColumn) -> list[str]:
+def _split_title(column: TextColumn) -> list[str]:
     return column.title.split() if column.align_right else [column.title]
 
 
 def _min_width(column: TextColumn, rows: Sequence[Row]) -> int:
-    """Characters that a column cannot do without: all of its widest cell, unless it may be folded."""
+    """Count the characters that a column needs: as many as its widest cell has, or fewer where it may be folded."""
     cells = (text(column.text(row)) for row in rows)
-    widest = max(map(cell_len, (*_title_lines(column), *cells)))
+    widest = max(map(cell_len, (*_split_title(column), *cells)))
     return min(widest, MIN_FOLDED) if column.folds else widest
 
 
 def print_line(line: str, console: Console) -> None:
-    """A line of markup, as long as it is: a pipe or a log should not find it broken."""
+    """Print a line of markup without breaking it, so that pipes and logs get whole lines."""
     if line:
         console.print(line, soft_wrap=True, highlight=False)

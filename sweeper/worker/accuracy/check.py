@@ -22,16 +22,8 @@ from typing import TypeVar
 import torch
 
 from sweeper.core.record import Accuracy
-from sweeper.worker.accuracy.rule import (
-    PERTURBED_STEPS,
-    TOLERANCE,
-    Bounds,
-    DifferentTensorsError,
-    choose_tolerance,
-    judge,
-    perturbation,
-    set_bounds,
-)
+from sweeper.worker.accuracy import rule
+from sweeper.worker.accuracy.rule import TOLERANCE, Bounds
 from sweeper.worker.accuracy.snapshot import Snapshot, perturb
 from sweeper.worker.failures import MismatchError, Missing, is_out_of_memory, try_reading
 from sweeper.worker.measurement.bench import Arm
@@ -57,7 +49,7 @@ class AccuracyCheck:
 
     def restore(self) -> None:
         """Set parameters, buffers, optimizers and random generators back to where the model was built."""
-        self._restore(self._setup.measure.seed)
+        self._snapshot.restore(self._setup.optimizers, self._setup.measure.seed)
 
     def take_reference(self) -> None:
         """Take the reference, and eager steps from the same state: two with different seeds, and some perturbed."""
@@ -65,8 +57,7 @@ class AccuracyCheck:
         if isinstance(pristine, Missing):
             self._unverified = f"no reference, the model cannot be copied: {pristine.reason}"
             return
-        if self._place is None:
-            self._place = self._setup.device if _is_roomy(self._setup.device) else HOST
+        self._place = self._place or (self._setup.device if _is_roomy(self._setup.device) else HOST)
         reasons, best = [], None
         for dtype in FORMATS:
             taken = try_reading(partial(self._try_with_room, partial(self._compare_eager, pristine, dtype)))
@@ -118,14 +109,14 @@ class AccuracyCheck:
     def _judge_step(self, named: Named) -> Accuracy:
         assert self._reference is not None
         try:
-            return judge(named, *self._reference)
-        except DifferentTensorsError as error:
+            return rule.judge(named, *self._reference)
+        except rule.DifferentTensorsError as error:
             raise MismatchError(f"the compiled step gives other tensors: {error}") from error
         except torch.OutOfMemoryError:
             pass  # what it had in memory is free only after this clause
         named = Keep().copy(named).items()
         self._clear_device()
-        return judge(named, *self._reference)
+        return rule.judge(named, *self._reference)
 
     def _try_with_room(self, work: Callable[[], T]) -> T:
         """Do it; where the device's memory does not suffice, once more with nothing of the check's lying there."""
@@ -148,36 +139,30 @@ class AccuracyCheck:
 
     def _compare_eager(self, pristine: torch.nn.Module, dtype: torch.dtype) -> tuple[StepTensors, Bounds]:
         """Take the reference in a number format, and set bounds by eager's distance from it."""
-        setup, seed, place = self._setup, self._setup.measure.seed, self._place or HOST
-        tolerance = self._tolerance()
+        setup, seed, place, tolerance = self._setup, self._setup.measure.seed, self._place or HOST, self._tolerance()
         keep = Keep(place, torch.float32 if tolerance == TOLERANCE["reduced"] else torch.float64)
         self._snapshot.move(place)
-        self._restore(seed)
+        self._snapshot.restore(setup.optimizers, seed)
         module = copy.deepcopy(pristine).to(setup.device)
         reference = run_reference(replace(setup.built, module=module), setup.trial, seed, dtype, keep)
         del module  # with it goes what the reference has on the device beside the tensors that are kept
         eager = StepTensors(Keep(place).copy(self._capture(setup.eager, seed)))
-        steps = PERTURBED_STEPS if self._looks_closer or tolerance == TOLERANCE["full"] else 0
-        relative = perturbation(setup.trial.precision, tolerance)
+        steps = rule.PERTURBED_STEPS if self._looks_closer or tolerance == TOLERANCE["full"] else 0
+        relative = rule.perturbation(setup.trial.precision, tolerance)
         perturbed = (self._capture(setup.eager, seed + index, relative) for index in range(steps))
-        again = self._capture(setup.eager, seed + 1)
-        return reference, set_bounds(reference, eager, again, tolerance, perturbed)
+        return reference, rule.set_bounds(reference, eager, self._capture(setup.eager, seed + 1), tolerance, perturbed)
 
     def _tolerance(self) -> float:
-        return choose_tolerance(self._setup.trial, self._setup.built.module)
+        return rule.choose_tolerance(self._setup.trial, self._setup.built.module)
 
     def _capture(self, arm: Arm, seed: int, perturbation: float = 0.0) -> Named:
         """Run a step of an arm from the state in which the model was built, moved by `perturbation`."""
         setup = self._setup
-        self._restore(seed)
-        batch, module = setup.built.unseen, setup.built.module
+        self._snapshot.restore(setup.optimizers, seed)
+        batch, module, run = setup.built.unseen, setup.built.module, setup.bench.run_on
         if perturbation:
             batch = perturb(module, batch, perturbation)
-        run = setup.bench.run_on
         return capture_step(lambda: run(arm, batch), setup.capture, module, setup.trial, setup.gradient_factor())
-
-    def _restore(self, seed: int) -> None:
-        self._snapshot.restore(self._setup.optimizers, seed)
 
 
 def _is_roomy(device: torch.device) -> bool:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import torch
@@ -83,17 +83,13 @@ def compare(step: Named, reference: StepTensors) -> Comparison:
         if other is None or other.shape != tensor.shape:
             shape = "nothing" if other is None else list(other.shape)
             raise DifferentTensorsError(f"{name} has shape {list(tensor.shape)}, where the reference has {shape}")
-        comparison[name] = _add(_compare_chunk(*pair) for pair in zip(_split(tensor), _split(other), strict=True))
+        chunks = zip(*(torch.split(side.flatten(), CHUNK) for side in (tensor, other)), strict=True)
+        comparison[name] = _add(_compare_chunk(*pair) for pair in chunks)
     if missing := sorted(reference.tensors.keys() - comparison.keys()):
         raise DifferentTensorsError(f"{missing[0]} is missing ({len(missing)} tensors that the reference has)")
-    gradients = [sums for name, sums in comparison.items() if name.startswith(GRADIENT)]
-    if gradients:
+    if gradients := [sums for name, sums in comparison.items() if name.startswith(GRADIENT)]:
         comparison[ALL_GRADIENTS] = _add(gradients)
     return comparison
-
-
-def _split(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    return torch.split(tensor.reshape(-1), CHUNK) if tensor.numel() else ()
 
 
 def _compare_chunk(step: torch.Tensor, reference: torch.Tensor) -> Sums:
@@ -122,10 +118,8 @@ def choose_tolerance(trial: Trial, module: torch.nn.Module) -> float:
     half = precision.autocast is not None or precision.parameters != "float32"
     convolves = any(isinstance(child, torch.nn.modules.conv._ConvNd) for child in module.modules())
     flags = torch_flags.read()
-    tf32 = trial.device == "cuda" and (
-        flags["float32_matmul_precision"] != "highest"
-        or (convolves and flags["cudnn_allow_tf32"] is not False)  # None beside torch's newer `fp32_precision`
-    )
+    cudnn_tf32 = convolves and flags["cudnn_allow_tf32"] is not False  # None beside torch's newer `fp32_precision`
+    tf32 = trial.device == "cuda" and (flags["float32_matmul_precision"] != "highest" or cudnn_tf32)
     return TOLERANCE["reduced" if half or tf32 else "full"]
 
 
@@ -202,9 +196,8 @@ def _explain_far_off(comparisons: Sequence[Comparison]) -> str | None:
     """
     kind = OUTPUT if any(name.startswith(OUTPUT) for name in comparisons[0]) else LOSS
     sums = [_add(item[name] for name in item if name.startswith(kind)) for item in comparisons]
-    if all(MAX_TIMES * _divide(math.sqrt(item.differences), math.sqrt(item.reference)) < 1 for item in sums):
-        return None
-    return f"eager's {kind} is too far from the reference to judge by"
+    near = all(MAX_TIMES * _divide(math.sqrt(item.differences), math.sqrt(item.reference)) < 1 for item in sums)
+    return None if near else f"eager's {kind} is too far from the reference to judge by"
 
 
 def judge(step: Named, reference: StepTensors, bounds: Bounds) -> Accuracy:
@@ -221,19 +214,11 @@ def judge(step: Named, reference: StepTensors, bounds: Bounds) -> Accuracy:
     worst = max(shares, key=lambda name: max(shares[name], small.get(name, 0.0)))
     error, too_small = comparison[worst].error, small.get(worst, 0.0) > 1
     failed = (shares[worst] > 1 or too_small) and not bounds.nondeterministic
-    return Accuracy(
-        reference=bounds.kind,
-        passed=False if failed else None if bounds.unverified else True,
-        unverified=None if failed else bounds.unverified,
-        nondeterministic=bounds.nondeterministic,
-        tensors=len(shares),
-        unjudged=unjudged,
-        worst=worst,
-        too_small=too_small,
-        compiled_error=error if math.isfinite(error) else None,
-        eager_error=bounds.errors[worst],
-        bound=bounds.bounds[worst],
-    )
+    unverified = None if failed else bounds.unverified
+    passed = None if unverified else not failed
+    found = Accuracy(bounds.kind, passed, unverified, bounds.nondeterministic, len(shares), unjudged, worst, too_small)
+    compiled_error = error if math.isfinite(error) else None
+    return replace(found, compiled_error=compiled_error, eager_error=bounds.errors[worst], bound=bounds.bounds[worst])
 
 
 def _divide(error: float, allowed: float) -> float:

@@ -29,11 +29,8 @@ CACHE = {"hits": "fxgraph_cache_hit", "misses": "fxgraph_cache_miss", "bypassed"
 def read_fingerprints() -> dict[str, Any]:
     """Read the fingerprints, and what the cache gave so far, as fields of a `Process`."""
     cache = {name: int(counters["inductor"][key]) for name, key in CACHE.items()}
-    return {
-        "compile_cache": cache if any(cache.values()) else {},
-        "code_fingerprint": code_fingerprint(),
-        "autotuning_fingerprint": autotuning_fingerprint(),
-    }
+    fingerprints = {"code_fingerprint": code_fingerprint(), "autotuning_fingerprint": autotuning_fingerprint()}
+    return {"compile_cache": cache if any(cache.values()) else {}, **fingerprints}
 
 
 def read_parts_s() -> dict[str, float]:
@@ -65,13 +62,9 @@ def autotuning_fingerprint() -> str | None:
     """Digest of the configurations that won, from the private cache; None when nothing was autotuned."""
     folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
     files = Path(folder).glob("**/*.best_config") if folder else ()
-    choices = {file: json.loads(file.read_text()) for file in files}
-    return _digest(
-        json.dumps(
-            [file.stem, {key: value for key, value in choice.items() if key not in NOT_A_CHOICE}], sort_keys=True
-        )
-        for file, choice in choices.items()
-    )
+    winners = ((file.stem, json.loads(file.read_text()).items()) for file in files)
+    choices = ([name, {key: value for key, value in items if key not in NOT_A_CHOICE}] for name, items in winners)
+    return _digest(json.dumps(choice, sort_keys=True) for choice in choices)
 
 
 def _digest(parts: Iterable[str]) -> str | None:

@@ -39,7 +39,7 @@ def require(name: str, workload: str, device: str) -> None:
         _require_needs(name, NEEDS[name], workload, device)
     elif name not in (*WITHOUT_DYNAMO, *torch._dynamo.list_backends(None)):
         if name in GONE:
-            raise UnavailableError(f"backend {name} {GONE[name]}")
+            raise UnavailableError(f"backend {name} is no more: {GONE[name]}")
         advice = f"install the package that registers it; {nearest(name, [*list_known(), *WITHOUT_DYNAMO, *NEEDS])}"
         raise UnavailableError(f"backend {name} is not installed: {advice}")
 
@@ -73,8 +73,7 @@ def _is_there(module: str) -> bool:
 
 def find_compiler(name: str) -> Compiler:
     """Find the backend's function, called as Dynamo calls it; `require` has been asked before."""
-    own = OWN.get(name)
-    return own() if own else lookup_backend(name)
+    return OWN[name]() if name in OWN else lookup_backend(name)
 
 
 def _thunder() -> Compiler:

@@ -14,6 +14,8 @@ import torch
 
 from sweeper.worker.failures import NotCompiledError
 
+Function = Callable[..., Any]
+
 
 def find_repeated(module: torch.nn.Module) -> list[torch.nn.Module]:
     """The outermost modules of which one list or sequence has several, by class; layers without parts are left out.
@@ -34,9 +36,7 @@ def find_repeated(module: torch.nn.Module) -> list[torch.nn.Module]:
     return list(dict.fromkeys(walk(module)))
 
 
-def compile_blocks(
-    module: torch.nn.Module, compile_: Callable[[Callable[..., Any]], Callable[..., Any]]
-) -> Callable[..., Any]:
+def compile_blocks(module: torch.nn.Module, compile_: Callable[[Function], Function]) -> Function:
     """Compile the blocks of `module`, for calls through what this gives. Raises NotCompiledError when it has none.
 
     Called directly the module stays as it is, without the way through the compiler's wrapper, so that eager is eager.

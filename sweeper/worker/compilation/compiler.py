@@ -14,26 +14,23 @@ import torch
 
 from sweeper.core.backends import WITHOUT_DYNAMO
 from sweeper.core.trial import Trial
-from sweeper.worker.compilation.blocks import compile_blocks
+from sweeper.worker.compilation.blocks import Function, compile_blocks
 from sweeper.worker.compilation.counters import CompileCounters
 from sweeper.worker.compilation.legacy import LegacyModule
 
 
 def compile_arguments(trial: Trial) -> dict[str, Any]:
     """Keyword arguments for `torch.compile`. With options, the mode is spelled out as options and they win."""
-    arguments: dict[str, Any] = {
-        "backend": trial.backend,
-        "dynamic": trial.compile.dynamic,
-        "fullgraph": trial.compile.fullgraph,
-    }
-    if trial.compile.options:
-        arguments["options"] = {**torch._inductor.list_mode_options(trial.mode), **trial.compile.options}
+    chosen = trial.compile
+    arguments: dict[str, Any] = {"backend": trial.backend, "dynamic": chosen.dynamic, "fullgraph": chosen.fullgraph}
+    if chosen.options:
+        arguments["options"] = {**torch._inductor.list_mode_options(trial.mode), **chosen.options}
     elif trial.mode != "default":
         arguments["mode"] = trial.mode
     return arguments
 
 
-def compile_function(function: Callable[..., Any], trial: Trial, counters: CompileCounters) -> Callable[..., Any]:
+def compile_function(function: Function, trial: Trial, counters: CompileCounters) -> Function:
     """Compile `function` as the trial says, in its first call; give it back as it is with mode=eager."""
     if trial.mode == "eager":
         return function
@@ -42,10 +39,9 @@ def compile_function(function: Callable[..., Any], trial: Trial, counters: Compi
         counters.expects_graphs = False
         return LegacyModule(function, trial.backend)
     arguments = compile_arguments(trial) | {"backend": counters.wrap_backend(str(trial.backend))}
-    compile_: Callable[..., Any] = functools.partial(torch.compile, **arguments)
+    compile_: Callable[[Function], Function] = functools.partial(torch.compile, **arguments)
     if trial.compile.scope != "blocks":
-        compiled: Callable[..., Any] = compile_(function)
-        return compiled
+        return compile_(function)
     assert isinstance(function, torch.nn.Module)
     return compile_blocks(function, compile_)
 

@@ -48,10 +48,8 @@ class CompileCounters:
 
     def wrap_backend(self, name: str) -> str | Callable[..., Any]:
         """Wrap a backend for `torch.compile`, to count its runs; names alone stand for eager and inductor."""
-        if name in CONTROLS:
-            return name
-        if name == "inductor":
-            self._inductor = True  # torch treats this name alone in a way of its own; its code is looked for instead
+        self._inductor = name == "inductor"  # torch has a way of its own for it; its code is looked for instead
+        if self._inductor or name in CONTROLS:
             return name
         self._fallback_log = FallbackLog.listen_to(name)
         self._backend = WrappedBackend(find_compiler(name))
@@ -86,15 +84,10 @@ class CompileCounters:
         return None
 
     def report(self, settings: Mapping[str, Json]) -> Diagnostics:
-        return Diagnostics(
-            graphs=self.graphs,
-            graphs_run_eager=self.graphs_run_eager,
-            graph_breaks=tuple(_graph_breaks()),
-            # Compilations of a frame beyond its first; an id is `frame/compilation`, the second counted from 0.
-            recompiles=sum(1 for compile_id in self._compile_ids if not compile_id.endswith("/0")),
-            cudagraph_skips=_cudagraph_skips(),
-            settings=settings,
-        )
+        # Compilations of a frame beyond its first; an id is `frame/compilation`, the second counted from 0.
+        recompiles = sum(not compile_id.endswith("/0") for compile_id in self._compile_ids)
+        breaks, skips = tuple(_graph_breaks()), _cudagraph_skips()
+        return Diagnostics(self.graphs, breaks, recompiles, skips, settings, self.graphs_run_eager)
 
 
 def _graph_breaks() -> Iterator[GraphBreak]:

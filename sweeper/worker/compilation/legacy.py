@@ -7,8 +7,7 @@ read.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -24,8 +23,14 @@ class LegacyModule:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._converted is None:
-            with _disable_autocast_cache():
-                self._converted = CONVERTERS[self._backend](self._module, args, kwargs)
+            cached = torch.is_autocast_cache_enabled()
+            torch.set_autocast_cache_enabled(False)  # a trace would keep the cached casts as constants
+            try:
+                with warnings.catch_warnings():
+                    warnings.filterwarnings("ignore", message="`torch.jit", category=DeprecationWarning)
+                    self._converted = CONVERTERS[self._backend](self._module, args, kwargs)
+            finally:
+                torch.set_autocast_cache_enabled(cached)
         return self._converted(*args, **kwargs)
 
 
@@ -79,16 +84,3 @@ CONVERTERS: Mapping[str, Callable[..., Callable[..., Any]]] = {
     "jit_script": lambda module, _args, _kwargs: torch.jit.script(module),
     "fx": lambda module, _args, _kwargs: torch.fx.symbolic_trace(module),
 }
-
-
-@contextmanager
-def _disable_autocast_cache() -> Iterator[None]:
-    """Convert without autocast's cache, whose casts a trace keeps as constants, and without torch.jit's warning."""
-    cached = torch.is_autocast_cache_enabled()
-    torch.set_autocast_cache_enabled(False)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="`torch.jit", category=DeprecationWarning)
-            yield
-    finally:
-        torch.set_autocast_cache_enabled(cached)

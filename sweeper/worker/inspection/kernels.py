@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sweeper.worker.inspection.torch_trace import Part
@@ -49,16 +49,14 @@ def find_kernels(part: Part, others: Mapping[str, list[str]]) -> tuple[Kernel, .
         key = (COUNTED.sub("", name) if generated else name, generated)
         launched.setdefault(key, []).append(f"{name}:{number}")
     nodes, operations = part.nodes or others, find_operations(part.post_grad_graph or "")
-    return tuple(
-        Kernel(
-            name,
-            len(launches),
-            generated,
-            _count(node for launch in launches for node in nodes.get(launch, ()) if node in operations),
-            _places(stack for launch in launches for stack in part.stacks.get(launch, ())),
-        )
-        for (name, generated), launches in launched.items()
-    )
+    kernels = []
+    for (name, generated), launches in launched.items():
+        fused = (node for launch in launches for node in nodes.get(launch, ()) if node in operations)
+        fuses = Counter(COUNTED.sub("", node) for node in fused).most_common()
+        stacks = (FRAME.findall(stack) for launch in launches for stack in part.stacks.get(launch, ()))
+        places = dict.fromkeys(":".join(frames[-1]) for frames in stacks if frames)  # the innermost of each stack
+        kernels.append(Kernel(name, len(launches), generated, tuple(fuses), tuple(places)))
+    return tuple(kernels)
 
 
 def find_operations(graph: str) -> frozenset[str]:
@@ -69,13 +67,3 @@ def find_operations(graph: str) -> frozenset[str]:
 def count_scheduled(ir: str) -> int:
     """Count the nodes in a dump of Inductor's scheduler, which are three line ends apart."""
     return sum(1 for node in ir.split("\n\n\n") if node.strip())
-
-
-def _count(nodes: Iterable[str]) -> tuple[tuple[str, int], ...]:
-    return tuple(Counter(COUNTED.sub("", node) for node in nodes).most_common())
-
-
-def _places(stacks: Iterable[str]) -> tuple[str, ...]:
-    """The innermost place of each stack, once."""
-    all_frames = (FRAME.findall(stack) for stack in stacks)
-    return tuple(dict.fromkeys(":".join(frames[-1]) for frames in all_frames if frames))

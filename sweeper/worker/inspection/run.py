@@ -56,7 +56,7 @@ def make_lead(folder: Path, timed_fingerprint: str | None) -> Lead:
                 failure = describe_error(error)
                 raise
             finally:
-                sight = _collect(job, notes, counters, raw, timed_fingerprint, failure)
+                sight = _collect(job, notes, raw, timed_fingerprint, failure)
                 left_out = write_files(folder, _files(sight), MAX_BYTES)
                 write_text(folder / "summary.md", write_summary(sight, left_out))
                 shutil.rmtree(raw)
@@ -75,26 +75,23 @@ def _trace_inductor(trial: Trial) -> Trial:
     return replace(trial, compile=replace(trial.compile, options={**trial.compile.options, **TRACE_OPTIONS}))
 
 
-def _collect(
-    job: Job, notes: Notes, counters: CompileCounters, raw: Path, timed_fingerprint: str | None, failure: str | None
-) -> Sight:
+def _collect(job: Job, notes: Notes, raw: Path, timed_fingerprint: str | None, failure: str | None) -> Sight:
     from torch._inductor.debug import create_kernel_information_json
 
-    trace = torch_trace.read(raw)
+    assert notes.counters is not None
     notes.add(**artifacts.read_fingerprints())
-    kernels = create_kernel_information_json()
     return Sight(
         trial=job.trial,
         versions=notes.environment["versions"],
-        trace=trace,
-        diagnostics=counters.report({}),
+        trace=torch_trace.read(raw),
+        diagnostics=notes.counters.report({}),
         code_fingerprint=notes.process.code_fingerprint,
         timed_fingerprint=timed_fingerprint,
-        not_compiled=None if failure else counters.explain_not_compiled(),
+        not_compiled=None if failure else notes.counters.explain_not_compiled(),
         failure=failure,
         ir=dict(_read_ir(raw)),
         # Of graphs that were compiled in the first backward pass; the trace has none of these.
-        other_nodes={launch: kernel["post_grad_nodes"] for launch, kernel in kernels.items()},
+        other_nodes={launch: kernel["post_grad_nodes"] for launch, kernel in create_kernel_information_json().items()},
     )
 
 

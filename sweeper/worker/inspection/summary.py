@@ -55,6 +55,8 @@ class Sight:
 def write_summary(sight: Sight, left_out: Sequence[str]) -> str:
     """Write the text; `left_out`: files that were too long to keep."""
     graphs = sight.trace.graphs
+    # Each with the guard that failed last; `recompiles.txt` has all of them.
+    recompiles = [f"{name} since {_guard(text)}" for name, text in sight.trace.recompiles]
     sections = [
         f"# {sight.trial.label}: what the compiler did",
         "\n".join(f"- {line}" for line in _facts(sight)),
@@ -62,10 +64,7 @@ def write_summary(sight: Sight, left_out: Sequence[str]) -> str:
         *(section for graph in graphs[:MAX_GRAPHS] for section in _graph_sections(sight, graph)),
         f"{len(graphs) - MAX_GRAPHS} more graphs are in their folders." if len(graphs) > MAX_GRAPHS else "",
         _list("Graph breaks", [_describe_break(item) for item in sight.diagnostics.graph_breaks], MAX_BREAKS),
-        # Each with the guard that failed last; `recompiles.txt` has all of them.
-        _list(
-            "Recompilations", [f"{name} since {_guard(text)}" for name, text in sight.trace.recompiles], MAX_RECOMPILES
-        ),
+        _list("Recompilations", recompiles, MAX_RECOMPILES),
         _list("CUDA graphs that were not recorded", sight.diagnostics.cudagraph_skips),
         _list("Left out, too long to keep", left_out),
     ]
@@ -83,17 +82,16 @@ def _facts(sight: Sight) -> Iterator[str]:
     breaks = sum(item.count for item in found.graph_breaks)
     counts = ((found.graphs or 0, "graph"), (breaks, "graph break"), (found.recompiles or 0, "recompilation"))
     yield ", ".join(f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in counts)
-    if sight.code_fingerprint is None:
+    here, timed = sight.code_fingerprint, sight.timed_fingerprint
+    if here is None:
         yield "no code of Inductor's"
-    elif sight.timed_fingerprint is None:
-        yield f"fingerprint of the code: {sight.code_fingerprint}; there is no timed code to compare it with"
-    elif sight.code_fingerprint == sight.timed_fingerprint:
-        yield f"it is the code that was timed (fingerprint {sight.code_fingerprint})"
+    elif timed is None:
+        yield f"fingerprint of the code: {here}; there is no timed code to compare it with"
+    elif here == timed:
+        yield f"it is the code that was timed (fingerprint {here})"
     else:
-        yield (
-            f"it is other code than was timed: fingerprint {sight.code_fingerprint} here, {sight.timed_fingerprint} "
-            "there; kernels are autotuned in each cache anew"
-        )
+        other = f"it is other code than was timed: fingerprint {here} here, {timed} there"
+        yield f"{other}; kernels are autotuned in each cache anew"
 
 
 def _graphs_table(sight: Sight, graphs: Sequence[Compilation]) -> list[str]:
@@ -110,55 +108,41 @@ def _graphs_table(sight: Sight, graphs: Sequence[Compilation]) -> list[str]:
 def _describe_part(sight: Sight, part: Part) -> list[str]:
     kernels = sight.find_kernels(part)
     before, after = sight.read_ir(part)
-    known = bool(part.output_code and kernels)
-    return [
-        part.direction,
-        _text(len(find_operations(part.aot_graph)) if part.aot_graph else None),
-        _text(count_scheduled(before) or None),
-        _text(count_scheduled(after) or None),
-        _text(sum(kernel.launches for kernel in kernels if kernel.generated) if known else None),
-        _text(sum(kernel.launches for kernel in kernels if not kernel.generated) if known else None),
-    ]
+    operations = len(find_operations(part.aot_graph)) if part.aot_graph else None
+    launches: list[int | None] = [None, None]  # of kernels, of functions of a library
+    if part.output_code and kernels:
+        launches = [sum(kernel.launches for kernel in kernels if kernel.generated is own) for own in (True, False)]
+    counts = [operations, count_scheduled(before) or None, count_scheduled(after) or None, *launches]
+    return [part.direction, *map(_text, counts)]
 
 
 def _graph_sections(sight: Sight, graph: Compilation) -> Iterator[str]:
     """What each part launches, with the code from which it comes; nothing where no code is known."""
     for part in graph.parts.values():
-        if launched := sight.find_kernels(part):
-            yield f"## Graph {graph.compile_id}, {part.direction}"
-            yield from _kernel_sections([kernel for kernel in launched if kernel.generated])
-            calls = [f"{kernel.name} ({kernel.launches})" for kernel in launched if not kernel.generated]
-            yield f"Library calls: {', '.join(calls)}." if calls else ""
-
-
-def _kernel_sections(kernels: Sequence[Kernel]) -> Iterator[str]:
-    if not kernels:
-        return
-    most = sorted(kernels, key=lambda kernel: -kernel.num_operations)[:MAX_KERNELS]
-    yield _markdown(["launches", "kernel", "operations", "fuses", "from"], map(_describe_kernel, most))
-    if len(kernels) > len(most):
-        yield f"{len(kernels) - len(most)} kernels with fewer operations are in `output_code.py`."
+        launched = sight.find_kernels(part)
+        yield f"## Graph {graph.compile_id}, {part.direction}" if launched else ""
+        kernels = [kernel for kernel in launched if kernel.generated]
+        most = sorted(kernels, key=lambda kernel: -kernel.num_operations)[:MAX_KERNELS]
+        titles = ["launches", "kernel", "operations", "fuses", "from"]
+        yield _markdown(titles, map(_describe_kernel, most)) if most else ""
+        if len(kernels) > len(most):
+            yield f"{len(kernels) - len(most)} kernels with fewer operations are in `output_code.py`."
+        calls = [f"{kernel.name} ({kernel.launches})" for kernel in launched if not kernel.generated]
+        yield f"Library calls: {', '.join(calls)}." if calls else ""
 
 
 def _describe_kernel(kernel: Kernel) -> list[str]:
     name = kernel.name if len(kernel.name) <= MAX_NAME else f"{kernel.name[:MAX_NAME]}…"
-    fuses = [name if count == 1 else f"{name} ({count})" for name, count in kernel.fuses]
-    places = [_shorten_place(place) for place in kernel.places]
-    return [
-        str(kernel.launches),
-        f"`{name}`",
-        _text(kernel.num_operations or None),
-        _join(fuses, MAX_OPERATIONS),
-        _join(places, MAX_PLACES),
-    ]
+    operations = [name if count == 1 else f"{name} ({count})" for name, count in kernel.fuses]
+    fuses, places = _join(operations, MAX_OPERATIONS), _join(list(map(_shorten_place, kernel.places)), MAX_PLACES)
+    return [str(kernel.launches), f"`{name}`", _text(kernel.num_operations or None), fuses, places]
 
 
 def _describe_break(item: GraphBreak) -> str:
     """A graph break with the line of the user's code."""
     where = f"`{_shorten_place(item.where)}`" if item.where else "no place given"
-    times = f" ({item.count} times)" if item.count > 1 else ""
-    source = source_line(item.where)
-    return f"{where}{f': `{source}`' if source else ''}{times}: {item.reason}"
+    source = f": `{line}`" if (line := source_line(item.where)) else ""
+    return f"{where}{source}{f' ({item.count} times)' if item.count > 1 else ''}: {item.reason}"
 
 
 def source_line(where: str | None) -> str | None:

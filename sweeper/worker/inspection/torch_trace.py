@@ -12,21 +12,15 @@ import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 VARIABLES = ("TORCH_TRACE", "TORCH_COMPILE_DEBUG_DIR")  # for the trace itself, and for what Inductor writes beside
 GRAPHS = {"aot_inference_graph": "inference", "aot_forward_graph": "forward", "aot_backward_graph": "backward"}
-WITH_TEXT = {
-    *GRAPHS,
-    "dynamo_output_graph",
-    "inductor_post_grad_graph",
-    "inductor_output_code",
-    "inductor_provenance_tracking_node_mappings",
-    "inductor_provenance_tracking_kernel_stack_traces",
-    "dynamo_graph_break_reason",
-    "recompile_reasons",
-}
+OF_DYNAMO = {"dynamo_output_graph", "dynamo_graph_break_reason", "recompile_reasons"}
+PROVENANCE = {"inductor_provenance_tracking_node_mappings", "inductor_provenance_tracking_kernel_stack_traces"}
+WITH_TEXT = {*GRAPHS, *OF_DYNAMO, *PROVENANCE, "inductor_post_grad_graph", "inductor_output_code"}
 # V1121 15:22:13.306000 19710 torch/_dynamo/utils.py:2350] {"artifact": {"name": ...}, "frame_id": 0, ...}
 EVENT = re.compile(r"V\d{4} \S+ \d+ \S+\] (\{.*)")
 # The first line of generated code; the name is that of the folder for Inductor's own files as well.
@@ -117,21 +111,17 @@ def read_events(lines: Iterable[str]) -> Iterator[Event]:
     """Read the events of a file; only those in `WITH_TEXT` keep their text, the others are many and long."""
     event: Event | None = None
     text: list[str] = []
-    for line in lines:
-        if line.startswith("\t"):
-            if event is not None and event.kind in WITH_TEXT:
-                text.append(line[1:])
-            continue
-        if event is not None:
-            yield replace(event, text="".join(text))
-        event, text = _parse_event(line), []
-    if event is not None:
-        yield replace(event, text="".join(text))
+    for line in chain(lines, [""]):  # the end of the file ends its last event
+        if not line.startswith("\t"):
+            if event is not None:
+                yield replace(event, text="".join(text))
+            event, text = _parse_event(line), []
+        elif event is not None and event.kind in WITH_TEXT:
+            text.append(line[1:])
 
 
 def _parse_event(line: str) -> Event | None:
-    matched = EVENT.match(line)
-    if matched is None:
+    if (matched := EVENT.match(line)) is None:
         return None
     data = json.loads(matched.group(1))
     kind, fields = next(iter(data.items()))
@@ -145,14 +135,11 @@ def _add_event(event: Event, trace: Trace) -> None:
     """Add an event to the compilation that it belongs to; those of one come in order, those of several are mixed."""
     if event.kind == "dynamo_graph_break_reason":
         trace.breaks.append(event.text)
-    elif event.compile_id is None:
-        return
-    elif event.kind == "recompile_reasons":
+    elif event.compile_id is not None and event.kind == "recompile_reasons":
         text = event.text.strip()  # one reason comes as it is, several as a list in JSON
         trace.recompiles.append((event.compile_id, "\n".join(json.loads(text)) if text.startswith("[") else text))
-    else:
-        compilations = trace.compilations
-        _add_to(compilations.setdefault(event.compile_id, Compilation(event.compile_id)), event)
+    elif event.compile_id is not None:
+        _add_to(trace.compilations.setdefault(event.compile_id, Compilation(event.compile_id)), event)
 
 
 def _add_to(compilation: Compilation, event: Event) -> None:
@@ -173,9 +160,8 @@ def _add_to(compilation: Compilation, event: Event) -> None:
         case "compilation_metrics":
             metrics = event.fields
             compilation.num_operations = metrics.get("graph_op_count")
-            if metrics.get("co_name"):
-                place = f"{metrics.get('co_filename')}:{metrics.get('co_firstlineno')}"
-                compilation.function = f"{metrics['co_name']} at {place}"
+            if name := metrics.get("co_name"):
+                compilation.function = f"{name} at {metrics.get('co_filename')}:{metrics.get('co_firstlineno')}"
             if metrics.get("fail_type"):
                 compilation.failure = f"{metrics['fail_type']}: {metrics.get('fail_reason')}"
         case kind if kind in GRAPHS:

@@ -36,6 +36,7 @@ FLAT = {"cuda": 0.03, "cpu": 0.10}  # warm-up ends when the last three readings 
 READING_S = 0.05  # of warm-up, at least
 FIRST_STEPS = (5, 15)  # at least and at most so many compiled steps are timed one by one
 STEADY = 0.10  # the first steps are over when three in a row lie within this range
+Clock = Callable[[], float]
 
 
 @dataclass(frozen=True)
@@ -65,21 +66,14 @@ class Bench:
     """
 
     def __init__(
-        self,
-        batches: tuple[Batch, ...],
-        device: torch.device,
-        clock: Callable[[], float] = time.perf_counter,
-        num_sizes: int = 1,
+        self, batches: tuple[Batch, ...], device: torch.device, clock: Clock = time.perf_counter, num_sizes: int = 1
     ) -> None:
-        self._all_batches = batches
-        self._batches = itertools.cycle(batches)
-        self._device = device
-        self.clock = clock
-        self.num_sizes = num_sizes
+        self._all_batches, self._batches = batches, itertools.cycle(batches)
+        self._device, self.clock, self.num_sizes = device, clock, num_sizes
 
     def round_up(self, steps: float) -> int:
         """At least so many steps, in which each size comes equally often."""
-        return round_up(steps, self.num_sizes)
+        return math.ceil(steps / self.num_sizes) * self.num_sizes
 
     def synchronize(self) -> None:
         if self._device.type == "cuda":
@@ -213,14 +207,13 @@ def _measure_round(
     bench: Bench, arms: tuple[Arm, Arm], steps: int, order: str, measure: Measure, monitor: RoundMonitor
 ) -> Timed:
     times: dict[str, list[float]] = {}
-    stance = "fail_on_recompile"
+    by_step, stance = measure.clock == "step", "fail_on_recompile"
     monitor.start_round()
     for arm in arms:
         gc.collect()
         gc.disable()
         try:
             bench.run(arm, STEPS_BEFORE_BLOCK, stance)
-            by_step = measure.clock == "step"
             times[arm.name] = bench.steps_s(arm, steps, stance) if by_step else [bench.block_s(arm, steps, stance)]
         except RuntimeError as error:
             if "Detected recompile" not in str(error):
@@ -231,20 +224,14 @@ def _measure_round(
         finally:
             gc.enable()
         monitor.read_after_block(arm.name)
-    block_s = {arm: sum(taken) for arm, taken in times.items()}
-    timed = Round(order, block_s["eager"], block_s["compiled"], monitor.explain_void())
-    return Timed(timed, times if measure.clock == "step" else {})
+    measured = Round(order, sum(times["eager"]), sum(times["compiled"]), monitor.explain_void())
+    return Timed(measured, times if by_step else {})
 
 
 def latency(steps_s: list[float]) -> Latency:
     """Percentiles of single steps, interpolated between neighbouring values."""
     hundredths = quantiles(steps_s, n=100, method="inclusive")
     return Latency(hundredths[49], hundredths[89], hundredths[98], len(steps_s))
-
-
-def round_up(steps: float, num_sizes: int) -> int:
-    """The smallest multiple of `num_sizes` that is not below `steps`."""
-    return math.ceil(steps / num_sizes) * num_sizes
 
 
 def spread(values: list[float]) -> float:

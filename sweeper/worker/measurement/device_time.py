@@ -14,7 +14,7 @@ from statistics import median
 import torch
 from torch.autograd import DeviceType  # type: ignore[attr-defined]
 
-from sweeper.worker.measurement.bench import Arm, Bench, round_up
+from sweeper.worker.measurement.bench import Arm, Bench
 
 STEPS = 5  # of a pass
 STEPS_BEFORE, BEFORE_S = 2, 0.3  # a pass starts at the clocks that its arm keeps, as a block does
@@ -60,7 +60,7 @@ def busy_per_step(passes: Sequence[Busy], step_s: float, num_sizes: int = 1) -> 
     counts = {item.kernels for item in passes}
     if counts == {0}:
         raise UnknownError("the profiler saw no kernel")
-    steps = round_up(STEPS, num_sizes)
+    steps = math.ceil(STEPS / num_sizes) * num_sizes  # of a pass, in which each size comes equally often
     if len(counts) > 1 or passes[0].kernels % (steps // num_sizes):
         raise UnknownError(f"steps differ in their number of kernels: {sorted(counts)} in passes of {steps} steps")
     busy_s = median(item.busy_s for item in passes) / steps
@@ -75,14 +75,10 @@ def _profile_pass(bench: Bench, arm: Arm) -> Busy:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         bench.run(arm, bench.round_up(STEPS))
         bench.synchronize()
-    results = profile.profiler.kineto_results  # `profile.events()` takes seconds for the same
-    on_device = [
-        (event.start_ns(), event.end_ns(), event.name())
-        for event in results.events()
-        if event.device_type() == DeviceType.CUDA and not event.is_user_annotation()
-    ]
-    attention = frozenset(kind for name in {name for _, _, name in on_device} if (kind := attention_kind(name)))
-    return Busy(union_s((start, end) for start, end, _ in on_device), len(on_device), attention)
+    events = profile.profiler.kineto_results.events()  # `profile.events()` takes seconds for the same
+    work = [event for event in events if event.device_type() == DeviceType.CUDA and not event.is_user_annotation()]
+    attention = frozenset(kind for name in {event.name() for event in work} if (kind := attention_kind(name)))
+    return Busy(union_s((event.start_ns(), event.end_ns()) for event in work), len(work), attention)
 
 
 def attention_kind(kernel: str) -> str | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.optim.optimizer import _default_to_fused_or_foreach
+from torch.optim.optimizer import Optimizer, _default_to_fused_or_foreach
 
 from sweeper.core.serialization import Json
 from sweeper.core.trial import Trial
@@ -19,6 +19,7 @@ from sweeper.worker.models.batches import Batch
 # (docs/results/h200-pt2-huggingface.md).
 LEARNING_RATE = 1e-5
 SCALER_GROWTH_INTERVAL = 1 << 30  # the scale only falls, so that no timed step is one of growth
+Module = Callable[..., object]  # the built module, or its compiled form
 Context = Callable[[], AbstractContextManager[object]]
 
 
@@ -26,6 +27,7 @@ Context = Callable[[], AbstractContextManager[object]]
 class Numerics:
     """Number formats of a trial on its device."""
 
+    device: torch.device
     autocast: torch.dtype | None
     scaler: bool
 
@@ -37,19 +39,17 @@ class Numerics:
             torch.backends.cuda.matmul.allow_tf32 = precision.tf32
             torch.backends.cudnn.allow_tf32 = precision.tf32
         if precision.autocast is None:
-            return Numerics(None, False)
+            return Numerics(device, None, False)
         has_bfloat16 = device.type != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False)
         name = ("bfloat16" if has_bfloat16 else "float16") if precision.autocast == "auto" else precision.autocast
         scaler = precision.grad_scaler and name == "float16" and trial.workload == "train"
-        return Numerics(getattr(torch, name), scaler)
+        return Numerics(device, getattr(torch, name), scaler)
 
-    def context(self, device: torch.device) -> AbstractContextManager[object]:
-        if self.autocast is None:
-            return nullcontext()
-        return torch.autocast(device.type, dtype=self.autocast)
+    def context(self) -> AbstractContextManager[object]:
+        return nullcontext() if self.autocast is None else torch.autocast(self.device.type, dtype=self.autocast)
 
 
-def make_optimizer(trial: Trial, module: torch.nn.Module, scaler: bool) -> torch.optim.Optimizer | None:
+def make_optimizer(trial: Trial, module: torch.nn.Module, scaler: bool) -> Optimizer | None:
     """An optimizer with torch's defaults, except for Adam's learning rate and SGD's momentum of 0.9.
 
     The labels are random, so the rate is one that keeps a model near where it was built. By default Adam is fused with
@@ -64,18 +64,14 @@ def make_optimizer(trial: Trial, module: torch.nn.Module, scaler: bool) -> torch
     adam = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[trial.optimizer]
     if scaler and not chosen:
         chosen = {"fused": True}
-    optimizer: torch.optim.Optimizer = adam(parameters, lr=LEARNING_RATE, **chosen)
+    optimizer: Optimizer = adam(parameters, lr=LEARNING_RATE, **chosen)
     return optimizer
 
 
 def training_step(
-    built: Built,
-    module: Callable[..., object],
-    optimizer: torch.optim.Optimizer | None,
-    scaler: torch.amp.GradScaler | None,
-    context: Context,
+    built: Built, module: Module, optimizer: Optimizer | None, scaler: torch.amp.GradScaler | None, context: Context
 ) -> Callable[[Batch], torch.Tensor]:
-    """One training step, which gives the loss; `module` is the built module or its compiled form."""
+    """One training step, which gives the loss."""
     parameters = list(built.module.parameters())
 
     def step(batch: Batch) -> torch.Tensor:
@@ -100,7 +96,7 @@ def training_step(
     return step
 
 
-def inference_step(module: Callable[..., object], context: Context) -> Callable[[Batch], object]:
+def inference_step(module: Module, context: Context) -> Callable[[Batch], object]:
     """One forward under `inference_mode`, which gives the model's output."""
 
     def step(batch: Batch) -> object:
@@ -110,7 +106,7 @@ def inference_step(module: Callable[..., object], context: Context) -> Callable[
     return step
 
 
-def describe_optimizer(trial: Trial, optimizer: torch.optim.Optimizer | None) -> dict[str, Json]:
+def describe_optimizer(trial: Trial, optimizer: Optimizer | None) -> dict[str, Json]:
     """What the record says of the optimizer; with scope=step each arm has one of its own, with equal settings."""
     if optimizer is None:
         return {"optimizer": None}

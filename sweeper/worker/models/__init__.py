@@ -6,7 +6,7 @@ Weights are random unless pretrained ones are asked for, and data are random fro
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, Protocol
@@ -15,17 +15,9 @@ import torch
 
 from sweeper.core.libraries import LIBRARIES
 from sweeper.core.trial import Model, Trial
-from sweeper.worker.models.batches import (
-    CUTS,
-    Batch,
-    Loss,
-    cast_tensor,
-    cross_entropy,
-    derive_batches,
-    find_tensors,
-    map_tensors,
-)
+from sweeper.worker.models.batches import Batch, Loss, cast_tensor, cross_entropy, cut_batches, map_tensors, mix_samples
 
+Build = Callable[[Trial, torch.device], "Built"]
 RATES = ("p", "drop_prob", "drop_path_prob", "dropout")
 # What constructors and forwards raise for settings that they cannot have.
 WHILE_BUILDING = (TypeError, ValueError, RuntimeError, AttributeError, KeyError, IndexError, AssertionError)
@@ -92,7 +84,7 @@ def build(trial: Trial, seed: int, device: torch.device) -> Built:
     if not trial.model.dropout:
         silence_dropout(module)
     for kind, sizes in trial.vary.items():
-        built = vary_sizes(built, kind, sizes)
+        built = replace(built, batches=cut_batches(built.batches, kind, sizes), num_sizes=len(sizes))
     if trial.model.memory_format == "channels_last":
         built = use_channels_last(built)
     dtype = getattr(torch, trial.precision.parameters)
@@ -102,28 +94,13 @@ def build(trial: Trial, seed: int, device: torch.device) -> Built:
     return built.map_batches(lambda tensor: cast_tensor(tensor, dtype))
 
 
-def vary_sizes(built: Built, kind: str, sizes: Sequence[int]) -> Built:
-    """Cut batches of each size in turn out of those of the largest. Raises ValueError where nothing has that size."""
-    cut, full = CUTS[kind], max(sizes)
-    batches = tuple(
-        map_tensors(batch, lambda tensor, size=size: cut(tensor, full, size))  # type: ignore[misc]
-        for batch in built.batches
-        for size in sizes
-    )
-    shapes = {tuple(tuple(tensor.shape) for tensor in find_tensors([batch.args, batch.kwargs])) for batch in batches}
-    if len(shapes) < len(set(sizes)):
-        raise ValueError(f"vary.{kind}: the inputs of this model have no {kind.replace('_', ' ')} of {full} to vary")
-    return replace(built, batches=batches, num_sizes=len(sizes))
-
-
 def use_channels_last(built: Built) -> Built:
     """Put the channels of images and of weights of convolutions innermost. Raises ValueError where there are none."""
     built.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if read_memory_format(built.module) != "channels_last":
         raise ValueError("model.memory_format=channels_last: the model has no convolution of images")
-    return built.map_batches(
-        lambda tensor: tensor.contiguous(memory_format=torch.channels_last) if tensor.dim() == 4 else tensor
-    )
+    layout = torch.channels_last
+    return built.map_batches(lambda tensor: tensor.contiguous(memory_format=layout) if tensor.dim() == 4 else tensor)
 
 
 def read_memory_format(module: torch.nn.Module) -> str:
@@ -171,35 +148,34 @@ def build_classifier(
 
 
 def build_from_batch(module: torch.nn.Module, batch: Batch, loss: Loss, device: torch.device) -> Built:
-    """A model of which a library gives one batch; the two others are derived from it."""
-    first, second, unseen = derive_batches(map_tensors(batch, lambda tensor: tensor.to(device)))
-    return Built(module.to(device), (first, second), unseen, loss)
+    """A model of which a library gives one batch: of the others one has its samples moved by one, one mixes them."""
+    first = map_tensors(batch, lambda tensor: tensor.to(device))
+    second = map_tensors(first, lambda tensor: tensor.roll(1, 0) if tensor.dim() else tensor.clone())
+    return Built(module.to(device), (first, second), map_tensors(first, mix_samples), loss)
 
 
-def try_classifier(
-    make_module: Callable[[Model], torch.nn.Module], construct: Callable[[Model, torch.device], Built], model: Model
-) -> list[str]:
+def try_classifier(make_module: Callable[[Model], torch.nn.Module], build: Build, trial: Trial) -> list[str]:
     """Whether a model of images takes the user's arguments and image size, if there are any.
 
     The size is tried on the meta device, where nothing is computed. A model that cannot run there with images of its
     own size either is left to the trial.
     """
-    problems = []
+    problems, model = [], trial.model
     if model.arguments:
         try:
             make_module(model)
         except WHILE_BUILDING as error:
             problems.append(f"model.name={model.name} with model.arguments {dict(model.arguments)}: {error}")
-    failure = _failure_on_meta(construct, model) if model.image_size else None
-    if failure is not None and _failure_on_meta(construct, replace(model, image_size=None)) is None:
+    failure = _failure_on_meta(build, trial, model) if model.image_size else None
+    if failure is not None and _failure_on_meta(build, trial, replace(model, image_size=None)) is None:
         reason = (str(failure).strip().splitlines() or ["it is built for other sizes"])[0]
         problems.append(f"model.image_size={model.image_size}: {model.library}'s {model.name} cannot take it: {reason}")
     return problems
 
 
-def _failure_on_meta(construct: Callable[[Model, torch.device], Built], model: Model) -> Exception | None:
+def _failure_on_meta(build: Build, trial: Trial, model: Model) -> Exception | None:
     try:
-        built = construct(replace(model, pretrained=False), torch.device("meta"))
+        built = build(replace(trial, batch_size=2, model=replace(model, pretrained=False)), torch.device("meta"))
         built.module(*built.unseen.args)
     except WHILE_BUILDING as error:
         return error

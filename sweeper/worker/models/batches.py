@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -49,13 +50,7 @@ def find_tensors(output: Any) -> list[torch.Tensor]:
     return found
 
 
-def derive_batches(first: Batch) -> tuple[Batch, Batch, Batch]:
-    """Derive two batches from the one that a library gives: its samples moved by one, and a mixture of samples."""
-    second = map_tensors(first, lambda tensor: tensor.roll(1, 0) if tensor.dim() else tensor.clone())
-    return first, second, map_tensors(first, _mix_samples)
-
-
-def _mix_samples(tensor: torch.Tensor) -> torch.Tensor:
+def mix_samples(tensor: torch.Tensor) -> torch.Tensor:
     """Other values within the same range: floats are mixed with the next sample's, whole numbers change their places.
 
     The next value's where there is one sample only.
@@ -70,13 +65,10 @@ def _mix_samples(tensor: torch.Tensor) -> torch.Tensor:
 
 def make_batch(inputs: Any) -> Batch | None:
     """A batch from one tensor, or a tuple, list or mapping with a tensor in it; None from anything else."""
-    if isinstance(inputs, torch.Tensor):
-        return Batch(args=(inputs,))
-    if isinstance(inputs, Mapping):
-        return Batch(kwargs=dict(inputs)) if any(isinstance(item, torch.Tensor) for item in inputs.values()) else None
-    if isinstance(inputs, (tuple, list)):
-        return Batch(args=tuple(inputs)) if any(isinstance(item, torch.Tensor) for item in inputs) else None
-    return None
+    parts = inputs if isinstance(inputs, (Mapping, tuple, list)) else (inputs,)
+    batch = Batch(kwargs=dict(parts)) if isinstance(parts, Mapping) else Batch(tuple(parts))
+    has_tensor = any(isinstance(item, torch.Tensor) for item in (*batch.args, *batch.kwargs.values()))
+    return batch if has_tensor else None
 
 
 def cast_tensor(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -88,10 +80,8 @@ def cast_tensor(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 def map_tensors(batch: Batch, change: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
     """The batch with `change` made to every tensor in it."""
-    args, kwargs, target = torch.utils._pytree.tree_map_only(
-        torch.Tensor, change, (batch.args, dict(batch.kwargs), batch.target)
-    )
-    return Batch(args, kwargs, target)
+    parts = (batch.args, dict(batch.kwargs), batch.target)
+    return Batch(*torch.utils._pytree.tree_map_only(torch.Tensor, change, parts))
 
 
 def _cut_batch(tensor: torch.Tensor, full: int, size: int) -> torch.Tensor:
@@ -108,3 +98,13 @@ def _cut_image(tensor: torch.Tensor, full: int, size: int) -> torch.Tensor:
 
 # [batch, ...], tokens [batch, sequence], images [batch, channels, height, width]
 CUTS = {"batch_size": _cut_batch, "sequence_length": _cut_sequence, "image_size": _cut_image}
+
+
+def cut_batches(batches: Iterable[Batch], kind: str, sizes: Sequence[int]) -> tuple[Batch, ...]:
+    """Cut batches of each size in turn out of those of the largest. Raises ValueError where nothing has that size."""
+    cut, full = CUTS[kind], max(sizes)
+    found = [map_tensors(batch, partial(cut, full=full, size=size)) for batch in batches for size in sizes]
+    shapes = {tuple(tensor.shape for tensor in find_tensors([batch.args, batch.kwargs])) for batch in found}
+    if len(shapes) < len(set(sizes)):
+        raise ValueError(f"vary.{kind}: the inputs of this model have no {kind.replace('_', ' ')} of {full} to vary")
+    return tuple(found)

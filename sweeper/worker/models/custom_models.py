@@ -29,15 +29,12 @@ def problems(trial: Trial) -> list[str]:
     name = trial.model.name
     try:
         factory = find_factory(name)
-    except ValueError as error:
-        return [str(error)]
-    try:
-        returned = factory(trial.batch_size, torch.device(trial.device))
-    except torch.OutOfMemoryError:
-        return []  # that is what the trial is for: it has a status
-    except (Exception, SystemExit) as error:  # noqa: BLE001  # a user's factory may do anything, and that is the answer
-        return [f"model.factory={name}: calling it failed: {describe_error(error)}"]
-    try:
+        try:
+            returned = factory(trial.batch_size, torch.device(trial.device))
+        except torch.OutOfMemoryError:
+            return []  # that is what the trial is for: it has a status
+        except (Exception, SystemExit) as error:  # noqa: BLE001  # a user's factory may do anything, that is the answer
+            return [f"model.factory={name}: calling it failed: {describe_error(error)}"]
         take_apart(returned, name)
     except ValueError as error:
         return [str(error)]
@@ -78,8 +75,7 @@ def take_apart(returned: Any, name: str) -> tuple[torch.nn.Module, Batch, Loss]:
     if not isinstance(returned, tuple) or len(returned) not in (2, 3) or not isinstance(returned[0], torch.nn.Module):
         raise ValueError(f"model.factory={name}: it must return {SHAPE}; it returned {_describe(returned)}")
     module, inputs, *rest = returned
-    batch = make_batch(inputs)
-    if batch is None:
+    if (batch := make_batch(inputs)) is None:
         raise ValueError(f"model.factory={name}: it must return {SHAPE}; its inputs are {_describe(inputs)}")
     loss_fn = rest[0] if rest else None
     if loss_fn is None:

@@ -20,7 +20,7 @@ def problems(trial: Trial) -> list[str]:
     model = trial.model
     if model.pretrained and not _has_weights(model):
         return [f"model.pretrained=true: timm has no weights of {model.name}"]
-    return try_classifier(_make_module, _construct, model)
+    return try_classifier(_make_module, build, trial)
 
 
 def load(model: Model) -> None:
@@ -29,29 +29,22 @@ def load(model: Model) -> None:
 
 
 def build(trial: Trial, device: torch.device) -> Built:
-    return _construct(trial.model, device, trial.batch_size)
-
-
-def _construct(model: Model, device: torch.device, batch_size: int = 2) -> Built:
+    model = trial.model
     with torch.device(device):
         module = _make_module(model)
     size = int(module.pretrained_cfg.get("input_size", (3, 224, 224))[-1])
-    return build_classifier(module, model, size, module.num_classes, batch_size, device)
+    return build_classifier(module, model, size, module.num_classes, trial.batch_size, device)
 
 
 def _make_module(model: Model) -> Any:
     arguments: dict[str, Any] = dict(model.arguments)
     if model.num_classes:
         arguments["num_classes"] = model.num_classes
-    if model.image_size and _takes_image_size(model.name):
+    # A model with position embeddings is built for one image size; others refuse the argument.
+    if model.image_size and timm.models.get_pretrained_cfg_value(_current(model.name), "fixed_input_size"):
         arguments["img_size"] = model.image_size
     with report_unreachable_hub(model):
         return timm.create_model(model.name, pretrained=model.pretrained, **arguments)
-
-
-def _takes_image_size(name: str) -> bool:
-    """Whether a model has position embeddings, which are built for one image size; others refuse the argument."""
-    return bool(timm.models.get_pretrained_cfg_value(_current(name), "fixed_input_size"))
 
 
 def _has_weights(model: Model) -> bool:

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
@@ -50,14 +48,15 @@ def load(model: Model) -> None:
 def build(trial: Trial, device: torch.device) -> Built:
     """Build a model. Raises UnavailableError for a test, device or batch size that TorchBench does not implement."""
     name, model_class = trial.model.name, _import_model_class(trial.model.name)
-    with _keep_seeding():
-        try:
-            made = model_class(test=TESTS[trial.workload], device=device.type, batch_size=trial.batch_size)
-            module, inputs = made.get_module()
-        except NotImplementedError as error:
-            raise UnavailableError(f"TorchBench's {name}: {error}{_hint_batch_size(model_class, trial)}") from error
-    batch = make_batch(inputs)
-    if batch is None:
+    seed = torch.manual_seed  # which TorchBench replaces by a function with one fixed seed
+    try:
+        made = model_class(test=TESTS[trial.workload], device=device.type, batch_size=trial.batch_size)
+        module, inputs = made.get_module()
+    except NotImplementedError as error:
+        raise UnavailableError(f"TorchBench's {name}: {error}{_hint_batch_size(model_class, trial)}") from error
+    finally:
+        torch.manual_seed = seed
+    if (batch := make_batch(inputs)) is None:
         raise ValueError(f"TorchBench's {name}: get_module() gave no tensors as inputs but a {type(inputs).__name__}")
     return build_from_batch(module, batch, mean_of_floats, device)
 
@@ -90,13 +89,3 @@ def _hint_batch_size(model_class: Any, trial: Trial) -> str:
     if getattr(model_class, "ALLOW_CUSTOMIZE_BSIZE", True):
         return ""
     return f" (take batch_size={getattr(model_class, f'DEFAULT_{TESTS[trial.workload].upper()}_BSIZE', None)})"
-
-
-@contextmanager
-def _keep_seeding() -> Iterator[None]:
-    """Put `torch.manual_seed` back, which TorchBench replaces by a function with one fixed seed."""
-    before = torch.manual_seed
-    try:
-        yield
-    finally:
-        torch.manual_seed = before

@@ -26,10 +26,9 @@ def problems(trial: Trial) -> list[str]:
     if model.pretrained and model.num_classes not in (None, CLASSES):
         return [f"model.num_classes={model.num_classes}: torchvision's weights have {CLASSES}; timm's take others"]
     if model.pretrained and model.image_size and _has_positions(model.name):
-        return [
-            f"model.image_size={model.image_size}: torchvision's weights of {model.name} are for its own image size"
-        ]
-    return try_classifier(_make_module, _construct, model)
+        weights = f"torchvision's weights of {model.name}"
+        return [f"model.image_size={model.image_size}: {weights} are for its own image size"]
+    return try_classifier(_make_module, build, trial)
 
 
 def load(model: Model) -> None:
@@ -38,14 +37,11 @@ def load(model: Model) -> None:
 
 
 def build(trial: Trial, device: torch.device) -> Built:
-    return _construct(trial.model, device, trial.batch_size)
-
-
-def _construct(model: Model, device: torch.device, batch_size: int = 2) -> Built:
+    model = trial.model
     with torch.device(device):
         module = _make_module(model)
     size = IMAGE_SIZES.get(model.name, IMAGE_SIZE)
-    return build_classifier(module, model, size, model.num_classes or CLASSES, batch_size, device)
+    return build_classifier(module, model, size, model.num_classes or CLASSES, trial.batch_size, device)
 
 
 def _make_module(model: Model) -> Any:

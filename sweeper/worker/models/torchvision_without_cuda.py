@@ -11,13 +11,10 @@ import importlib.util
 
 import torch
 
-_SCHEMAS = {
-    "nms": "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-    "qnms": "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-}
+_SIGNATURE = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 
 if torch.version.cuda is None and importlib.util.find_spec("torchvision") is not None:
     # The schemas live as long as this object.
     _library = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
-    for _schema in _SCHEMAS.values():
-        _library.define(_schema)  # type: ignore[no-untyped-call]
+    for _name in ("nms", "qnms"):
+        _library.define(_name + _SIGNATURE)  # type: ignore[no-untyped-call]

@@ -21,26 +21,18 @@ from sweeper.worker.models.batches import Batch, mean_of_floats
 from sweeper.worker.models.pretrained import report_unreachable_hub
 
 SEQUENCE_LENGTH = 128
-FRAMES_PER_POSITION = (
-    2  # of Whisper's spectrogram: its second convolution halves them, https://arxiv.org/abs/2212.04356
-)
-# Classes that earlier releases had.
-REMOVED = {
-    "Speech2Text2ForCausalLM": "removed in transformers 5.0 (https://github.com/huggingface/transformers/pull/42235); "
-    "transformers 4 has it",
-}
+# Of Whisper's spectrogram: its second convolution halves them, https://arxiv.org/abs/2212.04356
+FRAMES_PER_POSITION = 2
+BEFORE_5 = "removed in transformers 5.0 (https://github.com/huggingface/transformers/pull/42235); transformers 4 has it"
+REMOVED = {"Speech2Text2ForCausalLM": BEFORE_5}  # classes that earlier releases had
 TOKEN_LABELS = ("MaskedLM", "CausalLM", "ConditionalGeneration", "LMHeadModel")
 CLASS_LABELS = ("SequenceClassification", "ImageClassification", "AudioClassification")
 
 
 def names() -> list[str]:
     """Model classes, those that earlier releases had included; their modules are not imported for this."""
-    found = [
-        name
-        for name in dir(transformers)
-        if not name.startswith(("TF", "Flax", "Auto")) and ("For" in name or name.endswith(("Model", "LMHeadModel")))
-    ]
-    return [*found, *REMOVED]
+    found = [name for name in dir(transformers) if not name.startswith(("TF", "Flax", "Auto"))]
+    return [*(name for name in found if "For" in name or name.endswith("Model")), *REMOVED]
 
 
 def problems(trial: Trial) -> list[str]:
@@ -52,17 +44,13 @@ def problems(trial: Trial) -> list[str]:
     config_class = getattr(model_class, "config_class", None)
     config = config_class() if config_class else None
     if config is None or _main_input(model_class, config) is None:
-        return [
-            f"model.name={model.name}: reads neither tokens nor images nor Whisper's spectrograms; no others are fed"
-        ]
-    known = config.to_dict()
-    found = [
-        f"model.arguments.{key}: {type(config).__name__} has no such setting; {nearest(key, known)}"
-        for key in model.arguments
-        if key not in known
-    ]
+        reads = "reads neither tokens nor images nor Whisper's spectrograms; no others are fed"
+        return [f"model.name={model.name}: {reads}"]
+    known, wrong = config.to_dict(), f"{type(config).__name__} has no such setting"
+    unknown = (key for key in model.arguments if key not in known)
+    found = [f"model.arguments.{key}: {wrong}; {nearest(key, known)}" for key in unknown]
     if model.image_size and not hasattr(config, "image_size"):
-        found.append(f"model.image_size={model.image_size}: {type(config).__name__} has no such setting")
+        found.append(f"model.image_size={model.image_size}: {wrong}")
     return found
 
 
@@ -115,13 +103,10 @@ def _make_module(model: Model, config: Any) -> Any:
     model_class = getattr(transformers, model.name)
     if not model.pretrained:
         return model_class(config)
+    # A head for other classes begins anew.
+    options = {"dtype": torch.float32, "ignore_mismatched_sizes": model.num_classes is not None}
     with report_unreachable_hub(model), torch.device("cpu"):
-        return model_class.from_pretrained(
-            model.checkpoint,
-            config=config,
-            dtype=torch.float32,
-            ignore_mismatched_sizes=model.num_classes is not None,  # a head for other classes begins anew
-        )
+        return model_class.from_pretrained(model.checkpoint, config=config, **options)
 
 
 READS: Mapping[str, Callable[[Any], bool]] = {  # configurations by the main input of their models
@@ -154,12 +139,11 @@ def _make_batch(model_class: Any, config: Any, batch_size: int, length: int, dev
 
 
 def _make_labels(name: str, config: Any, batch_size: int, length: int, device: torch.device) -> dict[str, torch.Tensor]:
+    shape = (batch_size,) if name.endswith(CLASS_LABELS) else (batch_size, length)
     if name.endswith(TOKEN_LABELS):
-        return {"labels": torch.randint(config.get_text_config().vocab_size, (batch_size, length), device=device)}
-    if name.endswith(CLASS_LABELS):
-        return {"labels": torch.randint(config.num_labels, (batch_size,), device=device)}
-    if name.endswith("TokenClassification"):
-        return {"labels": torch.randint(config.num_labels, (batch_size, length), device=device)}
+        return {"labels": torch.randint(config.get_text_config().vocab_size, shape, device=device)}
+    if name.endswith((*CLASS_LABELS, "TokenClassification")):
+        return {"labels": torch.randint(config.num_labels, shape, device=device)}
     if name.endswith("QuestionAnswering"):
         ends = ("start_positions", "end_positions")
         return {end: torch.randint(length, (batch_size,), device=device) for end in ends}

@@ -20,8 +20,13 @@ PREFIXES = ("TORCH", "PYTORCH", "TRITON", "CUDA", "CUBLAS", "NVIDIA_TF32", "OMP_
 
 def describe() -> dict[str, Any]:
     """Describe the `environment` of a record without its `device`; touches no device."""
+    versions = read_versions(("sweeper", "torch", *library_packages(), "triton", "numpy", "hydra-core", "omegaconf"))
+    versions["torch"] = torch.__version__
+    if torch.version.cuda is not None:
+        versions["cuda"] = torch.version.cuda
+        versions["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
     return {
-        "versions": {"python": platform.python_version(), **_versions()},
+        "versions": {"python": platform.python_version(), **versions},
         "cpu": {"name": host.read().cpu, "cores": os.cpu_count(), "threads": torch.get_num_threads()},
         "variables": {key: value for key, value in sorted(os.environ.items()) if key.startswith(PREFIXES)},
         "system": platform.platform(),
@@ -40,12 +45,10 @@ def _inductor_config() -> list[str]:
     """Inductor's settings that differ from their defaults; what environment variables do is in `variables`."""
     from torch._inductor import config
 
-    changed = []
-    for name, entry in config._config.items():  # type: ignore[attr-defined]
-        value = getattr(config, name)
-        if entry.default is not None and entry.justknob is None and entry.alias is None and value != entry.default:
-            changed.append(f"{name}={value!r}"[:200])
-    return sorted(changed)
+    entries = config._config.items()  # type: ignore[attr-defined]
+    plain = {name: entry.default for name, entry in entries if entry.justknob is None and entry.alias is None}
+    values = ((name, getattr(config, name)) for name, default in plain.items() if default is not None)
+    return sorted(f"{name}={value!r}"[:200] for name, value in values if value != plain[name])
 
 
 def _commit() -> str | None:
@@ -60,28 +63,14 @@ def _commit() -> str | None:
         return None
 
 
-def _versions() -> dict[str, str]:
-    packages = ("sweeper", "torch", *library_packages(), "triton", "numpy", "hydra-core", "omegaconf")
-    versions = read_versions(packages)
-    versions["torch"] = torch.__version__
-    if torch.version.cuda is not None:
-        versions["cuda"] = torch.version.cuda
-        versions["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
-    return versions
-
-
 def describe_device(device: torch.device) -> dict[str, Any]:
     """The entry `device` of the environment. Asking a GPU takes memory on it, so the device has to be ours."""
     if device.type != "cuda":
         return {"type": device.type, "name": host.read().cpu}
     properties = torch.cuda.get_device_properties(device)
-    described = {
-        "type": "cuda",
-        "name": properties.name,
-        "uuid": f"GPU-{properties.uuid}",
-        "memory_bytes": properties.total_memory,
-        "capability": f"{properties.major}.{properties.minor}",
-    }
+    described: dict[str, Any] = {"type": "cuda", "name": properties.name, "uuid": f"GPU-{properties.uuid}"}
+    capability = f"{properties.major}.{properties.minor}"
+    described |= {"memory_bytes": properties.total_memory, "capability": capability}
     nvml, handle = open_nvml(device)
     if handle is not None:
         reading = gpus.read_handle(nvml, handle)

@@ -42,25 +42,18 @@ class GpuMonitor:
         if self._handle is not None:
             reading = read_handle(self._nvml, self._handle)
             self._readings[arm].append(reading)
-            others = _count_others(reading, self._neighbours())
-            if others is not None:
+            if (others := _count_others(reading, self._neighbours())) is not None:
                 self._most_others = max(others, self._most_others or 0)
 
     def state(self) -> GpuState | None:
         """What was read so far."""
         if self._handle is None:
             return None
-        reasons = [reading.lowered_clocks for arm in ARMS for reading in self._readings[arm]]
-        known = [names for names in reasons if names is not None]
-        return GpuState(
-            clock_mhz=self._medians(lambda reading: reading.clock_mhz),
-            power_w=self._medians(lambda reading: reading.power_w),
-            temperature_c=self._medians(lambda reading: reading.temperature_c),
-            slowdowns=tuple(sorted({name for names in known for name in names}.intersection(SLOWDOWNS)))
-            if known
-            else None,
-            other_processes=self._most_others,
-        )
+        known = [names for arm in ARMS for item in self._readings[arm] if (names := item.lowered_clocks) is not None]
+        slowdowns = tuple(sorted({name for names in known for name in names}.intersection(SLOWDOWNS)))
+        clock_mhz, power_w = self._medians(lambda item: item.clock_mhz), self._medians(lambda item: item.power_w)
+        temperature_c = self._medians(lambda item: item.temperature_c)
+        return GpuState(clock_mhz, power_w, temperature_c, slowdowns if known else None, self._most_others)
 
     def _medians(self, figure: Callable[[GpuReading], float | None]) -> PerArm:
         known = {arm: [value for item in self._readings[arm] if (value := figure(item)) is not None] for arm in ARMS}
@@ -114,10 +107,10 @@ def open_nvml(device: torch.device) -> tuple[Any, Any]:
         return None, None
     try:
         import pynvml
-    except ImportError:  # a worker needs torch and the model libraries alone
-        return None, None
-    try:
+
         pynvml.nvmlInit()
         return pynvml, pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
+    except ImportError:  # a worker needs torch and the model libraries alone
+        return None, None
     except pynvml.NVMLError:  # no library, or a GPU that is not shown here
         return pynvml, None

@@ -69,23 +69,18 @@ class _Reading(NamedTuple):
 
 
 def _take_reading() -> _Reading:
-    own = {
-        pid: Spent(int(fields[1]), sum(map(int, fields[11:15])) / TICKS_PER_SECOND)
-        for pid, fields in _find_processes({os.getsid(0)})
-    }
+    processes = _find_processes({os.getsid(0)})
+    own = {pid: Spent(int(stat[1]), sum(map(int, stat[11:15])) / TICKS_PER_SECOND) for pid, stat in processes}
     return _Reading(time.monotonic(), _busy_s(), own)
 
 
 def _busy_s() -> float:
     """Processor seconds of everybody on our cores since the machine started: the lines `cpuN` of proc_stat(5)."""
     ours = {f"cpu{core}" for core in os.sched_getaffinity(0)}
-    ticks = 0
-    for line in Path("/proc/stat").read_text().splitlines():
-        name, *counts = line.split()
-        if name in ours:
-            user, nice, system, _idle, _iowait, irq, softirq = map(int, counts[:7])
-            ticks += user + nice + system + irq + softirq
-    return ticks / TICKS_PER_SECOND
+    lines = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
+    counts = [map(int, line[1:8]) for line in lines if line[0] in ours]
+    busy = (user + nice + system + irq + softirq for user, nice, system, _idle, _iowait, irq, softirq in counts)
+    return sum(busy) / TICKS_PER_SECOND
 
 
 def own_processes(neighbours: frozenset[int] = frozenset()) -> set[int]:

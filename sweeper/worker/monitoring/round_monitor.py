@@ -31,8 +31,8 @@ class RoundMonitor:
         self.torch_flags = torch_flags.read()
 
     def read_changed_flags(self) -> dict[str, Json]:
-        """Read the flags that differ from the baseline."""
-        return torch_flags.read_changed(self.torch_flags)
+        """Read the flags that differ from the baseline, e.g. `{"matmul_allow_tf32": True}`."""
+        return {name: value for name, value in torch_flags.read().items() if value != self.torch_flags[name]}
 
     def start_round(self) -> None:
         self._before = _allocator_retries(), self.gradient_scales()
@@ -53,6 +53,5 @@ class RoundMonitor:
 
 
 def _allocator_retries() -> int:
-    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return 0
-    return int(torch.cuda.memory_stats().get("num_alloc_retries", 0))
+    stats = torch.cuda.memory_stats() if torch.cuda.is_initialized() else {}  # type: ignore[no-untyped-call]
+    return int(stats.get("num_alloc_retries", 0))

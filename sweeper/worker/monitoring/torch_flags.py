@@ -38,8 +38,3 @@ def read() -> dict[str, Json]:
         except RuntimeError:
             values[name] = None
     return values
-
-
-def read_changed(before: Mapping[str, Json]) -> dict[str, Json]:
-    """Read the flags that differ from `before` now, e.g. `{"matmul_allow_tf32": True}`."""
-    return {name: value for name, value in read().items() if value != before[name]}

@@ -16,7 +16,7 @@ from sweeper.core.trial import Compile
 from sweeper.loading.entries import load
 from sweeper.report import formatting
 from sweeper.report.table import Row, Table
-from sweeper.report.tables.groups import groups, incomplete
+from sweeper.report.tables.groups import groups, list_missing_precisions
 from sweeper.report.tables.summary import headline, summary
 from sweeper.report.tables.units import Units, collect
 
@@ -237,7 +237,7 @@ def test_a_model_without_a_record_in_a_precision_is_named(tmp_path: Path) -> Non
     records = [make_record("a", "amp"), make_record("a", "fp32"), make_record("b", "amp")]
     rows = groups(units_of(records, tmp_path).units)
     assert row_of(summary(rows))["passed"] == 1
-    assert incomplete(rows) == [
+    assert list_missing_precisions(rows) == [
         "train, default, inductor: 1 of 2 models have no record in fp32 and count as not passed: b (batch 32)"
     ]
 

@@ -10,7 +10,7 @@ import pytest
 from records import GIB, make_process, make_record, make_trial, write_sweep
 from tables import differences
 
-from sweeper.analysis.metrics import worst_accuracy
+from sweeper.analysis.metrics import find_worst_accuracy
 from sweeper.core.record import Accuracy, Latencies, Latency, PerArm, Process, Record
 from sweeper.report.build import write_report
 from sweeper.report.table import Column, Table, Value, cell, plain, quote
@@ -106,7 +106,7 @@ def test_the_columns_of_the_contract_come_first_and_in_order() -> None:
 )
 def test_the_worst_check_of_a_trial_is_shown(accuracies: list[Accuracy | None], worst: int | None) -> None:
     processes = [replace(make_process(index=index), accuracy=accuracy) for index, accuracy in enumerate(accuracies)]
-    found = worst_accuracy(replace(make_record(), processes=tuple(processes)))
+    found = find_worst_accuracy(replace(make_record(), processes=tuple(processes)))
     assert found is (None if worst is None else accuracies[worst])
 
 
@@ -175,4 +175,4 @@ def test_csv_can_be_read_back(text: str) -> None:
 
 def test_a_new_column_is_one_declaration() -> None:
     columns = (Column[int]("n", lambda n: n), Column[int]("half", lambda n: n / 2))
-    assert Table.of(columns, [1, 2]).csv() == "n,half\n1,0.5\n2,1.0\n"
+    assert Table.make(columns, [1, 2]).csv() == "n,half\n1,0.5\n2,1.0\n"

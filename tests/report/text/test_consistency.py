@@ -13,7 +13,7 @@ from sweeper.core.record import Diagnostics, Latencies, Latency, Record
 from sweeper.loading.entries import load
 from sweeper.report.__main__ import main
 from sweeper.report.build import write_report
-from sweeper.report.text.consistency import mixtures
+from sweeper.report.text.consistency import find_mixtures
 
 
 def with_environment(record: Record, torch: str = "2.13.0", gpu: str = "NVIDIA H200") -> Record:
@@ -21,7 +21,7 @@ def with_environment(record: Record, torch: str = "2.13.0", gpu: str = "NVIDIA H
 
 
 def notes(runs: Path, *records: Record) -> list[str]:
-    return mixtures(load([write_sweep(runs, [record], f"s{i}") for i, record in enumerate(records)]).entries)
+    return find_mixtures(load([write_sweep(runs, [record], f"s{i}") for i, record in enumerate(records)]).entries)
 
 
 def test_what_is_alike_needs_no_line(tmp_path: Path) -> None:

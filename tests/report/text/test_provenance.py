@@ -13,7 +13,7 @@ from sweeper.core.serialization import Json
 from sweeper.loading.entries import load
 from sweeper.loading.sources import SweepFolder
 from sweeper.report.build import print_report, write_report
-from sweeper.report.text.provenance import describe, weighted_as_amp
+from sweeper.report.text.provenance import describe, name_amp_format
 
 SETTINGS: dict[str, Json] = {"autocast": None, "grad_scaler": False, "dropout": False, "cudnn_allow_tf32": True}
 AMP = {**SETTINGS, "autocast": "bfloat16"}
@@ -105,7 +105,7 @@ def test_what_was_weighted_as_amp_is_said_exactly(
 
 def test_eager_against_eager_is_not_weighted(tmp_path: Path) -> None:
     record = with_settings(make_record(mode="eager", backend=None), **AMP)
-    assert weighted_as_amp(load([write_sweep(tmp_path, [record])]).entries) == ""
+    assert name_amp_format(load([write_sweep(tmp_path, [record])]).entries) == ""
 
 
 def test_the_summary_names_what_was_weighted_as_amp(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
