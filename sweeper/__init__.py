@@ -1,4 +1,4 @@
-"""Measures what torch.compile gains over eager, trial by trial, and how sure that is.
+"""Measures how much faster torch.compile is than eager, and how certain each figure is.
 
 `load_records`, `table` and the tables by name (`speedups`, `summary`, ...) are for notebooks (docs/notebook.md).
 Importing the package loads neither torch nor mlflow, hydra or pandas: they load where they are used.

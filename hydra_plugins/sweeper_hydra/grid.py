@@ -74,7 +74,7 @@ def expand(overrides: Sequence[Override]) -> list[Axis]:
         elif not override.is_discrete_sweep():
             raise ConfigError(f"{override.input_line}: list the values, separated by commas")
         elif key == "experiment":
-            raise ConfigError(f"{override.input_line}: one experiment a command; each has a grid of its own")
+            raise ConfigError(f"{override.input_line}: one experiment per command; each has a grid of its own")
         else:
             axes[name] = Axis(name, tuple(f"{key}={value}" for value in override.sweep_string_iterator()))
     return list(axes.values())

@@ -44,7 +44,7 @@ def _is_unsteady(record: Record, process: Process) -> bool:
 
 
 def _is_gpu_unobserved(record: Record, process: Process) -> bool:
-    """Whether nobody could say if the GPU was shared or its clocks were lowered."""
+    """Return whether it is unknown if the GPU was shared or its clocks were lowered."""
     observed = process.gpu and process.gpu.other_processes is not None and process.gpu.slowdowns is not None
     return record.trial.device == "cuda" and bool(process.rounds) and not observed
 

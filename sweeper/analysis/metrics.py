@@ -15,12 +15,12 @@ from typing import Any
 from sweeper.analysis.stats import Estimate, group_by_draw, mean_over_draws
 from sweeper.core.record import ARMS, PERCENTILES, Accuracy, PerArm, Process, Record
 
-DRAWS_FOR_AN_INTERVAL = 3  # with fewer compile caches, an interval speaks of the compiled artifacts at hand
+DRAWS_FOR_AN_INTERVAL = 3  # with fewer compile caches, an interval describes these compiled artifacts alone
 # Between two kernels that follow each other without waiting for the host: 0.6 to 1.5 us, typically 1.1, in the arms of
 # six models on an H200 (docs/results/h200-repeatability.md).
 USUAL_GAP_S = 1.2e-6
 HOST_BOUND = 0.05  # an arm is host-bound when its device waits for the host for a larger share of wall time
-# Host noise may have two humps, and few processes all lie in one of them: docs/results/coverage.md.
+# Host noise may be bimodal, and a few processes may all lie in one mode: docs/results/coverage.md.
 PROCESSES_IF_HOST_BOUND = 5
 MIB = 2**20
 

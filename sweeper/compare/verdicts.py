@@ -18,7 +18,7 @@ from sweeper.compare.pairs import LOST, Pair, Sample, Side
 from sweeper.compare.quantities import COMPILE, COMPILED, EAGER, QUANTITIES, SPEEDUP, Quantity
 from sweeper.loading.cross_trial import max_eager_spread, moderate_groups
 
-MIN_EFFECT = 0.02  # the default of --min-effect: smaller changes are nobody's regression
+MIN_EFFECT = 0.02  # the default of --min-effect: smaller changes never count as regressions
 SIGNIFICANCE = 1 - CONFIDENCE
 # Backends that generate no code and autotune no kernels, so that all draws are alike.
 WITHOUT_AUTOTUNING = ("eager", "aot_eager", "cudagraphs")
@@ -98,7 +98,7 @@ def judge(pairs: Sequence[Pair], min_effect: float = MIN_EFFECT) -> Comparison:
 
 
 def _measure_control(pairs: Sequence[Pair], eager: Sequence[Change]) -> Comparison:
-    """What eager did, by the rows in which it does not wait for the host, where there are any."""
+    """Measure how far eager moved, from the rows that are not host-bound where there are any."""
     known = [(pair, change.log) for pair, change in zip(pairs, eager, strict=True) if change.estimate]
     calm = [log for pair, log in known if pair.both and not _host_bound(pair.both, EAGER.arms)]
     shifts = calm or [log for _, log in known]
@@ -123,7 +123,7 @@ def compare_quantity(pair: Pair, quantity: Quantity) -> Change:
 
 
 def explain_unlike(sides: tuple[Side, Side], quantity: Quantity) -> str | None:
-    """Why two figures measure different things, so that not even their ratio means anything; None where they do not."""
+    """Explain why two figures cannot be compared, not even as a ratio; None where they can be compared."""
     base, head = sides
     if base.batch_size != head.batch_size:
         return f"out of memory: batch {base.batch_size} in BASE, {head.batch_size} in HEAD"
@@ -180,8 +180,8 @@ def judge_quantity(
 def _moderate(pairs: Sequence[Pair], changes: Sequence[Change]) -> list[Change]:
     """Draw variances over processes towards those of similar rows, where there are enough of them.
 
-    Rows that wait for the host are similar to each other alone. Variances over draws stay: how much autotuning varies
-    differs from model to model, and moderated they would flag up to 17 % of simulated sweeps.
+    Host-bound rows are pooled only with each other. Variances over draws are not moderated: how much autotuning varies
+    differs from model to model, and moderating would flag up to 17 % of simulated sweeps.
     """
     over_processes = (
         (place, any(side.host_bound_arms is not None for side in pair.both or ()), change.estimate)

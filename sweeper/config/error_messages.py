@@ -40,7 +40,7 @@ def explain(error: Exception, keys: Iterable[str] = (), nested: Iterable[str] = 
         return _explain_value(ValueError(match[2]), match[1], list(keys))
     if match := re.match(r"Ambiguous value for argument '(.+)'", text):
         one = match[1].startswith("experiment=")
-        return f"{match[1]}: {'one experiment a command' if one else 'several values make a grid; add -m'}"
+        return f"{match[1]}: {'one experiment per command' if one else 'several values make a grid; add -m'}"
     if text.startswith("LexerNoViableAlt"):
         return f"{_first_lines(text)}\nquote a value with unusual characters twice, e.g. \"model.name='a+b'\""
     return _first_lines(text) or type(error).__name__

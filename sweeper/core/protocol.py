@@ -30,7 +30,7 @@ class Job:
 
     @staticmethod
     def loads(text: str) -> Job:
-        """Raises ValueError for text that is no job."""
+        """Read a job. Raises ValueError for text that is none."""
         data = json.loads(text)
         data.pop("trial_id", None)
         return from_json(Job, data)

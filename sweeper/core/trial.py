@@ -44,7 +44,7 @@ class Model:
 
     @property
     def key(self) -> str:
-        """A value that is equal for equal models alone; a model itself cannot be hashed, for its arguments."""
+        """A hashable key that only equal models share; a model is not hashable, because its arguments are a dict."""
         return json.dumps(to_json(self), sort_keys=True)
 
 
@@ -54,7 +54,7 @@ class Precision:
 
     parameters: str = "float32"
     autocast: str | None = None
-    grad_scaler: bool = False  # with autocast="auto" it is used only when that came out as float16
+    grad_scaler: bool = False  # with autocast="auto", used only where autocast is float16
     tf32: bool | None = None  # None: torch's defaults
 
 

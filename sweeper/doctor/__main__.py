@@ -117,7 +117,7 @@ def examine(device: Device, options: argparse.Namespace, console: Console) -> Fi
     warnings, timeout_s = tuple(find_disturbances(machine, gpu)), float(options.timeout_s)
     _print_section("device", [*describe_gpu(device, gpu), *describe_host(machine)], console)
     for warning in warnings:
-        console.print(f"  [bold yellow]figures taken now would not hold:[/] {escape(warning)}")
+        console.print(f"  [bold yellow]measurements taken now would be unreliable:[/] {escape(warning)}")
     software = ask_software(device, timeout_s)
     driver = [Part("NVIDIA driver", gpu.driver)] if gpu else []
     software = replace(software, parts=(*software.parts, *driver, host.cpp_compiler()))
@@ -131,9 +131,9 @@ def examine(device: Device, options: argparse.Namespace, console: Console) -> Fi
 
 
 def find_disturbances(machine: Host, gpu: GpuReading | None) -> Iterator[str]:
-    """Name what would make figures that are taken now untrue, one line each."""
+    """Describe what would disturb a measurement now, one line each."""
     if machine.load is not None and machine.load / machine.cores > MAX_LOAD_PER_CORE:
-        yield f"load {machine.load:.2f} on {machine.cores} cores; stop what runs beside, or wait"
+        yield f"load {machine.load:.2f} on {machine.cores} cores; stop the other processes, or wait"
     if gpu is None:
         return
     if gpu.pids:
@@ -191,7 +191,7 @@ def describe_bfloat16(device: Device, machine: Host, software: Software) -> str:
 
 
 def ask_software(device: Device, timeout_s: float) -> Software:
-    """Ask a probe for versions; where it gives no answer, the reason is what is wrong with torch."""
+    """Ask a probe for versions; where it fails, report the failure as what is wrong with torch."""
     answer = probes.ask(["versions", device.type], device, timeout_s)
     if answer.problem is not None:
         return Software((Part("torch", None, answer.problem),), (), torch_works=False)

@@ -26,7 +26,7 @@ from sweeper.execution.scheduler import Event, Finished, OnPhase, Started, run_a
 from sweeper.execution.trial_runner import run_trial
 
 Launch = Callable[[Sequence[Sequence[str]]], object]  # runs a job for each list of overrides, and waits for all
-MIN_FREE_BYTES = 2**30  # a max-autotune cache of a large model is about that
+MIN_FREE_BYTES = 2**30  # about the size of a max-autotune cache of a large model
 CLOCKS_APART_S = 5.0  # of the machine that writes a record and this one
 
 
@@ -58,7 +58,7 @@ def _run_and_write(
     finished = run_trial(trial, settings, slot, on_phase, stop)
     record = finished.record
     path = paths.trial(record.label, record.trial_id).record
-    if record.status != "interrupted" or not path.exists():  # an earlier record is worth more
+    if record.status != "interrupted" or not path.exists():  # an interrupted trial replaces no earlier record
         write_text(path, record.dumps())
     slot.peak_memory.learn(record)
     return finished

@@ -1,7 +1,7 @@
-"""Processes of sweeper's: start one in a group of its own, wait for it, kill it with everything that it has started.
+"""Starts processes in groups of their own, waits for them, and kills them with everything that they have started.
 
 The interpreter is this one, or another that has torch but not sweeper. Another interpreter is shown the package sweeper
-alone, through a folder that holds nothing but a link to it. What else is installed beside sweeper is not for it to
+alone, through a folder that holds only a link to it, so it finds nothing else of this interpreter's packages to
 import.
 """
 

@@ -1,4 +1,4 @@
-"""One trial: run its worker processes, end what runs too long, and make a record of whatever happened.
+"""Runs one trial: starts its workers, ends those that exceed a limit, and makes a record of the outcome.
 
 Workers are started as `python -m sweeper.worker trial.json ...` in a process group of their own, so that nothing that
 they started outlives them.
@@ -34,7 +34,7 @@ GRACE_S = 1.0  # for a hanging worker to write its stack to the log before it is
 
 
 def run_trial(trial: Trial, settings: Settings, slot: DeviceSlot, on_phase: OnPhase, stop: threading.Event) -> Finished:
-    """Run a trial; with `measure.back_off` again with half the batch as long as it runs out of memory.
+    """Run a trial; with `measure.back_off`, halve the batch and run it again until it fits in memory.
 
     When `stop` is set the running worker is ended, and the record has the status `interrupted`.
     """
@@ -63,7 +63,7 @@ class _TrialRun:
     variables: Mapping[str, str]
     batch_size: int  # the trial's own, or a smaller one
     begin_s: float = field(default_factory=time.monotonic)
-    idle_s: list[float] = field(default_factory=list)  # for memory, and of each worker: for the device, or stopped
+    idle_s: list[float] = field(default_factory=list)  # for memory; per worker: for the device, or stopped
 
     @property
     def paths(self) -> TrialPaths:
@@ -71,7 +71,7 @@ class _TrialRun:
 
 
 def _attempt_within_memory(run: _TrialRun) -> Record:
-    """Attempt the trial when its memory is free; once more alone on the device where memory was short beside others."""
+    """Attempt the trial when its memory is free; if memory ran short on a shared device, repeat it alone there."""
     needed_bytes = run.slot.peak_memory.look_up(run.trial, run.batch_size)
     while True:
         waiting_since_s = time.monotonic()
@@ -86,7 +86,7 @@ def _attempt_within_memory(run: _TrialRun) -> Record:
 
 def _attempt(run: _TrialRun) -> Record:
     """Run the worker processes of a trial, one after the other, until there are enough or one is not ok."""
-    if run.stop.is_set():  # what an earlier run has left stays
+    if run.stop.is_set():  # keep the files of an earlier run
         return _make_record(run, [_interrupted()])
     paths = run.paths
     paths.clear_caches()
@@ -113,7 +113,7 @@ def _needs_another(run: _TrialRun, outcomes: Sequence[Outcome]) -> bool:
 
 def _run_timed_process(run: _TrialRun, earlier: Sequence[Outcome]) -> Outcome:
     """Run the next process. It needs no check where an earlier process of its draw verified the same code."""
-    if run.stop.is_set():  # between two processes; inside of one it is that one's outcome
+    if run.stop.is_set():  # between two processes; `_run_worker` handles a stop within one
         return _interrupted()
     index, paths, measure = len(earlier), run.paths, run.settings.measure
     draw, index_in_draw = (0, index) if measure.target else divmod(index, measure.processes)
@@ -132,7 +132,7 @@ def _run_timed_process(run: _TrialRun, earlier: Sequence[Outcome]) -> Outcome:
 
 
 def _copy_verdict(outcome: Outcome, verified: Process) -> Outcome:
-    """Give a process that was not checked the verdict on the same code."""
+    """Copy the verdict of the verified process to an unchecked process that ran the same code."""
     process, accuracy = outcome.process, verified.accuracy
     if not (process and process.rounds and accuracy) or process.accuracy or process.artifact != verified.artifact:
         return outcome
@@ -163,7 +163,7 @@ def _interrupted(phase: str = "starting") -> Outcome:
 
 
 def _run_worker(run: _TrialRun, arguments: Sequence[str], cache: Path, log: Path, index: int) -> Outcome:
-    """Run one worker as long as its limits allow, and make an outcome of its end where it gives none."""
+    """Run one worker within its limits; where it sends no outcome, make one from the way it ended."""
     lease = run.slot.lease
     with _start_worker(run, arguments, cache, log) as (process, pipe, tenant):
         channel = WorkerChannel(pipe, run.settings.measure, lease, tenant, lambda phase: run.on_phase(phase, index))
@@ -192,8 +192,8 @@ def _start_worker(
 ) -> Iterator[tuple[subprocess.Popen[bytes], int, Tenant]]:
     """Start a worker in a process group of its own, with the pipe that it answers on; the group is killed afterwards.
 
-    The worker holds the other end of `stdin`: when this process dies, that closes, and the worker ends itself. Its
-    lease ends when it is gone, with all that it had on the device.
+    The worker holds the other end of `stdin`: when this process dies, the pipe closes and the worker exits. Its
+    lease ends once the worker has exited and its device memory is free.
     """
     receive, send = os.pipe()
     cores = ["--cores", ",".join(map(str, run.slot.cores))] if run.slot.cores else []
@@ -206,7 +206,7 @@ def _start_worker(
     assert stdin is not None
 
     def send_grant(grant: LeaseGrant) -> None:
-        with suppress(BrokenPipeError):  # it has just ended; whoever reads its channel will see that
+        with suppress(BrokenPipeError):  # the worker has just ended; the reader of its channel will notice
             os.write(stdin.fileno(), grant.dumps().encode())
 
     with stdin, run.slot.lease.register(process.pid, send_grant) as tenant:

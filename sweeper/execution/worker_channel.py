@@ -1,4 +1,4 @@
-"""Worker channel: what a worker says, how long it has been running, and when the runner has heard enough."""
+"""Worker channel: reads the messages of a worker, and says which time limit the worker has exceeded."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def _read(source: Source, shared: dict[str, Any]) -> tuple[list[Entry], list[str
 
 
 def _slim(record: Record, shared: dict[str, Any]) -> Record:
-    """Drop the processes, and share what is equal in other records.
+    """Drop the processes of a record, and share values that are equal between records.
 
     Ten thousand records with their own samples and environments take half a gigabyte.
     """

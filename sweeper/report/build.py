@@ -1,4 +1,4 @@
-"""`write_report` writes everything that is known of some sweeps as files, `print_report` prints it."""
+"""Reports on sweeps: `write_report` writes the tables to files, `print_report` prints them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a table of the report is declared, once for CSV, Markdown, terminal, page, frames and MLflow.
+"""Declares a table of the report once, for CSV, Markdown, terminal, page, frames and MLflow.
 
 A new table is one module under `report/tables/` with a `TableSpec`, and one line in `report/registry.py`.
 """
@@ -25,7 +25,7 @@ class Headline:
 
 @dataclass(frozen=True)
 class TableSpec:
-    """A table of the report; its name is that of the CSV file, of the frame and of the place on the page."""
+    """A table of the report; `name` is also the name of the CSV file, of the frame and of the section of the page."""
 
     name: str
     title: str
@@ -38,7 +38,7 @@ class TableSpec:
     # Below the table of Markdown and of the page.
     explain: Callable[[Findings, Sequence[Row]], str] = lambda _findings, _rows: ""
     terminal_notes: Callable[[Sequence[Row]], Sequence[str]] = lambda _rows: ()  # more of them, for the terminal
-    # Makes of a row what is wrong and what is said of it: terminals then show lines in place of a table.
+    # Splits a row into the words to highlight and the rest: terminals then show lines in place of a table.
     as_line: Callable[[Row], tuple[str, str]] | None = None
     entries: Callable[[Findings], Sequence[Entry]] | None = None  # of the rows, which open to their details on the page
     runs_apart: bool = False  # making it is worth a process of its own

@@ -33,7 +33,7 @@ OK, NOT_OK, BAD_CONFIGURATION, INTERRUPTED = 0, 1, 2, 130
 
 
 def run_sweep(grid: Sequence[Trial], settings: Settings, launcher: Launcher = LOCAL) -> int:
-    """Run the trials of a grid that have no result yet; the exit code.
+    """Plan a grid, run the planned trials and return the exit code.
 
     Raises ConfigError before anything has started.
     """
@@ -47,7 +47,7 @@ def run_sweep(grid: Sequence[Trial], settings: Settings, launcher: Launcher = LO
         return OK
     if placement.devices:
         require_runnable(plan.trials, placement.devices[0])
-    else:  # jobs may run on other machines, so that nothing is asked about a GPU of this one
+    else:  # jobs may run on other machines, so the check must not ask for a GPU of this one
         require_runnable([replace(trial, device="cpu") for trial in plan.trials], Device("cpu"))
     with hold_lock(sweep.paths.lock, f"sweep={settings.sweep}"):
         plan = sweep.make_plan()  # another driver may have ended meanwhile
@@ -98,7 +98,7 @@ class _Sweep:
         self.console.print(f"{estimate}; nothing was started")
 
     def run(self, plan: Plan, placement: Placement) -> int:
-        """Run the plan, and report also after an interruption or on a full disk; the exit code."""
+        """Run the plan, report even after an interruption or on a full disk, and return the exit code."""
         sweep = self.settings.sweep
         self.announce(plan, placement)
         if differences := manifest.add_invocation(self.paths, self.settings, plan, placement.name):
@@ -134,7 +134,7 @@ class _Sweep:
         return "interrupted" in statuses or len(statuses) < len(plan.trials)  # ended while a trial was inspected
 
     def _report(self, tracker: Tracker | None) -> None:
-        """Write tables of everything the sweep has to files, terminal and MLflow, and print what to do next."""
+        """Write the tables of the whole sweep to files, terminal and MLflow, and print what to do next."""
         console, sweep, paths = self.console, self.settings.sweep, self.paths
         try:
             report = write_report([paths.folder], paths.report)
@@ -187,7 +187,7 @@ def _count_processes(measure: Measure) -> str:
 
 
 def _read_history(trials: Sequence[Trial]) -> tuple[History, History]:
-    """Read seconds per process, in all and with the device, from every record of the same type of device."""
+    """Read the seconds per process, in total and on the device, of every ok trial on the same type of device."""
     types = {trial.device for trial in trials}
     whole, on_device = [], []
     for path in sorted(RUNS.glob("*/*/record.json"), key=lambda path: path.stat().st_mtime):

@@ -1,6 +1,6 @@
 """`Tracker` sends the records of a sweep to MLflow: one experiment, one parent run per sweep, one child run per trial.
 
-Records on disk are the truth and MLflow is a view of them. So a tracker that does not answer costs seconds, once, and
+Records on disk are the truth and MLflow is a view of them. So an MLflow that does not answer costs seconds, once, and
 loses nothing: `python -m sweeper.sync NAME` sends what is missing.
 
 Runs are found by their tags. A retried trial uses its child run again, unless a param would change, or a metric or a
@@ -132,7 +132,7 @@ class _SweepRuns:
         self.experiment_id = experiment_id
         self._children: dict[str, _Child] = {}
         parents: list[Run] = []
-        doubles: list[str] = []  # which an answer that got lost leaves behind
+        doubles: list[str] = []  # duplicate runs, left behind when MLflow's answer was lost
         for run in runs.search_runs(client, experiment_id, runs.build_sweep_filter(sweep)):
             run_id, found = run.info.run_id, run.data.tags
             if found.get(runs.KIND) == "sweep":
@@ -242,7 +242,7 @@ class _SweepRuns:
     def _prepare_child(self, record: Record, child: _Child | None, view: View, end_ms: int) -> str:
         """Return the id of a run that can show the view: the existing child, or a new run in its place.
 
-        A run can change to another view if no param changes or goes, and no metric goes. Points count as metrics here,
+        A run can change to another view if no param changes or is lost, and no metric is. Points count as metrics here,
         so a run that has points is always replaced.
         """
         if child is not None:

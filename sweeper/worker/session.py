@@ -1,8 +1,8 @@
 """One worker process from building to the last reading: `Job -> Outcome`.
 
 The order is fixed: build; eager, with nothing compiled yet; compile; check that it is right; then, with the device
-alone, warm up, measure both arms in turn, and take the readings that belong to no round. Before that others may compile
-on the host, but nobody else uses the device.
+alone, warm up, measure both arms in turn, and take the readings that belong to no round. Before that, other workers may
+compile on the host, and use the device whenever this process has given its lease back.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from sweeper.worker.measurement.bench import Arm, latency, measure_rounds
 from sweeper.worker.monitoring import environment, host_monitor, round_monitor
 from sweeper.worker.setup import TrialSetup
 
-AWAY = 0.01  # of the time of compiling: so much waiting leaves the compiler's own clocks right
-SHARED = "other processes on the GPU"  # why a figure of the whole device is nobody's
-EAGER_STEPS = 3  # before anything is compiled; the warm-up comes when the device is ours alone
+AWAY = 0.01  # of the compile time: after a longer wait, the compiler's own timings are wrong
+SHARED = "other processes on the GPU"  # why a figure of the whole device cannot be attributed to this process
+EAGER_STEPS = 3  # before anything is compiled; the warm-up follows when this process has the device alone
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,13 @@ class Part:
     index: int = 0
     draw: int = 0
     cold: bool = True
-    checked: str | None = None  # the artifact that was found right; the same code needs no other check
+    checked: str | None = None  # the artifact that passed the check; a process that compiles it again skips the check
     steps_per_block: int | None = None
 
 
 @dataclass
 class Notes:
-    """What a process has found so far; a failure keeps what is there."""
+    """What a process has measured so far; it is kept when the process fails."""
 
     say: Callable[[Phase], None]
     process: Process
@@ -57,7 +57,7 @@ class Notes:
     environment: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Json] = field(default_factory=dict)
     counters: CompileCounters | None = None
-    mended_allocations: int = 0  # in the check, which then makes do with less memory: none of the trial's business
+    mended_allocations: int = 0  # in the accuracy check, which retries with less memory; not the trial's
 
     @contextmanager
     def enter(self, phase: str) -> Iterator[None]:
@@ -86,7 +86,7 @@ Lead = Callable[[Job, Part, Notes], None]  # leads a process through its phases
 
 
 def run(job: Job, part: Part, say: Callable[[Phase], None], lease: Lease, lead: Lead | None = None) -> Outcome:
-    """Measure once, or do what `lead` does. Always returns; what a model, compiler or torch raises becomes a status."""
+    """Run the phases of a measurement, or of `lead`. Always returns: any exception in them becomes a status."""
     notes = Notes(say, Process(part.index, part.draw, part.cold), lease)
     try:
         (lead or _measure)(job, part, notes)
@@ -105,7 +105,7 @@ def begin(job: Job, notes: Notes) -> None:
 
 
 def build(job: Job, notes: Notes) -> TrialSetup:
-    """Put the model on the device. Raises UnavailableError where the trial's backend cannot be had."""
+    """Put the model on the device. Raises UnavailableError where the trial's backend is not available."""
     device, lease = torch.device(job.trial.device), notes.lease
     if job.trial.backend is not None:  # the model's module has been imported: it may register a backend of its own
         backends.require(job.trial.backend, job.trial.workload, device.type)
@@ -168,7 +168,7 @@ def _compile(setup: TrialSetup, notes: Notes) -> CompileCounters:
     notes.add(first_steps_s=tuple(first_steps_s), host=HostState(host.share_busy_by_others(away_s)))
     counters.reset_run_counts()
     notes.add(**artifacts.read_fingerprints())
-    if away_s <= AWAY * sum(first_steps_s):  # else the compiler's own clocks went on while it waited
+    if away_s <= AWAY * sum(first_steps_s):  # otherwise the compiler's timings include the wait
         notes.add(compile_parts_s=artifacts.read_parts_s())
     setup.require_sound(compiled, MismatchError("the compiled step gives NaN or infinity, eager does not"))
     _require_compiled(setup, counters)
@@ -195,14 +195,14 @@ def _require_right(check: AccuracyCheck, notes: Notes) -> None:
 
 
 def _warm_up(setup: TrialSetup, notes: Notes, steps: int | None) -> None:
-    """Run both arms until they are flat, and choose K, unless an earlier process has found it."""
+    """Run each arm until its step time is flat, and choose K unless an earlier process has chosen it."""
     bench, measure = setup.bench, setup.measure
     eager_s, eager_flat = bench.warm_up(setup.eager, measure.warmup_s)
     compiled_s, compiled_flat = bench.warm_up(setup.compiled, measure.warmup_s)
     faster, step_s = (setup.compiled, compiled_s) if compiled_s < eager_s else (setup.eager, eager_s)
     steps = steps or bench.steps_per_block(faster, step_s, measure)
     notes.add(warm_up_flat=eager_flat and compiled_flat, steps_per_block=steps)
-    notes.add(**artifacts.read_fingerprints())  # with what compiled since
+    notes.add(**artifacts.read_fingerprints())  # now with the code that was compiled during the warm-up
 
 
 def _measure_rounds(setup: TrialSetup, notes: Notes) -> None:
@@ -225,9 +225,9 @@ def _measure_rounds(setup: TrialSetup, notes: Notes) -> None:
 
 
 def _require_still_sound(setup: TrialSetup, check: AccuracyCheck, process: Process) -> None:
-    """Training on random labels may diverge; that is the model's doing when eager alone diverges as well.
+    """Raise when the loss has become NaN or infinite: EagerError when eager alone diverges too, else MismatchError.
 
-    The arms share their parameters, so eager has to begin anew.
+    Training on random labels may diverge. The arms share their parameters, so eager restarts from the initial state.
     """
     if setup.is_sound(setup.compiled):
         return
@@ -239,7 +239,7 @@ def _require_still_sound(setup: TrialSetup, check: AccuracyCheck, process: Proce
 
 
 def _measure_memory(setup: TrialSetup, notes: Notes, arm: Arm) -> None:
-    """Device memory of an arm; what the whole device has in use says nothing when others are on it."""
+    """Measure the device memory of an arm; on a shared GPU the memory in use cannot be attributed to it."""
     setup.monitor.gpu.take_reading("before")
     shared = setup.monitor.gpu.is_shared()
     reading = try_reading(lambda: setup.measure_memory(arm))
@@ -273,7 +273,7 @@ def _measure_device_time(setup: TrialSetup, notes: Notes) -> None:
 
 
 def _measure_energy(setup: TrialSetup, notes: Notes) -> None:
-    """Joules per step; those of a GPU that others use as well are nobody's."""
+    """Measure the joules per step of each arm; on a shared GPU they cannot be attributed to this process."""
     if setup.monitor.gpu.is_shared():
         notes.add(energy_missing=SHARED)
         return

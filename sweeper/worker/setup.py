@@ -36,7 +36,7 @@ class TrialSetup:
         self._set_by_model = monitor.read_changed_flags()
         monitor.set_baseline()  # what the model's own code sets counts in both arms
         self.capture = OutputCapture(built.loss)
-        whole_step = self.trial.compile.scope == "step"  # its loss is compiled with the rest, and left alone
+        whole_step = self.trial.compile.scope == "step"  # the loss is compiled with the step, so it is not wrapped
         self.built = built if whole_step else replace(built, loss=self.capture)
         self.bench = Bench(built.batches, device, clock, built.num_sizes)
         self._trains = self.trial.workload == "train"
@@ -79,7 +79,7 @@ class TrialSetup:
         return tuple(scaler.get_scale() for scaler in self._scalers if scaler is not None)
 
     def gradient_factor(self) -> float:
-        """The factor that gradients still carry after a step, where no optimizer takes it out."""
+        """Return the factor by which gradients are still scaled after a step, where no optimizer unscales them."""
         scales = self.gradient_scales()
         return scales[-1] if scales and self.optimizers[0] is None else 1.0
 

@@ -327,7 +327,7 @@ def test_verdicts_are_printed_in_order_one_a_line(monkeypatch: pytest.MonkeyPatc
 def test_a_busy_host_or_gpu_disturbs() -> None:
     assert list(find_disturbances(QUIET, GpuReading(pids=frozenset(), memory_used_bytes=2**29))) == []
     busy = dataclasses.replace(QUIET, load=1.2)
-    assert list(find_disturbances(busy, None)) == ["load 1.20 on 4 cores; stop what runs beside, or wait"]
+    assert list(find_disturbances(busy, None)) == ["load 1.20 on 4 cores; stop the other processes, or wait"]
     assert "2 other processes" in next(find_disturbances(QUIET, GpuReading(pids=frozenset({1, 2}))))
     assert "cannot be seen from here" in next(
         find_disturbances(QUIET, GpuReading(pids=frozenset(), memory_used_bytes=2**33))

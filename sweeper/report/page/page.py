@@ -156,7 +156,7 @@ def _make_tables(
 
 
 def _make_figures(report: Report, references: Mapping[str, Published]) -> tuple[list[Figure], str]:
-    """Make the figures: with no more than the layout of the first choice, and the data as JSON."""
+    """Make the figures; return them with the layout of their first choice only, and the data as JSON."""
     rows = report.tables["speedups"].rows
     figures = [
         speedup_figures.draw_forest(rows),

@@ -96,15 +96,15 @@ def _text_columns(rows: Sequence[Row], trials: Sequence[Row]) -> list[TextColumn
         *axis_columns(trials or rows),
         *map(text_column, ("precision", "mode", "cause")),
         number_column("count", "count", lambda row: text(row["count"])),
-        number_column("lost ms a step", "lost_ms_per_step"),
+        number_column("lost ms per step", "lost_ms_per_step"),
         text_column("detail"),
     ]
 
 
 def _describe(row: Row) -> tuple[str, str]:
-    """Describe a row, e.g. `host_bound`, `, 10.3 ms of a step (43 %): the device waits for the host`."""
+    """Describe a row, e.g. `host_bound`, `, 10.3 ms per step (43 %): the device waits for the host`."""
     lost_ms, share = number(row, "lost_ms_per_step"), number(row, "lost_fraction")
-    cost = f", {figure(lost_ms)} ms of a step ({100 * (share or 0):.0f} %)" if lost_ms is not None else ""
+    cost = f", {figure(lost_ms)} ms per step ({100 * (share or 0):.0f} %)" if lost_ms is not None else ""
     times = f", {text(row['count'])} times" if row["count"] is not None else ""
     return text(row["cause"]), f"{cost}{times}: {text(row['detail'])}"
 

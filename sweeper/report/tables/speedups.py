@@ -117,7 +117,7 @@ def compile_time(row: Row) -> str:
 
 
 def mark_upper_bound(row: Row) -> str:
-    """Return `≤` for a compile time that others made longer, and for what follows from it."""
+    """Return `≤` where other processes lengthened the compile time, else an empty text."""
     return "≤" if "compile_contended" in flags(row) else ""
 
 
@@ -142,7 +142,7 @@ def speedup_or_status(row: Row) -> str:
 
 
 def shows_range(row: Row) -> bool:
-    """Say whether few processes and a host that holds the device up leave only their range to be shown."""
+    """Return whether a host-bound trial has so few processes that only their range can be shown."""
     return bool(row["host_bound_arms"]) and row["interval"] == "none" and row["speedup_min"] is not None
 
 
@@ -225,7 +225,7 @@ _OVER = "95 % intervals are over"
 _INTERVALS = {
     "processes": f"{_OVER} processes that share one compiled artifact, and speak of that artifact alone",
     "several draws": f"{_OVER} processes within their draws, and speak of these compiled artifacts alone",
-    "draws": f"{_OVER} compile caches of their own (draws), so that the luck of autotuning is in them",
+    "draws": f"{_OVER} compile caches of their own (draws), and include autotuning variance",
     "range": "(low to high) is the range of the processes of a host-bound trial: host noise may have two humps, which "
     f"an interval over fewer than {PROCESSES_IF_HOST_BOUND} processes often misses",
     "none": "a speedup without an interval comes from a single process and may move from run to run",

@@ -4,7 +4,7 @@ The unit is a model at a batch size, in the precisions that carry the weights am
 
 | column | meaning |
 |---|---|
-| `models` | units tried; left out is what fails before the compiler's turn, `unavailable`, `interrupted` |
+| `models` | units tried; without those that fail before the compiler runs, `unavailable`, `interrupted` |
 | `passed pass_rate` | units that are ok in each of amp and fp32 that the sweep asked for; their share |
 | `models_amp geomean_amp geomean_amp_low geomean_amp_high` | over all units that are ok in amp; `fp32` likewise |
 | `models_weighted weighted` | 0.75 * geomean over AMP + 0.25 * geomean over fp32 of the units that are ok in both |

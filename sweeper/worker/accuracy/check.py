@@ -118,7 +118,7 @@ class AccuracyCheck:
         return rule.judge(named, *self._reference)
 
     def _try_with_room(self, work: Callable[[], T]) -> T:
-        """Do it; where the device's memory does not suffice, once more with nothing of the check's lying there."""
+        """Do `work`; if the device runs out of memory, move the check's tensors to the host and do it again."""
         if self._place != HOST:
             try:
                 return work()

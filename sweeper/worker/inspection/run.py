@@ -34,7 +34,7 @@ GRAPH_FOLDER = re.compile(r"model__(\d+_[a-z]+)_\d+\.\d+")  # that Inductor writ
 
 
 def make_lead(folder: Path, timed_fingerprint: str | None) -> Lead:
-    """Make what leads a process that writes what it sees to `folder`."""
+    """Return a function that runs the phases of an inspection and writes its files to `folder`."""
 
     def lead(job: Job, _part: Part, notes: Notes) -> None:
         raw = torch_trace.take_folder(os.environ)

@@ -1,8 +1,8 @@
 """Blocks and rounds: the wall time of K steps between two device synchronisations, for both arms in turn.
 
 Rules, the same for both arms: K is one number; the order alternates AB, BA; two untimed steps come before each block;
-nothing synchronises inside a block, because users' training loops do not; the garbage collector rests in a block.
-A compiled block may not compile: then the round is void.
+nothing synchronises inside a block, because users' training loops do not; the garbage collector is off in a block.
+A round is void when anything is compiled during its compiled block.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ MIN_BLOCK_S = {"cuda": 0.3, "cpu": 0.1}
 MIN_BLOCK_STEPS = {"cuda": 8, "cpu": 2}
 STEPS_BEFORE_BLOCK = 2
 MAX_VOID_ROUNDS = 3
-SHORT = 0.8  # of the least length: a block shorter than this asks for a longer one
+SHORT = 0.8  # of the minimum length: a block shorter than this is made longer
 SAME = 0.05  # the step times at K and at 2K agree when they differ by less
 MAX_DOUBLINGS = 2
-LONG_S = 1.0  # what begins and ends a block, some milliseconds, is nothing in one so long: it need not be doubled
+LONG_S = 1.0  # blocks this long are not doubled: the milliseconds at their start and end are negligible
 FLAT = {"cuda": 0.03, "cpu": 0.10}  # warm-up ends when the last three readings lie within this range
-READING_S = 0.05  # of warm-up, at least
-FIRST_STEPS = (5, 15)  # at least and at most so many compiled steps are timed one by one
+READING_S = 0.05  # minimum length of a reading during warm-up
+FIRST_STEPS = (5, 15)  # minimum and maximum number of compiled steps that are timed one by one
 STEADY = 0.10  # the first steps are over when three in a row lie within this range
 Clock = Callable[[], float]
 
@@ -71,7 +71,7 @@ class Bench:
         self._device, self.clock, self.num_sizes = device, clock, num_sizes
 
     def round_up(self, steps: float) -> int:
-        """At least so many steps, in which each size comes equally often."""
+        """Round `steps` up to a number in which each size occurs equally often."""
         return math.ceil(steps / self.num_sizes) * self.num_sizes
 
     def synchronize(self) -> None:
@@ -79,7 +79,7 @@ class Bench:
             torch.cuda.synchronize()
 
     def run(self, arm: Arm, steps: int, stance: str = "default") -> object:
-        """Run steps without waiting for the device; give the last one's loss or output."""
+        """Run steps without waiting for the device; return the loss or output of the last step."""
         output: object = None
         with arm.stance(stance):
             for _ in range(steps):
@@ -113,9 +113,9 @@ class Bench:
         return times
 
     def first_steps_s(self, arm: Arm, after_first: Callable[[], None] = lambda: None) -> list[float]:
-        """Wall seconds of the first steps one by one, until they are steady; compiling happens in here.
+        """Time the first steps one by one until they are steady; the arm compiles during these steps.
 
-        They begin with the first batch, however many eager steps a machine needed before: a trace holds what its inputs
+        The first step gets the first batch, no matter how many eager steps ran before: a trace records what its inputs
         did. Where sizes differ, the time for going through all of them has to become steady.
         """
         self._batches = itertools.cycle(self._all_batches)
@@ -131,7 +131,7 @@ class Bench:
         return times
 
     def warm_up(self, arm: Arm, limit_s: float) -> tuple[float, bool]:
-        """Run until the step time is flat or `limit_s` is over; seconds per step, and whether they became flat."""
+        """Run until the step time is flat or `limit_s` is over; return seconds per step and whether they are flat."""
         deadline = self.clock() + limit_s
         self.run(arm, STEPS_BEFORE_BLOCK)  # libraries load and pick algorithms in the first steps
         step_s = min(self.block_s(arm, self.num_sizes) for _ in range(2)) / self.num_sizes
@@ -150,7 +150,7 @@ class Bench:
         """
         least_s = measure.block_s or MIN_BLOCK_S[self._device.type]
         steps = self.round_up(max(measure.block_steps or MIN_BLOCK_STEPS[self._device.type], least_s / step_s))
-        on_cpu = self._device.type == "cpu"  # there other processes may hold up any single block
+        on_cpu = self._device.type == "cpu"  # on a CPU, other processes may delay any single block
         while (block_s := min(self.block_s(faster, steps) for _ in range(2 if on_cpu else 1))) < SHORT * least_s:
             steps = self.round_up(steps * least_s / block_s)
         if on_cpu:
@@ -178,13 +178,13 @@ def measure_rounds(
 ) -> Iterator[Timed]:
     """Time rounds in the order AB, BA, AB, ... until `measure.rounds` of them count; `monitor` says which are void.
 
-    `measure.rounds_s` ends them earlier, when both orders came equally often. Raises UnsteadyError after three void
+    `measure.rounds_s` may end them earlier, after as many AB as BA rounds. Raises UnsteadyError after three void
     rounds.
     """
     begin = bench.clock()
     counted, void = 0, []
     gc.collect()
-    gc.freeze()  # the collections before blocks look only at what came after this, or they would take as long as blocks
+    gc.freeze()  # later collections skip all objects made so far; else each takes as long as a block
     while counted < measure.rounds:
         late = measure.rounds_s is not None and bench.clock() - begin >= measure.rounds_s
         if late and counted and counted % 2 == 0:
@@ -234,5 +234,5 @@ def latency(steps_s: list[float]) -> Latency:
 
 
 def spread(values: list[float]) -> float:
-    """How much longer the longest takes than the shortest, as a share."""
+    """Return max / min - 1."""
     return max(values) / min(values) - 1

@@ -21,7 +21,7 @@ SHAPE = "(module, inputs) or (module, inputs, loss_fn), inputs a tensor, a tuple
 
 
 def names() -> None:
-    """Factories are on nobody's list."""
+    """Return None: there is no list of factories."""
 
 
 def problems(trial: Trial) -> list[str]:

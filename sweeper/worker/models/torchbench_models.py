@@ -33,7 +33,7 @@ def names() -> list[str] | None:
 
 
 def problems(trial: Trial) -> list[str]:  # noqa: ARG001  # the same shape in every builder
-    """Its models take no settings of ours."""
+    """List no problems: the configuration rejects every setting that a TorchBench model cannot take."""
     return []
 
 

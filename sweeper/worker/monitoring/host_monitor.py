@@ -27,9 +27,9 @@ class HostMonitor:
         self._start, self._waited_s = _take_reading(), _quota_waited_s()
 
     def share_busy_by_others(self, away_s: float = 0.0) -> float | None:
-        """The share that others took; None where the kernel does not tell.
+        """Return the share of processor time that others took; None where the kernel does not report it.
 
-        What others took in all that time counts as if in the part of it in which we were not away: an upper bound.
+        The time that others took while this process was away is included, so the share is an upper bound.
         """
         now = _take_reading()
         passed_s = now.clock_s - self._start.clock_s - away_s
