@@ -21,8 +21,8 @@ MAX_THROTTLED = 0.01  # of the time of the rounds, lost to the quota of the cgro
 
 def find_flags(record: Record, result: Result, measure: Measure) -> tuple[str, ...]:
     """Return every flag of a record, in alphabetical order."""
-    found = {name for name, applies in _OF_A_PROCESS.items() if any(applies(record, item) for item in record.processes)}
-    found |= {name for name, applies in _OF_A_TRIAL.items() if applies(record)}
+    found = {name for name, applies in PROCESS_RULES.items() if any(applies(record, item) for item in record.processes)}
+    found |= {name for name, applies in TRIAL_RULES.items() if applies(record)}
     if record.status == "ok" and result.host_bound_arms is not None:
         found.add("host_bound")
     if record.status == "ok" and measure.target is not None and not is_resolved(result, measure.target):
@@ -49,7 +49,7 @@ def _is_gpu_unobserved(record: Record, process: Process) -> bool:
     return record.trial.device == "cuda" and bool(process.rounds) and not observed
 
 
-def _do_clocks_differ(_record: Record, process: Process) -> bool:
+def _clocks_differ(_record: Record, process: Process) -> bool:
     clock = process.gpu.clock_mhz if process.gpu else PerArm()
     return bool(clock.eager and clock.compiled and abs(clock.eager / clock.compiled - 1) > MAX_CLOCK_DIFFERENCE)
 
@@ -61,13 +61,13 @@ def _is_host_busy(_record: Record, process: Process) -> bool:
     return (host.busy_while_measuring or 0.0) > MAX_BUSY_HOST or (host.throttled_s or 0.0) > MAX_THROTTLED * rounds_s
 
 
-_OF_A_PROCESS: Mapping[str, Callable[[Record, Process], bool]] = {
+PROCESS_RULES: Mapping[str, Callable[[Record, Process], bool]] = {
     "unsteady": _is_unsteady,
     "recompiled": lambda _, process: any(item.void == "recompiled" for item in process.rounds),
     "shared_gpu": lambda _, process: bool(process.gpu and process.gpu.other_processes),
     "throttled": lambda _, process: bool(process.gpu and process.gpu.slowdowns),
     "gpu_unobserved": _is_gpu_unobserved,
-    "clock_mismatch": _do_clocks_differ,
+    "clock_mismatch": _clocks_differ,
     "compile_contended": lambda _, process: ((process.host or HostState()).busy_while_compiling or 0) > MAX_BUSY_HOST,
     "host_busy": _is_host_busy,
     "accuracy_unverified": lambda _, process: (
@@ -84,18 +84,18 @@ def _has_several_artifacts(record: Record) -> bool:
     return len(artifacts) > len({draw for draw, _ in artifacts})
 
 
-def _does_attention_differ(record: Record) -> bool:
+def _attention_differs(record: Record) -> bool:
     """Whether the arms ran attention kernels of different kinds, so a part of the speedup is the choice of a kernel."""
     settings = record.diagnostics.settings if record.diagnostics else {}
     eager, compiled = (settings.get(f"attention_ran_{arm}") for arm in ARMS)
     return eager is not None and compiled is not None and eager != compiled
 
 
-_OF_A_TRIAL: Mapping[str, Callable[[Record], bool]] = {
+TRIAL_RULES: Mapping[str, Callable[[Record], bool]] = {
     "smaller_batch": lambda record: record.smaller_batch_size is not None,
     "single_process": lambda record: record.status == "ok" and len(record.processes) == 1,
     "partly_eager": lambda record: bool(record.diagnostics and record.diagnostics.graphs_run_eager),
     "cudagraphs_skipped": lambda record: bool(record.diagnostics and record.diagnostics.cudagraph_skips),
     "several_artifacts": _has_several_artifacts,
-    "attention_differs": _does_attention_differ,
+    "attention_differs": _attention_differs,
 }

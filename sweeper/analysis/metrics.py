@@ -15,13 +15,13 @@ from typing import Any
 from sweeper.analysis.stats import Estimate, group_by_draw, mean_over_draws
 from sweeper.core.record import ARMS, PERCENTILES, Accuracy, PerArm, Process, Record
 
-DRAWS_FOR_AN_INTERVAL = 3  # with fewer compile caches, an interval describes these compiled artifacts alone
+MIN_DRAWS_FOR_INTERVAL = 3  # with fewer compile caches, an interval describes these compiled artifacts alone
 # Between two kernels that follow each other without waiting for the host: 0.6 to 1.5 us, typically 1.1, in the arms of
 # six models on an H200 (docs/results/h200-repeatability.md).
 USUAL_GAP_S = 1.2e-6
 HOST_BOUND = 0.05  # an arm is host-bound when its device waits for the host for a larger share of wall time
 # Host noise may be bimodal, and a few processes may all lie in one mode: docs/results/coverage.md.
-PROCESSES_IF_HOST_BOUND = 5
+MIN_PROCESSES_IF_HOST_BOUND = 5
 MIB = 2**20
 
 Value = None | int | float | str
@@ -297,7 +297,7 @@ def _describe_speedups(measured: Sequence[_Measured], draws: int, is_host_bound:
     bounds, device_bounds = (found.interval() if found else None for found in (estimate, device))
     several = [math.exp(item.log_speedup) for item in measured] if len(measured) > 1 else []
     return {
-        "interval": "none" if bounds is None else "draws" if draws >= DRAWS_FOR_AN_INTERVAL else "processes",
+        "interval": "none" if bounds is None else "draws" if draws >= MIN_DRAWS_FOR_INTERVAL else "processes",
         "estimate": estimate,
         "speedup": estimate.ratio if estimate else None,
         "speedup_low": bounds.low if bounds else None,
@@ -326,8 +326,8 @@ def _estimate(
     groups = group_by_draw((item.process.draw, log) for item, log in zip(measured, logs, strict=True))
     if not groups:
         return None
-    estimate = mean_over_draws(groups, len(groups) >= DRAWS_FOR_AN_INTERVAL)
-    if is_host_bound and len(measured) < PROCESSES_IF_HOST_BOUND:
+    estimate = mean_over_draws(groups, len(groups) >= MIN_DRAWS_FOR_INTERVAL)
+    if is_host_bound and len(measured) < MIN_PROCESSES_IF_HOST_BOUND:
         return Estimate(estimate.log, count=estimate.count)
     return estimate
 

@@ -24,7 +24,7 @@ from sweeper.core.serialization import get_mapping
 from sweeper.core.text import printable
 from sweeper.core.trial import MODES, Compile, Trial
 from sweeper.loading.device_names import Device, read_device
-from sweeper.loading.entries import BROKEN
+from sweeper.loading.entries import UNREADABLE_ERRORS
 from sweeper.loading.sources import FoundRecord, Source, explain_unreadable
 
 # Statuses of a trial without a record, and how they are said of BASE or HEAD.
@@ -84,7 +84,7 @@ def read_sides(source: Source) -> SweepSides:
         problem = found.problem
         try:
             side = make_side(Record.loads(found.text)) if problem is None else None
-        except BROKEN as error:
+        except UNREADABLE_ERRORS as error:
             side, problem = None, explain_unreadable(error)
         if side is None:
             trial_id, trial = _identify(found)
@@ -101,7 +101,7 @@ def read_sides(source: Source) -> SweepSides:
 def _identify(found: FoundRecord) -> tuple[str, Trial | None]:
     """The id in the folder's name or of `trial.json`, empty where neither has one, and the trial if it is known."""
     trial: Trial | None = None
-    with suppress(OSError, LookupError, TypeError, *BROKEN):
+    with suppress(OSError, LookupError, TypeError, *UNREADABLE_ERRORS):
         trial = Trial.from_json(json.loads(TrialPaths(found.folder).trial.read_text(encoding="utf-8"))["trial"])
     named = TRIAL_ID.fullmatch(found.folder.name.rpartition("-")[2])
     trial_id = named[0] if named else trial.id if trial else ""

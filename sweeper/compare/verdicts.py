@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from sweeper.analysis import stats
-from sweeper.analysis.metrics import DRAWS_FOR_AN_INTERVAL, PROCESSES_IF_HOST_BOUND
+from sweeper.analysis.metrics import MIN_DRAWS_FOR_INTERVAL, MIN_PROCESSES_IF_HOST_BOUND
 from sweeper.analysis.stats import CONFIDENCE, Estimate
 from sweeper.compare.pairs import LOST, Pair, Sample, Side
 from sweeper.compare.quantities import COMPILE, COMPILED, EAGER, QUANTITIES, SPEEDUP, Quantity
@@ -113,16 +113,16 @@ def compare_quantity(pair: Pair, quantity: Quantity) -> Change:
     samples = [side.samples.get(quantity.name, ()) for side in pair.both]
     if not all(samples):
         return Change("UNRESOLVED", "not measured on a side")
-    draws = all(len({sample.draw for sample in of_side}) >= DRAWS_FOR_AN_INTERVAL for of_side in samples)
+    draws = all(len({sample.draw for sample in of_side}) >= MIN_DRAWS_FOR_INTERVAL for of_side in samples)
     logs = (stats.group_by_draw((sample.draw, math.log(sample.value)) for sample in of_side) for of_side in samples)
     base, head = (stats.mean_over_draws(of_side, draws) for of_side in logs)
-    unlike = explain_unlike(pair.both, quantity)
+    unlike = explain_incomparable(pair.both, quantity)
     reason = unlike or explain_unjudged(pair.both, quantity, samples, draws)
     unit, estimate = "draws" if draws else "processes", None if unlike else stats.difference(head, base)
     return Change("UNRESOLVED" if reason else "", reason, base.ratio, head.ratio, unit, estimate)
 
 
-def explain_unlike(sides: tuple[Side, Side], quantity: Quantity) -> str | None:
+def explain_incomparable(sides: tuple[Side, Side], quantity: Quantity) -> str | None:
     """Explain why two figures cannot be compared, not even as a ratio; None where they can be compared."""
     base, head = sides
     if base.batch_size != head.batch_size:
@@ -141,10 +141,10 @@ def explain_unjudged(
         return "one cold compile on a side" if quantity is COMPILE else "a single process on a side: no variance"
     if quantity is COMPILE and any("compile_contended" in side.flags for side in sides):
         return "others kept the processor busy while it compiled (compile_contended)"
-    if fewest < PROCESSES_IF_HOST_BOUND and _host_bound(sides, quantity.arms):
-        return f"host-bound, with fewer than {PROCESSES_IF_HOST_BOUND} processes on a side"
+    if fewest < MIN_PROCESSES_IF_HOST_BOUND and _host_bound(sides, quantity.arms):
+        return f"host-bound, with fewer than {MIN_PROCESSES_IF_HOST_BOUND} processes on a side"
     if quantity.of_artifact and not over_draws and not _same_artifact(sides):
-        return f"fewer than {DRAWS_FOR_AN_INTERVAL} draws on a side, and compiled code or autotuning may differ"
+        return f"fewer than {MIN_DRAWS_FOR_INTERVAL} draws on a side, and compiled code or autotuning may differ"
     return None
 
 

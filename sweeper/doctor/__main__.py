@@ -39,8 +39,8 @@ OK, NOT_OK, BAD_ARGUMENTS, INTERRUPTED = 0, 1, 2, 130
 MODES = ("reduce-overhead", "max-autotune")  # of Inductor, beside the default; on a GPU
 MAX_LOAD_PER_CORE = 0.25
 MAX_MEMORY_UNEXPLAINED_BYTES = 2**30  # an idle GPU has some hundred MiB in use
-MAX_AT_ONCE = 4
-FEW_PROCESSES = 10  # the 95 % interval of a standard deviation reaches from 0.7 to 1.8 times its estimate from 10 on
+MAX_PARALLEL_PROBES = 4
+MIN_PROCESSES_FOR_SPREAD = 10  # from 10 on, a standard deviation is known to 0.7 to 1.8 times its estimate
 COLOURS = {"ok": "green", "missing": "yellow", "broken": "red"}
 GIB = 2**30
 
@@ -124,7 +124,7 @@ def examine(device: Device, options: argparse.Namespace, console: Console) -> Fi
     parts = [(part.name, "; ".join(filter(None, [part.version or "none", part.note]))) for part in software.parts]
     _print_section("software", parts, console)
     _print_section("AMP", [("bf16", describe_bfloat16(device, machine, software))], console)
-    verdicts = probe_backends(list_questions(software, device), device, count_at_once(gpu), timeout_s, console)
+    verdicts = probe_backends(list_questions(software, device), device, count_parallel_probes(gpu), timeout_s, console)
     verdicts += report_removed_backends(software, console) if software.torch_works else ()
     measured = measure_noise(device, int(options.processes), console) if options.noise else None
     return Findings(device, machine, gpu, software, warnings, verdicts, measured)
@@ -213,10 +213,10 @@ def list_questions(software: Software, device: Device) -> list[tuple[str, str]]:
     return [*(("inductor", mode) for mode in modes), *((name, "default") for name in backends)]
 
 
-def count_at_once(gpu: GpuReading | None) -> int:
+def count_parallel_probes(gpu: GpuReading | None) -> int:
     """Count the probes that run side by side: one where the GPU takes a single process."""
     exclusive = gpu is not None and (gpu.compute_mode or "").startswith("exclusive")
-    return 1 if exclusive else min(MAX_AT_ONCE, len(os.sched_getaffinity(0)))
+    return 1 if exclusive else min(MAX_PARALLEL_PROBES, len(os.sched_getaffinity(0)))
 
 
 def probe_backends(
@@ -268,7 +268,7 @@ def measure_noise(device: Device, processes: int, console: Console) -> tuple[Noi
         console.print(f"  [red]the sweep {name} left no records[/]")
         return ()
     _print_section("noise card", noise.make_card(measured), console)
-    if processes < FEW_PROCESSES:
+    if processes < MIN_PROCESSES_FOR_SPREAD:
         guess = "the spread between them is a rough guess, and so is the last column."
         console.print(f"  From {processes} processes {guess}")
     return measured

@@ -17,9 +17,10 @@ from sweeper.core.errors import ConfigError
 from sweeper.core.gpus import Device, cores_near, resolve, total_memory_bytes, visible_gpus
 from sweeper.core.host import free_memory_bytes, physical_cores, read
 from sweeper.core.settings import Settings
+from sweeper.execution.device_lease import DeviceLease
 from sweeper.execution.lock import hold_lock
+from sweeper.execution.memory_budget import MemoryBudget, PeakMemory
 from sweeper.execution.reaper import Reaper
-from sweeper.execution.sharing import DeviceLease, MemoryBudget, PeakMemory
 
 MAX_CONCURRENCY = 8  # more trials would wait for the device most of the time
 CORES_PER_TRIAL = 2  # one traces, the compiler's own processes share the rest

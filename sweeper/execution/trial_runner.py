@@ -24,9 +24,10 @@ from sweeper.core.record import Inspection, Process, Record
 from sweeper.core.settings import MIN_PROCESSES_FOR_TARGET, Settings
 from sweeper.core.trial import Trial
 from sweeper.execution import processes
+from sweeper.execution.device_lease import Tenant
+from sweeper.execution.memory_budget import WHOLE_DEVICE
 from sweeper.execution.placement import DeviceSlot
 from sweeper.execution.scheduler import Finished, OnPhase
-from sweeper.execution.sharing import WHOLE_DEVICE, Tenant
 from sweeper.execution.worker_channel import WorkerChannel
 
 INSPECTED = ("ok", "accuracy_mismatch", "not_compiled", "compile_error")  # the compiler was reached

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from sweeper.core.protocol import LeaseRequest, Outcome, Phase, decode
 from sweeper.core.settings import Measure
-from sweeper.execution.sharing import DeviceLease, Tenant
+from sweeper.execution.device_lease import DeviceLease, Tenant
 
 POLL_S = 0.5
 

@@ -20,7 +20,7 @@ from sweeper.loading.sources import Source, SweepFolder, explain_unreadable
 from sweeper.loading.step_series import ProcessSeries, read_step_series
 
 # What `Record.loads` and `derive` raise for JSON of the right shape whose values make no sense, e.g. text for a number.
-BROKEN = (ValueError, ArithmeticError, RecursionError)
+UNREADABLE_ERRORS = (ValueError, ArithmeticError, RecursionError)
 
 T = TypeVar("T")
 
@@ -94,7 +94,7 @@ def _read(source: Source, shared: dict[str, Any]) -> tuple[list[Entry], list[str
             result, worst, series = derive(record), find_worst_accuracy(record), read_step_series(record)
             small = _slim(record, shared)
             entries.append(Entry(small, result, found.folder, record.trial.variant, record.flags, worst, None, series))
-        except BROKEN as error:
+        except UNREADABLE_ERRORS as error:
             problems.append(printable(f"{found.where}: {explain_unreadable(error)}"))
     return entries, problems
 

@@ -76,7 +76,7 @@ class _Sweep:
         count, settings = len(plan.trials), self.settings
         trials = f"{count} trial{'' if count == 1 else 's'} to run on {placement.name}"
         inspected = ", and one that shows what the compiler does" if settings.inspect else ""
-        processes = f"{_count_processes(settings.measure)} each{inspected}"
+        processes = f"{_describe_processes(settings.measure)} each{inspected}"
         self.console.print(f"sweep {settings.sweep}: {trials}, {processes}")
         if settings.dry_run or plan.left_out:
             lines = describe_plan(plan if settings.dry_run else Plan((), plan.left_out))
@@ -176,7 +176,7 @@ class _Sweep:
         return statuses
 
 
-def _count_processes(measure: Measure) -> str:
+def _describe_processes(measure: Measure) -> str:
     """`3 processes`, `6 processes in 2 draws` or `5 to 20 processes`."""
     if measure.target is None:
         count = measure.process_limit

@@ -38,7 +38,7 @@ def main() -> None:
         os.set_inheritable(arguments.answer_fd, False)
         driver = _take_standard_input()
         die_with_parent()  # should it be dead already, the thread that reads standard input sees it
-        threading.Thread(target=_hear_the_driver, args=(driver, grants), daemon=True).start()
+        threading.Thread(target=_read_grants, args=(driver, grants), daemon=True).start()
     if arguments.cores:
         os.sched_setaffinity(0, arguments.cores)  # before torch counts them
     faulthandler.register(signal.SIGUSR1, all_threads=True)
@@ -54,9 +54,9 @@ def main() -> None:
     lead = None
     if arguments.inspect:
         torch_trace.request_trace(os.environ)  # torch looks for it when it is imported
-        from sweeper.worker.inspection.run import make_lead
+        from sweeper.worker.inspection.run import make_inspection
 
-        lead = make_lead(arguments.inspect, arguments.timed)
+        lead = make_inspection(arguments.inspect, arguments.timed)
 
     from sweeper.worker.lease import Lease
     from sweeper.worker.session import Part, run
@@ -102,7 +102,7 @@ def _take_standard_input() -> int:
     return own
 
 
-def _hear_the_driver(driver: int, grants: queue.SimpleQueue[LeaseGrant]) -> None:
+def _read_grants(driver: int, grants: queue.SimpleQueue[LeaseGrant]) -> None:
     """The driver holds the other end of standard input; when it dies, however it dies, so do we and all we started."""
     with os.fdopen(driver, "rb", buffering=0) as lines:
         while line := lines.readline():

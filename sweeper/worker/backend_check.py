@@ -16,7 +16,7 @@ from sweeper.worker.compilation.counters import CompileCounters
 from sweeper.worker.failures import UnavailableError
 from sweeper.worker.measurement.bench import Arm, Bench
 from sweeper.worker.measurement.capture import GRADIENT, Keep, OutputCapture, capture_step
-from sweeper.worker.measurement.step import inference_step, make_optimizer, training_step
+from sweeper.worker.measurement.step import make_inference_step, make_optimizer, make_training_step
 from sweeper.worker.models import Built
 from sweeper.worker.models.batches import Batch
 
@@ -82,10 +82,10 @@ def _run_steps(trial: Trial, counters: CompileCounters | None) -> tuple[dict[str
     module = model if counters is None else compiler.compile_function(model, trial, counters)
     batch = Batch((torch.randn(trial.batch_size, 32).to(device),))
     capture = OutputCapture(lambda output, _batch: output.square().mean())
-    step: Callable[[Batch], object] = inference_step(module, nullcontext)
+    step: Callable[[Batch], object] = make_inference_step(module, nullcontext)
     if trial.workload == "train":
         built = Built(model, (batch,), batch, capture)
-        step = training_step(built, module, make_optimizer(trial, model, scaler=False), None, nullcontext)
+        step = make_training_step(built, module, make_optimizer(trial, model, scaler=False), None, nullcontext)
     bench = Bench((batch,), device)
     arm = Arm("tiny", step, eager=counters is None, marks_steps=True)
     first_step_s = bench.block_s(arm, 1)

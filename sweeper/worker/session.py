@@ -30,8 +30,10 @@ from sweeper.worker.measurement.bench import Arm, latency, measure_rounds
 from sweeper.worker.monitoring import environment, host_monitor, round_monitor
 from sweeper.worker.setup import TrialSetup
 
-AWAY = 0.01  # of the compile time: after a longer wait, the compiler's own timings are wrong
-SHARED = "other processes on the GPU"  # why a figure of the whole device cannot be attributed to this process
+MAX_AWAY_FRACTION = 0.01  # of the compile time: after a longer wait, the compiler's own timings are wrong
+SHARED_GPU_REASON = (
+    "other processes on the GPU"  # why a figure of the whole device cannot be attributed to this process
+)
 EAGER_STEPS = 3  # before anything is compiled; the warm-up follows when this process has the device alone
 
 
@@ -57,7 +59,7 @@ class Notes:
     environment: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Json] = field(default_factory=dict)
     counters: CompileCounters | None = None
-    mended_allocations: int = 0  # in the accuracy check, which retries with less memory; not the trial's
+    check_failed_allocations: int = 0  # in the accuracy check, which retries with less memory; not the trial's
 
     @contextmanager
     def enter(self, phase: str) -> Iterator[None]:
@@ -76,7 +78,7 @@ class Notes:
 
     def outcome(self, status: str, phase: str | None = None, message: str | None = None) -> Outcome:
         if (failed := memory.failed_allocations()) is not None:
-            failed -= self.mended_allocations
+            failed -= self.check_failed_allocations
         self.add(waited_s=self.lease.away_s, failed_allocations=failed)
         diagnostics = self.counters.report(self.settings) if self.counters else None
         return Outcome(status, phase, message, self.process, diagnostics, dict(self.environment))
@@ -123,7 +125,7 @@ def _measure(job: Job, part: Part, notes: Notes) -> None:
         check = AccuracyCheck(setup)
     with notes.enter("eager"):
         setup.bench.run(setup.eager, setup.bench.round_up(EAGER_STEPS))
-        setup.require_sound(setup.eager, EagerError("the eager step gives NaN or infinity"))
+        setup.require_finite(setup.eager, EagerError("the eager step gives NaN or infinity"))
         _measure_memory(setup, notes, setup.eager)
     with notes.enter("compiling"):
         counters = _compile(setup, notes)
@@ -132,8 +134,8 @@ def _measure(job: Job, part: Part, notes: Notes) -> None:
         with notes.enter("reference"):
             check.take_reference()
         with notes.enter("checking"):
-            _require_right(check, notes)
-        notes.mended_allocations = (memory.failed_allocations() or 0) - before
+            _require_accurate(check, notes)
+        notes.check_failed_allocations = (memory.failed_allocations() or 0) - before
     compiler.end_compile_workers()
     notes.lease.take(ALONE)
     with notes.enter("warming"):
@@ -141,7 +143,7 @@ def _measure(job: Job, part: Part, notes: Notes) -> None:
     with notes.enter("measuring"):
         _measure_rounds(setup, notes)
         _require_compiled(setup, counters)
-        _require_still_sound(setup, check, notes.process)
+        _require_no_divergence(setup, check, notes.process)
     with notes.enter("memory"):
         setup.forget_eager()
         _measure_memory(setup, notes, setup.compiled)
@@ -168,9 +170,9 @@ def _compile(setup: TrialSetup, notes: Notes) -> CompileCounters:
     notes.add(first_steps_s=tuple(first_steps_s), host=HostState(host.share_busy_by_others(away_s)))
     counters.reset_run_counts()
     notes.add(**artifacts.read_fingerprints())
-    if away_s <= AWAY * sum(first_steps_s):  # otherwise the compiler's timings include the wait
+    if away_s <= MAX_AWAY_FRACTION * sum(first_steps_s):  # otherwise the compiler's timings include the wait
         notes.add(compile_parts_s=artifacts.read_parts_s())
-    setup.require_sound(compiled, MismatchError("the compiled step gives NaN or infinity, eager does not"))
+    setup.require_finite(compiled, MismatchError("the compiled step gives NaN or infinity, eager does not"))
     _require_compiled(setup, counters)
     return counters
 
@@ -180,7 +182,7 @@ def _require_compiled(setup: TrialSetup, counters: CompileCounters) -> None:
         raise failures.NotCompiledError(reason)
 
 
-def _require_right(check: AccuracyCheck, notes: Notes) -> None:
+def _require_accurate(check: AccuracyCheck, notes: Notes) -> None:
     accuracy = check.judge()
     notes.add(accuracy=accuracy)
     if accuracy.passed is not False:
@@ -224,17 +226,17 @@ def _measure_rounds(setup: TrialSetup, notes: Notes) -> None:
         notes.add(compile_s=max(sum(first_steps_s) - len(first_steps_s) * steady_s, 0.0))
 
 
-def _require_still_sound(setup: TrialSetup, check: AccuracyCheck, process: Process) -> None:
+def _require_no_divergence(setup: TrialSetup, check: AccuracyCheck, process: Process) -> None:
     """Raise when the loss has become NaN or infinite: EagerError when eager alone diverges too, else MismatchError.
 
     Training on random labels may diverge. The arms share their parameters, so eager restarts from the initial state.
     """
-    if setup.is_sound(setup.compiled):
+    if setup.is_finite(setup.compiled):
         return
     check.restore()
     steps = (process.steps_per_block or 1) * 2 * len(process.rounds)
     setup.bench.run(setup.eager, steps)
-    setup.require_sound(setup.eager, EagerError(f"the loss of eager alone is NaN or infinite after {steps} steps"))
+    setup.require_finite(setup.eager, EagerError(f"the loss of eager alone is NaN or infinite after {steps} steps"))
     raise MismatchError("the compiled step gives NaN or infinity after the rounds, eager alone does not")
 
 
@@ -249,7 +251,7 @@ def _measure_memory(setup: TrialSetup, notes: Notes, arm: Arm) -> None:
     peaks, in_use = notes.process.allocator_peak_bytes or PerArm(), notes.process.memory_bytes or PerArm()
     notes.add(allocator_peak_bytes=replace(peaks, **{arm.name: reading.allocator_peak_bytes}))
     if shared:
-        notes.add(memory_bytes=None, memory_missing=SHARED)
+        notes.add(memory_bytes=None, memory_missing=SHARED_GPU_REASON)
     else:
         notes.add(memory_bytes=replace(in_use, **{arm.name: reading.in_use_bytes}))
 
@@ -275,7 +277,7 @@ def _measure_device_time(setup: TrialSetup, notes: Notes) -> None:
 def _measure_energy(setup: TrialSetup, notes: Notes) -> None:
     """Measure the joules per step of each arm; on a shared GPU they cannot be attributed to this process."""
     if setup.monitor.gpu.is_shared():
-        notes.add(energy_missing=SHARED)
+        notes.add(energy_missing=SHARED_GPU_REASON)
         return
     step_s = {arm: notes.process.step_s(arm.name) or 0.0 for arm in (setup.eager, setup.compiled)}
     used = try_reading(lambda: energy.measure_energy(setup.bench, step_s, setup.monitor.gpu.energy_j))

@@ -43,7 +43,7 @@ class TrialSetup:
         self.optimizers: list[torch.optim.Optimizer | None] = []
         self._scalers: list[torch.amp.GradScaler | None] = []
         self._add_optimizer()
-        monitor.gradient_scales = self.gradient_scales
+        monitor.read_gradient_scales = self.read_gradient_scales
         self.eager = Arm("eager", self._make_step(built.module), eager=True)
         self._optimizer_settings = step.describe_optimizer(self.trial, self.optimizers[0])
 
@@ -56,8 +56,10 @@ class TrialSetup:
     def _make_step(self, module: Callable[..., object]) -> Callable[..., object]:
         """A step of the module, or of its compiled form, with the optimizer that was added last."""
         if not self._trains:
-            return step.inference_step(module, self.numerics.context)
-        return step.training_step(self.built, module, self.optimizers[-1], self._scalers[-1], self.numerics.context)
+            return step.make_inference_step(module, self.numerics.context)
+        return step.make_training_step(
+            self.built, module, self.optimizers[-1], self._scalers[-1], self.numerics.context
+        )
 
     def compile(self, counters: CompileCounters) -> Arm:
         """Make the compiled arm, which is eager as well with mode=eager; the compiler itself runs in its first step."""
@@ -75,12 +77,12 @@ class TrialSetup:
         if self.trial.compile.scope == "step" and self.optimizers[0] is not None:
             self.optimizers[0].state.clear()
 
-    def gradient_scales(self) -> tuple[float, ...]:
+    def read_gradient_scales(self) -> tuple[float, ...]:
         return tuple(scaler.get_scale() for scaler in self._scalers if scaler is not None)
 
     def gradient_factor(self) -> float:
         """Return the factor by which gradients are still scaled after a step, where no optimizer unscales them."""
-        scales = self.gradient_scales()
+        scales = self.read_gradient_scales()
         return scales[-1] if scales and self.optimizers[0] is None else 1.0
 
     def settings(self) -> dict[str, Json]:
@@ -99,11 +101,11 @@ class TrialSetup:
     def measure_memory(self, arm: Arm) -> memory.Reading:
         return self.meter.measure(lambda steps: self.bench.run(arm, self.bench.round_up(steps)))
 
-    def is_sound(self, arm: Arm) -> bool:
+    def is_finite(self, arm: Arm) -> bool:
         """Whether the loss of a step is finite, or in inference its output has no NaN; infinity may be a mask."""
         wrong = (lambda tensor: ~torch.isfinite(tensor)) if self._trains else torch.isnan
         return not any(wrong(tensor).any() for tensor in find_tensors(self.bench.run(arm, 1)))
 
-    def require_sound(self, arm: Arm, error: Exception) -> None:
-        if not self.is_sound(arm):
+    def require_finite(self, arm: Arm, error: Exception) -> None:
+        if not self.is_finite(arm):
             raise error

@@ -410,7 +410,7 @@ def test_what_a_gpu_does_not_tell_is_left_out() -> None:
 @pytest.mark.parametrize(("mode", "expected"), [("exclusive process", 1), ("default", 2)])
 def test_an_exclusive_gpu_gets_one_probe_at_a_time(mode: str, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
-    assert __main__.count_at_once(GpuReading(compute_mode=mode)) == expected
+    assert __main__.count_parallel_probes(GpuReading(compute_mode=mode)) == expected
 
 
 # Noise

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.core.protocol import ALONE, DEVICE, NOTHING, LeaseGrant
-from sweeper.execution.sharing import DeviceLease, Tenant
+from sweeper.execution.device_lease import DeviceLease, Tenant
 
 SLEEPER = "import time\nwhile True: time.sleep(0.01)"
 

@@ -9,7 +9,7 @@ import pytest
 from records import make_process, make_record, make_trial
 
 from sweeper.core.record import PerArm
-from sweeper.execution.sharing import WHOLE_DEVICE, MemoryBudget, PeakMemory, Reservation
+from sweeper.execution.memory_budget import WHOLE_DEVICE, MemoryBudget, PeakMemory, Reservation
 
 NEVER = threading.Event()
 

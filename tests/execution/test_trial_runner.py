@@ -21,8 +21,8 @@ from sweeper.core.record import Inspection, Record
 from sweeper.core.settings import Measure, Settings
 from sweeper.core.trial import Trial
 from sweeper.execution import processes, trial_runner
+from sweeper.execution.device_lease import Tenant
 from sweeper.execution.placement import DeviceSlot
-from sweeper.execution.sharing import Tenant
 
 ROOT = Path(__file__).parents[2]
 PRELUDE = """
@@ -372,9 +372,9 @@ def test_worker_ends_when_its_driver_dies(in_empty_folder: Path, hold: str) -> N
     """A stand-in with the worker's own two watches, started as the runner does, by a driver that is killed."""
     worker = (
         "import ctypes, queue, threading, time\n"
-        "from sweeper.worker.__main__ import _hear_the_driver, die_with_parent\n"
+        "from sweeper.worker.__main__ import _read_grants, die_with_parent\n"
         "die_with_parent()\n"
-        "threading.Thread(target=_hear_the_driver, args=(0, queue.SimpleQueue()), daemon=True).start()\n"
+        "threading.Thread(target=_read_grants, args=(0, queue.SimpleQueue()), daemon=True).start()\n"
         f"print('ready', flush=True); {hold}"
     )
     driver = (

@@ -422,7 +422,7 @@ def test_step_that_the_scaler_skips_voids_the_round() -> None:
     from sweeper.worker.monitoring.round_monitor import RoundMonitor
 
     monitor, scale = RoundMonitor(torch.device("cpu")), [65536.0]
-    monitor.gradient_scales = lambda: tuple(scale)
+    monitor.read_gradient_scales = lambda: tuple(scale)
     monitor.start_round()
     assert monitor.explain_void() is None
     scale[0] /= 2

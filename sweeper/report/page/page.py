@@ -43,7 +43,7 @@ CONVENTIONS = (
     "parentheses how many; weighted = 0.75 AMP + 0.25 fp32 over the models that are ok in both; a new model: where "
     "one more of the same kind would lie."
 )
-ABOVE_A_FIGURE = 110  # pixels of its title and caption, about
+TITLE_HEIGHT_PX = 110  # pixels of its title and caption, about
 _Part = Callable[[], tuple[Sequence[Any], str]]  # figures or tables, and what page.js draws of them as JSON
 
 
@@ -180,7 +180,7 @@ def _arrange(figures: Iterable[Figure]) -> tuple[list[tuple[int, Figure]], ...]:
     for order, figure in enumerate(figures):
         shorter = heights.index(min(heights))
         columns[shorter].append((order, figure))
-        heights[shorter] += figure.choices[0].layout["height"] + ABOVE_A_FIGURE
+        heights[shorter] += figure.choices[0].layout["height"] + TITLE_HEIGHT_PX
     return columns
 
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from sweeper.analysis.metrics import METRICS, PROCESSES_IF_HOST_BOUND, Metric
+from sweeper.analysis.metrics import METRICS, MIN_PROCESSES_IF_HOST_BOUND, Metric
 from sweeper.core.record import ARMS, PERCENTILES, Accuracy
 from sweeper.loading.entries import Entry
 from sweeper.report import formatting
@@ -203,7 +203,7 @@ def _percentile_column(arm: str) -> TextColumn:
     )
 
 
-def say_what_is_shown(rows: Sequence[Row]) -> str:
+def describe_rows(rows: Sequence[Row]) -> str:
     """Say what all trials have in common, or why there is nothing to see."""
     if not any(row["status"] == "ok" for row in rows):
         return "no trial is ok" if rows else "there are no records"
@@ -227,7 +227,7 @@ _INTERVALS = {
     "several draws": f"{_OVER} processes within their draws, and speak of these compiled artifacts alone",
     "draws": f"{_OVER} compile caches of their own (draws), and include autotuning variance",
     "range": "(low to high) is the range of the processes of a host-bound trial: host noise may have two humps, which "
-    f"an interval over fewer than {PROCESSES_IF_HOST_BOUND} processes often misses",
+    f"an interval over fewer than {MIN_PROCESSES_IF_HOST_BOUND} processes often misses",
     "none": "a speedup without an interval comes from a single process and may move from run to run",
 }
 _SPEEDUP_MEANING = "speedup is eager / compiled step time"
@@ -288,7 +288,7 @@ SPEC = TableSpec(
     lambda findings: speedups(findings.entries),
     text_columns,
     arrange=formatting.sort_rows,
-    lead=say_what_is_shown,
+    lead=describe_rows,
     notes=lambda rows: [explain_intervals(rows)],
     terminal_notes=list_flags,
     entries=lambda findings: findings.entries,

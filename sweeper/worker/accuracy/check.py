@@ -57,10 +57,10 @@ class AccuracyCheck:
         if isinstance(pristine, Missing):
             self._unverified = f"no reference, the model cannot be copied: {pristine.reason}"
             return
-        self._place = self._place or (self._setup.device if _is_roomy(self._setup.device) else HOST)
+        self._place = self._place or (self._setup.device if _fits_on_device(self._setup.device) else HOST)
         reasons, best = [], None
         for dtype in FORMATS:
-            taken = try_reading(partial(self._try_with_room, partial(self._compare_eager, pristine, dtype)))
+            taken = try_reading(partial(self._run_or_retry_on_host, partial(self._compare_eager, pristine, dtype)))
             if isinstance(taken, Missing):
                 reasons.append(f"in {str(dtype).removeprefix('torch.')}: {taken.reason.splitlines()[0]}")
             elif best is None or not taken[1].far_off:
@@ -97,7 +97,7 @@ class AccuracyCheck:
             return Accuracy(None, None, self._unverified)
         kind = self._reference[1].kind
         try:
-            named = self._try_with_room(lambda: self._capture(self._setup.compiled, self._setup.measure.seed))
+            named = self._run_or_retry_on_host(lambda: self._capture(self._setup.compiled, self._setup.measure.seed))
             verdict = try_reading(lambda: self._judge_step(named))
         finally:
             self.restore()
@@ -117,7 +117,7 @@ class AccuracyCheck:
         self._clear_device()
         return rule.judge(named, *self._reference)
 
-    def _try_with_room(self, work: Callable[[], T]) -> T:
+    def _run_or_retry_on_host(self, work: Callable[[], T]) -> T:
         """Do `work`; if the device runs out of memory, move the check's tensors to the host and do it again."""
         if self._place != HOST:
             try:
@@ -164,7 +164,7 @@ class AccuracyCheck:
         return capture_step(lambda: run(arm, batch), setup.capture, module, setup.trial, setup.gradient_factor())
 
 
-def _is_roomy(device: torch.device) -> bool:
+def _fits_on_device(device: torch.device) -> bool:
     if device.type != "cuda":
         return False
     torch.cuda.empty_cache()

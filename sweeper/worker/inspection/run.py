@@ -20,7 +20,7 @@ from sweeper.worker.compilation import artifacts
 from sweeper.worker.compilation.counters import CompileCounters
 from sweeper.worker.failures import describe_error
 from sweeper.worker.inspection import torch_trace
-from sweeper.worker.inspection.summary import Sight, write_summary
+from sweeper.worker.inspection.summary import Findings, write_summary
 from sweeper.worker.session import EAGER_STEPS, Lead, Notes, Part, begin, build
 
 TRACE_OPTIONS = {
@@ -33,7 +33,7 @@ MAX_BYTES = 20 * 10**6  # of all files but the summary
 GRAPH_FOLDER = re.compile(r"model__(\d+_[a-z]+)_\d+\.\d+")  # that Inductor writes for a graph
 
 
-def make_lead(folder: Path, timed_fingerprint: str | None) -> Lead:
+def make_inspection(folder: Path, timed_fingerprint: str | None) -> Lead:
     """Return a function that runs the phases of an inspection and writes its files to `folder`."""
 
     def lead(job: Job, _part: Part, notes: Notes) -> None:
@@ -75,12 +75,12 @@ def _trace_inductor(trial: Trial) -> Trial:
     return replace(trial, compile=replace(trial.compile, options={**trial.compile.options, **TRACE_OPTIONS}))
 
 
-def _collect(job: Job, notes: Notes, raw: Path, timed_fingerprint: str | None, failure: str | None) -> Sight:
+def _collect(job: Job, notes: Notes, raw: Path, timed_fingerprint: str | None, failure: str | None) -> Findings:
     from torch._inductor.debug import create_kernel_information_json
 
     assert notes.counters is not None
     notes.add(**artifacts.read_fingerprints())
-    return Sight(
+    return Findings(
         trial=job.trial,
         versions=notes.environment["versions"],
         trace=torch_trace.read(raw),
@@ -117,7 +117,7 @@ def write_files(folder: Path, files: Iterable[tuple[str, str | None]], max_bytes
     return left_out
 
 
-def _files(sight: Sight) -> Iterator[tuple[str, str | None]]:
+def _files(sight: Findings) -> Iterator[tuple[str, str | None]]:
     """Names and texts, if there are any, those first that matter most, since there is a limit for all."""
     trace = sight.trace
     yield "graph_breaks.txt", "\n\n".join(trace.breaks)

@@ -30,7 +30,7 @@ INSTALLED = re.compile(r"^.*/(?:site|dist)-packages/")
 
 
 @dataclass(frozen=True)
-class Sight:
+class Findings:
     """All that an inspection has seen."""
 
     trial: Trial
@@ -52,7 +52,7 @@ class Sight:
         return self.ir.get(part.aot_id or "", ("", ""))
 
 
-def write_summary(sight: Sight, left_out: Sequence[str]) -> str:
+def write_summary(sight: Findings, left_out: Sequence[str]) -> str:
     """Write the text; `left_out`: files that were too long to keep."""
     graphs = sight.trace.graphs
     # Each with the guard that failed last; `recompiles.txt` has all of them.
@@ -71,7 +71,7 @@ def write_summary(sight: Sight, left_out: Sequence[str]) -> str:
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
-def _facts(sight: Sight) -> Iterator[str]:
+def _facts(sight: Findings) -> Iterator[str]:
     trial, found = sight.trial, sight.diagnostics
     backend = f"backend {trial.backend}" + (f", mode {trial.mode}" if trial.backend == "inductor" else "")
     yield f"torch {sight.versions.get('torch')}, {backend}, on {trial.device}; in a process beside the timed ones"
@@ -94,7 +94,7 @@ def _facts(sight: Sight) -> Iterator[str]:
         yield f"{other}; kernels are autotuned in each cache anew"
 
 
-def _graphs_table(sight: Sight, graphs: Sequence[Compilation]) -> list[str]:
+def _graphs_table(sight: Findings, graphs: Sequence[Compilation]) -> list[str]:
     """A row for each graph that the backend got: how many operations became how many kernels."""
     titles = ["graph", "of", "Dynamo", "part", "ATen", "scheduled", "after fusion", "kernels", "library calls"]
     rows = []
@@ -105,7 +105,7 @@ def _graphs_table(sight: Sight, graphs: Sequence[Compilation]) -> list[str]:
     return ["## Graphs", _markdown(titles, rows[: 2 * MAX_GRAPHS]), LEGEND]
 
 
-def _describe_part(sight: Sight, part: Part) -> list[str]:
+def _describe_part(sight: Findings, part: Part) -> list[str]:
     kernels = sight.find_kernels(part)
     operations = len(find_operations(part.aot_graph)) if part.aot_graph else None
     scheduled = [count_scheduled(ir) or None for ir in sight.read_ir(part)]  # before and after fusion
@@ -114,7 +114,7 @@ def _describe_part(sight: Sight, part: Part) -> list[str]:
     return [part.direction, *map(_text, counts)]
 
 
-def _graph_sections(sight: Sight, graph: Compilation) -> Iterator[str]:
+def _graph_sections(sight: Findings, graph: Compilation) -> Iterator[str]:
     """What each part launches, with the code from which it comes; nothing where no code is known."""
     for part in graph.parts.values():
         launched = sight.find_kernels(part)

@@ -28,14 +28,14 @@ MIN_BLOCK_S = {"cuda": 0.3, "cpu": 0.1}
 MIN_BLOCK_STEPS = {"cuda": 8, "cpu": 2}
 STEPS_BEFORE_BLOCK = 2
 MAX_VOID_ROUNDS = 3
-SHORT = 0.8  # of the minimum length: a block shorter than this is made longer
-SAME = 0.05  # the step times at K and at 2K agree when they differ by less
+MIN_BLOCK_FRACTION = 0.8  # of the minimum length: a block shorter than this is made longer
+MAX_STEP_TIME_DIFFERENCE = 0.05  # the step times at K and at 2K agree when they differ by less
 MAX_DOUBLINGS = 2
-LONG_S = 1.0  # blocks this long are not doubled: the milliseconds at their start and end are negligible
-FLAT = {"cuda": 0.03, "cpu": 0.10}  # warm-up ends when the last three readings lie within this range
-READING_S = 0.05  # minimum length of a reading during warm-up
+MAX_DOUBLED_BLOCK_S = 1.0  # blocks this long are not doubled: the milliseconds at their start and end are negligible
+MAX_WARM_UP_SPREAD = {"cuda": 0.03, "cpu": 0.10}  # warm-up ends when the last three readings lie within this range
+MIN_READING_S = 0.05  # minimum length of a reading during warm-up
 FIRST_STEPS = (5, 15)  # minimum and maximum number of compiled steps that are timed one by one
-STEADY = 0.10  # the first steps are over when three in a row lie within this range
+MAX_FIRST_STEPS_SPREAD = 0.10  # the first steps are over when three in a row lie within this range
 Clock = Callable[[], float]
 
 
@@ -122,7 +122,7 @@ class Bench:
         least, most = (count * self.num_sizes for count in FIRST_STEPS)
         times: list[float] = []
         cycles: list[float] = []
-        while len(times) < most and (len(times) < least or spread(cycles[-3:]) > STEADY):
+        while len(times) < most and (len(times) < least or spread(cycles[-3:]) > MAX_FIRST_STEPS_SPREAD):
             for _ in range(self.num_sizes):
                 times.append(self.block_s(arm, 1))
                 if len(times) == 1:
@@ -135,11 +135,11 @@ class Bench:
         deadline = self.clock() + limit_s
         self.run(arm, STEPS_BEFORE_BLOCK)  # libraries load and pick algorithms in the first steps
         step_s = min(self.block_s(arm, self.num_sizes) for _ in range(2)) / self.num_sizes
-        steps = self.round_up(READING_S / step_s)
+        steps = self.round_up(MIN_READING_S / step_s)
         readings = [self.block_s(arm, steps) / steps]
         while self.clock() < deadline:
             readings.append(self.block_s(arm, steps) / steps)
-            if len(readings) >= 3 and spread(readings[-3:]) <= FLAT[self._device.type]:
+            if len(readings) >= 3 and spread(readings[-3:]) <= MAX_WARM_UP_SPREAD[self._device.type]:
                 return median(readings[-3:]), True
         return median(readings[-3:]), False
 
@@ -151,15 +151,17 @@ class Bench:
         least_s = measure.block_s or MIN_BLOCK_S[self._device.type]
         steps = self.round_up(max(measure.block_steps or MIN_BLOCK_STEPS[self._device.type], least_s / step_s))
         on_cpu = self._device.type == "cpu"  # on a CPU, other processes may delay any single block
-        while (block_s := min(self.block_s(faster, steps) for _ in range(2 if on_cpu else 1))) < SHORT * least_s:
+        while (
+            block_s := min(self.block_s(faster, steps) for _ in range(2 if on_cpu else 1))
+        ) < MIN_BLOCK_FRACTION * least_s:
             steps = self.round_up(steps * least_s / block_s)
         if on_cpu:
             return steps  # nothing is queued on a CPU, so K changes nothing
         for _ in range(MAX_DOUBLINGS):
-            if block_s >= LONG_S:
+            if block_s >= MAX_DOUBLED_BLOCK_S:
                 break
             twice_s = self.block_s(faster, 2 * steps)
-            if abs(2 * block_s / twice_s - 1) <= SAME:
+            if abs(2 * block_s / twice_s - 1) <= MAX_STEP_TIME_DIFFERENCE:
                 break
             steps, block_s = 2 * steps, twice_s
         return steps

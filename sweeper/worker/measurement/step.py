@@ -67,7 +67,7 @@ def make_optimizer(trial: Trial, module: torch.nn.Module, scaler: bool) -> Optim
     return adam(parameters, lr=LEARNING_RATE, **chosen)  # type: ignore[no-any-return]
 
 
-def training_step(
+def make_training_step(
     built: Built, module: Module, optimizer: Optimizer | None, scaler: torch.amp.GradScaler | None, context: Context
 ) -> Callable[[Batch], torch.Tensor]:
     """One training step, which gives the loss."""
@@ -95,7 +95,7 @@ def training_step(
     return step
 
 
-def inference_step(module: Module, context: Context) -> Callable[[Batch], object]:
+def make_inference_step(module: Module, context: Context) -> Callable[[Batch], object]:
     """One forward under `inference_mode`, which gives the model's output."""
 
     def step(batch: Batch) -> object:

@@ -17,11 +17,11 @@ from sweeper.worker.monitoring.gpu_monitor import GpuMonitor
 
 
 class RoundMonitor:
-    """Made before the model is built. `gradient_scales` reads the scale of each gradient scaler in use."""
+    """Made before the model is built. `read_gradient_scales` reads the scale of each gradient scaler in use."""
 
     def __init__(self, device: torch.device, neighbours: Callable[[], frozenset[int]] = frozenset) -> None:
         self.gpu = GpuMonitor(device, neighbours)
-        self.gradient_scales: Callable[[], Sequence[float]] = tuple
+        self.read_gradient_scales: Callable[[], Sequence[float]] = tuple
         self.torch_flags = torch_flags.read()
         self.changed_flags: dict[str, Json] = {}
         self._before: tuple[int, Sequence[float]] = (0, ())
@@ -35,7 +35,7 @@ class RoundMonitor:
         return {name: value for name, value in torch_flags.read().items() if value != self.torch_flags[name]}
 
     def start_round(self) -> None:
-        self._before = _allocator_retries(), self.gradient_scales()
+        self._before = _allocator_retries(), self.read_gradient_scales()
         self.gpu.used_by_others()
 
     def read_after_block(self, arm: str) -> None:
@@ -47,7 +47,7 @@ class RoundMonitor:
         retries, scales = self._before
         if _allocator_retries() != retries:
             return "the allocator ran out of memory and retried"
-        if self.gradient_scales() != scales:
+        if self.read_gradient_scales() != scales:
             return "the gradient scaler skipped a step"
         return "another process used the GPU" if self.gpu.used_by_others() else None
 

@@ -9,10 +9,10 @@ import pytest
 from records import make_trial
 
 from sweeper.core.record import Diagnostics, GraphBreak
-from sweeper.worker.inspection.summary import Sight, source_line, write_summary
+from sweeper.worker.inspection.summary import Findings, source_line, write_summary
 from sweeper.worker.inspection.torch_trace import Compilation, Part, Trace
 
-SIGHT = Sight(make_trial(device="cpu"), {"torch": "2.13.0"}, Trace(), Diagnostics(1, recompiles=0), "abc", "abc")
+SIGHT = Findings(make_trial(device="cpu"), {"torch": "2.13.0"}, Trace(), Diagnostics(1, recompiles=0), "abc", "abc")
 
 
 def test_break_shows_the_text_of_its_line(tmp_path: Path) -> None:
