@@ -20,7 +20,7 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_claimed_devices_have_leases_of_their_own_and_learn_from_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placement, "memory_bytes", lambda _gpu: None)
+    monkeypatch.setattr(placement, "total_memory_bytes", lambda _gpu: None)
     four = Placement("4 GPUs", tuple(DeviceShare(device, (0, 1), 3) for device in DEVICES))
     found = make_slots(four, DEVICES[1:3])
     assert [(slot.device, slot.cores, slot.concurrency) for slot in found] == [

@@ -20,15 +20,6 @@ pytestmark = pytest.mark.compile
 assert private_cache  # a fixture that every test here uses
 
 
-@pytest.fixture(autouse=True)
-def torch_flags_as_they_were():
-    import torch
-
-    before = torch.get_float32_matmul_precision()
-    yield
-    torch.set_float32_matmul_precision(before)
-
-
 @pytest.mark.parametrize(
     ("backend", "status", "phase", "says"),
     [
