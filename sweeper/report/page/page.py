@@ -11,6 +11,7 @@ import base64
 import functools
 import hashlib
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
@@ -78,7 +79,7 @@ def _render(report: Report, reference: Published | None, sources: object, parts:
     rows, plotly, script = report.tables["speedups"].rows, _read_plotly(), _read("page.js")
     cards, rest = make_cards(report.tables["summary"].rows, reference)
     (tables, table_data), (figures, figure_data) = (make() for make in parts)
-    return template.render(
+    page = template.render(
         policy=_policy(plotly, script),
         title=make_title(report.facts),
         css=_read("page.css"),
@@ -94,11 +95,10 @@ def _render(report: Report, reference: Published | None, sources: object, parts:
         sources=sources,
         notes=[printable(line) for line in report.notes],
         problems=[printable(line) for line in report.problems],
-        figure_data=figure_data,
-        table_data=table_data,
-        plotly=plotly,
-        script=script,
     )
+    # What is megabytes long takes the places of comments: jinja2 would hold several copies of it.
+    large = {"figure-data": figure_data, "table-data": table_data, "plotly": plotly, "script": script}
+    return "".join(large.get(piece, piece) for piece in re.split(r"<!--([a-z-]+)-->", page))
 
 
 def make_title(facts: Iterable[str]) -> str:
