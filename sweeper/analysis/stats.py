@@ -125,12 +125,12 @@ def equivalence_p_value(estimate: Estimate, margin: float) -> float | None:
 
 def _tail(estimate: Estimate, distance: float) -> float | None:
     """Share of the estimate's t distribution beyond `distance` from its mean; with a variance of 0 all or nothing."""
-    from scipy.special import stdtr
-
     if estimate.variance is None or estimate.degrees is None:
         return None
     if estimate.variance == 0:
         return 0.0 if distance > 0 else 0.5 if distance == 0 else 1.0
+    from scipy.special import stdtr  # a third of a second, which reports without intervals need not wait for
+
     return float(stdtr(estimate.degrees, -distance / math.sqrt(estimate.variance)))
 
 
