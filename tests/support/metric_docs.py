@@ -23,7 +23,7 @@ def text() -> str:
 
 
 def _line(metric: Metric) -> str:
-    return f"| `{metric.column or metric.name}` | {f'`{metric.name}`' if metric.mlflow else ''} | {metric.meaning} |\n"
+    return f"| `{metric.csv_name}` | {f'`{metric.name}`' if metric.mlflow else ''} | {metric.meaning} |\n"
 
 
 if __name__ == "__main__":

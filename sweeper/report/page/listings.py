@@ -94,7 +94,7 @@ def _describe_record(entry: Entry) -> list[tuple[str, str]]:
 def _describe_figures(row: Row) -> Iterator[tuple[str, str]]:
     """Every metric that the row has, under the name of its column in speedups.csv."""
     for metric in METRICS:
-        name = metric.column or metric.name
+        name = metric.csv_name
         if name in row:
             yield name, figure(finite(row, name)) if metric.kind is float else text(row[name])
 
