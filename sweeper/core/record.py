@@ -14,7 +14,9 @@ from typing import Any
 from sweeper.core.serialization import Json, from_json, to_json
 from sweeper.core.trial import Trial
 
-SCHEMA_VERSION = 2  # 1 had no accuracy, no state of device and host, no fingerprints; it is read with those missing
+# 1 had no accuracy, no state of device and host, no fingerprints. 2 had no attempts, no formats of parameters, and of
+# the check one case alone. Both are read with what they lack as missing.
+SCHEMA_VERSION = 3
 
 STATUSES = (
     "ok", "accuracy_mismatch", "not_compiled", "eager_error", "compile_error", "runtime_error",
@@ -71,10 +73,10 @@ class Latencies:
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """How the compiled step's loss, outputs and gradients compare with a reference, on inputs it was not compiled with.
+    """How the compiled step compares with a reference in all that a step changes, in several cases.
 
-    Errors are root mean squares against the reference; those kept belong to the tensor that comes nearest to its bound,
-    or goes furthest beyond it.
+    A case is a state of the model and a batch. Errors are root mean squares against the reference; those kept belong to
+    the tensor that comes nearest to its bound, or goes furthest beyond it.
     """
 
     reference: str | None  # float64, or float32 where that does not fit or run; None: there is none
@@ -89,6 +91,15 @@ class Accuracy:
     eager_error: float | None = None
     bound: float | None = None  # compiled_error may be so large
     of_process: int | None = None  # whose verdict this is, where the process ran the same code as one that was checked
+    elements: int | None = None  # how many numbers were compared, over all cases
+    cases: tuple[str, ...] = ()  # that were judged, e.g. `as built, unseen batch` or `moved, batch 1`
+    case: str | None = None  # of the worst tensor
+    batch: str | None = None  # what the unseen batch is: drawn, given, mixed (of the first), timed (the first itself)
+    moved: str | None = None  # what became of the state without dead branches: `full`, `half`, or why it was not judged
+    projection: PerArm | None = None  # of the worst tensor's gradient on the reference, where that was judged
+    margin: float | None = None  # by which the compiled one may lie outside of what eager's span
+    random_in_step: bool | None = None  # whether a step draws random numbers, by the states of the generators
+    randomness: str | None = None  # how a step that draws them was judged: seeds; None: it was not, or draws none
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +198,7 @@ class Diagnostics:
     cudagraph_skips: tuple[str, ...] = ()
     settings: Mapping[str, Json] = field(default_factory=dict)  # equal in both arms: TF32, cudnn, optimizer, ...
     graphs_run_eager: int = 0  # graphs that the backend ran as they were, uncompiled
+    parameters: Mapping[str, int] = field(default_factory=dict)  # how many numbers of each format the model has
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +208,17 @@ class Inspection:
     folder: str | None = None  # with its files, relative to the trial's; None: it has left none
     missing: str | None = None  # why there is nothing, or not all
     code_fingerprint: str | None = None  # of the code that it saw; a timed process with the same ran this code
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """How an earlier run of a trial ended, in the same sweep."""
+
+    status: str
+    phase: str | None = None
+    message: str | None = None
+    worst: str | None = None  # the tensor that was wrong
+    artifacts: tuple[str, ...] = ()  # the compiled code of its processes
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +240,7 @@ class Record:
     smaller_batch_size: int | None = None  # of both arms, after the trial's own batch size ran out of memory
     wall_s: float | None = None  # from the start of the trial to its end, without waits and stops
     inspection: Inspection | None = None  # None: not asked for, or the trial has nothing to inspect
+    attempts: tuple[Attempt, ...] = ()  # earlier ones that were not ok, the oldest first
     schema_version: int = SCHEMA_VERSION
 
     def __post_init__(self) -> None:

@@ -36,6 +36,7 @@ class Built:
     unseen: Batch
     loss: Loss
     num_sizes: int = 1  # how many batches in a row differ in their shapes
+    unseen_origin: str = "drawn"  # or given, mixed (of the first batch), timed (the first batch itself)
 
     def map_batches(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Built:
         """The same model with `change` made to every tensor of its batches."""
