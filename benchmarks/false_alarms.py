@@ -76,7 +76,9 @@ def make_trial(option: str, precision: str, arguments: argparse.Namespace) -> Tr
 
 def shrink(model: Model) -> dict[str, Any]:
     """Arguments for two layers and few tokens."""
-    import sweeper.worker.models  # noqa: F401  # before anything imports torchvision
+    from sweeper.worker import models
+
+    models.builder("transformers")  # guards the import of torchvision
     import transformers
 
     config = getattr(transformers, model.name).config_class(**model.arguments)
