@@ -16,12 +16,11 @@ import torch
 from sweeper.core.libraries import LIBRARIES
 from sweeper.core.trial import Model, Trial
 from sweeper.worker.models.batches import Batch, Loss, cast_tensor, cross_entropy, cut_batches, map_tensors, mix_samples
+from sweeper.worker.models.dropout import silence_dropout
 
 Build = Callable[[Trial, torch.device], "Built"]
-RATES = ("p", "drop_prob", "drop_path_prob", "dropout")
 # What constructors and forwards raise for settings that they cannot have.
 WHILE_BUILDING = (TypeError, ValueError, RuntimeError, AttributeError, KeyError, IndexError, AssertionError)
-WITH_DROPOUT = (torch.nn.MultiheadAttention, torch.nn.RNNBase)  # a float `dropout` of their own
 
 
 @dataclass(frozen=True)
@@ -119,16 +118,6 @@ def read_attention(module: torch.nn.Module) -> str | None:
     """The implementation of attention that a Hugging Face configuration chose; None for models without one."""
     implementation = getattr(getattr(module, "config", None), "_attn_implementation", None)
     return str(implementation) if implementation else None
-
-
-def silence_dropout(module: torch.nn.Module) -> None:
-    """Set every rate of dropout, drop-path and stochastic depth in the module tree to 0."""
-    for child in module.modules():
-        name = type(child).__name__.lower()
-        if "drop" in name or "stochasticdepth" in name or isinstance(child, WITH_DROPOUT):
-            for rate in RATES:
-                if isinstance(getattr(child, rate, None), float):
-                    setattr(child, rate, 0.0)
 
 
 def build_classifier(
