@@ -550,3 +550,40 @@ def branches_on_data(batch_size, device):
     inputs = torch.zeros(batch_size, WIDTH, device=device)
     inputs[0] = 1.0
     return _Branching().to(device), (inputs,)
+
+
+# Parameters in other formats than the precision's.
+
+
+def in_bfloat16(batch_size, device):
+    return _mlp().to(device, torch.bfloat16), (_inputs(batch_size, device)[0].bfloat16(),)
+
+
+def in_float64(batch_size, device):
+    return _mlp().to(device, torch.float64), (_inputs(batch_size, device)[0].double(),)
+
+
+def half_in_bfloat16(batch_size, device):
+    class Halved(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Linear(WIDTH, WIDTH, bias=False)
+            self.second = nn.Linear(WIDTH, WIDTH, bias=False, dtype=torch.bfloat16)
+
+        def forward(self, x):
+            return self.second(self.first(x).to(self.second.weight.dtype))
+
+    return Halved().to(device), _inputs(batch_size, device)
+
+
+def with_whole_numbers(batch_size, device):
+    class Counted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(WIDTH, 4)
+            self.steps = nn.Parameter(torch.ones(3, dtype=torch.int64), requires_grad=False)
+
+        def forward(self, x):
+            return self.layer(x) * self.steps.sum()
+
+    return Counted().to(device), _inputs(batch_size, device)

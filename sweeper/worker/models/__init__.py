@@ -17,6 +17,7 @@ from sweeper.core.libraries import LIBRARIES
 from sweeper.core.trial import Model, Trial
 from sweeper.worker.models.batches import Batch, Loss, cast_tensor, cross_entropy, cut_batches, map_tensors, mix_samples
 from sweeper.worker.models.dropout import silence_dropout
+from sweeper.worker.models.formats import cast_module, require_format
 
 Build = Callable[[Trial, torch.device], "Built"]
 # What constructors and forwards raise for settings that they cannot have.
@@ -75,7 +76,7 @@ def builder(library: str) -> Builder:
 def build(trial: Trial, seed: int, device: torch.device) -> Built:
     """Build model and data of a trial, in training or evaluation mode, dropout off unless asked for, parameters cast.
 
-    Raises whatever the library raises.
+    Raises EagerError where the parameters are in another format than the precision's, and whatever the library raises.
     """
     torch.manual_seed(seed)
     built = builder(trial.model.library).build(trial, device)
@@ -87,10 +88,11 @@ def build(trial: Trial, seed: int, device: torch.device) -> Built:
     if trial.model.memory_format == "channels_last":
         built = use_channels_last(built)
     dtype = getattr(torch, trial.precision.parameters)
-    if dtype == torch.float32:
-        return built
-    module.to(dtype)
-    return built.map_batches(lambda tensor: cast_tensor(tensor, dtype))
+    if trial.model.cast or dtype != torch.float32:
+        cast_module(module, dtype)
+        built = built.map_batches(lambda tensor: cast_tensor(tensor, dtype))
+    require_format(module, dtype)
+    return built
 
 
 def use_channels_last(built: Built) -> Built:
