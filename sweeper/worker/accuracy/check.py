@@ -41,7 +41,7 @@ from sweeper.worker.measurement.capture import (
     capture_step,
     run_reference,
 )  # fmt: skip
-from sweeper.worker.models.batches import Batch, map_tensors
+from sweeper.worker.models.batches import Batch, copy_batch
 from sweeper.worker.setup import TrialSetup
 
 FORMATS = (torch.float64, torch.float32)  # of the reference, the first that will do
@@ -270,7 +270,7 @@ class AccuracyCheck:
         """Run a step of an arm from the state of a case, moved by `perturbation`, on a copy of its batch."""
         setup = self._setup
         self._states.restore(setup.optimizers, setup.measure.seed + seed_offset, case.state)
-        batch, module, run = map_tensors(case.batch, torch.clone), setup.built.module, setup.bench.run_on
+        batch, module, run = copy_batch(case.batch), setup.built.module, setup.bench.run_on
         if perturbation:
             batch = perturb(module, batch, perturbation)
         changes = Changes(module, batch, setup.compiled_optimizer(arm))

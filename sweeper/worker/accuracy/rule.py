@@ -318,7 +318,8 @@ def judge(comparison: Comparison, bounds: Bounds) -> Verdict:
     )
     unjudged = sum(1 for name in bounds.errors if name not in bounds.bounds)
     if not bounds.bounds or not elements:
-        return Verdict(Accuracy(bounds.kind, None, "the step gives no finite floating-point tensor", unjudged=unjudged))
+        reason = bounds.unverified or "the step gives no finite floating-point tensor"
+        return Verdict(Accuracy(bounds.kind, None, reason, unjudged=unjudged))
     shares = {name: _share_of_bounds(name, comparison[name], bounds) for name in comparison}
     worst = max(shares, key=lambda name: shares[name])
     failed = shares[worst] > 1 and not bounds.nondeterministic
@@ -364,7 +365,7 @@ def _nearest_projections(span: Span, compiled: float) -> PerArm:
 
 
 def _divide(error: float, allowed: float) -> float:
-    """The error as a share of what is allowed; infinite where it is not finite, or nothing is allowed."""
-    if not math.isfinite(error):
+    """The error as a share of what is allowed; infinite where one is not a number, or nothing is allowed."""
+    if not math.isfinite(error) or math.isnan(allowed):
         return math.inf
     return error / allowed if allowed else (0.0 if error == 0 else math.inf)

@@ -11,7 +11,7 @@ import torch
 from sweeper.core.trial import Trial
 from sweeper.worker.measurement.step import make_optimizer
 from sweeper.worker.models import Built
-from sweeper.worker.models.batches import Batch, Loss, cast_tensor, find_tensors, map_tensors
+from sweeper.worker.models.batches import Batch, Loss, cast_tensor, copy_batch, find_tensors, map_tensors
 
 HOST = torch.device("cpu")
 LOSS, OUTPUT, GRADIENT, CHANGE = "loss", "output", "gradient of ", "change of "
@@ -114,7 +114,7 @@ def run_reference(built: Built, batch: Batch, trial: Trial, seed: int, dtype: to
     """
     module, trains, whole_step = built.module, trial.workload == "train", trial.compile.scope == "step"
     with cast_in_place(module, dtype):
-        batch = map_tensors(batch, lambda tensor: cast_tensor(tensor, dtype).clone())
+        batch = copy_batch(map_tensors(batch, lambda tensor: cast_tensor(tensor, dtype)))
         optimizer = make_optimizer(trial, module, False) if trains and whole_step else None
         changes = Changes(module, batch, optimizer)
         torch.manual_seed(seed)

@@ -90,6 +90,11 @@ def _change_values(tensor: torch.Tensor, change: Callable[[torch.Tensor], torch.
     return new.requires_grad_(tensor.requires_grad)
 
 
+def copy_batch(batch: Batch) -> Batch:
+    """A batch with tensors of its own, for a step that may write to them."""
+    return map_tensors(batch, lambda tensor: tensor.detach().clone().requires_grad_(tensor.requires_grad))
+
+
 def are_equal(one: Batch, other: Batch) -> bool:
     """Whether every tensor of a batch is the same in the other."""
     pairs = zip(find_tensors([one.args, one.kwargs]), find_tensors([other.args, other.kwargs]), strict=True)
