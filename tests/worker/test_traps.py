@@ -6,15 +6,11 @@ The GPU's own traps are in test_gpu.py.
 from __future__ import annotations
 
 import csv
-import math
-import weakref
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from worker_runs import custom, flags, private_cache, run
-
-from sweeper.core.trial import Compile, Precision
 
 pytestmark = pytest.mark.compile
 assert private_cache  # a fixture that every test here uses

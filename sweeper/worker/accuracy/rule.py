@@ -283,7 +283,7 @@ def _explain_infinite(eager: Comparison, errors: Mapping[str, float]) -> str | N
     if names:
         return f"eager gives NaN or infinity in {', '.join(names)}"
     names = [name for name in errors if eager[name].infinite and not name.startswith(OUTPUT)]
-    return f"the reference gives NaN or infinity in {', '.join(names)}" if names else None
+    return f"the reference is not finite in {', '.join(names)}" if names else None
 
 
 def _explain_nothing_compared(eager: Comparison) -> str | None:
@@ -316,7 +316,8 @@ def judge(comparison: Comparison, bounds: Bounds) -> Verdict:
     elements = sum(
         sums.elements for name, sums in comparison.items() if name not in (ALL_GRADIENTS, *_stages(comparison))
     )
-    unjudged = sum(1 for name in bounds.errors if name not in bounds.bounds)
+    not_finite = (name for name in bounds.errors if comparison[name].infinite and not name.startswith(OUTPUT))
+    unjudged = len({*not_finite, *(name for name in bounds.errors if name not in bounds.bounds)})
     if not bounds.bounds or not elements:
         reason = bounds.unverified or "the step gives no finite floating-point tensor"
         return Verdict(Accuracy(bounds.kind, None, reason, unjudged=unjudged))

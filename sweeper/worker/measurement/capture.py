@@ -97,7 +97,10 @@ def _subtract(after: torch.Tensor, before: torch.Tensor | None) -> torch.Tensor:
     """The difference, in fp32 or longer; all of `after` where there was nothing of its shape."""
     dtype = torch.float64 if not (after.is_floating_point() or after.is_complex()) else after.dtype
     after = after.to(torch.promote_types(dtype, torch.float32))
-    return after if before is None or before.shape != after.shape else after - before.to(after.device)
+    if before is None or before.shape != after.shape:
+        return after
+    before = before.to(after.device, after.dtype)
+    return torch.where(after == before, 0.0, after - before)  # infinity less infinity is nothing here
 
 
 def _size(tensor: torch.Tensor) -> float:

@@ -161,6 +161,7 @@ def test_step_in_half_precision_is_called_wrong_only_after_a_closer_look(monkeyp
     monkeypatch.setattr(rule, "MAX_TIMES", 0.9)
     monkeypatch.setattr(rule, "NOISE", 0.0)
     monkeypatch.setitem(rule.TOLERANCE, "reduced", 1e-9)
+    monkeypatch.setattr(rule, "perturbation", lambda _precision, _tolerance: 0.05)
     trial = custom("mlp", precision=Precision(autocast="bfloat16"))
     right, _ = run(trial)
     assert right.status == "ok", right.message
@@ -170,7 +171,6 @@ def test_step_in_half_precision_is_called_wrong_only_after_a_closer_look(monkeyp
     monkeypatch.setattr("sweeper.worker.accuracy.rule.PERTURBED_STEPS", 0)
     at_first, _ = run(trial)
     assert at_first.status == "accuracy_mismatch", at_first.message
-
 
 
 def test_verdict_for_which_memory_is_short_is_given_at_the_second_try(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +192,6 @@ def test_verdict_for_which_memory_is_short_is_given_at_the_second_try(monkeypatc
     assert outcome.process is not None
     assert outcome.process.accuracy is not None
     assert (outcome.process.accuracy.passed, len(tries)) == (True, 1 + 3)  # of three cases
-
 
 
 def test_closer_look_is_against_the_reference_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,7 +229,6 @@ def test_step_that_fails_leaves_nothing_of_what_was_seen_of_it() -> None:
     assert capture.output == []
 
 
-
 def test_step_that_is_seen_keeps_no_output_alive() -> None:
     import torch
 
@@ -246,7 +244,6 @@ def test_step_that_is_seen_keeps_no_output_alive() -> None:
     assert [(name, kept.tolist()) for name, kept in capture.output] == [("output", [1.0, 1.0, 1.0])]
 
 
-
 def test_gradients_are_compared_without_the_factor_of_the_scaler() -> None:
     for optimizer in ("adam", "sgd", "none"):
         outcome, _ = run(custom("mlp", optimizer=optimizer, precision=Precision(autocast="float16", grad_scaler=True)))
@@ -254,7 +251,6 @@ def test_gradients_are_compared_without_the_factor_of_the_scaler() -> None:
         assert outcome.process is not None
         assert outcome.process.accuracy is not None
         assert outcome.process.accuracy.passed, outcome.process.accuracy
-
 
 
 def test_check_that_cannot_be_made_leaves_the_trial_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,7 +267,6 @@ def test_check_that_cannot_be_made_leaves_the_trial_alone(monkeypatch: pytest.Mo
     assert flags(trial, outcome) == {"accuracy_unverified"}
 
 
-
 def test_gradient_that_eager_gives_as_infinite_is_counted() -> None:
     outcome, _ = run(custom("one_gradient_is_infinite", optimizer="none"))
     assert outcome.status == "ok", outcome.message
@@ -280,7 +275,6 @@ def test_gradient_that_eager_gives_as_infinite_is_counted() -> None:
     assert outcome.process.accuracy.unjudged >= 2, "the gradient, and all gradients together"
     assert outcome.process.accuracy.passed is None
     assert "all gradients" in str(outcome.process.accuracy.unverified)
-
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
@@ -294,7 +288,6 @@ def test_eager_that_differs_from_itself_is_told_apart_from_a_mismatch(backend: s
     assert outcome.process.accuracy.passed is None
 
 
-
 @pytest.mark.slow  # Inductor compiles it for most of a minute; the rule itself is tried on tensors below
 def test_correct_cnn_with_gradients_of_noise_passes() -> None:
     outcome, _ = run(custom("noisy_cnn", backend="inductor"))
@@ -302,7 +295,6 @@ def test_correct_cnn_with_gradients_of_noise_passes() -> None:
     assert outcome.process is not None
     assert outcome.process.accuracy is not None
     assert outcome.process.accuracy.passed
-
 
 
 @pytest.mark.parametrize("factory", ["gives_tuple", "gives_dict", "gives_dataclass"])
@@ -320,14 +312,12 @@ def test_output_of_any_structure_is_judged(factory: str, workload: str) -> None:
     assert wrong.status == "accuracy_mismatch", wrong.message
 
 
-
 def test_reference_falls_back_to_fp32_and_says_so() -> None:
     outcome, _ = run(custom("refuses_fp64"))
     assert outcome.status == "ok", outcome.message
     assert outcome.process is not None
     assert outcome.process.accuracy is not None
     assert (outcome.process.accuracy.reference, outcome.process.accuracy.passed) == ("float32", True)
-
 
 
 def test_reference_in_fp32_where_fp64_is_another_model() -> None:
@@ -338,7 +328,6 @@ def test_reference_in_fp32_where_fp64_is_another_model() -> None:
     assert (outcome.process.accuracy.reference, outcome.process.accuracy.passed) == ("float32", True)
     outcome, _ = run(custom("other_path_in_fp64", backend="nothing_but_zeros"))
     assert outcome.status == "accuracy_mismatch", outcome.message
-
 
 
 def test_error_of_the_compiled_step_in_the_check_is_no_mismatch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -356,7 +345,6 @@ def test_error_of_the_compiled_step_in_the_check_is_no_mismatch(monkeypatch: pyt
     assert (outcome.status, outcome.phase) == ("runtime_error", "checking"), outcome.message
 
 
-
 def test_wrong_result_is_seen_through_half_precision_and_a_compiled_step() -> None:
     for changes in (
         {"precision": Precision(autocast="bfloat16")},
@@ -367,5 +355,3 @@ def test_wrong_result_is_seen_through_half_precision_and_a_compiled_step() -> No
         assert right.status == "ok", right.message
         wrong, _ = run(custom("mlp", backend="remembers", **changes))
         assert wrong.status == "accuracy_mismatch", (changes, wrong.message)
-
-

@@ -90,9 +90,8 @@ def test_gradients_of_a_stage_are_judged_together() -> None:
     blocks = torch.nn.ModuleList(torch.nn.Linear(16, 16, bias=False) for _ in range(3))
     module = torch.nn.ModuleDict({"stem": torch.nn.Linear(4, 4), "blocks": blocks})
     stages = rule.name_stages(module)
-    assert stages == {
-        "stem.weight": "stem", "stem.bias": "stem", **{f"blocks.{index}.weight": f"blocks.{index}" for index in range(3)}
-    }  # fmt: skip
+    in_blocks = {f"blocks.{index}.weight": f"blocks.{index}" for index in range(3)}
+    assert stages == {"stem.weight": "stem", "stem.bias": "stem"} | in_blocks
     truth = StepTensors(Keep().copy([(f"gradient of {name}", torch.ones(16)) for name in stages]), "float64")
     found = rule.compare([(f"gradient of {name}", -torch.ones(16)) for name in stages], truth, stages)
     assert found["gradients of blocks.1"].projection == -1
@@ -138,7 +137,7 @@ def test_infinity_that_is_meant_has_to_be_there() -> None:
         (outputs(1.0, math.nan), outputs(1.0, math.nan), "NaN or infinity in output"),
         (outputs(1.0, 2.0), outputs(1.0, math.nan), "eager gives NaN or infinity in output"),
         (outputs(-math.inf), outputs(-math.inf), "no finite"),
-        (gradients(weight=math.inf), gradients(weight=math.inf), "the reference gives NaN or infinity in"),
+        (gradients(weight=math.inf), gradients(weight=math.inf), "the reference is not finite in"),
         (gradients(weight=math.nan), gradients(weight=math.nan), "NaN or infinity in"),
     ],
     ids=["nan", "nan in eager", "nothing finite", "infinite gradient", "nan gradient"],
