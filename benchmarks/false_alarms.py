@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -231,7 +231,8 @@ def main() -> None:
     pairs = [(option, precision) for option in options for precision in precisions]
     with ThreadPoolExecutor(arguments.jobs) as pool:
         gpus = itertools.cycle(range(arguments.gpus))
-        for found in pool.map(lambda pair, gpu: run_one(*pair, passed_on, gpu), pairs, gpus):
+        tasks = [pool.submit(run_one, *pair, passed_on, gpu) for pair, gpu in zip(pairs, gpus, strict=False)]
+        for found in map(Future.result, as_completed(tasks)):
             print(describe(found), flush=True)
             counts[found["accuracy"]["passed"] if "accuracy" in found else "none"] += 1
             if arguments.margins and "margins" in found:

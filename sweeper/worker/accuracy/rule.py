@@ -308,7 +308,6 @@ class Verdict:
 
     accuracy: Accuracy
     share: float = 0.0
-    holds_weights: bool = False  # the program has the weights of another state in it
 
 
 def judge(comparison: Comparison, bounds: Bounds) -> Verdict:

@@ -355,3 +355,18 @@ def test_wrong_result_is_seen_through_half_precision_and_a_compiled_step() -> No
         assert right.status == "ok", right.message
         wrong, _ = run(custom("mlp", backend="remembers", **changes))
         assert wrong.status == "accuracy_mismatch", (changes, wrong.message)
+
+
+@pytest.mark.parametrize(("name", "passed"), [("factories:mlp", True), ("wrong_models:right_zero_init", None)])
+def test_program_that_holds_its_weights_is_judged_as_built(name: str, passed: bool | None) -> None:
+    trial = custom(
+        name, model=Model("custom", name), backend="inductor", workload="inference",
+        compile=Compile(options={"freezing": True}),
+    )  # fmt: skip
+    outcome, _ = run(trial)
+    assert outcome.status == "ok", outcome
+    found = accuracy_of(outcome)
+    assert found.passed is passed
+    assert "has the weights in it" in str(found.moved)
+    assert found.cases == ("as built, unseen batch", "as built, batch 1", "as built, batch 2")
+    assert passed or "where no branch is dead" in str(found.unverified)
