@@ -13,6 +13,7 @@ from sweeper.worker.accuracy.rule import CHUNK, DifferentTensorsError
 from sweeper.worker.measurement.capture import GRADIENT, LOSS, Named
 
 BLOCKS = 64
+CPU_CHUNK = 1 << 16  # elements at a time: 512 KiB in fp64 stay in the cache, and sums take a fifth of the time
 MAX_EPS = 1e-6  # of the number format of parameters that can be displaced
 
 
@@ -31,6 +32,7 @@ class Size(NamedTuple):
     square: float  # <m, m>
     elements: int
     has_nan: bool = False
+    has_infinity: bool = False
 
 
 class Change(NamedTuple):
@@ -58,7 +60,7 @@ class Direction:
             if mean is None or mean.shape != tensor.shape:
                 shape = "nothing" if mean is None else list(mean.shape)
                 raise DifferentTensorsError(f"{name} has shape {list(tensor.shape)}, where eager has {shape}")
-            reduced[name] = _reduce(tensor, mean)
+            reduced[name] = _reduce(tensor, mean, self.sizes[name].has_infinity)
         if missing := sorted(self._means.keys() - reduced.keys()):
             raise DifferentTensorsError(f"{missing[0]} is missing ({len(missing)} tensors that eager has)")
         return reduced
@@ -116,23 +118,26 @@ def to_reals(tensor: torch.Tensor) -> torch.Tensor:
 
 def _measure_size(mean: torch.Tensor) -> Size:
     square = sum(float(m.nan_to_num(0.0, 0.0, 0.0).square().sum()) for m, _ in _split(mean, mean))
-    return Size(square, mean.numel(), bool(mean.isnan().any()))
+    return Size(square, mean.numel(), bool(mean.isnan().any()), bool(mean.isinf().any()))
 
 
-def _reduce(tensor: torch.Tensor, mean: torch.Tensor) -> Reduced:
+def _reduce(tensor: torch.Tensor, mean: torch.Tensor, has_infinity: bool) -> Reduced:
     sums = torch.zeros(BLOCKS + 1, dtype=torch.float64, device=tensor.device)
     for x, m in _split(tensor, mean):
-        finite = torch.isfinite(m)
-        x, m = (torch.where(finite, side, 0.0) for side in (x, m))
+        if has_infinity:
+            finite = torch.isfinite(m)
+            x, m = (torch.where(finite, side, 0.0) for side in (x, m))
         sums[:BLOCKS] += pad(x * m, (0, -len(x) % BLOCKS)).view(-1, BLOCKS).sum(0)
-        sums[BLOCKS] += (x - m).square().sum()
+        difference = x - m
+        sums[BLOCKS] += torch.dot(difference, difference)
     on_host = sums.cpu()
     return Reduced(on_host[:BLOCKS], float(on_host[BLOCKS]), _count_zeros(tensor), bool(on_host.isfinite().all()))
 
 
 def _split(one: torch.Tensor, other: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Chunks of two tensors in fp64, where the first one lies."""
-    for x, y in zip(*(torch.split(side.flatten(), CHUNK) for side in (one, other)), strict=True):
+    elements = CHUNK if one.device.type != "cpu" else CPU_CHUNK
+    for x, y in zip(*(torch.split(side.flatten(), elements) for side in (one, other)), strict=True):
         yield x.double(), y.to(one.device).double()
 
 
