@@ -1,0 +1,80 @@
+"""Permutation tests of two arms: would the steps, dealt out to the arms at random, differ as much as they do?
+
+Where both arms draw from one distribution, every way of dealing the same steps out is as likely as the real one. So the
+share of the ways (`splits`) that differ at least as much as the real one is a p-value, whatever the distribution.
+Several tests of the same steps are held against the largest difference that a split has in any test: that keeps the
+rate of false alarms over all tests, however these depend on each other, and costs less power than Bonferroni
+(Westfall & Young, Resampling-Based Multiple Testing, 1993, section 2.3: single-step maxT).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from itertools import combinations, islice
+from math import comb
+
+import torch
+
+MAX_SPLITS = 100_000
+TIE = 1e-9  # relative; statistics so near to each other differ by rounding
+LEAST_SHARE = 1e-12  # of all variation: an arm without any counts as having so much
+
+
+@cache
+def list_splits(first: int, second: int) -> torch.Tensor:
+    """List the ways to deal steps out to two arms, the real one first: bool [splits, first + second], true: first arm.
+
+    Of two splits that only swap equally large arms, one is listed.
+    """
+    mirrored = first == second
+    count = comb(first + second, first) // (2 if mirrored else 1)
+    assert 0 < count <= MAX_SPLITS, f"{first} and {second} steps can be split in {count} ways"
+    chosen = torch.tensor(list(islice(combinations(range(first + second), first), count)))
+    return torch.zeros(count, first + second, dtype=torch.bool).scatter_(1, chosen, True)
+
+
+def correlate(values: torch.Tensor, splits: torch.Tensor) -> torch.Tensor:
+    """How far apart two arms' means are: |correlation| of value and arm, [splits, tests]; values: [steps, tests].
+
+    Its square is t^2 / (t^2 + steps - 2), with Student's t of pooled variance. Without any variation it is 0.
+    """
+    centred = values - values.mean(0)
+    sizes = centred.norm(dim=0)
+    arms = splits.double() - splits[0].double().mean()
+    arms = arms / arms[0].norm()
+    correlations: torch.Tensor = arms @ torch.where(sizes > 0, centred / sizes, 0.0)
+    return correlations.abs_()
+
+
+def compare_spreads(vectors: Sequence[torch.Tensor], splits: torch.Tensor) -> torch.Tensor:
+    """How different two arms' variances are: |log of their ratio|, [splits, tests]; vectors: [steps, elements].
+
+    Each test is divided by its root mean square over the splits: by chance, the variances of long vectors differ less
+    than the variances of single numbers do.
+    """
+    logs = splits.new_zeros(len(splits), len(vectors), dtype=torch.float64)
+    for index, steps in enumerate(vectors):
+        centred = steps - steps.mean(0)
+        first, second = (_sum_variances(centred @ centred.T, arm) for arm in (splits, ~splits))
+        least = LEAST_SHARE * (first + second)
+        logs[:, index] = (torch.maximum(first, least) / torch.maximum(second, least)).log()
+    return logs.abs_() / logs.square().mean(0).sqrt().clamp(min=LEAST_SHARE)
+
+
+def _sum_variances(products: torch.Tensor, arms: torch.Tensor) -> torch.Tensor:
+    """The variance of vectors within an arm, summed over their elements, from their inner products: [splits]."""
+    arm = arms.double()
+    sizes = arm.sum(1)
+    return (arm @ products.diagonal() - ((arm @ products) * arm).sum(1) / sizes) / (sizes - 1)
+
+
+def find_largest(statistics: torch.Tensor) -> torch.Tensor:
+    """The largest statistic that each split has in any test, [splits]."""
+    return statistics.max(dim=1).values if statistics.shape[1] else statistics.new_zeros(len(statistics))
+
+
+def rank(statistics: torch.Tensor, largest: torch.Tensor) -> torch.Tensor:
+    """The p-value of each test, corrected for the number of tests: [tests]."""
+    real = statistics[0] * (1 - TIE)
+    return torch.stack([(largest >= value).double().mean() for value in real]) if len(real) else real

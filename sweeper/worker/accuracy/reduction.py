@@ -1,0 +1,145 @@
+"""A step reduced to a few numbers for each tensor, beside the mean of other steps, its direction."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+import torch
+from torch.nn.functional import pad
+
+from sweeper.worker.accuracy.rule import CHUNK, DifferentTensorsError
+from sweeper.worker.measurement.capture import GRADIENT, LOSS, Named
+
+BLOCKS = 64
+CPU_CHUNK = 1 << 16  # elements at a time: 512 KiB in fp64 stay in the cache, and sums take a fifth of the time
+MAX_EPS = 1e-6  # of the number format of parameters that can be displaced
+
+
+class Reduced(NamedTuple):
+    """What is kept of a tensor x of one step; m is the direction."""
+
+    blocks: torch.Tensor  # <x, m> by blocks of elements, float64 [BLOCKS]
+    distance: float  # |x - m|^2
+    zeros: int
+    finite: bool = True
+
+
+class Size(NamedTuple):
+    """The size of the direction of a tensor."""
+
+    square: float  # <m, m>
+    elements: int
+    has_nan: bool = False
+    has_infinity: bool = False
+
+
+class Change(NamedTuple):
+    """How far two steps of one seed are from each other, in one tensor."""
+
+    square: float = 0.0  # |x' - x|^2
+    log_odds: float = 0.0  # of exact zeros
+
+
+class Direction:
+    """The mean of steps. Where it is infinite, as masked logits are, elements of all steps are left out."""
+
+    def __init__(self, means: Mapping[str, torch.Tensor]) -> None:
+        self._means = dict(means)
+        self.sizes = {name: _measure_size(mean) for name, mean in means.items()}
+
+    def reduce(self, step: Named) -> dict[str, Reduced]:
+        """Reduce a step.
+
+        Raises DifferentTensorsError when it does not have the tensors of the direction.
+        """
+        reduced: dict[str, Reduced] = {}
+        for name, tensor in step:
+            mean = self._means.get(name)
+            if mean is None or mean.shape != tensor.shape:
+                shape = "nothing" if mean is None else list(mean.shape)
+                raise DifferentTensorsError(f"{name} has shape {list(tensor.shape)}, where eager has {shape}")
+            reduced[name] = _reduce(tensor, mean, self.sizes[name].has_infinity)
+        if missing := sorted(self._means.keys() - reduced.keys()):
+            raise DifferentTensorsError(f"{missing[0]} is missing ({len(missing)} tensors that eager has)")
+        return reduced
+
+    @property
+    def loss(self) -> float:
+        """The loss of a training step; without one NaN."""
+        return float(self._means[LOSS]) if LOSS in self._means else math.nan
+
+    def displace(self, module: torch.nn.Module, alpha: float, factor: float) -> bool:
+        """Add to parameters what their gradients, divided by `factor`, are more than the direction, times `alpha`.
+
+        False where the parameters' number format would swallow it.
+        """
+        moved = {name: p for name, p in module.named_parameters() if f"{GRADIENT}{name}" in self._means}
+        if any(torch.finfo(parameter.dtype).eps > MAX_EPS for parameter in moved.values()):
+            return False
+        with torch.no_grad():
+            for name, parameter in moved.items():
+                assert parameter.grad is not None, f"the gradient of {name} is gone"
+                target, grad = (to_reals(tensor) for tensor in (parameter, parameter.grad))
+                mean = self._means[f"{GRADIENT}{name}"].to(target.device, target.dtype)
+                target.add_((grad / factor - mean).nan_to_num(0.0, 0.0, 0.0), alpha=alpha)
+        return True
+
+    def move(self, place: torch.device) -> None:
+        self._means = {name: mean.to(place) for name, mean in self._means.items()}
+
+
+def measure_change(step: torch.Tensor, other: torch.Tensor) -> Change:
+    """Compare two steps of one seed; elements that are not finite in both are left out."""
+    square = 0.0
+    for x, y in _split(step, other):
+        square += float((x - y).nan_to_num(0.0, 0.0, 0.0).square().sum())
+    odds = [compute_log_odds(torch.tensor(float(_count_zeros(side))), side.numel()) for side in (step, other)]
+    return Change(square, float((odds[0] - odds[1]).abs()))
+
+
+def join(parts: Iterable[Reduced]) -> Reduced:
+    """Several tensors as one; exact zeros are left to the single ones."""
+    blocks, distances, _, finite = zip(*parts, strict=True)
+    return Reduced(torch.cat(blocks), sum(distances), 0, all(finite))
+
+
+def compute_log_odds(zeros: torch.Tensor, elements: int) -> torch.Tensor:
+    """The log odds of the share of zeros; half an element keeps it from 0 and 1."""
+    return ((zeros + 0.5) / (elements - zeros + 0.5)).log()
+
+
+def to_reals(tensor: torch.Tensor) -> torch.Tensor:
+    """Complex numbers as pairs of real ones, in the same memory; a sparse gradient dense."""
+    dense = tensor if tensor.layout == torch.strided else tensor.to_dense()
+    return torch.view_as_real(dense) if dense.is_complex() else dense
+
+
+def _measure_size(mean: torch.Tensor) -> Size:
+    square = sum(float(m.nan_to_num(0.0, 0.0, 0.0).square().sum()) for m, _ in _split(mean, mean))
+    return Size(square, mean.numel(), bool(mean.isnan().any()), bool(mean.isinf().any()))
+
+
+def _reduce(tensor: torch.Tensor, mean: torch.Tensor, has_infinity: bool) -> Reduced:
+    sums = torch.zeros(BLOCKS + 1, dtype=torch.float64, device=tensor.device)
+    for x, m in _split(tensor, mean):
+        if has_infinity:
+            finite = torch.isfinite(m)
+            x, m = (torch.where(finite, side, 0.0) for side in (x, m))
+        sums[:BLOCKS] += pad(x * m, (0, -len(x) % BLOCKS)).view(-1, BLOCKS).sum(0)
+        difference = x - m
+        sums[BLOCKS] += torch.dot(difference, difference)
+    on_host = sums.cpu()
+    return Reduced(on_host[:BLOCKS], float(on_host[BLOCKS]), _count_zeros(tensor), bool(on_host.isfinite().all()))
+
+
+def _split(one: torch.Tensor, other: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Chunks of two tensors in fp64, where the first one lies."""
+    elements = CHUNK if one.device.type != "cpu" else CPU_CHUNK
+    for x, y in zip(*(torch.split(side.flatten(), elements) for side in (one, other)), strict=True):
+        yield x.double(), y.to(one.device).double()
+
+
+def _count_zeros(tensor: torch.Tensor) -> int:
+    return tensor.numel() - int(torch.count_nonzero(tensor))
