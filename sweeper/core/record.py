@@ -100,6 +100,7 @@ class Accuracy:
     margin: float | None = None  # by which the compiled one may lie outside of what eager's span
     random_in_step: bool | None = None  # whether a step draws random numbers, by the states of the generators
     randomness: str | None = None  # how a step that draws them was judged: seeds; None: it was not, or draws none
+    statistic: PerArm | None = None  # of the worst test over seeds
 
 
 @dataclass(frozen=True, slots=True)

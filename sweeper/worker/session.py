@@ -198,6 +198,10 @@ def _require_accurate(check: AccuracyCheck, notes: Notes) -> None:
 
 def describe_mismatch(accuracy: Accuracy) -> str:
     """What is wrong with the worst tensor of a step that failed the check."""
+    if accuracy.randomness is not None:
+        statistic = accuracy.statistic or PerArm()
+        both = f"{statistic.compiled} over seeds, where eager's is {statistic.eager}"
+        return f"the {accuracy.worst} is {both}: more than chance and rounding explain"
     if accuracy.too_small:
         return f"{accuracy.worst} has less than a third of the size that it has in eager"
     error = math.inf if accuracy.compiled_error is None else accuracy.compiled_error

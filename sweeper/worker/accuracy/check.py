@@ -19,6 +19,7 @@ run code that was compiled after it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -27,9 +28,11 @@ from typing import TypeVar
 
 import torch
 
-from sweeper.core.record import Accuracy
+from sweeper.core.record import Accuracy, PerArm
 from sweeper.worker.accuracy import rule
+from sweeper.worker.accuracy.generators import draws_random
 from sweeper.worker.accuracy.rule import Bounds, Comparison, Verdict
+from sweeper.worker.accuracy.seeds import DIRECTION_STEPS, STEPS, SeedTest
 from sweeper.worker.accuracy.states import BUILT, MOVED, States, perturb
 from sweeper.worker.compilation.compiler import holds_weights
 from sweeper.worker.failures import MismatchError, Missing, is_out_of_memory, try_reading
@@ -51,6 +54,7 @@ ROOMY = 0.5  # of a device's memory: with so much of it free, what is compared m
 SHARES = {"full": 1.0, "half": 0.5}  # of the way to the second state
 T = TypeVar("T")
 Enter = Callable[[str], AbstractContextManager[None]]  # announces a phase
+Judge = Callable[["Case"], Verdict]
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,7 @@ class AccuracyCheck:
         self._reference: Reference | None = None
         self._place: torch.device | None = None  # of what is compared and restored; the host, once that had to be
         self._repeats = False  # eager has been run twice
+        self._seed_offset = 0  # of the last step that had a seed of its own
 
     def restore(self) -> None:
         """Set parameters, buffers, optimizers and random generators back to where the model was built."""
@@ -108,32 +113,104 @@ class AccuracyCheck:
             self._states.place(HOST)
 
     def _judge_all(self, enter: Enter) -> Accuracy:
+        with enter("reference"):
+            random = self._draws_random()
+        found = self._judge_seeds(enter) if random else self._judge_cases(enter)
+        return replace(found, batch=self._setup.built.unseen_origin, random_in_step=random)
+
+    def _draws_random(self) -> bool:
+        """Whether an eager step draws random numbers."""
+        setup, batch = self._setup, copy_batch(self._setup.built.unseen)
+        self.restore()
+        return draws_random(lambda: setup.bench.run_on(setup.eager, batch), setup.device)
+
+    def _judge_cases(self, enter: Enter) -> Accuracy:
         built = self._setup.built
         verdicts = [self._judge_case(Case(BUILT, built.unseen, "unseen batch"), enter)]
-        moved, reason = "", None
-        if verdicts[0].accuracy.passed is not False:
-            found, moved, reason = self._judge_timed_batches(enter)
+        moved, unknown = None, None
+        if verdicts[0].accuracy.nondeterministic and (hooked := list_hooked(built.module)):
+            unknown = f"eager differs from itself when it is run twice; modules with hooks: {', '.join(hooked)}"
+        elif verdicts[0].accuracy.passed is not False and not verdicts[0].accuracy.nondeterministic:
+            found, moved, unknown = self._judge_timed_batches(lambda case: self._judge_case(case, enter))
             verdicts += found
-        found_all = combine(verdicts, reason)
-        return replace(found_all, moved=moved or None, batch=built.unseen_origin)
+        return replace(combine(verdicts, unknown), moved=moved)
 
-    def _judge_timed_batches(self, enter: Enter) -> tuple[list[Verdict], str, str | None]:
+    def _judge_seeds(self, enter: Enter) -> Accuracy:
+        """Judge a step that draws random numbers on every timed batch, by a test over seeds."""
+        if hooked := list_hooked(self._setup.built.module):
+            reason = f"a step draws random numbers, and modules have hooks: {', '.join(hooked)}"
+            return Accuracy(None, None, reason)
+        verdicts, moved, unknown = self._judge_timed_batches(lambda case: self._judge_over_seeds(case, enter))
+        return replace(combine(verdicts, unknown), moved=moved, randomness="seeds")
+
+    def _judge_over_seeds(self, case: Case, enter: Enter) -> Verdict:
+        """Compare eager and compiled steps over seeds; a test that cannot be made leaves the case unverified."""
+        test = SeedTest(self._tolerance() == "full", self._place or HOST)
+        with enter("reference"):
+            taken = try_reading(lambda: self._take_eager_seeds(case, test))
+        if isinstance(taken, Missing):
+            return _name_case(Verdict(Accuracy(None, None, f"no test over seeds: {taken.reason}")), case)
+        with enter("checking"):
+            try:
+                self._take_seeds(self._setup.compiled, case, test, test.add_compiled)
+            except rule.DifferentTensorsError as error:
+                raise MismatchError(f"the compiled step gives other tensors: {error}") from error
+            found = test.verdict()
+        worst = found.worst
+        accuracy = Accuracy(
+            reference=None,
+            passed=found.passed,
+            unverified=found.unverified,
+            tensors=test.num_tensors,
+            unjudged=found.unjudged,
+            worst=f"{worst.statistic} of {worst.tensor}" if worst else None,
+            elements=test.num_elements,
+            statistic=PerArm(worst.eager, worst.compiled) if worst and math.isfinite(worst.compiled) else None,
+        )
+        return _name_case(Verdict(accuracy, worst.excess if worst else 0.0), case)
+
+    def _take_eager_seeds(self, case: Case, test: SeedTest) -> None:
+        eager, relative = self._setup.eager, rule.perturbation(self._setup.trial.precision, self._tolerance())
+        for _ in range(DIRECTION_STEPS):
+            test.add_direction(self._capture(eager, case, self._next_seed()))
+        test.add_rounding(self._capture(eager, case, self._seed_offset, relative))
+        self._take_seeds(eager, case, test, test.add_eager)
+
+    def _take_seeds(self, arm: Arm, case: Case, test: SeedTest, add: Callable[[Named], None]) -> None:
+        """Take steps of an arm, each with another seed, and after each the loss with parameters that were displaced."""
+        setup = self._setup
+        for _ in range(STEPS):
+            seed = self._next_seed()
+            add(self._capture(arm, case, seed))
+            if setup.trial.workload != "train":
+                continue
+            self._states.restore(setup.optimizers, setup.measure.seed + seed, case.state)
+            if test.displace(setup.built.module, setup.gradient_factor()):
+                loss = setup.bench.run_on(arm, copy_batch(case.batch))
+                assert isinstance(loss, torch.Tensor)
+                test.add_displaced_loss(loss)
+
+    def _next_seed(self) -> int:
+        self._seed_offset += 1
+        return self._seed_offset
+
+    def _judge_timed_batches(self, judge: Judge) -> tuple[list[Verdict], str, str | None]:
         """Judge every timed batch in the second state; give also what became of it, and what that leaves unknown."""
         reason: str | None = "the program has the weights in it as constants"
         for share in () if holds_weights(self._setup.trial) else SHARES:
             self._states.move(SHARES[share])
-            verdicts = self._judge_batches(MOVED, enter)
+            verdicts = self._judge_batches(MOVED, judge)
             reason = verdicts[-1].accuracy.unverified
             if reason is None:
                 return verdicts, share, None
         unknown = f"where no branch is dead: {reason}" if self._states.is_dead else None
-        return self._judge_batches(BUILT, enter), str(reason), unknown
+        return self._judge_batches(BUILT, judge), str(reason), unknown
 
-    def _judge_batches(self, state: str, enter: Enter) -> list[Verdict]:
+    def _judge_batches(self, state: str, judge: Judge) -> list[Verdict]:
         """Judge the timed batches in a state, until one does not pass."""
         verdicts = []
         for index, batch in enumerate(self._setup.built.batches):
-            verdicts.append(self._judge_case(Case(state, batch, f"batch {index + 1}"), enter))
+            verdicts.append(judge(Case(state, batch, f"batch {index + 1}")))
             if not verdicts[-1].accuracy.passed:
                 break
         return verdicts
@@ -146,13 +223,13 @@ class AccuracyCheck:
         with enter("reference"):
             reasons = self._take_reference(case)
         if self._reference is None:
-            return Verdict(Accuracy(None, None, f"no reference, {'; '.join(reasons)}"))
+            return _name_case(Verdict(Accuracy(None, None, f"no reference, {'; '.join(reasons)}")), case)
         with enter("checking"):
             verdict = self._judge_step(case)
             if verdict.accuracy.passed is False:
                 self._look_closer(case)
                 verdict = self._judge_step(case)
-        return replace(verdict, accuracy=replace(verdict.accuracy, case=case.name, cases=(case.name,)))
+        return _name_case(verdict, case)
 
     def _take_reference(self, case: Case) -> list[str]:
         """Take the reference and compare eager with it; give the reasons where there is none that eager is near."""
@@ -259,9 +336,22 @@ class AccuracyCheck:
         batch, module, run = copy_batch(case.batch), setup.built.module, setup.bench.run_on
         if perturbation:
             batch = perturb(module, batch, perturbation)
+            torch.manual_seed(setup.measure.seed + seed_offset)  # what the step draws is what it draws without
         changes = Changes(module, batch, setup.compiled_optimizer(arm))
         given = capture_step(lambda: run(arm, batch), setup.capture, module, setup.trial, setup.gradient_factor())
         return [*given, *changes.name()]
+
+
+def list_hooked(module: torch.nn.Module) -> list[str]:
+    """Modules with hooks of their own, which may keep state or draw random numbers."""
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return [
+        name or "the model" for name, child in module.named_modules() if any(getattr(child, kind) for kind in kinds)
+    ]
+
+
+def _name_case(verdict: Verdict, case: Case) -> Verdict:
+    return replace(verdict, accuracy=replace(verdict.accuracy, case=case.name, cases=(case.name,)))
 
 
 def combine(verdicts: list[Verdict], unknown: str | None) -> Accuracy:

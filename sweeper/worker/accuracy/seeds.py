@@ -166,6 +166,16 @@ class SeedTest:
         if self._direction is not None:
             self._direction.move(place)
 
+    @property
+    def num_tensors(self) -> int:
+        return len(self._find_direction().sizes)
+
+    @property
+    def num_elements(self) -> int:
+        """Of all steps together."""
+        steps = len(self._eager) + len(self._compiled)
+        return steps * sum(size.elements for size in self._find_direction().sizes.values())
+
     def verdict(self) -> Verdict:
         """Judge the compiled steps by those of eager."""
         sizes = self._find_direction().sizes
