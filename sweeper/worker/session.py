@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from sweeper.core.protocol import ALONE, Job, Outcome, Phase
-from sweeper.core.record import ARMS, HostState, Latencies, PerArm, Process
+from sweeper.core.record import ARMS, Accuracy, HostState, Latencies, PerArm, Process
 from sweeper.core.serialization import Json
 from sweeper.worker import failures, models
 from sweeper.worker.accuracy.check import AccuracyCheck
@@ -63,14 +63,15 @@ class Notes:
 
     @contextmanager
     def enter(self, phase: str) -> Iterator[None]:
-        """Announce a phase and note how long it took, also when it fails."""
+        """Announce a phase and note how long it took, also when it fails; a phase may come several times."""
         self.phase = phase
         self.say(Phase(phase))
         start = self.lease.clock()
         try:
             yield
         finally:
-            self.add(phases_s={**self.process.phases_s, phase: self.lease.clock() - start})
+            spent_s = self.process.phases_s.get(phase, 0.0) + self.lease.clock() - start
+            self.add(phases_s={**self.process.phases_s, phase: spent_s})
 
     def add(self, **values: Any) -> None:
         """Set fields of the process."""
@@ -130,12 +131,8 @@ def _measure(job: Job, part: Part, notes: Notes) -> None:
     with notes.enter("compiling"):
         counters = _compile(setup, notes)
     if part.checked is None or part.checked != notes.process.artifact:
-        before = memory.failed_allocations() or 0
-        with notes.enter("reference"):
-            check.take_reference()
-        with notes.enter("checking"):
-            _require_accurate(check, notes)
-        notes.check_failed_allocations = (memory.failed_allocations() or 0) - before
+        _require_accurate(check, notes)
+    checked = counters.programs
     compiler.end_compile_workers()
     notes.lease.take(ALONE)
     with notes.enter("warming"):
@@ -144,6 +141,8 @@ def _measure(job: Job, part: Part, notes: Notes) -> None:
         _measure_rounds(setup, notes)
         _require_compiled(setup, counters)
         _require_no_divergence(setup, check, notes.process)
+    if counters.programs != checked or (part.checked is not None and part.checked != notes.process.artifact):
+        _require_accurate(check, notes)  # what was timed is not what was checked
     with notes.enter("memory"):
         setup.forget_eager()
         _measure_memory(setup, notes, setup.compiled)
@@ -183,16 +182,31 @@ def _require_compiled(setup: TrialSetup, counters: CompileCounters) -> None:
 
 
 def _require_accurate(check: AccuracyCheck, notes: Notes) -> None:
-    accuracy = check.judge()
+    """Raise MismatchError unless the compiled step passes the check, or cannot be judged."""
+    before = memory.failed_allocations() or 0
+    try:
+        accuracy = check.judge(notes.enter)
+    finally:
+        notes.check_failed_allocations += (memory.failed_allocations() or 0) - before
     notes.add(accuracy=accuracy)
-    if accuracy.passed is not False:
-        return
+    if accuracy.passed is False:
+        raise MismatchError(f"{describe_mismatch(accuracy)} ({accuracy.case})")
+
+
+def describe_mismatch(accuracy: Accuracy) -> str:
+    """What is wrong with the worst tensor of a step that failed the check."""
     if accuracy.too_small:
-        raise MismatchError(f"{accuracy.worst} has less than a third of the size that it has in eager")
+        return f"{accuracy.worst} has less than a third of the size that it has in eager"
     error = math.inf if accuracy.compiled_error is None else accuracy.compiled_error
-    raise MismatchError(
-        f"{accuracy.worst} is off by {error:.3g} (root mean square against {accuracy.reference}); "
-        f"eager is by {accuracy.eager_error:.3g}, and {accuracy.bound:.3g} is allowed"
+    if accuracy.bound is not None and not error <= accuracy.bound:
+        return (
+            f"{accuracy.worst} is off by {error:.3g} (root mean square against {accuracy.reference}); "
+            f"eager is by {accuracy.eager_error:.3g}, and {accuracy.bound:.3g} is allowed"
+        )
+    projection = accuracy.projection or PerArm()
+    return (
+        f"{accuracy.worst} has {projection.compiled:.3g} times the reference in it ({accuracy.reference}); "
+        f"eager has {projection.eager:.3g} times, and {accuracy.margin:.3g} more or less is allowed"
     )
 
 

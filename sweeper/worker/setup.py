@@ -80,6 +80,12 @@ class TrialSetup:
     def read_gradient_scales(self) -> tuple[float, ...]:
         return tuple(scaler.get_scale() for scaler in self._scalers if scaler is not None)
 
+    def compiled_optimizer(self, arm: Arm) -> torch.optim.Optimizer | None:
+        """The optimizer of an arm that is part of what is compiled, with scope=step; else None."""
+        if self.trial.compile.scope != "step":
+            return None
+        return self.optimizers[0 if arm is self.eager else -1]
+
     def gradient_factor(self) -> float:
         """Return the factor by which gradients are still scaled after a step, where no optimizer unscales them."""
         scales = self.read_gradient_scales()

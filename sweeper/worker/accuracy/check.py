@@ -1,21 +1,26 @@
-"""The accuracy check of the compiled step: what is taken when, and what becomes of a check that cannot be made.
+"""The accuracy check of the compiled step: which cases are judged, and what becomes of a check that cannot be made.
 
-The reference is the same step in fp64, of a copy that was taken before any step; where that does not fit or run, or
-eager is nowhere near it, in fp32 at the highest precision. Nothing that goes wrong in here decides the trial's status:
-the record then says why its accuracy is unknown. `rule` has the rule itself.
+A case is a state of the model and a batch. The first is the model as built, on a batch that is not timed; the others
+are the state in which no branch is dead, on every timed batch. Where that state says nothing (eager is not finite, or
+nowhere near its reference), the way to it is halved; then the timed batches are judged in the state as built.
+
+The reference is the same step in fp64; where that does not fit or run, or eager is nowhere near it, in fp32 at the
+highest precision. Nothing that goes wrong in here decides the trial's status: the record then says why its accuracy is
+unknown. `rule` has the rule itself. A step that draws random numbers has no reference: `seeds` has its test.
 
 From the reference to the verdict all that is compared or restored lies on the device where that has room: logits of a
 large vocabulary are gigabytes, and seven times over the bus they took longer than the steps. Else it is on the host.
 
-`session` makes an `AccuracyCheck` right after building, before any step, and asks for the reference and the verdict
-when the step is compiled and the device is its own; eager steps are eager then as well, by the stance.
+`session` makes an `AccuracyCheck` right after building, before any step, and has it judge when the step is compiled and
+the device is its own; eager steps are eager then as well, by the stance. It is asked again when the timed rounds have
+run code that was compiled after it.
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
-from dataclasses import replace
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -23,99 +28,222 @@ import torch
 
 from sweeper.core.record import Accuracy
 from sweeper.worker.accuracy import rule
-from sweeper.worker.accuracy.rule import TOLERANCE, Bounds
-from sweeper.worker.accuracy.snapshot import Snapshot, perturb
+from sweeper.worker.accuracy.rule import Bounds, Comparison, Verdict
+from sweeper.worker.accuracy.states import BUILT, MOVED, States, perturb
 from sweeper.worker.failures import MismatchError, Missing, is_out_of_memory, try_reading
 from sweeper.worker.measurement.bench import Arm
-from sweeper.worker.measurement.capture import HOST, Keep, Named, StepTensors, capture_step, run_reference
+from sweeper.worker.measurement.capture import (
+    HOST,
+    Changes,
+    Keep,
+    Named,
+    StepTensors,
+    capture_step,
+    run_reference,
+)  # fmt: skip
+from sweeper.worker.models.batches import Batch, map_tensors
 from sweeper.worker.setup import TrialSetup
 
 FORMATS = (torch.float64, torch.float32)  # of the reference, the first that will do
 ROOMY = 0.5  # of a device's memory: with so much of it free, what is compared may stay there
+SHARES = {"full": 1.0, "half": 0.5}  # of the way to the second state
 T = TypeVar("T")
+Enter = Callable[[str], AbstractContextManager[None]]  # announces a phase
+
+
+@dataclass(frozen=True)
+class Case:
+    """A state of the model and a batch."""
+
+    state: str
+    batch: Batch
+    batch_name: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.state}, {self.batch_name}"
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The step of a case in a reliable format, how eager compares with it, and what that allows."""
+
+    step: StepTensors
+    comparisons: tuple[Comparison, ...]
+    bounds: Bounds
+
+    def move(self, place: torch.device) -> Reference:
+        return replace(self, step=self.step.move(place))
 
 
 class AccuracyCheck:
-    """Keeps the state in which the model was built, the reference and what eager's distance from it allows."""
+    """Keeps the state in which the model was built, and judges the compiled step against eager."""
 
     def __init__(self, setup: TrialSetup) -> None:
         self._setup = setup
-        self._snapshot = Snapshot(setup.built.module)
-        self._pristine = try_reading(lambda: copy.deepcopy(setup.built.module).to("cpu"))
-        self._reference: tuple[StepTensors, Bounds] | None = None
-        self._unverified = "no reference was taken"
-        self._looks_closer = False
+        self._states = States(setup.built.module, setup.measure.seed)
+        self._stages = rule.name_stages(setup.built.module)
+        self._reference: Reference | None = None
         self._place: torch.device | None = None  # of what is compared and restored; the host, once that had to be
+        self._repeats = False  # eager has been run twice
 
     def restore(self) -> None:
         """Set parameters, buffers, optimizers and random generators back to where the model was built."""
-        self._snapshot.restore(self._setup.optimizers, self._setup.measure.seed)
+        self._states.restore(self._setup.optimizers, self._setup.measure.seed)
 
-    def take_reference(self) -> None:
-        """Take the reference, and eager steps from the same state: two with different seeds, and some perturbed."""
-        pristine = self._pristine
-        if isinstance(pristine, Missing):
-            self._unverified = f"no reference, the model cannot be copied: {pristine.reason}"
-            return
-        self._place = self._place or (self._setup.device if _fits_on_device(self._setup.device) else HOST)
-        reasons, best = [], None
-        for dtype in FORMATS:
-            taken = try_reading(partial(self._run_or_retry_on_host, partial(self._compare_eager, pristine, dtype)))
-            if isinstance(taken, Missing):
-                reasons.append(f"in {str(dtype).removeprefix('torch.')}: {taken.reason.splitlines()[0]}")
-            elif best is None or not taken[1].far_off:
-                best = taken
-            if best is not None and not best[1].far_off:
-                break
-            torch.cuda.empty_cache()
-        self._reference = best or self._reference  # what an earlier look has found stays
-        self._unverified = f"no reference, {'; '.join(reasons)}"
-        self.restore()
-
-    def judge(self) -> Accuracy:
-        """Judge the compiled arm; parameters are afterwards as they were built, and the reference is gone.
-
-        Before a step in reduced precision is called wrong, eager is asked again how far off it is, now with its numbers
-        moved by what rounding does; in full precision that has been done.
+    def judge(self, enter: Enter) -> Accuracy:
+        """Judge the compiled arm in every case; parameters are afterwards as they were built.
 
         Raises MismatchError when the compiled step gives other tensors than the reference, and whatever it raises.
         """
+        self._place = self._place or (self._setup.device if _fits_on_device(self._setup.device) else HOST)
         try:
-            verdict = self._judge_once()
-            if verdict.passed is False and self._tolerance() == TOLERANCE["reduced"]:
-                self._looks_closer = True
-                self.take_reference()
-                verdict = self._judge_once()
-            return verdict
-        finally:
-            self._reference = None
-            self._place = HOST
-            self._snapshot.move(HOST)
-
-    def _judge_once(self) -> Accuracy:
-        if self._reference is None:
-            return Accuracy(None, None, self._unverified)
-        kind = self._reference[1].kind
-        try:
-            named = self._run_or_retry_on_host(lambda: self._capture(self._setup.compiled, self._setup.measure.seed))
-            verdict = try_reading(lambda: self._judge_step(named))
+            self._states.place(self._place)
+            return self._judge_all(enter)
         finally:
             self.restore()
+            self._reference = None
+            self._states.place(HOST)
+
+    def _judge_all(self, enter: Enter) -> Accuracy:
+        built = self._setup.built
+        verdicts = [self._judge_case(Case(BUILT, built.unseen, "unseen batch"), enter)]
+        moved, reason = "", None
+        if verdicts[0].accuracy.passed is not False:
+            found, moved, reason = self._judge_timed_batches(enter)
+            verdicts += found
+        found_all = combine(verdicts, reason)
+        return replace(found_all, moved=moved or None, batch=built.unseen_origin)
+
+    def _judge_timed_batches(self, enter: Enter) -> tuple[list[Verdict], str, str | None]:
+        """Judge every timed batch in the second state; give also what became of it, and what that leaves unknown."""
+        verdicts: list[Verdict] = []
+        for share in SHARES:
+            self._states.move(SHARES[share])
+            verdicts = self._judge_batches(MOVED, enter)
+            if verdicts[-1].accuracy.passed is not None:
+                return verdicts, share, None
+            if verdicts[-1].holds_weights:
+                break
+        reason = str(verdicts[-1].accuracy.unverified)
+        unknown = f"where no branch is dead: {reason}" if self._states.is_dead else None
+        return self._judge_batches(BUILT, enter), reason, unknown
+
+    def _judge_batches(self, state: str, enter: Enter) -> list[Verdict]:
+        """Judge the timed batches in a state, until one does not pass."""
+        verdicts = []
+        for index, batch in enumerate(self._setup.built.batches):
+            verdicts.append(self._judge_case(Case(state, batch, f"batch {index + 1}"), enter))
+            if not verdicts[-1].accuracy.passed:
+                break
+        return verdicts
+
+    def _judge_case(self, case: Case, enter: Enter) -> Verdict:
+        """Judge the compiled step in one case.
+
+        Before it is called wrong, eager is asked again how far off it is, with its numbers moved by what rounding does.
+        """
+        with enter("reference"):
+            reasons = self._take_reference(case)
+        if self._reference is None:
+            return Verdict(Accuracy(None, None, f"no reference, {'; '.join(reasons)}"))
+        with enter("checking"):
+            verdict = self._judge_step(case)
+            if verdict.accuracy.passed is False:
+                self._look_closer(case)
+                verdict = self._judge_step(case)
+            if verdict.accuracy.passed is False and case.state == MOVED and self._holds_its_weights(case):
+                reason = "the compiled program holds the weights that it was compiled with"
+                verdict = Verdict(Accuracy(verdict.accuracy.reference, None, reason), holds_weights=True)
+        return replace(verdict, accuracy=replace(verdict.accuracy, case=case.name, cases=(case.name,)))
+
+    def _take_reference(self, case: Case) -> list[str]:
+        """Take the reference and compare eager with it; give the reasons where there is none that eager is near."""
+        reasons: list[str] = []
+        best: Reference | None = None
+        self._reference = None
+        for dtype in FORMATS:
+            taken = try_reading(partial(self._run_or_retry_on_host, partial(self._compare_eager, case, dtype)))
+            if isinstance(taken, Missing):
+                reasons.append(f"in {str(dtype).removeprefix('torch.')}: {taken.reason.splitlines()[0]}")
+            elif best is None or not taken.bounds.far_off:
+                best = taken
+            if best is not None and not best.bounds.far_off:
+                break
+            torch.cuda.empty_cache()
+        self._reference = best
+        return reasons
+
+    def _compare_eager(self, case: Case, dtype: torch.dtype) -> Reference:
+        """Take the reference in a number format, and set bounds by eager's distance from it."""
+        setup, seed, place, tolerance = self._setup, self._setup.measure.seed, self._place or HOST, self._tolerance()
+        self._states.restore(setup.optimizers, seed, case.state)
+        keep = Keep(place, torch.float32 if tolerance == "reduced" else torch.float64)
+        reference = run_reference(setup.built, case.batch, setup.trial, seed, dtype, keep)
+        if self._repeats:
+            eager, repeated = self._capture(setup.eager, case), None
+            first = rule.compare(eager, reference, self._stages)
+        else:
+            kept = StepTensors(Keep(place).copy(self._capture(setup.eager, case)))
+            first = rule.compare(kept.tensors.items(), reference, self._stages)
+            repeated = rule.compare(self._capture(setup.eager, case), kept)
+            self._repeats = True
+        return Reference(reference, (first,), rule.set_bounds(reference, (first,), repeated, tolerance))
+
+    def _look_closer(self, case: Case) -> None:
+        """Set the bounds anew, by more eager steps."""
+        taken = try_reading(partial(self._run_or_retry_on_host, partial(self._perturb_eager, case)))
+        if not isinstance(taken, Missing):
+            self._reference = taken
+
+    def _perturb_eager(self, case: Case) -> Reference:
+        assert self._reference is not None
+        setup, reference, tolerance = self._setup, self._reference, self._tolerance()
+        relative = rule.perturbation(setup.trial.precision, tolerance)
+        perturbed = [
+            rule.compare(self._capture(setup.eager, case, index, relative), reference.step, self._stages)
+            for index in range(1, 1 + rule.PERTURBED_STEPS)
+        ]
+        comparisons = (reference.comparisons[0], *perturbed)
+        return replace(
+            reference, comparisons=comparisons, bounds=rule.set_bounds(reference.step, comparisons, None, tolerance)
+        )
+
+    def _judge_step(self, case: Case) -> Verdict:
+        assert self._reference is not None
+        named = self._run_or_retry_on_host(lambda: self._capture(self._setup.compiled, case))
+        verdict = try_reading(lambda: self._judge_tensors(named))
         if isinstance(verdict, Missing):
-            return Accuracy(kind, None, f"the comparison failed: {verdict.reason}")
+            kind = self._reference.bounds.kind
+            return Verdict(Accuracy(kind, None, f"the comparison failed: {verdict.reason}"))
         return verdict
 
-    def _judge_step(self, named: Named) -> Accuracy:
+    def _judge_tensors(self, named: Named) -> Verdict:
         assert self._reference is not None
         try:
-            return rule.judge(named, *self._reference)
+            return self._compare_with_reference(named)
         except rule.DifferentTensorsError as error:
             raise MismatchError(f"the compiled step gives other tensors: {error}") from error
         except torch.OutOfMemoryError:
             pass  # what it had in memory is free only after this clause
         named = Keep().copy(named).items()
         self._clear_device()
-        return rule.judge(named, *self._reference)
+        return self._compare_with_reference(named)
+
+    def _compare_with_reference(self, named: Named) -> Verdict:
+        assert self._reference is not None
+        return rule.judge(rule.compare(named, self._reference.step, self._stages), self._reference.bounds)
+
+    def _holds_its_weights(self, case: Case) -> bool:
+        """Whether the program gives what the model as built gives, whatever its parameters are now.
+
+        Inference may do that: the weights become constants of the code. Training may not.
+        """
+        if self._setup.trial.workload == "train":
+            return False
+        named = Keep().copy(self._capture(self._setup.compiled, case)).items()
+        self._take_reference(replace(case, state=BUILT))
+        return self._reference is not None and self._judge_tensors(named).accuracy.passed is True
 
     def _run_or_retry_on_host(self, work: Callable[[], T]) -> T:
         """Do `work`; if the device runs out of memory, move the check's tensors to the host and do it again."""
@@ -130,38 +258,39 @@ class AccuracyCheck:
 
     def _clear_device(self) -> None:
         self._place = HOST
-        self._snapshot.move(HOST)
+        self._states.place(HOST)
         if self._reference is not None:
-            reference, bounds = self._reference
-            self._reference = reference.move(HOST), bounds
+            self._reference = self._reference.move(HOST)
         torch.cuda.empty_cache()
 
-    def _compare_eager(self, pristine: torch.nn.Module, dtype: torch.dtype) -> tuple[StepTensors, Bounds]:
-        """Take the reference in a number format, and set bounds by eager's distance from it."""
-        setup, seed, place, tolerance = self._setup, self._setup.measure.seed, self._place or HOST, self._tolerance()
-        keep = Keep(place, torch.float32 if tolerance == TOLERANCE["reduced"] else torch.float64)
-        self._snapshot.move(place)
-        self._snapshot.restore(setup.optimizers, seed)
-        module = copy.deepcopy(pristine).to(setup.device)
-        reference = run_reference(replace(setup.built, module=module), setup.trial, seed, dtype, keep)
-        del module  # with it goes what the reference has on the device beside the tensors that are kept
-        eager = StepTensors(Keep(place).copy(self._capture(setup.eager, seed)))
-        steps = rule.PERTURBED_STEPS if self._looks_closer or tolerance == TOLERANCE["full"] else 0
-        relative = rule.perturbation(setup.trial.precision, tolerance)
-        perturbed = (self._capture(setup.eager, seed + index, relative) for index in range(steps))
-        return reference, rule.set_bounds(reference, eager, self._capture(setup.eager, seed + 1), tolerance, perturbed)
-
-    def _tolerance(self) -> float:
+    def _tolerance(self) -> str:
         return rule.choose_tolerance(self._setup.trial, self._setup.built.module)
 
-    def _capture(self, arm: Arm, seed: int, perturbation: float = 0.0) -> Named:
-        """Run a step of an arm from the state in which the model was built, moved by `perturbation`."""
+    def _capture(self, arm: Arm, case: Case, seed_offset: int = 0, perturbation: float = 0.0) -> Named:
+        """Run a step of an arm from the state of a case, moved by `perturbation`, on a copy of its batch."""
         setup = self._setup
-        self._snapshot.restore(setup.optimizers, seed)
-        batch, module, run = setup.built.unseen, setup.built.module, setup.bench.run_on
+        self._states.restore(setup.optimizers, setup.measure.seed + seed_offset, case.state)
+        batch, module, run = map_tensors(case.batch, torch.clone), setup.built.module, setup.bench.run_on
         if perturbation:
             batch = perturb(module, batch, perturbation)
-        return capture_step(lambda: run(arm, batch), setup.capture, module, setup.trial, setup.gradient_factor())
+        changes = Changes(module, batch, setup.compiled_optimizer(arm))
+        given = capture_step(lambda: run(arm, batch), setup.capture, module, setup.trial, setup.gradient_factor())
+        return [*given, *changes.name()]
+
+
+def combine(verdicts: list[Verdict], unknown: str | None) -> Accuracy:
+    """The accuracy of a step by its verdicts in all cases; `unknown` is what else would have to be known."""
+    worst = max(verdicts, key=lambda verdict: (verdict.accuracy.passed is False, verdict.share))
+    reasons = (verdict.accuracy.unverified for verdict in verdicts if verdict.accuracy.passed is None)
+    unverified = next(reasons, unknown) if worst.accuracy.passed is not False else None
+    return replace(
+        worst.accuracy,
+        passed=False if worst.accuracy.passed is False else None if unverified else True,
+        unverified=unverified,
+        nondeterministic=any(verdict.accuracy.nondeterministic for verdict in verdicts),
+        elements=sum(verdict.accuracy.elements or 0 for verdict in verdicts),
+        cases=tuple(name for verdict in verdicts for name in verdict.accuracy.cases),
+    )
 
 
 def _fits_on_device(device: torch.device) -> bool:

@@ -1,34 +1,38 @@
-"""Is the compiled step right? Loss, outputs and gradients against the same step in fp64.
+"""Is the compiled step right? All that a step gives and changes against the same step in fp64.
 
-The question is asked after the first compiled steps, of the code that is timed next (a replay, for CUDA graphs), on
-inputs that it was not compiled with, from the state in which the model was built. The rule, for each tensor, in root
-mean squares:
+The question is asked of the code that is timed (a replay, for CUDA graphs), in several cases: states of the model and
+batches. There are two rules for each tensor. The rule of size, in root mean squares:
 
     error(compiled) <= max(MAX_TIMES * error(eager), tolerance * max(size(reference), FLOOR * size(all gradients)))
 
 and, where that bound is so wide that nothing but zeros would pass (the gradients of a CNN in bfloat16 are further from
-the truth than they are long), size(compiled) >= size(eager) / MAX_TIMES.
+the truth than they are long), size(compiled) >= size(eager) / MAX_TIMES. The rule of direction, of the projection
+p(step) = <step, reference> / <reference, reference>, which errors of rounding hardly move, since they point anywhere:
 
-Compiled code sums in another order than eager does, so it may be a few times further from the truth. The form is that
-of torch's own benchmark suite, `same` in torch/_dynamo/utils.py; three things are added, each for a correct model that
-failed without it. Gradients that are tiny beside the others get a floor. A gradient that is smaller than eager's own
-error (a bias before batch normalisation) is noise in both arms and gets a higher one, NOISE. And the error of eager is
-the largest of several steps whose inputs and parameters were moved by about what reordered sums do: some activations
-near zero then change sides, and a single one moves gradients a thousand times further than rounding does. In reduced
-precision rounding itself moves them, so such steps are taken only before a compiled step is called wrong.
-`docs/decisions/what-counts-as-wrong.md` has the figures.
+    min p(eager) - margin <= p(compiled) <= max p(eager) + margin
+
+It is asked of the gradients of each stage of the model as well, and sees a gradient that is negated or scaled within
+the errors of eager.
+
+Compiled code sums in another order than eager does, so it may be a few times further from the truth. The form of the
+rule of size is that of torch's own benchmark suite, `same` in torch/_dynamo/utils.py; three things are added, each for
+a correct model that failed without it. Gradients that are tiny beside the others get a floor. A gradient that is
+smaller than eager's own error (a bias before batch normalisation) is noise in both arms and gets a higher one, NOISE.
+And before a compiled step is called wrong, more steps of eager count, whose inputs and parameters were moved by about
+what reordered sums do: some activations near zero then change sides, and a single one moves gradients a thousand times
+further than rounding does. `docs/decisions/what-counts-as-wrong.md` has the figures.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
 
-from sweeper.core.record import Accuracy
+from sweeper.core.record import Accuracy, PerArm
 from sweeper.core.trial import Precision, Trial
 from sweeper.worker.measurement.capture import GRADIENT, LOSS, OUTPUT, Named, StepTensors
 from sweeper.worker.monitoring import torch_flags
@@ -37,11 +41,14 @@ MAX_TIMES = 3.0
 TOLERANCE = {"full": 1e-4, "reduced": 1e-2}  # reduced: tf32 and half precisions anywhere in the step
 FLOOR = 1e-3
 NOISE = 1e-3  # of the size of all gradients
+MARGIN = {"full": 0.02, "reduced": 0.1}  # of projections
 PERTURBATION = 1e-5  # relative; a well-conditioned model answers with an error of the size of the tolerance
 PERTURBED_STEPS = 3
 BITS = {"bfloat16": 8, "float16": 11}  # of a significand; tf32 has those of float16
 ALL_GRADIENTS = "all gradients"
+STAGE = "gradients of "
 CHUNK = 1 << 22  # elements that are compared at a time: 32 MiB in fp64
+HUGE = 1e30  # as good as infinite: masks are filled with the largest number of a format
 
 
 class DifferentTensorsError(ValueError):
@@ -51,10 +58,12 @@ class DifferentTensorsError(ValueError):
 class Sums(NamedTuple):
     """Sums over the elements of a tensor that are finite in the reference, and how many these are."""
 
-    differences: float = 0.0  # squares of the differences between step and reference
+    differences: float = 0.0  # squares of the differences between step and reference; NaN or infinite where one is
     reference: float = 0.0  # squares
     step: float = 0.0  # squares
+    products: float = 0.0  # of step and reference
     elements: int = 0
+    infinite: int = 0  # how many elements of the reference are not finite
 
     @property
     def error(self) -> float:
@@ -68,12 +77,38 @@ class Sums(NamedTuple):
     def step_size(self) -> float:
         return _root_mean(self.step, self.elements)
 
+    @property
+    def projection(self) -> float:
+        """The share of the reference that the step has, 1 for the reference itself; NaN where that is 0."""
+        return self.products / self.reference if self.reference else math.nan
+
 
 Comparison = Mapping[str, Sums]  # by the name of the tensor
+Stages = Mapping[str, str]  # the stage of each parameter, by name
 
 
-def compare(step: Named, reference: StepTensors) -> Comparison:
-    """Compare two steps, tensor by tensor; the concatenation of all gradients has a name of its own.
+def name_stages(module: torch.nn.Module) -> dict[str, str]:
+    """The stage of each parameter: the child of the longest list or sequence, else the top-level child, that holds it.
+
+    Of a transformer these are its layers, the embedding and the head.
+    """
+    lists = [
+        (name, child)
+        for name, child in module.named_modules()
+        if isinstance(child, (torch.nn.ModuleList, torch.nn.Sequential))
+    ]
+    longest = max(lists, key=lambda item: len(item[1]), default=None)
+    inside = f"{longest[0]}." if longest and longest[0] else ""
+
+    def stage(name: str) -> str:
+        prefix = inside if longest and name.startswith(inside) else ""
+        return prefix + name.removeprefix(prefix).split(".", 1)[0]
+
+    return {name: stage(name) for name, _ in module.named_parameters()}
+
+
+def compare(step: Named, reference: StepTensors, stages: Stages | None = None) -> Comparison:
+    """Compare two steps, tensor by tensor; the gradients of a stage together, and all gradients, have names as well.
 
     Raises DifferentTensorsError when the steps did not give the same tensors.
     """
@@ -87,88 +122,111 @@ def compare(step: Named, reference: StepTensors) -> Comparison:
         comparison[name] = _add(_compare_chunk(*pair) for pair in chunks)
     if missing := sorted(reference.tensors.keys() - comparison.keys()):
         raise DifferentTensorsError(f"{missing[0]} is missing ({len(missing)} tensors that the reference has)")
-    if gradients := [sums for name, sums in comparison.items() if name.startswith(GRADIENT)]:
-        comparison[ALL_GRADIENTS] = _add(gradients)
+    by_stage: dict[str, list[Sums]] = {}
+    for name, sums in comparison.items():
+        if name.startswith(GRADIENT):
+            by_stage.setdefault((stages or {}).get(name.removeprefix(GRADIENT), ""), []).append(sums)
+    if by_stage:
+        comparison |= {f"{STAGE}{stage}": _add(parts) for stage, parts in by_stage.items() if stage}
+        comparison[ALL_GRADIENTS] = _add(sums for parts in by_stage.values() for sums in parts)
     return comparison
 
 
 def _compare_chunk(step: torch.Tensor, reference: torch.Tensor) -> Sums:
-    reference = reference.to(step.device).double()
-    finite = torch.isfinite(reference)
-    step, reference = (torch.where(finite, side, 0.0) for side in (step.double(), reference))
-    squares = torch.stack([side.square().sum() for side in (step - reference, reference, step)])
-    differences, reference_squares, step_squares = squares.tolist()
-    return Sums(differences, reference_squares, step_squares, int(finite.sum()))
+    reference, step = reference.to(step.device).double(), step.double()
+    finite = reference.abs() < HUGE
+    # An infinity that is meant, of a mask, is in both; NaN equals nothing.
+    alike = finite | ((reference.sign() == step.sign()) & (step.abs() >= HUGE))
+    step, reference = (torch.where(finite, side, 0.0) for side in (step, reference))
+    sums = [(step - reference).square(), reference.square(), step.square(), step * reference, finite, ~alike]
+    *parts, elements, unlike = torch.stack([part.sum(dtype=torch.float64) for part in sums]).tolist()
+    differences, references, steps, products = parts
+    infinite = reference.numel() - int(elements)
+    return Sums(math.inf if unlike else differences, references, steps, products, int(elements), infinite)
 
 
 def _add(parts: Iterable[Sums]) -> Sums:
-    differences, reference, step, elements = map(sum, zip(Sums(), *parts, strict=True))
-    return Sums(differences, reference, step, int(elements))
+    return Sums(*map(sum, zip(Sums(), *parts, strict=True)))
 
 
 def _root_mean(total: float, count: int) -> float:
     if not count:
-        return 0.0
+        return 0.0 if total == 0 else math.inf
     return math.sqrt(total / count) if total >= 0 else math.nan
 
 
-def choose_tolerance(trial: Trial, module: torch.nn.Module) -> float:
-    """What the number formats of the step allow, relative to the size of a tensor."""
+def choose_tolerance(trial: Trial, module: torch.nn.Module) -> str:
+    """What the number formats of the step allow: `full` or `reduced`."""
     precision = trial.precision
     half = precision.autocast is not None or precision.parameters != "float32"
     convolves = any(isinstance(child, torch.nn.modules.conv._ConvNd) for child in module.modules())
     flags = torch_flags.read()
     cudnn_tf32 = convolves and flags["cudnn_allow_tf32"] is not False  # None beside torch's newer `fp32_precision`
     tf32 = trial.device == "cuda" and (flags["float32_matmul_precision"] != "highest" or cudnn_tf32)
-    return TOLERANCE["reduced" if half or tf32 else "full"]
+    return "reduced" if half or tf32 else "full"
 
 
-@dataclass(frozen=True)
-class Bounds:
-    """How far the compiled step may be from the reference, by name, and how far eager is."""
-
-    kind: str
-    errors: Mapping[str, float]
-    bounds: Mapping[str, float]
-    least_sizes: Mapping[str, float] = field(default_factory=dict)  # where zeros would be within the bounds
-    nondeterministic: bool = False
-    far_off: bool = False  # the reference may be another model's: some do other things in other number formats
-    unverified: str | None = None  # why a step within the bounds need not be right
-
-
-def perturbation(precision: Precision, tolerance: float) -> float:
+def perturbation(precision: Precision, tolerance: str) -> float:
     """By how much, relatively, rounding and the order of sums move a number; in reduced precision half a last place."""
-    if tolerance == TOLERANCE["full"]:
+    if tolerance == "full":
         return PERTURBATION
     half = "bfloat16" if "bfloat16" in (precision.autocast, precision.parameters) else "float16"
     return 0.5 * 2.0 ** -BITS[half]
 
 
-def set_bounds(
-    reference: StepTensors, eager: StepTensors, again: Named, tolerance: float, perturbed: Iterable[Named] = ()
-) -> Bounds:
-    """Set the bounds by eager steps: one against the reference, and a second one with another seed against the first.
+@dataclass(frozen=True)
+class Bounds:
+    """What the compiled step may be, by the name of the tensor, and what eager is."""
 
-    Eager counts as nondeterministic when its loss, an output or the concatenated gradient moves by more than the
-    tolerance: random numbers in the step do that, rounding does not.
+    kind: str
+    errors: Mapping[str, float]
+    bounds: Mapping[str, float]
+    least_sizes: Mapping[str, float] = field(default_factory=dict)  # where zeros would be within the bounds
+    projections: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # what those of eager span
+    margin: float = 0.0
+    nondeterministic: bool = False
+    far_off: bool = False  # the reference may be another model's: some do other things in other number formats
+    unverified: str | None = None  # why a step within the bounds need not be right
+
+
+def set_bounds(
+    reference: StepTensors, comparisons: Sequence[Comparison], repeated: Comparison | None, tolerance: str
+) -> Bounds:
+    """Set the bounds by eager steps that were compared with the reference.
+
+    `repeated` compares eager with itself: it counts as nondeterministic when its loss, an output, a change or the
+    concatenated gradient moves by more than the tolerance.
     """
-    first = compare(eager.tensors.items(), reference)
-    repeated = compare(again, eager)
-    comparisons = [first, *(compare(step, reference) for step in perturbed)]
-    errors = {name: max(item[name].error for item in comparisons) for name in first}
-    floors = {name: _floor(name, first, tolerance) for name in first}
-    moved = any(not repeated[name].error <= floors[name] for name in repeated if not name.startswith(GRADIENT))
+    first = comparisons[0]
+    judged = [name for name in first if not name.startswith(STAGE)]
+    errors = {name: max((item[name].error for item in comparisons), key=_nan_last) for name in judged}
+    floors = {name: _floor(name, first, TOLERANCE[tolerance], reference.sizes) for name in judged}
+    again = repeated or {}
+    moved = any(not again[name].error <= floors[name] for name in floors if again and not name.startswith(GRADIENT))
     bounds = {name: max(MAX_TIMES * error, floors[name]) for name, error in errors.items() if math.isfinite(error)}
     least = {name: first[name].step_size / MAX_TIMES for name in bounds if _passes_zeros(name, first, bounds[name])}
     far_off = _explain_far_off(comparisons)
-    unverified = "eager differs from itself when it is run twice" if moved else _explain_infinite(errors) or far_off
-    return Bounds(reference.kind, errors, bounds, least, moved, bool(far_off), unverified)
+    unverified = (
+        "eager differs from itself when it is run twice"
+        if moved
+        else _explain_infinite(first, errors) or _explain_nothing_compared(first) or far_off
+    )
+    projections = dict(_span_projections(comparisons))
+    return Bounds(
+        reference.kind, errors, bounds, least, projections, MARGIN[tolerance], moved, bool(far_off), unverified
+    )
 
 
-def _floor(name: str, eager: Comparison, tolerance: float) -> float:
+def _nan_last(value: float) -> float:
+    return math.inf if math.isnan(value) else value
+
+
+def _floor(name: str, eager: Comparison, tolerance: float, sizes: Mapping[str, float]) -> float:
     """What is allowed however exact eager is."""
     size = eager[name].reference_size
-    all_gradients = eager[ALL_GRADIENTS].reference_size if name.startswith(GRADIENT) else 0.0
+    if not name.startswith(GRADIENT):
+        return tolerance * max(size, FLOOR * sizes.get(name, 0.0))
+    all_gradients = eager[ALL_GRADIENTS].reference_size
     floor = tolerance * max(size, FLOOR * all_gradients)
     return max(floor, NOISE * all_gradients) if size < eager[name].error else floor
 
@@ -183,10 +241,33 @@ def _passes_zeros(name: str, eager: Comparison, bound: float) -> bool:
     return bound >= eager[name].reference_size > NOISE * eager[ALL_GRADIENTS].reference_size
 
 
-def _explain_infinite(errors: Mapping[str, float]) -> str | None:
-    """Why eager is nothing to judge by when it gives NaN or infinity where it matters for the verdict, or None."""
+def _span_projections(comparisons: Sequence[Comparison]) -> Iterator[tuple[str, tuple[float, float]]]:
+    """What the projections of eager span, of every tensor whose reference is longer than eager's error."""
+    first = comparisons[0]
+    all_gradients = first[ALL_GRADIENTS].reference_size if ALL_GRADIENTS in first else 0.0
+    for name, sums in first.items():
+        is_gradient = name.startswith((GRADIENT, STAGE, ALL_GRADIENTS))
+        least = max(sums.error, NOISE * all_gradients if is_gradient else 0.0)
+        if name != LOSS and sums.reference_size > least:
+            found = [item[name].projection for item in comparisons]
+            yield name, (min(found), max(found))
+
+
+def _explain_infinite(eager: Comparison, errors: Mapping[str, float]) -> str | None:
+    """Why there is nothing to judge by where reference or eager are not finite, or None.
+
+    Outputs may hold infinities that are meant; eager has the same ones then.
+    """
     names = [name for name in errors if not math.isfinite(errors[name]) and not name.startswith(GRADIENT)]
-    return f"eager gives NaN or infinity in {', '.join(names)}" if names else None
+    if names:
+        return f"eager gives NaN or infinity in {', '.join(names)}"
+    names = [name for name in errors if eager[name].infinite and not name.startswith(OUTPUT)]
+    return f"the reference gives NaN or infinity in {', '.join(names)}" if names else None
+
+
+def _explain_nothing_compared(eager: Comparison) -> str | None:
+    names = [name for name, sums in eager.items() if sums.infinite and not sums.elements]
+    return f"no finite number in {', '.join(names)}" if names else None
 
 
 def _explain_far_off(comparisons: Sequence[Comparison]) -> str | None:
@@ -200,25 +281,62 @@ def _explain_far_off(comparisons: Sequence[Comparison]) -> str | None:
     return None if near else f"eager's {kind} is too far from the reference to judge by"
 
 
-def judge(step: Named, reference: StepTensors, bounds: Bounds) -> Accuracy:
-    """Judge the compiled step; a tensor in which eager itself is not finite is not judged.
+@dataclass(frozen=True)
+class Verdict:
+    """What was found in a case, and the share of its bound that the worst tensor takes; above 1 it is wrong."""
 
-    Raises DifferentTensorsError when it did not give the tensors that the reference has.
-    """
-    comparison = compare(step, reference)
-    shares = {name: _divide(comparison[name].error, bound) for name, bound in bounds.bounds.items()}
-    unjudged = len(comparison) - len(shares)
-    if not shares:
-        return Accuracy(bounds.kind, None, "the step gives no finite floating-point tensor", unjudged=unjudged)
-    small = {name: _divide(least, comparison[name].step_size) for name, least in bounds.least_sizes.items()}
-    worst = max(shares, key=lambda name: max(shares[name], small.get(name, 0.0)))
-    error, too_small = comparison[worst].error, small.get(worst, 0.0) > 1
-    failed = (shares[worst] > 1 or too_small) and not bounds.nondeterministic
+    accuracy: Accuracy
+    share: float = 0.0
+    holds_weights: bool = False  # the program has the weights of another state in it
+
+
+def judge(comparison: Comparison, bounds: Bounds) -> Verdict:
+    """Judge the compiled step, compared with the reference; a tensor in which eager itself is not finite is not."""
+    elements = sum(
+        sums.elements for name, sums in comparison.items() if name not in (ALL_GRADIENTS, *_stages(comparison))
+    )
+    unjudged = sum(1 for name in bounds.errors if name not in bounds.bounds)
+    if not bounds.bounds or not elements:
+        return Verdict(Accuracy(bounds.kind, None, "the step gives no finite floating-point tensor", unjudged=unjudged))
+    shares = {name: _share_of_bounds(name, comparison[name], bounds) for name in comparison}
+    worst = max(shares, key=lambda name: shares[name])
+    failed = shares[worst] > 1 and not bounds.nondeterministic
+    error = comparison[worst].error
+    span = bounds.projections.get(worst)
     unverified = None if failed else bounds.unverified
-    passed = None if unverified else not failed
-    found = Accuracy(bounds.kind, passed, unverified, bounds.nondeterministic, len(shares), unjudged, worst, too_small)
-    compiled_error = error if math.isfinite(error) else None
-    return replace(found, compiled_error=compiled_error, eager_error=bounds.errors[worst], bound=bounds.bounds[worst])
+    found = Accuracy(
+        reference=bounds.kind,
+        passed=None if unverified else not failed,
+        unverified=unverified,
+        nondeterministic=bounds.nondeterministic,
+        tensors=len(bounds.bounds),
+        unjudged=unjudged,
+        worst=worst,
+        too_small=_divide(bounds.least_sizes.get(worst, 0.0), comparison[worst].step_size) > 1,
+        compiled_error=error if math.isfinite(error) else None,
+        eager_error=bounds.errors.get(worst),
+        bound=bounds.bounds.get(worst),
+        elements=elements,
+        projection=PerArm(span[0], comparison[worst].projection) if span else None,
+        margin=bounds.margin if span else None,
+    )
+    return Verdict(found, shares[worst])
+
+
+def _stages(comparison: Comparison) -> list[str]:
+    return [name for name in comparison if name.startswith(STAGE)]
+
+
+def _share_of_bounds(name: str, sums: Sums, bounds: Bounds) -> float:
+    """The largest share of what is allowed to a tensor: in size, by the least size, in direction."""
+    shares = [_divide(bounds.least_sizes.get(name, 0.0), sums.step_size)]
+    if name in bounds.bounds:
+        shares.append(_divide(sums.error, bounds.bounds[name]))
+    if name in bounds.projections:
+        low, high = bounds.projections[name]
+        beyond = max(low - sums.projection, sums.projection - high)
+        shares.append(_divide(max(beyond, 0.0), bounds.margin) if not math.isnan(beyond) else math.inf)
+    return max(shares)
 
 
 def _divide(error: float, allowed: float) -> float:

@@ -31,6 +31,7 @@ class CompileCounters:
         counters.clear()
         graph_break_reasons.clear()
         self._compile_ids: set[str] = set()
+        self._programs: set[str] = set()
         self._backend: WrappedBackend | None = None
         self._inductor = False
         self._fallback_log: FallbackLog | None = None
@@ -40,6 +41,13 @@ class CompileCounters:
     def _start_compilation(self, call: CallbackArgs) -> None:
         if call.callback_trigger is CallbackTrigger.DYNAMO:  # not a recording of CUDA graphs, nor a lazy backward
             self._compile_ids.add(str(call.compile_id))
+        if call.callback_trigger in (CallbackTrigger.DYNAMO, CallbackTrigger.LAZY_BACKWARD):
+            self._programs.add(f"{call.callback_trigger.name} {call.compile_id}")
+
+    @property
+    def programs(self) -> frozenset[str]:
+        """Identities of everything that has been compiled so far; there are more when more is."""
+        return frozenset(self._programs)
 
     def wrap_backend(self, name: str) -> str | Callable[..., Any]:
         """Wrap a backend for `torch.compile`, to count its runs; names alone stand for eager and inductor."""

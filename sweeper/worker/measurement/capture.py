@@ -1,19 +1,20 @@
-"""The tensors of one step by name: its loss, its outputs and its gradients; and the same step in fp64."""
+"""The tensors of one step by name: what it gives and what it changes; and the same step in fp64, in place."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from sweeper.core.trial import Trial
+from sweeper.worker.measurement.step import make_optimizer
 from sweeper.worker.models import Built
 from sweeper.worker.models.batches import Batch, Loss, cast_tensor, find_tensors, map_tensors
 
 HOST = torch.device("cpu")
-LOSS, OUTPUT, GRADIENT = "loss", "output", "gradient of "  # a parameter
+LOSS, OUTPUT, GRADIENT, CHANGE = "loss", "output", "gradient of ", "change of "
 Named = Iterable[tuple[str, torch.Tensor]]
 
 
@@ -37,10 +38,15 @@ class OutputCapture:
 
 @dataclass(frozen=True)
 class StepTensors:
-    """Copies of the tensors of one step by name: the loss, floating-point outputs, gradients."""
+    """Copies of the tensors of one step by name.
+
+    These are the loss, floating-point outputs, gradients, and the changes of buffers and inputs; with scope=step also
+    those of parameters, and the optimizer's state.
+    """
 
     tensors: Mapping[str, torch.Tensor]
     kind: str = "as timed"  # or the number format of a reference, float64 or float32
+    sizes: Mapping[str, float] = field(default_factory=dict)  # root mean squares of what is changed, before the step
 
     def move(self, place: torch.device) -> StepTensors:
         return replace(self, tensors={name: tensor.to(place) for name, tensor in self.tensors.items()})
@@ -59,26 +65,94 @@ class Keep:
         return {name: new.to(self.place, copy=new is tensor) for name, tensor, new in converted}
 
 
-def run_reference(built: Built, trial: Trial, seed: int, dtype: torch.dtype, keep: Keep) -> StepTensors:
-    """Run the step in a number format, with nothing lower allowed in it; the module is cast in place.
+class Changes:
+    """What a step changes beside gradients, from now on: buffers, inputs, and with an optimizer the parameters."""
+
+    def __init__(self, module: torch.nn.Module, batch: Batch, optimizer: torch.optim.Optimizer | None) -> None:
+        self._module, self._batch, self._optimizer = module, batch, optimizer
+        self._before = {name: tensor.detach().clone() for name, tensor in self._name_tensors()}
+
+    def name(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Name what has changed by how much, and the state of the optimizer, which begins at zero."""
+        for name, tensor in self._name_tensors():
+            yield f"{CHANGE}{name}", _to_reals(_subtract(tensor.detach(), self._before.get(name)))
+        names = {id(parameter): name for name, parameter in self._module.named_parameters()}
+        for parameter, state in self._optimizer.state.items() if self._optimizer is not None else ():
+            tensors = ((key, value) for key, value in state.items() if isinstance(value, torch.Tensor))
+            yield from ((f"{key} of {names[id(parameter)]}", _to_reals(value)) for key, value in tensors)
+
+    def sizes(self) -> dict[str, float]:
+        """Root mean squares of what may change, before the step."""
+        return {f"{CHANGE}{name}": _size(tensor) for name, tensor in self._before.items()}
+
+    def _name_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        yield from ((f"buffer {name}", tensor) for name, tensor in self._module.named_buffers())
+        inputs = find_tensors([self._batch.args, self._batch.kwargs, self._batch.target])
+        yield from ((f"input {index}", tensor) for index, tensor in enumerate(inputs))
+        if self._optimizer is not None:
+            yield from self._module.named_parameters()
+
+
+def _subtract(after: torch.Tensor, before: torch.Tensor | None) -> torch.Tensor:
+    """The difference, in fp32 or longer; all of `after` where there was nothing of its shape."""
+    dtype = torch.float64 if not (after.is_floating_point() or after.is_complex()) else after.dtype
+    after = after.to(torch.promote_types(dtype, torch.float32))
+    return after if before is None or before.shape != after.shape else after - before.to(after.device)
+
+
+def _size(tensor: torch.Tensor) -> float:
+    """The root mean square of the numbers that are finite."""
+    values = _to_reals(tensor).double()
+    values = values[torch.isfinite(values)]
+    return float(values.square().mean().sqrt()) if values.numel() else 0.0
+
+
+def run_reference(built: Built, batch: Batch, trial: Trial, seed: int, dtype: torch.dtype, keep: Keep) -> StepTensors:
+    """Run the step in a number format, with nothing lower allowed in it; the module is as it was afterwards.
 
     The copies may be in a shorter format, where the comparison needs no more. Raises whatever the model raises.
     """
-    module = built.module._apply(lambda tensor: cast_tensor(tensor, dtype))  # type: ignore[no-untyped-call]
-    batch = map_tensors(built.unseen, lambda tensor: cast_tensor(tensor, dtype))
-    trains = trial.workload == "train"
-    torch.manual_seed(seed)
-    with _highest_precision(), torch.compiler.set_stance("force_eager"), torch.inference_mode(not trains):
-        output = module(*batch.args, **batch.kwargs)
-        loss = built.loss(output, batch) if trains else None
-        copies = {} if loss is None else keep.copy([(LOSS, loss.detach())])
-        if not trains or trial.compile.scope != "step":  # else the output cannot be seen in the compiled step
-            copies |= keep.copy(_name_outputs(output))
-        del output
-        if loss is not None:
-            loss.backward()  # type: ignore[no-untyped-call]
-            copies |= keep.copy(_name_gradients(module))
-    return StepTensors(copies, str(dtype).removeprefix("torch."))
+    module, trains, whole_step = built.module, trial.workload == "train", trial.compile.scope == "step"
+    with cast_in_place(module, dtype):
+        batch = map_tensors(batch, lambda tensor: cast_tensor(tensor, dtype).clone())
+        optimizer = make_optimizer(trial, module, False) if trains and whole_step else None
+        changes = Changes(module, batch, optimizer)
+        torch.manual_seed(seed)
+        with _highest_precision(), torch.compiler.set_stance("force_eager"), torch.inference_mode(not trains):
+            output = module(*batch.args, **batch.kwargs)
+            loss = built.loss(output, batch) if trains else None
+            copies = {} if loss is None else keep.copy([(LOSS, loss.detach())])
+            if not trains or not whole_step:  # else the output cannot be seen in the compiled step
+                copies |= keep.copy(_name_outputs(output))
+            del output
+            if loss is not None:
+                loss.backward()  # type: ignore[no-untyped-call]
+                copies |= keep.copy(_name_gradients(module))
+            if optimizer is not None:
+                optimizer.step()
+        copies |= keep.copy(changes.name())
+    return StepTensors(copies, str(dtype).removeprefix("torch."), changes.sizes())
+
+
+@contextmanager
+def cast_in_place(module: torch.nn.Module, dtype: torch.dtype) -> Iterator[None]:
+    """Have parameters and buffers in another number format in here, without gradients.
+
+    They stay the same tensors, so what is attached to them (hooks) goes on working, and get their memory back
+    afterwards, whose addresses recorded CUDA graphs hold.
+    """
+    tensors = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}.values()
+    kept = [(tensor, tensor.data, tensor.grad) for tensor in tensors]
+    try:
+        for tensor, data, _ in kept:
+            tensor.grad = None
+            tensor.data = cast_tensor(data, dtype).clone()
+        yield
+    finally:
+        for tensor, data, grad in kept:
+            tensor.grad = None
+            tensor.data = data
+            tensor.grad = grad
 
 
 @contextmanager
@@ -95,8 +169,8 @@ def _highest_precision() -> Iterator[None]:
 
 def capture_step(
     run: Callable[[], object], capture: OutputCapture, module: torch.nn.Module, trial: Trial, factor: float = 1.0
-) -> Named:
-    """Run one step and name its tensors, which stay on the device; gradients are divided by `factor`."""
+) -> list[tuple[str, torch.Tensor]]:
+    """Run one step and name what it gives, which stays on the device; gradients are divided by `factor`."""
     capture.keeps = True
     try:
         returned = run()

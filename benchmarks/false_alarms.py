@@ -1,0 +1,241 @@
+"""Does the accuracy check let correct models pass? Named models of `conf/model/`, compiled and checked, not timed.
+
+    python benchmarks/false_alarms.py timm/* transformers/*                small, on the CPU, through Inductor
+    python benchmarks/false_alarms.py timm/* --backend aot_eager --jobs 2
+    python benchmarks/false_alarms.py resnet50 bert_base --device cuda --full --precisions fp32,amp
+    python benchmarks/false_alarms.py timm/* --device cuda --full --margins margins.jsonl
+
+Prints a line for each model and precision: seconds of compiling and of the check, the verdict, the tensor that came
+nearest to its bound. `--full` takes the batch and the size of the model's option; otherwise a batch of four, and of
+transformers two layers. `--margins` writes the projections of eager, of eager with its numbers moved by what rounding
+does, and of the compiled step, for each tensor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import itertools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sweeper.config.schema import conf_folder
+from sweeper.core.trial import Labels, Model, Precision, Trial
+
+PRECISIONS = {"fp32": Precision(), "amp": Precision(autocast="auto", grad_scaler=True)}
+SMALL_BATCH, SMALL_LENGTH, VOCABULARY = 4, 64, 1000
+LAYERS = (
+    "num_hidden_layers",
+    "n_layer",
+    "n_layers",
+    "encoder_layers",
+    "decoder_layers",
+    "num_layers",
+    "num_decoder_layers",
+)
+TIMEOUT_S = 900
+
+
+def find_options(patterns: Sequence[str]) -> list[str]:
+    """Options of the group `model` that match shell patterns, in alphabetical order."""
+    root = conf_folder() / "model"
+    known = sorted(file.relative_to(root).with_suffix("").as_posix() for file in root.glob("**/*.yaml"))
+    found = [name for name in known if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)]
+    return [name for name in found if name not in ("timm", "torchvision", "transformers", "torchbench", "custom")]
+
+
+def make_trial(option: str, precision: str, arguments: argparse.Namespace) -> Trial:
+    """The trial of an option, small unless `--full` was given."""
+    values: dict[str, Any] = yaml.safe_load((conf_folder() / "model" / f"{option}.yaml").read_text())
+    known = ("library", "name", "sequence_length", "arguments", "image_size", "num_classes")
+    model = Model(**{"name": values.get("factory"), **{key: values[key] for key in known if key in values}})
+    batch_size = values.get("batch_size", 8)
+    if not arguments.full:
+        batch_size = min(batch_size, SMALL_BATCH)
+        if model.library == "transformers":
+            model = replace(model, sequence_length=SMALL_LENGTH, arguments=shrink(model))
+    model = replace(model, dropout=arguments.dropout)
+    labels = Labels(option, precision)
+    return Trial(
+        model, max(1, batch_size // arguments.divide), labels, workload=arguments.workload,
+        precision=PRECISIONS[precision], mode=arguments.mode, backend=arguments.backend, device=arguments.device,
+    )  # fmt: skip
+
+
+def shrink(model: Model) -> dict[str, Any]:
+    """Arguments for two layers and few tokens."""
+    from sweeper.worker import models
+
+    models.builder("transformers")  # guards the import of torchvision
+    import transformers
+
+    config = getattr(transformers, model.name).config_class(**model.arguments)
+    known = config.to_dict()
+    numbers = [known.get(f"{token}_token_id") or 0 for token in ("pad", "bos", "eos", "sep", "decoder_start")]
+    fewer = {"vocab_size": VOCABULARY} if "vocab_size" in known and max(numbers) < VOCABULARY else {}
+    return {**model.arguments, **fewer, **{name: 2 for name in LAYERS if name in known}}
+
+
+def check(trial: Trial, margins: bool) -> dict[str, Any]:
+    """Compile a trial and check it in this process; seconds, the verdict, and with `margins` every projection."""
+    import torch
+
+    from sweeper.core.protocol import Job
+    from sweeper.core.serialization import to_json
+    from sweeper.core.settings import Measure
+    from sweeper.worker import models
+    from sweeper.worker.accuracy.check import AccuracyCheck
+    from sweeper.worker.compilation.counters import CompileCounters
+    from sweeper.worker.failures import MismatchError
+    from sweeper.worker.monitoring.round_monitor import RoundMonitor
+    from sweeper.worker.setup import TrialSetup
+
+    models.builder(trial.model.library).load(trial.model)
+    device = torch.device(trial.device)
+    setup = TrialSetup(Job(trial, Measure()), device, RoundMonitor(device, frozenset), time.perf_counter)
+    lines: list[dict[str, Any]] = []
+    judged = record_projections(AccuracyCheck, lines)(setup) if margins else AccuracyCheck(setup)
+    setup.bench.run(setup.eager, 2)
+    begin = time.perf_counter()
+    compiled = setup.compile(CompileCounters())
+    setup.bench.run(compiled, 3)
+    setup.bench.synchronize()
+    compiled_s = time.perf_counter() - begin
+    spent_s: dict[str, float] = {}
+
+    @contextmanager
+    def enter(phase: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        setup.bench.synchronize()
+        spent_s[phase] = spent_s.get(phase, 0.0) + time.perf_counter() - start
+
+    try:
+        verdict = to_json(judged.judge(enter))
+    except MismatchError as error:
+        verdict = {"passed": False, "unverified": None, "worst": str(error)}
+    return {"compile_s": compiled_s, "check_s": spent_s, "accuracy": verdict, "margins": lines}
+
+
+def record_projections(check_class: type, lines: list[dict[str, Any]]) -> type:
+    """The check with a closer look in every case, which appends a line for each tensor."""
+    from sweeper.worker.accuracy import rule
+
+    class Recording(check_class):  # type: ignore[misc]
+        def _judge_step(self, case: Any) -> Any:
+            if len(self._reference.comparisons) == 1:
+                self._look_closer(case)
+            self._case = case
+            return super()._judge_step(case)
+
+        def _compare_with_reference(self, named: Any) -> Any:
+            found = rule.compare(named, self._reference.step, self._stages)
+            eager, *moved = self._reference.comparisons
+            lines.extend(
+                {
+                    "case": self._case.name, "tensor": name, "elements": sums.elements,
+                    "share": sums.reference_size / (eager[rule.ALL_GRADIENTS].reference_size or 1.0) if rule.ALL_GRADIENTS in eager else 1.0,
+                    "error": eager[name].error / (sums.reference_size or 1.0),
+                    "compiled_error": sums.error / (sums.reference_size or 1.0), "eager": eager[name].projection,
+                    "moved": [item[name].projection for item in moved], "compiled": sums.projection,
+                    "moved_errors": [item[name].error / (sums.reference_size or 1.0) for item in moved],
+                }
+                for name, sums in found.items()
+            )  # fmt: skip
+            return rule.judge(found, self._reference.bounds)
+
+    return Recording
+
+
+def run_one(option: str, precision: str, arguments: Sequence[str], gpu: int) -> dict[str, Any]:
+    """Check a model in a process of its own, with a compile cache of its own."""
+    begin = time.perf_counter()
+    with tempfile.TemporaryDirectory() as cache:
+        answer = Path(cache, "answer.json")
+        command = [sys.executable, __file__, option, *arguments, "--precisions", precision, "--answer", str(answer)]
+        environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache, "CUDA_VISIBLE_DEVICES": str(gpu)}
+        try:
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S)
+            failure = done.stderr.strip().splitlines()[-1:]
+        except subprocess.TimeoutExpired:
+            failure = ["timeout"]
+        found = json.loads(answer.read_text()) if answer.exists() else {"failure": " ".join(failure)[:300]}
+    return {"model": option, "precision": precision, "wall_s": time.perf_counter() - begin, **found}
+
+
+def describe(found: dict[str, Any]) -> str:
+    """A line for people."""
+    name = f"{found['model']:44} {found['precision']:5} {found['wall_s']:6.1f} s"
+    if "failure" in found:
+        return f"{name}  no verdict: {found['failure']}"
+    accuracy = found["accuracy"]
+    verdict = {True: "passed", False: "WRONG", None: "unverified"}[accuracy["passed"]]
+    spent_s = sum(found["check_s"].values())
+    rest = (
+        f"{accuracy.get('unverified') or ''} {accuracy.get('worst')} ({accuracy.get('case')}, {accuracy.get('moved')})"
+    )
+    return f"{name}  compile {found['compile_s']:5.1f}  check {spent_s:5.1f}  {verdict:10} {rest}"
+
+
+def parse() -> tuple[argparse.Namespace, list[str]]:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="+", help="options of the group model, shell patterns too")
+    parser.add_argument("--precisions", default="fp32,amp")
+    parser.add_argument("--backend", default="inductor")
+    parser.add_argument("--mode", default="default")
+    parser.add_argument("--workload", default="train")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dropout", action="store_true")
+    parser.add_argument("--full", action="store_true")
+    parser.add_argument("--divide", type=int, default=1, help="divide the batch by this")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--gpus", type=int, default=1, help="of this machine, used in turn")
+    parser.add_argument("--margins", type=Path)
+    parser.add_argument("--answer", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    passed_on = [item for item in sys.argv[1:] if item not in arguments.models]
+    return arguments, passed_on
+
+
+def main() -> None:
+    arguments, passed_on = parse()
+    options = find_options(arguments.models)
+    precisions = arguments.precisions.split(",")
+    if arguments.answer:
+        found = check(make_trial(options[0], precisions[0], arguments), bool(arguments.margins))
+        arguments.answer.write_text(json.dumps(found))
+        sys.stdout.flush()
+        os._exit(0)
+    begin, counts = time.perf_counter(), {True: 0, False: 0, None: 0, "none": 0}
+    pairs = [(option, precision) for option in options for precision in precisions]
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        gpus = itertools.cycle(range(arguments.gpus))
+        for found in pool.map(lambda pair, gpu: run_one(*pair, passed_on, gpu), pairs, gpus):
+            print(describe(found), flush=True)
+            counts[found["accuracy"]["passed"] if "accuracy" in found else "none"] += 1
+            if arguments.margins and "margins" in found:
+                with arguments.margins.open("a") as file:
+                    file.writelines(
+                        json.dumps({"model": found["model"], "precision": found["precision"], **line}) + "\n"
+                        for line in found["margins"]
+                    )
+    print(
+        f"{len(pairs)} trials in {time.perf_counter() - begin:.0f} s: {counts[True]} passed, {counts[False]} wrong, "
+        f"{counts[None]} unverified, {counts['none']} without a verdict"
+    )
+
+
+if __name__ == "__main__":
+    main()
