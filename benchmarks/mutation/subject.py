@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -16,16 +18,19 @@ from sweeper.core.settings import Measure
 from sweeper.core.trial import Trial
 from sweeper.worker import models
 from sweeper.worker.accuracy.check import AccuracyCheck
+from sweeper.worker.accuracy.states import BUILT, MOVED, States
 from sweeper.worker.compilation.counters import CompileCounters
 from sweeper.worker.failures import MismatchError, describe_error
-from sweeper.worker.measurement.capture import GRADIENT, capture_step
+from sweeper.worker.measurement.capture import Changes, capture_step
+from sweeper.worker.models.batches import map_tensors
 from sweeper.worker.monitoring.round_monitor import RoundMonitor
+from sweeper.worker.session import describe_mismatch
 from sweeper.worker.setup import TrialSetup
 
 FIRST_STEPS = 2
 EFFECT = 1e-2  # relative root mean square of a difference that makes a mutant effective
 ZERO = 1e-6  # of the size of all tensors of a kind: smaller ones are zero but for rounding
-BUFFER, CHANGE = "buffer ", "change of "  # of a parameter
+SQUARES = "exp_avg_sq"  # of Adam, of gradients
 Tensors = Mapping[str, torch.Tensor]
 
 
@@ -54,10 +59,9 @@ class Effect:
         return not self.difference <= EFFECT
 
 
-def check_compiled(_setup: TrialSetup, check: AccuracyCheck) -> Accuracy:
+def check_compiled(check: AccuracyCheck) -> Accuracy:
     """Have the real check judge the compiled step. Raises MismatchError, and whatever the step raises."""
-    check.take_reference()
-    return check.judge()
+    return check.judge(lambda _phase: nullcontext())
 
 
 class Subject:
@@ -70,6 +74,7 @@ class Subject:
         models.builder(trial.model.library).load(trial.model)
         self.setup = TrialSetup(Job(trial, Measure()), device, RoundMonitor(device), time.perf_counter)
         self.check = AccuracyCheck(self.setup)
+        self._states = States(self.setup.built.module, self.setup.measure.seed)
         self.setup.bench.run(self.setup.eager, FIRST_STEPS)
         self._counters: CompileCounters | None = None
 
@@ -85,7 +90,7 @@ class Subject:
     def judge(self) -> Answer:
         """Ask the check; the state is afterwards as the model was built."""
         try:
-            accuracy = check_compiled(self.setup, self.check)
+            accuracy = check_compiled(self.check)
         except MismatchError as error:
             return Answer("killed", describe_error(error))
         except Exception as error:  # noqa: BLE001  # a mutant may raise anything, which is nothing that the check found
@@ -94,17 +99,17 @@ class Subject:
             self.check.restore()
         if accuracy.passed is None:
             return Answer("unverified", accuracy.unverified or "")
-        found = f"{accuracy.worst}: off by {accuracy.compiled_error}, allowed {accuracy.bound}"
-        return Answer("passed" if accuracy.passed else "killed", found)
+        if accuracy.passed:
+            return Answer("passed", f"{accuracy.worst} is the nearest to its bound ({accuracy.case})")
+        return Answer("killed", f"{describe_mismatch(accuracy)} ({accuracy.case})")
 
     def run_exactly(self) -> dict[str, Tensors]:
         """The tensors of the compiled step, run in fp64, by state: as built, and where no branch is dead."""
         found = {}
-        for state in ("as built", "moved"):
+        self._states.move(1.0)
+        for state in (BUILT, MOVED):
+            self._states.restore(self.setup.optimizers, self.setup.measure.seed, state)
             try:
-                self.check.restore()
-                if state == "moved":
-                    move(self.setup.built.module, self.setup.measure.seed)
                 with CAPTURE.exactly():
                     found[state] = self._capture()
             finally:
@@ -112,17 +117,13 @@ class Subject:
         return found
 
     def _capture(self) -> Tensors:
+        """What the check compares, by the names that it has there."""
         setup, module = self.setup, self.setup.built.module
-        before = {name: tensor.detach().double() for name, tensor in module.named_parameters()}
-        run, factor = (lambda: setup.bench.run_on(setup.compiled, setup.built.unseen)), setup.gradient_factor()
-        tensors = {
-            name: t.double().clone() for name, t in capture_step(run, setup.capture, module, setup.trial, factor)
-        }
-        tensors |= {f"{BUFFER}{name}": tensor.double() for name, tensor in module.named_buffers()}
-        if setup.trial.compile.scope == "step":
-            changes = ((name, tensor.detach().double() - before[name]) for name, tensor in module.named_parameters())
-            tensors |= {f"{CHANGE}{name}": change for name, change in changes}
-        return tensors
+        batch = map_tensors(setup.built.unseen, torch.clone)
+        changes = Changes(module, batch, setup.compiled_optimizer(setup.compiled))
+        run, factor = (lambda: setup.bench.run_on(setup.compiled, batch)), setup.gradient_factor()
+        given = capture_step(run, setup.capture, module, setup.trial, factor)
+        return {name: tensor.detach().double().clone() for name, tensor in (*given, *changes.name())}
 
 
 def use_plain_attention() -> None:
@@ -130,22 +131,6 @@ def use_plain_attention() -> None:
     torch.backends.cuda.enable_flash_sdp(False)
     torch.backends.cuda.enable_mem_efficient_sdp(False)
     torch.backends.cuda.enable_cudnn_sdp(False)
-
-
-def move(module: torch.nn.Module, seed: int) -> None:
-    """Draw anew the parameters that are one small constant, and move every bias, so that no branch is dead."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def normal(tensor: torch.Tensor, mean: float, deviation: float) -> torch.Tensor:
-        return (mean + deviation * torch.randn(tensor.shape, generator=generator)).to(tensor)
-
-    with torch.no_grad():
-        for name, tensor in module.named_parameters():
-            constant = bool((tensor == tensor.flatten()[0]).all()) and abs(float(tensor.flatten()[0])) < 0.1
-            if name.endswith("bias"):
-                tensor += normal(tensor, 0.0, 0.02)
-            elif constant:
-                tensor.copy_(normal(tensor, 1.0, 0.1) if tensor.dim() == 1 else normal(tensor, 0.0, 0.02))
 
 
 def largest_effect(mutant: Mapping[str, Tensors], unmutated: Mapping[str, Tensors]) -> Effect:
@@ -159,25 +144,29 @@ def largest_effect(mutant: Mapping[str, Tensors], unmutated: Mapping[str, Tensor
 
 
 def _differences(mutant: Tensors, unmutated: Tensors) -> Iterator[tuple[str, float]]:
-    """By tensor; one that is zero but for rounding is compared with the size of all of its kind."""
-    sizes = {name: _size(tensor) for name, tensor in unmutated.items()}
-    kinds = {
-        name: max(size for other, size in sizes.items() if _kind(other) == _kind(name)) for name, size in sizes.items()
-    }
+    """By tensor, over the numbers that are finite without the fault.
+
+    A tensor that is zero but for rounding is compared with the largest of its kind.
+    """
     if mutant.keys() != unmutated.keys():
         yield "the set of tensors", math.inf
-    for name, tensor in unmutated.items():
-        size = sizes[name] if sizes[name] > ZERO * kinds[name] else kinds[name]
-        if name in mutant:
-            finite = torch.isfinite(tensor)
-            difference = _size(torch.where(finite, mutant[name] - tensor, 0.0))
-            yield name, 0.0 if difference == 0 else difference / size if size else math.inf
+    finite = {name: torch.isfinite(tensor) for name, tensor in unmutated.items()}
+    sizes = {name: _size(torch.where(finite[name], tensor, 0.0)) for name, tensor in unmutated.items()}
+    largest: dict[str, float] = defaultdict(float)
+    for name, size in sizes.items():
+        largest[_kind(name)] = max(largest[_kind(name)], size)
+    for name in [name for name in unmutated if name in mutant]:
+        kind = _kind(name)
+        is_zero = sizes[name] <= (ZERO**2 if kind.startswith(SQUARES) else ZERO) * largest[kind]
+        difference = _size(torch.where(finite[name], mutant[name] - unmutated[name], 0.0))
+        size = largest[kind] if is_zero else sizes[name]
+        yield name, 0.0 if difference == 0 else difference / size if size else math.inf
 
 
 def _kind(name: str) -> str:
-    return next((kind for kind in (GRADIENT, BUFFER, CHANGE) if name.startswith(kind)), name)
+    """The name without that of the parameter or buffer."""
+    return name.rpartition(" ")[0] or name
 
 
 def _size(tensor: torch.Tensor) -> float:
-    finite = tensor[torch.isfinite(tensor)] if not torch.isfinite(tensor).all() else tensor
-    return math.sqrt(float(finite.square().mean())) if finite.numel() else 0.0
+    return math.sqrt(float(tensor.square().sum()) / max(tensor.numel(), 1))
