@@ -28,7 +28,7 @@ from mutation.faults import FAULTS
 from mutation.report import write_report
 from mutation.score import Plan, Scored, score, through_inductor
 
-PER_MODEL, PER_MODEL_OF_INDUCTOR = 20, 3
+PER_MODEL, PER_MODEL_OF_INDUCTOR = 12, 3
 SEED = 1337
 # Of the sample through Inductor: they compile in seconds, and have every class of faults among them.
 SMALL = (

@@ -131,7 +131,6 @@ def _plant_and_recompile(subject: Subject, plan: Plan) -> Iterator[Mutant]:
             yield replace(mutant, answer=Answer("crashed", describe_error(error)))
         finally:
             CAPTURE.plants.clear()
-    subject.compile()
 
 
 def _describe(plan: Plan, fault: str, index: int, site: Site) -> Mutant:
