@@ -2,7 +2,7 @@
 
     python benchmarks/mutants.py --jobs 16 --output docs/results/mutants.md        every model, fp32 and AMP
     python benchmarks/mutants.py --model vit,resnet18 --precision fp32 --per-model 10
-    python benchmarks/mutants.py --precision fp32 --per-model 0 --inductor 30      a sample, through Inductor
+    python benchmarks/mutants.py --per-model 0 --inductor 30                       a sample, through Inductor
 
 A model is traced once; a mutant is a copy of one of its ATen graphs with one fault in it, which runs in eager kernels.
 It passes through the check as a worker makes it. The classes of faults are in `mutation/faults.py`, the models in
@@ -17,7 +17,7 @@ import multiprocessing
 import random
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,31 +49,41 @@ class Options:
     device: str
     jobs: int
     seed: int
+    output: Path | None
+    json: Path | None
 
 
 def make_plans(options: Options) -> Iterator[Plan]:
-    """The trials of each precision, and the sample that goes through Inductor."""
-    for precision in options.precisions:
-        found = [trial for trial in trials.trials(precision, options.device) if _is_chosen(trial.labels.model, options)]
-        if options.per_model:
-            yield from (Plan(trial, options.faults, options.per_model, options.seed) for trial in found)
-        sample = [through_inductor(trial) for trial in found if trial.labels.model in SMALL or options.models]
-        random.Random(options.seed).shuffle(sample)
-        for left in range(options.inductor, 0, -PER_MODEL_OF_INDUCTOR):
-            if sample:
-                yield Plan(sample.pop(), options.faults, min(left, PER_MODEL_OF_INDUCTOR), options.seed)
+    """The trials of each precision; then the sample that goes through Inductor, a few mutants of each trial."""
+    found = [
+        trial
+        for precision in options.precisions
+        for trial in trials.trials(precision, options.device)
+        if _is_chosen(trial.labels.model, options)
+    ]
+    if options.per_model:
+        yield from (Plan(trial, options.faults, options.per_model, options.seed) for trial in found)
+    sample = [through_inductor(trial) for trial in found if options.models or trial.labels.model in SMALL]
+    random.Random(options.seed).shuffle(sample)
+    for left, trial in zip(range(options.inductor, 0, -PER_MODEL_OF_INDUCTOR), sample, strict=False):
+        yield Plan(trial, options.faults, min(left, PER_MODEL_OF_INDUCTOR), options.seed)
 
 
 def _is_chosen(name: str, options: Options) -> bool:
-    return not options.models or name in options.models or name.split()[0] in options.models
+    return not options.models or name.split()[0] in options.models
 
 
-def run(plans: Sequence[Plan], jobs: int) -> Iterator[Scored]:
-    """Score trials in `jobs` processes, as they get finished; in this one if it is one."""
-    if jobs == 1:
+def run(plans: Sequence[Plan], options: Options) -> Iterator[Scored]:
+    """Score trials in processes, as they get finished; in this process where it is one.
+
+    A mutant that reads out of bounds takes the context of its GPU with it, so there each trial has its own process.
+    """
+    if options.jobs == 1 and options.device == "cpu":
         yield from map(score, plans)
         return
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+    trials_per_process = 1 if options.device == "cuda" else None
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(options.jobs, spawn, max_tasks_per_child=trials_per_process) as pool:
         for future in as_completed([pool.submit(score, plan) for plan in plans]):
             yield future.result()
 
@@ -97,47 +107,50 @@ def describe_versions(options: Options) -> list[str]:
     return [f"torch {torch.__version__}, {device}, seed {options.seed}."]
 
 
-def parse(arguments: Sequence[str]) -> tuple[Options, argparse.Namespace]:
+def parse(arguments: Sequence[str]) -> Options:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="", help="names of mutation/trials.py, joined by commas; default: all")
-    parser.add_argument("--precision", default=",".join(trials.PRECISIONS), help="fp32, amp or both, joined by a comma")
-    parser.add_argument("--classes", default=",".join(FAULTS), help="faults, joined by commas; default: all")
-    parser.add_argument("--per-model", type=int, default=PER_MODEL, help="mutants of each trial")
-    parser.add_argument("--inductor", type=int, default=0, help="mutants of each precision that go through Inductor")
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--jobs", type=int, default=1, help="processes; each takes one trial at a time")
-    parser.add_argument("--seed", type=int, default=SEED)
-    parser.add_argument("--output", type=Path, help="a Markdown file for the report; default: the terminal")
-    parser.add_argument("--json", type=Path, help="a file for one line of JSON per trial")
-    given = parser.parse_args(arguments)
-    for name in given.classes.split(","):
-        if name not in FAULTS:
-            parser.error(f"--classes: {name!r} is none of {', '.join(FAULTS)}")
-    models = tuple(filter(None, given.model.split(",")))
-    precisions, faults = tuple(given.precision.split(",")), tuple(given.classes.split(","))
-    return (
-        Options(models, precisions, faults, given.per_model, given.inductor, given.device, given.jobs, given.seed),
-        given,
-    )
+    add = parser.add_argument
+    add("--model", type=_one_of(trials.MODELS), dest="models", default=(), help="names, joined by commas; default: all")
+    add("--precision", type=_one_of(trials.PRECISIONS), dest="precisions", default=tuple(trials.PRECISIONS))
+    add("--classes", type=_one_of(FAULTS), dest="faults", default=tuple(FAULTS), help="faults, joined by commas")
+    add("--per-model", type=int, default=PER_MODEL, help="mutants of each trial")
+    add("--inductor", type=int, default=0, help="mutants that go through Inductor, of all precisions")
+    add("--device", default="cpu", choices=("cpu", "cuda"))
+    add("--jobs", type=int, default=1, help="processes; each takes one trial at a time")
+    add("--seed", type=int, default=SEED)
+    add("--output", type=Path, help="a Markdown file for the report; default: the terminal")
+    add("--json", type=Path, help="a file to which each trial adds a line of JSON")
+    return Options(**vars(parser.parse_args(arguments)))
+
+
+def _one_of(known: Iterable[str]) -> Callable[[str], tuple[str, ...]]:
+    """A parser of names that are joined by commas."""
+
+    def split(text: str) -> tuple[str, ...]:
+        names = tuple(text.split(","))
+        if unknown := set(names) - set(known):
+            raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: there is {', '.join(known)}")
+        return names
+
+    return split
 
 
 def main() -> None:
-    options, given = parse(sys.argv[1:])
+    options = parse(sys.argv[1:])
     header, plans, start = describe_versions(options), list(make_plans(options)), time.perf_counter()
     print(*header, sep="\n", flush=True)
     found = []
-    for scored in run(plans, options.jobs):
+    for scored in run(plans, options):
         found.append(scored)
-        elapsed_s = time.perf_counter() - start
-        print(describe_progress(scored, len(found), len(plans), elapsed_s), flush=True)
-        if given.json:
-            with given.json.open("a", encoding="utf-8") as file:
+        print(describe_progress(scored, len(found), len(plans), time.perf_counter() - start), flush=True)
+        if options.json:
+            with options.json.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(scored.to_json()) + "\n")
-    order = {(plan.trial.labels.model, plan.trial.labels.precision, plan.backend): i for i, plan in enumerate(plans)}
-    found.sort(key=lambda scored: order[scored.model, scored.precision, scored.backend])
+    order = [(plan.trial.labels.model, plan.trial.labels.precision, plan.backend) for plan in plans]
+    found.sort(key=lambda scored: order.index((scored.model, scored.precision, scored.backend)))
     report = write_report(found, header)
-    if given.output:
-        given.output.write_text(report, encoding="utf-8")
+    if options.output:
+        options.output.write_text(report, encoding="utf-8")
     else:
         print(report)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 
@@ -76,7 +77,7 @@ def score(plan: Plan) -> Scored:
     scored = Scored(labels.model, labels.precision, plan.backend, Answer("crashed", ""))
     try:
         subject = Subject(plan.trial)
-        with torch._inductor.config.patch(force_disable_caches=True):
+        with _compile_anew() if plan.backend == INDUCTOR else nullcontext():
             subject.compile()
             scored = replace(scored, unmutated=subject.judge())
             plant = _plant_and_recompile if plan.backend == INDUCTOR else _plant
@@ -84,6 +85,11 @@ def score(plan: Plan) -> Scored:
     except Exception as error:  # noqa: BLE001  # one trial that cannot be built leaves the others
         return replace(scored, unmutated=Answer("crashed", describe_error(error)))
     return replace(scored, mutants=mutants, took_s=time.perf_counter() - start)
+
+
+def _compile_anew() -> AbstractContextManager[None]:
+    """Have Inductor compile whatever it is given, in this process."""
+    return torch._inductor.config.patch(force_disable_caches=True, compile_threads=1)
 
 
 def choose_sites(plan: Plan) -> Iterator[tuple[str, int, Site]]:
