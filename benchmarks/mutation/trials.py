@@ -17,6 +17,7 @@ PRECISIONS = {"fp32": Precision(), "amp": Precision(autocast="auto", grad_scaler
 CLASSES = 10
 NARROW = {"channels": [16, 32, 48, 64]}
 VIT = {"embed_dim": 48, "depth": 2, "num_heads": 2, "patch_size": 8, "img_size": 32}
+ENDS = {"bos_token_id": 0, "eos_token_id": 0}
 TEXT = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 96}
 
 
@@ -48,7 +49,7 @@ MODELS = {
     ),
     "shufflenet": Model("torchvision", "shufflenet_v2_x0_5", image_size=64, num_classes=CLASSES),
     "bert": _text("BertForMaskedLM", **TEXT, intermediate_size=96),
-    "gpt2": _text("GPT2LMHeadModel", n_embd=48, n_layer=2, n_head=2, vocab_size=96, n_positions=16),
+    "gpt2": _text("GPT2LMHeadModel", n_embd=48, n_layer=2, n_head=2, vocab_size=96, n_positions=16, **ENDS),
     "llama": _text("LlamaForCausalLM", **TEXT, intermediate_size=96, num_key_value_heads=2),
     "t5": _text("T5ForConditionalGeneration", d_model=48, d_kv=16, d_ff=96, num_layers=2, num_heads=2, vocab_size=96),
     "distilbert": _text("DistilBertForMaskedLM", dim=48, n_layers=2, n_heads=2, hidden_dim=96, vocab_size=96),
