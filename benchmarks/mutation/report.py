@@ -13,8 +13,9 @@ from mutation.subject import EFFECT, ZERO
 RULE = f"""A mutant is effective if its fp64 run differs from the unmutated one by more than {EFFECT:g} (root mean
 square of the difference, relative to that of the tensor) in some compared tensor, in the state as built or in the one
 in which no branch is dead. A tensor smaller than {ZERO:g} of the largest of its kind (gradients, changes, outputs,
-...) is zero but for rounding, and is measured against that one; of squares of gradients it is {ZERO**2:g}. Mutants
-that raise an error, or have no fp64 run, are no mutants of the check; they are counted apart."""
+...) is zero but for rounding, and is measured against that one; of squares of gradients it is {ZERO**2:g}. In an fp64
+run what leaves a graph is rounded to the format that it has in the step. Mutants that raise an error, or have no fp64
+run, are no mutants of the check; they are counted apart."""
 
 
 def write_report(scored: Sequence[Scored], header: Sequence[str]) -> str:

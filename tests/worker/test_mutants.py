@@ -10,6 +10,8 @@ import pytest
 from benchmark_scripts import BENCHMARKS
 from worker_runs import custom, private_cache
 
+from sweeper.core.trial import Compile
+
 pytestmark = pytest.mark.compile
 assert private_cache  # a fixture that every test here uses
 
@@ -51,6 +53,25 @@ def test_planted_faults_are_effective_and_killed() -> None:
 
     assert largest_effect(subject.run_exactly(), unmutated).difference == 0
     assert subject.judge().outcome == "passed"
+
+
+def test_exact_run_is_the_step_in_fp64() -> None:
+    import torch
+    from mutation.graphs import AOT
+    from mutation.subject import BUILT, Subject, largest_effect
+
+    from sweeper.worker.measurement.capture import Keep, run_reference
+
+    trial = replace(custom("mlp"), backend=AOT, compile=Compile(scope="step"))
+    subject = Subject(trial)
+    subject.compile()
+    built, seed = subject.setup.built, subject.setup.measure.seed
+    reference = run_reference(built, built.unseen, trial, seed, torch.float64, Keep()).tensors
+    exact = subject.run_exactly()[BUILT]
+    parameters = {f"change of {name}" for name, _ in built.module.named_parameters()}
+    assert parameters <= exact.keys()
+    effect = largest_effect({BUILT: exact}, {BUILT: reference})
+    assert effect.difference < 1e-3, effect  # parameters keep their fp32, in which a small change is a few last places
 
 
 def test_mutants_are_chosen_from_a_seed_and_counted_in_the_report() -> None:
