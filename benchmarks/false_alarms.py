@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -143,20 +143,29 @@ def record_projections(check_class: type, lines: list[dict[str, Any]]) -> type:
         def _compare_with_reference(self, named: Any) -> Any:
             found = rule.compare(named, self._reference.step, self._stages)
             eager, *moved = self._reference.comparisons
-            lines.extend(
-                {
-                    "case": self._case.name, "tensor": name, "elements": sums.elements,
-                    "share": sums.reference_size / (eager[rule.ALL_GRADIENTS].reference_size or 1.0) if rule.ALL_GRADIENTS in eager else 1.0,
-                    "error": eager[name].error / (sums.reference_size or 1.0),
-                    "compiled_error": sums.error / (sums.reference_size or 1.0), "eager": eager[name].projection,
-                    "moved": [item[name].projection for item in moved], "compiled": sums.projection,
-                    "moved_errors": [item[name].error / (sums.reference_size or 1.0) for item in moved],
-                }
-                for name, sums in found.items()
-            )  # fmt: skip
+            lines.extend(describe_tensor(name, sums, eager, moved) for name, sums in found.items())
+            for line in lines[-len(found) :]:
+                line["case"] = self._case.name
             return rule.judge(found, self._reference.bounds)
 
     return Recording
+
+
+def describe_tensor(name: str, compiled: Any, eager: Any, moved: Sequence[Any]) -> dict[str, Any]:
+    """Errors relative to the reference, and projections; `share` is the tensor's size beside all gradients."""
+    size = compiled.reference_size or 1.0
+    gradients = eager["all gradients"].reference_size if "all gradients" in eager else 0.0
+    return {
+        "tensor": name,
+        "elements": compiled.elements,
+        "share": compiled.reference_size / (gradients or 1.0),
+        "error": eager[name].error / size,
+        "moved_errors": [item[name].error / size for item in moved],
+        "compiled_error": compiled.error / size,
+        "eager": eager[name].projection,
+        "moved": [item[name].projection for item in moved],
+        "compiled": compiled.projection,
+    }
 
 
 def run_one(option: str, precision: str, arguments: Sequence[str], gpu: int) -> dict[str, Any]:
@@ -222,7 +231,8 @@ def main() -> None:
     pairs = [(option, precision) for option in options for precision in precisions]
     with ThreadPoolExecutor(arguments.jobs) as pool:
         gpus = itertools.cycle(range(arguments.gpus))
-        for found in pool.map(lambda pair, gpu: run_one(*pair, passed_on, gpu), pairs, gpus):
+        tasks = [pool.submit(run_one, *pair, passed_on, gpu) for pair, gpu in zip(pairs, gpus, strict=False)]
+        for found in map(Future.result, as_completed(tasks)):
             print(describe(found), flush=True)
             counts[found["accuracy"]["passed"] if "accuracy" in found else "none"] += 1
             if arguments.margins and "margins" in found:

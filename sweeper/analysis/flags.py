@@ -1,7 +1,8 @@
 """Flags: what a reader of a number should know, by rules that were fixed before anything was measured.
 
 A flag never changes a number. Flags are found once, when a trial ends, and its record keeps them; reports do not find
-them again. `sweeper.loading.cross_trial` adds the flag `eager_moved`, which compares trials.
+them again. `sweeper.loading.cross_trial` adds the flag `eager_moved`, which compares trials. `DOUBTS` are those flags
+that say that a speedup may be off.
 """
 
 from __future__ import annotations
@@ -17,6 +18,38 @@ MAX_SCATTER = {"cuda": 0.05, "cpu": 0.10}  # of the blocks of an arm, as a share
 MAX_CLOCK_DIFFERENCE = 0.01
 MAX_BUSY_HOST = 0.10  # of the cores that we may use, kept busy by others
 MAX_THROTTLED = 0.01  # of the time of the rounds, lost to the quota of the cgroup
+
+UNVERIFIED = "accuracy_unverified"
+# The flags that say that the speedup may be off, and why. Means count their rows without any of these, and
+# recommendations name them.
+DOUBTS: Mapping[str, str] = {
+    UNVERIFIED: "what was timed may compute something else, so it is in no mean",
+    "clock_mismatch": "one arm ran at another clock",
+    "eager_moved": "other trials found another eager step time",
+    "failed_before": "it counts because it was run until it was ok, and another compilation may fail again",
+    "gpu_unobserved": "nobody knows whether others used the GPU, or whether its clocks were lowered",
+    "host_bound": "wall-clock time depends on the host: one sweep gave 4.04 and 3.55 on one H200",
+    "host_busy": "other processes may have slowed down one arm more than the other",
+    "recompiled": "rounds are void, and the next compilation may come at any step",
+    "shared_gpu": "other processes may have slowed down one arm more than the other",
+    "several_artifacts": "the mean is over different programs",
+    "throttled": "clocks were lowered, and the arm that needs more power loses more",
+    "unequal_settings": "a switch changed during the measurement, so the arms may have run under different ones",
+    "unsteady": "the blocks of an arm scatter, or it had not warmed up",
+}
+WALL_CLOCK_DOUBTS = frozenset({"host_bound", "host_busy"})  # device time does not depend on the host
+DEVICE_DOUBTS = DOUBTS.keys() - WALL_CLOCK_DOUBTS
+# The other flags, and why the speedup is right all the same.
+NO_DOUBTS: Mapping[str, str] = {
+    "attention_differs": "says what the speedup is made of: the compiler chose another kernel",
+    "compile_contended": "concerns compile time, which is printed with ≤",
+    "cudagraphs_skipped": "says what the compiler did, and the speedup is that of the program it made",
+    "eager_nondeterministic": "concerns the verdict; where none was possible, accuracy_unverified says so",
+    "partly_eager": "says what the backend did, and the speedup is that of the program it made",
+    "single_process": "the speedup is right, but has no interval; the report shows none",
+    "smaller_batch": "the speedup is right for the batch size in the table",
+    "unresolved": "the interval is wider than asked for, and the report shows it",
+}
 
 
 def find_flags(record: Record, result: Result, measure: Measure) -> tuple[str, ...]:
@@ -70,7 +103,7 @@ PROCESS_RULES: Mapping[str, Callable[[Record, Process], bool]] = {
     "clock_mismatch": _clocks_differ,
     "compile_contended": lambda _, process: ((process.host or HostState()).busy_while_compiling or 0) > MAX_BUSY_HOST,
     "host_busy": _is_host_busy,
-    "accuracy_unverified": lambda _, process: (
+    UNVERIFIED: lambda _, process: (
         bool(process.rounds) and (process.accuracy is None or process.accuracy.passed is None)
     ),
     "eager_nondeterministic": lambda _, process: process.accuracy is not None and process.accuracy.nondeterministic,
@@ -91,7 +124,20 @@ def _attention_differs(record: Record) -> bool:
     return eager is not None and compiled is not None and eager != compiled
 
 
+def _was_wrong_before(record: Record) -> bool:
+    """Whether code of an ok trial gave a wrong result in an earlier attempt; without any artifact it may be the same.
+
+    A check that passes does not outweigh one that failed.
+    """
+    wrong = [attempt for attempt in record.attempts if attempt.status == "accuracy_mismatch"]
+    artifacts = set(record.artifacts)
+    same = (artifacts & set(attempt.artifacts) or not (artifacts or attempt.artifacts) for attempt in wrong)
+    return record.status == "ok" and any(same)
+
+
 TRIAL_RULES: Mapping[str, Callable[[Record], bool]] = {
+    UNVERIFIED: _was_wrong_before,
+    "failed_before": lambda record: bool(record.attempts),
     "smaller_batch": lambda record: record.smaller_batch_size is not None,
     "single_process": lambda record: record.status == "ok" and len(record.processes) == 1,
     "partly_eager": lambda record: bool(record.diagnostics and record.diagnostics.graphs_run_eager),

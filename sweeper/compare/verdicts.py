@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from sweeper.analysis import stats
+from sweeper.analysis.flags import UNVERIFIED
 from sweeper.analysis.metrics import MIN_DRAWS_FOR_INTERVAL, MIN_PROCESSES_IF_HOST_BOUND
 from sweeper.analysis.stats import CONFIDENCE, Estimate
 from sweeper.compare.pairs import LOST, Pair, Sample, Side
@@ -216,7 +217,8 @@ def _judge_change(quantity: Quantity, change: Change, test: Estimate, shift: flo
 def _judge_pair(pair: Pair, changes: Mapping[str, Change] | None) -> Row:
     if changes is not None:
         compiled = changes[COMPILED.name]
-        return Row(pair, compiled.verdict, compiled.reason, changes, _explain_speedup(changes))
+        notes = (_explain_speedup(changes), _name_unverified(pair))
+        return Row(pair, compiled.verdict, compiled.reason, changes, "; ".join(filter(None, notes)) or None)
     sides = (("BASE", pair.base), ("HEAD", pair.head))
     lost = [LOST[side.status].format(name) for name, side in sides if side and side.lost]
     if lost:
@@ -226,12 +228,22 @@ def _judge_pair(pair: Pair, changes: Mapping[str, Change] | None) -> Row:
         return Row(pair, "NEW" if pair.base is None else "GONE", None if status == "ok" else status)
     base, head = pair.both
     if head.status == "ok":
-        return Row(pair, "UNRESOLVED" if base.status == "interrupted" else "FIXED", f"{base.status} in BASE")
+        reason = f"{base.status} in BASE"
+        if UNVERIFIED in head.flags:
+            return Row(pair, "UNRESOLVED", f"{reason}, ok but not verified in HEAD ({UNVERIFIED})")
+        return Row(pair, "UNRESOLVED" if base.status == "interrupted" else "FIXED", reason)
     if base.status == "ok":
         phase = f" while {head.phase}" if head.phase else ""
         return Row(pair, "UNRESOLVED" if head.status in NOT_RUN else "BROKE", f"{head.status}{phase} in HEAD")
     both = f"{base.status} in BASE, {head.status} in HEAD" if base.status != head.status else f"{head.status} in both"
     return Row(pair, "UNRESOLVED", both)
+
+
+def _name_unverified(pair: Pair) -> str | None:
+    """Name the side whose result is verified no more, or was not yet: its speed may be that of another computation."""
+    sides = {"BASE": pair.base, "HEAD": pair.head}
+    unverified = [name for name, side in sides.items() if side and UNVERIFIED in side.flags]
+    return f"not verified in {unverified[0]} ({UNVERIFIED})" if len(unverified) == 1 else None
 
 
 def _explain_speedup(changes: Mapping[str, Change]) -> str | None:

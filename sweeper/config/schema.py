@@ -35,6 +35,8 @@ class ModelConf:
     # true: weights from the library's hub, which needs a network or what it has fetched before
     pretrained: bool = False
     checkpoint: str | None = None  # whose weights, with pretrained=true: a name at the library's hub or a folder
+    # true: parameters, buffers and inputs are cast to precision.parameters, also to float32
+    cast: bool = False
 
 
 @dataclass

@@ -11,6 +11,8 @@ WITHOUT_DYNAMO = ("jit_trace", "jit_script", "fx")  # torch's older compilers, w
 CONTROLS = ("eager", "eager_noexcept", "eager_debug", "pre_dispatch_eager")  # pass through Dynamo and compile nothing
 IN_TORCH = ("eager", "aot_eager", "cudagraphs", "ts", "aot_ts")  # beside inductor, the only one with modes and options
 
+HOLD_WEIGHTS = ("tensorrt", "torch_tensorrt", "openvino")  # their programs have the weights in them as constants
+
 
 @dataclass(frozen=True)
 class Needs:

@@ -256,6 +256,11 @@ class Record:
         """The batch size that was used."""
         return self.smaller_batch_size or self.trial.batch_size
 
+    @property
+    def artifacts(self) -> tuple[str, ...]:
+        """The compiled code of its processes, each once, in alphabetical order."""
+        return tuple(sorted({process.artifact for process in self.processes if process.artifact}))
+
     def dumps(self) -> str:
         """Return the record as JSON text, keys in the order of `docs/formats.md`."""
         data = to_json(self)

@@ -41,6 +41,7 @@ class Model:
     memory_format: str = "contiguous"  # of weights and images
     pretrained: bool = False  # True: the weights that the library's hub has, else random ones
     checkpoint: str | None = None  # the source of pretrained weights, where a library has several sets
+    cast: bool = False  # True: parameters, buffers and inputs get the precision's format, also float32
 
     @property
     def key(self) -> str:

@@ -12,14 +12,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from sweeper.analysis.flags import find_flags
 from sweeper.analysis.metrics import derive
 from sweeper.core.errors import ConfigError
 from sweeper.core.paths import SweepPaths, write_text
 from sweeper.core.record import Record
 from sweeper.core.settings import Settings
 from sweeper.core.trial import Trial
+from sweeper.execution.attempts import read_attempts
 from sweeper.execution.placement import DeviceSlot, Placement, claim_devices, make_slots
 from sweeper.execution.reaper import run_reaper
 from sweeper.execution.scheduler import Event, Finished, OnPhase, Started, run_all
@@ -107,6 +109,8 @@ def _read_record(trial: Trial, settings: Settings, name: str, begin: float) -> R
         return Record.loads(path.read_text(encoding="utf-8"))
     message = f"the job of {name} ended without a record; its own log says why"
     record = Record(trial.id, settings.sweep, trial.label, "crashed", trial, phase="starting", message=message)
+    record = replace(record, attempts=read_attempts(path))
+    record = replace(record, flags=find_flags(record, derive(record), settings.measure))
     if not path.exists():
         write_text(path, record.dumps())
     return record

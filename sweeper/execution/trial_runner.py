@@ -24,6 +24,7 @@ from sweeper.core.record import Inspection, Process, Record
 from sweeper.core.settings import MIN_PROCESSES_FOR_TARGET, Settings
 from sweeper.core.trial import Trial
 from sweeper.execution import processes
+from sweeper.execution.attempts import read_attempts
 from sweeper.execution.device_lease import Tenant
 from sweeper.execution.memory_budget import WHOLE_DEVICE
 from sweeper.execution.placement import DeviceSlot
@@ -37,16 +38,19 @@ GRACE_S = 1.0  # for a hanging worker to write its stack to the log before it is
 def run_trial(trial: Trial, settings: Settings, slot: DeviceSlot, on_phase: OnPhase, stop: threading.Event) -> Finished:
     """Run a trial; with `measure.back_off`, halve the batch and run it again until it fits in memory.
 
-    When `stop` is set the running worker is ended, and the record has the status `interrupted`.
+    When `stop` is set the running worker is ended, and the record has the status `interrupted`. A record of the trial
+    from an earlier run of the sweep becomes an attempt of the new record.
     """
     with processes.expose_package(trial.python) as variables:
         run = _TrialRun(trial, settings, slot, on_phase, stop, variables, trial.batch_size)
+        attempts = read_attempts(run.paths.record)
         record = _attempt_within_memory(run)
         while record.status == "oom" and settings.measure.back_off and record.batch_size > 1:
             run = replace(run, batch_size=record.batch_size // 2)
             record = _attempt_within_memory(run)
         result, working_s = derive(record), time.monotonic() - run.begin_s - sum(run.idle_s)
-        record = replace(record, wall_s=working_s, flags=find_flags(record, result, settings.measure))
+        record = replace(record, wall_s=working_s, attempts=attempts)
+        record = replace(record, flags=find_flags(record, result, settings.measure))
         if settings.inspect and record.status in INSPECTED and trial.mode != "eager":
             record = replace(record, inspection=_inspect(run, record))
     return Finished(record, result)

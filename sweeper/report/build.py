@@ -19,7 +19,7 @@ from sweeper.report.findings import Findings
 from sweeper.report.page import page
 from sweeper.report.registry import TABLES
 from sweeper.report.tables.decision import NO_LIMITS, Limits
-from sweeper.report.tables.groups import list_missing_precisions
+from sweeper.report.tables.groups import list_missing_precisions, list_unverified
 from sweeper.report.text import markdown, terminal
 from sweeper.report.text.consistency import find_mixtures
 from sweeper.report.text.provenance import describe, list_unreadable_manifests
@@ -58,6 +58,7 @@ def make_report(sources: Sequence[Source], limits: Limits = NO_LIMITS, cores: in
     notes = [
         *findings.units.notes,
         *list_missing_precisions(findings.groups),
+        *list_unverified(findings.groups),
         *find_mixtures(entries),
         *list_unreadable_manifests(sources),
     ]

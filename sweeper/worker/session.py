@@ -27,6 +27,7 @@ from sweeper.worker.failures import EagerError, MismatchError, Missing, try_read
 from sweeper.worker.lease import Lease
 from sweeper.worker.measurement import device_time, energy, memory
 from sweeper.worker.measurement.bench import Arm, latency, measure_rounds
+from sweeper.worker.models.formats import count_parameters
 from sweeper.worker.monitoring import environment, host_monitor, round_monitor
 from sweeper.worker.setup import TrialSetup
 
@@ -58,6 +59,7 @@ class Notes:
     phase: str = "starting"
     environment: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Json] = field(default_factory=dict)
+    parameters: dict[str, int] = field(default_factory=dict)  # how many numbers of each format
     counters: CompileCounters | None = None
     check_failed_allocations: int = 0  # in the accuracy check, which retries with less memory; not the trial's
 
@@ -81,7 +83,7 @@ class Notes:
         if (failed := memory.failed_allocations()) is not None:
             failed -= self.check_failed_allocations
         self.add(waited_s=self.lease.away_s, failed_allocations=failed)
-        diagnostics = self.counters.report(self.settings) if self.counters else None
+        diagnostics = self.counters.report(self.settings, self.parameters) if self.counters else None
         return Outcome(status, phase, message, self.process, diagnostics, dict(self.environment))
 
 
@@ -115,6 +117,7 @@ def build(job: Job, notes: Notes) -> TrialSetup:
     setup = TrialSetup(job, device, round_monitor.RoundMonitor(device, lambda: lease.neighbours), lease.clock)
     lease.before_leaving, lease.after_returning = setup.meter.leave_device, setup.meter.return_to_device
     notes.settings |= setup.settings()
+    notes.parameters |= count_parameters(setup.built.module)
     return setup
 
 

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from records import make_process, make_record, make_trial
 
-from sweeper.analysis.flags import find_flags
+from sweeper.analysis.flags import DOUBTS, NO_DOUBTS, PROCESS_RULES, TRIAL_RULES, find_flags
 from sweeper.analysis.metrics import derive
-from sweeper.core.record import Accuracy, Diagnostics, GpuState, HostState, PerArm, Process, Record, Round
+from sweeper.core.record import Accuracy, Attempt, Diagnostics, GpuState, HostState, PerArm, Process, Record, Round
 from sweeper.core.settings import Measure
 
 QUIET = GpuState(PerArm(1980.0, 1980.0), PerArm(400.0, 410.0), PerArm(40.0, 41.0), slowdowns=(), other_processes=0)
@@ -76,6 +78,53 @@ def test_a_cpu_has_no_gpu_to_observe() -> None:
 def test_eager_that_differs_from_itself_is_unverified_as_well() -> None:
     accuracy = Accuracy("float64", None, "eager differs from itself", nondeterministic=True)
     assert flags(quiet(accuracy=accuracy), quiet(1)) == {"eager_nondeterministic", "accuracy_unverified"}
+
+
+CODE = {"code_fingerprint": "a", "autotuning_fingerprint": "x"}
+
+
+@pytest.mark.parametrize("status", ["accuracy_mismatch", "crashed"])
+def test_a_trial_that_failed_before_is_flagged_whatever_became_of_it(status: str) -> None:
+    attempts = (Attempt(status, artifacts=("other-x",)),)
+    assert flags(quiet(**CODE), quiet(1, **CODE), attempts=attempts) == {"failed_before"}
+    assert flags(quiet(**CODE), quiet(1, **CODE), attempts=attempts, status="timeout") == {"failed_before"}
+
+
+@pytest.mark.parametrize(
+    ("status", "artifacts", "now", "unverified"),
+    [
+        ("accuracy_mismatch", ("a-x", "b-x"), CODE, True),
+        ("accuracy_mismatch", ("b-x",), CODE, False),
+        ("accuracy_mismatch", ("a-y",), CODE, False),
+        ("accuracy_mismatch", (), CODE, False),
+        ("accuracy_mismatch", ("a-x",), {}, False),
+        ("accuracy_mismatch", (), {}, True),
+        ("crashed", ("a-x",), CODE, False),
+    ],
+    ids=["one of several", "other code", "tuned otherwise", "unknown then", "unknown now", "never known", "not wrong"],
+)
+def test_code_that_gave_a_wrong_result_once_is_not_verified_by_a_right_one(
+    status: str, artifacts: tuple[str, ...], now: dict[str, object], unverified: bool
+) -> None:
+    attempts = (Attempt(status, artifacts=artifacts), Attempt("timeout"))
+    found = flags(quiet(**now), quiet(1, **now), attempts=attempts)
+    assert found == {"failed_before", *(["accuracy_unverified"] if unverified else [])}
+
+
+def test_a_trial_that_failed_again_is_not_called_unverified() -> None:
+    attempts = (Attempt("accuracy_mismatch", artifacts=("a-x",)),)
+    assert flags(quiet(**CODE), attempts=attempts, status="accuracy_mismatch") == {"failed_before"}
+
+
+def test_every_flag_is_explained_and_either_is_a_doubt_or_not_with_a_reason() -> None:
+    text = (Path(__file__).parents[2] / "docs/measuring.md").read_text()
+    table = text.partition("## Flags")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \| (yes)? ?\|", table, re.MULTILINE)
+    explained = [name for name, _ in rows]
+    assert explained == sorted(DOUBTS.keys() | NO_DOUBTS.keys())
+    assert {name for name, doubt in rows if doubt} == DOUBTS.keys()
+    assert not DOUBTS.keys() & NO_DOUBTS.keys()
+    assert {*PROCESS_RULES, *TRIAL_RULES, "host_bound", "unresolved", "eager_moved"} == {*explained}
 
 
 def test_single_process() -> None:

@@ -177,6 +177,24 @@ def test_a_host_bound_row_needs_five_processes() -> None:
     assert only(host_bound(measured()), host_bound(measured(compiled=1.5))).verdict == "SLOWER"
 
 
+def test_a_result_that_is_verified_on_one_side_alone_is_said() -> None:
+    unverified = replace(measured(compiled=0.5), flags=("accuracy_unverified",))
+    row = only(measured(), unverified)
+    assert (row.verdict, row.note) == ("FASTER", "not verified in HEAD (accuracy_unverified)")
+    assert only(unverified, unverified).note is None
+    assert only(unverified, measured()).note == "not verified in BASE (accuracy_unverified)"
+
+
+def test_a_wrong_result_is_not_fixed_by_one_that_nobody_verified() -> None:
+    wrong, unverified = make_record(status="accuracy_mismatch"), make_record(flags=("accuracy_unverified",))
+    assert only(wrong, make_record()).verdict == "FIXED"
+    row = only(wrong, unverified)
+    assert (row.verdict, row.reason) == (
+        "UNRESOLVED",
+        "accuracy_mismatch in BASE, ok but not verified in HEAD (accuracy_unverified)",
+    )
+
+
 def test_a_smaller_batch_is_not_compared() -> None:
     row = only(measured(), replace(measured(compiled=0.5), smaller_batch_size=16))
     assert (row.verdict, row.reason) == ("UNRESOLVED", "out of memory: batch 32 in BASE, 16 in HEAD")

@@ -94,6 +94,13 @@ def test_pretrained_weights_make_another_trial_with_the_checkpoint_of_its_option
     assert other.variant == "model.checkpoint=my/bert; model.pretrained=true"
 
 
+def test_cast_makes_another_trial_also_of_a_factory() -> None:
+    for model in (["model=resnet18"], ["model=custom", "model.factory=a:b"]):
+        trial = point(*model, "model.cast=true").trial
+        assert (trial.model.cast, trial.variant) == (True, "model.cast=true")
+        assert trial.id != point(*model).trial.id
+
+
 def test_inference_has_no_optimizer() -> None:
     assert point("workload=inference", "optimizer=sgd").trial.id == point("workload=inference").trial.id
 

@@ -3,12 +3,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import pickle
+from dataclasses import replace
 
 import pytest
 
 from sweeper.core.record import (
     SCHEMA_VERSION,
     Accuracy,
+    Attempt,
     Diagnostics,
     GpuState,
     GraphBreak,
@@ -48,10 +50,11 @@ def record(trial: Trial) -> Record:
         steps_per_block=4, rounds=rounds, memory_bytes=PerArm(1.0, 2.0),
         gpu=GpuState(PerArm(1980.0, 1965.0), PerArm(), PerArm(40.0, 41.0), ("power_cap",), 1), host=HostState(0.1),
     )  # fmt: skip
-    diagnostics = Diagnostics(2, (GraphBreak("why", "file.py:3"),), 1)
+    diagnostics = Diagnostics(2, (GraphBreak("why", "file.py:3"),), 1, parameters={"float32": 12})
     return Record(
-        trial.id, "s", trial.label, "ok", trial, ("single_process",), processes=(process,), diagnostics=diagnostics
-    )
+        trial.id, "s", trial.label, "ok", trial, ("single_process",), processes=(process,), diagnostics=diagnostics,
+        attempts=(Attempt("accuracy_mismatch", "checking", "off", "loss", ("abc-def",)), Attempt("crashed")),
+    )  # fmt: skip
 
 
 def test_json_round_trip_keeps_everything(record: Record) -> None:
@@ -77,6 +80,32 @@ def test_record_of_schema_1_is_read_with_what_it_lacks_missing(record: Record) -
         None, None, None, None, {},
     )  # fmt: skip
     assert read.rounds == record.processes[0].rounds
+
+
+def test_record_of_schema_2_is_read_with_what_it_lacks_missing(record: Record) -> None:
+    old = {**json.loads(record.dumps()), "schema_version": 2}
+    accuracy = old["processes"][0]["accuracy"]
+    del old["attempts"], old["diagnostics"]["parameters"]
+    for key in ("elements", "cases", "case", "batch", "moved", "projection", "margin", "random_in_step", "randomness"):
+        del accuracy[key]
+    read = Record.loads(json.dumps(old))
+    assert read.attempts == ()
+    assert read.diagnostics is not None
+    assert read.diagnostics.parameters == {}
+    found = read.processes[0].accuracy
+    assert found is not None
+    assert (found.elements, found.cases, found.randomness, found.projection) == (None, (), None, None)
+    assert (found.worst, read.diagnostics.graphs) == ("loss", 2)
+
+
+def test_an_attempt_has_the_keys_of_the_contract(record: Record) -> None:
+    assert list(json.loads(record.dumps())["attempts"][0]) == ["status", "phase", "message", "worst", "artifacts"]
+
+
+def test_artifacts_are_those_of_all_processes_each_once(record: Record) -> None:
+    (process,) = record.processes
+    others = (replace(process, code_fingerprint="a", autotuning_fingerprint="b"), Process(2, 0, False), process)
+    assert replace(record, processes=(process, *others)).artifacts == ("a-b", "abc-None")
 
 
 def test_newer_schema_is_refused(record: Record) -> None:

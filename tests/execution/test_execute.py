@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,12 +12,12 @@ import fake_python
 import pytest
 
 from sweeper.core.gpus import Gpu
-from sweeper.core.record import Record
+from sweeper.core.record import Attempt, Record
 from sweeper.core.settings import Measure, Settings
 from sweeper.core.trial import Labels, Model, Trial
 from sweeper.execution import placement
-from sweeper.execution.execute import MIN_FREE_BYTES, NoSpaceError, execute
-from sweeper.execution.placement import place_trials
+from sweeper.execution.execute import MIN_FREE_BYTES, NoSpaceError, execute, make_cluster_launcher
+from sweeper.execution.placement import Placement, place_trials
 from sweeper.execution.scheduler import Event, Finished, Started
 
 
@@ -73,3 +74,54 @@ def test_full_disk_is_said_before_a_trial_and_keeps_what_there_is(
     with pytest.raises(NoSpaceError, match="1024 MiB left"):
         next(records)
     assert len(list(Path("runs/s").glob("*/record.json"))) == 1
+
+
+WRONG = """
+check = Accuracy("float64", False, worst="loss", compiled_error=0.5, bound=0.1)
+wrong = Process(options.index, options.draw, options.cold, code_fingerprint="abc", accuracy=check)
+say(Outcome("accuracy_mismatch", "checking", "loss is off by 0.5", wrong)); sys.exit()
+"""
+ATTEMPT = Attempt("accuracy_mismatch", "checking", "loss is off by 0.5", "loss", ("abc-None",))
+
+
+def read_record(trial: Trial) -> Record:
+    (path,) = Path("runs/s").glob(f"*-{trial.id}/record.json")
+    return Record.loads(path.read_text())
+
+
+def run_as_job(trial: Trial) -> Finished:
+    """Run a trial as a cluster's launcher does: this job runs beside the driver."""
+    launcher = make_cluster_launcher("slurm", lambda _overrides: list(start([trial])), {trial.id: ()})
+    (found,) = [event for event in launcher.run([trial], SETTINGS, Placement("slurm")) if isinstance(event, Finished)]
+    return found
+
+
+def run_here(trial: Trial) -> Finished:
+    (found,) = [event for event in start([trial]) if isinstance(event, Finished)]
+    return found
+
+
+@pytest.mark.parametrize("run", [run_here, run_as_job], ids=["here", "as a job"])
+def test_record_on_disk_keeps_the_attempt_that_it_replaces(
+    trials: list[Trial], run: Callable[[Trial], Finished]
+) -> None:
+    python, trial = Path(str(trials[0].python)), trials[0]
+    fake_python.write(python, WRONG)
+    assert run(trial).record.status == "accuracy_mismatch"
+    fake_python.write(python)
+    assert run(trial).record.status == "ok"
+    record = read_record(trial)
+    assert (record.status, record.attempts) == ("ok", (ATTEMPT,))
+    assert "failed_before" in record.flags
+
+
+def test_lost_job_names_the_attempts_before_it_and_leaves_the_record_on_disk(trials: list[Trial]) -> None:
+    fake_python.write(Path(str(trials[0].python)), WRONG)
+    wrong = run_here(trials[0]).record
+    (path,) = Path("runs/s").glob("*/record.json")
+    os.utime(path, (0, 0))
+    launcher = make_cluster_launcher("slurm", lambda _overrides: None, {trials[0].id: ()})
+    *_, lost = launcher.run([trials[0]], SETTINGS, Placement("slurm"))
+    assert isinstance(lost, Finished)
+    assert (lost.record.status, lost.record.attempts, lost.record.flags) == ("crashed", (ATTEMPT,), ("failed_before",))
+    assert read_record(trials[0]) == wrong

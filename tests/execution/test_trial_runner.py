@@ -9,6 +9,7 @@ import sys
 import textwrap
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,8 +17,9 @@ import pytest
 from processes import assert_gone
 
 from sweeper.core.gpus import Device
+from sweeper.core.paths import write_text
 from sweeper.core.protocol import DEVICE, NOTHING, Job
-from sweeper.core.record import Inspection, Record
+from sweeper.core.record import Attempt, Inspection, Record
 from sweeper.core.settings import Measure, Settings
 from sweeper.core.trial import Trial
 from sweeper.execution import processes, trial_runner
@@ -315,6 +317,75 @@ def test_inspection_is_for_trials_in_which_the_compiler_was_reached(run, status:
     record = run(f'{INSPECTS}say(Outcome("{status}", "compiling", "no"))', inspect=True)
     assert (record.status, record.message, record.log) == (status, "no", "worker-0.log")
     assert (record.inspection is not None) == inspected
+
+
+WRONG = """
+check = Accuracy("float64", False, worst="gradient of fc.weight", compiled_error=0.5, bound=0.1)
+wrong = replace(process(), code_fingerprint="abc", accuracy=check)
+say(Outcome("accuracy_mismatch", "checking", "gradient of fc.weight is off by 0.5", wrong))
+"""
+ATTEMPT = Attempt(
+    "accuracy_mismatch", "checking", "gradient of fc.weight is off by 0.5", "gradient of fc.weight", ("abc-None",)
+)
+CRASH = "say(Phase('compiling')); os.kill(os.getpid(), signal.SIGKILL)"
+
+
+def put_on_disk(record: Record) -> None:
+    write_text(folder(record.trial) / "record.json", record.dumps())
+
+
+def right(code: str) -> str:
+    check = 'Accuracy("float64", True)'
+    return f'say(Outcome("ok", process=replace(process(), code_fingerprint="{code}", accuracy={check})))'
+
+
+@pytest.mark.parametrize(("code", "unverified"), [("abc", True), ("other", False)])
+def test_earlier_wrong_result_stays_as_an_attempt_and_leaves_its_code_unverified(
+    run, code: str, unverified: bool
+) -> None:
+    put_on_disk(run(WRONG))
+    record = run(right(code))
+    assert (record.status, record.attempts) == ("ok", (ATTEMPT,))
+    assert "failed_before" in record.flags
+    assert ("accuracy_unverified" in record.flags) is unverified
+    put_on_disk(record)
+    again = run(right(code))
+    assert (again.attempts, again.flags) == (record.attempts, record.flags), "an ok record hands them on"
+
+
+def test_attempts_stand_in_the_order_in_which_they_were_made(run) -> None:
+    put_on_disk(run(WRONG))
+    put_on_disk(run(CRASH))
+    attempts = run(GOOD).attempts
+    assert attempts[0] == ATTEMPT
+    assert (attempts[1].status, attempts[1].phase, attempts[1].artifacts) == ("crashed", "compiling", ())
+    assert "SIGKILL" in str(attempts[1].message)
+
+
+@pytest.mark.parametrize("status", ["ok", "interrupted", "unavailable"])
+def test_records_without_a_failure_are_no_attempts_but_hand_on_their_own(run, status: str) -> None:
+    earlier = run(f'say(Outcome("{status}", "starting", "no"))')
+    put_on_disk(earlier)
+    assert run(right("abc")).attempts == ()
+    put_on_disk(replace(earlier, attempts=(ATTEMPT,)))
+    assert run(right("abc")).attempts == (ATTEMPT,)
+
+
+def test_interrupted_record_keeps_the_attempts(run) -> None:
+    put_on_disk(run(WRONG))
+    stop = threading.Event()
+    stop.set()
+    record = run(GOOD, stop=stop)
+    assert (record.status, record.attempts) == ("interrupted", (ATTEMPT,))
+
+
+@pytest.mark.parametrize(
+    "change", [lambda text: text[:100], lambda text: text.replace(": 3", ": 99"), lambda _: "[" * 9999]
+)
+def test_earlier_record_that_cannot_be_read_is_no_attempt(run, trial: Trial, change: Callable[[str], str]) -> None:
+    write_text(folder(trial) / "record.json", change(run(WRONG).dumps()))
+    record = run(right("abc"))
+    assert (record.status, record.attempts, record.flags) == ("ok", (), run(right("abc")).flags)
 
 
 def set_when_there(file: Path) -> threading.Event:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import torch
 from torch._dynamo.backends.registry import register_backend
@@ -55,6 +56,13 @@ def nothing_but_zeros(graph, inputs):
 @register_backend
 def slightly_off(graph, inputs):
     return _with(lambda graph, arguments: _floats(graph(*arguments), lambda item: item * 1.01))(graph, inputs)
+
+
+@register_backend
+def wrong_while_a_file_exists(graph, inputs):
+    """One program, whose results are off while a file with the name `wrong` is in the current folder."""
+    factor = 1.5 if Path("wrong").exists() else 1.0
+    return _with(lambda graph, arguments: _floats(graph(*arguments), lambda item: item * factor))(graph, inputs)
 
 
 @register_backend

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
+import itertools
 import os
 import signal
 import subprocess
@@ -550,3 +551,160 @@ def branches_on_data(batch_size, device):
     inputs = torch.zeros(batch_size, WIDTH, device=device)
     inputs[0] = 1.0
     return _Branching().to(device), (inputs,)
+
+
+# Inputs with structure, and several batches.
+
+
+class _Bags(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.bags, self.head = nn.EmbeddingBag(50, WIDTH), nn.Linear(WIDTH, 4)
+
+    def forward(self, words, offsets):
+        return self.head(self.bags(words, offsets))
+
+
+def bags_with_offsets(batch_size, device):
+    """The first offset has to be 0."""
+    offsets = torch.arange(batch_size, device=device) * 3
+    words = torch.randint(50, (3 * batch_size,), device=device)
+    return _Bags().to(device), (words, offsets), lambda output: output.square().mean()
+
+
+class _Graph(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, 4)
+
+    def forward(self, nodes, edge_index):
+        source, target = edge_index
+        messages = self.layer(nodes)[source]
+        return messages.new_zeros(3, 4).index_add(0, target, messages)
+
+
+def graph_with_edges(batch_size, device):
+    """Edges [2, E] from any number of nodes to three others: the other way round they lead nowhere."""
+    source = torch.arange(5 * batch_size, device=device)
+    nodes = torch.randn(5 * batch_size, WIDTH, device=device)
+    return _Graph().to(device), {"nodes": nodes, "edge_index": torch.stack([source, source % 3])}
+
+
+class _Packed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.rnn = nn.Linear(WIDTH, WIDTH), nn.GRU(WIDTH, 4, batch_first=True)
+
+    def forward(self, x, lengths):
+        x = self.layer(x).sin()  # Dynamo leaves a recurrent network to eager
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
+        return self.rnn(packed)[1]
+
+
+def sorted_lengths(batch_size, device):
+    """Lengths in descending order, on the host, as `pack_padded_sequence` wants them."""
+    lengths = torch.arange(batch_size, 0, -1)
+    return _Packed().to(device), (torch.randn(batch_size, batch_size, WIDTH, device=device), lengths)
+
+
+class _Segments(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, 4)
+
+    def forward(self, x, cu_seqlens):
+        ends = cu_seqlens.tolist()
+        return torch.stack([self.layer(x[a:b]).mean(0) for a, b in itertools.pairwise(ends)])
+
+
+def cumulative_lengths(batch_size, device):
+    """Sequences end to end; a slice between ends in another order is empty, and its mean NaN."""
+    cu_seqlens = torch.arange(batch_size + 1, dtype=torch.int32, device=device) * 2
+    return _Segments().to(device), (torch.randn(2 * batch_size, WIDTH, device=device), cu_seqlens)
+
+
+class _Attends(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x, mask):
+        x = self.layer(x)
+        return nn.functional.scaled_dot_product_attention(x, x, x, attn_mask=mask)
+
+
+def mask_of_infinities(batch_size, device):
+    """Causal: in another order, queries would see what comes after them."""
+    mask = torch.full((batch_size, batch_size), -torch.inf, device=device).triu(1)
+    return _Attends().to(device), (torch.randn(batch_size, WIDTH, device=device), mask)
+
+
+def words_only(batch_size, device):
+    module = nn.Sequential(nn.Embedding(50, WIDTH), nn.Flatten(), nn.Linear(3 * WIDTH, 4))
+    return module.to(device), (torch.randint(50, (batch_size, 3), device=device),), lambda out: out.square().mean()
+
+
+def two_batches(batch_size, device):
+    return _mlp().to(device), [_inputs(batch_size, device) for _ in range(2)]
+
+
+def four_batches(batch_size, device):
+    """The number in a batch is its place."""
+    module = nn.Linear(WIDTH, 4).to(device)
+    return module, [{"input": torch.full((batch_size, WIDTH), float(place), device=device)} for place in range(4)]
+
+
+def batches_of_two_shapes(batch_size, device):
+    return _mlp().to(device), [_inputs(batch_size, device), _inputs(batch_size + 1, device)]
+
+
+def batches_of_two_formats(batch_size, device):
+    (first,) = _inputs(batch_size, device)
+    return _mlp().to(device), [{"x": first}, {"x": first.double()}]
+
+
+def batches_of_two_structures(batch_size, device):
+    (first,) = _inputs(batch_size, device)
+    return _mlp().to(device), [{"x": first}, {"x": first, "y": first}]
+
+
+def list_of_tensors(batch_size, device):
+    """The arguments of one batch, no matter that they are in a list."""
+    return nn.Bilinear(WIDTH, WIDTH, 4).to(device), [*_inputs(batch_size, device), *_inputs(batch_size, device)]
+
+
+# Parameters in other formats than the precision's.
+
+
+def in_bfloat16(batch_size, device):
+    return _mlp().to(device, torch.bfloat16), (_inputs(batch_size, device)[0].bfloat16(),)
+
+
+def in_float64(batch_size, device):
+    return _mlp().to(device, torch.float64), (_inputs(batch_size, device)[0].double(),)
+
+
+def half_in_bfloat16(batch_size, device):
+    class Halved(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Linear(WIDTH, WIDTH, bias=False)
+            self.second = nn.Linear(WIDTH, WIDTH, bias=False, dtype=torch.bfloat16)
+
+        def forward(self, x):
+            return self.second(self.first(x).to(self.second.weight.dtype))
+
+    return Halved().to(device), _inputs(batch_size, device)
+
+
+def with_whole_numbers(batch_size, device):
+    class Counted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(WIDTH, 4)
+            self.steps = nn.Parameter(torch.ones(3, dtype=torch.int64), requires_grad=False)
+
+        def forward(self, x):
+            return self.layer(x) * self.steps.sum()
+
+    return Counted().to(device), _inputs(batch_size, device)

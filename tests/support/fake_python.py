@@ -12,7 +12,7 @@ PROGRAM = """#!{python}
 import argparse, json, os, random, sys, time
 sys.path[:0] = os.environ["PYTHONPATH"].split(os.pathsep)
 from sweeper.core.protocol import Outcome, Phase, LeaseRequest, encode
-from sweeper.core.record import Process, Round
+from sweeper.core.record import Accuracy, Process, Round
 
 if "--check" in sys.argv:
     open(sys.argv[-1], "w").write("[]")

@@ -254,3 +254,27 @@ def wait_for_worker(driver: subprocess.Popen[str]) -> int:
                 return int(entry.name)
         time.sleep(0.05)
     pytest.fail(f"the driver ended without a worker: {driver.communicate()[0]}")
+
+
+def test_wrong_first_result_is_not_forgotten_when_the_sweep_is_resumed(run_module: Run, tmp_path: Path) -> None:
+    """Both runs of the wrong model compile it alike, so its second result is verified by nobody."""
+    backend = ["backend.name=wrong_while_a_file_exists,aot_eager"]
+    arguments = ["-m", *custom("mlp"), "sweep=again", "tracking=none", *FAST, *backend]
+    (tmp_path / "wrong").touch()
+    assert run_module("sweeper", *arguments).returncode == 1
+    assert {row["backend"]: row["status"] for row in rows(tmp_path, "again", "speedups")} == {
+        "aot_eager": "ok",
+        "wrong_while_a_file_exists": "accuracy_mismatch",
+    }
+    (tmp_path / "wrong").unlink()
+    result = run_module("sweeper", *arguments)
+    assert result.returncode == 0, result.stdout + result.stderr
+    row, right = sorted(rows(tmp_path, "again", "speedups"), key=lambda row: row["backend"], reverse=True)
+    assert (row["status"], row["attempts"]) == ("ok", "accuracy_mismatch")
+    assert {"accuracy_unverified", "failed_before"} <= set(row["flags"].split(";"))
+    assert (right["status"], right["attempts"]) == ("ok", "")
+    assert not {"accuracy_unverified", "failed_before"} & set(right["flags"].split(";"))
+    means = {row["backend"]: row for row in rows(tmp_path, "again", "summary") if row["family"] == "all"}
+    assert [means[name["backend"]]["geomean_fp32"] == "" for name in (row, right)] == [True, False]
+    assert [means[name["backend"]]["passed"] for name in (row, right)] == ["0", "1"]
+    assert "1 model with a trial that is ok but not verified (accuracy_unverified)" in result.stdout

@@ -6,15 +6,11 @@ The GPU's own traps are in test_gpu.py.
 from __future__ import annotations
 
 import csv
-import math
-import weakref
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from worker_runs import custom, flags, private_cache, run
-
-from sweeper.core.trial import Compile, Precision
 
 pytestmark = pytest.mark.compile
 assert private_cache  # a fixture that every test here uses
@@ -89,117 +85,6 @@ def test_models_that_are_hard_to_check_fail_when_they_are_wrong(factory: str) ->
     assert outcome.status == "accuracy_mismatch", outcome.message
 
 
-def test_reference_in_fp32_where_fp64_is_another_model() -> None:
-    outcome, _ = run(custom("other_path_in_fp64", backend="aot_eager"))
-    assert outcome.status == "ok", outcome.message
-    assert outcome.process is not None
-    assert outcome.process.accuracy is not None
-    assert (outcome.process.accuracy.reference, outcome.process.accuracy.passed) == ("float32", True)
-    outcome, _ = run(custom("other_path_in_fp64", backend="nothing_but_zeros"))
-    assert outcome.status == "accuracy_mismatch", outcome.message
-
-
-def test_closer_look_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where fp64 does not run, the second look is against fp32 as well, with the steps that the first had not."""
-    from sweeper.worker import session
-    from sweeper.worker.accuracy import check
-
-    looks = []
-
-    class Strict(check.AccuracyCheck):
-        """Allows nothing at the first look."""
-
-        def _compare_eager(self, pristine, dtype):
-            looks.append((str(dtype), self._looks_closer))
-            taken, allowed = super()._compare_eager(pristine, dtype)
-            none = dict.fromkeys(allowed.bounds, 0.0)
-            return taken, allowed if self._looks_closer else replace(allowed, bounds=none)
-
-    monkeypatch.setattr(session, "AccuracyCheck", Strict)
-    outcome, _ = run(custom("refuses_fp64", backend="inductor", precision=Precision(autocast="bfloat16")))
-    assert outcome.status == "ok", outcome.message
-    formats = ("torch.float64", "torch.float32")
-    assert looks == [(name, closer) for closer in (False, True) for name in formats]
-
-
-def test_verdict_for_which_memory_is_short_is_given_at_the_second_try(monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
-
-    from sweeper.worker.accuracy import rule
-
-    tries, judge = [], rule.judge
-
-    def short_of_memory(*arguments):
-        tries.append(arguments)
-        if len(tries) == 1:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return judge(*arguments)
-
-    monkeypatch.setattr(rule, "judge", short_of_memory)
-    outcome, _ = run(custom("wide_mlp", backend="inductor"))
-    assert outcome.status == "ok", outcome.message
-    assert outcome.process is not None
-    assert outcome.process.accuracy is not None
-    assert (outcome.process.accuracy.passed, len(tries)) == (True, 2)
-
-
-def test_step_that_fails_leaves_nothing_of_what_was_seen_of_it() -> None:
-    import torch
-
-    from sweeper.worker.measurement.capture import OutputCapture, capture_step
-
-    module, trial = torch.nn.Linear(2, 2), custom("wide_mlp")
-    capture = OutputCapture(lambda output, _batch: output.sum())
-
-    def fails() -> None:
-        capture(module(torch.ones(1, 2)), None)
-        assert capture.output
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    with pytest.raises(torch.OutOfMemoryError):
-        capture_step(fails, capture, module, trial)
-    assert capture.output == []
-
-
-def test_check_that_cannot_be_made_leaves_the_trial_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_arguments, **_options):
-        raise KeyError("not with this model")
-
-    monkeypatch.setattr("sweeper.worker.accuracy.check.run_reference", fails)
-    trial = custom("mlp")
-    outcome, _ = run(trial)
-    assert outcome.status == "ok", outcome.message
-    assert outcome.process is not None
-    assert outcome.process.accuracy is not None
-    assert "not with this model" in str(outcome.process.accuracy.unverified)
-    assert flags(trial, outcome) == {"accuracy_unverified"}
-
-
-def test_error_of_the_compiled_step_in_the_check_is_no_mismatch(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sweeper.worker.measurement.bench import Bench
-
-    run_on = Bench.run_on
-
-    def fails(bench, arm, batch):
-        if arm.name == "compiled":
-            raise ValueError("an argument of a kernel")
-        return run_on(bench, arm, batch)
-
-    monkeypatch.setattr(Bench, "run_on", fails)
-    outcome, _ = run(custom("mlp"))
-    assert (outcome.status, outcome.phase) == ("runtime_error", "checking"), outcome.message
-
-
-def test_gradient_that_eager_gives_as_infinite_is_counted() -> None:
-    outcome, _ = run(custom("one_gradient_is_infinite", optimizer="none"))
-    assert outcome.status == "ok", outcome.message
-    assert outcome.process is not None
-    assert outcome.process.accuracy is not None
-    assert outcome.process.accuracy.unjudged == 2, "the gradient, and all gradients together"
-    assert outcome.process.accuracy.passed is None
-    assert "all gradients" in str(outcome.process.accuracy.unverified)
-
-
 def test_switch_that_the_model_sets_is_in_force_in_both_arms() -> None:
     trial = custom("allows_tf32")
     outcome, _ = run(trial)
@@ -247,89 +132,6 @@ def test_switch_set_by_one_arm_is_flagged() -> None:
     assert "matmul_allow_tf32 after compiled" in outcome.process.changed_settings
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-def test_eager_that_differs_from_itself_is_told_apart_from_a_mismatch(backend: str) -> None:
-    trial = custom("random_each_time", backend=backend)
-    outcome, _ = run(trial)
-    assert outcome.status == "ok", outcome.message
-    assert {"eager_nondeterministic", "accuracy_unverified"} <= flags(trial, outcome)
-    assert outcome.process is not None
-    assert outcome.process.accuracy is not None
-    assert outcome.process.accuracy.passed is None
-
-
-@pytest.mark.slow  # Inductor compiles it for most of a minute; the rule itself is tried on tensors below
-def test_correct_cnn_with_gradients_of_noise_passes() -> None:
-    outcome, _ = run(custom("noisy_cnn", backend="inductor"))
-    assert outcome.status == "ok", outcome.message
-    assert outcome.process is not None
-    assert outcome.process.accuracy is not None
-    assert outcome.process.accuracy.passed
-
-
-def tensors(**values: float) -> list:
-    """Tensors of four elements that all have the value given; names are those of gradients."""
-    import torch
-
-    return [(f"gradient of {name}", torch.full((4,), value, dtype=torch.float64)) for name, value in values.items()]
-
-
-@pytest.mark.parametrize(
-    ("noise", "weight", "passed"),
-    [
-        (30e-9, 1.0, True),  # thirty times as far as eager is, on a gradient of nothing but rounding
-        (1e-3, 1.0, False),  # the floor for noise: 1e-3 * the size of all gradients, which is sqrt(1 / 2)
-        (1e-9, 1.00005, True),
-        (1e-9, 1.0002, False),  # tolerance of fp32 is 1e-4
-    ],
-)
-def test_rule_of_accuracy_by_hand(noise: float, weight: float, passed: bool) -> None:
-    from sweeper.worker.accuracy.rule import judge, set_bounds
-    from sweeper.worker.measurement.capture import Keep, StepTensors
-
-    truth = StepTensors(Keep().copy(tensors(bias=0.0, weight=1.0)))
-    eager = StepTensors(Keep().copy(tensors(bias=1e-9, weight=1.0 + 1e-7)))
-    allowed = set_bounds(truth, eager, tensors(bias=1e-9, weight=1.0 + 1e-7), 1e-4)
-    verdict = judge(tensors(bias=noise, weight=weight), truth, allowed)
-    assert verdict.passed is passed
-    assert not verdict.nondeterministic
-
-
-def test_result_that_is_not_finite_fails_and_is_written_as_missing() -> None:
-    from sweeper.worker.accuracy.rule import judge, set_bounds
-    from sweeper.worker.measurement.capture import Keep, StepTensors
-
-    truth = StepTensors(Keep().copy(tensors(weight=1.0)))
-    verdict = judge(tensors(weight=math.nan), truth, set_bounds(truth, truth, tensors(weight=1.0), 1e-4))
-    assert (verdict.passed, verdict.compiled_error) == (False, None)
-
-
-def test_infinity_that_is_meant_is_left_out_of_the_comparison() -> None:
-    import torch
-
-    from sweeper.worker.accuracy.rule import compare
-    from sweeper.worker.measurement.capture import StepTensors
-
-    masked = torch.tensor([1.0, -math.inf])
-    found = compare([("output", torch.tensor([1.5, -math.inf]))], StepTensors({"output": masked}, "float64"))
-    assert found["output"].error == pytest.approx(0.5)
-
-
-@pytest.mark.parametrize("factory", ["gives_tuple", "gives_dict", "gives_dataclass"])
-@pytest.mark.parametrize("workload", ["train", "inference"])
-def test_output_of_any_structure_is_judged(factory: str, workload: str) -> None:
-    trial = custom(factory, workload=workload)
-    outcome, _ = run(trial)
-    assert outcome.status == "ok", outcome.message
-    assert outcome.process is not None
-    assert outcome.process.accuracy is not None
-    assert outcome.process.accuracy.passed
-    # Two outputs; training has the loss, the gradients of weight and bias, and both together as well.
-    assert outcome.process.accuracy.tensors == (6 if workload == "train" else 2)
-    wrong, _ = run(replace(trial, backend="slightly_off"))
-    assert wrong.status == "accuracy_mismatch", wrong.message
-
-
 def test_batch_of_one() -> None:
     trial = replace(custom("mlp"), batch_size=1)
     outcome, _ = run(trial)
@@ -345,68 +147,6 @@ def test_model_with_a_compile_of_its_own_runs_eager_in_the_eager_arm() -> None:
     assert outcome.diagnostics.graphs == 1
 
 
-def test_reference_falls_back_to_fp32_and_says_so() -> None:
-    outcome, _ = run(custom("refuses_fp64"))
-    assert outcome.status == "ok", outcome.message
-    assert outcome.process is not None
-    assert outcome.process.accuracy is not None
-    assert (outcome.process.accuracy.reference, outcome.process.accuracy.passed) == ("float32", True)
-
-
-def test_wrong_result_is_seen_through_half_precision_and_a_compiled_step() -> None:
-    for changes in (
-        {"precision": Precision(autocast="bfloat16")},
-        {"precision": Precision(parameters="bfloat16")},
-        {"compile": Compile(scope="step")},
-    ):
-        right, _ = run(custom("mlp", **changes))
-        assert right.status == "ok", right.message
-        wrong, _ = run(custom("mlp", backend="remembers", **changes))
-        assert wrong.status == "accuracy_mismatch", (changes, wrong.message)
-
-
-def test_step_in_half_precision_is_called_wrong_only_after_a_closer_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sweeper.worker.accuracy import rule
-
-    # As far off as eager is too much at first, and is not when eager's numbers are moved by what rounding does.
-    monkeypatch.setattr(rule, "MAX_TIMES", 0.9)
-    monkeypatch.setattr(rule, "NOISE", 0.0)
-    monkeypatch.setitem(rule.TOLERANCE, "reduced", 1e-9)
-    trial = custom("mlp", precision=Precision(autocast="bfloat16"))
-    right, _ = run(trial)
-    assert right.status == "ok", right.message
-    assert right.process is not None
-    assert right.process.accuracy is not None
-    assert right.process.accuracy.passed
-    monkeypatch.setattr("sweeper.worker.accuracy.rule.PERTURBED_STEPS", 0)
-    at_first, _ = run(trial)
-    assert at_first.status == "accuracy_mismatch", at_first.message
-
-
-def test_step_that_is_seen_keeps_no_output_alive() -> None:
-    import torch
-
-    from sweeper.worker.measurement.capture import OutputCapture
-    from sweeper.worker.models.batches import Batch
-
-    capture, output = OutputCapture(lambda output, _batch: output.sum()), torch.ones(3)
-    capture.keeps = True
-    capture(output, Batch())
-    alive = weakref.ref(output)
-    del output
-    assert alive() is None
-    assert [(name, kept.tolist()) for name, kept in capture.output] == [("output", [1.0, 1.0, 1.0])]
-
-
-def test_gradients_are_compared_without_the_factor_of_the_scaler() -> None:
-    for optimizer in ("adam", "sgd", "none"):
-        outcome, _ = run(custom("mlp", optimizer=optimizer, precision=Precision(autocast="float16", grad_scaler=True)))
-        assert outcome.status == "ok", outcome.message
-        assert outcome.process is not None
-        assert outcome.process.accuracy is not None
-        assert outcome.process.accuracy.passed, outcome.process.accuracy
-
-
 def test_step_that_the_scaler_skips_voids_the_round() -> None:
     import torch
 
@@ -418,24 +158,6 @@ def test_step_that_the_scaler_skips_voids_the_round() -> None:
     assert monitor.explain_void() is None
     scale[0] /= 2
     assert monitor.explain_void() == "the gradient scaler skipped a step"
-
-
-def test_state_is_restored_in_place() -> None:
-    import torch
-
-    from sweeper.worker.accuracy.snapshot import Snapshot
-
-    module = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
-    before = {name: value.clone() for name, value in module.state_dict().items()}
-    places = [parameter.data_ptr() for parameter in module.parameters()]
-    optimizer = torch.optim.Adam(module.parameters())
-    snapshot = Snapshot(module)
-    module(torch.randn(4, 2)).sum().backward()
-    optimizer.step()
-    snapshot.restore([optimizer, None], 1)
-    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
-    assert [parameter.data_ptr() for parameter in module.parameters()] == places
-    assert all(not value.any() for state in optimizer.state.values() for value in state.values())
 
 
 def test_traps_show_in_the_table(run_module, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from sweeper.analysis.metrics import METRICS
+from sweeper.core.record import Attempt
 from sweeper.loading.entries import Entry
 from sweeper.report.contents import Report
 from sweeper.report.formatting import figure, finite, sentence, text
@@ -88,7 +89,15 @@ def _describe_record(entry: Entry) -> list[tuple[str, str]]:
         ("graph breaks", "\n".join(places)),
         ("CUDA graphs skipped", "\n".join(found.cudagraph_skips[:MAX_PLACES]) if found else ""),
         ("accuracy", accuracy),
+        ("earlier attempts", "\n".join(map(_describe_attempt, record.attempts))),
     ]
+
+
+def _describe_attempt(attempt: Attempt) -> str:
+    """Describe an attempt, e.g. `crashed while compiling: killed by SIGKILL`."""
+    phase = f" while {attempt.phase}" if attempt.phase else ""
+    first_line = next(iter((attempt.message or "").splitlines()), "")
+    return f"{attempt.status}{phase}{f': {first_line}' if first_line else ''}"
 
 
 def _describe_figures(row: Row) -> Iterator[tuple[str, str]]:

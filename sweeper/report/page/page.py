@@ -32,7 +32,13 @@ from sweeper.report.registry import TABLES
 from sweeper.report.table import Row, TextColumn
 from sweeper.report.tables.groups import ALL, Group
 from sweeper.report.tables.speedups import list_flags
-from sweeper.report.tables.summary import models, show_device_mean, show_new_model, summary
+from sweeper.report.tables.summary import (
+    count_models,
+    show_device_mean,
+    show_new_model,
+    show_with_unverified,
+    summary,
+)
 from sweeper.report.tables.units import Unit
 
 DIGITS = 6  # of a number in a figure
@@ -41,8 +47,9 @@ MAX_CARDS_UNWEIGHTED = 4  # where no mode has the weighted mean
 MEANS = {"weighted": "0.75 AMP + 0.25 fp32", "geomean_amp": "AMP alone", "geomean_fp32": "fp32 alone"}
 CONVENTIONS = (
     "Geometric means of eager / compiled step time, wall clock. In brackets the 95 % interval for these models, in "
-    "parentheses how many; weighted = 0.75 AMP + 0.25 fp32 over the models that are ok in both; a new model: where "
-    "one more of the same kind would lie."
+    "parentheses how many; sure, or without doubt: without a flag that says that a speedup may be off; weighted = "
+    "0.75 AMP + 0.25 fp32 over the models that are ok in both, with a verdict on their results; a new model: where one "
+    "more of the same kind would lie."
 )
 TITLE_HEIGHT_PX = 110  # pixels of its title and caption, about
 _Part = Callable[[], tuple[Sequence[Any], str]]  # figures or tables, and what page.js draws of them as JSON
@@ -118,7 +125,7 @@ def make_cards(summary: Sequence[Row], reference: Published | None) -> tuple[lis
     max_cards = MAX_CARDS if any(row["weighted"] is not None for row in known) else MAX_CARDS_UNWEIGHTED
     rest = f"{len(known) - max_cards} more are in the summary. " if len(known) > max_cards else ""
     if unknown := [formatting.key(row) for row in rows if row not in known]:
-        rest += f"No speedup in a precision with a weight: {'; '.join(unknown)}."
+        rest += f"No verified speedup in a precision with a weight: {'; '.join(unknown)}."
     elif not rows:
         rest = "No geometric means: no compiled trial is in a precision with a weight (amp, fp32)."
     return [_make_card(row, reference) for row in known[:max_cards]], rest
@@ -126,7 +133,7 @@ def make_cards(summary: Sequence[Row], reference: Published | None) -> tuple[lis
 
 def _make_card(row: Row, reference: Published | None) -> Card:
     name = next(name for name in MEANS if row[name] is not None)
-    count = models(row["models_weighted" if name == "weighted" else name.replace("geomean", "models")])
+    count = count_models(row, "models_weighted" if name == "weighted" else name.replace("geomean", "models"))
     interval = formatting.interval(row, name)
     lines = [f"{MEANS[name]}, {count}, {text(row['passed'])} of {text(row['models'])} passed"]
     lines.append(f"these models {interval}" if interval else "no interval for these models")
@@ -134,6 +141,7 @@ def _make_card(row: Row, reference: Published | None) -> Card:
         new, by_device = show_new_model(row), show_device_mean(row)
         lines += [f"a new model {new}"] if new else []
         lines += [f"by device time {by_device}"] if by_device else []
+        lines += [unverified] if (unverified := show_with_unverified(row)) else []
         lines.append(f"slowdowns as 1.0, as in 2022: {ratio(formatting.number(row, 'weighted_clipped'))}")
         if reference and (row["mode"], row["backend"]) == ("default", "inductor"):
             lines.append(f"published: {reference.label}")

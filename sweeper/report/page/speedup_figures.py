@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 
+from sweeper.analysis.flags import UNVERIFIED
 from sweeper.report import formatting
 from sweeper.report.formatting import text
 from sweeper.report.page import figure_base as base
@@ -15,7 +16,7 @@ from sweeper.report.page.published import Published
 from sweeper.report.table import Row
 from sweeper.report.tables.groups import ALL
 from sweeper.report.tables.speedups import shows_range, speedup_or_status
-from sweeper.report.tables.summary import models
+from sweeper.report.tables.summary import count_models
 
 MAX_BARS = 60  # of the forest as it opens
 MAX_BARS_PER_GROUP = 200
@@ -28,7 +29,8 @@ MAX_KEYS = 4  # groups of the summary that stand beside each other in one figure
 MAX_SERIES = 6
 
 INTERVAL, RANGE, SINGLE = "95 % interval", "range of processes, host-bound", "no interval"
-MARKS = {INTERVAL: "circle", RANGE: "diamond-open", SINGLE: "circle-open"}
+NOT_VERIFIED = "result not verified"
+MARKS = {INTERVAL: "circle", RANGE: "diamond-open", SINGLE: "circle-open", NOT_VERIFIED: "x-thin-open"}
 PRECISIONS = {"AMP": ("geomean_amp", "models_amp"), "fp32": ("geomean_fp32", "models_fp32")}
 
 
@@ -115,13 +117,19 @@ def _speedups(
 
 
 def _mark(row: Row) -> str:
+    return NOT_VERIFIED if UNVERIFIED in formatting.flags(row) else _name_error_bar(row)
+
+
+def _name_error_bar(row: Row) -> str:
     return RANGE if shows_range(row) else INTERVAL if formatting.interval(row, "speedup") else SINGLE
 
 
 def _ends(row: Row) -> tuple[float, float]:
     """Return the ends of the error bar, which are the speedup itself where there is none."""
     middle = speedup(row)
-    bounds = {INTERVAL: ("speedup_low", "speedup_high"), RANGE: ("speedup_min", "speedup_max")}.get(_mark(row))
+    bounds = {INTERVAL: ("speedup_low", "speedup_high"), RANGE: ("speedup_min", "speedup_max")}.get(
+        _name_error_bar(row)
+    )
     low, high = (base.positive(row, name) for name in bounds) if bounds else (None, None)
     return (min(low, middle), max(high, middle)) if low and high else (middle, middle)
 
@@ -201,7 +209,7 @@ def draw_families(rows: Sequence[Row], references: Mapping[str, Published]) -> b
     keys = {key: list(group) for key, group in itertools.groupby(rows, formatting.key) if key}
     drawn = {key: rows for key, rows in keys.items() if any(row["geomean_amp"] or row["geomean_fp32"] for row in rows)}
     if not drawn:
-        missing = "no geometric mean: no trial in a precision with a weight has a speedup"
+        missing = "no geometric mean: no trial in a precision with a weight has a verified speedup"
         return base.Figure("families", "Families", missing=missing)
     caption = FAMILIES
     if references:
@@ -249,7 +257,7 @@ def _geomeans(name: str, rows: Sequence[Row], at: Sequence[int], geomean: str, c
     ends = [(formatting.finite(row, f"{geomean}_low"), formatting.finite(row, f"{geomean}_high")) for row in rows]
     known = [(low or height or 0.0, high or height or 0.0) for (low, high), height in zip(ends, heights, strict=True)]
     titles = [base.label(f"{text(row['family'])}, {name}") for row in rows]
-    means = [base.label(f"{formatting.estimate(row, geomean)} over {models(row[count])}") for row in rows]
+    means = [base.label(f"{formatting.estimate(row, geomean)} over {count_models(row, count)}") for row in rows]
     hover = [base.join_lines(title, mean) for title, mean in zip(titles, means, strict=True)]
     style = {"textposition": "outside", "cliponaxis": False, "hovertext": hover}
     style["error_y"] = base.error_bars([height or 0.0 for height in heights], known)

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from sweeper.analysis.flags import DOUBTS
 from sweeper.analysis.stats import CONFIDENCE, Estimate, difference, holm, p_value, pool_estimates
 from sweeper.core.backends import CONTROLS
 from sweeper.loading.cross_trial import disagree
@@ -23,7 +24,8 @@ EAGER_MOVED = "eager step times of these trials do not agree"  # a reason to loo
 # 3.55, of the others within 1 % (docs/results/h200-repeatability.md).
 NOISE = 0.05
 ALIKE = 0.10  # compile times that lie nearer together do not decide between modes that are equally fast
-DOUBTS = ("accuracy_unverified", "shared_gpu", "host_busy", "throttled", "unsteady")  # flags named beside a choice
+# Doubts that are not named beside a choice: all modes ran on one host, and `EAGER_MOVED` says when eager moved.
+NOT_NAMED = ("host_bound", "eager_moved")
 GIB = 2**30
 MEMORY_ALIKE = 0.01  # peaks that lie nearer together do not decide either
 
@@ -277,7 +279,7 @@ def _list_doubts(chosen: Candidate, choice: Choice) -> str:
     doubts = [EAGER_MOVED] if disagree(choice.entries) else []
     if limits.steps and "compile_contended" in flags:
         doubts.append("its compile time is an upper bound")
-    if named := [flag for flag in DOUBTS if flag in flags]:
+    if named := [flag for flag in flags if flag in DOUBTS and flag not in NOT_NAMED]:
         doubts.append(f"flagged {', '.join(named)}")
     if limits.memory_gib and chosen.peak_bytes is None:
         doubts.append("how much memory it needs is not known")

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
 from sweeper.analysis import stats
+from sweeper.analysis.flags import DOUBTS, UNVERIFIED
 from sweeper.analysis.stats import Estimate
 from sweeper.core.trial import WEIGHTS
 from sweeper.report.formatting import shorten_names
 from sweeper.report.tables.units import Key, Unit
 
 T = TypeVar("T", float, Estimate)
+Read = Callable[[Unit, str], Estimate | None]  # the speedup of a unit under a weight, None where it has none
 ALL = "all"
 
 
@@ -33,10 +35,25 @@ class Group:
 
     @cached_property
     def passed(self) -> list[Unit]:
-        return [unit for unit in self.judged if self.weights <= unit.ok_weights]
+        return [unit for unit in self.judged if self.weights <= unit.verified_weights]
+
+    @cached_property
+    def unverified(self) -> list[Unit]:
+        """Units with a trial that is ok, but on whose result no verdict was possible: it is in no mean."""
+        return [unit for unit in self.units if unit.has_unverified]
+
+    def select(self, weights: Iterable[str], read: Read = Unit.estimate) -> list[Unit]:
+        """Select what a mean is taken over: the units that have a speedup under each of `weights`."""
+        return [unit for unit in self.units if all(read(unit, weight) for weight in weights)]
+
+    def count_without_doubt(
+        self, weights: Collection[str], read: Read = Unit.estimate, doubts: Collection[str] = DOUBTS
+    ) -> int:
+        """Count the units of a mean whose trials have no flag that says that their speedup may be off."""
+        return sum(not unit.has_doubt(weights, doubts) for unit in self.select(weights, read))
 
     def estimates(self, weight: str) -> list[Estimate]:
-        """Return the speedups of all units that are ok under `weight`."""
+        """Return the speedups of all units that are verified under `weight`."""
         return [estimate for unit in self.units if (estimate := unit.estimate(weight))]
 
     def geomean(self, weight: str) -> Estimate | None:
@@ -45,21 +62,31 @@ class Group:
 
     @cached_property
     def both(self) -> list[tuple[Estimate, Estimate]]:
-        """AMP and fp32 of the units that are ok in both."""
+        """AMP and fp32 of the units that are verified in both."""
         return self._pair_up(Unit.estimate)
+
+    @cached_property
+    def both_with_unverified(self) -> list[tuple[Estimate, Estimate]]:
+        """AMP and fp32 of the units that are ok in both; none where all of these are verified."""
+        pairs = self._pair_up(Unit.estimate_if_ok)
+        return pairs if len(pairs) > len(self.both) else []
 
     @cached_property
     def device(self) -> list[tuple[Estimate, Estimate]]:
         """Device speedups in AMP and fp32 of the units that have both: they move less from host to host."""
         return self._pair_up(Unit.device_estimate)
 
-    def _pair_up(self, read: Callable[[Unit, str], Estimate | None]) -> list[tuple[Estimate, Estimate]]:
+    def _pair_up(self, read: Read) -> list[tuple[Estimate, Estimate]]:
         pairs = ((read(unit, "amp"), read(unit, "fp32")) for unit in self.units)
         return [(amp, fp32) for amp, fp32 in pairs if amp and fp32]
 
     @cached_property
     def weighted(self) -> Estimate | None:
         return _weigh(self.both, stats.geomean_of_these_models, stats.weighted_of_these_models)
+
+    @cached_property
+    def weighted_with_unverified(self) -> Estimate | None:
+        return _weigh(self.both_with_unverified, stats.geomean_of_these_models, stats.weighted_of_these_models)
 
     @cached_property
     def weighted_device(self) -> Estimate | None:
@@ -118,4 +145,18 @@ def list_missing_precisions(rows: Iterable[Group]) -> list[str]:
                     f"{group.key}: {len(lacking)} of {len(group.judged)} models have no record in {weight} "
                     f"and count as not passed: {shorten_names(lacking)}"
                 )
+    return lines
+
+
+def list_unverified(rows: Iterable[Group]) -> list[str]:
+    """Make a line for each key in which trials are ok but not verified."""
+    lines = []
+    for group in rows:
+        if group.family == ALL and group.unverified:
+            names = [unit.name for unit in group.unverified]
+            lines.append(
+                f"{group.key}: {len(names)} model{'' if len(names) == 1 else 's'} with a trial that is ok but not "
+                f"verified ({UNVERIFIED}): such a trial is in no mean, and its model counts as not passed: "
+                f"{shorten_names(names)}"
+            )
     return lines

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 
+from sweeper.analysis.flags import UNVERIFIED
 from sweeper.analysis.metrics import break_even_steps
 from sweeper.core.record import ARMS
 from sweeper.loading.entries import Entry
@@ -135,13 +136,21 @@ def _list_column(name: str) -> TextColumn:
 
 
 def _notes(rows: Sequence[Row]) -> list[str]:
-    """Say what stands behind the recommendations, and which of them rest on eager times that do not agree."""
+    """Say what stands behind the recommendations, and name those that rest on something doubtful."""
     kinds = {row["certainty"] for row in rows}
-    moved = [f"{text(row['model'])} ({text(row['precision'])})" for row in rows if EAGER_MOVED in text(row["reason"])]
+    doubts = {
+        UNVERIFIED: f"recommended without a verdict on the result ({UNVERIFIED})",
+        EAGER_MOVED: EAGER_MOVED,
+    }
+    named = [(title, [row for row in rows if doubt in text(row["reason"])]) for doubt, title in doubts.items()]
     return [
         "; ".join(meaning for kind, meaning in _CERTAINTY.items() if kind in kinds),
-        f"{EAGER_MOVED}: {shorten_names(moved)}" if moved else "",
+        *(f"{title}: {shorten_names(list(map(_name, found)))}" for title, found in named if found),
     ]
+
+
+def _name(row: Row) -> str:
+    return f"{text(row['model'])} ({text(row['precision'])})"
 
 
 _CERTAINTY = {

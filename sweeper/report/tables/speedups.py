@@ -14,6 +14,8 @@ Columns of figures are declared in `sweeper.analysis.metrics.METRICS`, which doc
 | `accuracy_reference accuracy_worst` | what the compiled step was compared with; its worst tensor, by error / bound |
 | `accuracy_error accuracy_bound` | root mean squares against the reference: that tensor's, and what is allowed |
 | `sweep` | the name of its folder |
+| `accuracy_randomness accuracy_elements` | how a step that draws random numbers was judged; numbers compared |
+| `attempts` | statuses of its earlier attempts, the oldest first, joined by `;` |
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ def _accuracy_column(name: str, value: Callable[[Accuracy], Value], kind: type =
     return Column(name, lambda entry: value(entry.worst) if entry.worst else None, kind)
 
 
-# Columns that are no metrics, by the metric that they stand before. Names and order are a contract.
+# Columns that are no metrics, by the metric that they stand before or behind. Names and order are a contract.
 _BEFORE: Mapping[str, tuple[Column[Entry], ...]] = {
     "interval": (
         Column("trial_id", lambda entry: entry.record.trial_id),
@@ -73,6 +75,13 @@ _BEFORE: Mapping[str, tuple[Column[Entry], ...]] = {
         Column("sweep", lambda entry: _name_sweep(entry.folder.parent)),
     ),
 }
+_BEHIND: Mapping[str, tuple[Column[Entry], ...]] = {
+    "compiled_energy_j": (
+        _accuracy_column("accuracy_randomness", lambda accuracy: accuracy.randomness, str),
+        _accuracy_column("accuracy_elements", lambda accuracy: accuracy.elements, int),
+        Column("attempts", lambda entry: tuple(attempt.status for attempt in entry.record.attempts), tuple),
+    ),
+}
 
 
 def _metric_column(metric: Metric) -> Column[Entry]:
@@ -84,6 +93,7 @@ def columns() -> Iterator[Column[Entry]]:
     for metric in METRICS:
         yield from _BEFORE.get(metric.name, ())
         yield _metric_column(metric)
+        yield from _BEHIND.get(metric.name, ())
 
 
 def select_columns(names: Iterable[str], get_entry: Callable[[T], Entry]) -> list[Column[T]]:

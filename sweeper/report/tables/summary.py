@@ -1,18 +1,25 @@
 """summary.csv: geometric means over models, a row for each family and for `all`, by workload, mode, backend, variant.
 
-The unit is a model at a batch size, in the precisions that carry the weights amp and fp32 (`Labels.weight`).
+The unit is a model at a batch size, in the precisions that carry the weights amp and fp32 (`Labels.weight`). A trial is
+verified that is ok without the flag `accuracy_unverified`. Others are in no mean, except in `weighted_with_unverified`.
 
 | column | meaning |
 |---|---|
 | `models` | units tried; without those that fail before the compiler runs, `unavailable`, `interrupted` |
-| `passed pass_rate` | units that are ok in each of amp and fp32 that the sweep asked for; their share |
-| `models_amp geomean_amp geomean_amp_low geomean_amp_high` | over all units that are ok in amp; `fp32` likewise |
-| `models_weighted weighted` | 0.75 * geomean over AMP + 0.25 * geomean over fp32 of the units that are ok in both |
+| `passed pass_rate` | units that are verified in each of amp and fp32 that the sweep asked for; their share |
+| `models_amp geomean_amp geomean_amp_low geomean_amp_high` | over all units verified in amp; `fp32` likewise |
+| `models_weighted weighted` | 0.75 * geomean over AMP + 0.25 * geomean over fp32 of the units verified in both |
 | `weighted_low weighted_high` | 95 % interval for "these models": the error of measuring alone |
 | `weighted_new_model_low weighted_new_model_high` | 95 % prediction interval for "a new model": one more like these |
 | `weighted_failures_as_one` | units judged in both precisions, where a failure counts 1.0: it would run eager |
 | `weighted_clipped` | slowdowns raised to 1.0 first, as the tables of 2022 had it |
 | `models_device weighted_device weighted_device_low weighted_device_high` | like `weighted`, of device speedups |
+| `unverified` | units with a trial that is ok but not verified |
+| `weighted_with_unverified` | `weighted` over the units that are ok in both; empty where all of these are verified |
+| `models_without_doubt` | of `models_weighted`: those whose trials have none of the flags in `flags.DOUBTS` |
+| `models_with_unverified` | how many units `weighted_with_unverified` is over |
+| `models_amp_without_doubt models_fp32_without_doubt` | likewise, of `models_amp` and `models_fp32` |
+| `models_device_without_doubt` | of `models_device`, without the flags that concern wall-clock time alone |
 """
 
 from __future__ import annotations
@@ -20,13 +27,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
+from sweeper.analysis.flags import DEVICE_DOUBTS
 from sweeper.analysis.stats import AMP_SHARE, FP32_SHARE, Estimate
+from sweeper.core.trial import WEIGHTS
 from sweeper.report import formatting
 from sweeper.report.findings import Findings
 from sweeper.report.formatting import KEY, estimate, interval, key, number, number_column, ratio, text, text_column
 from sweeper.report.spec import Headline, TableSpec
-from sweeper.report.table import PAGE, Column, Row, Table, TextColumn, Value, interval_columns
+from sweeper.report.table import MARKDOWN, PAGE, TERMINAL, Column, Row, Table, TextColumn, interval_columns
 from sweeper.report.tables.groups import ALL, Group
+from sweeper.report.tables.units import Unit
 
 WEIGHTING = f"weighted {AMP_SHARE:g} AMP + {FP32_SHARE:g} fp32"
 MODELS_TO_PREDICT = 6  # a new one: of four, the interval reaches from a fifth to sixteen
@@ -59,7 +69,31 @@ COLUMNS: tuple[Column[Group], ...] = (
     Column("weighted_clipped", lambda group: group.weighted_clipped, float),
     Column("models_device", lambda group: len(group.device), int),
     *_mean_columns("weighted_device", lambda group: group.weighted_device),
+    Column("unverified", lambda group: len(group.unverified), int),
+    _mean_columns("weighted_with_unverified", lambda group: group.weighted_with_unverified)[0],
+    Column("models_without_doubt", lambda group: group.count_without_doubt(WEIGHTS), int),
+    Column("models_with_unverified", lambda group: len(group.both_with_unverified) or None, int),
+    Column("models_amp_without_doubt", lambda group: group.count_without_doubt(["amp"]), int),
+    Column("models_fp32_without_doubt", lambda group: group.count_without_doubt(["fp32"]), int),
+    Column(
+        "models_device_without_doubt",
+        lambda group: group.count_without_doubt(WEIGHTS, Unit.device_estimate, DEVICE_DOUBTS),
+        int,
+    ),
 )
+# The columns of a mean, and of its number of models.
+MEANS = {
+    "AMP": ("geomean_amp", "models_amp"),
+    "fp32": ("geomean_fp32", "models_fp32"),
+    "weighted": ("weighted", "models_weighted"),
+}
+# The columns that count the models of a mean, and those that count which of them have no doubt flag.
+WITHOUT_DOUBT = {
+    "models_weighted": "models_without_doubt",
+    "models_amp": "models_amp_without_doubt",
+    "models_fp32": "models_fp32_without_doubt",
+    "models_device": "models_device_without_doubt",
+}
 
 
 def summary(rows: Iterable[Group]) -> Table:
@@ -71,17 +105,26 @@ def text_columns(rows: Sequence[Row], _trials: Sequence[Row]) -> list[TextColumn
         text_column("family", folds=True),
         *(text_column(name, folds=name == "variant") for name in formatting.find_varying(rows, KEY)),
         TextColumn("passed", lambda row: f"{row['passed']} of {row['models']}"),
-        _mean_text_column("AMP", "geomean_amp", "models_amp"),
-        _mean_text_column("fp32", "geomean_fp32", "models_fp32"),
-        _mean_text_column("weighted", "weighted", "models_weighted"),
+        *(column for title, (name, count) in MEANS.items() for column in _mean_text_columns(title, name, count)),
         *([TextColumn("a new model", show_new_model, media=(PAGE,))] if any(map(show_new_model, rows)) else []),
         number_column("by device time", "weighted_device", show_device_mean, media=(PAGE,), needs="weighted_device"),
         number_column("slowdowns as 1.0", "weighted_clipped", media=(PAGE,)),
     ]
 
 
-def _mean_text_column(title: str, name: str, count: str) -> TextColumn:
-    return number_column(title, name, lambda row: f"{found} ({row[count]})" if (found := estimate(row, name)) else "")
+def _mean_text_columns(title: str, name: str, count: str) -> list[TextColumn]:
+    """Make a column such as `1.44 [1.40, 1.48] (42, 6 sure)`; a terminal has no room for how many are sure."""
+
+    def show(row: Row) -> str:
+        return f"{found} ({row[count]})" if (found := estimate(row, name)) else ""
+
+    def show_sure(row: Row) -> str:
+        return f"{found} ({row[count]}, {row[WITHOUT_DOUBT[count]]} sure)" if (found := estimate(row, name)) else ""
+
+    return [
+        number_column(title, name, show, media=(TERMINAL,)),
+        number_column(title, name, show_sure, media=(PAGE, MARKDOWN)),
+    ]
 
 
 def arrange(rows: Sequence[Row]) -> list[Row]:
@@ -110,20 +153,42 @@ def _notes(rows: Sequence[Row]) -> list[str]:
     return [f"no model was judged, see the failures: {'; '.join(keys)}"] if keys else []
 
 
+def _count_sure(rows: Sequence[Row]) -> list[str]:
+    """Make a line for each key with the number of models without doubt in each of its means; equal lines are one."""
+    keys: dict[str, list[str]] = {}
+    for row in rows:
+        counts = [(title, count) for title, (name, count) in MEANS.items() if row[name] is not None]
+        if row["family"] == ALL and counts:
+            sure = ", ".join(f"{title} {row[WITHOUT_DOUBT[count]]} of {row[count]}" for title, count in counts)
+            keys.setdefault(sure, []).append(key(row))
+    return [
+        f"models without doubt: {sure} ({formatting.shorten_names(names, between='; ')})"
+        for sure, names in keys.items()
+    ]
+
+
 def _explain(findings: Findings, _rows: Sequence[Row]) -> str:
     return (
         "Geometric means of speedups; in brackets the 95 % interval for these models, in parentheses how many models. "
-        "A new model: where one more of the same kind would lie." + (f" AMP: {findings.amp}." if findings.amp else "")
+        "Sure: without a flag that says that a speedup may be off. A trial without a verdict on its result "
+        "(accuracy_unverified) is in no mean and has not passed. A new model: "
+        "where one more of the same kind would lie." + (f" AMP: {findings.amp}." if findings.amp else "")
     )
 
 
 def headline(row: Row) -> str:
-    """Show the weighted mean, e.g. `weighted 0.75 AMP + 0.25 fp32: 1.43 (3 models), these models [1.40, 1.46]`."""
+    """Show the weighted mean and how sure it is.
+
+    E.g. `weighted 0.75 AMP + 0.25 fp32: 1.43 (3 models, 2 without doubt), these models [1.40, 1.46], with 1 unverified
+    1.41`.
+    """
     if row["weighted"] is None:
         lacking = [weight for weight in ("amp", "fp32") if not row[f"models_{weight}"]]
         where = f"a precision of weight {' or '.join(lacking)}" if lacking else "both precisions"
-        return f"{WEIGHTING}: none, no model is ok in {where}"
-    line = f"{WEIGHTING}: {ratio(number(row, 'weighted'))} ({models(row['models_weighted'])})"
+        wanted = "ok and verified" if row["unverified"] else "ok"
+        line = f"{WEIGHTING}: none, no model is {wanted} in {where}"
+    else:
+        line = f"{WEIGHTING}: {ratio(number(row, 'weighted'))} ({count_models(row, 'models_weighted')})"
     named = {
         "these models": interval(row, "weighted"),
         "a new model": show_new_model(row),
@@ -131,7 +196,15 @@ def headline(row: Row) -> str:
     }
     if CLIPPED in text(row["variant"]):
         named["as in 2022, slowdowns raised to 1.0,"] = ratio(number(row, "weighted_clipped"))
-    return ", ".join([line, *(f"{name} {found}" for name, found in named.items() if found)])
+    lines = [line, *(f"{name} {found}" for name, found in named.items() if found), show_with_unverified(row)]
+    return ", ".join(filter(None, lines))
+
+
+def show_with_unverified(row: Row) -> str:
+    """Show the weighted mean with the models that are ok but not verified, e.g. `with 1 unverified 1.41`."""
+    count = (number(row, "models_with_unverified") or 0) - (number(row, "models_weighted") or 0)
+    found = ratio(number(row, "weighted_with_unverified"))
+    return f"with {count:.0f} unverified {found}" if found else ""
 
 
 def show_new_model(row: Row) -> str:
@@ -141,13 +214,16 @@ def show_new_model(row: Row) -> str:
 
 
 def show_device_mean(row: Row) -> str:
-    """Show the weighted mean of device speedups, `1.52 [1.51, 1.52]`, and its models where they are fewer."""
-    found, count = estimate(row, "weighted_device"), row["models_device"]
-    return found if count == row["models_weighted"] or not found else f"{found} ({models(count)})"
+    """Show the weighted mean of device speedups, `1.52 [1.51, 1.52]`, and its models where they are others or surer."""
+    found, names = estimate(row, "weighted_device"), ("models_device", "models_weighted")
+    device, wall = ((row[name], row[WITHOUT_DOUBT[name]]) for name in names)
+    return found if device == wall or not found else f"{found} ({count_models(row, 'models_device')})"
 
 
-def models(count: Value) -> str:
-    return f"{count} model{'' if count == 1 else 's'}"
+def count_models(row: Row, name: str) -> str:
+    """Count the models of a mean, and those of them without a doubt, e.g. `3 models, 2 without doubt`."""
+    count = row[name]
+    return f"{count} model{'' if count == 1 else 's'}, {row[WITHOUT_DOUBT[name]]} without doubt"
 
 
 SPEC = TableSpec(
@@ -158,5 +234,6 @@ SPEC = TableSpec(
     arrange=arrange,
     headlines=headlines,
     notes=_notes,
+    terminal_notes=_count_sure,
     explain=_explain,
 )

@@ -6,9 +6,10 @@ Trials with mode=eager, or in a precision without a weight, are in no unit.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
+from sweeper.analysis.flags import UNVERIFIED
 from sweeper.analysis.stats import Estimate
 from sweeper.analysis.weights import check_weights
 from sweeper.loading.entries import Entry
@@ -18,6 +19,15 @@ from sweeper.report.formatting import rank_mode
 def backend(entry: Entry) -> str | None:
     """Return the backend's name; None where nothing is compiled."""
     return entry.record.trial.backend if entry.record.trial.mode != "eager" else None
+
+
+def is_ok(entry: Entry) -> bool:
+    return entry.record.status == "ok"
+
+
+def is_verified(entry: Entry) -> bool:
+    """Whether a trial is ok and its result was judged; any other trial is in no mean."""
+    return is_ok(entry) and UNVERIFIED not in entry.flags
 
 
 @dataclass(frozen=True)
@@ -55,21 +65,42 @@ class Unit:
         return all(entry.record.judges_the_compiler for entry in self.entries.values())
 
     @property
-    def ok_weights(self) -> set[str]:
-        return {weight for weight, entry in self.entries.items() if entry.record.status == "ok"}
+    def verified_weights(self) -> set[str]:
+        return {weight for weight, entry in self.entries.items() if is_verified(entry)}
+
+    @property
+    def has_unverified(self) -> bool:
+        """Whether a trial is ok, but no verdict on its result was possible."""
+        return any(is_ok(entry) and not is_verified(entry) for entry in self.entries.values())
+
+    def has_doubt(self, weights: Iterable[str], doubts: Collection[str]) -> bool:
+        """Whether the trial under any of these weights, which must have been tried, has one of these flags."""
+        return any(flag in doubts for weight in weights for flag in self.entries[weight].flags)
 
     def estimate(self, weight: str) -> Estimate | None:
-        """Return the speedup under `weight`; None where the trial is not ok or was not tried."""
-        return self.entries[weight].result.estimate if weight in self.entries else None
+        """Return the speedup under `weight`; None where the trial is not verified or was not tried."""
+        entry = self.entries.get(weight)
+        return entry.result.estimate if entry and is_verified(entry) else None
+
+    def estimate_if_ok(self, weight: str) -> Estimate | None:
+        """Return the speedup under `weight`, also of a trial that is ok but not verified."""
+        entry = self.entries.get(weight)
+        return entry.result.estimate if entry and is_ok(entry) else None
 
     def device_estimate(self, weight: str) -> Estimate | None:
         """Return the device speedup under `weight`; None as in `estimate`, and where it is not known."""
-        return self.entries[weight].result.device_estimate if weight in self.entries else None
+        entry = self.entries.get(weight)
+        return entry.result.device_estimate if entry and is_verified(entry) else None
 
     def speedup_or_one(self, weight: str) -> float | None:
-        """Return the speedup under `weight`, which must have been tried; 1.0 where the trial is not ok."""
+        """Return the speedup under `weight`, which must have been tried; 1.0 where the trial failed.
+
+        None where the trial is ok but not verified: nobody knows which of the two it is.
+        """
         entry = self.entries[weight]
-        return entry.result.speedup if entry.record.status == "ok" else 1.0
+        if is_verified(entry):
+            return entry.result.speedup
+        return None if is_ok(entry) else 1.0
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 A case is a state of the model and a batch. The first is the model as built, on a batch that is not timed; the others
 are the state in which no branch is dead, on every timed batch. Where that state says nothing (eager is not finite, or
-nowhere near its reference), the way to it is halved; then the timed batches are judged in the state as built.
+nowhere near its reference), the way to it is halved; then the timed batches are judged in the state as built. So they
+are where a program has its weights in it.
 
 The reference is the same step in fp64; where that does not fit or run, or eager is nowhere near it, in fp32 at the
 highest precision. Nothing that goes wrong in here decides the trial's status: the record then says why its accuracy is
@@ -30,6 +31,7 @@ from sweeper.core.record import Accuracy
 from sweeper.worker.accuracy import rule
 from sweeper.worker.accuracy.rule import Bounds, Comparison, Verdict
 from sweeper.worker.accuracy.states import BUILT, MOVED, States, perturb
+from sweeper.worker.compilation.compiler import holds_weights
 from sweeper.worker.failures import MismatchError, Missing, is_out_of_memory, try_reading
 from sweeper.worker.measurement.bench import Arm
 from sweeper.worker.measurement.capture import (
@@ -41,7 +43,7 @@ from sweeper.worker.measurement.capture import (
     capture_step,
     run_reference,
 )  # fmt: skip
-from sweeper.worker.models.batches import Batch, map_tensors
+from sweeper.worker.models.batches import Batch, copy_batch
 from sweeper.worker.setup import TrialSetup
 
 FORMATS = (torch.float64, torch.float32)  # of the reference, the first that will do
@@ -117,17 +119,15 @@ class AccuracyCheck:
 
     def _judge_timed_batches(self, enter: Enter) -> tuple[list[Verdict], str, str | None]:
         """Judge every timed batch in the second state; give also what became of it, and what that leaves unknown."""
-        verdicts: list[Verdict] = []
-        for share in SHARES:
+        reason: str | None = "the program has the weights in it as constants"
+        for share in () if holds_weights(self._setup.trial) else SHARES:
             self._states.move(SHARES[share])
             verdicts = self._judge_batches(MOVED, enter)
-            if verdicts[-1].accuracy.passed is not None:
+            reason = verdicts[-1].accuracy.unverified
+            if reason is None:
                 return verdicts, share, None
-            if verdicts[-1].holds_weights:
-                break
-        reason = str(verdicts[-1].accuracy.unverified)
         unknown = f"where no branch is dead: {reason}" if self._states.is_dead else None
-        return self._judge_batches(BUILT, enter), reason, unknown
+        return self._judge_batches(BUILT, enter), str(reason), unknown
 
     def _judge_batches(self, state: str, enter: Enter) -> list[Verdict]:
         """Judge the timed batches in a state, until one does not pass."""
@@ -152,9 +152,6 @@ class AccuracyCheck:
             if verdict.accuracy.passed is False:
                 self._look_closer(case)
                 verdict = self._judge_step(case)
-            if verdict.accuracy.passed is False and case.state == MOVED and self._holds_its_weights(case):
-                reason = "the compiled program holds the weights that it was compiled with"
-                verdict = Verdict(Accuracy(verdict.accuracy.reference, None, reason), holds_weights=True)
         return replace(verdict, accuracy=replace(verdict.accuracy, case=case.name, cases=(case.name,)))
 
     def _take_reference(self, case: Case) -> list[str]:
@@ -234,17 +231,6 @@ class AccuracyCheck:
         assert self._reference is not None
         return rule.judge(rule.compare(named, self._reference.step, self._stages), self._reference.bounds)
 
-    def _holds_its_weights(self, case: Case) -> bool:
-        """Whether the program gives what the model as built gives, whatever its parameters are now.
-
-        Inference may do that: the weights become constants of the code. Training may not.
-        """
-        if self._setup.trial.workload == "train":
-            return False
-        named = Keep().copy(self._capture(self._setup.compiled, case)).items()
-        self._take_reference(replace(case, state=BUILT))
-        return self._reference is not None and self._judge_tensors(named).accuracy.passed is True
-
     def _run_or_retry_on_host(self, work: Callable[[], T]) -> T:
         """Do `work`; if the device runs out of memory, move the check's tensors to the host and do it again."""
         if self._place != HOST:
@@ -270,7 +256,7 @@ class AccuracyCheck:
         """Run a step of an arm from the state of a case, moved by `perturbation`, on a copy of its batch."""
         setup = self._setup
         self._states.restore(setup.optimizers, setup.measure.seed + seed_offset, case.state)
-        batch, module, run = map_tensors(case.batch, torch.clone), setup.built.module, setup.bench.run_on
+        batch, module, run = copy_batch(case.batch), setup.built.module, setup.bench.run_on
         if perturbation:
             batch = perturb(module, batch, perturbation)
         changes = Changes(module, batch, setup.compiled_optimizer(arm))

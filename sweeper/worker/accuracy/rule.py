@@ -11,8 +11,8 @@ p(step) = <step, reference> / <reference, reference>, which errors of rounding h
 
     min p(eager) - margin <= p(compiled) <= max p(eager) + margin
 
-It is asked of the gradients of each stage of the model as well, and sees a gradient that is negated or scaled within
-the errors of eager.
+where the margin is a share of eager's relative error, and at most MAX_MARGIN in tensors of many numbers. It is asked of
+the gradients of each stage of the model as well, and sees a gradient that is negated or scaled within eager's errors.
 
 Compiled code sums in another order than eager does, so it may be a few times further from the truth. The form of the
 rule of size is that of torch's own benchmark suite, `same` in torch/_dynamo/utils.py; three things are added, each for
@@ -41,7 +41,11 @@ MAX_TIMES = 3.0
 TOLERANCE = {"full": 1e-4, "reduced": 1e-2}  # reduced: tf32 and half precisions anywhere in the step
 FLOOR = 1e-3
 NOISE = 1e-3  # of the size of all gradients
-MARGIN = {"full": 0.02, "reduced": 0.1}  # of projections
+MARGIN = {"full": 0.01, "reduced": 0.03}  # of projections, however exact eager is
+ERROR_SHARE = 0.5  # of eager's relative error; what of an error lies along the reference
+FEW = 3.0  # times the relative error over the root of the number of elements: in a few numbers errors do not average
+MANY = 1000  # elements: their projections never lie further apart than
+MAX_MARGIN = 0.2
 PERTURBATION = 1e-5  # relative; a well-conditioned model answers with an error of the size of the tolerance
 PERTURBED_STEPS = 3
 BITS = {"bfloat16": 8, "float16": 11}  # of a significand; tf32 has those of float16
@@ -175,6 +179,20 @@ def perturbation(precision: Precision, tolerance: str) -> float:
 
 
 @dataclass(frozen=True)
+class Span:
+    """Where the projections of eager's steps lie, and how far beyond them the compiled one may be."""
+
+    low: float
+    high: float
+    margin: float
+
+    def share(self, projection: float) -> float:
+        """By how much a projection lies beyond the span, in margins."""
+        beyond = max(self.low - projection, projection - self.high)
+        return math.inf if math.isnan(beyond) else max(beyond, 0.0) / self.margin
+
+
+@dataclass(frozen=True)
 class Bounds:
     """What the compiled step may be, by the name of the tensor, and what eager is."""
 
@@ -182,8 +200,7 @@ class Bounds:
     errors: Mapping[str, float]
     bounds: Mapping[str, float]
     least_sizes: Mapping[str, float] = field(default_factory=dict)  # where zeros would be within the bounds
-    projections: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # what those of eager span
-    margin: float = 0.0
+    projections: Mapping[str, Span] = field(default_factory=dict)
     nondeterministic: bool = False
     far_off: bool = False  # the reference may be another model's: some do other things in other number formats
     unverified: str | None = None  # why a step within the bounds need not be right
@@ -211,10 +228,8 @@ def set_bounds(
         if moved
         else _explain_infinite(first, errors) or _explain_nothing_compared(first) or far_off
     )
-    projections = dict(_span_projections(comparisons))
-    return Bounds(
-        reference.kind, errors, bounds, least, projections, MARGIN[tolerance], moved, bool(far_off), unverified
-    )
+    projections = dict(_span_projections(comparisons, MARGIN[tolerance]))
+    return Bounds(reference.kind, errors, bounds, least, projections, moved, bool(far_off), unverified)
 
 
 def _nan_last(value: float) -> float:
@@ -241,16 +256,22 @@ def _passes_zeros(name: str, eager: Comparison, bound: float) -> bool:
     return bound >= eager[name].reference_size > NOISE * eager[ALL_GRADIENTS].reference_size
 
 
-def _span_projections(comparisons: Sequence[Comparison]) -> Iterator[tuple[str, tuple[float, float]]]:
-    """What the projections of eager span, of every tensor whose reference is longer than eager's error."""
+def _span_projections(comparisons: Sequence[Comparison], least_margin: float) -> Iterator[tuple[str, Span]]:
+    """Where the projections of eager lie, for gradients that are more than noise and for other tensors of eager's size.
+
+    A loss is one number, for which the rule of size says all.
+    """
     first = comparisons[0]
-    all_gradients = first[ALL_GRADIENTS].reference_size if ALL_GRADIENTS in first else 0.0
+    noise = NOISE * first[ALL_GRADIENTS].reference_size if ALL_GRADIENTS in first else 0.0
     for name, sums in first.items():
         is_gradient = name.startswith((GRADIENT, STAGE, ALL_GRADIENTS))
-        least = max(sums.error, NOISE * all_gradients if is_gradient else 0.0)
-        if name != LOSS and sums.reference_size > least:
+        if name != LOSS and sums.reference_size > (noise if is_gradient else sums.error):
             found = [item[name].projection for item in comparisons]
-            yield name, (min(found), max(found))
+            error = max(item[name].error for item in comparisons) / sums.reference_size
+            margin = error * max(ERROR_SHARE, FEW / math.sqrt(sums.elements))
+            if sums.elements >= MANY:
+                margin = min(margin, MAX_MARGIN)
+            yield name, Span(min(found), max(found), max(margin, least_margin))
 
 
 def _explain_infinite(eager: Comparison, errors: Mapping[str, float]) -> str | None:
@@ -262,7 +283,7 @@ def _explain_infinite(eager: Comparison, errors: Mapping[str, float]) -> str | N
     if names:
         return f"eager gives NaN or infinity in {', '.join(names)}"
     names = [name for name in errors if eager[name].infinite and not name.startswith(OUTPUT)]
-    return f"the reference gives NaN or infinity in {', '.join(names)}" if names else None
+    return f"the reference is not finite in {', '.join(names)}" if names else None
 
 
 def _explain_nothing_compared(eager: Comparison) -> str | None:
@@ -287,7 +308,6 @@ class Verdict:
 
     accuracy: Accuracy
     share: float = 0.0
-    holds_weights: bool = False  # the program has the weights of another state in it
 
 
 def judge(comparison: Comparison, bounds: Bounds) -> Verdict:
@@ -295,9 +315,11 @@ def judge(comparison: Comparison, bounds: Bounds) -> Verdict:
     elements = sum(
         sums.elements for name, sums in comparison.items() if name not in (ALL_GRADIENTS, *_stages(comparison))
     )
-    unjudged = sum(1 for name in bounds.errors if name not in bounds.bounds)
+    not_finite = (name for name in bounds.errors if comparison[name].infinite and not name.startswith(OUTPUT))
+    unjudged = len({*not_finite, *(name for name in bounds.errors if name not in bounds.bounds)})
     if not bounds.bounds or not elements:
-        return Verdict(Accuracy(bounds.kind, None, "the step gives no finite floating-point tensor", unjudged=unjudged))
+        reason = bounds.unverified or "the step gives no finite floating-point tensor"
+        return Verdict(Accuracy(bounds.kind, None, reason, unjudged=unjudged))
     shares = {name: _share_of_bounds(name, comparison[name], bounds) for name in comparison}
     worst = max(shares, key=lambda name: shares[name])
     failed = shares[worst] > 1 and not bounds.nondeterministic
@@ -317,8 +339,8 @@ def judge(comparison: Comparison, bounds: Bounds) -> Verdict:
         eager_error=bounds.errors.get(worst),
         bound=bounds.bounds.get(worst),
         elements=elements,
-        projection=PerArm(span[0], comparison[worst].projection) if span else None,
-        margin=bounds.margin if span else None,
+        projection=_nearest_projections(span, comparison[worst].projection) if span else None,
+        margin=span.margin if span else None,
     )
     return Verdict(found, shares[worst])
 
@@ -333,14 +355,17 @@ def _share_of_bounds(name: str, sums: Sums, bounds: Bounds) -> float:
     if name in bounds.bounds:
         shares.append(_divide(sums.error, bounds.bounds[name]))
     if name in bounds.projections:
-        low, high = bounds.projections[name]
-        beyond = max(low - sums.projection, sums.projection - high)
-        shares.append(_divide(max(beyond, 0.0), bounds.margin) if not math.isnan(beyond) else math.inf)
+        shares.append(bounds.projections[name].share(sums.projection))
     return max(shares)
 
 
+def _nearest_projections(span: Span, compiled: float) -> PerArm:
+    """Both arms' projections, of eager's the nearest one."""
+    return PerArm(min(max(compiled, span.low), span.high), compiled if math.isfinite(compiled) else None)
+
+
 def _divide(error: float, allowed: float) -> float:
-    """The error as a share of what is allowed; infinite where it is not finite, or nothing is allowed."""
-    if not math.isfinite(error):
+    """The error as a share of what is allowed; infinite where one is not a number, or nothing is allowed."""
+    if not math.isfinite(error) or math.isnan(allowed):
         return math.inf
     return error / allowed if allowed else (0.0 if error == 0 else math.inf)

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from sweeper.core.backends import WITHOUT_DYNAMO
+from sweeper.core.backends import HOLD_WEIGHTS, WITHOUT_DYNAMO
 from sweeper.core.trial import Trial
 from sweeper.worker.compilation.counters import CompileCounters
 from sweeper.worker.failures import NotCompiledError
@@ -179,6 +179,13 @@ def end_compile_workers() -> None:
         if isinstance(sidecar := getattr(pool, "process", None), subprocess.Popen):
             sidecar.kill()
     async_compile.shutdown_compile_workers()
+
+
+def holds_weights(trial: Trial) -> bool:
+    """Whether weights become constants of the program, which then does not follow when they change."""
+    return trial.backend in HOLD_WEIGHTS or (
+        trial.workload == "inference" and bool(trial.compile.options.get("freezing"))
+    )
 
 
 def uses_cuda_graphs(trial: Trial, device: torch.device) -> bool:

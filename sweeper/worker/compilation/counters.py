@@ -86,12 +86,12 @@ class CompileCounters:
             return f"past torch's limit of recompilations ({limit}) a frame runs eager; TORCH_LOGS=recompiles says why"
         return None
 
-    def report(self, settings: Mapping[str, Json]) -> Diagnostics:
+    def report(self, settings: Mapping[str, Json], parameters: Mapping[str, int] | None = None) -> Diagnostics:
         # Compilations of a frame beyond its first; an id is `frame/compilation`, the second counted from 0.
         recompiles = sum(not compile_id.endswith("/0") for compile_id in self._compile_ids)
         breaks, skips = tuple(_graph_breaks()), _cudagraph_skips()
         graphs = int(counters["stats"]["unique_graphs"])  # that Dynamo captured and handed to the backend
-        return Diagnostics(graphs, breaks, recompiles, skips, settings, self.graphs_run_eager)
+        return Diagnostics(graphs, breaks, recompiles, skips, settings, self.graphs_run_eager, parameters or {})
 
 
 def _graph_breaks() -> Iterator[GraphBreak]:

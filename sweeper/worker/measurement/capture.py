@@ -11,7 +11,7 @@ import torch
 from sweeper.core.trial import Trial
 from sweeper.worker.measurement.step import make_optimizer
 from sweeper.worker.models import Built
-from sweeper.worker.models.batches import Batch, Loss, cast_tensor, find_tensors, map_tensors
+from sweeper.worker.models.batches import Batch, Loss, cast_tensor, copy_batch, find_tensors, map_tensors
 
 HOST = torch.device("cpu")
 LOSS, OUTPUT, GRADIENT, CHANGE = "loss", "output", "gradient of ", "change of "
@@ -97,7 +97,10 @@ def _subtract(after: torch.Tensor, before: torch.Tensor | None) -> torch.Tensor:
     """The difference, in fp32 or longer; all of `after` where there was nothing of its shape."""
     dtype = torch.float64 if not (after.is_floating_point() or after.is_complex()) else after.dtype
     after = after.to(torch.promote_types(dtype, torch.float32))
-    return after if before is None or before.shape != after.shape else after - before.to(after.device)
+    if before is None or before.shape != after.shape:
+        return after
+    before = before.to(after.device, after.dtype)
+    return torch.where(after == before, 0.0, after - before)  # infinity less infinity is nothing here
 
 
 def _size(tensor: torch.Tensor) -> float:
@@ -114,7 +117,7 @@ def run_reference(built: Built, batch: Batch, trial: Trial, seed: int, dtype: to
     """
     module, trains, whole_step = built.module, trial.workload == "train", trial.compile.scope == "step"
     with cast_in_place(module, dtype):
-        batch = map_tensors(batch, lambda tensor: cast_tensor(tensor, dtype).clone())
+        batch = copy_batch(map_tensors(batch, lambda tensor: cast_tensor(tensor, dtype)))
         optimizer = make_optimizer(trial, module, False) if trains and whole_step else None
         changes = Changes(module, batch, optimizer)
         torch.manual_seed(seed)

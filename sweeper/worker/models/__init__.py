@@ -6,7 +6,7 @@ Weights are random unless pretrained ones are asked for, and data are random fro
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Protocol
@@ -15,13 +15,24 @@ import torch
 
 from sweeper.core.libraries import LIBRARIES
 from sweeper.core.trial import Model, Trial
-from sweeper.worker.models.batches import Batch, Loss, cast_tensor, cross_entropy, cut_batches, map_tensors, mix_samples
+from sweeper.worker.models.batches import (
+    Batch,
+    Loss,
+    are_equal,
+    cast_tensor,
+    cross_entropy,
+    cut_batches,
+    map_tensors,
+    mix_samples,
+    put_on_device,
+    roll_samples,
+)
+from sweeper.worker.models.dropout import silence_dropout
+from sweeper.worker.models.formats import cast_module, require_format
 
 Build = Callable[[Trial, torch.device], "Built"]
-RATES = ("p", "drop_prob", "drop_path_prob", "dropout")
 # What constructors and forwards raise for settings that they cannot have.
 WHILE_BUILDING = (TypeError, ValueError, RuntimeError, AttributeError, KeyError, IndexError, AssertionError)
-WITH_DROPOUT = (torch.nn.MultiheadAttention, torch.nn.RNNBase)  # a float `dropout` of their own
 
 
 @dataclass(frozen=True)
@@ -35,7 +46,7 @@ class Built:
     batches: tuple[Batch, ...]
     unseen: Batch
     loss: Loss
-    num_sizes: int = 1  # how many batches in a row differ in their shapes
+    num_sizes: int = 1  # how many batches in a row differ in their shapes, or were given by the user
     unseen_origin: str = "drawn"  # or given, mixed (of the first batch), timed (the first batch itself)
 
     def map_batches(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Built:
@@ -76,7 +87,7 @@ def builder(library: str) -> Builder:
 def build(trial: Trial, seed: int, device: torch.device) -> Built:
     """Build model and data of a trial, in training or evaluation mode, dropout off unless asked for, parameters cast.
 
-    Raises whatever the library raises.
+    Raises EagerError where the parameters are in another format than the precision's, and whatever the library raises.
     """
     torch.manual_seed(seed)
     built = builder(trial.model.library).build(trial, device)
@@ -84,14 +95,16 @@ def build(trial: Trial, seed: int, device: torch.device) -> Built:
     if not trial.model.dropout:
         silence_dropout(module)
     for kind, sizes in trial.vary.items():
-        built = replace(built, batches=cut_batches(built.batches, kind, sizes), num_sizes=len(sizes))
+        batches = cut_batches(built.batches, kind, sizes)
+        built = replace(built, batches=batches, num_sizes=len(sizes) * built.num_sizes)
     if trial.model.memory_format == "channels_last":
         built = use_channels_last(built)
     dtype = getattr(torch, trial.precision.parameters)
-    if dtype == torch.float32:
-        return built
-    module.to(dtype)
-    return built.map_batches(lambda tensor: cast_tensor(tensor, dtype))
+    if trial.model.cast or dtype != torch.float32:
+        cast_module(module, dtype)
+        built = built.map_batches(lambda tensor: cast_tensor(tensor, dtype))
+    require_format(module, dtype)
+    return built
 
 
 def use_channels_last(built: Built) -> Built:
@@ -121,16 +134,6 @@ def read_attention(module: torch.nn.Module) -> str | None:
     return str(implementation) if implementation else None
 
 
-def silence_dropout(module: torch.nn.Module) -> None:
-    """Set every rate of dropout, drop-path and stochastic depth in the module tree to 0."""
-    for child in module.modules():
-        name = type(child).__name__.lower()
-        if "drop" in name or "stochasticdepth" in name or isinstance(child, WITH_DROPOUT):
-            for rate in RATES:
-                if isinstance(getattr(child, rate, None), float):
-                    setattr(child, rate, 0.0)
-
-
 def build_classifier(
     module: torch.nn.Module, model: Model, image_size: int, classes: int, batch_size: int, device: torch.device
 ) -> Built:
@@ -147,11 +150,20 @@ def build_classifier(
     return Built(module, (make_images(), make_images()), make_images(), cross_entropy)
 
 
-def build_from_batch(module: torch.nn.Module, batch: Batch, loss: Loss, device: torch.device) -> Built:
-    """A model of which a library gives one batch: of the others one has its samples moved by one, one mixes them."""
-    first = map_tensors(batch, lambda tensor: tensor.to(device))
-    second = map_tensors(first, lambda tensor: tensor.roll(1, 0) if tensor.dim() else tensor.clone())
-    return Built(module.to(device), (first, second), map_tensors(first, mix_samples), loss)
+def build_from_batches(module: torch.nn.Module, given: Sequence[Batch], loss: Loss, device: torch.device) -> Built:
+    """A model with the batches that a library or a user gives; of three or more the last is kept for the check.
+
+    Without a third, the check gets the first with its samples mixed. Of a single batch, the second has its samples
+    moved by one. Tensors that may carry structure are the same in all of them (`batches.may_change`).
+    """
+    first, *others = (put_on_device(batch, device) for batch in given)
+    if len(given) > 2:
+        unseen, origin = others.pop(), "given"
+    else:
+        unseen, origin = map_tensors(first, mix_samples), "mixed"
+    timed = (first, *others) if others else (first, map_tensors(first, roll_samples))
+    origin = "timed" if are_equal(first, unseen) else origin
+    return Built(module.to(device), timed, unseen, loss, len(timed) if others else 1, origin)
 
 
 def try_classifier(make_module: Callable[[Model], torch.nn.Module], build: Build, trial: Trial) -> list[str]:

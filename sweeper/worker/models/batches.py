@@ -49,17 +49,68 @@ def find_tensors(output: Any) -> list[torch.Tensor]:
     return found
 
 
-def mix_samples(tensor: torch.Tensor) -> torch.Tensor:
-    """Other values within the same range: floats are mixed with the next sample's, whole numbers change their places.
+def put_on_device(batch: Batch, device: torch.device) -> Batch:
+    """Move a batch that lies elsewhere; one with a tensor there stays, as its lengths may belong on the host."""
+    if any(tensor.device.type == device.type for tensor in find_tensors([batch.args, batch.kwargs])):
+        return batch
+    return map_tensors(batch, lambda tensor: tensor.to(device))
 
-    The next value's where there is one sample only.
+
+def may_change(tensor: torch.Tensor) -> bool:
+    """Whether other values of the same range mean the same to a model: finite floats with at least two dimensions.
+
+    Whole numbers, booleans and vectors may be offsets, edges, lengths or masks; a tensor with infinity is a mask.
     """
-    if not tensor.dim():
-        return tensor.clone()
-    moved = tensor.roll((1, 1), (0, -1)) if tensor.dim() > 1 else tensor.roll(1, 0)
-    if not (tensor.is_floating_point() or tensor.is_complex()):
-        return moved
-    return torch.lerp(tensor, moved if tensor.shape[0] == 1 else tensor.roll(1, 0), MIXED)
+    floats = tensor.is_floating_point() or tensor.is_complex()
+    plain = tensor.layout == torch.strided and not tensor.is_nested
+    return floats and plain and tensor.dim() > 1 and bool(torch.isfinite(tensor).all())
+
+
+def roll_samples(tensor: torch.Tensor) -> torch.Tensor:
+    """The samples moved by one, where the tensor may change; else a copy."""
+    return _change_values(tensor, lambda values: values.roll(1, 0))
+
+
+def mix_samples(tensor: torch.Tensor) -> torch.Tensor:
+    """Other values within the same range, where the tensor may change; else a copy.
+
+    Each sample is mixed with the next one, or where there is one sample only, each value with the next one.
+    """
+
+    def mix(values: torch.Tensor) -> torch.Tensor:
+        moved = values.roll((1, 1), (0, -1)) if values.shape[0] == 1 else values.roll(1, 0)
+        return torch.lerp(values, moved, MIXED)
+
+    return _change_values(tensor, mix)
+
+
+def _change_values(tensor: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    values = tensor.detach()
+    new = torch.empty_like(values).copy_(change(values)) if may_change(values) else values.clone()  # the same strides
+    return new.requires_grad_(tensor.requires_grad)
+
+
+def copy_batch(batch: Batch) -> Batch:
+    """A batch with tensors of its own, for a step that may write to them."""
+    return map_tensors(batch, lambda tensor: tensor.detach().clone().requires_grad_(tensor.requires_grad))
+
+
+def are_equal(one: Batch, other: Batch) -> bool:
+    """Whether every tensor of a batch is the same in the other."""
+    pairs = zip(find_tensors([one.args, one.kwargs]), find_tensors([other.args, other.kwargs]), strict=True)
+    return all(a is b or torch.equal(a, b) for a, b in pairs)
+
+
+def describe_tensors(batch: Batch) -> dict[str, str]:
+    """The shape and format of each tensor, and the type of each other value, by the place in the batch."""
+    places, _ = torch.utils._pytree.tree_flatten_with_path([batch.args, dict(batch.kwargs)])
+    return {torch.utils._pytree.keystr(path[1:]): _describe_leaf(leaf) for path, leaf in places}
+
+
+def _describe_leaf(leaf: Any) -> str:
+    if not isinstance(leaf, torch.Tensor):
+        return type(leaf).__name__
+    return f"{str(leaf.dtype).removeprefix('torch.')} {list(leaf.shape)}"
 
 
 def make_batch(inputs: Any) -> Batch | None:

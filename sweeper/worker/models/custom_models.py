@@ -1,23 +1,30 @@
 """A user's own model: `factory(batch_size, device) -> (module, inputs)` or `(module, inputs, loss_fn)`.
 
-`inputs` is a tuple or dict of tensors (or one tensor), `loss_fn(output)` gives a scalar; without one the loss is the
-mean of the floating-point output.
+`inputs` is a tuple or dict of tensors (or one tensor), or a list of such tuples or dicts, which are batches of the same
+shapes: with three or more the last is kept for the check, and the others are timed in turn. Of a single batch sweeper
+makes others, by moving and mixing the samples of floats with two dimensions or more; whatever may carry structure stays
+as it is: whole numbers, booleans, vectors, and masks with infinity.
+
+`loss_fn(output)` gives a scalar; without one the loss is the mean of the floating-point output.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from sweeper.core.trial import Model, Trial
 from sweeper.worker.failures import describe_error
-from sweeper.worker.models import Built, build_from_batch
-from sweeper.worker.models.batches import Batch, Loss, make_batch, mean_of_floats
+from sweeper.worker.models import Built, build_from_batches
+from sweeper.worker.models.batches import Batch, Loss, describe_tensors, make_batch, mean_of_floats
 
-SHAPE = "(module, inputs) or (module, inputs, loss_fn), inputs a tensor, a tuple or a dict of tensors"
+SHAPE = (
+    "(module, inputs) or (module, inputs, loss_fn), inputs a tensor, a tuple or a dict of tensors, "
+    "or a list of such tuples or dicts"
+)
 
 
 def names() -> None:
@@ -46,13 +53,13 @@ def load(model: Model) -> None:
 
 
 def build(trial: Trial, device: torch.device) -> Built:
-    """Call the factory once, for a module and one batch.
+    """Call the factory once, for a module and its batches.
 
     Raises ValueError when it returns anything but `SHAPE`.
     """
     name = trial.model.name
-    module, batch, loss = take_apart(find_factory(name)(trial.batch_size, device), name)
-    return build_from_batch(module, batch, loss, device)
+    module, batches, loss = take_apart(find_factory(name)(trial.batch_size, device), name)
+    return build_from_batches(module, batches, loss, device)
 
 
 def find_factory(name: str) -> Callable[[int, torch.device], Any]:
@@ -70,19 +77,44 @@ def find_factory(name: str) -> Callable[[int, torch.device], Any]:
     return factory  # type: ignore[no-any-return]
 
 
-def take_apart(returned: Any, name: str) -> tuple[torch.nn.Module, Batch, Loss]:
-    """Take apart what the factory returned. Raises ValueError for anything but `SHAPE`."""
+def take_apart(returned: Any, name: str) -> tuple[torch.nn.Module, list[Batch], Loss]:
+    """Take apart what the factory returned.
+
+    Raises ValueError for anything but `SHAPE`, and for batches that differ in more than their values.
+    """
     if not isinstance(returned, tuple) or len(returned) not in (2, 3) or not isinstance(returned[0], torch.nn.Module):
         raise ValueError(f"model.factory={name}: it must return {SHAPE}; it returned {_describe(returned)}")
     module, inputs, *rest = returned
-    if (batch := make_batch(inputs)) is None:
-        raise ValueError(f"model.factory={name}: it must return {SHAPE}; its inputs are {_describe(inputs)}")
+    batches = []
+    for item in inputs if _are_batches(inputs) else [inputs]:
+        if (batch := make_batch(item)) is None:
+            raise ValueError(f"model.factory={name}: it must return {SHAPE}; its inputs are {_describe(item)}")
+        batches.append(batch)
+    _require_equal_shapes(batches, name)
     loss_fn = rest[0] if rest else None
     if loss_fn is None:
-        return module, batch, mean_of_floats
+        return module, batches, mean_of_floats
     if not callable(loss_fn):
         raise ValueError(f"model.factory={name}: it must return {SHAPE}; its loss_fn is {_describe(loss_fn)}")
-    return module, batch, lambda output, _batch: loss_fn(output)
+    return module, batches, lambda output, _batch: loss_fn(output)
+
+
+def _are_batches(inputs: Any) -> bool:
+    """Whether it is a list of batches; a list with a tensor in it is one batch."""
+    return isinstance(inputs, list) and bool(inputs) and all(isinstance(item, (tuple, Mapping)) for item in inputs)
+
+
+def _require_equal_shapes(batches: list[Batch], name: str) -> None:
+    first = describe_tensors(batches[0])
+    for number, batch in enumerate(batches[1:], 2):
+        other = describe_tensors(batch)
+        for place in {**first, **other}:
+            here, there = first.get(place, "nothing"), other.get(place, "nothing")
+            if here != there:
+                raise ValueError(
+                    f"model.factory={name}: the batches of its inputs must have the same arguments, shapes and formats "
+                    f"(vary.* is for sizes that change); at {place}, batch 1 has {here} and batch {number} has {there}"
+                )
 
 
 def _describe(value: Any) -> str:

@@ -17,7 +17,7 @@ import torch
 
 from sweeper.core.trial import Model, Trial
 from sweeper.worker.failures import UnavailableError
-from sweeper.worker.models import Built, build_from_batch
+from sweeper.worker.models import Built, build_from_batches
 from sweeper.worker.models.batches import make_batch, mean_of_floats
 
 FOLDERS = ("models", "canary_models")
@@ -57,7 +57,7 @@ def build(trial: Trial, device: torch.device) -> Built:
         torch.manual_seed = seed
     if (batch := make_batch(inputs)) is None:
         raise ValueError(f"TorchBench's {name}: get_module() gave no tensors as inputs but a {type(inputs).__name__}")
-    return build_from_batch(module, batch, mean_of_floats, device)
+    return build_from_batches(module, [batch], mean_of_floats, device)
 
 
 def _find_folders() -> dict[str, str]:

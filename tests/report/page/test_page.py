@@ -14,7 +14,7 @@ from urllib.parse import unquote
 import pytest
 from records import make_process, make_record, make_trial, write_sweep
 
-from sweeper.core.record import PerArm, Record, Round
+from sweeper.core.record import Attempt, PerArm, Record, Round
 from sweeper.loading.entries import Entry, load
 from sweeper.report.build import write_report
 from sweeper.report.contents import Report
@@ -100,6 +100,31 @@ def test_header_has_the_weighted_mean_and_its_interval(tmp_path: Path) -> None:
     assert "<dt>device</dt><dd>NVIDIA H200</dd>" in text
 
 
+def test_header_says_how_sure_the_mean_is_and_what_it_is_with_unverified_models(tmp_path: Path) -> None:
+    flags = {"amp": ("accuracy_unverified",), "fp32": ()}
+    text = write_page(tmp_path, [*PAIR, *(make_record("vgg16", name, [2.0], flags=flags[name]) for name in flags)])
+    assert "1 model, 1 without doubt, 1 of 2 passed" in text
+    assert "with 1 unverified" in text
+    (row,) = (row for row in data_of(text)["tables"]["summary"]["rows"] if row["cells"][0] == "cnn")
+    assert [cell.partition("(")[2] for cell in row["cells"] if " sure)" in cell] == [
+        "1, 1 sure)",
+        "2, 2 sure)",
+        "1, 1 sure)",
+    ]
+    bars = [trace for trace in data_of(text)["figures"][1]["choices"][0]["traces"] if trace["type"] == "bar"]
+    assert [bar["hovertext"][0].partition(" over ")[2] for bar in bars] == [
+        "1 model, 1 without doubt",
+        "2 models, 2 without doubt",
+    ]
+
+
+def test_rows_open_to_their_earlier_attempts(tmp_path: Path) -> None:
+    attempts = (Attempt("crashed", "compiling", "killed by SIGKILL\nmore"), Attempt("timeout"))
+    text = write_page(tmp_path, [replace(make_record(), attempts=attempts)])
+    (row,) = data_of(text)["tables"]["speedups"]["rows"]
+    assert ["earlier attempts", "crashed while compiling: killed by SIGKILL\ntimeout"] in row["details"]
+
+
 def test_every_figure_is_there_or_says_why_not(tmp_path: Path) -> None:
     text = write_page(tmp_path, PAIR)
     assert set(re.findall(r'data-figure="([^"]+)"', text)) == set(FIGURES)
@@ -148,6 +173,13 @@ def test_forest_is_sorted_and_shows_each_kind_of_interval(tmp_path: Path) -> Non
     assert ranged["x"][0] - ranged["error_x"]["arrayminus"][0] == pytest.approx(3.0)
     assert by_name[speedup_figures.SINGLE]["x"] == [pytest.approx(0.5)]
     assert not by_name[speedup_figures.SINGLE]["error_x"]["visible"]
+
+
+def test_forest_marks_what_is_not_verified_and_keeps_its_interval(tmp_path: Path) -> None:
+    _, rows = loaded(tmp_path, [make_record("unsure", speedups=[2.0, 2.1], flags=("accuracy_unverified",))])
+    (trace,) = speedup_figures.draw_forest(rows).choices[0].traces
+    assert (trace["name"], trace["marker"]["symbol"]) == ("amp, result not verified", "x-thin-open")
+    assert trace["error_x"]["array"][0] > 0
 
 
 def test_forest_of_many_opens_with_both_ends_and_has_all(tmp_path: Path) -> None:

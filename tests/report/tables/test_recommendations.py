@@ -248,6 +248,8 @@ def test_with_a_limit_of_memory_what_needs_more_is_ruled_out(tmp_path: Path) -> 
 def test_flags_that_make_a_choice_less_sure_are_named(tmp_path: Path) -> None:
     row = only(tmp_path, make_record(flags=("accuracy_unverified", "compile_contended", "unsteady")))
     assert str(row["reason"]).endswith("; flagged accuracy_unverified, unsteady")
+    row = only(tmp_path / "before", make_record(flags=("eager_moved", "failed_before", "host_bound", "single_process")))
+    assert str(row["reason"]).endswith("; flagged failed_before")
 
 
 def test_break_even_is_taken_from_the_pooled_eager_step(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from sweeper.core.trial import Compile
 from sweeper.loading.entries import load
 from sweeper.report import formatting
 from sweeper.report.table import Row, Table
-from sweeper.report.tables.groups import groups, list_missing_precisions
+from sweeper.report.tables.groups import groups, list_missing_precisions, list_unverified
 from sweeper.report.tables.summary import headline, summary
 from sweeper.report.tables.units import Units, collect
 
@@ -76,6 +76,112 @@ def test_summary_equals_the_table_worked_out_by_hand(tmp_path: Path) -> None:
     assert differences(summary_of(families(), tmp_path).csv(), "summary.csv") == []
 
 
+def with_device(record: Record, speedup: float) -> Record:
+    processes = tuple(replace(item, device_time_s=PerArm(0.01 * speedup, 0.01)) for item in record.processes)
+    return replace(record, processes=processes)
+
+
+def unverified() -> list[Record]:
+    """Three models; of b the AMP trial is not verified, of c both are not.
+
+    model  AMP  fp32  device AMP, fp32
+    a      4    2     4, 2
+    b      (9)  8     (9), 8
+    c      (6)  (4)   none
+
+    AMP 4 over a alone, fp32 (2 * 8)^(1/2) = 4 over a and b; weighted over a: 0.75 * 4 + 0.25 * 2 = 3.5, as by device
+    time. With b and c: AMP (4 * 9 * 6)^(1/3) = 6, fp32 (2 * 8 * 4)^(1/3) = 4, weighted 0.75 * 6 + 0.25 * 4 = 5.5.
+    """
+    flags = ("accuracy_unverified",)
+    return [
+        with_device(make_record("a", "amp", [4.0]), 4.0),
+        with_device(make_record("a", "fp32", [2.0]), 2.0),
+        with_device(make_record("b", "amp", [9.0], flags=flags), 9.0),
+        with_device(make_record("b", "fp32", [8.0]), 8.0),
+        make_record("c", "amp", [6.0], flags=flags),
+        make_record("c", "fp32", [4.0], flags=flags),
+    ]
+
+
+def test_what_is_not_verified_is_in_no_mean_and_has_not_passed_but_stands_beside(tmp_path: Path) -> None:
+    row = row_of(summary_of(unverified(), tmp_path))
+    counts = ("models", "passed", "models_amp", "models_fp32", "models_weighted", "models_device", "unverified")
+    assert [row[name] for name in counts] == [3, 1, 1, 2, 1, 1, 2]
+    assert row["pass_rate"] == pytest.approx(1 / 3)
+    assert [row[name] for name in ("geomean_amp", "geomean_fp32")] == [pytest.approx(4.0), pytest.approx(4.0)]
+    means = ("weighted", "weighted_device", "weighted_failures_as_one", "weighted_clipped")
+    assert [row[name] for name in means] == [pytest.approx(3.5)] * 4
+    assert (row["weighted_with_unverified"], row["models_with_unverified"]) == (pytest.approx(5.5), 3)
+    assert headline(row) == (
+        "weighted 0.75 AMP + 0.25 fp32: 3.50 (1 model, 1 without doubt), by device time 3.50, with 2 unverified 5.50"
+    )
+
+
+def test_a_new_model_is_predicted_from_verified_models_alone(tmp_path: Path) -> None:
+    records = [make_record(name, precision, [2.0]) for name in "abcdef" for precision in ("amp", "fp32")]
+    strange = [make_record("g", name, [90.0], flags=("accuracy_unverified",)) for name in ("amp", "fp32")]
+    row = row_of(summary_of([*records, *strange], tmp_path))
+    assert (row["weighted_new_model_low"], row["weighted_new_model_high"]) == (pytest.approx(2.0), pytest.approx(2.0))
+
+
+def test_with_nothing_verified_there_is_no_mean_but_the_one_beside_it(tmp_path: Path) -> None:
+    rows = groups(units_of(unverified()[4:], tmp_path).units)
+    row = row_of(summary(rows))
+    assert [row[name] for name in ("passed", "weighted", "weighted_device", "weighted_clipped")] == [
+        0,
+        None,
+        None,
+        None,
+    ]
+    assert row["weighted_failures_as_one"] is None, "it is neither a failure nor right"
+    assert headline(row) == (
+        "weighted 0.75 AMP + 0.25 fp32: none, no model is ok and verified in a precision of weight amp or fp32, "
+        "with 1 unverified 5.50"
+    )
+    assert list_unverified(rows) == [
+        "train, default, inductor: 1 model with a trial that is ok but not verified (accuracy_unverified): "
+        "such a trial is in no mean, and its model counts as not passed: c (batch 32)"
+    ]
+
+
+def test_a_mean_with_unverified_models_stands_there_only_where_they_change_it(tmp_path: Path) -> None:
+    records = [*unverified()[:2], unverified()[2], make_record("b", "fp32", status="compile_error")]
+    rows = groups(units_of(records, tmp_path).units)
+    row = row_of(summary(rows))
+    assert (row["unverified"], row["weighted_with_unverified"], row["models_with_unverified"]) == (1, None, None)
+    assert "unverified" not in headline(row)
+    assert list_unverified(groups(units_of(unverified()[:2], tmp_path / "other").units)) == []
+
+
+@pytest.mark.parametrize(
+    ("amp", "fp32", "sure"),
+    [
+        ((), (), (1, 1, 1, 1)),
+        (("compile_contended", "single_process", "attention_differs"), ("cudagraphs_skipped",), (1, 1, 1, 1)),
+        (("unsteady",), (), (0, 0, 1, 0)),
+        ((), ("failed_before",), (0, 1, 0, 0)),
+        (("host_bound",), ("host_busy",), (0, 0, 0, 1)),
+        (("accuracy_unverified",), (), (0, 0, 1, 0)),
+    ],
+    ids=["no flag", "no doubt", "in amp", "in fp32", "by wall clock alone", "not in the mean"],
+)
+def test_each_mean_says_how_many_of_its_models_carry_no_doubt(
+    tmp_path: Path, amp: tuple[str, ...], fp32: tuple[str, ...], sure: tuple[int, ...]
+) -> None:
+    records = [make_record("a", "amp", flags=amp), make_record("a", "fp32", flags=fp32)]
+    row = row_of(summary_of([with_device(record, 2.0) for record in records], tmp_path))
+    names = ("models_without_doubt", "models_amp_without_doubt", "models_fp32_without_doubt")
+    assert tuple(row[name] for name in (*names, "models_device_without_doubt")) == sure
+
+
+def test_a_device_mean_that_is_surer_says_so(tmp_path: Path) -> None:
+    records = [make_record("a", name, flags=("host_bound",)) for name in ("amp", "fp32")]
+    line = headline(row_of(summary_of([with_device(record, 2.0) for record in records], tmp_path)))
+    assert line == (
+        "weighted 0.75 AMP + 0.25 fp32: 2.00 (1 model, 0 without doubt), by device time 2.00 (1 model, 1 without doubt)"
+    )
+
+
 @pytest.mark.parametrize(("name", "value"), [("AMP_SHARE", 0.76), ("FP32_SHARE", 0.24)])
 def test_another_weight_gives_another_summary(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: float
@@ -122,7 +228,9 @@ def test_weighted_mean_of_device_speedups_over_the_models_that_have_them(tmp_pat
     half = stats.t_quantile(1369 / 1297) * math.sqrt(37 / 49) * math.log(2)
     assert row["weighted_device_low"] == pytest.approx(3.5 * math.exp(-half))
     assert row["weighted_device_high"] == pytest.approx(3.5 * math.exp(half))
-    assert headline(row).endswith(f"by device time {formatting.estimate(row, 'weighted_device')} (1 model)")
+    assert headline(row).endswith(
+        f"by device time {formatting.estimate(row, 'weighted_device')} (1 model, 1 without doubt)"
+    )
 
 
 @pytest.mark.parametrize("status", ["eager_error", "unavailable", "interrupted"])

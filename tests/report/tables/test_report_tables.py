@@ -11,14 +11,15 @@ from records import GIB, make_process, make_record, make_trial, write_sweep
 from tables import differences
 
 from sweeper.analysis.metrics import find_worst_accuracy
-from sweeper.core.record import Accuracy, Latencies, Latency, PerArm, Process, Record
+from sweeper.core.record import Accuracy, Attempt, Latencies, Latency, PerArm, Process, Record
 from sweeper.report.build import write_report
 from sweeper.report.table import Column, Table, Value, cell, plain, quote
 from sweeper.report.tables.speedups import columns
 
 
 def checked(error: float | None, *, passed: bool = True, worst: str = "loss") -> Accuracy:
-    return Accuracy("float64", passed, worst=worst, compiled_error=error, bound=0.02)
+    known = {"elements": 11689512, "randomness": "seeds"} if passed else {}
+    return Accuracy("float64", passed, worst=worst, compiled_error=error, bound=0.02, **known)  # type: ignore[arg-type]
 
 
 def measured() -> Record:
@@ -27,7 +28,8 @@ def measured() -> Record:
     Compiling takes 3 s cold, 0.5 s warm: 3 s / 10 ms = 300 steps, 50 warm. Two equal processes: an empty interval.
     The device waits for 1 % of the step in both arms: 18 ms busy and 1,500 usual gaps of 1.2 us make 19.8 of 20 ms,
     7.5 ms and 2,000 gaps make 9.9 of 10 ms. 18 / 7.5 = 2.4. Of the two checks the second comes nearer to its bound.
-    4096 tokens in 10 ms are 409,600 a second. Percentiles and joules are the middle of the two processes'.
+    4096 tokens in 10 ms are 409,600 a second. Percentiles and joules are the middle of the two processes'. It crashed
+    and was wrong before.
     """
     busy, kernels = PerArm(0.018, 0.0075), PerArm(1500, 2000)
     parts = {"dynamo": 0.25, "aot_autograd": 0.5, "inductor": 1.5, "autotuning": 0.75}
@@ -50,7 +52,8 @@ def measured() -> Record:
         )
         for index in (0, 1)
     ]
-    return replace(make_record(flags=("throttled",)), processes=tuple(processes))
+    attempts = (Attempt("crashed"), Attempt("accuracy_mismatch"))
+    return replace(make_record(flags=("throttled",)), processes=tuple(processes), attempts=attempts)
 
 
 def host_bound() -> Record:
@@ -89,7 +92,9 @@ def test_the_columns_of_the_contract_come_first_and_in_order() -> None:
         "compiled_step_ms samples_per_s compile_cold_s compile_warm_s break_even_steps break_even_warm_steps "
         "eager_peak_memory_mib compiled_peak_memory_mib graph_breaks recompiles message"
     )
-    assert " ".join(column.name for column in columns()).startswith(f"{contract} ")
+    names = " ".join(column.name for column in columns())
+    assert names.startswith(f"{contract} ")
+    assert names.endswith(" eager_energy_j compiled_energy_j accuracy_randomness accuracy_elements attempts")
 
 
 @pytest.mark.parametrize(

@@ -89,11 +89,44 @@ def test_a_model_is_named_once(tmp_path: Path) -> None:
 def test_the_weighted_mean_has_a_line_of_its_own(tmp_path: Path) -> None:
     # Geomeans over three models, scales 1, 1.1 and 0.9: 1.5798 * 0.99^(1/3) = 1.5745 in both precisions.
     text = shown(tmp_path, *usual())
-    assert "train, default, inductor: weighted 0.75 AMP + 0.25 fp32: 1.57 (3 models), these models [" in text
+    assert (
+        "train, default, inductor: weighted 0.75 AMP + 0.25 fp32: 1.57 (3 models, 3 without doubt), these models ["
+        in text
+    )
     assert "a new model" not in text, "of three models a prediction says nothing"
     more = [make_record(model, precision, [1.5, 1.6, 1.55]) for model in "abcdef" for precision in ("amp", "fp32")]
     text = shown(tmp_path / "more", *more)
     assert re.search(r"these models \[\d\.\d\d, \d\.\d\d\], a new model \[\d\.\d\d, \d\.\d\d\]", text)
+
+
+def unsure() -> list[Record]:
+    """Seven models: the last is not verified, two more have a doubt."""
+    doubts = {"f": ("unsteady",), "e": ("host_bound",), "g": ("accuracy_unverified",)}
+    return [
+        make_record(name, precision, [9.0 if name == "g" else 1.5], flags=doubts.get(name, ("compile_contended",)))
+        for name in "abcdefg"
+        for precision in ("amp", "fp32")
+    ]
+
+
+def test_every_mean_says_how_many_of_its_models_are_sure(tmp_path: Path) -> None:
+    line = "weighted 0.75 AMP + 0.25 fp32: 1.50 (6 models, 4 without doubt), a new model"
+    text, markdown = shown(tmp_path, *unsure()), document(tmp_path / "document", *unsure())
+    assert f"train, default, inductor: {line} [1.50, 1.50], with 1 unverified 1.94" in text
+    assert f"**{line} \\[1.50, 1.50\\], with 1 unverified 1.94**" in markdown
+    assert "models without doubt: AMP 4 of 6, fp32 4 of 6, weighted 4 of 6 (train, default, inductor)" in text
+    assert re.search(r"cnn +6 of 7 +1.50 \(6\) +1.50 \(6\) +1.50 \(6\)", text)
+    assert "| cnn | 6 of 7 | 1.50 (6, 4 sure) | 1.50 (6, 4 sure) | 1.50 (6, 4 sure) |" in markdown
+
+
+def test_what_is_not_verified_is_named_beside_means_and_recommendations(tmp_path: Path) -> None:
+    for text in (shown(tmp_path, *unsure()), document(tmp_path / "document", *unsure())):
+        assert (
+            "1 model with a trial that is ok but not verified (accuracy_unverified): such a trial is in no mean" in text
+        )
+        assert re.search(
+            r"ecommended without a verdict on the result \(accuracy_unverified\): g \(amp\), g \(fp32\)", text
+        )
 
 
 def test_without_fp32_the_weighted_mean_says_why_there_is_none(tmp_path: Path) -> None:
@@ -175,7 +208,7 @@ def test_document_has_everything(tmp_path: Path) -> None:
     text = (tmp_path / "out/report.md").read_text()
     assert "- sweeps: night\n- started: 2026-03-01T10:00:00+00:00, last 2026-03-02T10:00:00+00:00\n" in text
     assert "- device: NVIDIA H200\n- versions: torch 2.13.0\n" in text
-    assert "**weighted 0.75 AMP + 0.25 fp32: 1.57 (3 models), these models \\[" in text
+    assert "**weighted 0.75 AMP + 0.25 fp32: 1.57 (3 models, 3 without doubt), these models \\[" in text
     assert (
         "| resnet50 | amp | default | 1.58 \\[1.51, 1.66\\] | 20.0 | 12.7 | 3.00 | 409 \\[379, 446\\] | 1.50 |" in text
     )
@@ -345,7 +378,7 @@ def test_a_preset_is_named_and_its_total_stands_as_it_was_made_in_2022(tmp_path:
     )
     assert "preset: pt2, the settings of the figures of 2022" in text
     assert "as in 2022, slowdowns raised to 1.0, 1.41" in text  # sqrt(2 x 1), where the plain mean is 1
-    assert "1.00 (2 models)" in text
+    assert "1.00 (2 models, 2 without doubt)" in text
 
 
 def rows_of(document: str, model: str) -> list[str]:

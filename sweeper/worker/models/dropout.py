@@ -1,0 +1,74 @@
+"""Turns dropout off, whether it is a module or a rate that a forward hands to a function."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import inspect
+import types
+from collections.abc import Iterable
+
+import torch
+from torch.nn.modules.dropout import _DropoutNd
+
+RATES = ("p", "prob", "rate")  # of a dropout module, beside every name with "drop" in it
+DROPOUT_CLASSES = ("drop", "stochasticdepth")  # parts of the names of classes, in lower case
+
+
+def silence_dropout(module: torch.nn.Module) -> None:
+    """Set every rate of dropout, drop-path, layer-drop and stochastic depth in the module tree to 0.
+
+    A rate is a float of a dropout module, or a float with "drop" in its name: of any module (timm's ghostnet calls
+    `F.dropout(x, p=self.drop_rate)`) or of a configuration that a module holds.
+    """
+    seen: set[int] = set()
+    for child in module.modules():
+        if _is_dropout(child):
+            _silence(child, RATES)
+        _silence_rates(child, seen)
+
+
+def _is_dropout(module: torch.nn.Module) -> bool:
+    name = type(module).__name__.lower()
+    return isinstance(module, _DropoutNd) or any(part in name for part in DROPOUT_CLASSES)
+
+
+def _silence_rates(holder: object, seen: set[int]) -> None:
+    """Silence a module or configuration, and the configurations in its attributes."""
+    if id(holder) in seen:
+        return
+    seen.add(id(holder))
+    values: dict[str, object]
+    if isinstance(holder, dict):
+        values = holder
+        holder.update({name: 0.0 for name, value in holder.items() if _names_dropout(name) and _is_rate(value)})
+    else:
+        values = vars(holder)
+        _silence(holder, filter(_names_dropout, dir(holder)))
+    for value in list(values.values()):
+        if _is_configuration(value):
+            _silence_rates(value, seen)
+
+
+def _silence(holder: object, names: Iterable[str]) -> None:
+    """Set attributes to 0 that are rates; a property, which computes its value, is left alone."""
+    for name in names:
+        if _is_rate(inspect.getattr_static(holder, name, None)):
+            object.__setattr__(holder, name, 0.0)  # also where a dataclass is frozen
+
+
+def _names_dropout(name: object) -> bool:
+    return isinstance(name, str) and "drop" in name.lower()
+
+
+def _is_rate(value: object) -> bool:
+    return isinstance(value, float) and 0 < value <= 1
+
+
+def _is_configuration(value: object) -> bool:
+    """Whether it is a plain holder of settings, and neither a module nor a class."""
+    if isinstance(value, (dict, argparse.Namespace, types.SimpleNamespace)):
+        return True
+    if isinstance(value, (type, torch.nn.Module)) or not hasattr(value, "__dict__"):
+        return False
+    return dataclasses.is_dataclass(value) or type(value).__name__.lower().endswith("config")

@@ -1,0 +1,259 @@
+"""Models that compute something else when they are compiled, in one way each; `trial` makes a trial of one.
+
+What is wrong is a gradient, a buffer, an input or one of several batches; the check has to see it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+WIDTH = 16
+
+
+def scale_gradient(tensor, factor):
+    """The same values, with `factor` times the gradient, where this is compiled."""
+    if not torch.compiler.is_compiling():
+        return tensor
+    return tensor * factor - tensor.detach() * (factor - 1)
+
+
+def square_mean(output):
+    return output.float().square().mean()
+
+
+class Branch(nn.Module):
+    """A residual branch with a factor; wrong by `fault`, a factor of its gradients."""
+
+    def __init__(self, scale, fault):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Linear(WIDTH, WIDTH))
+        self.scale = nn.Parameter(torch.full((WIDTH,), scale))
+        self.fault = fault
+
+    def forward(self, x):
+        return x + self.scale * scale_gradient(self.inner(x), self.fault)
+
+
+def _branches(batch_size, device, scale, fault):
+    module = nn.Sequential(nn.Linear(WIDTH, WIDTH), *(Branch(scale, fault) for _ in range(3)), nn.Linear(WIDTH, 4))
+    return module.to(device), (torch.randn(batch_size, WIDTH, device=device),), square_mean
+
+
+def zero_init(batch_size, device):
+    return _branches(batch_size, device, 0.0, 30.0)
+
+
+def right_zero_init(batch_size, device):
+    return _branches(batch_size, device, 0.0, 1.0)
+
+
+def layer_scale(batch_size, device):
+    return _branches(batch_size, device, 1e-5, 30.0)
+
+
+def right_layer_scale(batch_size, device):
+    return _branches(batch_size, device, 1e-5, 1.0)
+
+
+def _masked(batch_size, device, fault):
+    class Masked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.head = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 4)
+
+        def forward(self, x, mask):
+            return scale_gradient(self.head((self.layer(x) + mask).softmax(-1)), fault)
+
+    mask = torch.zeros(batch_size, WIDTH, device=device)
+    mask[:, WIDTH // 2 :] = float("-inf")
+    return Masked().to(device), (torch.randn(batch_size, WIDTH, device=device), mask), square_mean
+
+
+def mask_of_infinity(batch_size, device):
+    return _masked(batch_size, device, -5.0)
+
+
+def right_mask_of_infinity(batch_size, device):
+    return _masked(batch_size, device, 1.0)
+
+
+def _hooked(batch_size, device, fault):
+    class Hooked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 4)
+            self.first.weight.register_hook(lambda gradient: 2 * gradient)
+
+        def forward(self, x):
+            weight = scale_gradient(self.first.weight, fault)
+            return self.second(nn.functional.linear(x, weight, self.first.bias).tanh())
+
+    return Hooked().to(device), (torch.randn(batch_size, WIDTH, device=device),), square_mean
+
+
+def hook_on_a_parameter(batch_size, device):
+    return _hooked(batch_size, device, -1.0)
+
+
+def right_hook_on_a_parameter(batch_size, device):
+    return _hooked(batch_size, device, 1.0)
+
+
+def buffer_not_updated(batch_size, device):
+    """BatchNorm whose statistics stay where they were."""
+
+    class Frozen(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.norm, self.head = nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.Linear(WIDTH, 4)
+
+        def forward(self, x):
+            x = self.layer(x)
+            if torch.compiler.is_compiling():
+                x = nn.functional.batch_norm(x, None, None, self.norm.weight, self.norm.bias, training=True)
+            else:
+                x = self.norm(x)
+            return self.head(x)
+
+    return Frozen().to(device), (torch.randn(batch_size, WIDTH, device=device),), square_mean
+
+
+def input_not_written(batch_size, device):
+    class Writes(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(WIDTH, 4)
+
+        def forward(self, x):
+            return self.layer(x.clamp(-1, 1) if torch.compiler.is_compiling() else x.clamp_(-1, 1))
+
+    return Writes().to(device), (torch.randn(batch_size, WIDTH, device=device),), square_mean
+
+
+def second_batch_alone(batch_size, device):
+    """The mark of the second batch is where rolling moves it; the check's own batch has none."""
+
+    class Marked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(WIDTH, 4)
+
+        def forward(self, x):
+            y = self.layer(x)
+            return y * torch.where(x[1, 0] == 5.0, 3.0, 1.0) if torch.compiler.is_compiling() else y
+
+    x = torch.randn(batch_size, WIDTH, device=device)
+    x[0, 0] = 5.0
+    return Marked().to(device), (x,), square_mean
+
+
+def largest_size_alone_is_right(batch_size, device):
+    class Sized(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(WIDTH, 4)
+            self.largest = batch_size
+
+        def forward(self, x):
+            y = self.layer(x)
+            return y * 3.0 if torch.compiler.is_compiling() and x.shape[0] < self.largest else y
+
+    return Sized().to(device), (torch.randn(batch_size, WIDTH, device=device),), square_mean
+
+
+def _deep_norms(batch_size, device, fault):
+    """So many BatchNorms that in bfloat16 the first gradients are further off than they are long."""
+    layers, width = [], 3
+    for _ in range(12):
+        layers += [nn.Conv2d(width, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU()]
+        width = 16
+    net = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 4))
+
+    class Faulty(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = net
+
+        def forward(self, x):
+            return scale_gradient(self.net(x), fault)
+
+    return Faulty().to(device), (torch.randn(batch_size, 3, 12, 12, device=device),), square_mean
+
+
+def deep_norms_doubled(batch_size, device):
+    return _deep_norms(batch_size, device, 2.0)
+
+
+def right_deep_norms(batch_size, device):
+    return _deep_norms(batch_size, device, 1.0)
+
+
+def changes_later(batch_size, device):
+    """Compiled once more when a test sets `late`."""
+
+    class Later(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(WIDTH, 4)
+            self.late = False
+            self.fault = 1.0
+
+        def forward(self, x):
+            y = self.layer(x)
+            return y * self.fault if torch.compiler.is_compiling() and self.late else y
+
+    return Later().to(device), (torch.randn(batch_size, WIDTH, device=device),), square_mean
+
+
+def _with_module_hook(batch_size, device, hook):
+    module = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 4))
+    module[0].register_forward_hook(hook)
+    return module.to(device), (torch.randn(batch_size, WIDTH, device=device),), square_mean
+
+
+def hook_that_counts(batch_size, device):
+    """Each call is scaled by another number, which nothing restores."""
+    calls = []
+
+    def hook(_module, _inputs, output):
+        calls.append(1)
+        return output * (1.0 + 0.1 * (len(calls) % 7))
+
+    return _with_module_hook(batch_size, device, torch.compiler.disable(hook))
+
+
+def hook_that_draws(batch_size, device):
+    def hook(_module, _inputs, output):
+        return output * torch.rand(1, device=output.device)
+
+    return _with_module_hook(batch_size, device, hook)
+
+
+def functional_dropout(batch_size, device):
+    """A rate that no rule knows."""
+
+    class Drops(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.head = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 4)
+
+        def forward(self, x):
+            return self.head(nn.functional.dropout(self.layer(x), 0.1, self.training))
+
+    return Drops().to(device), (torch.randn(batch_size, WIDTH, device=device),), square_mean
+
+
+def wrong_functional_dropout(batch_size, device):
+    """Twice the rate where it is compiled."""
+
+    class Drops(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.head = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 4)
+
+        def forward(self, x):
+            rate = 0.3 if torch.compiler.is_compiling() else 0.1
+            return self.head(nn.functional.dropout(self.layer(x), rate, self.training))
+
+    return Drops().to(device), (torch.randn(batch_size, WIDTH, device=device),), square_mean

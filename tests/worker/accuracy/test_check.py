@@ -1,0 +1,372 @@
+"""The check on models that compute something else when they are compiled, and on models that do not."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import replace
+
+import pytest
+from worker_runs import custom, flags, private_cache, run
+
+from sweeper.core.protocol import Outcome
+from sweeper.core.record import Accuracy
+from sweeper.core.trial import Compile, Model, Precision, Trial
+
+pytestmark = pytest.mark.compile
+assert private_cache  # a fixture that every test here uses
+
+AMP = Precision(autocast="bfloat16")
+
+
+def faulty(name: str, **changes: object) -> Trial:
+    return replace(custom(name), **{"model": Model("custom", f"wrong_models:{name}"), **changes})  # type: ignore[arg-type]
+
+
+def accuracy_of(outcome: Outcome) -> Accuracy:
+    assert outcome.process is not None
+    assert outcome.process.accuracy is not None, outcome.message
+    return outcome.process.accuracy
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "worst"),
+    [
+        ("zero_init", {}, "gradient"),
+        ("zero_init", {"precision": AMP}, "gradient"),
+        ("layer_scale", {}, "gradient"),
+        ("layer_scale", {"precision": AMP}, "gradient"),
+        ("mask_of_infinity", {}, "gradient"),
+        ("hook_on_a_parameter", {}, "gradient of first.weight"),
+        ("buffer_not_updated", {}, "change of buffer norm.running_"),
+        ("buffer_not_updated", {"precision": AMP}, "change of buffer norm.running_"),
+        ("input_not_written", {}, "change of input 0"),
+        ("second_batch_alone", {}, ""),
+        ("largest_size_alone_is_right", {"vary": {"batch_size": [2, 4]}}, ""),
+        ("deep_norms_doubled", {"precision": AMP}, "gradient"),
+    ],
+)
+def test_wrong_step_is_a_mismatch(name: str, changes: dict[str, object], worst: str) -> None:
+    outcome, _ = run(faulty(name, optimizer="sgd", **changes))
+    assert (outcome.status, outcome.phase) == ("accuracy_mismatch", "checking"), outcome
+    assert str(accuracy_of(outcome).worst).startswith(worst)
+
+
+@pytest.mark.parametrize("precision", [Precision(), AMP], ids=["fp32", "amp"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "right_zero_init", "right_layer_scale", "right_mask_of_infinity", "right_hook_on_a_parameter",
+        "right_deep_norms",
+    ],
+)  # fmt: skip
+def test_right_step_of_the_same_model_passes(name: str, precision: Precision) -> None:
+    trial = faulty(name, optimizer="sgd", precision=precision)
+    outcome, _ = run(trial)
+    assert outcome.status == "ok", outcome.message
+    found = accuracy_of(outcome)
+    assert found.passed, found
+    assert flags(trial, outcome) == set()
+    assert found.moved == "full"
+    assert found.cases == ("as built, unseen batch", "moved, batch 1", "moved, batch 2")
+
+
+@pytest.mark.parametrize("workload", ["train", "inference"])
+def test_every_size_and_every_timed_batch_is_judged(workload: str) -> None:
+    outcome, _ = run(custom("mlp", workload=workload, batch_size=6, vary={"batch_size": [2, 6, 3]}))
+    assert outcome.status == "ok", outcome.message
+    found = accuracy_of(outcome)
+    assert found.cases == ("as built, unseen batch", *(f"moved, batch {index}" for index in range(1, 7)))
+    assert found.elements is not None
+    assert found.elements > 6 * 4
+
+
+@pytest.mark.parametrize("precision", [Precision(), AMP], ids=["fp32", "amp"])
+def test_optimizer_that_does_nothing_is_seen_where_it_is_compiled(
+    precision: Precision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    class Idle(torch.optim.Adam):
+        def step(self, closure=None):
+            return None if torch.compiler.is_compiling() else super().step(closure)
+
+    trial = custom("mlp", compile=Compile(scope="step"), precision=precision)
+    right, _ = run(trial)
+    assert right.status == "ok", right.message
+    assert accuracy_of(right).passed
+    monkeypatch.setattr(torch.optim, "Adam", Idle)
+    torch._dynamo.reset()
+    wrong, _ = run(trial)
+    assert wrong.status == "accuracy_mismatch", wrong
+
+
+@pytest.mark.parametrize(("fault", "status"), [(3.0, "accuracy_mismatch"), (1.0, "ok")])
+def test_code_that_was_compiled_after_the_check_is_checked(
+    fault: float, status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sweeper.worker import session
+
+    measure_rounds = session._measure_rounds
+
+    def change_and_measure(setup, notes):
+        setup.built.module.late, setup.built.module.fault = True, fault
+        measure_rounds(setup, notes)
+
+    monkeypatch.setattr(session, "_measure_rounds", change_and_measure)
+    outcome, phases = run(faulty("changes_later", optimizer="none"))
+    assert outcome.status == status, outcome
+    assert "checking" in phases[phases.index("measuring") :]
+    assert accuracy_of(outcome).passed is (status == "ok")
+
+
+def test_code_that_was_compiled_after_the_check_and_cannot_be_checked_is_unverified(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from sweeper.worker import session
+
+    measure_rounds = session._measure_rounds
+
+    def change_and_measure(setup, notes):
+        setup.built.module.late = True
+        measure_rounds(setup, notes)
+
+        def fails(*_arguments, **_options):
+            raise KeyError("no reference any more")
+
+        monkeypatch.setattr("sweeper.worker.accuracy.check.run_reference", fails)
+
+    monkeypatch.setattr(session, "_measure_rounds", change_and_measure)
+    trial = faulty("changes_later", optimizer="none")
+    outcome, _ = run(trial)
+    assert outcome.status == "ok", outcome
+    assert accuracy_of(outcome).passed is None
+    assert {"accuracy_unverified", "recompiled"} <= flags(trial, outcome)
+
+
+@pytest.mark.parametrize("name", ["hook_that_counts", "hook_that_draws"])
+def test_hooks_that_keep_state_or_draw_random_numbers_leave_the_step_unverified(name: str) -> None:
+    trial = faulty(name)
+    outcome, _ = run(trial)
+    assert outcome.status == "ok", outcome
+    found = accuracy_of(outcome)
+    assert found.passed is None
+    assert "hook" in str(found.unverified)
+    assert "accuracy_unverified" in flags(trial, outcome)
+
+
+def test_step_in_half_precision_is_called_wrong_only_after_a_closer_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sweeper.worker.accuracy import rule
+
+    # As far off as eager is too much at first, and is not when eager's numbers are moved by what rounding does.
+    monkeypatch.setattr(rule, "MAX_TIMES", 0.9)
+    monkeypatch.setattr(rule, "NOISE", 0.0)
+    monkeypatch.setitem(rule.TOLERANCE, "reduced", 1e-9)
+    monkeypatch.setattr(rule, "perturbation", lambda _precision, _tolerance: 0.05)
+    trial = custom("mlp", precision=Precision(autocast="bfloat16"))
+    right, _ = run(trial)
+    assert right.status == "ok", right.message
+    assert right.process is not None
+    assert right.process.accuracy is not None
+    assert right.process.accuracy.passed
+    monkeypatch.setattr("sweeper.worker.accuracy.rule.PERTURBED_STEPS", 0)
+    at_first, _ = run(trial)
+    assert at_first.status == "accuracy_mismatch", at_first.message
+
+
+def test_verdict_for_which_memory_is_short_is_given_at_the_second_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from sweeper.worker.accuracy import rule
+
+    tries, judge = [], rule.judge
+
+    def short_of_memory(*arguments):
+        tries.append(arguments)
+        if len(tries) == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return judge(*arguments)
+
+    monkeypatch.setattr(rule, "judge", short_of_memory)
+    outcome, _ = run(custom("wide_mlp", backend="inductor"))
+    assert outcome.status == "ok", outcome.message
+    assert outcome.process is not None
+    assert outcome.process.accuracy is not None
+    assert (outcome.process.accuracy.passed, len(tries)) == (True, 1 + 3)  # of three cases
+
+
+def test_closer_look_is_against_the_reference_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where fp64 does not run, the second look is against fp32 as well, with the steps that the first had not."""
+    from sweeper.worker.accuracy import rule
+
+    looks, set_bounds = [], rule.set_bounds
+
+    def allow_nothing_at_first(reference, comparisons, *others):
+        looks.append((reference.kind, len(comparisons)))
+        found = set_bounds(reference, comparisons, *others)
+        return found if len(comparisons) > 1 else replace(found, bounds=dict.fromkeys(found.bounds, 0.0))
+
+    monkeypatch.setattr(rule, "set_bounds", allow_nothing_at_first)
+    outcome, _ = run(custom("refuses_fp64", backend="inductor", precision=AMP))
+    assert outcome.status == "ok", outcome.message
+    assert looks == [("float32", 1), ("float32", 1 + rule.PERTURBED_STEPS)] * 3
+
+
+def test_step_that_fails_leaves_nothing_of_what_was_seen_of_it() -> None:
+    import torch
+
+    from sweeper.worker.measurement.capture import OutputCapture, capture_step
+
+    module, trial = torch.nn.Linear(2, 2), custom("wide_mlp")
+    capture = OutputCapture(lambda output, _batch: output.sum())
+
+    def fails() -> None:
+        capture(module(torch.ones(1, 2)), None)
+        assert capture.output
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        capture_step(fails, capture, module, trial)
+    assert capture.output == []
+
+
+def test_step_that_is_seen_keeps_no_output_alive() -> None:
+    import torch
+
+    from sweeper.worker.measurement.capture import OutputCapture
+    from sweeper.worker.models.batches import Batch
+
+    capture, output = OutputCapture(lambda output, _batch: output.sum()), torch.ones(3)
+    capture.keeps = True
+    capture(output, Batch())
+    alive = weakref.ref(output)
+    del output
+    assert alive() is None
+    assert [(name, kept.tolist()) for name, kept in capture.output] == [("output", [1.0, 1.0, 1.0])]
+
+
+def test_gradients_are_compared_without_the_factor_of_the_scaler() -> None:
+    for optimizer in ("adam", "sgd", "none"):
+        outcome, _ = run(custom("mlp", optimizer=optimizer, precision=Precision(autocast="float16", grad_scaler=True)))
+        assert outcome.status == "ok", outcome.message
+        assert outcome.process is not None
+        assert outcome.process.accuracy is not None
+        assert outcome.process.accuracy.passed, outcome.process.accuracy
+
+
+def test_check_that_cannot_be_made_leaves_the_trial_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_arguments, **_options):
+        raise KeyError("not with this model")
+
+    monkeypatch.setattr("sweeper.worker.accuracy.check.run_reference", fails)
+    trial = custom("mlp")
+    outcome, _ = run(trial)
+    assert outcome.status == "ok", outcome.message
+    assert outcome.process is not None
+    assert outcome.process.accuracy is not None
+    assert "not with this model" in str(outcome.process.accuracy.unverified)
+    assert flags(trial, outcome) == {"accuracy_unverified"}
+
+
+def test_gradient_that_eager_gives_as_infinite_is_counted() -> None:
+    outcome, _ = run(custom("one_gradient_is_infinite", optimizer="none"))
+    assert outcome.status == "ok", outcome.message
+    assert outcome.process is not None
+    assert outcome.process.accuracy is not None
+    assert outcome.process.accuracy.unjudged >= 2, "the gradient, and all gradients together"
+    assert outcome.process.accuracy.passed is None
+    assert "all gradients" in str(outcome.process.accuracy.unverified)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_eager_that_differs_from_itself_is_told_apart_from_a_mismatch(backend: str) -> None:
+    trial = custom("random_each_time", backend=backend)
+    outcome, _ = run(trial)
+    assert outcome.status == "ok", outcome.message
+    assert {"eager_nondeterministic", "accuracy_unverified"} <= flags(trial, outcome)
+    assert outcome.process is not None
+    assert outcome.process.accuracy is not None
+    assert outcome.process.accuracy.passed is None
+
+
+@pytest.mark.slow  # Inductor compiles it for most of a minute; the rule itself is tried on tensors below
+def test_correct_cnn_with_gradients_of_noise_passes() -> None:
+    outcome, _ = run(custom("noisy_cnn", backend="inductor"))
+    assert outcome.status == "ok", outcome.message
+    assert outcome.process is not None
+    assert outcome.process.accuracy is not None
+    assert outcome.process.accuracy.passed
+
+
+@pytest.mark.parametrize("factory", ["gives_tuple", "gives_dict", "gives_dataclass"])
+@pytest.mark.parametrize("workload", ["train", "inference"])
+def test_output_of_any_structure_is_judged(factory: str, workload: str) -> None:
+    trial = custom(factory, workload=workload)
+    outcome, _ = run(trial)
+    assert outcome.status == "ok", outcome.message
+    assert outcome.process is not None
+    assert outcome.process.accuracy is not None
+    assert outcome.process.accuracy.passed
+    # Two outputs and the input; training has the loss, the gradients of weight and bias, and both together as well.
+    assert outcome.process.accuracy.tensors == (7 if workload == "train" else 3)
+    wrong, _ = run(replace(trial, backend="slightly_off"))
+    assert wrong.status == "accuracy_mismatch", wrong.message
+
+
+def test_reference_falls_back_to_fp32_and_says_so() -> None:
+    outcome, _ = run(custom("refuses_fp64"))
+    assert outcome.status == "ok", outcome.message
+    assert outcome.process is not None
+    assert outcome.process.accuracy is not None
+    assert (outcome.process.accuracy.reference, outcome.process.accuracy.passed) == ("float32", True)
+
+
+def test_reference_in_fp32_where_fp64_is_another_model() -> None:
+    outcome, _ = run(custom("other_path_in_fp64", backend="aot_eager"))
+    assert outcome.status == "ok", outcome.message
+    assert outcome.process is not None
+    assert outcome.process.accuracy is not None
+    assert (outcome.process.accuracy.reference, outcome.process.accuracy.passed) == ("float32", True)
+    outcome, _ = run(custom("other_path_in_fp64", backend="nothing_but_zeros"))
+    assert outcome.status == "accuracy_mismatch", outcome.message
+
+
+def test_error_of_the_compiled_step_in_the_check_is_no_mismatch(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sweeper.worker.measurement.bench import Bench
+
+    run_on = Bench.run_on
+
+    def fails(bench, arm, batch):
+        if arm.name == "compiled":
+            raise ValueError("an argument of a kernel")
+        return run_on(bench, arm, batch)
+
+    monkeypatch.setattr(Bench, "run_on", fails)
+    outcome, _ = run(custom("mlp"))
+    assert (outcome.status, outcome.phase) == ("runtime_error", "checking"), outcome.message
+
+
+def test_wrong_result_is_seen_through_half_precision_and_a_compiled_step() -> None:
+    for changes in (
+        {"precision": Precision(autocast="bfloat16")},
+        {"precision": Precision(parameters="bfloat16")},
+        {"compile": Compile(scope="step")},
+    ):
+        right, _ = run(custom("mlp", **changes))
+        assert right.status == "ok", right.message
+        wrong, _ = run(custom("mlp", backend="remembers", **changes))
+        assert wrong.status == "accuracy_mismatch", (changes, wrong.message)
+
+
+@pytest.mark.parametrize(("name", "passed"), [("factories:mlp", True), ("wrong_models:right_zero_init", None)])
+def test_program_that_holds_its_weights_is_judged_as_built(name: str, passed: bool | None) -> None:
+    trial = custom(
+        name, model=Model("custom", name), backend="inductor", workload="inference",
+        compile=Compile(options={"freezing": True}),
+    )  # fmt: skip
+    outcome, _ = run(trial)
+    assert outcome.status == "ok", outcome
+    found = accuracy_of(outcome)
+    assert found.passed is passed
+    assert "has the weights in it" in str(found.moved)
+    assert found.cases == ("as built, unseen batch", "as built, batch 1", "as built, batch 2")
+    assert passed or "where no branch is dead" in str(found.unverified)

@@ -1,0 +1,102 @@
+"""Parameters have the precision's number format, or are cast to it on demand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from worker_runs import custom, private_cache, run
+
+from sweeper.core.trial import Labels, Model, Precision, Trial
+from sweeper.worker import models
+from sweeper.worker.failures import EagerError
+
+assert private_cache  # a fixture that every test here uses
+MLP = 16 * 16 + 16 + 16 * 4 + 4
+BF16 = Precision(parameters="bfloat16")
+
+
+def cast(factory: str, **changes: object) -> Trial:
+    trial = custom(factory, **changes)
+    return replace(trial, model=replace(trial.model, cast=True))
+
+
+@pytest.mark.parametrize(
+    ("factory", "says"),
+    [
+        ("in_bfloat16", "100 % bfloat16"),
+        ("in_float64", "100 % float64"),
+        ("half_in_bfloat16", "50 % bfloat16, 50 % float32"),
+    ],
+)
+def test_parameters_in_another_format_than_the_precision_are_an_error(factory: str, says: str) -> None:
+    outcome, _ = run(custom(factory))
+    assert (outcome.status, outcome.phase) == ("eager_error", "building")
+    assert says in str(outcome.message)
+    assert "those of the precision float32; model.cast=true" in str(outcome.message)
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize(
+    ("trial", "parameters"),
+    [
+        (custom("mlp"), {"float32": MLP}),
+        (cast("mlp"), {"float32": MLP}),
+        (cast("in_bfloat16"), {"float32": MLP}),
+        (cast("in_float64"), {"float32": MLP}),
+        (cast("half_in_bfloat16"), {"float32": 512}),
+        (custom("with_whole_numbers"), {"float32": 68, "int64": 3}),
+        (custom("in_float64", precision=BF16), {"bfloat16": MLP}),
+        (custom("complex_layer"), {"complex64": 64}),
+        (cast("complex_layer"), {"complex64": 64}),
+    ],
+    ids=lambda value: f"{value.label}-{value.model.cast}" if isinstance(value, Trial) else None,
+)
+def test_formats_of_parameters_are_recorded(trial: Trial, parameters: dict[str, int]) -> None:
+    outcome, _ = run(trial)
+    assert outcome.status == "ok", outcome.message
+    assert outcome.diagnostics is not None
+    assert outcome.diagnostics.parameters == parameters
+
+
+def test_cast_reaches_buffers_and_inputs_and_leaves_whole_numbers_alone() -> None:
+    module = torch.nn.BatchNorm1d(16).double()
+    assert module.running_mean is not None
+    models.formats.cast_module(module, torch.float32)
+    assert (module.weight.dtype, module.running_mean.dtype) == (torch.float32, torch.float32)
+    assert module.num_batches_tracked is not None
+    assert module.num_batches_tracked.dtype == torch.int64
+    built = models.build(cast("in_float64"), 0, torch.device("cpu"))
+    assert {batch.args[0].dtype for batch in (*built.batches, built.unseen)} == {torch.float32}
+
+
+def test_complex_parameters_are_pairs_of_the_format() -> None:
+    module = torch.nn.Linear(2, 2, dtype=torch.complex128)
+    models.formats.require_format(module, torch.float64)
+    with pytest.raises(EagerError, match=r"100 % complex128.*model\.cast=true"):
+        models.formats.require_format(module, torch.float32)
+
+
+def test_cast_is_a_trial_of_its_own_and_changes_no_other_id() -> None:
+    trial = Trial(Model("timm", "resnet18"), 2, Labels("resnet18", "fp32"), device="cpu")
+    assert replace(trial, model=replace(trial.model, cast=True)).id != trial.id
+    assert "cast" not in trial.axes()["model"]
+
+
+@pytest.mark.parametrize("library", ["timm", "torchvision"])
+def test_model_of_a_library_is_judged_like_a_factory(library: str) -> None:
+    trial = Trial(Model(library, "squeezenet1_1" if library == "torchvision" else "resnet10t"), 1, Labels("m", "fp32"))
+    with set_default_format(torch.float64), pytest.raises(EagerError, match="100 % float64"):
+        models.build(replace(trial, device="cpu"), 0, torch.device("cpu"))
+
+
+class set_default_format:  # noqa: N801  # a function to those who call it
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype, self.before = dtype, torch.get_default_dtype()
+
+    def __enter__(self) -> None:
+        torch.set_default_dtype(self.dtype)
+
+    def __exit__(self, *_error: object) -> None:
+        torch.set_default_dtype(self.before)
