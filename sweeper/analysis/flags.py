@@ -46,6 +46,7 @@ NO_DOUBTS: Mapping[str, str] = {
     "cudagraphs_skipped": "says what the compiler did, and the speedup is that of the program it made",
     "eager_nondeterministic": "concerns the verdict; where none was possible, accuracy_unverified says so",
     "partly_eager": "says what the backend did, and the speedup is that of the program it made",
+    "random_in_step": "says what the step is: dropout, or something like it, is on in both arms",
     "single_process": "the speedup is right, but has no interval; the report shows none",
     "smaller_batch": "the speedup is right for the batch size in the table",
     "unresolved": "the interval is wider than asked for, and the report shows it",
@@ -105,6 +106,9 @@ PROCESS_RULES: Mapping[str, Callable[[Record, Process], bool]] = {
     "host_busy": _is_host_busy,
     UNVERIFIED: lambda _, process: (
         bool(process.rounds) and (process.accuracy is None or process.accuracy.passed is None)
+    ),
+    "random_in_step": lambda record, process: (
+        bool(process.accuracy and process.accuracy.random_in_step) and not record.trial.model.dropout
     ),
     "eager_nondeterministic": lambda _, process: process.accuracy is not None and process.accuracy.nondeterministic,
     "unequal_settings": lambda _, process: bool(process.changed_settings),

@@ -210,10 +210,11 @@ def describe_mismatch(accuracy: Accuracy) -> str:
             f"{accuracy.worst} is off by {error:.3g} (root mean square against {accuracy.reference}); "
             f"eager is by {accuracy.eager_error:.3g}, and {accuracy.bound:.3g} is allowed"
         )
-    projection = accuracy.projection or PerArm()
+    projection, allowed = accuracy.projection or PerArm(), accuracy.margin or 0.0
+    compiled, eager = (math.nan if value is None else value for value in (projection.compiled, projection.eager))
     return (
-        f"{accuracy.worst} has {projection.compiled:.3g} times the reference in it ({accuracy.reference}); "
-        f"eager has {projection.eager:.3g} times, and {accuracy.margin:.3g} more or less is allowed"
+        f"{accuracy.worst} has {compiled:.3g} times the reference in it ({accuracy.reference}); "
+        f"eager has {eager:.3g} times, and {allowed:.3g} more or less is allowed"
     )
 
 

@@ -127,10 +127,12 @@ class AccuracyCheck:
     def _judge_cases(self, enter: Enter) -> Accuracy:
         built = self._setup.built
         verdicts = [self._judge_case(Case(BUILT, built.unseen, "unseen batch"), enter)]
+        first = verdicts[0].accuracy
+        if first.nondeterministic:
+            hooked = f"; modules with hooks: {', '.join(names)}" if (names := list_hooked(built.module)) else ""
+            return replace(first, unverified=f"{first.unverified}{hooked}")
         moved, unknown = None, None
-        if verdicts[0].accuracy.nondeterministic and (hooked := list_hooked(built.module)):
-            unknown = f"eager differs from itself when it is run twice; modules with hooks: {', '.join(hooked)}"
-        elif verdicts[0].accuracy.passed is not False and not verdicts[0].accuracy.nondeterministic:
+        if first.passed is not False:
             found, moved, unknown = self._judge_timed_batches(lambda case: self._judge_case(case, enter))
             verdicts += found
         return replace(combine(verdicts, unknown), moved=moved)

@@ -34,13 +34,16 @@ import torch
 
 from sweeper.core.record import Accuracy, PerArm
 from sweeper.core.trial import Precision, Trial
-from sweeper.worker.measurement.capture import GRADIENT, LOSS, OUTPUT, Named, StepTensors
+from sweeper.worker.measurement.capture import CHANGE, GRADIENT, LOSS, OUTPUT, Named, StepTensors
 from sweeper.worker.monitoring import torch_flags
 
 MAX_TIMES = 3.0
 TOLERANCE = {"full": 1e-4, "reduced": 1e-2}  # reduced: tf32 and half precisions anywhere in the step
 FLOOR = 1e-3
-NOISE = 1e-3  # of the size of all gradients
+NOISE = {"full": 1e-3, "reduced": 1e-2}  # of the size of all gradients
+LEAST_GRADIENT = 1e-3  # of the size of all gradients: smaller ones say nothing by their size or direction
+UPDATE = 0.3  # of an update by Adam, which is as long for any gradient: where some are near zero their signs change
+UPDATE_MARGIN = 0.1
 MARGIN = {"full": 0.01, "reduced": 0.03}  # of projections, however exact eager is
 ERROR_SHARE = 0.75  # of eager's relative error; what of an error lies along the reference
 FEW = 3.0  # times the relative error over the root of the number of elements: in a few numbers errors do not average
@@ -215,9 +218,9 @@ def set_bounds(
     concatenated gradient moves by more than the tolerance.
     """
     first = comparisons[0]
-    judged = [name for name in first if not name.startswith(STAGE)]
+    judged = [name for name in first if not name.startswith(STAGE) and not _follows_noise(name, comparisons)]
     errors = {name: max((item[name].error for item in comparisons), key=_nan_last) for name in judged}
-    floors = {name: _floor(name, first, TOLERANCE[tolerance], reference.sizes) for name in judged}
+    floors = {name: _floor(name, first, tolerance, reference.sizes) for name in judged}
     again = repeated or {}
     moved = any(not again[name].error <= floors[name] for name in floors if again and not name.startswith(GRADIENT))
     bounds = {name: max(MAX_TIMES * error, floors[name]) for name, error in errors.items() if math.isfinite(error)}
@@ -236,14 +239,36 @@ def _nan_last(value: float) -> float:
     return math.inf if math.isnan(value) else value
 
 
-def _floor(name: str, eager: Comparison, tolerance: float, sizes: Mapping[str, float]) -> float:
+def _floor(name: str, eager: Comparison, tolerance: str, sizes: Mapping[str, float]) -> float:
     """What is allowed however exact eager is."""
-    size = eager[name].reference_size
+    size, least = eager[name].reference_size, TOLERANCE[tolerance]
+    if _is_update(name, eager):
+        return UPDATE * size
     if not name.startswith(GRADIENT):
-        return tolerance * max(size, FLOOR * sizes.get(name, 0.0))
+        return least * max(size, FLOOR * sizes.get(name, 0.0))
     all_gradients = eager[ALL_GRADIENTS].reference_size
-    floor = tolerance * max(size, FLOOR * all_gradients)
-    return max(floor, NOISE * all_gradients) if size < eager[name].error else floor
+    floor = least * max(size, FLOOR * all_gradients)
+    return max(floor, NOISE[tolerance] * all_gradients) if size < eager[name].error else floor
+
+
+def _find_gradient(name: str, names: Comparison) -> str | None:
+    """The gradient that a parameter's update, or the optimizer's state for it, follows from; None for other tensors."""
+    _, _, parameter = name.partition(" of ")
+    gradient = f"{GRADIENT}{parameter}"
+    return gradient if gradient in names and gradient != name else None
+
+
+def _is_update(name: str, names: Comparison) -> bool:
+    return name.startswith(CHANGE) and _find_gradient(name, names) is not None
+
+
+def _follows_noise(name: str, comparisons: Sequence[Comparison]) -> bool:
+    """Whether an update or a state follows from a gradient that is noise: Adam makes updates of any length of it."""
+    first = comparisons[0]
+    if (gradient := _find_gradient(name, first)) is None:
+        return False
+    least = LEAST_GRADIENT * first[ALL_GRADIENTS].reference_size
+    return not first[gradient].reference_size > max(least, *(item[gradient].error for item in comparisons))
 
 
 def _passes_zeros(name: str, eager: Comparison, bound: float) -> bool:
@@ -253,7 +278,7 @@ def _passes_zeros(name: str, eager: Comparison, bound: float) -> bool:
     """
     if not name.startswith((GRADIENT, ALL_GRADIENTS)):
         return False
-    return bound >= eager[name].reference_size > NOISE * eager[ALL_GRADIENTS].reference_size
+    return bound >= eager[name].reference_size > LEAST_GRADIENT * eager[ALL_GRADIENTS].reference_size
 
 
 def _span_projections(comparisons: Sequence[Comparison], least_margin: float) -> Iterator[tuple[str, Span]]:
@@ -262,8 +287,10 @@ def _span_projections(comparisons: Sequence[Comparison], least_margin: float) ->
     A loss is one number, for which the rule of size says all.
     """
     first = comparisons[0]
-    noise = NOISE * first[ALL_GRADIENTS].reference_size if ALL_GRADIENTS in first else 0.0
+    noise = LEAST_GRADIENT * first[ALL_GRADIENTS].reference_size if ALL_GRADIENTS in first else 0.0
     for name, sums in first.items():
+        if _follows_noise(name, comparisons):
+            continue
         is_gradient = name.startswith((GRADIENT, STAGE, ALL_GRADIENTS))
         if name != LOSS and sums.reference_size > (noise if is_gradient else sums.error):
             found = [item[name].projection for item in comparisons]
@@ -271,7 +298,8 @@ def _span_projections(comparisons: Sequence[Comparison], least_margin: float) ->
             margin = error * max(ERROR_SHARE, FEW / math.sqrt(sums.elements))
             if sums.elements >= MANY:
                 margin = min(margin, MAX_MARGIN)
-            yield name, Span(min(found), max(found), max(margin, least_margin))
+            least = UPDATE_MARGIN if _is_update(name, first) else least_margin
+            yield name, Span(min(found), max(found), max(margin, least))
 
 
 def _explain_infinite(eager: Comparison, errors: Mapping[str, float]) -> str | None:
@@ -334,7 +362,7 @@ def judge(comparison: Comparison, bounds: Bounds) -> Verdict:
         tensors=len(bounds.bounds),
         unjudged=unjudged,
         worst=worst,
-        too_small=_divide(bounds.least_sizes.get(worst, 0.0), comparison[worst].step_size) > 1,
+        too_small=bounds.least_sizes.get(worst, 0.0) > comparison[worst].step_size,
         compiled_error=error if math.isfinite(error) else None,
         eager_error=bounds.errors.get(worst),
         bound=bounds.bounds.get(worst),

@@ -159,7 +159,7 @@ def test_step_in_half_precision_is_called_wrong_only_after_a_closer_look(monkeyp
 
     # As far off as eager is too much at first, and is not when eager's numbers are moved by what rounding does.
     monkeypatch.setattr(rule, "MAX_TIMES", 0.9)
-    monkeypatch.setattr(rule, "NOISE", 0.0)
+    monkeypatch.setitem(rule.NOISE, "reduced", 0.0)
     monkeypatch.setitem(rule.TOLERANCE, "reduced", 1e-9)
     monkeypatch.setattr(rule, "perturbation", lambda _precision, _tolerance: 0.05)
     trial = custom("mlp", precision=Precision(autocast="bfloat16"))
@@ -277,15 +277,27 @@ def test_gradient_that_eager_gives_as_infinite_is_counted() -> None:
     assert "all gradients" in str(outcome.process.accuracy.unverified)
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-def test_eager_that_differs_from_itself_is_told_apart_from_a_mismatch(backend: str) -> None:
-    trial = custom("random_each_time", backend=backend)
+@pytest.mark.parametrize("precision", [Precision(), AMP], ids=["fp32", "amp"])
+@pytest.mark.parametrize("name", ["factories:random_each_time", "wrong_models:functional_dropout"])
+def test_step_that_draws_random_numbers_is_verified_over_seeds(name: str, precision: Precision) -> None:
+    trial = custom(name, model=Model("custom", name), backend="inductor", precision=precision, batch_size=64)
     outcome, _ = run(trial)
     assert outcome.status == "ok", outcome.message
-    assert {"eager_nondeterministic", "accuracy_unverified"} <= flags(trial, outcome)
-    assert outcome.process is not None
-    assert outcome.process.accuracy is not None
-    assert outcome.process.accuracy.passed is None
+    found = accuracy_of(outcome)
+    assert (found.passed, found.random_in_step, found.randomness) == (True, True, "seeds"), found
+    assert found.cases == ("moved, batch 1", "moved, batch 2")
+    assert flags(trial, outcome) == {"random_in_step"}, "dropout was to be off"
+
+
+def test_another_rate_of_dropout_is_a_mismatch() -> None:
+    outcome, _ = run(faulty("wrong_functional_dropout", backend="inductor", batch_size=64))
+    assert (outcome.status, outcome.phase) == ("accuracy_mismatch", "checking"), outcome
+    assert "over seeds" in str(outcome.message)
+
+
+def test_dropout_that_is_off_is_a_fact() -> None:
+    outcome, _ = run(custom("mlp"))
+    assert accuracy_of(outcome).random_in_step is False
 
 
 @pytest.mark.slow  # Inductor compiles it for most of a minute; the rule itself is tried on tensors below
