@@ -1,6 +1,6 @@
 """How often the test over seeds calls right steps wrong, and how often it finds faults of dropout.
 
-    python benchmarks/seeds.py [--repeats 300] [--faulty 20] [--model bert ...] [--compiled]
+    python benchmarks/seeds.py [--repeats 100] [--faulty 10] [--model bert ...] [--compiled]
 
 Tiny models with dropout 0.1 on a CPU. The steps of the second arm are eager steps with a fault, or none; with
 `--compiled` they are Inductor's, in fp32 and under autocast to bfloat16. Prints the Markdown tables of
@@ -263,8 +263,8 @@ def describe(fault: str, verdicts: list[Verdict]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="False alarms and power of the test over seeds.")
-    parser.add_argument("--repeats", type=int, default=300, help="trials without a fault, of each model and precision")
-    parser.add_argument("--faulty", type=int, default=20, help="trials with each fault")
+    parser.add_argument("--repeats", type=int, default=100, help="trials without a fault, of each model and precision")
+    parser.add_argument("--faulty", type=int, default=10, help="trials with each fault")
     parser.add_argument("--model", nargs="*", choices=BUILDERS, default=list(BUILDERS))
     parser.add_argument("--fault", nargs="*", choices=FAULTS)
     parser.add_argument("--compiled", action="store_true", help="Inductor's steps instead of faulty ones")
