@@ -7,7 +7,7 @@
 
 Prints a line for each model and precision: seconds of compiling and of the check, the verdict, the tensor that came
 nearest to its bound. `--full` takes the batch and the size of the model's option; otherwise a batch of four, and of
-transformers two layers. `--margins` writes the projections of eager, of eager with its numbers moved by what rounding
+transformers one layer. `--margins` writes the projections of eager, of eager with its numbers moved by what rounding
 does, and of the compiled step, for each tensor.
 """
 
@@ -75,7 +75,7 @@ def make_trial(option: str, precision: str, arguments: argparse.Namespace) -> Tr
 
 
 def shrink(model: Model) -> dict[str, Any]:
-    """Arguments for two layers and few tokens."""
+    """Arguments for one layer and few tokens."""
     from sweeper.worker import models
 
     models.builder("transformers")  # guards the import of torchvision
@@ -85,7 +85,7 @@ def shrink(model: Model) -> dict[str, Any]:
     known = config.to_dict()
     numbers = [known.get(f"{token}_token_id") or 0 for token in ("pad", "bos", "eos", "sep", "decoder_start")]
     fewer = {"vocab_size": VOCABULARY} if "vocab_size" in known and max(numbers) < VOCABULARY else {}
-    return {**model.arguments, **fewer, **{name: 2 for name in LAYERS if name in known}}
+    return {**model.arguments, **fewer, **{name: 1 for name in LAYERS if name in known}}
 
 
 def check(trial: Trial, margins: bool) -> dict[str, Any]:
@@ -168,11 +168,11 @@ def describe_tensor(name: str, compiled: Any, eager: Any, moved: Sequence[Any]) 
     }
 
 
-def run_one(option: str, precision: str, arguments: Sequence[str], gpu: int) -> dict[str, Any]:
-    """Check a model in a process of its own, with a compile cache of its own."""
+def run_one(option: str, precision: str, arguments: Sequence[str], cache: str, gpu: int) -> dict[str, Any]:
+    """Check a model in a process of its own."""
     begin = time.perf_counter()
-    with tempfile.TemporaryDirectory() as cache:
-        answer = Path(cache, "answer.json")
+    with tempfile.TemporaryDirectory() as folder:
+        answer = Path(folder, "answer.json")
         command = [sys.executable, __file__, option, *arguments, "--precisions", precision, "--answer", str(answer)]
         environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache, "CUDA_VISIBLE_DEVICES": str(gpu)}
         try:
@@ -229,9 +229,9 @@ def main() -> None:
         os._exit(0)
     begin, counts = time.perf_counter(), {True: 0, False: 0, None: 0, "none": 0}
     pairs = [(option, precision) for option in options for precision in precisions]
-    with ThreadPoolExecutor(arguments.jobs) as pool:
+    with tempfile.TemporaryDirectory() as cache, ThreadPoolExecutor(arguments.jobs) as pool:
         gpus = itertools.cycle(range(arguments.gpus))
-        tasks = [pool.submit(run_one, *pair, passed_on, gpu) for pair, gpu in zip(pairs, gpus, strict=False)]
+        tasks = [pool.submit(run_one, *pair, passed_on, cache, gpu) for pair, gpu in zip(pairs, gpus, strict=False)]
         for found in map(Future.result, as_completed(tasks)):
             print(describe(found), flush=True)
             counts[found["accuracy"]["passed"] if "accuracy" in found else "none"] += 1

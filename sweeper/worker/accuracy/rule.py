@@ -40,7 +40,7 @@ from sweeper.worker.monitoring import torch_flags
 MAX_TIMES = 3.0
 TOLERANCE = {"full": 1e-4, "reduced": 1e-2}  # reduced: tf32 and half precisions anywhere in the step
 FLOOR = 1e-3
-NOISE = {"full": 1e-3, "reduced": 1e-2}  # of the size of all gradients
+NOISE = {"full": 1e-3, "reduced": 0.03}  # of the size of all gradients
 LEAST_GRADIENT = 1e-3  # of the size of all gradients: smaller ones say nothing by their size or direction
 UPDATE = 0.3  # of an update by Adam, which is as long for any gradient: where some are near zero their signs change
 UPDATE_MARGIN = 0.1
@@ -54,6 +54,7 @@ PERTURBED_STEPS = 3
 BITS = {"bfloat16": 8, "float16": 11}  # of a significand; tf32 has those of float16
 ALL_GRADIENTS = "all gradients"
 STAGE = "gradients of "
+CHANGE_OF_BUFFER = f"{CHANGE}buffer "
 CHUNK = 1 << 22  # elements that are compared at a time: 32 MiB in fp64
 HUGE = 1e30  # as good as infinite: masks are filled with the largest number of a format
 
@@ -235,20 +236,36 @@ def set_bounds(
     return Bounds(reference.kind, errors, bounds, least, projections, moved, bool(far_off), unverified)
 
 
+def differs(comparison: Comparison, tolerance: str) -> bool:
+    """Whether two steps that were compared differ by more than the tolerance, in anything but a single gradient."""
+    judged = (sums for name, sums in comparison.items() if not name.startswith((GRADIENT, STAGE)))
+    return any(not sums.error <= TOLERANCE[tolerance] * sums.reference_size for sums in judged)
+
+
 def _nan_last(value: float) -> float:
     return math.inf if math.isnan(value) else value
 
 
 def _floor(name: str, eager: Comparison, tolerance: str, sizes: Mapping[str, float]) -> float:
-    """What is allowed however exact eager is."""
+    """What is allowed however exact eager is.
+
+    A tensor that is tiny beside the others of its kind, or beside what it changes, is measured against those. One that
+    is smaller than eager's own error is noise: a bias before batch normalisation, the mean of what has none.
+    """
     size, least = eager[name].reference_size, TOLERANCE[tolerance]
     if _is_update(name, eager):
         return UPDATE * size
-    if not name.startswith(GRADIENT):
-        return least * max(size, FLOOR * sizes.get(name, 0.0))
-    all_gradients = eager[ALL_GRADIENTS].reference_size
-    floor = least * max(size, FLOOR * all_gradients)
-    return max(floor, NOISE[tolerance] * all_gradients) if size < eager[name].error else floor
+    kind = next((kind for kind in (GRADIENT, CHANGE_OF_BUFFER) if name.startswith(kind)), None)
+    others = _size_of_kind(kind, eager) if kind else 0.0
+    floor = least * max(size, FLOOR * max(others, sizes.get(name, 0.0)))
+    return max(floor, NOISE[tolerance] * others) if size < eager[name].error else floor
+
+
+def _size_of_kind(kind: str, eager: Comparison) -> float:
+    """The root mean square of the reference over all tensors of a kind."""
+    if kind == GRADIENT:
+        return eager[ALL_GRADIENTS].reference_size
+    return _add(sums for name, sums in eager.items() if name.startswith(kind)).reference_size
 
 
 def _find_gradient(name: str, names: Comparison) -> str | None:

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -242,7 +242,9 @@ def _relate(sizes: Mapping[str, Size], changes: Mapping[str, Change], steps: Ste
     for name, size in sizes.items():
         least = floor * size.elements if name in gradients else 0.0
         change = changes.get(name, Change())
-        samples.append(_sample(name, max(size.square, least), size.elements, change, [step[name] for step in steps]))
+        sample = _sample(name, max(size.square, least), size.elements, change, [step[name] for step in steps])
+        is_noise = size.square < least  # rounding alone says how many of its numbers are zeros
+        samples.append(replace(sample, log_odds=torch.zeros_like(sample.log_odds)) if is_noise else sample)
     if gradients:
         change = Change(sum(changes[name].square for name in gradients if name in changes))
         joined = [join(step[name] for name in gradients) for step in steps]

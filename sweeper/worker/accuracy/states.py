@@ -9,6 +9,8 @@ the host, where they do not count as the model's memory; for a while they may li
 
 from __future__ import annotations
 
+import random
+import sys
 from collections.abc import Iterable
 
 import torch
@@ -73,7 +75,15 @@ class States:
             for value in (value for state in states for value in state.values()):
                 if isinstance(value, torch.Tensor):
                     value.zero_()
-        torch.manual_seed(seed)
+        seed_generators(seed)
+
+
+def seed_generators(seed: int) -> None:
+    """Seed what a step may draw from: torch, Python, and numpy where it is imported."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    if (numpy_random := sys.modules.get("numpy.random")) is not None:
+        numpy_random.seed(seed)
 
 
 def is_small_constant(value: torch.Tensor) -> bool:
