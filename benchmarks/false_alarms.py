@@ -7,8 +7,8 @@
 
 Prints a line for each model and precision: seconds of compiling and of the check, the verdict, the tensor that came
 nearest to its bound. `--full` takes the batch and the size of the model's option; otherwise a batch of four, and of
-transformers one layer. `--margins` writes the projections of eager, of eager with its numbers moved by what rounding
-does, and of the compiled step, for each tensor.
+transformers one narrow layer. `--margins` writes a line for each tensor with the projections of eager, of eager with
+its numbers moved by what rounding does, and of the compiled step.
 """
 
 from __future__ import annotations
@@ -45,6 +45,13 @@ LAYERS = (
     "num_layers",
     "num_decoder_layers",
 )
+# Of configurations that have them, so that a step takes a fraction of a second.
+WIDTHS = {
+    "hidden_size": 128, "d_model": 128, "n_embd": 128, "dim": 128, "word_embed_proj_dim": 128, "embedding_size": 64,
+    "intermediate_size": 256, "ffn_dim": 256, "encoder_ffn_dim": 256, "decoder_ffn_dim": 256, "d_ff": 256,
+    "hidden_dim": 256, "d_inner": 256, "num_attention_heads": 4, "attention_heads": 4, "n_head": 4, "n_heads": 4,
+    "num_heads": 4, "encoder_attention_heads": 4, "decoder_attention_heads": 4, "d_kv": 32,
+}  # fmt: skip
 TIMEOUT_S = 900
 
 
@@ -75,7 +82,7 @@ def make_trial(option: str, precision: str, arguments: argparse.Namespace) -> Tr
 
 
 def shrink(model: Model) -> dict[str, Any]:
-    """Arguments for one layer and few tokens."""
+    """Arguments for one narrow layer and few tokens."""
     from sweeper.worker import models
 
     models.builder("transformers")  # guards the import of torchvision
@@ -85,7 +92,8 @@ def shrink(model: Model) -> dict[str, Any]:
     known = config.to_dict()
     numbers = [known.get(f"{token}_token_id") or 0 for token in ("pad", "bos", "eos", "sep", "decoder_start")]
     fewer = {"vocab_size": VOCABULARY} if "vocab_size" in known and max(numbers) < VOCABULARY else {}
-    return {**model.arguments, **fewer, **{name: 1 for name in LAYERS if name in known}}
+    narrow = {name: width for name, width in WIDTHS.items() if isinstance(known.get(name), int)}
+    return {**model.arguments, **fewer, **narrow, **{name: 1 for name in LAYERS if name in known}}
 
 
 def check(trial: Trial, margins: bool) -> dict[str, Any]:

@@ -124,7 +124,7 @@ def test_a_trace_under_autocast_keeps_its_gradients() -> None:
     assert outcome.status == "ok", outcome.message
     assert outcome.process is not None
     assert outcome.process.accuracy is not None
-    assert outcome.process.accuracy.tensors == 7  # loss, output, four gradients, and these put together
+    assert outcome.process.accuracy.tensors == 8  # loss, output, input, gradients
 
 
 def test_a_trace_gives_back_the_structure_of_the_output_and_no_warning() -> None:
