@@ -98,7 +98,7 @@ class Accuracy:
     moved: str | None = None  # what became of the state without dead branches: `full`, `half`, or why it was not judged
     projection: PerArm | None = None  # of the worst tensor's gradient on the reference, where that was judged
     margin: float | None = None  # by which the compiled one may lie outside of what eager's span
-    random_in_step: bool | None = None  # whether a step draws random numbers, by the states of the generators
+    random_in_step: bool | None = None  # whether a step draws random numbers and depends on them
     randomness: str | None = None  # how a step that draws them was judged: seeds; None: it was not, or draws none
     statistic: PerArm | None = None  # of the worst test over seeds
 

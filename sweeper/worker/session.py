@@ -19,6 +19,7 @@ import torch
 from sweeper.core.protocol import ALONE, Job, Outcome, Phase
 from sweeper.core.record import ARMS, Accuracy, HostState, Latencies, PerArm, Process
 from sweeper.core.serialization import Json
+from sweeper.core.trial import Trial
 from sweeper.worker import failures, models
 from sweeper.worker.accuracy.check import AccuracyCheck
 from sweeper.worker.compilation import artifacts, backends, compiler
@@ -134,7 +135,7 @@ def _measure(job: Job, part: Part, notes: Notes) -> None:
     with notes.enter("compiling"):
         counters = _compile(setup, notes)
     if part.checked is None or part.checked != notes.process.artifact:
-        _require_accurate(check, notes)
+        _require_accurate(job.trial, check, notes)
     checked = counters.programs
     compiler.end_compile_workers()
     notes.lease.take(ALONE)
@@ -145,7 +146,7 @@ def _measure(job: Job, part: Part, notes: Notes) -> None:
         _require_compiled(setup, counters)
         _require_no_divergence(setup, check, notes.process)
     if counters.programs != checked or (part.checked is not None and part.checked != notes.process.artifact):
-        _require_accurate(check, notes)  # what was timed is not what was checked
+        _require_accurate(job.trial, check, notes)  # what was timed is not what was checked
     with notes.enter("memory"):
         setup.forget_eager()
         _measure_memory(setup, notes, setup.compiled)
@@ -184,7 +185,7 @@ def _require_compiled(setup: TrialSetup, counters: CompileCounters) -> None:
         raise failures.NotCompiledError(reason)
 
 
-def _require_accurate(check: AccuracyCheck, notes: Notes) -> None:
+def _require_accurate(trial: Trial, check: AccuracyCheck, notes: Notes) -> None:
     """Raise MismatchError unless the compiled step passes the check, or cannot be judged."""
     before = memory.failed_allocations() or 0
     try:
@@ -192,6 +193,8 @@ def _require_accurate(check: AccuracyCheck, notes: Notes) -> None:
     finally:
         notes.check_failed_allocations += (memory.failed_allocations() or 0) - before
     notes.add(accuracy=accuracy)
+    if accuracy.random_in_step and not trial.model.dropout:
+        notes.settings["random_numbers"] = "drawn in a step, although dropout is off"
     if accuracy.passed is False:
         raise MismatchError(f"{describe_mismatch(accuracy)} ({accuracy.case})")
 
@@ -200,15 +203,16 @@ def describe_mismatch(accuracy: Accuracy) -> str:
     """What is wrong with the worst tensor of a step that failed the check."""
     if accuracy.randomness is not None:
         statistic = accuracy.statistic or PerArm()
-        both = f"{statistic.compiled} over seeds, where eager's is {statistic.eager}"
-        return f"the {accuracy.worst} is {both}: more than chance and rounding explain"
+        compiled, eager = (math.inf if value is None else value for value in (statistic.compiled, statistic.eager))
+        both = f"{compiled:.3g}, eager's is {eager:.3g}"
+        return f"the {accuracy.worst} over seeds is {both}; chance and rounding do not explain the difference"
     if accuracy.too_small:
         return f"{accuracy.worst} has less than a third of the size that it has in eager"
     error = math.inf if accuracy.compiled_error is None else accuracy.compiled_error
     if accuracy.bound is not None and not error <= accuracy.bound:
         return (
             f"{accuracy.worst} is off by {error:.3g} (root mean square against {accuracy.reference}); "
-            f"eager is by {accuracy.eager_error:.3g}, and {accuracy.bound:.3g} is allowed"
+            f"eager is off by {accuracy.eager_error:.3g}, and {accuracy.bound:.3g} is allowed"
         )
     projection, allowed = accuracy.projection or PerArm(), accuracy.margin or 0.0
     compiled, eager = (math.nan if value is None else value for value in (projection.compiled, projection.eager))

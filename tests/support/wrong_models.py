@@ -262,3 +262,20 @@ def wrong_functional_dropout(batch_size, device):
             return self.head(nn.functional.dropout(self.layer(x), rate, self.training))
 
     return Drops().to(device), (torch.randn(batch_size, WIDTH, device=device),), square_mean
+
+
+def dropout_lost_in_a_dead_branch(batch_size, device):
+    """As built, nothing shows whether the branch drops anything."""
+
+    class Hidden(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.branch = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+            self.scale = nn.Parameter(torch.full((WIDTH,), 1e-6))
+
+        def forward(self, x):
+            h = self.first(x)
+            b = self.branch(h)
+            return h + self.scale * (b if torch.compiler.is_compiling() else nn.functional.dropout(b, 0.3))
+
+    return Hidden().to(device), (torch.randn(batch_size, WIDTH, device=device),)

@@ -170,8 +170,9 @@ def _count_sure(rows: Sequence[Row]) -> list[str]:
 def _explain(findings: Findings, _rows: Sequence[Row]) -> str:
     return (
         "Geometric means of speedups; in brackets the 95 % interval for these models, in parentheses how many models. "
-        "Sure: without a flag that says that a speedup may be off. A trial without a verdict on its result "
-        "(accuracy_unverified) is in no mean and has not passed. A new model: "
+        "Sure: without a flag that says that a speedup may be off. A trial with the flag "
+        "accuracy_unverified is in no mean and has not passed: its result has no verdict, or was wrong in an earlier "
+        "attempt. A new model: "
         "where one more of the same kind would lie." + (f" AMP: {findings.amp}." if findings.amp else "")
     )
 

@@ -119,18 +119,25 @@ class AccuracyCheck:
         return replace(found, batch=self._setup.built.unseen_origin, random_in_step=random)
 
     def _draws_random(self) -> bool:
-        """Whether an eager step draws random numbers, and depends on them; some draw one and throw it away."""
+        """Whether an eager step draws random numbers, and depends on them; some draw one and throw it away.
+
+        What a dead branch draws is seen in the second state alone.
+        """
         setup, batch = self._setup, copy_batch(self._setup.built.unseen)
         self.restore()
         if not draws_random(lambda: setup.bench.run_on(setup.eager, batch), setup.device):
             return False
-        case = Case(BUILT, setup.built.unseen, "unseen batch")
-        kept = StepTensors(Keep().copy(self._capture(setup.eager, case)))
-        return rule.differs(rule.compare(self._capture(setup.eager, case, 1), kept), self._tolerance())
+        self._states.move(1.0)
+        return any(self._depends_on_seed(Case(state, setup.built.unseen, "unseen batch")) for state in (BUILT, MOVED))
+
+    def _depends_on_seed(self, case: Case) -> bool:
+        kept = StepTensors(Keep().copy(self._capture(self._setup.eager, case)))
+        return rule.differs(rule.compare(self._capture(self._setup.eager, case, 1), kept), self._tolerance())
 
     def _judge_cases(self, enter: Enter) -> Accuracy:
         built = self._setup.built
-        verdicts = [self._judge_case(Case(BUILT, built.unseen, "unseen batch"), enter)]
+        name = "batch 1" if built.unseen_origin == "timed" else "unseen batch"
+        verdicts = [self._judge_case(Case(BUILT, built.unseen, name), enter)]
         first = verdicts[0].accuracy
         if first.nondeterministic:
             hooked = f"; modules with hooks: {', '.join(names)}" if (names := list_hooked(built.module)) else ""

@@ -295,6 +295,12 @@ def test_another_rate_of_dropout_is_a_mismatch() -> None:
     assert "over seeds" in str(outcome.message)
 
 
+def test_dropout_in_a_dead_branch_is_random_too() -> None:
+    outcome, _ = run(faulty("dropout_lost_in_a_dead_branch", workload="inference", batch_size=64))
+    assert outcome.status == "accuracy_mismatch", outcome
+    assert accuracy_of(outcome).random_in_step
+
+
 def test_dropout_that_is_off_is_a_fact() -> None:
     outcome, _ = run(custom("mlp"))
     assert accuracy_of(outcome).random_in_step is False
