@@ -22,7 +22,7 @@ from statistics import median
 import torch
 from torch import nn
 
-from sweeper.worker.accuracy.seeds import DIRECTION_STEPS, STEPS, SeedTest, Verdict
+from sweeper.worker.accuracy.seeds import DIRECTION_STEPS, STEPS, SeedTest, SeedVerdict
 
 RATE = 0.1
 BATCH = 8
@@ -198,7 +198,7 @@ def take_eager(case: Case, run: Run, repeat: int, autocast: bool) -> SeedTest:
     return test
 
 
-def judge(case: Case, eager: SeedTest, run: Run, repeat: int) -> Verdict:
+def judge(case: Case, eager: SeedTest, run: Run, repeat: int) -> SeedVerdict:
     test = deepcopy(eager)
     take_arm(case, test, test.add_compiled, run, 100 * repeat + 40)
     return test.verdict()
@@ -226,7 +226,7 @@ def build(model: str) -> Case:
     return BUILDERS[model]()
 
 
-def simulate(model: str, autocast: bool, faults: list[str], repeats: int, faulty: int) -> dict[str, list[Verdict]]:
+def simulate(model: str, autocast: bool, faults: list[str], repeats: int, faulty: int) -> dict[str, list[SeedVerdict]]:
     """Trials without a fault, and for the first of them trials with each fault, which share the steps of eager."""
     case, verdicts = build(model), defaultdict(list)
     for repeat in range(repeats):
@@ -236,14 +236,14 @@ def simulate(model: str, autocast: bool, faults: list[str], repeats: int, faulty
     return verdicts
 
 
-def compile_and_judge(model: str, autocast: bool, repeats: int) -> list[Verdict]:
+def compile_and_judge(model: str, autocast: bool, repeats: int) -> list[SeedVerdict]:
     torch._dynamo.reset()
     case = build(model)
     eager, compiled = (partial(run_step, case, run, autocast) for run in (case.loss, torch.compile(case.loss)))
     return [judge(case, take_eager(case, eager, n, autocast), compiled, n) for n in range(repeats)]
 
 
-def measure(arguments: argparse.Namespace) -> Iterator[tuple[str, dict[str, list[Verdict]]]]:
+def measure(arguments: argparse.Namespace) -> Iterator[tuple[str, dict[str, list[SeedVerdict]]]]:
     """Verdicts by the kind of fault, of each model in each precision."""
     for model, autocast in product(arguments.model, (False, True)):
         if arguments.compiled:
@@ -253,7 +253,7 @@ def measure(arguments: argparse.Namespace) -> Iterator[tuple[str, dict[str, list
         yield f"{model} {'bfloat16' if autocast else 'fp32'}", found
 
 
-def describe(fault: str, verdicts: list[Verdict]) -> str:
+def describe(fault: str, verdicts: list[SeedVerdict]) -> str:
     """The share of wrong verdicts, and the statistic that is the most frequent one in them."""
     wrong = [verdict.worst for verdict in verdicts if verdict.passed is False]
     share = f"{len(wrong) / len(verdicts):.1%}" if fault.startswith("none") else f"{len(wrong) / len(verdicts):.0%}"

@@ -224,7 +224,8 @@ def find_worst_accuracy(record: Record) -> Accuracy | None:
             return math.inf if accuracy.passed is False else -1.0
         return error / bound if bound else (math.inf if error else 0.0)
 
-    return max((item.accuracy for item in record.processes if item.accuracy), key=share_of_bound, default=None)
+    found = (item.accuracy for item in record.processes if item.accuracy)
+    return max(found, key=lambda accuracy: (accuracy.passed is False, share_of_bound(accuracy)), default=None)
 
 
 def break_even_steps(compile_s: float | None, eager_s: float | None, compiled_s: float | None) -> float | None:

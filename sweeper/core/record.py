@@ -84,7 +84,7 @@ class Accuracy:
     unverified: str | None = None  # why it could not be judged
     nondeterministic: bool = False  # eager, run twice from one state, differs from itself by more than the bound
     tensors: int = 0  # how many were judged
-    unjudged: int = 0  # how many were not, because eager itself gives NaN or infinity there
+    unjudged: int = 0  # how many were not: eager is not finite there, or over seeds rounding explains anything
     worst: str | None = None  # e.g. `gradient of layer1.0.conv1.weight`
     too_small: bool = False  # it has less than a third of eager's size, where that has to decide
     compiled_error: float | None = None
@@ -97,7 +97,7 @@ class Accuracy:
     batch: str | None = None  # what the unseen batch is: drawn, given, mixed (of the first), timed (the first itself)
     moved: str | None = None  # what became of the state without dead branches: `full`, `half`, or why it was not judged
     projection: PerArm | None = None  # of the worst tensor's gradient on the reference, where that was judged
-    margin: float | None = None  # by which the compiled one may lie outside of what eager's span
+    margin: float | None = None  # by how much the compiled one may lie outside the range of eager's
     random_in_step: bool | None = None  # whether a step draws random numbers and depends on them
     randomness: str | None = None  # how a step that draws them was judged: seeds; None: it was not, or draws none
     statistic: PerArm | None = None  # of the worst test over seeds
@@ -219,7 +219,7 @@ class Attempt:
     phase: str | None = None
     message: str | None = None
     worst: str | None = None  # the tensor that was wrong
-    artifacts: tuple[str, ...] = ()  # the compiled code of its processes
+    artifacts: tuple[str, ...] = ()  # the compiled code of its last process, with which it ended
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,7 +134,8 @@ def _measure(job: Job, part: Part, notes: Notes) -> None:
         _measure_memory(setup, notes, setup.eager)
     with notes.enter("compiling"):
         counters = _compile(setup, notes)
-    if part.checked is None or part.checked != notes.process.artifact:
+    is_known = part.checked is not None and part.checked == notes.process.artifact
+    if not is_known:
         _require_accurate(job.trial, check, notes)
     checked = counters.programs
     compiler.end_compile_workers()
@@ -145,7 +146,7 @@ def _measure(job: Job, part: Part, notes: Notes) -> None:
         _measure_rounds(setup, notes)
         _require_compiled(setup, counters)
         _require_no_divergence(setup, check, notes.process)
-    if counters.programs != checked or (part.checked is not None and part.checked != notes.process.artifact):
+    if counters.programs != checked or (is_known and part.checked != notes.process.artifact):
         _require_accurate(job.trial, check, notes)  # what was timed is not what was checked
     with notes.enter("memory"):
         setup.forget_eager()
@@ -202,9 +203,9 @@ def _require_accurate(trial: Trial, check: AccuracyCheck, notes: Notes) -> None:
 def describe_mismatch(accuracy: Accuracy) -> str:
     """What is wrong with the worst tensor of a step that failed the check."""
     if accuracy.randomness is not None:
-        statistic = accuracy.statistic or PerArm()
-        compiled, eager = (math.inf if value is None else value for value in (statistic.compiled, statistic.eager))
-        both = f"{compiled:.3g}, eager's is {eager:.3g}"
+        if (found := accuracy.statistic) is None:
+            return f"{accuracy.worst} has NaN or infinity over seeds, and is finite in eager"
+        both = f"{found.compiled:.3g}, eager's is {found.eager:.3g}"
         return f"the {accuracy.worst} over seeds is {both}; chance and rounding do not explain the difference"
     if accuracy.too_small:
         return f"{accuracy.worst} has less than a third of the size that it has in eager"

@@ -13,7 +13,7 @@ from torch.nn import functional
 from sweeper.worker.accuracy.generators import draws_random
 from sweeper.worker.accuracy.permutation import compare_spreads, correlate, find_largest, list_splits, rank
 from sweeper.worker.accuracy.rule import DifferentTensorsError
-from sweeper.worker.accuracy.seeds import ALPHA, DIRECTION_STEPS, STEPS, SeedTest, Verdict
+from sweeper.worker.accuracy.seeds import ALPHA, DIRECTION_STEPS, STEPS, SeedTest, SeedVerdict
 
 CPU = torch.device("cpu")
 Step = list[tuple[str, torch.Tensor]]
@@ -107,7 +107,7 @@ def test_no_tests_and_no_variation_give_no_finding():
     assert float(correlate(torch.ones(16, 1, dtype=torch.float64), splits).max()) == 0.0
 
 
-def judge(eager: Run, compiled: Run, full: bool = True, rounding: Run | None = None) -> Verdict:
+def judge(eager: Run, compiled: Run, full: bool = True, rounding: Run | None = None) -> SeedVerdict:
     test = SeedTest(full)
     for seed in range(DIRECTION_STEPS):
         test.add_direction(eager(seed))

@@ -90,8 +90,9 @@ class AccuracyCheck:
         self._states = States(setup.built.module, setup.measure.seed)
         self._stages = rule.name_stages(setup.built.module)
         self._reference: Reference | None = None
+        self._seeds: SeedTest | None = None
         self._place: torch.device | None = None  # of what is compared and restored; the host, once that had to be
-        self._repeats = False  # eager has been run twice
+        self._repeated: Comparison | None = None  # eager's step of the first case, compared with itself
         self._seed_offset = 0  # of the last step that had a seed of its own
 
     def restore(self) -> None:
@@ -103,18 +104,21 @@ class AccuracyCheck:
 
         Raises MismatchError when the compiled step gives other tensors than the reference, and whatever it raises.
         """
-        self._place = self._place or (self._setup.device if _fits_on_device(self._setup.device) else HOST)
+        if self._place != HOST:
+            self._place = self._setup.device if _fits_on_device(self._setup.device) else HOST
         try:
             self._states.place(self._place)
             return self._judge_all(enter)
         finally:
             self.restore()
-            self._reference = None
+            self._reference, self._seeds = None, None
             self._states.place(HOST)
 
     def _judge_all(self, enter: Enter) -> Accuracy:
         with enter("reference"):
-            random = self._draws_random()
+            random = try_reading(partial(self._run_or_retry_on_host, self._draws_random))
+        if isinstance(random, Missing):
+            return Accuracy(None, None, f"no eager step on the unseen batch: {random.reason}")
         found = self._judge_seeds(enter) if random else self._judge_cases(enter)
         return replace(found, batch=self._setup.built.unseen_origin, random_in_step=random)
 
@@ -131,8 +135,11 @@ class AccuracyCheck:
         return any(self._depends_on_seed(Case(state, setup.built.unseen, "unseen batch")) for state in (BUILT, MOVED))
 
     def _depends_on_seed(self, case: Case) -> bool:
-        kept = StepTensors(Keep().copy(self._capture(self._setup.eager, case)))
-        return rule.differs(rule.compare(self._capture(self._setup.eager, case, 1), kept), self._tolerance())
+        kept = StepTensors(Keep(self._place or HOST).copy(self._capture(self._setup.eager, case)))
+        try:
+            return rule.differs(rule.compare(self._capture(self._setup.eager, case, 1), kept), self._tolerance())
+        except rule.DifferentTensorsError:  # a layer that a seed leaves out has no gradients
+            return True
 
     def _judge_cases(self, enter: Enter) -> Accuracy:
         built = self._setup.built
@@ -154,7 +161,8 @@ class AccuracyCheck:
             reason = f"a step draws random numbers, and modules have hooks: {', '.join(hooked)}"
             return Accuracy(None, None, reason)
         verdicts, moved, unknown = self._judge_timed_batches(lambda case: self._judge_over_seeds(case, enter))
-        return replace(combine(verdicts, unknown), moved=moved, randomness="seeds")
+        found = combine(verdicts, unknown)
+        return replace(found, moved=moved, randomness="seeds" if found.tensors else None)
 
     def _judge_over_seeds(self, case: Case, enter: Enter) -> Verdict:
         """Compare eager and compiled steps over seeds, and once more over others before they are called different."""
@@ -163,11 +171,11 @@ class AccuracyCheck:
 
     def _test_seeds(self, case: Case, enter: Enter) -> Verdict:
         """Make the test over seeds; one that cannot be made leaves the case unverified."""
-        test = SeedTest(self._tolerance() == "full", self._place or HOST)
         with enter("reference"):
-            taken = try_reading(lambda: self._take_eager_seeds(case, test))
-        if isinstance(taken, Missing):
-            return _name_case(Verdict(Accuracy(None, None, f"no test over seeds: {taken.reason}")), case)
+            test = try_reading(partial(self._run_or_retry_on_host, partial(self._take_eager_seeds, case)))
+        if isinstance(test, Missing):
+            return _name_case(Verdict(Accuracy(None, None, f"no test over seeds: {test.reason}")), case)
+        self._seeds = test
         with enter("checking"):
             try:
                 self._take_seeds(self._setup.compiled, case, test, test.add_compiled)
@@ -181,25 +189,28 @@ class AccuracyCheck:
             unverified=found.unverified,
             tensors=test.num_tensors,
             unjudged=found.unjudged,
-            worst=f"{worst.statistic} of {worst.tensor}" if worst else None,
+            worst=worst.name if worst else None,
             elements=test.num_elements,
             statistic=PerArm(worst.eager, worst.compiled) if worst and math.isfinite(worst.compiled) else None,
         )
         return _name_case(Verdict(accuracy, worst.excess if worst else 0.0), case)
 
-    def _take_eager_seeds(self, case: Case, test: SeedTest) -> None:
+    def _take_eager_seeds(self, case: Case) -> SeedTest:
+        """Take all eager steps of a test over seeds."""
+        test = SeedTest(self._tolerance() == "full", self._place or HOST)
         eager, relative = self._setup.eager, rule.perturbation(self._setup.trial.precision, self._tolerance())
         for _ in range(DIRECTION_STEPS):
             test.add_direction(self._capture(eager, case, self._next_seed()))
         test.add_rounding(self._capture(eager, case, self._seed_offset, relative))
         self._take_seeds(eager, case, test, test.add_eager)
+        return test
 
     def _take_seeds(self, arm: Arm, case: Case, test: SeedTest, add: Callable[[Named], None]) -> None:
         """Take steps of an arm, each with another seed, and after each the loss with parameters that were displaced."""
         setup = self._setup
         for _ in range(STEPS):
             seed = self._next_seed()
-            add(self._capture(arm, case, seed))
+            add(self._run_or_retry_on_host(partial(self._capture, arm, case, seed)))
             if setup.trial.workload != "train":
                 continue
             self._states.restore(setup.optimizers, setup.measure.seed + seed, case.state)
@@ -272,15 +283,13 @@ class AccuracyCheck:
         self._states.restore(setup.optimizers, seed, case.state)
         keep = Keep(place, torch.float32 if tolerance == "reduced" else torch.float64)
         reference = run_reference(setup.built, case.batch, setup.trial, seed, dtype, keep)
-        if self._repeats:
-            eager, repeated = self._capture(setup.eager, case), None
-            first = rule.compare(eager, reference, self._stages)
+        if self._repeated is not None:
+            first = rule.compare(self._capture(setup.eager, case), reference, self._stages)
         else:
             kept = StepTensors(Keep(place).copy(self._capture(setup.eager, case)))
             first = rule.compare(kept.tensors.items(), reference, self._stages)
-            repeated = rule.compare(self._capture(setup.eager, case), kept)
-            self._repeats = True
-        return Reference(reference, (first,), rule.set_bounds(reference, (first,), repeated, tolerance))
+            self._repeated = rule.compare(self._capture(setup.eager, case), kept)
+        return Reference(reference, (first,), rule.set_bounds(reference, (first,), self._repeated, tolerance))
 
     def _look_closer(self, case: Case) -> None:
         """Set the bounds anew, by more eager steps."""
@@ -342,6 +351,8 @@ class AccuracyCheck:
         self._states.place(HOST)
         if self._reference is not None:
             self._reference = self._reference.move(HOST)
+        if self._seeds is not None:
+            self._seeds.move(HOST)
         torch.cuda.empty_cache()
 
     def _tolerance(self) -> str:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 
 
-class States(NamedTuple):
+class GeneratorStates(NamedTuple):
     """The states of the generators that everything draws from unless it is told otherwise; compare with `==`."""
 
     torch_cpu: bytes
@@ -23,10 +23,10 @@ class States(NamedTuple):
     numpy: object  # None while nothing has imported numpy.random
 
 
-def read_states(device: torch.device) -> States:
+def read_states(device: torch.device) -> GeneratorStates:
     """Read the states; that neither moves them nor waits for the device."""
     accelerator = b"" if device.type == "cpu" else _to_bytes(torch.get_device_module(device).get_rng_state(device))
-    return States(_to_bytes(torch.get_rng_state()), accelerator, random.getstate(), _read_numpy())
+    return GeneratorStates(_to_bytes(torch.get_rng_state()), accelerator, random.getstate(), _read_numpy())
 
 
 def draws_random(run: Callable[[], object], device: torch.device) -> bool:

@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import pad
 
 from sweeper.worker.accuracy.rule import CHUNK, DifferentTensorsError
-from sweeper.worker.measurement.capture import GRADIENT, LOSS, Named
+from sweeper.worker.measurement.capture import GRADIENT, LOSS, Named, to_reals
 
 BLOCKS = 64
 CPU_CHUNK = 1 << 16  # elements at a time: 512 KiB in fp64 stay in the cache, and sums take a fifth of the time
@@ -108,12 +108,6 @@ def join(parts: Iterable[Reduced]) -> Reduced:
 def compute_log_odds(zeros: torch.Tensor, elements: int) -> torch.Tensor:
     """The log odds of the share of zeros; half an element keeps it from 0 and 1."""
     return ((zeros + 0.5) / (elements - zeros + 0.5)).log()
-
-
-def to_reals(tensor: torch.Tensor) -> torch.Tensor:
-    """Complex numbers as pairs of real ones, in the same memory; a sparse gradient dense."""
-    dense = tensor if tensor.layout == torch.strided else tensor.to_dense()
-    return torch.view_as_real(dense) if dense.is_complex() else dense
 
 
 def _measure_size(mean: torch.Tensor) -> Size:

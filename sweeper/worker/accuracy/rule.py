@@ -223,7 +223,8 @@ def set_bounds(
     errors = {name: max((item[name].error for item in comparisons), key=_nan_last) for name in judged}
     floors = {name: _floor(name, first, tolerance, reference.sizes) for name in judged}
     again = repeated or {}
-    moved = any(not again[name].error <= floors[name] for name in floors if again and not name.startswith(GRADIENT))
+    judged_again = [name for name in again if name in floors and not name.startswith(GRADIENT)]
+    moved = any(not again[name].error <= floors[name] for name in judged_again if math.isfinite(errors[name]))
     bounds = {name: max(MAX_TIMES * error, floors[name]) for name, error in errors.items() if math.isfinite(error)}
     least = {name: first[name].step_size / MAX_TIMES for name in bounds if _passes_zeros(name, first, bounds[name])}
     far_off = _explain_far_off(comparisons)
@@ -311,7 +312,9 @@ def _span_projections(comparisons: Sequence[Comparison], least_margin: float) ->
         is_gradient = name.startswith((GRADIENT, STAGE, ALL_GRADIENTS))
         if name != LOSS and sums.reference_size > (noise if is_gradient else sums.error):
             found = [item[name].projection for item in comparisons]
-            error = max(item[name].error for item in comparisons) / sums.reference_size
+            error = max((item[name].error for item in comparisons), key=_nan_last) / sums.reference_size
+            if not math.isfinite(error):
+                continue
             margin = error * max(ERROR_SHARE, FEW / math.sqrt(sums.elements))
             if sums.elements >= MANY:
                 margin = min(margin, MAX_MARGIN)
@@ -362,7 +365,7 @@ def judge(comparison: Comparison, bounds: Bounds) -> Verdict:
     )
     not_finite = (name for name in bounds.errors if comparison[name].infinite and not name.startswith(OUTPUT))
     unjudged = len({*not_finite, *(name for name in bounds.errors if name not in bounds.bounds)})
-    if not bounds.bounds or not elements:
+    if not any(comparison[name].elements for name in bounds.bounds if not name.startswith(CHANGE)):
         reason = bounds.unverified or "the step gives no finite floating-point tensor"
         return Verdict(Accuracy(bounds.kind, None, reason, unjudged=unjudged))
     shares = {name: _share_of_bounds(name, comparison[name], bounds) for name in comparison}
@@ -381,7 +384,7 @@ def judge(comparison: Comparison, bounds: Bounds) -> Verdict:
         worst=worst,
         too_small=bounds.least_sizes.get(worst, 0.0) > comparison[worst].step_size,
         compiled_error=error if math.isfinite(error) else None,
-        eager_error=bounds.errors.get(worst),
+        eager_error=bounds.errors[worst] if worst in bounds.bounds else None,
         bound=bounds.bounds.get(worst),
         elements=elements,
         projection=_nearest_projections(span, comparison[worst].projection) if span else None,
@@ -396,7 +399,9 @@ def _stages(comparison: Comparison) -> list[str]:
 
 def _share_of_bounds(name: str, sums: Sums, bounds: Bounds) -> float:
     """The largest share of what is allowed to a tensor: in size, by the least size, in direction."""
-    shares = [_divide(bounds.least_sizes.get(name, 0.0), sums.step_size)]
+    shares = [0.0]
+    if name in bounds.least_sizes:
+        shares.append(_divide(bounds.least_sizes[name], sums.step_size))
     if name in bounds.bounds:
         shares.append(_divide(sums.error, bounds.bounds[name]))
     if name in bounds.projections:
@@ -406,7 +411,9 @@ def _share_of_bounds(name: str, sums: Sums, bounds: Bounds) -> float:
 
 def _nearest_projections(span: Span, compiled: float) -> PerArm:
     """Both arms' projections, of eager's the nearest one."""
-    return PerArm(min(max(compiled, span.low), span.high), compiled if math.isfinite(compiled) else None)
+    if not math.isfinite(compiled):
+        return PerArm(span.high)
+    return PerArm(min(max(compiled, span.low), span.high), compiled)
 
 
 def _divide(error: float, allowed: float) -> float:

@@ -67,9 +67,13 @@ class Test:
     compiled: float
     excess: float  # the difference between the arms as a multiple of the margin
 
+    @property
+    def name(self) -> str:
+        return self.tensor if self.statistic == "not finite" else f"{self.statistic} of {self.tensor}"
+
 
 @dataclass(frozen=True)
-class Verdict:
+class SeedVerdict:
     """What the test over seeds found; `passed` is None where `unverified` says why there is no telling."""
 
     passed: bool | None
@@ -176,7 +180,7 @@ class SeedTest:
         steps = len(self._eager) + len(self._compiled)
         return steps * sum(size.elements for size in self._find_direction().sizes.values())
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> SeedVerdict:
         """Judge the compiled steps by those of eager."""
         sizes = self._find_direction().sizes
         return judge(sizes, self._changes, self._eager, self._compiled, self._slopes, self._precision)
@@ -199,7 +203,7 @@ def judge(
     compiled: Steps,
     slopes: Sequence[float],
     precision: str,
-) -> Verdict:
+) -> SeedVerdict:
     """Judge reduced steps. A gradient of which eager itself is not finite is not judged.
 
     `slopes` are the excess slopes, eager first; or there are none.
@@ -207,12 +211,12 @@ def judge(
     assert len(eager) == len(compiled) == STEPS, f"the test is made for {STEPS} steps of each arm"
     infinite = {name for name, size in sizes.items() if size.has_nan or not all(step[name].finite for step in eager)}
     if names := sorted(name for name in infinite if not name.startswith(GRADIENT)):
-        return Verdict(None, f"eager gives NaN or infinity in {', '.join(names)}")
+        return SeedVerdict(None, f"eager gives NaN or infinity in {', '.join(names)}")
     judged = {name: size for name, size in sizes.items() if name not in infinite}
     for name in judged:
         if not all(step[name].finite for step in compiled):
             values = torch.tensor([step[name].distance for step in [*eager, *compiled]])
-            return Verdict(False, None, Test(name, "not finite", values, 0.0, math.inf, math.inf), 0.0, len(judged))
+            return SeedVerdict(False, None, Test(name, "not finite", values, 0.0, math.inf, math.inf), 0.0, len(judged))
     samples = _relate(judged, changes, [*eager, *compiled])
     usable = len(slopes) == 2 * STEPS and not infinite and all(map(math.isfinite, slopes))
     return _decide(samples, torch.tensor(slopes, dtype=torch.float64) if usable else None, precision, len(infinite))
@@ -260,7 +264,7 @@ def _sample(name: str, square: float, elements: int, change: Change, steps: Sequ
     return Sample(name, blocks, distance.sqrt(), odds, math.sqrt(change.square / square), change.log_odds)
 
 
-def _decide(samples: Sequence[Sample], slopes: torch.Tensor | None, precision: str, infinite: int) -> Verdict:
+def _decide(samples: Sequence[Sample], slopes: torch.Tensor | None, precision: str, infinite: int) -> SeedVerdict:
     margin = MARGIN[precision]
     means = [test for sample in samples for test in _test_means(sample, margin)]
     spreads = [test for sample in samples for test in _test_spread(sample, margin)]
@@ -281,7 +285,7 @@ def _decide(samples: Sequence[Sample], slopes: torch.Tensor | None, precision: s
         unverified = "steps differ so much between seeds that a wrong step would pass"
     unjudged = infinite + sum(MAX_TIMES * sample.change >= 1 for sample in samples if sample.name != ALL_GRADIENTS)
     passed = None if unverified else not faults
-    return Verdict(passed, unverified, worst, p, len(found), unjudged, resolution)
+    return SeedVerdict(passed, unverified, worst, p, len(found), unjudged, resolution)
 
 
 def _test_means(sample: Sample, margin: float) -> Iterator[Test]:

@@ -32,6 +32,7 @@ class States:
         tables = [table for owner in module.modules() for table in (owner._parameters, owner._buffers)]
         self._tables = [(table, dict(table)) for table in tables]
         named = ((name, tensor) for table in tables for name, tensor in table.items() if tensor is not None)
+        named = ((name, tensor) for name, tensor in named if not is_expanded(tensor))
         unique = {id(tensor): (name, tensor) for name, tensor in named}
         self._names = [name for name, _ in unique.values()]
         self._tensors = [tensor for _, tensor in unique.values()]
@@ -76,6 +77,12 @@ class States:
                 if isinstance(value, torch.Tensor):
                     value.zero_()
         seed_generators(seed)
+
+
+def is_expanded(tensor: torch.Tensor) -> bool:
+    """Whether numbers share their memory; torch lets nobody write to such a tensor, a step neither."""
+    sizes = zip(tensor.stride(), tensor.shape, strict=True) if tensor.layout == torch.strided else ()
+    return any(stride == 0 and size > 1 for stride, size in sizes)
 
 
 def seed_generators(seed: int) -> None:

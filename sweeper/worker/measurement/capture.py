@@ -11,7 +11,7 @@ import torch
 from sweeper.core.trial import Trial
 from sweeper.worker.measurement.step import make_optimizer
 from sweeper.worker.models import Built
-from sweeper.worker.models.batches import Batch, Loss, cast_tensor, copy_batch, find_tensors, map_tensors
+from sweeper.worker.models.batches import Batch, Loss, cast_tensor, copy_batch, find_tensors, is_plain, map_tensors
 
 HOST = torch.device("cpu")
 LOSS, OUTPUT, GRADIENT, CHANGE = "loss", "output", "gradient of ", "change of "
@@ -75,11 +75,11 @@ class Changes:
     def name(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Name what has changed by how much, and the state of the optimizer, which begins at zero."""
         for name, tensor in self._name_tensors():
-            yield f"{CHANGE}{name}", _to_reals(_subtract(tensor.detach(), self._before.get(name)))
+            yield f"{CHANGE}{name}", to_reals(_subtract(tensor.detach(), self._before.get(name)))
         names = {id(parameter): name for name, parameter in self._module.named_parameters()}
         for parameter, state in self._optimizer.state.items() if self._optimizer is not None else ():
             tensors = ((key, value) for key, value in state.items() if isinstance(value, torch.Tensor))
-            yield from ((f"{key} of {names[id(parameter)]}", _to_reals(value)) for key, value in tensors)
+            yield from ((f"{key} of {names[id(parameter)]}", to_reals(value)) for key, value in tensors)
 
     def sizes(self) -> dict[str, float]:
         """Root mean squares of what may change, before the step."""
@@ -88,7 +88,7 @@ class Changes:
     def _name_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         yield from ((f"buffer {name}", tensor) for name, tensor in self._module.named_buffers())
         inputs = find_tensors([self._batch.args, self._batch.kwargs, self._batch.target])
-        yield from ((f"input {index}", tensor) for index, tensor in enumerate(inputs))
+        yield from ((f"input {index}", tensor) for index, tensor in enumerate(inputs) if is_plain(tensor))
         if self._optimizer is not None:
             yield from self._module.named_parameters()
 
@@ -105,7 +105,7 @@ def _subtract(after: torch.Tensor, before: torch.Tensor | None) -> torch.Tensor:
 
 def _size(tensor: torch.Tensor) -> float:
     """The root mean square of the numbers that are finite."""
-    values = _to_reals(tensor).double()
+    values = to_reals(tensor).double()
     values = values[torch.isfinite(values)]
     return float(values.square().mean().sqrt()) if values.numel() else 0.0
 
@@ -190,15 +190,15 @@ def capture_step(
 def _name_outputs(output: object) -> Iterator[tuple[str, torch.Tensor]]:
     judged = [tensor for tensor in find_tensors(output) if tensor.is_floating_point() or tensor.is_complex()]
     for index, tensor in enumerate(judged):
-        yield f"{OUTPUT} {index}" if len(judged) > 1 else OUTPUT, _to_reals(tensor.detach())
+        yield f"{OUTPUT} {index}" if len(judged) > 1 else OUTPUT, to_reals(tensor.detach())
 
 
 def _name_gradients(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     gradients = ((name, parameter.grad) for name, parameter in module.named_parameters())
-    return ((f"{GRADIENT}{name}", _to_reals(grad.detach())) for name, grad in gradients if grad is not None)
+    return ((f"{GRADIENT}{name}", to_reals(grad.detach())) for name, grad in gradients if grad is not None)
 
 
-def _to_reals(tensor: torch.Tensor) -> torch.Tensor:
+def to_reals(tensor: torch.Tensor) -> torch.Tensor:
     """Dense, and complex numbers as pairs of real ones."""
     dense = tensor if tensor.layout == torch.strided else tensor.to_dense()
     return torch.view_as_real(dense.resolve_conj()) if dense.is_complex() else dense

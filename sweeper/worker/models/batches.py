@@ -62,8 +62,13 @@ def may_change(tensor: torch.Tensor) -> bool:
     Whole numbers, booleans and vectors may be offsets, edges, lengths or masks; a tensor with infinity is a mask.
     """
     floats = tensor.is_floating_point() or tensor.is_complex()
-    plain = tensor.layout == torch.strided and not tensor.is_nested
-    return floats and plain and tensor.dim() > 1 and bool(torch.isfinite(tensor).all())
+    return floats and is_plain(tensor) and tensor.dim() > 1 and bool(torch.isfinite(tensor).all())
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether it is neither sparse nor nested, and its numbers have at least two bytes or are whole."""
+    short = tensor.is_floating_point() and tensor.itemsize < 2  # float8, with which next to nothing can be computed
+    return tensor.layout == torch.strided and not (tensor.is_nested or tensor.is_quantized or short)
 
 
 def roll_samples(tensor: torch.Tensor) -> torch.Tensor:
@@ -86,19 +91,29 @@ def mix_samples(tensor: torch.Tensor) -> torch.Tensor:
 
 def _change_values(tensor: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
     values = tensor.detach()
-    new = torch.empty_like(values).copy_(change(values)) if may_change(values) else values.clone()  # the same strides
+    new = copy_tensor(values)
+    if may_change(values):
+        new.copy_(change(values))
     return new.requires_grad_(tensor.requires_grad)
 
 
 def copy_batch(batch: Batch) -> Batch:
     """A batch with tensors of its own, for a step that may write to them."""
-    return map_tensors(batch, lambda tensor: tensor.detach().clone().requires_grad_(tensor.requires_grad))
+    return map_tensors(batch, lambda tensor: copy_tensor(tensor).requires_grad_(tensor.requires_grad))
+
+
+def copy_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy that lies in memory as the tensor does, a slice too: code is compiled for strides."""
+    values = tensor.detach()
+    if not is_plain(values) or any(stride == 0 for stride in values.stride()):
+        return values.clone()
+    return torch.empty_strided(values.shape, values.stride(), dtype=values.dtype, device=values.device).copy_(values)
 
 
 def are_equal(one: Batch, other: Batch) -> bool:
-    """Whether every tensor of a batch is the same in the other."""
+    """Whether every plain tensor of a batch is the same in the other."""
     pairs = zip(find_tensors([one.args, one.kwargs]), find_tensors([other.args, other.kwargs]), strict=True)
-    return all(a is b or torch.equal(a, b) for a, b in pairs)
+    return all(a is b or torch.equal(a, b) for a, b in pairs if is_plain(a))
 
 
 def describe_tensors(batch: Batch) -> dict[str, str]:

@@ -58,7 +58,7 @@ def _silence(holder: object, names: Iterable[str]) -> None:
 
 
 def _names_dropout(name: object) -> bool:
-    return isinstance(name, str) and "drop" in name.lower()
+    return isinstance(name, str) and "drop" in name.lower() and "keep" not in name.lower()
 
 
 def _is_rate(value: object) -> bool:

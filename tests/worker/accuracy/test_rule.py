@@ -104,7 +104,7 @@ def test_change_is_measured_against_what_changed() -> None:
     import torch
 
     def step(change: float) -> list:
-        return [("change of buffer average", torch.full((4,), change, dtype=torch.float64))]
+        return [("output", torch.ones(4)), ("change of buffer average", torch.full((4,), change, dtype=torch.float64))]
 
     sizes = {"change of buffer average": 1.0}
     assert judge(step(1e-3), step(1e-3), step(1e-3 + 5e-8), sizes=sizes).passed
@@ -146,3 +146,33 @@ def test_what_should_be_finite_and_is_not_is_unverified(reference: list, eager: 
     found = judge(reference, eager, eager)
     assert found.passed is None
     assert reason in str(found.unverified)
+
+
+def test_gradient_that_is_infinite_in_eager_leaves_the_others_to_be_judged() -> None:
+    """An overflow of float16 in both arms: the record can be written, and nothing is called wrong."""
+    import torch
+
+    truth = gradients(weight=1.0, other=1.0)
+    eager = [(name, tensor * (torch.inf if name.endswith("other") else 1.0)) for name, tensor in truth]
+    found = judge(truth, eager, eager, "reduced")
+    assert found.passed is None
+    assert "eager gives NaN or infinity in all gradients" in str(found.unverified)
+    numbers = (found.compiled_error, found.eager_error, found.bound, found.margin)
+    assert all(value is None or math.isfinite(value) for value in numbers)
+
+
+def test_nan_of_the_compiled_step_can_be_written() -> None:
+    found = judge(alternating(0.0, 1.0), alternating(0.1, 1.0), alternating(math.nan, 1.0), "reduced")
+    assert found.passed is False
+    assert found.projection is not None
+    assert found.projection.compiled is None
+    assert found.projection.eager == pytest.approx(1.0)
+
+
+def test_inputs_that_did_not_change_prove_nothing() -> None:
+    import torch
+
+    unchanged = [("change of input 0", torch.zeros(4))]
+    found = judge(unchanged, unchanged, unchanged)
+    assert found.passed is None
+    assert "no finite floating-point tensor" in str(found.unverified)
