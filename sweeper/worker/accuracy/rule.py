@@ -41,7 +41,7 @@ MAX_TIMES = 3.0
 TOLERANCE = {"full": 1e-4, "reduced": 1e-2}  # reduced: tf32 and half precisions anywhere in the step
 FLOOR = 1e-3
 NOISE = {"full": 1e-3, "reduced": 0.03}  # of the size of all gradients
-LEAST_GRADIENT = 1e-3  # of the size of all gradients: smaller ones say nothing by their size or direction
+LEAST_SIZE = 1e-3  # of the size of all tensors of a kind: smaller ones say nothing by their size or direction
 UPDATE = 0.3  # of an update by Adam, which is as long for any gradient: where some are near zero their signs change
 UPDATE_MARGIN = 0.1
 MARGIN = {"full": 0.01, "reduced": 0.03}  # of projections, however exact eager is
@@ -259,7 +259,8 @@ def _floor(name: str, eager: Comparison, tolerance: str, sizes: Mapping[str, flo
     kind = next((kind for kind in (GRADIENT, CHANGE_OF_BUFFER) if name.startswith(kind)), None)
     others = _size_of_kind(kind, eager) if kind else 0.0
     floor = least * max(size, FLOOR * max(others, sizes.get(name, 0.0)))
-    return max(floor, NOISE[tolerance] * others) if size < eager[name].error else floor
+    least_size = LEAST_SIZE * others if kind == CHANGE_OF_BUFFER else 0.0
+    return max(floor, NOISE[tolerance] * others) if size < max(eager[name].error, least_size) else floor
 
 
 def _size_of_kind(kind: str, eager: Comparison) -> float:
@@ -285,7 +286,7 @@ def _follows_noise(name: str, comparisons: Sequence[Comparison]) -> bool:
     first = comparisons[0]
     if (gradient := _find_gradient(name, first)) is None:
         return False
-    least = LEAST_GRADIENT * first[ALL_GRADIENTS].reference_size
+    least = LEAST_SIZE * first[ALL_GRADIENTS].reference_size
     return not first[gradient].reference_size > max(least, *(item[gradient].error for item in comparisons))
 
 
@@ -296,7 +297,7 @@ def _passes_zeros(name: str, eager: Comparison, bound: float) -> bool:
     """
     if not name.startswith((GRADIENT, ALL_GRADIENTS)):
         return False
-    return bound >= eager[name].reference_size > LEAST_GRADIENT * eager[ALL_GRADIENTS].reference_size
+    return bound >= eager[name].reference_size > LEAST_SIZE * eager[ALL_GRADIENTS].reference_size
 
 
 def _span_projections(comparisons: Sequence[Comparison], least_margin: float) -> Iterator[tuple[str, Span]]:
@@ -305,12 +306,14 @@ def _span_projections(comparisons: Sequence[Comparison], least_margin: float) ->
     A loss is one number, for which the rule of size says all.
     """
     first = comparisons[0]
-    noise = LEAST_GRADIENT * first[ALL_GRADIENTS].reference_size if ALL_GRADIENTS in first else 0.0
+    of_gradients = LEAST_SIZE * first[ALL_GRADIENTS].reference_size if ALL_GRADIENTS in first else 0.0
+    of_buffers = LEAST_SIZE * _size_of_kind(CHANGE_OF_BUFFER, first)
     for name, sums in first.items():
-        if _follows_noise(name, comparisons):
+        if name == LOSS or _follows_noise(name, comparisons):
             continue
         is_gradient = name.startswith((GRADIENT, STAGE, ALL_GRADIENTS))
-        if name != LOSS and sums.reference_size > (noise if is_gradient else sums.error):
+        least_size = of_buffers if name.startswith(CHANGE_OF_BUFFER) else 0.0
+        if sums.reference_size > (of_gradients if is_gradient else max(sums.error, least_size)):
             found = [item[name].projection for item in comparisons]
             error = max((item[name].error for item in comparisons), key=_nan_last) / sums.reference_size
             if not math.isfinite(error):

@@ -40,7 +40,7 @@ from sweeper.worker.accuracy.permutation import (
     rank,
 )
 from sweeper.worker.accuracy.reduction import Change, Direction, Reduced, Size, compute_log_odds, join, measure_change
-from sweeper.worker.accuracy.rule import ALL_GRADIENTS, LEAST_GRADIENT, MAX_TIMES
+from sweeper.worker.accuracy.rule import ALL_GRADIENTS, LEAST_SIZE, MAX_TIMES
 from sweeper.worker.measurement.capture import GRADIENT, HOST, LOSS, Named
 
 DIRECTION_STEPS = 4
@@ -237,11 +237,11 @@ class Sample:
 def _relate(sizes: Mapping[str, Size], changes: Mapping[str, Change], steps: Steps) -> list[Sample]:
     """Divide what steps gave by the size of each tensor; all gradients are one more.
 
-    A gradient that is tiny beside the others counts as LEAST_GRADIENT of their size: it may be nothing but rounding.
+    A gradient that is tiny beside the others counts as LEAST_SIZE of their size: it may be nothing but rounding.
     """
     gradients = [name for name in sizes if name.startswith(GRADIENT)]
     total = Size(sum(sizes[name].square for name in gradients), sum(sizes[name].elements for name in gradients))
-    floor = LEAST_GRADIENT**2 * total.square / max(1, total.elements)
+    floor = LEAST_SIZE**2 * total.square / max(1, total.elements)
     samples = []
     for name, size in sizes.items():
         least = floor * size.elements if name in gradients else 0.0
