@@ -44,6 +44,7 @@ NOISE = {"full": 1e-3, "reduced": 0.03}  # of the size of all gradients
 LEAST_SIZE = 1e-3  # of the size of all tensors of a kind: smaller ones say nothing by their size or direction
 UPDATE = 0.3  # of an update by Adam, which is as long for any gradient: where some are near zero their signs change
 UPDATE_MARGIN = 0.1
+MAX_UPDATE, MAX_UPDATE_MARGIN = 0.9, 0.5  # below 1, so that no update at all is seen
 MARGIN = {"full": 0.01, "reduced": 0.03}  # of projections, however exact eager is
 ERROR_SHARE = 0.75  # of eager's relative error; what of an error lies along the reference
 FEW = 3.0  # times the relative error over the root of the number of elements: in a few numbers errors do not average
@@ -233,7 +234,11 @@ def set_bounds(
         if moved
         else _explain_infinite(first, errors) or _explain_nothing_compared(first) or far_off
     )
-    projections = dict(_span_projections(comparisons, MARGIN[tolerance]))
+    flips = {name: _share_of_flips(name, first, bounds) for name in first if _is_update(name, first)}
+    for name in bounds.keys() & flips.keys():
+        allowed = min(2 * math.sqrt(flips[name]), MAX_UPDATE) * first[name].reference_size
+        bounds[name] = max(bounds[name], allowed)
+    projections = dict(_span_projections(comparisons, MARGIN[tolerance], flips))
     return Bounds(reference.kind, errors, bounds, least, projections, moved, bool(far_off), unverified)
 
 
@@ -300,7 +305,18 @@ def _passes_zeros(name: str, eager: Comparison, bound: float) -> bool:
     return bound >= eager[name].reference_size > LEAST_SIZE * eager[ALL_GRADIENTS].reference_size
 
 
-def _span_projections(comparisons: Sequence[Comparison], least_margin: float) -> Iterator[tuple[str, Span]]:
+def _share_of_flips(name: str, eager: Comparison, bounds: Mapping[str, float]) -> float:
+    """Of an update, roughly the share of numbers whose gradient may have another sign, within what is allowed to it.
+
+    Each of these turns an update of Adam around: an error of twice its size, and twice as much off its direction.
+    """
+    gradient = _find_gradient(name, eager) or name
+    return min(1.0, _divide(bounds.get(gradient, math.inf), eager[gradient].reference_size))
+
+
+def _span_projections(
+    comparisons: Sequence[Comparison], least_margin: float, flips: Mapping[str, float]
+) -> Iterator[tuple[str, Span]]:
     """Where the projections of eager lie, for gradients that are more than noise and for other tensors of eager's size.
 
     A loss is one number, for which the rule of size says all.
@@ -321,7 +337,8 @@ def _span_projections(comparisons: Sequence[Comparison], least_margin: float) ->
             margin = error * max(ERROR_SHARE, FEW / math.sqrt(sums.elements))
             if sums.elements >= MANY:
                 margin = min(margin, MAX_MARGIN)
-            least = UPDATE_MARGIN if _is_update(name, first) else least_margin
+            flipped = min(max(UPDATE_MARGIN, 2 * flips.get(name, 0.0)), MAX_UPDATE_MARGIN)
+            least = flipped if name in flips else least_margin
             yield name, Span(min(found), max(found), max(margin, least))
 
 

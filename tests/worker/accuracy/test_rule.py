@@ -176,3 +176,20 @@ def test_inputs_that_did_not_change_prove_nothing() -> None:
     found = judge(unchanged, unchanged, unchanged)
     assert found.passed is None
     assert "no finite floating-point tensor" in str(found.unverified)
+
+
+@pytest.mark.parametrize(("flipped", "passed"), [(0, True), (4, True), (32, False), (64, False)])
+def test_signs_of_an_update_may_change_where_gradients_are_near_zero(flipped: int, passed: bool) -> None:
+    """Of 64 numbers; eager's gradient is 5 % off, so some 15 % may have another sign."""
+    import torch
+
+    def step(gradient_error: float, count: int) -> list:
+        signs = torch.ones(64, dtype=torch.float64)
+        signs[::2] = -1
+        update = torch.full((64,), 1e-5, dtype=torch.float64)
+        update[:count] *= -1
+        return [("gradient of weight", 1 + gradient_error * signs), ("change of weight", update)]
+
+    assert judge(step(0.0, 0), step(0.05, 0), step(0.05, flipped), "reduced").passed is passed
+    nothing = [("gradient of weight", torch.ones(64)), ("change of weight", torch.zeros(64))]
+    assert judge(step(0.0, 0), step(0.05, 0), nothing, "reduced").passed is False
