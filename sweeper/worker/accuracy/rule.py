@@ -50,6 +50,7 @@ ERROR_SHARE = 0.75  # of eager's relative error; what of an error lies along the
 FEW = 3.0  # times the relative error over the root of the number of elements: in a few numbers errors do not average
 MANY = 1000  # elements: their projections never lie further apart than
 MAX_MARGIN = 0.2
+MIN_PROJECTION = 0.5  # of every step of eager: with less of the reference in it, eager says nothing about directions
 PERTURBATION = 1e-5  # relative; a well-conditioned model answers with an error of the size of the tolerance
 PERTURBED_STEPS = 3
 BITS = {"bfloat16": 8, "float16": 11}  # of a significand; tf32 has those of float16
@@ -331,6 +332,8 @@ def _span_projections(
         least_size = of_buffers if name.startswith(CHANGE_OF_BUFFER) else 0.0
         if sums.reference_size > (of_gradients if is_gradient else max(sums.error, least_size)):
             found = [item[name].projection for item in comparisons]
+            if not min(found) >= MIN_PROJECTION:
+                continue
             error = max((item[name].error for item in comparisons), key=_nan_last) / sums.reference_size
             if not math.isfinite(error):
                 continue
