@@ -186,8 +186,8 @@ def _deep_norms(batch_size, device, fault):
     return Faulty().to(device), (torch.randn(batch_size, 3, 16, 16, device=device),), square_mean
 
 
-def deep_norms_doubled(batch_size, device):
-    return _deep_norms(batch_size, device, 2.0)
+def deep_norms_tripled(batch_size, device):
+    return _deep_norms(batch_size, device, 3.0)
 
 
 def right_deep_norms(batch_size, device):

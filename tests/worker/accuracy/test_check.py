@@ -42,7 +42,7 @@ def accuracy_of(outcome: Outcome) -> Accuracy:
         ("input_not_written", {}, "change of input 0"),
         ("second_batch_alone", {}, ""),
         ("largest_size_alone_is_right", {"vary": {"batch_size": [2, 4]}}, ""),
-        ("deep_norms_doubled", {"precision": AMP}, "gradient"),
+        ("deep_norms_tripled", {"precision": AMP, "batch_size": 64}, ""),
     ],
 )
 def test_wrong_step_is_a_mismatch(name: str, changes: dict[str, object], worst: str) -> None:
