@@ -235,8 +235,8 @@ def hook_that_draws(batch_size, device):
     return _with_module_hook(batch_size, device, hook)
 
 
-def functional_dropout(batch_size, device):
-    """A rate that no rule knows."""
+def _drops(batch_size, device, compiled_rate):
+    """Dropout at a rate of 0.1 that no rule knows, at another one where it is compiled."""
 
     class Drops(nn.Module):
         def __init__(self):
@@ -244,24 +244,18 @@ def functional_dropout(batch_size, device):
             self.layer, self.head = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 4)
 
         def forward(self, x):
-            return self.head(nn.functional.dropout(self.layer(x), 0.1, self.training))
-
-    return Drops().to(device), (torch.randn(batch_size, WIDTH, device=device),), square_mean
-
-
-def wrong_functional_dropout(batch_size, device):
-    """Twice the rate where it is compiled."""
-
-    class Drops(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer, self.head = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 4)
-
-        def forward(self, x):
-            rate = 0.3 if torch.compiler.is_compiling() else 0.1
+            rate = compiled_rate if torch.compiler.is_compiling() else 0.1
             return self.head(nn.functional.dropout(self.layer(x), rate, self.training))
 
     return Drops().to(device), (torch.randn(batch_size, WIDTH, device=device),), square_mean
+
+
+def functional_dropout(batch_size, device):
+    return _drops(batch_size, device, 0.1)
+
+
+def wrong_functional_dropout(batch_size, device):
+    return _drops(batch_size, device, 0.3)
 
 
 def dropout_lost_in_a_dead_branch(batch_size, device):

@@ -45,7 +45,7 @@ from sweeper.worker.measurement.capture import (
     StepTensors,
     capture_step,
     run_reference,
-)  # fmt: skip
+)
 from sweeper.worker.models.batches import Batch, copy_batch
 from sweeper.worker.setup import TrialSetup
 

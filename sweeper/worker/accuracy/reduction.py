@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch.nn.functional import pad
 
-from sweeper.worker.accuracy.rule import CHUNK, DifferentTensorsError
+from sweeper.worker.accuracy.rule import CHUNK, pair_up
 from sweeper.worker.measurement.capture import GRADIENT, LOSS, Named, to_reals
 
 BLOCKS = 64
@@ -54,16 +54,8 @@ class Direction:
 
         Raises DifferentTensorsError when it does not have the tensors of the direction.
         """
-        reduced: dict[str, Reduced] = {}
-        for name, tensor in step:
-            mean = self._means.get(name)
-            if mean is None or mean.shape != tensor.shape:
-                shape = "nothing" if mean is None else list(mean.shape)
-                raise DifferentTensorsError(f"{name} has shape {list(tensor.shape)}, where eager has {shape}")
-            reduced[name] = _reduce(tensor, mean, self.sizes[name].has_infinity)
-        if missing := sorted(self._means.keys() - reduced.keys()):
-            raise DifferentTensorsError(f"{missing[0]} is missing ({len(missing)} tensors that eager has)")
-        return reduced
+        pairs = pair_up(step, self._means, "eager")
+        return {name: _reduce(tensor, mean, self.sizes[name].has_infinity) for name, tensor, mean in pairs}
 
     @property
     def loss(self) -> float:

@@ -123,15 +123,9 @@ def compare(step: Named, reference: StepTensors, stages: Stages | None = None) -
     Raises DifferentTensorsError when the steps did not give the same tensors.
     """
     comparison: dict[str, Sums] = {}
-    for name, tensor in step:
-        other = reference.tensors.get(name)
-        if other is None or other.shape != tensor.shape:
-            shape = "nothing" if other is None else list(other.shape)
-            raise DifferentTensorsError(f"{name} has shape {list(tensor.shape)}, where the reference has {shape}")
+    for name, tensor, other in pair_up(step, reference.tensors, "the reference"):
         chunks = zip(*(torch.split(side.flatten(), CHUNK) for side in (tensor, other)), strict=True)
         comparison[name] = _add(_compare_chunk(*pair) for pair in chunks)
-    if missing := sorted(reference.tensors.keys() - comparison.keys()):
-        raise DifferentTensorsError(f"{missing[0]} is missing ({len(missing)} tensors that the reference has)")
     by_stage: dict[str, list[Sums]] = {}
     for name, sums in comparison.items():
         if name.startswith(GRADIENT):
@@ -140,6 +134,25 @@ def compare(step: Named, reference: StepTensors, stages: Stages | None = None) -
         comparison |= {f"{STAGE}{stage}": _add(parts) for stage, parts in by_stage.items() if stage}
         comparison[ALL_GRADIENTS] = _add(sums for parts in by_stage.values() for sums in parts)
     return comparison
+
+
+def pair_up(
+    step: Named, others: Mapping[str, torch.Tensor], whose: str
+) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+    """Put each tensor of a step beside the other one of its name.
+
+    Raises DifferentTensorsError when names or shapes differ from those of `whose` tensors.
+    """
+    seen = set()
+    for name, tensor in step:
+        other = others.get(name)
+        if other is None or other.shape != tensor.shape:
+            shape = "nothing" if other is None else list(other.shape)
+            raise DifferentTensorsError(f"{name} has shape {list(tensor.shape)}, where {whose} has {shape}")
+        seen.add(name)
+        yield name, tensor, other
+    if missing := sorted(others.keys() - seen):
+        raise DifferentTensorsError(f"{missing[0]} is missing ({len(missing)} tensors that {whose} has)")
 
 
 def _compare_chunk(step: torch.Tensor, reference: torch.Tensor) -> Sums:
@@ -223,7 +236,8 @@ def set_bounds(
     first = comparisons[0]
     judged = [name for name in first if not name.startswith(STAGE) and not _follows_noise(name, comparisons)]
     errors = {name: max((item[name].error for item in comparisons), key=_nan_last) for name in judged}
-    floors = {name: _floor(name, first, tolerance, reference.sizes) for name in judged}
+    sizes = _sizes_of_kinds(first)
+    floors = {name: _floor(name, first, tolerance, reference.sizes, sizes) for name in judged}
     again = repeated or {}
     judged_again = [name for name in again if name in floors and not name.startswith(GRADIENT)]
     moved = any(not again[name].error <= floors[name] for name in judged_again if math.isfinite(errors[name]))
@@ -239,7 +253,7 @@ def set_bounds(
     for name in bounds.keys() & flips.keys():
         allowed = min(2 * math.sqrt(flips[name]), MAX_UPDATE) * first[name].reference_size
         bounds[name] = max(bounds[name], allowed)
-    projections = dict(_span_projections(comparisons, MARGIN[tolerance], flips))
+    projections = dict(_span_projections(comparisons, MARGIN[tolerance], flips, sizes))
     return Bounds(reference.kind, errors, bounds, least, projections, moved, bool(far_off), unverified)
 
 
@@ -253,7 +267,9 @@ def _nan_last(value: float) -> float:
     return math.inf if math.isnan(value) else value
 
 
-def _floor(name: str, eager: Comparison, tolerance: str, sizes: Mapping[str, float]) -> float:
+def _floor(
+    name: str, eager: Comparison, tolerance: str, sizes: Mapping[str, float], sizes_of_kinds: Mapping[str, float]
+) -> float:
     """What is allowed however exact eager is.
 
     A tensor that is tiny beside the others of its kind, or beside what it changes, is measured against those. One that
@@ -262,18 +278,17 @@ def _floor(name: str, eager: Comparison, tolerance: str, sizes: Mapping[str, flo
     size, least = eager[name].reference_size, TOLERANCE[tolerance]
     if _is_update(name, eager):
         return UPDATE * size
-    kind = next((kind for kind in (GRADIENT, CHANGE_OF_BUFFER) if name.startswith(kind)), None)
-    others = _size_of_kind(kind, eager) if kind else 0.0
+    kind = next((kind for kind in sizes_of_kinds if name.startswith(kind)), None)
+    others = sizes_of_kinds[kind] if kind else 0.0
     floor = least * max(size, FLOOR * max(others, sizes.get(name, 0.0)))
     least_size = LEAST_SIZE * others if kind == CHANGE_OF_BUFFER else 0.0
     return max(floor, NOISE[tolerance] * others) if size < max(eager[name].error, least_size) else floor
 
 
-def _size_of_kind(kind: str, eager: Comparison) -> float:
-    """The root mean square of the reference over all tensors of a kind."""
-    if kind == GRADIENT:
-        return eager[ALL_GRADIENTS].reference_size
-    return _add(sums for name, sums in eager.items() if name.startswith(kind)).reference_size
+def _sizes_of_kinds(eager: Comparison) -> dict[str, float]:
+    """The root mean squares of the reference over all gradients, and over all changes of buffers."""
+    buffers = _add(sums for name, sums in eager.items() if name.startswith(CHANGE_OF_BUFFER))
+    return {GRADIENT: eager.get(ALL_GRADIENTS, Sums()).reference_size, CHANGE_OF_BUFFER: buffers.reference_size}
 
 
 def _find_gradient(name: str, names: Comparison) -> str | None:
@@ -316,15 +331,17 @@ def _share_of_flips(name: str, eager: Comparison, bounds: Mapping[str, float]) -
 
 
 def _span_projections(
-    comparisons: Sequence[Comparison], least_margin: float, flips: Mapping[str, float]
+    comparisons: Sequence[Comparison],
+    least_margin: float,
+    flips: Mapping[str, float],
+    sizes_of_kinds: Mapping[str, float],
 ) -> Iterator[tuple[str, Span]]:
     """Where the projections of eager lie, for gradients that are more than noise and for other tensors of eager's size.
 
     A loss is one number, for which the rule of size says all.
     """
     first = comparisons[0]
-    of_gradients = LEAST_SIZE * first[ALL_GRADIENTS].reference_size if ALL_GRADIENTS in first else 0.0
-    of_buffers = LEAST_SIZE * _size_of_kind(CHANGE_OF_BUFFER, first)
+    of_gradients, of_buffers = (LEAST_SIZE * sizes_of_kinds[kind] for kind in (GRADIENT, CHANGE_OF_BUFFER))
     for name, sums in first.items():
         if name == LOSS or _follows_noise(name, comparisons):
             continue
@@ -383,9 +400,7 @@ class Verdict:
 
 def judge(comparison: Comparison, bounds: Bounds) -> Verdict:
     """Judge the compiled step, compared with the reference; a tensor in which eager itself is not finite is not."""
-    elements = sum(
-        sums.elements for name, sums in comparison.items() if name not in (ALL_GRADIENTS, *_stages(comparison))
-    )
+    elements = sum(sums.elements for name, sums in comparison.items() if not name.startswith((STAGE, ALL_GRADIENTS)))
     not_finite = (name for name in bounds.errors if comparison[name].infinite and not name.startswith(OUTPUT))
     unjudged = len({*not_finite, *(name for name in bounds.errors if name not in bounds.bounds)})
     if not any(comparison[name].elements for name in bounds.bounds if not name.startswith(CHANGE)):
@@ -414,10 +429,6 @@ def judge(comparison: Comparison, bounds: Bounds) -> Verdict:
         margin=span.margin if span else None,
     )
     return Verdict(found, shares[worst])
-
-
-def _stages(comparison: Comparison) -> list[str]:
-    return [name for name in comparison if name.startswith(STAGE)]
 
 
 def _share_of_bounds(name: str, sums: Sums, bounds: Bounds) -> float:
