@@ -93,7 +93,8 @@ def shrink(model: Model) -> dict[str, Any]:
     numbers = [known.get(f"{token}_token_id") or 0 for token in ("pad", "bos", "eos", "sep", "decoder_start")]
     fewer = {"vocab_size": VOCABULARY} if "vocab_size" in known and max(numbers) < VOCABULARY else {}
     narrow = {name: width for name, width in WIDTHS.items() if isinstance(known.get(name), int)}
-    return {**model.arguments, **fewer, **narrow, **{name: 1 for name in LAYERS if name in known}}
+    axes = {"axial_pos_embds_dim": [32, 96], "axial_pos_shape": [8, 8]} if "axial_pos_shape" in known else {}
+    return {**model.arguments, **fewer, **narrow, **axes, **{name: 1 for name in LAYERS if name in known}}
 
 
 def check(trial: Trial, margins: bool) -> dict[str, Any]:

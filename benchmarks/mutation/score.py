@@ -127,8 +127,9 @@ def _plant(subject: Subject, plan: Plan) -> Iterator[Mutant]:
 def _plant_and_recompile(subject: Subject, plan: Plan) -> Iterator[Mutant]:
     """Plant in the graphs that reach Inductor, which compiles the step anew for each mutant."""
     unmutated = subject.run_exactly()
-    for fault, index, site in list(choose_sites(plan)):
-        mutant = _describe(plan, fault, index, site)
+    sites = list(choose_sites(plan))
+    mutants = [_describe(plan, *site) for site in sites]  # before a mutant that does not run leaves fewer graphs
+    for mutant, (fault, index, site) in zip(mutants, sites, strict=True):
         CAPTURE.plants[index] = partial(FAULTS[fault].plant, site=site)
         try:
             subject.compile()

@@ -172,6 +172,17 @@ def test_what_rounding_explains_is_no_fault():
     assert judge(draw_step, rounded, rounding=rounded).passed is True
 
 
+@pytest.mark.parametrize(("more", "passed"), [(1, True), (12, False)])
+def test_a_zero_more_in_a_small_gradient_is_no_fault(more: int, passed: bool):
+    def with_zeros(seed: int, zeros: int) -> Step:
+        *others, (name, gradient) = draw_step(seed)
+        gradient[:zeros] = 0
+        return [*others, (name, gradient)]
+
+    verdict = judge(lambda seed: with_zeros(seed, 1), lambda seed: with_zeros(seed, 1 + more))
+    assert verdict.passed is passed
+
+
 def test_steps_that_differ_too_much_between_seeds_are_unverified():
     def wild(seed: int) -> Step:
         return [("output", torch.randn(3, generator=torch.Generator().manual_seed(seed)))]

@@ -260,8 +260,10 @@ def _sample(name: str, square: float, elements: int, change: Change, steps: Sequ
     square = square or 1.0
     blocks = torch.stack([step.blocks for step in steps]) / square
     distance, zeros = torch.tensor([(step.distance / square, step.zeros) for step in steps], dtype=torch.float64).T
-    odds = compute_log_odds(zeros, elements)
-    return Sample(name, blocks, distance.sqrt(), odds, math.sqrt(change.square / square), change.log_odds)
+    odds, mean = compute_log_odds(zeros, elements), float(zeros.mean())
+    one_more = 1 / (mean + 0.5) + 1 / (elements - mean + 0.5)  # zero, as of a channel that is dead but for rounding
+    odds_change = max(change.log_odds, one_more)
+    return Sample(name, blocks, distance.sqrt(), odds, math.sqrt(change.square / square), odds_change)
 
 
 def _decide(samples: Sequence[Sample], slopes: torch.Tensor | None, precision: str, infinite: int) -> SeedVerdict:
