@@ -13,7 +13,8 @@ def check_weights(trials: Iterable[Trial]) -> None:
     first: dict[tuple[str | None, ...], Trial] = {}
     for trial in (one for one in trials if one.labels.weight is not None and one.mode != "eager"):
         name, weight = trial.labels.precision, trial.labels.weight
-        row = (trial.device, trial.workload, trial.mode, trial.backend, trial.variant, weight)
+        step = f"{trial.variant} {trial.model.dropout} {trial.text.form}"
+        row = (trial.device, trial.workload, trial.mode, trial.backend, step, weight)
         other = first.setdefault(row, trial)
         if (name, trial.precision) == (other.labels.precision, other.precision):
             continue

@@ -19,11 +19,11 @@ from omegaconf import MISSING, DictConfig, MissingMandatoryValue, OmegaConf
 from sweeper.config.schema import Config, ModelConf, PrecisionConf, keys
 from sweeper.core import trial as axes
 from sweeper.core.errors import ConfigError, nearest
-from sweeper.core.libraries import LIBRARIES
+from sweeper.core.libraries import LIBRARIES, has_texts
 from sweeper.core.paths import check_sweep_name
 from sweeper.core.serialization import Json
 from sweeper.core.settings import CLOCKS, RETRIES, Settings, check_settings
-from sweeper.core.trial import Compile, Labels, Model, Precision, Trial
+from sweeper.core.trial import Compile, Labels, Model, Precision, Text, Trial
 
 # Values allowed for a key that is not null.
 CHOICES: Mapping[str, Collection[str]] = {
@@ -39,6 +39,7 @@ CHOICES: Mapping[str, Collection[str]] = {
     "precision.autocast": axes.AUTOCASTS,
     "precision.auto": axes.HALVES,
     "precision.weight": axes.WEIGHTS,
+    "text.name": axes.TEXTS,
 }
 POSITIVE = ("model.image_size", "model.sequence_length", "model.num_classes")
 
@@ -119,7 +120,7 @@ def _read_trial(config: Config, choices: Choices, own: OwnValues, gpu: bool) -> 
         _check_choice("compile.scope", config.compile.scope, axes.SCOPES)
         compile_options = _copy_fields(Compile, config.compile, options=flatten(config.compile.options))
     return Trial(
-        model=_read_model(replace(config.model, **largest), choices, own["model"]),
+        model=_read_model(replace(config.model, **largest, dropout=_read_dropout(config)), choices, own["model"]),
         batch_size=batch_size,
         labels=_read_labels(config, choices, own),
         workload=config.workload.name,
@@ -132,6 +133,7 @@ def _read_trial(config: Config, choices: Choices, own: OwnValues, gpu: bool) -> 
         python=None if config.worker.python is None else _find_interpreter(config.worker.python),
         optimizer_impl=impl,
         vary=vary,
+        text=_read_text(config) if has_texts(config.model.library) else Text(),
     )
 
 
@@ -153,6 +155,35 @@ def _read_vary(config: Config) -> dict[str, list[int]]:
     return given
 
 
+def _read_dropout(config: Config) -> bool:
+    """Whether dropout is on: by default where the model trains, as everyone's is; evaluation has none."""
+    return config.workload.name == "train" if config.model.dropout is None else config.model.dropout
+
+
+def _read_text(config: Config) -> Text:
+    """How texts come; training always has labels, so there the setting says nothing."""
+    form, lengths = config.text.name, _read_lengths(config.text.lengths)
+    if lengths and form in ("full", "none"):
+        raise ConfigError(f"text.lengths: text={form} is of full length; take text=padded, packed or words")
+    return Text(form, lengths, labels=config.text.labels or config.workload.name == "train")
+
+
+def _read_lengths(given: Any) -> tuple[int, ...]:
+    """The lengths that were given, in a list or in a file."""
+    if given is None:
+        return ()
+    example = "give whole numbers of at least 1, e.g. text.lengths=[100,37,512], or a file of them"
+    if isinstance(given, str):
+        try:
+            given = [int(word) for word in Path(given).expanduser().read_text(encoding="utf-8").split()]
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"text.lengths={given}: {error}; {example}") from error
+    numbers = given if isinstance(given, list) else [given]
+    if not numbers or not all(type(number) is int and number > 0 for number in numbers):
+        raise ConfigError(f"text.lengths={given}: {example}")
+    return tuple(numbers)
+
+
 def _read_model(model: ModelConf, choices: Choices, own: Mapping[str, Any]) -> Model:
     spec = LIBRARIES[model.library]
     name = getattr(model, spec.named_by)
@@ -171,7 +202,7 @@ def _read_model(model: ModelConf, choices: Choices, own: Mapping[str, Any]) -> M
         example = f"model.checkpoint={spec.example_checkpoint}"
         raise ConfigError(f"model.pretrained=true of {model.library} needs whose weights: {example}")
     flatten(model.arguments)
-    sequence_length = model.sequence_length if "sequence_length" in spec.input_sizes else None
+    sequence_length = model.sequence_length if has_texts(model.library) else None
     checkpoint = model.checkpoint if model.pretrained else None
     return _copy_fields(Model, model, name=name, sequence_length=sequence_length, checkpoint=checkpoint)
 
@@ -195,6 +226,9 @@ def _read_labels(config: Config, choices: Choices, own: OwnValues) -> Labels:
     model = config.model
     renamed = any(getattr(model, key) != own["model"].get(key) for key in ("name", "factory"))
     changes = _list_changes("model", model, own) + _list_changes("precision", config.precision, own)
+    if has_texts(model.library):
+        chosen = [f"text={config.text.name}"] if config.text.name != "auto" else []
+        changes += chosen + _list_changes("text", config.text, own)
     return Labels(
         model=str(model.factory or model.name) if renamed else str(choices.get("model")).rsplit("/", 1)[-1],
         precision=str(choices.get("precision")),

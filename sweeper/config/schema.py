@@ -28,7 +28,8 @@ class ModelConf:
     image_size: int | None = None
     sequence_length: int | None = None
     num_classes: int | None = None
-    dropout: bool = False  # true keeps the model's dropout and drop-path rates
+    # Dropout and drop-path; null: as the library builds the model, where it trains; true: that; false: all rates are 0
+    dropout: bool | None = None
     arguments: dict[str, Any] = field(default_factory=dict)  # for the constructor of the model or of its configuration
     # channels_last: weights of convolutions and images with the channels innermost, in both arms
     memory_format: str = "contiguous"
@@ -80,6 +81,16 @@ class CompileConf:
 
 
 @dataclass
+class TextConf:
+    """`conf/text/*.yaml`: how texts come to a language model; other models ignore it."""
+
+    name: str = MISSING
+    # Tokens of each text, in turn: a list, or a file of whole numbers; null: drawn from the seed
+    lengths: Any = None
+    labels: bool = False  # true: in inference too the model gets labels and computes its loss
+
+
+@dataclass
 class VaryConf:
     """Sizes that the steps of both arms go through in turn, e.g. vary.sequence_length=[64,96,128]; one key of these."""
 
@@ -114,6 +125,7 @@ class Config:
     workload: NamedConf = field(default_factory=NamedConf)
     optimizer: OptimizerConf = field(default_factory=OptimizerConf)
     compile: CompileConf = field(default_factory=CompileConf)
+    text: TextConf = field(default_factory=TextConf)
     vary: VaryConf = field(default_factory=VaryConf)
     worker: WorkerConf = field(default_factory=WorkerConf)
     measure: Measure = field(default_factory=Measure)
@@ -121,7 +133,7 @@ class Config:
     scheduler: Scheduler = field(default_factory=Scheduler)
 
 
-GROUPS = ("model", "mode", "backend", "precision", "workload", "optimizer", "measure", "tracking")
+GROUPS = ("model", "mode", "backend", "precision", "workload", "optimizer", "text", "measure", "tracking")
 
 ConfigStore.instance().store(name="sweeper_schema", node=Config)
 

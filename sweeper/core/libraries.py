@@ -64,6 +64,11 @@ LIBRARIES: Mapping[str, LibrarySpec] = {
 }
 
 
+def has_texts(library: str) -> bool:
+    """Whether models of a library read texts, so that `text` applies to them."""
+    return "sequence_length" in LIBRARIES[library].input_sizes
+
+
 def library_packages() -> list[str]:
     """Distributions of all libraries, each once, in the order of `LIBRARIES`."""
     return list(dict.fromkeys(package for spec in LIBRARIES.values() for package in spec.packages))

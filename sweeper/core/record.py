@@ -15,8 +15,8 @@ from sweeper.core.serialization import Json, from_json, to_json
 from sweeper.core.trial import Trial
 
 # 1 had no accuracy, no state of device and host, no fingerprints. 2 had no attempts, no formats of parameters, and of
-# the check one case alone. Both are read with what they lack as missing.
-SCHEMA_VERSION = 3
+# the check one case alone. 3 had fewer axes in the trial. All are read with what they lack as missing.
+SCHEMA_VERSION = 4
 
 STATUSES = (
     "ok", "accuracy_mismatch", "not_compiled", "eager_error", "compile_error", "runtime_error",

@@ -25,6 +25,7 @@ PARAMETER_DTYPES = ("float32", "bfloat16", "float16")
 HALVES = ("bfloat16", "float16")
 AUTOCASTS = ("auto", *HALVES)
 WEIGHTS = ("amp", "fp32")
+TEXTS = ("auto", "padded", "packed", "full", "words", "none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,15 @@ class Compile:
 
 
 @dataclass(frozen=True, slots=True)
+class Text:
+    """How texts come to a language model. The defaults are what records without this field mean."""
+
+    form: str = "none"  # none: full length and no mask; `sweeper.worker.models.texts` has the others
+    lengths: tuple[int, ...] = ()  # tokens of each text, in turn; empty: drawn from the seed
+    labels: bool = True  # in inference: whether the model gets labels, and so computes a loss
+
+
+@dataclass(frozen=True, slots=True)
 class Labels:
     """Names of the parts of a trial; never part of its identity."""
 
@@ -78,7 +88,7 @@ class Labels:
     family: str = "other"
     suite: str | None = None
     weight: str | None = None  # amp, fp32 or None: which share of the weighted geomean the precision carries
-    overrides: str = ""  # what the user changed on the options of model and precision, e.g. "model.image_size=64"
+    overrides: str = ""  # what the user changed on the options of model, precision, text, e.g. "model.image_size=64"
     preset: str | None = None  # a file of conf/preset that changed them as well
 
 
@@ -101,6 +111,7 @@ class Trial:
     # arms; the field of that name holds the largest.
     vary: Mapping[str, Sequence[int]] = field(default_factory=dict)
     optimizer_impl: str = "default"  # default: as torch chooses; foreach, fused
+    text: Text = field(default_factory=Text)  # of models whose library has texts
 
     @property
     def id(self) -> str:

@@ -12,8 +12,10 @@ from typing import Any, NamedTuple, TypeVar
 
 from sweeper.analysis.metrics import Result, derive, find_worst_accuracy
 from sweeper.analysis.stats import Interval
+from sweeper.core.libraries import has_texts
 from sweeper.core.record import Accuracy, Record
 from sweeper.core.text import printable
+from sweeper.core.trial import Trial
 from sweeper.loading import parallel
 from sweeper.loading.device_names import name_origins
 from sweeper.loading.sources import Source, SweepFolder, explain_unreadable
@@ -32,7 +34,7 @@ class Entry:
     record: Record  # without its processes; `result` and `worst` hold what the tables say of them
     result: Result
     folder: Path  # of the trial
-    variant: str  # of the trial, with `device=...`, `gpu=...` or `torch=...` where records differ in these
+    variant: str  # of the trial, with dropout, text, device, gpu and torch where records differ in these
     flags: tuple[str, ...] = ()  # the record's flags, and those that take a comparison with other trials
     worst: Accuracy | None = None  # the check that came nearest to its bound, or went furthest beyond it
     moderated: Interval | None = None  # of the speedup, where `cross_trial` found enough similar trials
@@ -76,9 +78,32 @@ def load_from(sources: Sequence[Source], cores: int = 1) -> Loaded:
             entries += found
             problems += unreadable
     origins = name_origins([(entry.record, entry.folder.parent) for entry in entries])
-    both = zip(entries, origins, strict=True)
-    named = (replace(entry, variant="; ".join(filter(None, (entry.variant, *origin)))) for entry, origin in both)
+    steps = name_steps([entry.record.trial for entry in entries])
+    all_parts = zip(entries, steps, origins, strict=True)
+    named = (
+        replace(entry, variant="; ".join(filter(None, (entry.variant, *step, *origin))))
+        for entry, step, origin in all_parts
+    )
     return Loaded(tuple(named), tuple(problems))
+
+
+def name_steps(trials: Sequence[Trial]) -> list[tuple[str, ...]]:
+    """Name what a step of each trial is, where trials differ in it and their variants do not say so.
+
+    A part is e.g. `dropout=false` or `text=auto`. Sweeps of earlier versions trained without dropout, and fed texts
+    without a mask; they share no mean with later ones.
+    """
+    parts = [_describe_step(trial) for trial in trials]
+    dropouts, texts = ({part[index] for part in parts if part[index]} for index in range(2))
+    return [(dropout * (len(dropouts) > 1), text * (len(texts) > 1)) for dropout, text in parts]
+
+
+def _describe_step(trial: Trial) -> tuple[str, str]:
+    """Whether dropout is on in training, and the form of texts of models that have any."""
+    variant = trial.variant
+    dropout = f"dropout={str(trial.model.dropout).lower()}" if trial.workload == "train" else ""
+    text = f"text={trial.text.form}" if has_texts(trial.model.library) else ""
+    return ("" if "model.dropout=" in variant else dropout, "" if "text=" in variant else text)
 
 
 def _read(source: Source, shared: dict[str, Any]) -> tuple[list[Entry], list[str]]:
@@ -109,7 +134,7 @@ def _slim(record: Record, shared: dict[str, Any]) -> Record:
         kept: T = shared.setdefault(repr(value), value)  # repr tells apart what JSON tells apart
         return kept
 
-    parts = {part: share(getattr(record.trial, part)) for part in ("model", "labels", "precision", "compile")}
+    parts = {part: share(getattr(record.trial, part)) for part in ("model", "labels", "precision", "compile", "text")}
     diagnostics = record.diagnostics and replace(record.diagnostics, settings=share(record.diagnostics.settings))
     trial, environment = replace(record.trial, **parts), share(record.environment)
     return replace(record, trial=trial, processes=(), diagnostics=diagnostics, environment=environment)

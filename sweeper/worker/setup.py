@@ -99,6 +99,7 @@ class TrialSetup:
             "autocast": str(self.numerics.autocast).removeprefix("torch.") if self.numerics.autocast else None,
             "grad_scaler": self.numerics.scaler,
             "dropout": self.trial.model.dropout,
+            "text": self.built.text,
             "memory_format": read_memory_format(self.built.module),
             "attention": read_attention(self.built.module),
             **self._optimizer_settings,

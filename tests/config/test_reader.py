@@ -12,7 +12,7 @@ from sweeper.config.reader import Point
 from sweeper.config.schema import conf_folder
 from sweeper.core.errors import ConfigError
 from sweeper.core.libraries import LIBRARIES
-from sweeper.core.trial import MODES, Precision
+from sweeper.core.trial import MODES, Precision, Text
 from sweeper.sweep import hydra_app
 
 OPTIONS = sorted(
@@ -201,7 +201,7 @@ def test_variant_comes_from_values_wherever_they_were_set(tmp_path: Path) -> Non
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment" / "small.yaml").write_text("# @package _global_\nmodel: {image_size: 64}\n")
     assert point("experiment=small", folder=tmp_path).trial.variant == "model.image_size=64"
-    assert point("model.dropout=false", "model.batch_size=4").trial.variant == ""
+    assert point("model.pretrained=false", "model.batch_size=4").trial.variant == ""
     assert (
         point("model.dropout=True").trial.variant == point("model.dropout=true").trial.variant == "model.dropout=true"
     )
@@ -229,3 +229,50 @@ def test_list_of_options_is_refused(override: str) -> None:
 def test_value_that_would_be_lost_or_break_something_is_refused(overrides: list[str]) -> None:
     with pytest.raises(ConfigError):
         point(*overrides)
+
+
+STORED_BERT = "b0ba5c46ae4f"  # of bert_base in fp32, as earlier versions ran it on a CPU
+
+
+def test_the_step_is_the_one_that_people_run_and_the_old_one_can_be_asked_for() -> None:
+    bert = point("model=bert_base").trial
+    assert (bert.model.dropout, bert.text) == (True, Text("auto"))
+    old = point("model=bert_base", "model.dropout=false", "text=none").trial
+    assert (old.model.dropout, old.text) == (False, Text())
+    assert old.id == STORED_BERT != bert.id
+    assert old.variant == "model.dropout=false; text=none"
+
+
+def test_evaluation_has_neither_dropout_nor_labels() -> None:
+    trial = point("model=bert_base", "workload=inference").trial
+    assert (trial.model.dropout, trial.text) == (False, Text("auto", labels=False))
+    assert point("model=bert_base", "workload=inference", "text.labels=true", "text=none").trial.text == Text()
+
+
+def test_text_is_nothing_to_models_of_images() -> None:
+    changed = point("text=padded", "text.lengths=[3]").trial
+    assert (changed.text, changed.variant, changed.id) == (Text(), "", point().trial.id)
+
+
+def test_lengths_of_texts_are_a_list_or_a_file(tmp_path: Path) -> None:
+    (tmp_path / "lengths").write_text("3 4\n5")
+    from_file = point("model=bert_base", f"text.lengths={tmp_path / 'lengths'}").trial
+    from_list = point("model=bert_base", "text.lengths=[3,4,5]").trial
+    assert from_file.text.lengths == from_list.text.lengths == (3, 4, 5)
+    assert from_file.id == from_list.id
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["text.lengths=[3,0]"], "whole numbers of at least 1"),
+        (["text.lengths=[]"], "whole numbers of at least 1"),
+        (["text.lengths=[true]"], "whole numbers of at least 1"),
+        (["text.lengths=no_such_file"], "No such file"),
+        (["text=full", "text.lengths=[3]"], "take text=padded, packed or words"),
+        (["text.name=short"], "allowed are auto, padded"),
+    ],
+)
+def test_texts_that_cannot_be_are_refused(overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        point("model=bert_base", *overrides)

@@ -10,7 +10,8 @@ from records import make_record, write_sweep
 
 from sweeper.core.errors import ConfigError
 from sweeper.core.record import SCHEMA_VERSION, Record
-from sweeper.loading.entries import load
+from sweeper.core.trial import Labels, Model, Text, Trial
+from sweeper.loading.entries import load, name_steps
 from sweeper.loading.sources import find_sweep
 from sweeper.report.tables.speedups import speedups
 
@@ -183,3 +184,28 @@ def test_cpus_are_told_apart_as_well(tmp_path: Path) -> None:
 @pytest.mark.parametrize("device", ["cuda", [], {"name": 3}, {"name": "x", "memory_bytes": "much"}])
 def test_a_device_may_be_written_in_any_shape(tmp_path: Path, device: Any) -> None:
     assert len(variants(write_sweep(tmp_path, [on(device), on(H200, "vgg16")]))) == 2
+
+
+def test_steps_are_named_where_trials_differ_in_them() -> None:
+    def trial(library: str, dropout: bool, text: Text, overrides: str = "", workload: str = "train") -> Trial:
+        labels = Labels("x", "fp32", overrides=overrides)
+        return Trial(Model(library, "x", dropout=dropout), 2, labels, workload=workload, text=text)
+
+    image, text = trial("timm", True, Text()), trial("transformers", True, Text("auto"))
+    assert name_steps([image, text]) == [("", ""), ("", "")]
+    old = trial("transformers", False, Text())
+    assert name_steps([image, text, old]) == [
+        ("dropout=true", ""),
+        ("dropout=true", "text=auto"),
+        ("dropout=false", "text=none"),
+    ]
+    explicit = trial("transformers", False, Text("padded"), "model.dropout=false; text=padded")
+    assert name_steps([text, explicit]) == [("", ""), ("", "")]
+    inference = [trial("transformers", False, text, workload="inference") for text in (Text(), Text("auto", (), False))]
+    assert name_steps(inference) == [("", "text=none"), ("", "text=auto")]
+
+
+def test_a_record_without_texts_reads_as_the_old_workload() -> None:
+    data = json.loads(make_record("old").dumps()) | {"schema_version": 3}
+    del data["trial"]["text"]
+    assert Record.loads(json.dumps(data)).trial.text == Text()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 import tarfile
 from pathlib import Path
@@ -12,6 +13,7 @@ import archives
 import pytest
 
 from sweeper.core.record import STATUSES
+from sweeper.core.trial import Trial
 
 OF_JOBS = ("steps", "max_memory_gib", "total_eager_s", "total_compiled_s")
 # Columns that no stored sweep fills, and why.
@@ -34,6 +36,14 @@ def golden(name: str, table: str) -> str:
 
 def rows(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text)))
+
+
+@pytest.mark.parametrize("name", archives.names())
+def test_ids_of_stored_trials_stay_what_they_were(tmp_path: Path, name: str) -> None:
+    """A new axis is left out of the id at its default, which is what older records mean."""
+    for path in archives.unpack(name, tmp_path).glob("*/record.json"):
+        data = json.loads(path.read_text())
+        assert Trial.from_json(data["trial"]).id == data["trial_id"]
 
 
 @pytest.mark.parametrize("name", archives.names())

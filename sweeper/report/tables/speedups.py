@@ -16,6 +16,8 @@ Columns of figures are declared in `sweeper.analysis.metrics.METRICS`, which doc
 | `sweep` | the name of its folder |
 | `accuracy_randomness accuracy_elements` | how a step that draws random numbers was judged; numbers compared |
 | `attempts` | statuses of its earlier attempts, the oldest first, joined by `;` |
+| `dropout` | whether it was on in training |
+| `text` | the form in which texts came; empty for models without texts |
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from sweeper.analysis.metrics import METRICS, MIN_PROCESSES_IF_HOST_BOUND, Metric
+from sweeper.core.libraries import has_texts
 from sweeper.core.record import ARMS, PERCENTILES, Accuracy
 from sweeper.loading.entries import Entry
 from sweeper.report import formatting
@@ -44,6 +47,13 @@ def _name_sweep(folder: Path) -> str:
 
 def _accuracy_column(name: str, value: Callable[[Accuracy], Value], kind: type = float) -> Column[Entry]:
     return Column(name, lambda entry: value(entry.worst) if entry.worst else None, kind)
+
+
+def _read_form(entry: Entry) -> str | None:
+    """The form of texts that the worker found, else the one that was asked for."""
+    trial, diagnostics = entry.record.trial, entry.record.diagnostics
+    found = diagnostics.settings.get("text") if diagnostics else None
+    return str(found or trial.text.form) if has_texts(trial.model.library) else None
 
 
 # Columns that are no metrics, by the metric that they stand before or behind. Names and order are a contract.
@@ -80,6 +90,8 @@ _BEHIND: Mapping[str, tuple[Column[Entry], ...]] = {
         _accuracy_column("accuracy_randomness", lambda accuracy: accuracy.randomness, str),
         _accuracy_column("accuracy_elements", lambda accuracy: accuracy.elements, int),
         Column("attempts", lambda entry: tuple(attempt.status for attempt in entry.record.attempts), tuple),
+        Column("dropout", lambda entry: entry.record.trial.model.dropout, bool),
+        Column("text", _read_form, str),
     ),
 }
 

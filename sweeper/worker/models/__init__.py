@@ -29,6 +29,7 @@ from sweeper.worker.models.batches import (
 )
 from sweeper.worker.models.dropout import silence_dropout
 from sweeper.worker.models.formats import cast_module, require_format
+from sweeper.worker.models.texts import count_tokens
 
 Build = Callable[[Trial, torch.device], "Built"]
 # What constructors and forwards raise for settings that they cannot have.
@@ -48,6 +49,7 @@ class Built:
     loss: Loss
     num_sizes: int = 1  # how many batches in a row differ in their shapes, or were given by the user
     unseen_origin: str = "drawn"  # or given, mixed (of the first batch), timed (the first batch itself)
+    text: str | None = None  # the form in which texts come, of a library that has texts
 
     def map_batches(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Built:
         """The same model with `change` made to every tensor of its batches."""
@@ -123,9 +125,9 @@ def read_memory_format(module: torch.nn.Module) -> str:
 
 
 def tokens_per_step(built: Built) -> float | None:
-    """Tokens of a batch, on average; None for models that read something else."""
-    texts = [batch.kwargs["input_ids"] for batch in built.batches if "input_ids" in batch.kwargs]
-    return fmean(text.numel() for text in texts) if texts else None
+    """Tokens of a batch without padding, on average; None for models that read something else."""
+    counts = [tokens for batch in built.batches if (tokens := count_tokens(batch.kwargs)) is not None]
+    return fmean(counts) if counts else None
 
 
 def read_attention(module: torch.nn.Module) -> str | None:

@@ -20,6 +20,7 @@ from sweeper.worker.failures import UnavailableError
 from sweeper.worker.models import Built
 from sweeper.worker.models.batches import Batch, mean_of_floats
 from sweeper.worker.models.pretrained import report_unreachable_hub
+from sweeper.worker.models.texts import Shape, TextMaker, choose_form, ignore_padding
 
 SEQUENCE_LENGTH = 128
 # Of Whisper's spectrogram: its second convolution halves them, https://arxiv.org/abs/2212.04356
@@ -52,6 +53,9 @@ def problems(trial: Trial) -> list[str]:
     found = [f"model.arguments.{key}: {wrong}; {nearest(key, known)}" for key in unknown]
     if model.image_size and not hasattr(config, "image_size"):
         found.append(f"model.image_size={model.image_size}: {wrong}")
+    length, longest = model.sequence_length or SEQUENCE_LENGTH, max(trial.text.lengths, default=0)
+    if longest > length and trial.text.form != "packed":
+        found.append(f"text.lengths: the longest text has {longest} tokens, and model.sequence_length is {length}")
     return found
 
 
@@ -69,10 +73,11 @@ def build(trial: Trial, device: torch.device) -> Built:
     config = _make_config(model)
     with torch.device(device):
         module = _make_module(model, config)
-    length = model.sequence_length or SEQUENCE_LENGTH
-    first, second, unseen = (_make_batch(type(module), config, trial.batch_size, length, device) for _ in range(3))
+    texts = _make_text_maker(trial, module, config, device)
+    first, second, unseen = (_make_batch(trial, module, config, texts, device) for _ in range(3))
     has_loss = {"labels", "start_positions", "return_loss"} & first.kwargs.keys()
-    return Built(module.to(device), (first, second), unseen, _read_loss if has_loss else mean_of_floats)
+    loss = _read_loss if has_loss else mean_of_floats
+    return Built(module.to(device), (first, second), unseen, loss, text=texts.describe())
 
 
 def _is_removed(name: str) -> bool:
@@ -121,31 +126,51 @@ def _main_input(model_class: Any, config: Any) -> str | None:
     return name if name in READS and READS[name](config) else None
 
 
-def _make_batch(model_class: Any, config: Any, batch_size: int, length: int, device: torch.device) -> Batch:
+def _make_text_maker(trial: Trial, module: Any, config: Any, device: torch.device) -> TextMaker:
+    length = trial.model.sequence_length or SEQUENCE_LENGTH
+    text_config = config.get_text_config()
+    vocabulary, pad_token = getattr(text_config, "vocab_size", 1), getattr(text_config, "pad_token_id", None) or 0
+    least = min(trial.vary.get("sequence_length", (length,)))
+    form = choose_form(trial.text, module, trial.workload == "train")
+    return TextMaker(trial.text, form, Shape(trial.batch_size, length, least, vocabulary, pad_token), module, device)
+
+
+def _make_batch(trial: Trial, module: Any, config: Any, texts: TextMaker, device: torch.device) -> Batch:
     """Make what the model is called with, and the labels that its head wants."""
     inputs: dict[str, Any] = {}
-    main_input = _main_input(model_class, config)
+    main_input, takes = _main_input(type(module), config), inspect.signature(type(module).forward).parameters
     if main_input == "input_features":
         frames = FRAMES_PER_POSITION * config.max_source_positions
-        inputs["input_features"] = torch.randn(batch_size, config.num_mel_bins, frames, device=device)
+        inputs["input_features"] = torch.randn(trial.batch_size, config.num_mel_bins, frames, device=device)
     elif main_input == "pixel_values":
-        inputs["pixel_values"] = _make_pixels(config, batch_size, device)
+        inputs["pixel_values"] = _make_pixels(config, trial.batch_size, device)
     else:
-        inputs["input_ids"] = torch.randint(config.get_text_config().vocab_size, (batch_size, length), device=device)
-    if "return_loss" in inspect.signature(model_class.forward).parameters:  # images with texts, e.g. CLIPModel
-        inputs |= {"pixel_values": _make_pixels(config.vision_config, batch_size, device), "return_loss": True}
-    return Batch(kwargs=inputs | _make_labels(model_class.__name__, config, batch_size, length, device))
+        inputs |= texts.make()
+    if "return_loss" in takes:  # images with texts, e.g. CLIPModel
+        inputs |= {"pixel_values": _make_pixels(config.vision_config, trial.batch_size, device), "return_loss": True}
+    if trial.workload == "train" or trial.text.labels:
+        return Batch(kwargs=inputs | _make_labels(type(module).__name__, config, inputs, texts, device))
+    inputs.pop("return_loss", None)
+    if "decoder_input_ids" in takes:
+        inputs["decoder_input_ids"] = texts.make()["input_ids"]
+    return Batch(kwargs=inputs)
 
 
-def _make_labels(name: str, config: Any, batch_size: int, length: int, device: torch.device) -> dict[str, torch.Tensor]:
-    shape = (batch_size,) if name.endswith(CLASS_LABELS) else (batch_size, length)
-    if name.endswith(TOKEN_LABELS):
-        return {"labels": torch.randint(config.get_text_config().vocab_size, shape, device=device)}
-    if name.endswith((*CLASS_LABELS, "TokenClassification")):
-        return {"labels": torch.randint(config.num_labels, shape, device=device)}
+def _make_labels(
+    name: str, config: Any, inputs: dict[str, Any], texts: TextMaker, device: torch.device
+) -> dict[str, torch.Tensor]:
+    """Labels of the head; those of padding are left out of the loss, and answers lie within their text."""
+    batch_size, length = texts.shape.batch_size, texts.shape.length
+    if name.endswith(CLASS_LABELS):
+        return {"labels": torch.randint(config.num_labels, (batch_size,), device=device)}
+    if name.endswith((*TOKEN_LABELS, "TokenClassification")):
+        labels = config.num_labels if name.endswith("TokenClassification") else config.get_text_config().vocab_size
+        return {"labels": ignore_padding(torch.randint(labels, (batch_size, length), device=device), inputs)}
     if name.endswith("QuestionAnswering"):
         ends = ("start_positions", "end_positions")
-        return {end: torch.randint(length, (batch_size,), device=device) for end in ends}
+        places = {end: torch.randint(length, (batch_size,), device=device) for end in ends}
+        mask = inputs.get("attention_mask")
+        return places if mask is None else {end: place % mask.sum(1) for end, place in places.items()}
     return {}
 
 
