@@ -50,10 +50,11 @@ def _accuracy_column(name: str, value: Callable[[Accuracy], Value], kind: type =
 
 
 def _read_form(entry: Entry) -> str | None:
-    """The form of texts that the worker found, else the one that was asked for."""
+    """The form of texts that the model got; where a record does not say it, the one that was asked for."""
     trial, diagnostics = entry.record.trial, entry.record.diagnostics
-    found = diagnostics.settings.get("text") if diagnostics else None
-    return str(found or trial.text.form) if has_texts(trial.model.library) else None
+    asked = trial.text.form if has_texts(trial.model.library) else None
+    found = diagnostics.settings.get("text", asked) if diagnostics else asked
+    return None if found is None else str(found)
 
 
 # Columns that are no metrics, by the metric that they stand before or behind. Names and order are a contract.

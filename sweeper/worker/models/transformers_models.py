@@ -77,7 +77,8 @@ def build(trial: Trial, device: torch.device) -> Built:
     first, second, unseen = (_make_batch(trial, module, config, texts, device) for _ in range(3))
     has_loss = {"labels", "start_positions", "return_loss"} & first.kwargs.keys()
     loss = _read_loss if has_loss else mean_of_floats
-    return Built(module.to(device), (first, second), unseen, loss, text=texts.describe())
+    text = texts.describe() if "input_ids" in first.kwargs else None
+    return Built(module.to(device), (first, second), unseen, loss, text=text)
 
 
 def _is_removed(name: str) -> bool:

@@ -146,3 +146,14 @@ def test_answers_lie_within_their_texts() -> None:
     batch = build_text("BertForQuestionAnswering", BERT, Text("padded", lengths=(1, 3, 2))).batches[0].kwargs
     lengths = batch["attention_mask"].sum(1)
     assert all((batch[end] < lengths).all() for end in ("start_positions", "end_positions"))
+
+
+def test_models_of_images_have_no_form_of_text() -> None:
+    vit = {
+        "hidden_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+        "image_size": 32,
+    }
+    assert build_text("ViTForImageClassification", vit, Text("auto")).text is None
