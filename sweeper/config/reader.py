@@ -40,7 +40,7 @@ CHOICES: Mapping[str, Collection[str]] = {
     "precision.auto": axes.HALVES,
     "precision.weight": axes.WEIGHTS,
 }
-POSITIVE = ("model.image_size", "model.sequence_length", "model.num_classes")
+POSITIVE = ("model.image_size", "model.sequence_length", "model.num_classes", "decode.position")
 
 Choices = Mapping[str, str | None]  # the option of each group, see `hydra.runtime.choices`
 OwnValues = Mapping[str, Mapping[str, Any]]  # what the file of each group's option says
@@ -132,6 +132,7 @@ def _read_trial(config: Config, choices: Choices, own: OwnValues, gpu: bool) -> 
         python=None if config.worker.python is None else _find_interpreter(config.worker.python),
         optimizer_impl=impl,
         vary=vary,
+        decode_position=_read_decode_position(config),
     )
 
 
@@ -151,6 +152,33 @@ def _read_vary(config: Config) -> dict[str, list[int]]:
     if "batch_size" in given and config.batch_size is not None:
         raise ConfigError("batch_size and vary.batch_size: give one of them; the largest of vary.batch_size is taken")
     return given
+
+
+def _read_decode_position(config: Config) -> int | None:
+    """The fill level of workload=decode; None for other workloads. Raises ConfigError where there is nothing to cache."""
+    workload, library, rows = config.workload.name, config.model.library, config.model.sequence_length
+    if workload not in axes.CACHED:
+        return None
+    if not LIBRARIES[library].has_decoders:
+        allowed = ", ".join(name for name, spec in LIBRARIES.items() if spec.has_decoders)
+        raise ConfigError(
+            f"workload={workload} is for decoder language models of model.library={allowed}, this is {library}"
+        )
+    if config.vary.batch_size is not None:
+        raise ConfigError(f"vary.batch_size: workload={workload} has a cache of one batch size; sweep batch_size=8,16")
+    if workload != "decode":
+        return None
+    if config.vary.sequence_length is not None:
+        example = "sweep decode.position=100,200 or model.sequence_length=256,512"
+        raise ConfigError(f"vary.sequence_length: a step of workload=decode has one token per sequence; {example}")
+    if rows is None or rows < 2:
+        raise ConfigError("workload=decode needs model.sequence_length=N of at least 2, the rows of the cache")
+    position = rows - 1 if config.decode.position is None else config.decode.position
+    if position >= rows:
+        raise ConfigError(
+            f"decode.position={position}: the cache has model.sequence_length={rows} rows, so it must be below {rows}"
+        )
+    return position
 
 
 def _read_model(model: ModelConf, choices: Choices, own: Mapping[str, Any]) -> Model:

@@ -15,10 +15,11 @@ import torch
 import transformers
 
 from sweeper.core.errors import nearest
-from sweeper.core.trial import Model, Trial
+from sweeper.core.trial import CACHED, Model, Trial
 from sweeper.worker.failures import UnavailableError
 from sweeper.worker.models import Built
 from sweeper.worker.models.batches import Batch, mean_of_floats
+from sweeper.worker.models.decoding import CachedDecoder, list_problems
 from sweeper.worker.models.pretrained import report_unreachable_hub
 
 SEQUENCE_LENGTH = 128
@@ -52,7 +53,7 @@ def problems(trial: Trial) -> list[str]:
     found = [f"model.arguments.{key}: {wrong}; {nearest(key, known)}" for key in unknown]
     if model.image_size and not hasattr(config, "image_size"):
         found.append(f"model.image_size={model.image_size}: {wrong}")
-    return found
+    return found + (list_problems(trial, model_class, config) if trial.workload in CACHED else [])
 
 
 def load(model: Model) -> None:
@@ -70,6 +71,12 @@ def build(trial: Trial, device: torch.device) -> Built:
     with torch.device(device):
         module = _make_module(model, config)
     length = model.sequence_length or SEQUENCE_LENGTH
+    if trial.workload in CACHED:
+        make_cache = partial(transformers.StaticCache, config=module.config, max_cache_len=length)
+        decoder = CachedDecoder(module.to(device), make_cache, trial, device)
+        timed = 1 if trial.workload == "decode" else length
+        first, second, unseen = (decoder.draw_tokens(timed) for _ in range(3))
+        return Built(decoder, (first, second), unseen, mean_of_floats)
     first, second, unseen = (_make_batch(type(module), config, trial.batch_size, length, device) for _ in range(3))
     has_loss = {"labels", "start_positions", "return_loss"} & first.kwargs.keys()
     return Built(module.to(device), (first, second), unseen, _read_loss if has_loss else mean_of_floats)
