@@ -155,7 +155,7 @@ def _read_vary(config: Config) -> dict[str, list[int]]:
 
 
 def _read_decode_position(config: Config) -> int | None:
-    """The fill level of workload=decode; None for other workloads. Raises ConfigError where there is nothing to cache."""
+    """The fill level of workload=decode; None for others. Raises ConfigError for a model or sizes without a cache."""
     workload, library, rows = config.workload.name, config.model.library, config.model.sequence_length
     if workload not in axes.CACHED:
         return None

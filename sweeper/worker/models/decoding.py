@@ -23,8 +23,9 @@ MakeCache = Callable[[], Any]  # gives a `transformers.StaticCache`
 class CachedDecoder(torch.nn.Module):
     """A decoder with a static cache of its own; `forward` gives logits, [batch, 1, vocabulary], of the last token.
 
-    The tensors of the cache are buffers, so the accuracy check compares, restores and casts them. `fill` has to come
-    before the first forward.
+    A class that does not take `logits_to_keep` gives them of every token, [batch, length, vocabulary]. The tensors of
+    the cache are buffers, so the accuracy check compares, restores and casts them. `fill` has to come before the first
+    forward.
     """
 
     def __init__(self, decoder: torch.nn.Module, make_cache: MakeCache, trial: Trial, device: torch.device) -> None:
@@ -51,7 +52,7 @@ class CachedDecoder(torch.nn.Module):
     def fill(self) -> None:
         """Make the cache and fill it with a random prompt as long as the position, in the caller's autocast.
 
-        Raises UnavailableError where the model has no static cache, and whatever its forward raises.
+        Raises UnavailableError where the model has no static cache or cannot use it, and whatever its forward raises.
         """
         name = type(self.decoder).__name__
         try:
@@ -61,8 +62,14 @@ class CachedDecoder(torch.nn.Module):
         if not self._cache.is_compileable:
             kinds = sorted({type(layer).__name__ for layer in self._cache.layers if not layer.is_compileable})
             raise UnavailableError(f"{name} has no static cache: {', '.join(kinds)} cannot be compiled")
-        with torch.no_grad():
-            self(**self.draw_tokens(self._position or 1).kwargs)  # the tensors are made in the first forward
+        try:
+            with torch.no_grad():
+                self(**self.draw_tokens(self._position or 1).kwargs)  # the tensors are made in the first forward
+        except RuntimeError as error:
+            if not (torch.is_autocast_enabled(self._device.type) and "same dtype" in str(error)):
+                raise
+            reason = "autocast gives it keys and values of two number formats, and a static cache has one"
+            raise UnavailableError(f"{name}: {reason}; take precision=bf16 or fp32") from error
         if not self._position:
             self._cache.reset()
         for index, layer in enumerate(self._cache.layers):
