@@ -41,7 +41,7 @@ CHOICES: Mapping[str, Collection[str]] = {
     "precision.weight": axes.WEIGHTS,
     "text.name": axes.TEXTS,
 }
-POSITIVE = ("model.image_size", "model.sequence_length", "model.num_classes")
+POSITIVE = ("model.image_size", "model.sequence_length", "model.num_classes", "decode.position")
 
 Choices = Mapping[str, str | None]  # the option of each group, see `hydra.runtime.choices`
 OwnValues = Mapping[str, Mapping[str, Any]]  # what the file of each group's option says
@@ -133,7 +133,8 @@ def _read_trial(config: Config, choices: Choices, own: OwnValues, gpu: bool) -> 
         python=None if config.worker.python is None else _find_interpreter(config.worker.python),
         optimizer_impl=impl,
         vary=vary,
-        text=_read_text(config) if has_texts(config.model.library) else Text(),
+        text=_read_text(config),
+        decode_position=_read_decode_position(config),
     )
 
 
@@ -160,8 +161,15 @@ def _read_dropout(config: Config) -> bool:
     return config.workload.name == "train" if config.model.dropout is None else config.model.dropout
 
 
+def _has_texts(config: Config) -> bool:
+    """Whether `text` applies; a decoder with a cache is fed tokens and nothing else."""
+    return has_texts(config.model.library) and config.workload.name not in axes.CACHED
+
+
 def _read_text(config: Config) -> Text:
     """How texts come; training always has labels, so there the setting says nothing."""
+    if not _has_texts(config):
+        return Text()
     form, lengths = config.text.name, _read_lengths(config.text.lengths)
     if lengths and form in ("full", "none"):
         raise ConfigError(f"text.lengths: text={form} is of full length; take text=padded, packed or words")
@@ -182,6 +190,33 @@ def _read_lengths(given: Any) -> tuple[int, ...]:
     if not numbers or not all(type(number) is int and number > 0 for number in numbers):
         raise ConfigError(f"text.lengths={given}: {example}")
     return tuple(numbers)
+
+
+def _read_decode_position(config: Config) -> int | None:
+    """The fill level of workload=decode; None for others. Raises ConfigError for a model or sizes without a cache."""
+    workload, library, rows = config.workload.name, config.model.library, config.model.sequence_length
+    if workload not in axes.CACHED:
+        return None
+    if not LIBRARIES[library].has_decoders:
+        allowed = ", ".join(name for name, spec in LIBRARIES.items() if spec.has_decoders)
+        raise ConfigError(
+            f"workload={workload} is for decoder language models of model.library={allowed}, this is {library}"
+        )
+    if config.vary.batch_size is not None:
+        raise ConfigError(f"vary.batch_size: workload={workload} has a cache of one batch size; sweep batch_size=8,16")
+    if workload != "decode":
+        return None
+    if config.vary.sequence_length is not None:
+        example = "sweep decode.position=100,200 or model.sequence_length=256,512"
+        raise ConfigError(f"vary.sequence_length: a step of workload=decode has one token per sequence; {example}")
+    if rows is None or rows < 2:
+        raise ConfigError("workload=decode needs model.sequence_length=N of at least 2, the rows of the cache")
+    position = rows - 1 if config.decode.position is None else config.decode.position
+    if position >= rows:
+        raise ConfigError(
+            f"decode.position={position}: the cache has model.sequence_length={rows} rows, so it must be below {rows}"
+        )
+    return position
 
 
 def _read_model(model: ModelConf, choices: Choices, own: Mapping[str, Any]) -> Model:
@@ -226,7 +261,7 @@ def _read_labels(config: Config, choices: Choices, own: OwnValues) -> Labels:
     model = config.model
     renamed = any(getattr(model, key) != own["model"].get(key) for key in ("name", "factory"))
     changes = _list_changes("model", model, own) + _list_changes("precision", config.precision, own)
-    if has_texts(model.library):
+    if _has_texts(config):
         chosen = [f"text={config.text.name}"] if config.text.name != "auto" else []
         changes += chosen + _list_changes("text", config.text, own)
     return Labels(

@@ -100,6 +100,13 @@ class VaryConf:
 
 
 @dataclass
+class DecodeConf:
+    """Settings of workload=decode; the cache has model.sequence_length rows."""
+
+    position: int | None = None  # how many rows are full before each step; null: all but the last
+
+
+@dataclass
 class WorkerConf:
     """What runs a trial."""
 
@@ -127,6 +134,7 @@ class Config:
     compile: CompileConf = field(default_factory=CompileConf)
     text: TextConf = field(default_factory=TextConf)
     vary: VaryConf = field(default_factory=VaryConf)
+    decode: DecodeConf = field(default_factory=DecodeConf)
     worker: WorkerConf = field(default_factory=WorkerConf)
     measure: Measure = field(default_factory=Measure)
     tracking: Tracking = field(default_factory=Tracking)

@@ -15,7 +15,8 @@ from typing import Any
 
 from sweeper.core.serialization import Json, drop_defaults, from_json, to_json
 
-WORKLOADS = ("train", "inference")
+WORKLOADS = ("train", "inference", "prefill", "decode")
+CACHED = ("prefill", "decode")  # forwards of a decoder language model with a static key-value cache
 MODES = ("eager", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 OPTIMIZERS = ("adam", "adamw", "sgd", "none")
 OPTIMIZER_IMPLS = ("default", "foreach", "fused")
@@ -112,6 +113,7 @@ class Trial:
     vary: Mapping[str, Sequence[int]] = field(default_factory=dict)
     optimizer_impl: str = "default"  # default: as torch chooses; foreach, fused
     text: Text = field(default_factory=Text)  # of models whose library has texts
+    decode_position: int | None = None  # how many rows of the cache are full before a step of workload=decode
 
     @property
     def id(self) -> str:
@@ -151,6 +153,7 @@ class Trial:
             self.labels.overrides,
             f"optimizer={self.optimizer}" if self.optimizer != usual_optimizer else "",
             f"optimizer.impl={self.optimizer_impl}" if self.optimizer_impl != "default" else "",
+            f"decode.position={self.decode_position}" if self.decode_position is not None else "",
         ]
         for key, value in drop_defaults(self.compile).items():
             entries = {f"options.{name}": item for name, item in value.items()} if key == "options" else {key: value}

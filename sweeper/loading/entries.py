@@ -15,7 +15,7 @@ from sweeper.analysis.stats import Interval
 from sweeper.core.libraries import has_texts
 from sweeper.core.record import Accuracy, Record
 from sweeper.core.text import printable
-from sweeper.core.trial import Trial
+from sweeper.core.trial import CACHED, Trial
 from sweeper.loading import parallel
 from sweeper.loading.device_names import name_origins
 from sweeper.loading.sources import Source, SweepFolder, explain_unreadable
@@ -102,7 +102,7 @@ def _describe_step(trial: Trial) -> tuple[str, str]:
     """Whether dropout is on in training, and the form of texts of models that have any."""
     variant = trial.variant
     dropout = f"dropout={str(trial.model.dropout).lower()}" if trial.workload == "train" else ""
-    text = f"text={trial.text.form}" if has_texts(trial.model.library) else ""
+    text = f"text={trial.text.form}" if has_texts(trial.model.library) and trial.workload not in CACHED else ""
     return ("" if "model.dropout=" in variant else dropout, "" if "text=" in variant else text)
 
 

@@ -14,7 +14,7 @@ from sweeper.analysis.weights import check_weights
 from sweeper.core.backends import WITHOUT_DYNAMO, WITHOUT_MODE
 from sweeper.core.errors import ConfigError
 from sweeper.core.serialization import drop_defaults
-from sweeper.core.trial import Trial
+from sweeper.core.trial import CACHED, Trial
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,10 @@ def explain_incompatible(trial: Trial) -> str | None:
     if asked.fullgraph and of_step:
         why = "a step always breaks at backward and optimizer"
         return f"compile.fullgraph=true cannot go with compile.scope=step: {why}"
-    if of_step and trial.workload == "inference":
-        return "compile.scope=step is for workload=train: an inference step is the model's forward"
+    if of_step and trial.workload != "train":
+        return f"compile.scope=step is for workload=train: a step of {trial.workload} is the model's forward"
+    if trial.backend in WITHOUT_DYNAMO and trial.workload in CACHED:
+        return f"{backend} runs the model to convert it, which moves the cache of workload={trial.workload} on"
     return None
 
 

@@ -9,6 +9,7 @@ import torch
 
 from sweeper.core.protocol import Job
 from sweeper.core.serialization import Json
+from sweeper.core.trial import CACHED
 from sweeper.worker.compilation.compiler import compile_function, uses_cuda_graphs
 from sweeper.worker.compilation.counters import CompileCounters
 from sweeper.worker.measurement import memory, step
@@ -16,6 +17,7 @@ from sweeper.worker.measurement.bench import Arm, Bench
 from sweeper.worker.measurement.capture import OutputCapture
 from sweeper.worker.models import build, read_attention, read_memory_format
 from sweeper.worker.models.batches import find_tensors
+from sweeper.worker.models.decoding import CachedDecoder
 from sweeper.worker.monitoring.round_monitor import RoundMonitor
 
 
@@ -33,6 +35,9 @@ class TrialSetup:
         self.numerics = step.Numerics.choose(self.trial, device)
         monitor.set_baseline()
         built = build(self.trial, self.measure.seed, device)
+        if isinstance(built.module, CachedDecoder):
+            with self.numerics.context():  # which chooses the number format of the cache
+                built.module.fill()
         self._set_by_model = monitor.read_changed_flags()
         monitor.set_baseline()  # what the model's own code sets counts in both arms
         self.capture = OutputCapture(built.loss)
@@ -55,6 +60,8 @@ class TrialSetup:
 
     def _make_step(self, module: Callable[..., object]) -> Callable[..., object]:
         """A step of the module, or of its compiled form, with the optimizer that was added last."""
+        if self.trial.workload in CACHED:
+            return step.make_cached_step(self.built, module, self.numerics.context)
         if not self._trains:
             return step.make_inference_step(module, self.numerics.context)
         return step.make_training_step(

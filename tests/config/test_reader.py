@@ -12,7 +12,7 @@ from sweeper.config.reader import Point
 from sweeper.config.schema import conf_folder
 from sweeper.core.errors import ConfigError
 from sweeper.core.libraries import LIBRARIES
-from sweeper.core.trial import MODES, Precision, Text
+from sweeper.core.trial import CACHED, MODES, Precision, Text
 from sweeper.sweep import hydra_app
 
 OPTIONS = sorted(
@@ -20,6 +20,8 @@ OPTIONS = sorted(
     for path in conf_folder().glob("*/*.yaml")
     if path.parent.name != "experiment"
 )
+
+LLAMA = ("model=transformers", "model.name=LlamaForCausalLM", "model.sequence_length=64")
 
 
 def point(*overrides: str, gpu: bool = False, folder: Path | None = None) -> Point:
@@ -35,6 +37,7 @@ def point(*overrides: str, gpu: bool = False, folder: Path | None = None) -> Poi
 @pytest.mark.parametrize(("group", "option"), OPTIONS, ids=lambda value: value)
 def test_every_option_composes_into_a_trial(group: str, option: str) -> None:
     extra = [LIBRARIES[option].example] if group == "model" and option in LIBRARIES else []
+    extra += LLAMA if option in CACHED else ()
     assert point(f"{group}={option}", *extra).trial.id
 
 
@@ -144,6 +147,23 @@ def test_sequence_length_of_a_transformer_is_128_unless_given() -> None:
 
 
 @pytest.mark.parametrize(
+    ("overrides", "position", "variant"),
+    [
+        (["workload=decode"], 63, "model.sequence_length=64; decode.position=63"),
+        (["workload=decode", "decode.position=32"], 32, "model.sequence_length=64; decode.position=32"),
+        (["workload=prefill", "decode.position=32"], None, "model.sequence_length=64"),
+        (["workload=prefill", "vary.sequence_length=[16,64]"], None, "vary.sequence_length=16,64"),
+    ],
+    ids=lambda value: value[-1] if isinstance(value, list) else None,
+)
+def test_fill_level_is_an_axis_of_decode_alone(overrides: list[str], position: int | None, variant: str) -> None:
+    trial = point(*LLAMA, *overrides).trial
+    assert trial.decode_position == position
+    assert trial.optimizer == "none"
+    assert trial.variant.endswith(variant)
+
+
+@pytest.mark.parametrize(
     ("device", "gpu", "kind"), [(None, True, "cuda"), (None, False, "cpu"), ("cuda:1", True, "cuda")]
 )
 def test_device_of_a_trial_is_its_type(device: str | None, gpu: bool, kind: str) -> None:
@@ -181,6 +201,14 @@ def test_device_of_a_trial_is_its_type(device: str | None, gpu: bool, kind: str)
         (["model=resnet18", "model.pretrained=true", "model.checkpoint=x"], "for model.library=transformers"),
         (["model=pointwise", "model.pretrained=true"], "takes no other model settings"),
         (["model=torchbench/dcgan", "model.image_size=64"], "takes no other model settings"),
+        (["workload=decode", "model=resnet18"], "of model.library=transformers, this is torchvision"),
+        (["workload=prefill", "model=pointwise"], "of model.library=transformers, this is custom"),
+        ([*LLAMA, "workload=decode", "decode.position=64"], "must be below 64"),
+        ([*LLAMA, "workload=decode", "decode.position=0"], "at least 1"),
+        ([*LLAMA, "workload=decode", "model.sequence_length=null"], "needs model.sequence_length=N"),
+        ([*LLAMA, "workload=decode", "vary.batch_size=[2,4]"], "a cache of one batch size"),
+        ([*LLAMA, "workload=prefill", "vary.batch_size=[2,4]"], "a cache of one batch size"),
+        ([*LLAMA, "workload=decode", "vary.sequence_length=[32,64]"], "one token per sequence"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else None,
 )

@@ -20,6 +20,7 @@ def test_id_is_the_same_for_equal_content_and_other_labels(trial: Trial) -> None
         {"mode": "reduce-overhead"},
         {"backend": "aot_eager"},
         {"optimizer": "sgd"},
+        {"decode_position": 9},
         {"device": "cuda"},
         {"precision": Precision(autocast="auto")},
         {"compile": Compile(options={"epilogue_fusion": False})},

@@ -23,6 +23,8 @@ def test_same_experiment_runs_once_and_that_is_said(trial: Trial) -> None:
         {"backend": "aot_eager", "compile": Compile(options={"x": 1})},
         {"compile": Compile(fullgraph=True, scope="step")},
         {"compile": Compile(scope="step"), "workload": "inference"},
+        {"compile": Compile(scope="step"), "workload": "decode"},
+        {"backend": "jit_trace", "workload": "prefill"},
         {"backend": "openvino", "mode": "max-autotune"},
         {"backend": "nvfuser", "compile": Compile(options={"x": 1})},
         {"backend": "jit_trace", "compile": Compile(dynamic=False)},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,6 +52,26 @@ def test_model_that_cannot_be_built(tmp_path: Path, model: Model, says: list[str
     (found,) = problems(tmp_path, trial_of(model), trial_of(model, optimizer="sgd"))
     for text in says:
         assert text in found
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "says"),
+    [
+        ("BertForMaskedLM", {}, "workload=decode is for decoder language models"),
+        ("T5ForConditionalGeneration", {}, "workload=decode is for decoder language models"),
+        ("ViTForImageClassification", {}, "workload=decode is for decoder language models"),
+        ("XLNetLMHeadModel", {}, "workload=decode is for decoder language models"),
+        ("BertLMHeadModel", {}, "unless you add +model.arguments.is_decoder=true"),
+        ("BertLMHeadModel", {"is_decoder": True}, None),
+        ("BartForCausalLM", {}, None),
+        ("LlamaForCausalLM", {}, None),
+    ],
+)
+def test_model_that_cannot_decode(tmp_path: Path, name: str, arguments: dict[str, Any], says: str | None) -> None:
+    model = Model("transformers", name, sequence_length=64, arguments=arguments)
+    found = problems(tmp_path, trial_of(model, workload="decode", decode_position=9), trial_of(model))
+    assert len(found) == (says is not None)
+    assert (says or "") in "".join(found)
 
 
 @pytest.mark.parametrize(

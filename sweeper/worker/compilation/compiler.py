@@ -183,9 +183,7 @@ def end_compile_workers() -> None:
 
 def holds_weights(trial: Trial) -> bool:
     """Whether weights become constants of the program, which then does not follow when they change."""
-    return trial.backend in HOLD_WEIGHTS or (
-        trial.workload == "inference" and bool(trial.compile.options.get("freezing"))
-    )
+    return trial.backend in HOLD_WEIGHTS or (trial.workload != "train" and bool(trial.compile.options.get("freezing")))
 
 
 def uses_cuda_graphs(trial: Trial, device: torch.device) -> bool:

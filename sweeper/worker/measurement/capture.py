@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from sweeper.core.trial import Trial
-from sweeper.worker.measurement.step import make_optimizer
+from sweeper.worker.measurement.step import grad_mode, make_optimizer
 from sweeper.worker.models import Built
 from sweeper.worker.models.batches import Batch, Loss, cast_tensor, copy_batch, find_tensors, is_plain, map_tensors
 
@@ -121,7 +121,8 @@ def run_reference(built: Built, batch: Batch, trial: Trial, seed: int, dtype: to
         optimizer = make_optimizer(trial, module, False) if trains and whole_step else None
         changes = Changes(module, batch, optimizer)
         torch.manual_seed(seed)
-        with _highest_precision(), torch.compiler.set_stance("force_eager"), torch.inference_mode(not trains):
+        with _highest_precision(), torch.compiler.set_stance("force_eager"), grad_mode(trial):
+            built.set_back()
             output = module(*batch.args, **batch.kwargs)
             loss = built.loss(output, batch) if trains else None
             copies = {} if loss is None else keep.copy([(LOSS, loss.detach())])

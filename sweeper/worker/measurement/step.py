@@ -11,7 +11,7 @@ import torch
 from torch.optim.optimizer import Optimizer, _default_to_fused_or_foreach
 
 from sweeper.core.serialization import Json
-from sweeper.core.trial import Trial
+from sweeper.core.trial import CACHED, Trial
 from sweeper.worker.models import Built
 from sweeper.worker.models.batches import Batch
 
@@ -103,6 +103,24 @@ def make_inference_step(module: Module, context: Context) -> Callable[[Batch], o
             return module(*batch.args, **batch.kwargs)
 
     return step
+
+
+def make_cached_step(built: Built, module: Module, context: Context) -> Callable[[Batch], object]:
+    """One forward from the fill level of the model's cache on, under `no_grad` as `generate` has it; gives logits."""
+
+    def step(batch: Batch) -> object:
+        built.set_back()
+        with torch.no_grad(), context():
+            return module(*batch.args, **batch.kwargs)
+
+    return step
+
+
+def grad_mode(trial: Trial) -> AbstractContextManager[object]:
+    """What a forward of the trial runs in: gradients for training, `no_grad` with a cache, else `inference_mode`."""
+    if trial.workload == "train":
+        return nullcontext()
+    return torch.no_grad() if trial.workload in CACHED else torch.inference_mode()
 
 
 def describe_optimizer(trial: Trial, optimizer: Optimizer | None) -> dict[str, Json]:

@@ -27,6 +27,7 @@ from sweeper.worker.models.batches import (
     put_on_device,
     roll_samples,
 )
+from sweeper.worker.models.decoding import CachedDecoder
 from sweeper.worker.models.dropout import silence_dropout
 from sweeper.worker.models.formats import cast_module, require_format
 from sweeper.worker.models.texts import count_tokens
@@ -50,6 +51,11 @@ class Built:
     num_sizes: int = 1  # how many batches in a row differ in their shapes, or were given by the user
     unseen_origin: str = "drawn"  # or given, mixed (of the first batch), timed (the first batch itself)
     text: str | None = None  # the form in which texts come, of a library that has texts
+
+    def set_back(self) -> None:
+        """Have a step begin where the first one did, if the model has a cache that it writes to."""
+        if isinstance(self.module, CachedDecoder):
+            self.module.set_back()
 
     def map_batches(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Built:
         """The same model with `change` made to every tensor of its batches."""

@@ -15,10 +15,11 @@ import torch
 import transformers
 
 from sweeper.core.errors import nearest
-from sweeper.core.trial import Model, Trial
+from sweeper.core.trial import CACHED, Model, Trial
 from sweeper.worker.failures import UnavailableError
 from sweeper.worker.models import Built
 from sweeper.worker.models.batches import Batch, mean_of_floats
+from sweeper.worker.models.decoding import CachedDecoder, list_problems
 from sweeper.worker.models.pretrained import report_unreachable_hub
 from sweeper.worker.models.texts import Shape, TextMaker, choose_form, ignore_padding
 
@@ -56,7 +57,7 @@ def problems(trial: Trial) -> list[str]:
     length, longest = model.sequence_length or SEQUENCE_LENGTH, max(trial.text.lengths, default=0)
     if longest > length and trial.text.form != "packed":
         found.append(f"text.lengths: the longest text has {longest} tokens, and model.sequence_length is {length}")
-    return found
+    return found + (list_problems(trial, model_class, config) if trial.workload in CACHED else [])
 
 
 def load(model: Model) -> None:
@@ -73,12 +74,23 @@ def build(trial: Trial, device: torch.device) -> Built:
     config = _make_config(model)
     with torch.device(device):
         module = _make_module(model, config)
+    if trial.workload in CACHED:
+        return _build_decoder(trial, module.to(device), device)
     texts = _make_text_maker(trial, module, config, device)
     first, second, unseen = (_make_batch(trial, module, config, texts, device) for _ in range(3))
     has_loss = {"labels", "start_positions", "return_loss"} & first.kwargs.keys()
     loss = _read_loss if has_loss else mean_of_floats
     text = texts.describe() if "input_ids" in first.kwargs else None
     return Built(module.to(device), (first, second), unseen, loss, text=text)
+
+
+def _build_decoder(trial: Trial, module: Any, device: torch.device) -> Built:
+    length = trial.model.sequence_length or SEQUENCE_LENGTH
+    make_cache = partial(transformers.StaticCache, config=module.config, max_cache_len=length)
+    decoder = CachedDecoder(module, make_cache, trial, device)
+    timed = 1 if trial.workload == "decode" else length
+    first, second, unseen = (decoder.draw_tokens(timed) for _ in range(3))
+    return Built(decoder, (first, second), unseen, mean_of_floats)
 
 
 def _is_removed(name: str) -> bool:
