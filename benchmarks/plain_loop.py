@@ -25,7 +25,6 @@ from torchvision.models import mobilenet_v2, resnet50, vit_b_16
 
 LLAMA = {"hidden_size": 1024, "num_hidden_layers": 8, "num_attention_heads": 16, "num_key_value_heads": 8}
 IMAGE_MODELS = {"resnet50": resnet50, "mobilenet_v2": mobilenet_v2, "vit_b_16": vit_b_16, "swin_tiny": swin_tiny}
-IMAGE_BATCH = 128
 TEXT_MODELS = {  # class of transformers, batch size, sequence length, settings of the configuration
     "bert_base": ("BertForMaskedLM", 16, 512, {}),
     "distilbert": ("DistilBertForMaskedLM", 64, 256, {}),
@@ -36,7 +35,7 @@ TEXT_MODELS = {  # class of transformers, batch size, sequence length, settings 
     "gpt2": ("GPT2LMHeadModel", 8, 1024, {}),
     "llama": ("LlamaForCausalLM", 4, 1024, LLAMA | {"intermediate_size": 2816, "vocab_size": 32000}),
 }
-ROUNDS, BLOCK_S, PROFILED_STEPS, WAITS = 5, 0.5, 10, 1.05
+IMAGE_BATCH, ROUNDS, BLOCK_S, PROFILED_STEPS, WAITS = 128, 5, 0.5, 10, 1.05
 
 
 def make_text(kind, config, size, length, mask):
@@ -55,22 +54,22 @@ def make_text(kind, config, size, length, mask):
 
 
 def build(options):
-    """Return the model, two batches, and what computes the loss of one."""
+    """Return the model and two batches."""
     if options.model in IMAGE_MODELS:
-        shape = (options.batch_size or IMAGE_BATCH, 3, 224, 224)
-        batches = [{"images": torch.randn(shape), "classes": torch.randint(1000, shape[:1])} for _ in range(2)]
-        cross_entropy = torch.nn.functional.cross_entropy
-        return (
-            IMAGE_MODELS[options.model](),
-            batches,
-            lambda model, images, classes: cross_entropy(model(images), classes),
-        )
+        size = options.batch_size or IMAGE_BATCH
+        images = ({"images": torch.randn(size, 3, 224, 224), "classes": torch.randint(1000, (size,))} for _ in range(2))
+        return IMAGE_MODELS[options.model](), list(images)
     kind, size, length, settings = TEXT_MODELS[options.model]
     size, length = options.batch_size or size, options.sequence_length or length
     model_class = getattr(transformers, kind)
     model = model_class(model_class.config_class(use_cache=False, **settings))  # as transformers' Trainer does
-    batches = [make_text(kind, model.config, size, length, options.mask) for _ in range(2)]
-    return model, batches, lambda model, **batch: model(**batch).loss
+    return model, [make_text(kind, model.config, size, length, options.mask) for _ in range(2)]
+
+
+def find_loss(model, batch):
+    if "images" in batch:
+        return torch.nn.functional.cross_entropy(model(batch["images"]), batch["classes"])
+    return model(**batch).loss
 
 
 def busy_ms(run):
@@ -90,7 +89,7 @@ def busy_ms(run):
 
 def measure(options):
     torch.manual_seed(0)
-    model, made, find_loss = build(options)
+    model, made = build(options)
     for part in model.modules() if options.dropout is not None else ():
         rates = [key for key, value in vars(part).items() if isinstance(value, float) and (key == "p" or "drop" in key)]
         vars(part).update(dict.fromkeys(rates, options.dropout))
@@ -106,7 +105,7 @@ def measure(options):
         for _ in range(steps):
             optimizer.zero_grad()
             with torch.autocast(options.device, torch.bfloat16, enabled=options.precision == "amp"):
-                loss = find_loss(arm, **next(batches))
+                loss = find_loss(arm, next(batches))
             loss.backward()
             optimizer.step()
         synchronize()
