@@ -217,10 +217,11 @@ def test_step_that_fails_leaves_nothing_of_what_was_seen_of_it() -> None:
     from sweeper.worker.measurement.capture import OutputCapture, capture_step
 
     module, trial = torch.nn.Linear(2, 2), custom("wide_mlp")
-    capture = OutputCapture(lambda output, _batch: output.sum())
+    capture = OutputCapture()
+    loss = capture.wrap(lambda output, _batch: output.sum())
 
     def fails() -> None:
-        capture(module(torch.ones(1, 2)), None)
+        loss(module(torch.ones(1, 2)), None)
         assert capture.output
         raise torch.OutOfMemoryError("CUDA out of memory")
 
@@ -235,9 +236,9 @@ def test_step_that_is_seen_keeps_no_output_alive() -> None:
     from sweeper.worker.measurement.capture import OutputCapture
     from sweeper.worker.models.batches import Batch
 
-    capture, output = OutputCapture(lambda output, _batch: output.sum()), torch.ones(3)
+    capture, output = OutputCapture(), torch.ones(3)
     capture.keeps = True
-    capture(output, Batch())
+    capture.wrap(lambda output, _batch: output.sum())(output, Batch())
     alive = weakref.ref(output)
     del output
     assert alive() is None
