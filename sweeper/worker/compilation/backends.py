@@ -47,7 +47,7 @@ def require(name: str, workload: str, device: str) -> None:
 
 def require_mode(mode: str) -> None:
     """Raises UnavailableError when this torch's Inductor has no such mode."""
-    if mode not in torch._inductor.list_mode_options():
+    if mode not in ("eager", *torch._inductor.list_mode_options()):
         since = f", which torch {MODE_SINCE[mode]} and later have" if mode in MODE_SINCE else ""
         raise UnavailableError(f"torch {torch.__version__} has no mode {mode}{since}")
 

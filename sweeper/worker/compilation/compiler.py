@@ -82,7 +82,7 @@ def compile_update(optimizer: Optimizer | None, trial: Trial, counters: CompileC
 def set_memory_budget(budget: float) -> None:
     """Have AOTAutograd save this share of activations in what is compiled from now on; `torch._dynamo.reset` ends this.
 
-    Outside of compilations torch's setting stays as it is. See `activation_memory_budget` in torch/_functorch/config.py.
+    Outside of compilations torch keeps its setting. See `activation_memory_budget` in torch/_functorch/config.py.
     """
     config: Any = torch._functorch.config
     before: list[float] = []
