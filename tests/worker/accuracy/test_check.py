@@ -97,6 +97,7 @@ def test_optimizer_that_does_nothing_is_seen_where_it_is_compiled(
             with torch.no_grad():
                 for parameter in self.param_groups[0]["params"]:
                     parameter.mul_(1.0)  # so that there is a graph
+            return None
 
     trial = custom("mlp", compile=Compile(scope=scope), precision=precision)
     right, _ = run(trial)
