@@ -72,8 +72,8 @@ def explain_incompatible(trial: Trial) -> str | None:
     if trial.backend in WITHOUT_DYNAMO and given:
         return f"{backend} does without torch.compile and converts the model: it takes no {given[0]}"
     if asked.fullgraph and asked.has_optimizer:
-        why = "backward and optimizer" if asked.scope == "step" else "torch's own breaks around an optimizer's update"
-        return f"compile.fullgraph=true cannot go with {scope}: the step always breaks at {why}"
+        where = "at backward and optimizer" if asked.scope == "step" else "where an optimizer switches gradients off"
+        return f"compile.fullgraph=true cannot go with {scope}: a step always breaks {where}"
     if asked.scope in ("step", "optimizer", "loss") and trial.workload == "inference":
         return f"{scope} is for workload=train: an inference step is the model's forward"
     if asked.scope == "optimizer" and trial.optimizer == "none":
