@@ -16,14 +16,14 @@ from typing import Any, TypeVar
 
 from omegaconf import MISSING, DictConfig, MissingMandatoryValue, OmegaConf
 
-from sweeper.config.schema import Config, ModelConf, PrecisionConf, keys
+from sweeper.config.schema import CompileConf, Config, ModelConf, PrecisionConf, keys
 from sweeper.core import trial as axes
 from sweeper.core.errors import ConfigError, nearest
 from sweeper.core.libraries import LIBRARIES, has_texts
 from sweeper.core.paths import check_sweep_name
 from sweeper.core.serialization import Json
 from sweeper.core.settings import CLOCKS, RETRIES, Settings, check_settings
-from sweeper.core.trial import Compile, Labels, Model, Precision, Text, Trial
+from sweeper.core.trial import PRECISION_CASTS, Compile, Labels, Model, Precision, Text, Trial
 
 # Values allowed for a key that is not null.
 CHOICES: Mapping[str, Collection[str]] = {
@@ -118,7 +118,10 @@ def _read_trial(config: Config, choices: Choices, own: OwnValues, gpu: bool) -> 
     compile_options = Compile()
     if config.mode.name != "eager":  # mode=eager ignores them
         _check_choice("compile.scope", config.compile.scope, axes.SCOPES)
-        compile_options = _copy_fields(Compile, config.compile, options=flatten(config.compile.options))
+        compile_options = _read_compile(config.compile)
+    device = read_device_type(config.device, gpu)
+    if config.cudnn_benchmark and device == "cpu":
+        raise ConfigError("cudnn_benchmark=true is for a GPU: with device=cpu no operation runs in cuDNN")
     return Trial(
         model=_read_model(replace(config.model, **largest, dropout=_read_dropout(config)), choices, own["model"]),
         batch_size=batch_size,
@@ -129,13 +132,23 @@ def _read_trial(config: Config, choices: Choices, own: OwnValues, gpu: bool) -> 
         backend=config.backend.name if config.mode.name != "eager" else None,
         optimizer=optimizer,
         compile=compile_options,
-        device=read_device_type(config.device, gpu),
+        device=device,
         python=None if config.worker.python is None else _find_interpreter(config.worker.python),
         optimizer_impl=impl,
         vary=vary,
         text=_read_text(config),
         decode_position=_read_decode_position(config),
+        cudnn_benchmark=config.cudnn_benchmark,
     )
+
+
+def _read_compile(conf: CompileConf) -> Compile:
+    options, budget = flatten(conf.options), conf.memory_budget
+    if budget is not None and not 0 < budget <= 1:
+        raise ConfigError(f"compile.memory_budget={budget}: it must be above 0 and at most 1, e.g. 0.5")
+    if conf.precision_casts and PRECISION_CASTS in options:
+        raise ConfigError(f"compile.precision_casts and compile.options.{PRECISION_CASTS} are one switch: give one")
+    return _copy_fields(Compile, conf, options=options)
 
 
 def _read_vary(config: Config) -> dict[str, list[int]]:

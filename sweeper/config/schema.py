@@ -74,10 +74,14 @@ class CompileConf:
 
     dynamic: bool | None = None
     fullgraph: bool = False
-    # model: the module is wrapped; step: the whole training step; blocks: each of the model's repeated blocks
+    # model: the module is wrapped; step: the whole training step; blocks: each of the model's repeated blocks;
+    # optimizer: the optimizer's step alone; loss: the loss function alone
     scope: str = "model"
     # Inductor options, e.g. compile.options.epilogue_fusion=false
     options: dict[str, Any] = field(default_factory=dict)
+    # Above 0, up to 1: the share of activations that is saved for backward, the rest is computed again; null: torch's
+    memory_budget: float | None = None
+    precision_casts: bool = False  # true: Inductor's kernels round to half precision wherever eager does
 
 
 @dataclass
@@ -125,6 +129,7 @@ class Config:
     retry: str = "failed"  # which trials of an earlier run of this sweep to run again: failed, none, all
     # true: one more process of each trial that runs keeps what the compiler did: code, graphs, breaks, a summary
     inspect: bool = False
+    cudnn_benchmark: bool = False  # true: cuDNN times its algorithms and takes the fastest, in both arms; on a GPU
     model: ModelConf = field(default_factory=ModelConf)
     mode: NamedConf = field(default_factory=NamedConf)
     backend: NamedConf = field(default_factory=NamedConf)

@@ -61,3 +61,5 @@ GONE = {  # names of PyTorch 2.0 that torch 2.11 and later lack: what became of 
 }
 
 WITHOUT_MODE = frozenset((*IN_TORCH, *WITHOUT_DYNAMO, *NEEDS, *GONE))  # torch.compile ignores `mode` there, or refuses
+# They do not use the partitioner of AOTAutograd that heeds a memory budget; a backend of the user's own may use it.
+WITHOUT_MEMORY_BUDGET = WITHOUT_MODE - {"aot_eager"}

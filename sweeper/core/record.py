@@ -200,6 +200,7 @@ class Diagnostics:
     settings: Mapping[str, Json] = field(default_factory=dict)  # equal in both arms: TF32, cudnn, optimizer, ...
     graphs_run_eager: int = 0  # graphs that the backend ran as they were, uncompiled
     parameters: Mapping[str, int] = field(default_factory=dict)  # how many numbers of each format the model has
+    kernels: int | None = None  # that Inductor wrote; all else in its programs calls ATen or a library
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,16 +17,17 @@ from sweeper.core.serialization import Json, drop_defaults, from_json, to_json
 
 WORKLOADS = ("train", "inference", "prefill", "decode")
 CACHED = ("prefill", "decode")  # forwards of a decoder language model with a static key-value cache
-MODES = ("eager", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+MODES = ("eager", "lite", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 OPTIMIZERS = ("adam", "adamw", "sgd", "none")
 OPTIMIZER_IMPLS = ("default", "foreach", "fused")
 MEMORY_FORMATS = ("contiguous", "channels_last")
-SCOPES = ("model", "step", "blocks")
+SCOPES = ("model", "step", "blocks", "optimizer", "loss")
 PARAMETER_DTYPES = ("float32", "bfloat16", "float16")
 HALVES = ("bfloat16", "float16")
 AUTOCASTS = ("auto", *HALVES)
 WEIGHTS = ("amp", "fp32")
 TEXTS = ("auto", "padded", "packed", "full", "words", "none")
+PRECISION_CASTS = "emulate_precision_casts"  # Inductor's own name for `Compile.precision_casts`
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +68,17 @@ class Compile:
 
     dynamic: bool | None = None
     fullgraph: bool = False
-    scope: str = "model"  # model: the module is wrapped; step: the whole training step; blocks: its repeated blocks
+    # model: the module is wrapped; step: the whole training step; blocks: the model's repeated blocks; optimizer: its
+    # step alone; loss: the loss function alone
+    scope: str = "model"
     options: Mapping[str, Json] = field(default_factory=dict)  # Inductor options, nested keys joined by "."
+    memory_budget: float | None = None  # share of the activations that are saved for backward; None: torch's default
+    precision_casts: bool = False  # fused kernels round to half precision where eager does
+
+    @property
+    def has_optimizer(self) -> bool:
+        """Whether the optimizer's step is in what is compiled; then each arm needs an optimizer of its own."""
+        return self.scope in ("step", "optimizer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +124,7 @@ class Trial:
     optimizer_impl: str = "default"  # default: as torch chooses; foreach, fused
     text: Text = field(default_factory=Text)  # of models whose library has texts
     decode_position: int | None = None  # how many rows of the cache are full before a step of workload=decode
+    cudnn_benchmark: bool = False  # True: cuDNN times its algorithms and takes the fastest, in both arms
 
     @property
     def id(self) -> str:
@@ -154,6 +165,7 @@ class Trial:
             f"optimizer={self.optimizer}" if self.optimizer != usual_optimizer else "",
             f"optimizer.impl={self.optimizer_impl}" if self.optimizer_impl != "default" else "",
             f"decode.position={self.decode_position}" if self.decode_position is not None else "",
+            "cudnn_benchmark=true" if self.cudnn_benchmark else "",
         ]
         for key, value in drop_defaults(self.compile).items():
             entries = {f"options.{name}": item for name, item in value.items()} if key == "options" else {key: value}

@@ -63,8 +63,8 @@ def moderate_groups(found: Iterable[tuple[T, Hashable, Estimate]]) -> dict[T, Es
 def _eager_step(entry: Entry) -> Hashable:
     """The sweep, and what decides how long an eager step takes: mode and backend do not."""
     trial = entry.record.trial
-    axes = trial.model.key, trial.precision, trial.workload, entry.record.batch_size, trial.optimizer, trial.device
-    return entry.folder.parent, *axes
+    work = trial.model.key, trial.precision, trial.workload, entry.record.batch_size
+    return entry.folder.parent, *work, trial.optimizer, trial.device, trial.cudnn_benchmark
 
 
 def _cause_of_variance(entry: Entry) -> Hashable:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from sweeper.analysis.weights import check_weights
-from sweeper.core.backends import WITHOUT_DYNAMO, WITHOUT_MODE
+from sweeper.core.backends import WITHOUT_DYNAMO, WITHOUT_MEMORY_BUDGET, WITHOUT_MODE
 from sweeper.core.errors import ConfigError
 from sweeper.core.serialization import drop_defaults
 from sweeper.core.trial import CACHED, Trial
@@ -63,7 +63,7 @@ def make_plan(grid: Sequence[Trial], statuses: Mapping[str, str], retry: str = "
 
 def explain_incompatible(trial: Trial) -> str | None:
     """Say why this combination of axes makes no sense; None if it does."""
-    asked, backend, of_step = trial.compile, f"backend={trial.backend}", trial.compile.scope == "step"
+    asked, backend, scope = trial.compile, f"backend={trial.backend}", f"compile.scope={trial.compile.scope}"
     if trial.backend in WITHOUT_MODE and trial.mode != "default":
         return f"{backend} takes no mode, only inductor has some: use mode=default"
     if trial.backend in WITHOUT_MODE and asked.options:
@@ -71,13 +71,28 @@ def explain_incompatible(trial: Trial) -> str | None:
     given = [f"compile.{key}={json.dumps(value)}" for key, value in drop_defaults(asked).items() if key != "options"]
     if trial.backend in WITHOUT_DYNAMO and given:
         return f"{backend} does without torch.compile and converts the model: it takes no {given[0]}"
-    if asked.fullgraph and of_step:
-        why = "a step always breaks at backward and optimizer"
-        return f"compile.fullgraph=true cannot go with compile.scope=step: {why}"
-    if of_step and trial.workload != "train":
-        return f"compile.scope=step is for workload=train: a step of {trial.workload} is the model's forward"
+    if asked.fullgraph and asked.has_optimizer:
+        where = "at backward and optimizer" if asked.scope == "step" else "where an optimizer switches gradients off"
+        return f"compile.fullgraph=true cannot go with {scope}: a step always breaks {where}"
+    if asked.scope in ("step", "optimizer", "loss") and trial.workload != "train":
+        return f"{scope} is for workload=train: a step of {trial.workload} is the model's forward"
+    if asked.scope == "optimizer" and trial.optimizer == "none":
+        return f"{scope} with optimizer=none leaves nothing to compile; take optimizer=adam"
+    if asked.precision_casts and trial.backend not in (None, "inductor"):
+        return f"{backend} takes no compile.precision_casts, a switch of Inductor: use backend=inductor"
     if trial.backend in WITHOUT_DYNAMO and trial.workload in CACHED:
         return f"{backend} runs the model to convert it, which moves the cache of workload={trial.workload} on"
+    return _explain_budget(trial) if asked.memory_budget is not None else None
+
+
+def _explain_budget(trial: Trial) -> str | None:
+    """Say why a memory budget would change nothing; None if it may."""
+    if trial.workload != "train":
+        return f"compile.memory_budget is for workload=train: {trial.workload} saves nothing for backward"
+    if trial.compile.scope == "optimizer":
+        return "compile.memory_budget cannot go with compile.scope=optimizer, which saves nothing for backward"
+    if trial.backend in WITHOUT_MEMORY_BUDGET:
+        return f"backend={trial.backend} does not heed compile.memory_budget: use backend=inductor"
     return None
 
 

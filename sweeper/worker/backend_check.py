@@ -81,10 +81,10 @@ def _run_steps(trial: Trial, counters: CompileCounters | None) -> tuple[dict[str
     model.train(trial.workload == "train")
     module = model if counters is None else compiler.compile_function(model, trial, counters)
     batch = Batch((torch.randn(trial.batch_size, 32).to(device),))
-    capture = OutputCapture(lambda output, _batch: output.square().mean())
+    capture = OutputCapture()
     step: Callable[[Batch], object] = make_inference_step(module, nullcontext)
     if trial.workload == "train":
-        built = Built(model, (batch,), batch, capture)
+        built = Built(model, (batch,), batch, capture.wrap(lambda output, _batch: output.square().mean()))
         step = make_training_step(built, module, make_optimizer(trial, model, scaler=False), None, nullcontext)
     bench = Bench((batch,), device)
     arm = Arm("tiny", step, eager=counters is None, marks_steps=True)

@@ -111,10 +111,11 @@ def begin(job: Job, notes: Notes) -> None:
 
 
 def build(job: Job, notes: Notes) -> TrialSetup:
-    """Put the model on the device. Raises UnavailableError where the trial's backend is not available."""
+    """Put the model on the device. Raises UnavailableError where the trial's backend or mode is not available."""
     device, lease = torch.device(job.trial.device), notes.lease
     if job.trial.backend is not None:  # the model's module has been imported: it may register a backend of its own
         backends.require(job.trial.backend, job.trial.workload, device.type)
+        backends.require_mode(job.trial.mode)
     setup = TrialSetup(job, device, round_monitor.RoundMonitor(device, lambda: lease.neighbours), lease.clock)
     lease.before_leaving, lease.after_returning = setup.meter.leave_device, setup.meter.return_to_device
     notes.settings |= setup.settings()

@@ -10,12 +10,12 @@ import torch
 from sweeper.core.protocol import Job
 from sweeper.core.serialization import Json
 from sweeper.core.trial import CACHED
-from sweeper.worker.compilation.compiler import compile_function, uses_cuda_graphs
+from sweeper.worker.compilation.compiler import compile_function, compile_update, uses_cuda_graphs
 from sweeper.worker.compilation.counters import CompileCounters
 from sweeper.worker.measurement import memory, step
 from sweeper.worker.measurement.bench import Arm, Bench
 from sweeper.worker.measurement.capture import OutputCapture
-from sweeper.worker.models import build, read_attention, read_memory_format
+from sweeper.worker.models import Built, build, read_attention, read_memory_format
 from sweeper.worker.models.batches import find_tensors
 from sweeper.worker.models.decoding import CachedDecoder
 from sweeper.worker.monitoring.round_monitor import RoundMonitor
@@ -24,7 +24,8 @@ from sweeper.worker.monitoring.round_monitor import RoundMonitor
 class TrialSetup:
     """What the phases of a worker process share.
 
-    With scope=model both arms have one optimizer and one scaler; with scope=step each arm has its own.
+    Both arms have one optimizer and one scaler; where the optimizer's step is compiled, each arm has its own, because
+    Dynamo changes how an optimizer keeps its state.
     """
 
     compiled: Arm
@@ -40,9 +41,10 @@ class TrialSetup:
                 built.module.fill()
         self._set_by_model = monitor.read_changed_flags()
         monitor.set_baseline()  # what the model's own code sets counts in both arms
-        self.capture = OutputCapture(built.loss)
+        self.capture = OutputCapture()
+        self._loss = built.loss
         whole_step = self.trial.compile.scope == "step"  # the loss is compiled with the step, so it is not wrapped
-        self.built = built if whole_step else replace(built, loss=self.capture)
+        self.built = built if whole_step else replace(built, loss=self.capture.wrap(built.loss))
         self.bench = Bench(built.batches, device, clock, built.num_sizes)
         self._trains = self.trial.workload == "train"
         self.optimizers: list[torch.optim.Optimizer | None] = []
@@ -58,38 +60,49 @@ class TrialSetup:
         scaler = torch.amp.GradScaler(self.device.type, growth_interval=step.SCALER_GROWTH_INTERVAL) if scales else None
         self._scalers.append(scaler)
 
-    def _make_step(self, module: Callable[..., object]) -> Callable[..., object]:
-        """A step of the module, or of its compiled form, with the optimizer that was added last."""
+    def _make_step(self, module: Callable[..., object], built: Built | None = None) -> Callable[..., object]:
+        """A step of the module, or of its compiled form, with the optimizer that was added last.
+
+        `built` has the loss where that is another one.
+        """
         if self.trial.workload in CACHED:
             return step.make_cached_step(self.built, module, self.numerics.context)
         if not self._trains:
             return step.make_inference_step(module, self.numerics.context)
         return step.make_training_step(
-            self.built, module, self.optimizers[-1], self._scalers[-1], self.numerics.context
+            built or self.built, module, self.optimizers[-1], self._scalers[-1], self.numerics.context
         )
 
     def compile(self, counters: CompileCounters) -> Arm:
         """Make the compiled arm, which is eager as well with mode=eager; the compiler itself runs in its first step."""
         trial, module = self.trial, self.built.module
-        if trial.compile.scope == "step" and self._trains:
+        if trial.compile.has_optimizer:
             self._add_optimizer()
-            compiled_step = compile_function(self._make_step(module), trial, counters)
-        else:
-            compiled_step = self._make_step(compile_function(module, trial, counters))
+        match trial.compile.scope:
+            case "step":
+                compiled_step = compile_function(self._make_step(module), trial, counters)
+            case "optimizer":
+                compile_update(self.optimizers[-1], trial, counters)
+                compiled_step = self._make_step(module)
+            case "loss":
+                loss = self.capture.wrap(compile_function(self._loss, trial, counters))
+                compiled_step = self._make_step(module, replace(self.built, loss=loss))
+            case _:
+                compiled_step = self._make_step(compile_function(module, trial, counters))
         self.compiled = Arm("compiled", compiled_step, trial.mode == "eager", uses_cuda_graphs(trial, self.device))
         return self.compiled
 
     def forget_eager(self) -> None:
         """Free what only the eager arm keeps, so that it does not count as the compiled arm's memory."""
-        if self.trial.compile.scope == "step" and self.optimizers[0] is not None:
+        if self.trial.compile.has_optimizer and self.optimizers[0] is not None:
             self.optimizers[0].state.clear()
 
     def read_gradient_scales(self) -> tuple[float, ...]:
         return tuple(scaler.get_scale() for scaler in self._scalers if scaler is not None)
 
     def compiled_optimizer(self, arm: Arm) -> torch.optim.Optimizer | None:
-        """The optimizer of an arm that is part of what is compiled, with scope=step; else None."""
-        if self.trial.compile.scope != "step":
+        """The optimizer of an arm where it is part of what is compiled; else None."""
+        if not self.trial.compile.has_optimizer:
             return None
         return self.optimizers[0 if arm is self.eager else -1]
 

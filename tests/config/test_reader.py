@@ -108,6 +108,21 @@ def test_inference_has_no_optimizer() -> None:
     assert point("workload=inference", "optimizer=sgd").trial.id == point("workload=inference").trial.id
 
 
+def test_new_axes_are_axes_and_show_in_the_variant() -> None:
+    usual = point("model=resnet18").trial
+    for override, shown in {
+        "compile.memory_budget=0.5": "compile.memory_budget=0.5",
+        "compile.precision_casts=true": "compile.precision_casts=true",
+        "compile.scope=optimizer": "compile.scope=optimizer",
+        "cudnn_benchmark=true": "cudnn_benchmark=true",
+    }.items():
+        trial = point("model=resnet18", override, gpu=True).trial
+        assert (trial.variant, trial.id == usual.id) == (shown, False)
+    eager = point("mode=eager", "compile.memory_budget=0.5", "compile.precision_casts=true").trial
+    assert eager.id == point("mode=eager").trial.id
+    assert point("mode=eager", "cudnn_benchmark=true", gpu=True).trial.cudnn_benchmark
+
+
 def test_nested_options_are_flattened() -> None:
     options = point("++compile.options.triton.cudagraphs=true", "++compile.options.epilogue_fusion=false").trial.compile
     assert options.options == {"triton.cudagraphs": True, "epilogue_fusion": False}
@@ -180,7 +195,11 @@ def test_device_of_a_trial_is_its_type(device: str | None, gpu: bool, kind: str)
         (["device=cpu:1"], "allowed are cpu, cuda"),
         (["model=timm"], "model.name=convnext_tiny"),
         (["model=custom"], "model.factory="),
-        (["compile.scope=block"], "allowed are model, step, blocks"),
+        (["compile.scope=block"], "allowed are model, step, blocks, optimizer, loss"),
+        (["compile.memory_budget=0"], "above 0 and at most 1"),
+        (["compile.memory_budget=1.5"], "above 0 and at most 1"),
+        (["compile.precision_casts=true", "++compile.options.emulate_precision_casts=false"], "are one switch"),
+        (["cudnn_benchmark=true", "device=cpu"], "no operation runs in cuDNN"),
         (["model.memory_format=nhwc"], "allowed are contiguous, channels_last"),
         (["optimizer.impl=fast"], "allowed are default, foreach, fused"),
         (["optimizer=none", "optimizer.impl=fused"], "take optimizer=adam"),
@@ -193,7 +212,7 @@ def test_device_of_a_trial_is_its_type(device: str | None, gpu: bool, kind: str)
         (["vary.sequence_length=[8,4]"], "allowed are transformers"),
         (["retry=often"], "allowed are failed, none, all"),
         (["measure.rounds=0"], "greater than 0"),
-        (["mode.name=fastest"], "allowed are eager, default"),
+        (["mode.name=fastest"], "allowed are eager, lite, default"),
         (["precision.weight=0.5"], "allowed are amp, fp32"),
         (["model.image_size=0"], "at least 1"),
         (["model=transformers", "model.name=BertForMaskedLM", "model.pretrained=true"], "model.checkpoint=google-bert"),

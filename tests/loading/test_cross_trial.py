@@ -51,8 +51,9 @@ def test_eager_may_move_by_one_percent_on_a_gpu_and_ten_on_a_cpu(
         make_trial(optimizer="sgd"),
         make_trial(workload="inference"),
         make_trial(device="cpu"),
+        make_trial(cudnn_benchmark=True),
     ],
-    ids=["model", "precision", "batch size", "optimizer", "workload", "device"],
+    ids=["model", "precision", "batch size", "optimizer", "workload", "device", "cudnn_benchmark"],
 )
 def test_other_eager_steps_are_not_compared(tmp_path: Path, other: Trial) -> None:
     assert not flagged(entries(tmp_path, make_record(), with_eager(make_record(trial=other), 2.0)))

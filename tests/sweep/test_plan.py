@@ -30,6 +30,15 @@ def test_same_experiment_runs_once_and_that_is_said(trial: Trial) -> None:
         {"backend": "jit_trace", "compile": Compile(dynamic=False)},
         {"backend": "jit_script", "compile": Compile(fullgraph=True)},
         {"backend": "fx", "compile": Compile(scope="step")},
+        {"compile": Compile(scope="loss"), "workload": "inference"},
+        {"compile": Compile(scope="optimizer"), "workload": "inference"},
+        {"compile": Compile(scope="optimizer"), "optimizer": "none"},
+        {"compile": Compile(scope="optimizer", fullgraph=True)},
+        {"compile": Compile(memory_budget=0.5), "workload": "inference"},
+        {"compile": Compile(memory_budget=0.5, scope="optimizer")},
+        {"compile": Compile(memory_budget=0.5), "backend": "cudagraphs"},
+        {"compile": Compile(precision_casts=True), "backend": "aot_eager"},
+        {"compile": Compile(precision_casts=True), "backend": "one_of_mine"},
     ],
 )
 def test_impossible_combination_is_left_out_of_a_grid_and_refused_alone(

@@ -8,6 +8,9 @@ from dataclasses import replace
 import pytest
 from worker_runs import MEASURE, custom, private_cache, run
 
+from sweeper.analysis.flags import find_flags
+from sweeper.analysis.metrics import derive
+from sweeper.core.record import Record
 from sweeper.core.trial import Compile, Model, Precision
 
 pytestmark = pytest.mark.compile
@@ -80,6 +83,79 @@ def test_every_precision_runs(workload: str, precision: Precision) -> None:
 def test_every_optimizer_runs_under_both_scopes(optimizer: str, scope: str) -> None:
     outcome, _ = run(custom("mlp", optimizer=optimizer, compile=Compile(scope=scope)))
     assert outcome.status == "ok", outcome.message
+
+
+# Loss, output, four gradients, these put together, and the input; with Adam four changes and three states of each, with
+# SGD four changes and a momentum of each.
+@pytest.mark.parametrize(
+    ("scope", "optimizer", "tensors"), [("loss", "adam", 8), ("optimizer", "adam", 24), ("optimizer", "sgd", 16)]
+)
+def test_part_of_the_step_is_compiled_alone_and_judged(scope: str, optimizer: str, tensors: int) -> None:
+    outcome, _ = run(custom("mlp", optimizer=optimizer, compile=Compile(scope=scope)))
+    assert outcome.status == "ok", outcome.message
+    assert outcome.process is not None
+    assert outcome.process.accuracy is not None
+    assert outcome.process.accuracy.tensors == tensors
+    assert outcome.diagnostics is not None
+    assert outcome.diagnostics.settings["optimizer_in_compiled_region"] is (scope == "optimizer")
+
+
+def test_part_of_the_step_that_leaves_nothing_to_compile_says_so() -> None:
+    bert = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16}
+    model = Model("transformers", "BertForMaskedLM", sequence_length=8, arguments={**bert, "vocab_size": 50})
+    inside, _ = run(custom("bert", model=model, compile=Compile(scope="loss")))
+    assert inside.status == "not_compiled"
+    assert "compute their loss in their forward" in str(inside.message)
+    fused, _ = run(custom("mlp", optimizer_impl="fused", compile=Compile(scope="optimizer")))
+    assert fused.status == "not_compiled"
+    assert "use optimizer.impl=foreach" in str(fused.message)
+
+
+def test_gradient_scaler_calls_the_compiled_step_of_its_optimizer() -> None:
+    fp16 = Precision(autocast="float16", grad_scaler=True)
+    trial = custom("mlp", optimizer_impl="foreach", compile=Compile(scope="optimizer"), precision=fp16)
+    outcome, _ = run(trial)
+    assert outcome.status == "ok", outcome.message
+    assert outcome.diagnostics is not None
+    assert outcome.diagnostics.settings["grad_scaler"]
+    assert outcome.diagnostics.graphs
+
+
+def test_lite_writes_no_kernels_and_is_compiled_all_the_same() -> None:
+    from torch._inductor.codecache import PyCodeCache
+
+    PyCodeCache.cache_clear()  # of the tests before; a worker process has one trial
+    trial = custom("mlp", backend="inductor", mode="lite")
+    outcome, _ = run(trial)
+    assert outcome.status == "ok", outcome.message
+    assert outcome.diagnostics is not None
+    assert (outcome.diagnostics.graphs, outcome.diagnostics.kernels) == (1, 0)
+    assert outcome.process is not None
+    assert outcome.process.code_fingerprint is not None
+    record = Record(trial.id, "s", trial.label, "ok", trial, processes=(outcome.process,))
+    assert "no_kernels" in find_flags(replace(record, diagnostics=outcome.diagnostics), derive(record), MEASURE)
+
+
+def test_mode_that_this_torch_lacks_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    known = torch._inductor.list_mode_options()
+    monkeypatch.setattr(torch._inductor, "list_mode_options", lambda *_: {"default": known["default"]})
+    outcome, _ = run(custom("mlp", backend="inductor", mode="lite"))
+    assert outcome.status == "unavailable"
+    assert f"torch {torch.__version__} has no mode lite, which torch 2.10 and later have" in str(outcome.message)
+
+
+def test_cudnn_benchmark_is_on_in_both_arms_and_the_record_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    outcome, _ = run(custom("mlp", mode="eager", cudnn_benchmark=True))
+    assert outcome.status == "ok", outcome.message
+    assert outcome.diagnostics is not None
+    assert outcome.diagnostics.settings["cudnn_benchmark"] is True
+    assert outcome.process is not None
+    assert outcome.process.changed_settings == {}, "it is on from before the first step to after the last block"
 
 
 @pytest.mark.parametrize(("optimizer", "impl"), [("adam", "fused"), ("sgd", "foreach")])

@@ -86,6 +86,7 @@ def _describe_record(entry: Entry) -> list[tuple[str, str]]:
         ("flags", ", ".join(entry.flags)),
         ("batch size", f"{record.trial.batch_size} ran out of memory" if record.smaller_batch_size else ""),
         ("graphs", plain(found.graphs) if found else ""),
+        ("kernels that Inductor wrote", plain(found.kernels) if found else ""),
         ("graph breaks", "\n".join(places)),
         ("CUDA graphs skipped", "\n".join(found.cudagraph_skips[:MAX_PLACES]) if found else ""),
         ("accuracy", accuracy),

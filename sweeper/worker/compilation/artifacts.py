@@ -9,13 +9,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from torch._dynamo.utils import compilation_time_metrics, counters
 
 DIGITS = 12
+KERNEL_DEFINITION = re.compile(r"^(\w+) = async_compile\.(\w+)\(", re.MULTILINE)  # in a generated module
 # Keys of torch._dynamo.utils.compilation_time_metrics, seconds of each call. Dynamo's frames hold the backend's time,
 # AOTAutograd's that of Inductor, Inductor's the autotuning of templates; that of kernels comes at their first launch.
 FRAMES, BACKEND, BACKWARD = "_compile.compile_inner", "OutputGraph.call_user_compiler", "backward._backward_impl"
@@ -50,12 +52,28 @@ def read_parts_s() -> dict[str, float]:
 
 def code_fingerprint() -> str | None:
     """Digest of the generated modules that hold a compiled graph with its kernels; None when there is none."""
+    sources = (source.splitlines() for source in _generated_sources())
+    # Comments name files of the private cache.
+    return _digest("\n".join(line for line in source if not line.lstrip().startswith("#")) for source in sources)
+
+
+def count_kernels() -> int | None:
+    """How many kernels the generated modules define, user's own Triton kernels among them.
+
+    None when there is no module, and with `cpp_wrapper`, whose kernels are in C++ text.
+    """
+    sources = list(_generated_sources())
+    if not sources or any("CppWrapperCodeCache" in source for source in sources):
+        return None
+    return sum(len(KERNEL_DEFINITION.findall(source)) for source in sources)
+
+
+def _generated_sources() -> Iterator[str]:
+    """The text of each generated module that holds a compiled graph."""
     from torch._inductor.codecache import PyCodeCache
 
     files = [str(module.__file__) for module in PyCodeCache.modules if hasattr(module, "call") and module.__file__]
-    sources = (Path(file).read_text().splitlines() for file in files)
-    # Comments name files of the private cache.
-    return _digest("\n".join(line for line in source if not line.lstrip().startswith("#")) for source in sources)
+    return (Path(file).read_text() for file in files)
 
 
 def autotuning_fingerprint() -> str | None:

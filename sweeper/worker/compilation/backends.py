@@ -25,6 +25,7 @@ from sweeper.worker.failures import UnavailableError, describe_error
 Compiler = Callable[..., Any]
 FOR_DEBUGGING = ("_TESTING_ONLY", "_minifier_backend")
 OPENVINO_LOG = "openvino.frontend.pytorch.torchdynamo"
+MODE_SINCE = {"lite": "2.10"}  # https://github.com/pytorch/pytorch/pull/167115
 GAVE_UP = ("OpenVINO execution failed", "Failed in OpenVINO execution")  # at level DEBUG
 
 
@@ -42,6 +43,13 @@ def require(name: str, workload: str, device: str) -> None:
             raise UnavailableError(f"backend {name} is no more: {GONE[name]}")
         advice = f"install the package that registers it; {nearest(name, [*list_known(), *WITHOUT_DYNAMO, *NEEDS])}"
         raise UnavailableError(f"backend {name} is not installed: {advice}")
+
+
+def require_mode(mode: str) -> None:
+    """Raises UnavailableError when this torch's Inductor has no such mode."""
+    if mode not in ("eager", *torch._inductor.list_mode_options()):
+        since = f", which torch {MODE_SINCE[mode]} and later have" if mode in MODE_SINCE else ""
+        raise UnavailableError(f"torch {torch.__version__} has no mode {mode}{since}")
 
 
 def _require_needs(name: str, needs: Needs, workload: str, device: str) -> None:

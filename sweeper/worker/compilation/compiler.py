@@ -3,7 +3,8 @@
 Torch refuses `mode` together with `options`; which backends take neither is in `sweeper.core.backends`. With
 `compile.scope=blocks` a model's repeated blocks are compiled, each by itself, and the rest is left eager. Blocks of one
 class share what is compiled for them, so compiling takes a fraction of the time
-(https://docs.pytorch.org/tutorials/recipes/regional_compilation.html).
+(https://docs.pytorch.org/tutorials/recipes/regional_compilation.html). With `compile.scope=optimizer` or `loss` that
+part of the training step is compiled alone.
 
 The older ways, without Dynamo, are `torch.jit.trace`, `torch.jit.script` and `torch.fx.symbolic_trace`. A trace holds
 what its first inputs did, whatever the code says; scripting and symbolic tracing refuse what they cannot read.
@@ -19,10 +20,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
+import torch._functorch.config
+from torch._dynamo.callback import CallbackArgs, CallbackTrigger, callback_handler
+from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 
 from sweeper.core.backends import HOLD_WEIGHTS, WITHOUT_DYNAMO
-from sweeper.core.trial import Trial
+from sweeper.core.trial import PRECISION_CASTS, Trial
 from sweeper.worker.compilation.counters import CompileCounters
 from sweeper.worker.failures import NotCompiledError
 
@@ -33,8 +37,9 @@ def compile_arguments(trial: Trial) -> dict[str, Any]:
     """Keyword arguments for `torch.compile`. With options, the mode is spelled out as options and they win."""
     chosen = trial.compile
     arguments: dict[str, Any] = {"backend": trial.backend, "dynamic": chosen.dynamic, "fullgraph": chosen.fullgraph}
-    if chosen.options:
-        arguments["options"] = {**torch._inductor.list_mode_options(trial.mode), **chosen.options}
+    options = {**chosen.options, **({PRECISION_CASTS: True} if chosen.precision_casts else {})}
+    if options:
+        arguments["options"] = {**torch._inductor.list_mode_options(trial.mode), **options}
     elif trial.mode != "default":
         arguments["mode"] = trial.mode
     return arguments
@@ -48,12 +53,51 @@ def compile_function(function: Function, trial: Trial, counters: CompileCounters
         assert isinstance(function, torch.nn.Module)  # the plan has left out every scope but the model's
         counters.expects_graphs = False
         return LegacyModule(function, trial.backend)
+    counters.scope = trial.compile.scope
+    if trial.compile.memory_budget is not None:
+        set_memory_budget(trial.compile.memory_budget)
     arguments = compile_arguments(trial) | {"backend": counters.wrap_backend(str(trial.backend))}
     compile_: Callable[[Function], Function] = functools.partial(torch.compile, **arguments)
     if trial.compile.scope != "blocks":
         return compile_(function)
     assert isinstance(function, torch.nn.Module)
     return compile_blocks(function, compile_)
+
+
+def compile_update(optimizer: Optimizer | None, trial: Trial, counters: CompileCounters) -> None:
+    """Compile the step of an optimizer, in its first call; whoever calls `step`, a gradient scaler too, then runs that.
+
+    A function that calls the step is compiled, as in https://docs.pytorch.org/tutorials/recipes/compiling_optimizer.html.
+    Raises NotCompiledError where there is no optimizer.
+    """
+    if optimizer is None:
+        raise NotCompiledError("the model has no parameters to train, so there is no optimizer to compile")
+
+    def update() -> object:
+        return type(optimizer).step(optimizer)
+
+    setattr(optimizer, "step", compile_function(update, trial, counters))  # noqa: B010  # of this one alone
+
+
+def set_memory_budget(budget: float) -> None:
+    """Have AOTAutograd save this share of activations in what is compiled from now on; `torch._dynamo.reset` ends this.
+
+    Outside of compilations torch keeps its setting. See `activation_memory_budget` in torch/_functorch/config.py.
+    """
+    config: Any = torch._functorch.config
+    before: list[float] = []
+
+    def start(call: CallbackArgs) -> None:
+        if call.callback_trigger is CallbackTrigger.DYNAMO:
+            before.append(config.activation_memory_budget)
+            config.activation_memory_budget = budget
+
+    def end(_: CallbackArgs) -> None:
+        while before:
+            config.activation_memory_budget = before.pop()
+
+    callback_handler.register_start_callback(start)
+    callback_handler.register_end_callback(end)
 
 
 def find_repeated(module: torch.nn.Module) -> list[torch.nn.Module]:

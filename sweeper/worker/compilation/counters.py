@@ -13,11 +13,17 @@ from torch._dynamo.utils import counters, get_compilation_metrics, graph_break_r
 from sweeper.core.backends import CONTROLS
 from sweeper.core.record import Diagnostics, GraphBreak
 from sweeper.core.serialization import Json
-from sweeper.worker.compilation.artifacts import code_fingerprint
+from sweeper.worker.compilation.artifacts import code_fingerprint, count_kernels
 from sweeper.worker.compilation.backends import FallbackLog, find_compiler
 from sweeper.worker.compilation.wrapped_backend import WrappedBackend
 
 REASON_LENGTH = 300
+NO_GRAPH = {  # by scope, why there is none; else a model that Dynamo could not read
+    "optimizer": "no graph of the optimizer's step reached the backend: everything ran eager. Dynamo leaves a fused "
+    "optimizer alone (optimizer.impl=fused, or adam with a gradient scaler); use optimizer.impl=foreach",
+    "loss": "no graph of the loss reached the backend: everything ran eager. Models of transformers compute their loss "
+    "in their forward; use compile.scope=model",
+}
 
 
 class CompileCounters:
@@ -35,6 +41,7 @@ class CompileCounters:
         self._backend: WrappedBackend | None = None
         self._inductor = False
         self._fallback_log: FallbackLog | None = None
+        self.scope = "model"  # `compile.scope` of what is compiled
         self.expects_graphs = True  # False: Dynamo is not asked, what runs is what the module was converted to
         callback_handler.register_start_callback(self._start_compilation)
 
@@ -73,7 +80,7 @@ class CompileCounters:
         if not self.expects_graphs:
             return None
         if counters["stats"]["unique_graphs"] == 0:
-            return "no graph of the model reached the backend: everything ran eager"
+            return NO_GRAPH.get(self.scope, "no graph of the model reached the backend: everything ran eager")
         called = sum(map(bool, self._backend.calls)) if self._backend else 0
         if called and self.graphs_run_eager >= called:
             return "the backend runs every graph as it was given: everything ran eager"
@@ -91,7 +98,9 @@ class CompileCounters:
         recompiles = sum(not compile_id.endswith("/0") for compile_id in self._compile_ids)
         breaks, skips = tuple(_graph_breaks()), _cudagraph_skips()
         graphs = int(counters["stats"]["unique_graphs"])  # that Dynamo captured and handed to the backend
-        return Diagnostics(graphs, breaks, recompiles, skips, settings, self.graphs_run_eager, parameters or {})
+        kernels = count_kernels() if self._inductor else None
+        eager = self.graphs_run_eager
+        return Diagnostics(graphs, breaks, recompiles, skips, settings, eager, parameters or {}, kernels)
 
 
 def _graph_breaks() -> Iterator[GraphBreak]:

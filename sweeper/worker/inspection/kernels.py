@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from sweeper.worker.compilation.artifacts import KERNEL_DEFINITION
 from sweeper.worker.inspection.torch_trace import Part
 
 LAUNCH = re.compile(r"^\s*(?:#|//) \[Provenance debug handles\] (\S+):(\d+)$", re.MULTILINE)
 OF_INDUCTOR = re.compile(r"(cpp|triton)_")  # names of kernels that are defined elsewhere, as with `cpp_wrapper`
-DEFINITION = re.compile(r"^(\w+) = async_compile\.(\w+)\(", re.MULTILINE)
 ATEN_CALL = re.compile(r'^\s+(\w+)(?:: "[^"]*")? = torch\.ops\.', re.MULTILINE)
 COUNTED = re.compile(r"_\d+$")  # the numbers that make names different
 FRAME = re.compile(r'File "([^"]+)", line (\d+)')
@@ -42,7 +42,7 @@ def find_kernels(part: Part, others: Mapping[str, list[str]]) -> tuple[Kernel, .
     `others`: nodes by launch where the trace has none, see `run`.
     """
     code = part.output_code or ""
-    defined = {name for name, _ in DEFINITION.findall(code)}
+    defined = {name for name, _ in KERNEL_DEFINITION.findall(code)}
     launched: dict[tuple[str, bool], list[str]] = {}
     for name, number in LAUNCH.findall(code):
         generated = name in defined or OF_INDUCTOR.match(name) is not None

@@ -19,29 +19,33 @@ Named = Iterable[tuple[str, torch.Tensor]]
 
 
 class OutputCapture:
-    """A loss that keeps a copy of the output that it was given, while `keeps` is set.
+    """Wraps losses so that they keep a copy of the output that they are given, while `keeps` is set.
 
     Kept itself, the output would outlive the backward pass, where it does not when the step is timed; a recorded CUDA
     graph cannot be replayed with an output alive that had died when it was recorded (pytorch issue 154306).
     """
 
-    def __init__(self, loss: Loss) -> None:
-        self._loss = loss
+    def __init__(self) -> None:
         self.keeps = False
         self.output: list[tuple[str, torch.Tensor]] = []
 
-    def __call__(self, output: object, batch: Batch) -> torch.Tensor:
-        if self.keeps:
-            self.output = [(name, tensor.clone()) for name, tensor in _name_outputs(output)]
-        return self._loss(output, batch)
+    def wrap(self, loss: Loss) -> Loss:
+        """The same loss, of which the wrapper stays eager where `loss` is compiled."""
+
+        def keep_and_call(output: object, batch: Batch) -> torch.Tensor:
+            if self.keeps:
+                self.output = [(name, tensor.clone()) for name, tensor in _name_outputs(output)]
+            return loss(output, batch)
+
+        return keep_and_call
 
 
 @dataclass(frozen=True)
 class StepTensors:
     """Copies of the tensors of one step by name.
 
-    These are the loss, floating-point outputs, gradients, and the changes of buffers and inputs; with scope=step also
-    those of parameters, and the optimizer's state.
+    These are the loss, floating-point outputs, gradients, and the changes of buffers and inputs; where the
+    optimizer is compiled also those of parameters, and the optimizer's state. With scope=step there are no outputs.
     """
 
     tensors: Mapping[str, torch.Tensor]
@@ -115,10 +119,10 @@ def run_reference(built: Built, batch: Batch, trial: Trial, seed: int, dtype: to
 
     The copies may be in a shorter format, where the comparison needs no more. Raises whatever the model raises.
     """
-    module, trains, whole_step = built.module, trial.workload == "train", trial.compile.scope == "step"
+    module, trains, compiled = built.module, trial.workload == "train", trial.compile
     with cast_in_place(module, dtype):
         batch = copy_batch(map_tensors(batch, lambda tensor: cast_tensor(tensor, dtype)))
-        optimizer = make_optimizer(trial, module, False) if trains and whole_step else None
+        optimizer = make_optimizer(trial, module, False) if trains and compiled.has_optimizer else None
         changes = Changes(module, batch, optimizer)
         torch.manual_seed(seed)
         with _highest_precision(), torch.compiler.set_stance("force_eager"), grad_mode(trial):
@@ -126,7 +130,7 @@ def run_reference(built: Built, batch: Batch, trial: Trial, seed: int, dtype: to
             output = module(*batch.args, **batch.kwargs)
             loss = built.loss(output, batch) if trains else None
             copies = {} if loss is None else keep.copy([(LOSS, loss.detach())])
-            if not trains or not whole_step:  # else the output cannot be seen in the compiled step
+            if not trains or compiled.scope != "step":  # else the output cannot be seen in the compiled step
                 copies |= keep.copy(_name_outputs(output))
             del output
             if loss is not None:

@@ -33,11 +33,13 @@ class Numerics:
 
     @staticmethod
     def choose(trial: Trial, device: torch.device) -> Numerics:
-        """Choose the autocast type that the device has, and set the TF32 flags if the precision asks for it."""
+        """Choose the autocast type that the device has, and set torch's flags for TF32 and cuDNN as the trial asks."""
         precision = trial.precision
         if precision.tf32 is not None:
             torch.backends.cuda.matmul.allow_tf32 = precision.tf32
             torch.backends.cudnn.allow_tf32 = precision.tf32
+        if trial.cudnn_benchmark:
+            torch.backends.cudnn.benchmark = True
         if precision.autocast is None:
             return Numerics(device, None, False)
         has_bfloat16 = device.type != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False)
@@ -124,7 +126,7 @@ def grad_mode(trial: Trial) -> AbstractContextManager[object]:
 
 
 def describe_optimizer(trial: Trial, optimizer: Optimizer | None) -> dict[str, Json]:
-    """What the record says of the optimizer; with scope=step each arm has one of its own, with equal settings."""
+    """What the record says of the optimizer; where it is compiled each arm has one of its own, with equal settings."""
     if optimizer is None:
         return {"optimizer": None}
     group = optimizer.param_groups[0]
@@ -133,7 +135,7 @@ def describe_optimizer(trial: Trial, optimizer: Optimizer | None) -> dict[str, J
         _, foreach = _default_to_fused_or_foreach(group["params"], differentiable=False, use_fused=False)
     return {
         "optimizer": type(optimizer).__name__,
-        "optimizer_in_compiled_region": trial.compile.scope == "step",
+        "optimizer_in_compiled_region": trial.compile.has_optimizer,
         "optimizer_fused": bool(group.get("fused")),
         "optimizer_capturable": bool(group.get("capturable")),
         "optimizer_foreach": bool(foreach),

@@ -80,17 +80,26 @@ def test_every_size_and_every_timed_batch_is_judged(workload: str) -> None:
     assert found.elements > 6 * 4
 
 
-@pytest.mark.parametrize("precision", [Precision(), AMP], ids=["fp32", "amp"])
+@pytest.mark.parametrize(
+    ("precision", "scope"),
+    [(Precision(), "step"), (AMP, "step"), (AMP, "optimizer")],
+    ids=["fp32-step", "amp-step", "amp-optimizer"],
+)
 def test_optimizer_that_does_nothing_is_seen_where_it_is_compiled(
-    precision: Precision, monkeypatch: pytest.MonkeyPatch
+    precision: Precision, scope: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import torch
 
     class Idle(torch.optim.Adam):
         def step(self, closure=None):
-            return None if torch.compiler.is_compiling() else super().step(closure)
+            if not torch.compiler.is_compiling():
+                return super().step(closure)
+            with torch.no_grad():
+                for parameter in self.param_groups[0]["params"]:
+                    parameter.mul_(1.0)  # so that there is a graph
+            return None
 
-    trial = custom("mlp", compile=Compile(scope="step"), precision=precision)
+    trial = custom("mlp", compile=Compile(scope=scope), precision=precision)
     right, _ = run(trial)
     assert right.status == "ok", right.message
     assert accuracy_of(right).passed
@@ -217,10 +226,11 @@ def test_step_that_fails_leaves_nothing_of_what_was_seen_of_it() -> None:
     from sweeper.worker.measurement.capture import OutputCapture, capture_step
 
     module, trial = torch.nn.Linear(2, 2), custom("wide_mlp")
-    capture = OutputCapture(lambda output, _batch: output.sum())
+    capture = OutputCapture()
+    loss = capture.wrap(lambda output, _batch: output.sum())
 
     def fails() -> None:
-        capture(module(torch.ones(1, 2)), None)
+        loss(module(torch.ones(1, 2)), None)
         assert capture.output
         raise torch.OutOfMemoryError("CUDA out of memory")
 
@@ -235,9 +245,9 @@ def test_step_that_is_seen_keeps_no_output_alive() -> None:
     from sweeper.worker.measurement.capture import OutputCapture
     from sweeper.worker.models.batches import Batch
 
-    capture, output = OutputCapture(lambda output, _batch: output.sum()), torch.ones(3)
+    capture, output = OutputCapture(), torch.ones(3)
     capture.keeps = True
-    capture(output, Batch())
+    capture.wrap(lambda output, _batch: output.sum())(output, Batch())
     alive = weakref.ref(output)
     del output
     assert alive() is None
@@ -368,6 +378,8 @@ def test_wrong_result_is_seen_through_half_precision_and_a_compiled_step() -> No
         {"precision": Precision(autocast="bfloat16")},
         {"precision": Precision(parameters="bfloat16")},
         {"compile": Compile(scope="step")},
+        {"compile": Compile(scope="optimizer")},
+        {"compile": Compile(scope="loss")},
     ):
         right, _ = run(custom("mlp", **changes))
         assert right.status == "ok", right.message
