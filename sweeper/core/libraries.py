@@ -23,6 +23,7 @@ class LibrarySpec:
     named_by: str = "name"  # the key of `conf/model` that holds the model's name
     input_sizes: tuple[str, ...] = ()  # kinds of size that its inputs have and `vary` may change, beside batch_size
     example_checkpoint: str | None = None  # of a library whose pretrained models need `model.checkpoint`
+    takes_attention: bool = False  # whether `model.attention` chooses the implementation of its models' attention
     no_settings: str | None = None  # why its models take no sizes, classes, arguments or weights; None: they do
 
 
@@ -48,6 +49,7 @@ LIBRARIES: Mapping[str, LibrarySpec] = {
         packages=("transformers",),
         input_sizes=("sequence_length",),
         example_checkpoint="google-bert/bert-base-uncased",
+        takes_attention=True,
     ),
     "torchbench": LibrarySpec(
         builder="sweeper.worker.models.torchbench_models",

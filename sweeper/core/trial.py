@@ -25,6 +25,7 @@ PARAMETER_DTYPES = ("float32", "bfloat16", "float16")
 HALVES = ("bfloat16", "float16")
 AUTOCASTS = ("auto", *HALVES)
 WEIGHTS = ("amp", "fp32")
+ATTENTIONS = ("sdpa", "eager", "flash_attention_2", "flex_attention")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class Model:
     pretrained: bool = False  # True: the weights that the library's hub has, else random ones
     checkpoint: str | None = None  # the source of pretrained weights, where a library has several sets
     cast: bool = False  # True: parameters, buffers and inputs get the precision's format, also float32
+    attention: str | None = None  # the implementation of attention; None: the library's choice
 
     @property
     def key(self) -> str:
@@ -57,6 +59,7 @@ class Precision:
     autocast: str | None = None
     grad_scaler: bool = False  # with autocast="auto", used only where autocast is float16
     tf32: bool | None = None  # None: torch's defaults
+    float8: bool = False  # True: torchao's float8 linear layers, in both arms
 
 
 @dataclass(frozen=True, slots=True)
