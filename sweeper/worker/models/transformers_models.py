@@ -108,7 +108,7 @@ def _require_flash_attention(model_class: Any) -> None:
     if FLASH not in allowed:
         raise UnavailableError(f"model.attention={FLASH}: {model_class.__name__} takes {', '.join(allowed)} instead")
     if not transformers.utils.is_flash_attn_2_available():
-        raise UnavailableError(f"model.attention={FLASH} needs a GPU and the package flash-attn: pip install flash-attn")
+        raise UnavailableError(f"model.attention={FLASH} needs a GPU and flash-attn: pip install flash-attn")
 
 
 def _make_module(model: Model, config: Any) -> Any:
