@@ -42,7 +42,7 @@ class CompileCounters:
         self._programs: set[str] = set()
         self._backend: WrappedBackend | None = None
         self._inductor = False
-        self._code_before = code_fingerprint()
+        self._code_before = code_fingerprint() if keep_compiled else None
         self._fallback_log: FallbackLog | None = None
         self.expects_graphs = True  # False: Dynamo is not asked, what runs is what the module was converted to
         callback_handler.register_start_callback(self._start_compilation)
