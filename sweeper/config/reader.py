@@ -35,6 +35,7 @@ CHOICES: Mapping[str, Collection[str]] = {
     "optimizer.impl": axes.OPTIMIZER_IMPLS,
     "model.library": LIBRARIES,
     "model.memory_format": axes.MEMORY_FORMATS,
+    "model.attention": axes.ATTENTIONS,
     "precision.parameters": axes.PARAMETER_DTYPES,
     "precision.autocast": axes.AUTOCASTS,
     "precision.auto": axes.HALVES,
@@ -115,6 +116,8 @@ def _read_trial(config: Config, choices: Choices, own: OwnValues, gpu: bool) -> 
     largest: dict[str, Any] = {key: max(sizes) for key, sizes in vary.items()}
     batch_size = largest.pop("batch_size", config.model.batch_size if config.batch_size is None else config.batch_size)
     _check_positive("batch_size", batch_size)
+    if config.precision.float8 and config.workload.name != "train":
+        raise ConfigError("precision.float8=true is for workload=train: torchao converts the layers for training")
     compile_options = Compile()
     if config.mode.name != "eager":  # mode=eager ignores them
         _check_choice("compile.scope", config.compile.scope, axes.SCOPES)
@@ -241,6 +244,9 @@ def _read_model(model: ModelConf, choices: Choices, own: Mapping[str, Any]) -> M
     shaped = model.image_size or model.num_classes or model.sequence_length or model.pretrained
     if spec.no_settings and (model.arguments or shaped):
         raise ConfigError(f"model.library={model.library} takes no other model settings: {spec.no_settings}")
+    if model.attention and not spec.takes_attention:
+        allowed = "model.library=" + ", ".join(name for name, other in LIBRARIES.items() if other.takes_attention)
+        raise ConfigError(f"model.attention is for {allowed}; models of the others have one implementation")
     if model.checkpoint and not spec.example_checkpoint:
         allowed = "model.library=" + ", ".join(name for name, other in LIBRARIES.items() if other.example_checkpoint)
         raise ConfigError(f"model.checkpoint is for {allowed}; the others have one set of weights for each name")

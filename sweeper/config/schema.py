@@ -38,6 +38,8 @@ class ModelConf:
     checkpoint: str | None = None  # whose weights, with pretrained=true: a name at the library's hub or a folder
     # true: parameters, buffers and inputs are cast to precision.parameters, also to float32
     cast: bool = False
+    # sdpa, eager, flash_attention_2 or flex_attention, of models of transformers; null: the library's choice
+    attention: str | None = None
 
 
 @dataclass
@@ -65,6 +67,7 @@ class PrecisionConf:
     auto: str | None = None  # what autocast=auto means; null: bfloat16 where the device has it, else float16
     grad_scaler: bool = False
     tf32: bool | None = None
+    float8: bool = False  # true: torchao's float8 linear layers, in both arms
     weight: str | None = None  # amp or fp32: the share of the weighted geomean that this option carries
 
 

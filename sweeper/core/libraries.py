@@ -24,6 +24,7 @@ class LibrarySpec:
     input_sizes: tuple[str, ...] = ()  # kinds of size that its inputs have and `vary` may change, beside batch_size
     example_checkpoint: str | None = None  # of a library whose pretrained models need `model.checkpoint`
     has_decoders: bool = False  # whether workload=prefill and decode are for its models
+    takes_attention: bool = False  # whether `model.attention` chooses the implementation of its models' attention
     no_settings: str | None = None  # why its models take no sizes, classes, arguments or weights; None: they do
 
 
@@ -50,6 +51,7 @@ LIBRARIES: Mapping[str, LibrarySpec] = {
         input_sizes=("sequence_length",),
         example_checkpoint="google-bert/bert-base-uncased",
         has_decoders=True,
+        takes_attention=True,
     ),
     "torchbench": LibrarySpec(
         builder="sweeper.worker.models.torchbench_models",

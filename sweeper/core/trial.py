@@ -28,6 +28,7 @@ AUTOCASTS = ("auto", *HALVES)
 WEIGHTS = ("amp", "fp32")
 TEXTS = ("auto", "padded", "packed", "full", "words", "none")
 PRECISION_CASTS = "emulate_precision_casts"  # Inductor's own name for `Compile.precision_casts`
+ATTENTIONS = ("sdpa", "eager", "flash_attention_2", "flex_attention")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class Model:
     pretrained: bool = False  # True: the weights that the library's hub has, else random ones
     checkpoint: str | None = None  # the source of pretrained weights, where a library has several sets
     cast: bool = False  # True: parameters, buffers and inputs get the precision's format, also float32
+    attention: str | None = None  # the implementation of attention; None: the library's choice
 
     @property
     def key(self) -> str:
@@ -60,6 +62,7 @@ class Precision:
     autocast: str | None = None
     grad_scaler: bool = False  # with autocast="auto", used only where autocast is float16
     tf32: bool | None = None  # None: torch's defaults
+    float8: bool = False  # True: torchao's float8 linear layers, in both arms
 
 
 @dataclass(frozen=True, slots=True)

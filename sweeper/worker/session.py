@@ -161,7 +161,7 @@ def _measure(job: Job, part: Part, notes: Notes) -> None:
 
 
 def _compile(setup: TrialSetup, notes: Notes) -> CompileCounters:
-    counters, lease = CompileCounters(), notes.lease
+    counters, lease = CompileCounters(keep_compiled=setup.eager.compiles_kernels), notes.lease
     notes.counters = counters
     lease.leave_while_compiling()
     host, compiled = host_monitor.HostMonitor(), setup.compile(counters)

@@ -20,6 +20,8 @@ from sweeper.worker.models.batches import find_tensors
 from sweeper.worker.models.decoding import CachedDecoder
 from sweeper.worker.monitoring.round_monitor import RoundMonitor
 
+FLEX_ATTENTION = "flex_attention"  # compiled by transformers itself at its first call in eager
+
 
 class TrialSetup:
     """What the phases of a worker process share.
@@ -51,7 +53,8 @@ class TrialSetup:
         self._scalers: list[torch.amp.GradScaler | None] = []
         self._add_optimizer()
         monitor.read_gradient_scales = self.read_gradient_scales
-        self.eager = Arm("eager", self._make_step(built.module), eager=True)
+        self._compiles_kernels = read_attention(built.module) == FLEX_ATTENTION
+        self.eager = Arm("eager", self._make_step(built.module), eager=True, compiles_kernels=self._compiles_kernels)
         self._optimizer_settings = step.describe_optimizer(self.trial, self.optimizers[0])
 
     def _add_optimizer(self) -> None:
@@ -89,7 +92,8 @@ class TrialSetup:
                 compiled_step = self._make_step(module, replace(self.built, loss=loss))
             case _:
                 compiled_step = self._make_step(compile_function(module, trial, counters))
-        self.compiled = Arm("compiled", compiled_step, trial.mode == "eager", uses_cuda_graphs(trial, self.device))
+        marks_steps = uses_cuda_graphs(trial, self.device)
+        self.compiled = Arm("compiled", compiled_step, trial.mode == "eager", marks_steps, self._compiles_kernels)
         return self.compiled
 
     def forget_eager(self) -> None:
@@ -122,6 +126,7 @@ class TrialSetup:
             "text": self.built.text,
             "memory_format": read_memory_format(self.built.module),
             "attention": read_attention(self.built.module),
+            **({"eager_compiles": FLEX_ATTENTION} if self._compiles_kernels else {}),
             **self._optimizer_settings,
         }
 

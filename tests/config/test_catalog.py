@@ -22,9 +22,14 @@ from sweeper.sweep import hydra_app
 
 GIVEN = ["sweep=x", "device=cpu"]
 EXPERIMENTS = sorted(file.stem for file in (conf_folder() / "experiment").glob("*.yaml"))
-# One for every task and special case: an old name of timm, a distilled head; positions counted from
-# the padding, labels of each kind, sequence heads, relative positions, spectrograms, images with texts.
+# One for every task and special case: a model without classes of its own, a scan, experts, diffusion; an old name of
+# timm, a distilled head; positions counted from the padding, labels of each kind, sequence heads, relative positions,
+# spectrograms, images with texts.
 SAMPLE = [
+    "dinov3_vit_b16",
+    "mamba2_130m",
+    "qwen3_moe_630m",
+    "unet_ddpm",
     "timm/adv_inception_v3",
     "timm/deit_base_distilled_patch16_224",
     "torchbench/hf_Whisper",
@@ -37,10 +42,11 @@ SAMPLE = [
 ]
 CANNOT = {"transformers/Speech2Text2ForCausalLM": "transformers 5.0 removed the class"}
 NEEDS_TORCHBENCH = [option for option in options("torchbench") if model_of(option).library == "torchbench"]
+NEEDS_TWO_SAMPLES = "control_flow"
 BUILT_HERE = [
     pytest.param(option, marks=pytest.mark.xfail(strict=True, reason=CANNOT[option])) if option in CANNOT else option
     for option in options()
-    if option not in (*LIBRARIES, *NEEDS_TORCHBENCH) and model_of(option).library != "custom"
+    if option not in (*LIBRARIES, *NEEDS_TORCHBENCH, NEEDS_TWO_SAMPLES)
 ]
 
 

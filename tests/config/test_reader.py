@@ -104,6 +104,14 @@ def test_cast_makes_another_trial_also_of_a_factory() -> None:
         assert trial.id != point(*model).trial.id
 
 
+def test_chosen_attention_makes_another_trial_and_the_librarys_choice_none() -> None:
+    plain, chosen = point("model=bert_small").trial, point("model=bert_small", "model.attention=eager").trial
+    assert (chosen.model.attention, chosen.variant) == ("eager", "model.attention=eager")
+    assert chosen.id != plain.id
+    assert "attention" not in plain.axes()["model"]
+    assert "float8" not in point("precision=bf16").trial.axes()["precision"]
+
+
 def test_inference_has_no_optimizer() -> None:
     assert point("workload=inference", "optimizer=sgd").trial.id == point("workload=inference").trial.id
 
@@ -201,6 +209,10 @@ def test_device_of_a_trial_is_its_type(device: str | None, gpu: bool, kind: str)
         (["compile.precision_casts=true", "++compile.options.emulate_precision_casts=false"], "are one switch"),
         (["cudnn_benchmark=true", "device=cpu"], "no operation runs in cuDNN"),
         (["model.memory_format=nhwc"], "allowed are contiguous, channels_last"),
+        (["model=bert_small", "model.attention=flash"], "allowed are sdpa, eager, flash_attention_2, flex_attention"),
+        (["model=vit_b16", "model.attention=sdpa"], "model.attention is for model.library=transformers"),
+        (["model=pointwise", "model.attention=sdpa"], "model.attention is for model.library=transformers"),
+        (["precision=float8", "workload=inference"], "is for workload=train"),
         (["optimizer.impl=fast"], "allowed are default, foreach, fused"),
         (["optimizer=none", "optimizer.impl=fused"], "take optimizer=adam"),
         (["measure.clock=cpu"], "allowed are block, step"),

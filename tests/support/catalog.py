@@ -30,7 +30,7 @@ def options(*folders: str) -> list[str]:
 def model_of(option: str) -> Model:
     """What an option's file says should be built."""
     values: dict[str, Any] = yaml.safe_load(Path(conf_folder() / "model" / f"{option}.yaml").read_text())
-    known = ("library", "name", "sequence_length", "arguments")
+    known = ("library", "name", "sequence_length", "num_classes", "arguments")
     return Model(**{"name": values.get("factory"), **{key: values[key] for key in known if key in values}})
 
 
@@ -39,6 +39,7 @@ def loss_of(option: str) -> Any:
 
     Models of images run as they are, on the meta device; those of transformers for real, since what they do with
     positions and labels is only seen there: sequences of full length, but one layer of each kind and few tokens.
+    Sweeper's own models run for real and as they are.
     """
     import torch
 
@@ -47,7 +48,7 @@ def loss_of(option: str) -> Any:
     model = model_of(option)
     models.builder(model.library).load(model)
     on_meta = model.library in ("timm", "torchvision")
-    small = model if on_meta else replace(model, arguments=_shrunk(model))
+    small = model if on_meta else replace(model, arguments=_shrunk(model) if model.library == "transformers" else {})
     trial = Trial(small, 2 if on_meta else 1, Labels(option, "fp32"), device="cpu")
     built = models.build(trial, 0, torch.device("meta" if on_meta else "cpu"))
     batch = built.batches[0]

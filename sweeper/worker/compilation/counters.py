@@ -8,7 +8,12 @@ from typing import Any
 
 import torch
 from torch._dynamo.callback import CallbackArgs, CallbackTrigger, callback_handler
-from torch._dynamo.utils import counters, get_compilation_metrics, graph_break_reasons
+from torch._dynamo.utils import (
+    compilation_time_metrics,
+    counters,
+    get_compilation_metrics,
+    graph_break_reasons,
+)
 
 from sweeper.core.backends import CONTROLS
 from sweeper.core.record import Diagnostics, GraphBreak
@@ -29,17 +34,21 @@ NO_GRAPH = {  # by scope, why there is none; else a model that Dynamo could not 
 class CompileCounters:
     """Counts compilations from now on; made before the first compiled call.
 
-    Torch's own counters are global, so a process has one of these.
+    Torch's own counters are global, so a process has one of these. `keep_compiled` leaves what has been compiled so far
+    in place, for an eager arm that compiles kernels of its own: they are neither compiled again nor counted.
     """
 
-    def __init__(self) -> None:
-        torch._dynamo.reset()
+    def __init__(self, keep_compiled: bool = False) -> None:
+        if not keep_compiled:
+            torch._dynamo.reset()
         counters.clear()
         graph_break_reasons.clear()
+        compilation_time_metrics.clear()
         self._compile_ids: set[str] = set()
         self._programs: set[str] = set()
         self._backend: WrappedBackend | None = None
         self._inductor = False
+        self._code_before = code_fingerprint() if keep_compiled else None
         self._fallback_log: FallbackLog | None = None
         self.scope = "model"  # `compile.scope` of what is compiled
         self.expects_graphs = True  # False: Dynamo is not asked, what runs is what the module was converted to
@@ -86,7 +95,7 @@ class CompileCounters:
             return "the backend runs every graph as it was given: everything ran eager"
         if self._fallback_log and (reason := self._fallback_log.explain()):
             return reason
-        if self._inductor and code_fingerprint() is None:
+        if self._inductor and code_fingerprint() == self._code_before:
             return "Inductor was given graphs and left no code: everything ran eager"
         if any("limit exceeded" in reason for reason in counters["unimplemented"]):
             limit = torch._dynamo.config.recompile_limit

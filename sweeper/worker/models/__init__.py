@@ -29,7 +29,7 @@ from sweeper.worker.models.batches import (
 )
 from sweeper.worker.models.decoding import CachedDecoder
 from sweeper.worker.models.dropout import silence_dropout
-from sweeper.worker.models.formats import cast_module, require_format
+from sweeper.worker.models.formats import cast_module, convert_to_float8, require_float8, require_format
 from sweeper.worker.models.texts import count_tokens
 
 Build = Callable[[Trial, torch.device], "Built"]
@@ -95,8 +95,11 @@ def builder(library: str) -> Builder:
 def build(trial: Trial, seed: int, device: torch.device) -> Built:
     """Build model and data of a trial, in training or evaluation mode, dropout off unless asked for, parameters cast.
 
-    Raises EagerError where the parameters are in another format than the precision's, and whatever the library raises.
+    Raises EagerError where the parameters are in another format than the precision's, UnavailableError where float8 is
+    asked for and is not here, and whatever the library raises.
     """
+    if trial.precision.float8:
+        require_float8(device)
     torch.manual_seed(seed)
     built = builder(trial.model.library).build(trial, device)
     module = built.module.train(trial.workload == "train")
@@ -112,7 +115,7 @@ def build(trial: Trial, seed: int, device: torch.device) -> Built:
         cast_module(module, dtype)
         built = built.map_batches(lambda tensor: cast_tensor(tensor, dtype))
     require_format(module, dtype)
-    return built
+    return replace(built, module=convert_to_float8(module)) if trial.precision.float8 else built
 
 
 def use_channels_last(built: Built) -> Built:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections import Counter
 
 import torch
 
-from sweeper.worker.failures import EagerError
+from sweeper.worker.failures import EagerError, UnavailableError
 from sweeper.worker.models.batches import cast_tensor
+
+FLOAT8_CAPABILITY = (8, 9)  # compute capability of the first GPUs whose matrix products take float8
+FLOAT8_MULTIPLE = 16  # of both sizes of a weight, which the products in float8 ask for
 
 
 def count_parameters(module: torch.nn.Module) -> dict[str, int]:
@@ -21,6 +25,31 @@ def count_parameters(module: torch.nn.Module) -> dict[str, int]:
 def cast_module(module: torch.nn.Module, dtype: torch.dtype) -> None:
     """Cast floating-point and complex parameters and buffers in place."""
     module._apply(lambda tensor: cast_tensor(tensor, dtype))  # type: ignore[no-untyped-call]
+
+
+def require_float8(device: torch.device) -> None:
+    """Raise UnavailableError where torchao is missing, or the GPU has no matrix products in float8."""
+    if importlib.util.find_spec("torchao") is None:
+        raise UnavailableError("precision.float8=true needs the package torchao: pip install torchao")
+    if device.type == "cuda" and (found := torch.cuda.get_device_capability(device)) < FLOAT8_CAPABILITY:
+        needed, capability = (".".join(map(str, numbers)) for numbers in (FLOAT8_CAPABILITY, found))
+        raise UnavailableError(f"precision.float8=true needs compute capability {needed}; this GPU has {capability}")
+
+
+def convert_to_float8(module: torch.nn.Module) -> torch.nn.Module:
+    """Have torchao replace the linear layers by its own, which compute in float8 from the same parameters.
+
+    Layers whose sizes float8 cannot take are left out, as in https://docs.pytorch.org/ao/stable/workflows/training.html
+    Raises ValueError where no layer is left.
+    """
+    from torchao.float8 import convert_to_float8_training
+
+    def fits(layer: torch.nn.Module, _name: str) -> bool:
+        return isinstance(layer, torch.nn.Linear) and not any(size % FLOAT8_MULTIPLE for size in layer.weight.shape)
+
+    if not any(fits(layer, name) for name, layer in module.named_modules()):
+        raise ValueError(f"precision.float8=true: no linear layer has sizes that are multiples of {FLOAT8_MULTIPLE}")
+    return convert_to_float8_training(module, module_filter_fn=fits)  # type: ignore[no-any-return]
 
 
 def require_format(module: torch.nn.Module, dtype: torch.dtype) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,7 @@ import transformers
 from sweeper.core.errors import nearest
 from sweeper.core.trial import CACHED, Model, Trial
 from sweeper.worker.failures import UnavailableError
-from sweeper.worker.models import Built
+from sweeper.worker.models import Built, read_attention
 from sweeper.worker.models.batches import Batch, mean_of_floats
 from sweeper.worker.models.decoding import CachedDecoder, list_problems
 from sweeper.worker.models.pretrained import report_unreachable_hub
@@ -28,6 +29,7 @@ SEQUENCE_LENGTH = 128
 FRAMES_PER_POSITION = 2
 BEFORE_5 = "removed in transformers 5.0 (https://github.com/huggingface/transformers/pull/42235); transformers 4 has it"
 REMOVED = {"Speech2Text2ForCausalLM": BEFORE_5}  # classes that earlier releases had
+FLASH = "flash_attention_2"
 TOKEN_LABELS = ("MaskedLM", "CausalLM", "ConditionalGeneration", "LMHeadModel")
 CLASS_LABELS = ("SequenceClassification", "ImageClassification", "AudioClassification")
 
@@ -64,7 +66,9 @@ def load(model: Model) -> None:
     """Classes are imported when they are first asked for."""
     if _is_removed(model.name):
         raise UnavailableError(f"transformers {transformers.__version__} has no {model.name}: {REMOVED[model.name]}")
-    getattr(transformers, model.name)
+    model_class = getattr(transformers, model.name)
+    if model.attention == FLASH:
+        _require_flash_attention(model_class)
     if model.pretrained:
         _make_module(model, _make_config(model))
 
@@ -116,7 +120,33 @@ def _make_config(model: Model) -> Any:
     return config
 
 
+def _require_flash_attention(model_class: Any) -> None:
+    """Raise UnavailableError where transformers would fetch a kernel from its hub in place of flash-attn's."""
+    allowed = getattr(model_class, "_compatible_flash_implementations", None) or [FLASH]
+    if FLASH not in allowed:
+        raise UnavailableError(f"model.attention={FLASH}: {model_class.__name__} takes {', '.join(allowed)} instead")
+    if not transformers.utils.is_flash_attn_2_available():
+        raise UnavailableError(f"model.attention={FLASH} needs a GPU and flash-attn: pip install flash-attn")
+
+
 def _make_module(model: Model, config: Any) -> Any:
+    """Construct the model. Raises UnavailableError where its class refuses `model.attention`."""
+    if model.attention is None:
+        return _construct(model, config)
+    config._attn_implementation = model.attention
+    try:
+        module = _construct(model, config)
+    except (ValueError, ImportError) as error:
+        other = replace(model, attention=None, pretrained=False)
+        with torch.device("meta"):
+            _construct(other, _make_config(other))  # raises what attention is not the cause of
+        raise UnavailableError(f"model.attention={model.attention}: {error}") from error
+    if (chosen := read_attention(module)) != model.attention:
+        raise UnavailableError(f"model.attention={model.attention}: transformers took {chosen} instead")
+    return module
+
+
+def _construct(model: Model, config: Any) -> Any:
     model_class = getattr(transformers, model.name)
     if not model.pretrained:
         return model_class(config)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 
 import pytest
 import torch
@@ -10,11 +13,12 @@ from worker_runs import custom, private_cache, run
 
 from sweeper.core.trial import Labels, Model, Precision, Trial
 from sweeper.worker import models
-from sweeper.worker.failures import EagerError
+from sweeper.worker.failures import EagerError, UnavailableError
 
 assert private_cache  # a fixture that every test here uses
 MLP = 16 * 16 + 16 + 16 * 4 + 4
 BF16 = Precision(parameters="bfloat16")
+FLOAT8 = replace(BF16, float8=True)
 
 
 def cast(factory: str, **changes: object) -> Trial:
@@ -100,3 +104,64 @@ class set_default_format:  # noqa: N801  # a function to those who call it
 
     def __exit__(self, *_error: object) -> None:
         torch.set_default_dtype(self.before)
+
+
+class Float8Linear(torch.nn.Linear):
+    """What the stand-in for torchao puts in the place of a linear layer."""
+
+
+@pytest.fixture
+def torchao(monkeypatch: pytest.MonkeyPatch) -> None:
+    def convert_to_float8_training(module, module_filter_fn):
+        for name, layer in list(module.named_modules()):
+            if module_filter_fn(layer, name):
+                layer.__class__ = Float8Linear
+        return module
+
+    package, float8 = ModuleType("torchao"), ModuleType("torchao.float8")
+    package.__spec__ = ModuleSpec("torchao", None)
+    float8.convert_to_float8_training = convert_to_float8_training  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torchao", package)
+    monkeypatch.setitem(sys.modules, "torchao.float8", float8)
+
+
+def test_float8_without_torchao_is_unavailable_and_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torchao", None)
+    outcome, _ = run(custom("mlp", precision=FLOAT8))
+    assert (outcome.status, outcome.phase) == ("unavailable", "building")
+    assert outcome.message == "precision.float8=true needs the package torchao: pip install torchao"
+
+
+@pytest.mark.usefixtures("torchao")
+def test_float8_converts_the_linear_layers_whose_sizes_it_can_take() -> None:
+    built = models.build(custom("mlp", precision=FLOAT8), 0, torch.device("cpu"))
+    layers = [layer for layer in built.module.modules() if isinstance(layer, torch.nn.Linear)]
+    assert [(type(layer), tuple(layer.weight.shape)) for layer in layers] == [
+        (Float8Linear, (16, 16)),
+        (torch.nn.Linear, (4, 16)),
+    ]
+    assert {parameter.dtype for parameter in built.module.parameters()} == {torch.bfloat16}
+    assert not [layer for layer in _modules(custom("mlp", precision=BF16)) if isinstance(layer, Float8Linear)]
+
+
+def _modules(trial: Trial) -> list[torch.nn.Module]:
+    return list(models.build(trial, 0, torch.device("cpu")).module.modules())
+
+
+@pytest.mark.usefixtures("torchao")
+def test_float8_without_a_layer_to_convert_is_an_error() -> None:
+    with pytest.raises(ValueError, match="no linear layer has sizes that are multiples of 16"):
+        models.formats.convert_to_float8(torch.nn.Linear(16, 4))
+
+
+@pytest.mark.usefixtures("torchao")
+@pytest.mark.parametrize(("capability", "available"), [((8, 0), False), ((8, 9), True), ((9, 0), True)])
+def test_float8_needs_a_gpu_that_multiplies_in_it(
+    capability: tuple[int, int], available: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: capability)
+    if available:
+        models.formats.require_float8(torch.device("cuda"))
+    else:
+        with pytest.raises(UnavailableError, match=r"compute capability 8\.9; this GPU has 8\.0"):
+            models.formats.require_float8(torch.device("cuda"))
