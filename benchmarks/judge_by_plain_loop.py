@@ -34,13 +34,14 @@ from sweeper.core.record import ARMS, Record
 PLAIN_LOOP = Path(__file__).with_name("plain_loop.py")
 MAX_DIFFERENCE = 0.03
 LIMIT_S = 900  # of one program; then the cell has failed
+LAST_LINES = 3  # of a program that failed, in the table
 TRANSFORMERS = "model=transformers model.family=nlp"
 LLAMA = "hidden_size:1024,num_hidden_layers:8,num_attention_heads:16,num_key_value_heads:8,intermediate_size:2816"
 CELLS = {  # the names of plain_loop.py, and what they are for sweeper
     "resnet50": "model=resnet50",
     "mobilenet_v2": "model=mobilenet_v2",
     "vit_b_16": "model=torchvision model.name=vit_b_16 model.family=vit batch_size=128",
-    "swin_tiny": "model=swin_tiny",
+    "swin_tiny_patch4_window7_224": "model=swin_tiny",
     "bert_base": "model=bert_base",
     "distilbert": "model=distilbert_base model.sequence_length=256 batch_size=64",
     "roberta": f"{TRANSFORMERS} model.name=RobertaForSequenceClassification model.sequence_length=256 batch_size=32",
@@ -107,12 +108,13 @@ def measure_by_plain_loop(cell: str, options: argparse.Namespace, environment: M
 
 
 def _run(command: list[str], environment: Mapping[str, str]) -> str:
-    """Run a program to its end and return the last line that it wrote."""
+    """Run a program to its end and return the last lines that it wrote."""
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     except subprocess.TimeoutExpired as error:
         raise FailedError(f"{command[1:3]} took over {LIMIT_S} s") from error
-    return next(reversed((done.stdout + done.stderr).strip().splitlines()), f"exit code {done.returncode}")
+    lines = (done.stdout + done.stderr).strip().splitlines()
+    return " ".join(lines[-LAST_LINES:]) or f"exit code {done.returncode}"
 
 
 def judge(cell: str, sweeper: Figures, plain: Figures) -> list[str]:
@@ -139,7 +141,8 @@ def print_row(texts: Iterable[str]) -> None:
     print(f"| {' | '.join(text.replace('|', '/') for text in texts)} |", flush=True)
 
 
-def main(options: argparse.Namespace) -> None:
+def main(options: argparse.Namespace) -> bool:
+    """Print all rows; whether every cell has figures."""
     print_row(HEADINGS)
     print("|---" * len(HEADINGS) + "|", flush=True)
     lines = options.output.read_text(encoding="utf-8").splitlines() if options.output.exists() else []
@@ -151,8 +154,8 @@ def main(options: argparse.Namespace) -> None:
     for gpu in range(options.gpus):
         free_gpus.put(gpu)
 
-    def run_cell(cell: str) -> None:
-        """Run both programs one after the other, on one GPU and its share of the cores."""
+    def run_cell(cell: str) -> bool:
+        """Run both programs one after the other, on one GPU and its share of the cores; whether both gave figures."""
         start, gpu = time.monotonic(), free_gpus.get()
         # The affinity is that of this thread, and of the programs that it starts.
         os.sched_setaffinity(0, cores[gpu :: options.gpus] or cores)
@@ -162,17 +165,17 @@ def main(options: argparse.Namespace) -> None:
             plain = measure_by_plain_loop(cell, options, environment)
         except FailedError as error:
             print_row([cell, *[""] * (len(HEADINGS) - 2), f"failed: {error}"])
-            return
+            return False
         finally:
             free_gpus.put(gpu)
         row = {"cell": cell, "took_s": time.monotonic() - start, "sweeper": sweeper, "plain": plain}
         with output_lock, options.output.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
         print_row(judge(cell, sweeper, plain))
+        return True
 
     with ThreadPoolExecutor(options.gpus) as pool:
-        for _ in pool.map(run_cell, [cell for cell in options.cells if cell not in stored]):
-            pass
+        return all(pool.map(run_cell, [cell for cell in options.cells if cell not in stored]))
 
 
 if __name__ == "__main__":
@@ -190,6 +193,8 @@ if __name__ == "__main__":
     chosen.devices = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(chosen.gpus)))).split(",")
     if unknown := set(chosen.cells) - set(CELLS):
         parser.error(f"no such cells: {', '.join(sorted(unknown))}; there are {', '.join(CELLS)}")
-    if chosen.gpus > len(chosen.devices):
-        parser.error(f"--gpus {chosen.gpus}: CUDA_VISIBLE_DEVICES names {len(chosen.devices)}")
-    main(chosen)
+    if not 1 <= chosen.gpus <= len(chosen.devices):
+        parser.error(f"--gpus {chosen.gpus}: give a number from 1 to {len(chosen.devices)}")
+    if not chosen.output.absolute().parent.is_dir():
+        parser.error(f"--output {chosen.output}: there is no such folder")
+    sys.exit(not main(chosen))

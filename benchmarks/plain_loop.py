@@ -11,6 +11,7 @@ loop.
 """
 
 import argparse
+import importlib
 import itertools
 import json
 import tempfile
@@ -20,11 +21,14 @@ from statistics import median
 
 import torch
 import transformers
-from timm.models import swin_tiny_patch4_window7_224 as swin_tiny
-from torchvision.models import mobilenet_v2, resnet50, vit_b_16
 
 LLAMA = {"hidden_size": 1024, "num_hidden_layers": 8, "num_attention_heads": 16, "num_key_value_heads": 8}
-IMAGE_MODELS = {"resnet50": resnet50, "mobilenet_v2": mobilenet_v2, "vit_b_16": vit_b_16, "swin_tiny": swin_tiny}
+IMAGE_MODELS = {  # where they are: that library is imported for them alone
+    "resnet50": "torchvision.models",
+    "mobilenet_v2": "torchvision.models",
+    "vit_b_16": "torchvision.models",
+    "swin_tiny_patch4_window7_224": "timm.models",
+}
 TEXT_MODELS = {  # class of transformers, batch size, sequence length, settings of the configuration
     "bert_base": ("BertForMaskedLM", 16, 512, {}),
     "distilbert": ("DistilBertForMaskedLM", 64, 256, {}),
@@ -58,7 +62,7 @@ def build(options):
     if options.model in IMAGE_MODELS:
         size = options.batch_size or IMAGE_BATCH
         images = ({"images": torch.randn(size, 3, 224, 224), "classes": torch.randint(1000, (size,))} for _ in range(2))
-        return IMAGE_MODELS[options.model](), list(images)
+        return getattr(importlib.import_module(IMAGE_MODELS[options.model]), options.model)(), list(images)
     kind, size, length, settings = TEXT_MODELS[options.model]
     size, length = options.batch_size or size, options.sequence_length or length
     model_class = getattr(transformers, kind)

@@ -34,8 +34,8 @@ def some() -> list[Record]:
 
 def shown(item: object) -> str:
     """A cell of a frame as the files have it."""
-    if isinstance(item, tuple):
-        return cell(item)
+    if isinstance(item, tuple) or pd.api.types.is_bool(item):
+        return cell(item if isinstance(item, tuple) else bool(item))
     return cell(item if isinstance(item, str) else str(item)) if pd.notna(item) else ""
 
 

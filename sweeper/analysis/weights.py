@@ -8,13 +8,17 @@ from sweeper.core.errors import ConfigError
 from sweeper.core.trial import Trial
 
 
-def check_weights(trials: Iterable[Trial]) -> None:
-    """Raise ConfigError where two precisions have one weight in one row of the summary, whose mean would mix them."""
+def check_weights(trials: Iterable[tuple[Trial, str]]) -> None:
+    """Raise ConfigError where two precisions have one weight in one row of the summary, whose mean would mix them.
+
+    With each trial comes the variant that its row has.
+    """
     first: dict[tuple[str | None, ...], Trial] = {}
-    for trial in (one for one in trials if one.labels.weight is not None and one.mode != "eager"):
+    for trial, variant in trials:
         name, weight = trial.labels.precision, trial.labels.weight
-        step = f"{trial.variant} {trial.model.dropout} {trial.text.form}"
-        row = (trial.device, trial.workload, trial.mode, trial.backend, step, weight)
+        if weight is None or trial.mode == "eager":
+            continue
+        row = (trial.device, trial.workload, trial.mode, trial.backend, variant, weight)
         other = first.setdefault(row, trial)
         if (name, trial.precision) == (other.labels.precision, other.precision):
             continue

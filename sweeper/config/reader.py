@@ -49,7 +49,7 @@ OwnValues = Mapping[str, Mapping[str, Any]]  # what the file of each group's opt
 T = TypeVar("T")
 
 # Keys of an option that have a column of their own or only change how people call a trial.
-LABELS = ("name", "factory", "batch_size", "family", "suite", "weight")
+LABELS = ("name", "factory", "batch_size", "family", "suite", "weight", "dropout")
 
 
 @dataclass(frozen=True)
@@ -177,18 +177,16 @@ def _read_dropout(config: Config) -> bool:
     return config.workload.name == "train" if config.model.dropout is None else config.model.dropout
 
 
-def _has_texts(config: Config) -> bool:
-    """Whether `text` applies; a decoder with a cache is fed tokens and nothing else."""
-    return has_texts(config.model.library) and config.workload.name not in axes.CACHED
-
-
 def _read_text(config: Config) -> Text:
     """How texts come; training always has labels, so there the setting says nothing."""
-    if not _has_texts(config):
+    if not has_texts(config.model.library) or config.workload.name in axes.CACHED:
         return Text()
     form, lengths = config.text.name, _read_lengths(config.text.lengths)
     if lengths and form in ("full", "none"):
         raise ConfigError(f"text.lengths: text={form} is of full length; take text=padded, packed or words")
+    rows = config.model.sequence_length
+    if rows is not None and form in ("padded", "words") and max(lengths, default=0) > rows:
+        raise ConfigError(f"text.lengths: the longest has {max(lengths)} tokens, and model.sequence_length is {rows}")
     return Text(form, lengths, labels=config.text.labels or config.workload.name == "train")
 
 
@@ -216,7 +214,8 @@ def _read_decode_position(config: Config) -> int | None:
     if not LIBRARIES[library].has_decoders:
         allowed = ", ".join(name for name, spec in LIBRARIES.items() if spec.has_decoders)
         raise ConfigError(
-            f"workload={workload} is for decoder language models of model.library={allowed}, this is {library}"
+            f"workload={workload} is for decoder language models of model.library={allowed}, and the model "
+            f"{config.model.name or config.model.factory} is of {library}"
         )
     if config.vary.batch_size is not None:
         raise ConfigError(f"vary.batch_size: workload={workload} has a cache of one batch size; sweep batch_size=8,16")
@@ -280,9 +279,6 @@ def _read_labels(config: Config, choices: Choices, own: OwnValues) -> Labels:
     model = config.model
     renamed = any(getattr(model, key) != own["model"].get(key) for key in ("name", "factory"))
     changes = _list_changes("model", model, own) + _list_changes("precision", config.precision, own)
-    if _has_texts(config):
-        chosen = [f"text={config.text.name}"] if config.text.name != "auto" else []
-        changes += chosen + _list_changes("text", config.text, own)
     return Labels(
         model=str(model.factory or model.name) if renamed else str(choices.get("model")).rsplit("/", 1)[-1],
         precision=str(choices.get("precision")),

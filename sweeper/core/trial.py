@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
 
+from sweeper.core.libraries import has_texts
 from sweeper.core.serialization import Json, drop_defaults, from_json, to_json
 
 WORKLOADS = ("train", "inference", "prefill", "decode")
@@ -26,6 +27,7 @@ PARAMETER_DTYPES = ("float32", "bfloat16", "float16")
 HALVES = ("bfloat16", "float16")
 AUTOCASTS = ("auto", *HALVES)
 WEIGHTS = ("amp", "fp32")
+MAX_SHOWN = 8  # lengths of texts
 TEXTS = ("auto", "padded", "packed", "full", "words", "none")
 PRECISION_CASTS = "emulate_precision_casts"  # Inductor's own name for `Compile.precision_casts`
 ATTENTIONS = ("sdpa", "eager", "flash_attention_2", "flex_attention")
@@ -92,6 +94,11 @@ class Text:
     lengths: tuple[int, ...] = ()  # tokens of each text, in turn; empty: drawn from the seed
     labels: bool = True  # in inference: whether the model gets labels, and so computes a loss
 
+    def describe_lengths(self) -> str:
+        """The lengths as an override has them; of many the first ones and their number."""
+        shown = ",".join(map(str, self.lengths[:MAX_SHOWN]))
+        return f"[{shown}]" if len(self.lengths) <= MAX_SHOWN else f"[{shown},...] ({len(self.lengths)})"
+
 
 @dataclass(frozen=True, slots=True)
 class Labels:
@@ -102,7 +109,7 @@ class Labels:
     family: str = "other"
     suite: str | None = None
     weight: str | None = None  # amp, fp32 or None: which share of the weighted geomean the precision carries
-    overrides: str = ""  # what the user changed on the options of model, precision, text, e.g. "model.image_size=64"
+    overrides: str = ""  # what the user changed on the options of model and precision, e.g. "model.image_size=64"
     preset: str | None = None  # a file of conf/preset that changed them as well
 
 
@@ -159,6 +166,21 @@ class Trial:
         return re.sub(r"[^A-Za-z0-9._-]+|\.\.+", "_", text).lstrip(".-")[:100]
 
     @property
+    def has_texts(self) -> bool:
+        """Whether `text` applies; a decoder with a cache is fed tokens and nothing else."""
+        return has_texts(self.model.library) and self.workload not in CACHED
+
+    @property
+    def step(self) -> tuple[str, str]:
+        """Dropout in training, and how texts come, as overrides; empty where there is none of it.
+
+        `variant` has neither, since the defaults of earlier versions were others: see `name_variants`.
+        """
+        dropout = f"model.dropout={str(self.model.dropout).lower()}" if self.workload == "train" else ""
+        labels = "; text.labels=true" if self.workload == "inference" and self.text.labels else ""
+        return dropout, f"text={self.text.form}{labels}" if self.has_texts else ""
+
+    @property
     def variant(self) -> str:
         """Every axis without a column of its own that is not at its default, e.g. `compile.scope=step`."""
         usual_optimizer = "adam" if self.workload == "train" else "none"
@@ -167,7 +189,8 @@ class Trial:
             self.labels.overrides,
             f"optimizer={self.optimizer}" if self.optimizer != usual_optimizer else "",
             f"optimizer.impl={self.optimizer_impl}" if self.optimizer_impl != "default" else "",
-            f"decode.position={self.decode_position}" if self.decode_position is not None else "",
+            f"decode.position={self.decode_position}" if self._chose_position else "",
+            f"text.lengths={self.text.describe_lengths()}" if self.text.lengths else "",
             "cudnn_benchmark=true" if self.cudnn_benchmark else "",
         ]
         for key, value in drop_defaults(self.compile).items():
@@ -177,6 +200,12 @@ class Trial:
         parts.append(f"worker.python={self.python}" if self.python is not None else "")
         return "; ".join(filter(None, parts))
 
+    @property
+    def _chose_position(self) -> bool:
+        """Whether it is another than the last row of the cache, the default."""
+        last = None if self.model.sequence_length is None else self.model.sequence_length - 1
+        return self.decode_position is not None and self.decode_position != last
+
     def to_json(self) -> dict[str, Any]:
         """Return the whole trial, labels included, as JSON values."""
         return dict(to_json(self))
@@ -185,3 +214,17 @@ class Trial:
     def from_json(data: Any) -> Trial:
         """The inverse of `to_json`. Raises ValueError on unknown or missing keys."""
         return from_json(Trial, data)
+
+
+def name_variants(trials: Sequence[Trial]) -> list[str]:
+    """The variant of each trial, with what a step is where trials differ in it, e.g. `model.dropout=false; text=auto`.
+
+    Sweeps of earlier versions trained without dropout and fed texts without a mask; they share no mean with later ones.
+    """
+    steps = [trial.step for trial in trials]
+    differ = [len({part for part in parts if part}) > 1 for parts in zip(*steps, strict=True)]
+    named = (
+        (trial.variant, *(part for part, differs in zip(step, differ, strict=True) if differs))
+        for trial, step in zip(trials, steps, strict=True)
+    )
+    return ["; ".join(filter(None, parts)) for parts in named]

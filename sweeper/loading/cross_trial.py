@@ -64,7 +64,8 @@ def _eager_step(entry: Entry) -> Hashable:
     """The sweep, and what decides how long an eager step takes: mode and backend do not."""
     trial = entry.record.trial
     work = trial.model.key, trial.precision, trial.workload, entry.record.batch_size
-    return entry.folder.parent, *work, trial.optimizer, trial.device, trial.cudnn_benchmark
+    fed = trial.text, trial.decode_position, str(trial.vary)
+    return entry.folder.parent, *work, *fed, trial.optimizer, trial.optimizer_impl, trial.device, trial.cudnn_benchmark
 
 
 def _cause_of_variance(entry: Entry) -> Hashable:

@@ -12,10 +12,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from sweeper.analysis.metrics import Result, derive, find_worst_accuracy
 from sweeper.analysis.stats import Interval
-from sweeper.core.libraries import has_texts
 from sweeper.core.record import Accuracy, Record
 from sweeper.core.text import printable
-from sweeper.core.trial import CACHED, Trial
+from sweeper.core.trial import name_variants
 from sweeper.loading import parallel
 from sweeper.loading.device_names import name_origins
 from sweeper.loading.sources import Source, SweepFolder, explain_unreadable
@@ -78,32 +77,12 @@ def load_from(sources: Sequence[Source], cores: int = 1) -> Loaded:
             entries += found
             problems += unreadable
     origins = name_origins([(entry.record, entry.folder.parent) for entry in entries])
-    steps = name_steps([entry.record.trial for entry in entries])
-    all_parts = zip(entries, steps, origins, strict=True)
+    variants = name_variants([entry.record.trial for entry in entries])
+    all_parts = zip(entries, variants, origins, strict=True)
     named = (
-        replace(entry, variant="; ".join(filter(None, (entry.variant, *step, *origin))))
-        for entry, step, origin in all_parts
+        replace(entry, variant="; ".join(filter(None, (variant, *origin)))) for entry, variant, origin in all_parts
     )
     return Loaded(tuple(named), tuple(problems))
-
-
-def name_steps(trials: Sequence[Trial]) -> list[tuple[str, ...]]:
-    """Name what a step of each trial is, where trials differ in it and their variants do not say so.
-
-    A part is e.g. `dropout=false` or `text=auto`. Sweeps of earlier versions trained without dropout, and fed texts
-    without a mask; they share no mean with later ones.
-    """
-    parts = [_describe_step(trial) for trial in trials]
-    dropouts, texts = ({part[index] for part in parts if part[index]} for index in range(2))
-    return [(dropout * (len(dropouts) > 1), text * (len(texts) > 1)) for dropout, text in parts]
-
-
-def _describe_step(trial: Trial) -> tuple[str, str]:
-    """Whether dropout is on in training, and the form of texts of models that have any."""
-    variant = trial.variant
-    dropout = f"dropout={str(trial.model.dropout).lower()}" if trial.workload == "train" else ""
-    text = f"text={trial.text.form}" if has_texts(trial.model.library) and trial.workload not in CACHED else ""
-    return ("" if "model.dropout=" in variant else dropout, "" if "text=" in variant else text)
 
 
 def _read(source: Source, shared: dict[str, Any]) -> tuple[list[Entry], list[str]]:

@@ -57,7 +57,7 @@ def read_point(composed: Composed, files: IConfigRepository) -> reader.Point:
     for group in schema.GROUPS:
         if not isinstance(choices.get(group), str):  # a list of options leaves no choice behind
             raise ConfigError(f"{group}: give one option; several make a grid: -m {group}=a,b")
-    own = {group: _read_option(files, f"{group}/{choices[group]}") for group in ("model", "precision", "text")}
+    own = {group: _read_option(files, f"{group}/{choices[group]}") for group in ("model", "precision")}
     if isinstance(preset := choices.get("preset"), str):
         own["precision"] |= _read_option(files, f"preset/{preset}").get("precision", {})
     return reader.read(composed.config, choices, own, gpu=bool(visible_gpus()))

@@ -14,7 +14,7 @@ from sweeper.analysis.weights import check_weights
 from sweeper.core.backends import WITHOUT_DYNAMO, WITHOUT_MEMORY_BUDGET, WITHOUT_MODE
 from sweeper.core.errors import ConfigError
 from sweeper.core.serialization import drop_defaults
-from sweeper.core.trial import CACHED, Trial
+from sweeper.core.trial import CACHED, Trial, name_variants
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def make_plan(grid: Sequence[Trial], statuses: Mapping[str, str], retry: str = "
             possible[trial.id] = trial
     if grid and not possible:
         raise ConfigError(left_out[0].reason)
-    check_weights(possible.values())
+    check_weights(zip(possible.values(), name_variants(list(possible.values())), strict=True))
     kept = []
     for trial in possible.values():
         status = statuses.get(trial.id)
@@ -145,7 +145,8 @@ def estimate_s(
 
 def describe_plan(plan: Plan) -> list[str]:
     """Describe a plan for people: one line per trial, its id first, then what is left out and why."""
-    lines = [f"{trial.id}  {trial.label}{f'  [{trial.variant}]' if trial.variant else ''}" for trial in plan.trials]
+    variants = zip(plan.trials, name_variants(plan.trials), strict=True)
+    lines = [f"{trial.id}  {trial.label}{f'  [{variant}]' if variant else ''}" for trial, variant in variants]
     if plan.left_out:
         lines += ["", "left out:", *(f"{item.trial.id}  {item.trial.label}: {item.reason}" for item in plan.left_out)]
     return lines

@@ -97,12 +97,13 @@ def build_view(record: Record, result: Result, sweep: str, parent_id: str) -> Vi
 def _params(record: Record) -> dict[str, str]:
     """Collect the axes in the tables, all others that are not at their defaults (`compile.scope`), and the versions."""
     trial, axes = record.trial, record.trial.axes()
-    nested = {part: axes.get(part, {}) for part in ("model", "precision", "compile")}
+    nested = {part: axes.get(part, {}) for part in ("model", "precision", "compile", "text")}
     nested["version"] = get_mapping(record.environment, "versions")
     values = {
         **{name: getattr(trial.labels, name) for name in ("model", "family", "suite", "precision")},
         **{name: getattr(trial, name) for name in ("workload", "mode", "backend", "batch_size", "optimizer", "device")},
         "variant": trial.variant or None,
+        "decode_position": trial.decode_position,
         **dict(_leaves(nested)),
     }
     values["library"] = values.pop("model.library")

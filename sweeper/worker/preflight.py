@@ -33,7 +33,7 @@ def _problems(trials: list[Trial], at: Path) -> Iterator[str]:
         yield f"torch {torch.__version__} cannot use the GPU: install torch's CUDA build, or take device=cpu"
         return
     yield from _option_problems(trials)
-    for trial in {(trial.model.key, trial.batch_size, trial.workload): trial for trial in trials}.values():
+    for trial in {(trial.model.key, trial.batch_size, trial.workload, trial.text): trial for trial in trials}.values():
         at.write_text(f"{trial.model.library} {trial.model.name}")
         yield from _model_problems(trial)
 

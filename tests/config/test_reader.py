@@ -12,7 +12,7 @@ from sweeper.config.reader import Point
 from sweeper.config.schema import conf_folder
 from sweeper.core.errors import ConfigError
 from sweeper.core.libraries import LIBRARIES
-from sweeper.core.trial import CACHED, MODES, Precision, Text
+from sweeper.core.trial import CACHED, MODES, Precision, Text, name_variants
 from sweeper.sweep import hydra_app
 
 OPTIONS = sorted(
@@ -172,7 +172,7 @@ def test_sequence_length_of_a_transformer_is_128_unless_given() -> None:
 @pytest.mark.parametrize(
     ("overrides", "position", "variant"),
     [
-        (["workload=decode"], 63, "model.sequence_length=64; decode.position=63"),
+        (["workload=decode"], 63, "model.sequence_length=64"),
         (["workload=decode", "decode.position=32"], 32, "model.sequence_length=64; decode.position=32"),
         (["workload=prefill", "decode.position=32"], None, "model.sequence_length=64"),
         (["workload=prefill", "vary.sequence_length=[16,64]"], None, "vary.sequence_length=16,64"),
@@ -232,8 +232,11 @@ def test_device_of_a_trial_is_its_type(device: str | None, gpu: bool, kind: str)
         (["model=resnet18", "model.pretrained=true", "model.checkpoint=x"], "for model.library=transformers"),
         (["model=pointwise", "model.pretrained=true"], "takes no other model settings"),
         (["model=torchbench/dcgan", "model.image_size=64"], "takes no other model settings"),
-        (["workload=decode", "model=resnet18"], "of model.library=transformers, this is torchvision"),
-        (["workload=prefill", "model=pointwise"], "of model.library=transformers, this is custom"),
+        (
+            ["workload=decode", "model=resnet18"],
+            "of model.library=transformers, and the model resnet18 is of torchvision",
+        ),
+        (["workload=prefill", "model=pointwise"], "of model.library=transformers, and the model"),
         ([*LLAMA, "workload=decode", "decode.position=64"], "must be below 64"),
         ([*LLAMA, "workload=decode", "decode.position=0"], "at least 1"),
         ([*LLAMA, "workload=decode", "model.sequence_length=null"], "needs model.sequence_length=N"),
@@ -261,9 +264,7 @@ def test_variant_comes_from_values_wherever_they_were_set(tmp_path: Path) -> Non
     (tmp_path / "experiment" / "small.yaml").write_text("# @package _global_\nmodel: {image_size: 64}\n")
     assert point("experiment=small", folder=tmp_path).trial.variant == "model.image_size=64"
     assert point("model.pretrained=false", "model.batch_size=4").trial.variant == ""
-    assert (
-        point("model.dropout=True").trial.variant == point("model.dropout=true").trial.variant == "model.dropout=true"
-    )
+    assert point("model.cast=True").trial.variant == point("model.cast=true").trial.variant == "model.cast=true"
     changed = point("model=bert_small", "model.arguments.num_hidden_layers=2").trial
     assert changed.variant == "model.arguments.num_hidden_layers=2"
 
@@ -299,7 +300,7 @@ def test_the_step_is_the_one_that_people_run_and_the_old_one_can_be_asked_for() 
     old = point("model=bert_base", "model.dropout=false", "text=none").trial
     assert (old.model.dropout, old.text) == (False, Text())
     assert old.id == STORED_BERT != bert.id
-    assert old.variant == "model.dropout=false; text=none"
+    assert name_variants([old, bert]) == ["model.dropout=false; text=none", "model.dropout=true; text=auto"]
 
 
 def test_evaluation_has_neither_dropout_nor_labels() -> None:
@@ -317,6 +318,9 @@ def test_lengths_of_texts_are_a_list_or_a_file(tmp_path: Path) -> None:
     (tmp_path / "lengths").write_text("3 4\n5")
     from_file = point("model=bert_base", f"text.lengths={tmp_path / 'lengths'}").trial
     from_list = point("model=bert_base", "text.lengths=[3,4,5]").trial
+    assert from_list.variant == "text.lengths=[3,4,5]"
+    assert from_list.text.describe_lengths() == "[3,4,5]"
+    assert Text("padded", tuple(range(1, 12))).describe_lengths() == "[1,2,3,4,5,6,7,8,...] (11)"
     assert from_file.text.lengths == from_list.text.lengths == (3, 4, 5)
     assert from_file.id == from_list.id
 
@@ -330,8 +334,20 @@ def test_lengths_of_texts_are_a_list_or_a_file(tmp_path: Path) -> None:
         (["text.lengths=no_such_file"], "No such file"),
         (["text=full", "text.lengths=[3]"], "take text=padded, packed or words"),
         (["text.name=short"], "allowed are auto, padded"),
+        (["text=padded", "text.lengths=[513,3]"], "the longest has 513 tokens"),
     ],
 )
 def test_texts_that_cannot_be_are_refused(overrides: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         point("model=bert_base", *overrides)
+
+
+def test_the_figures_of_2022_were_made_without_dropout_and_masks() -> None:
+    trial = point("model=bert_base", "precision=amp", "preset=pt2").trial
+    assert (trial.model.dropout, trial.text) == (False, Text())
+
+
+def test_the_last_row_of_a_cache_is_no_variant() -> None:
+    decode = ("model=llama_750m", "workload=decode", "precision=bf16")
+    assert point(*decode).trial.variant == point(*decode, "decode.position=2047").trial.variant == ""
+    assert point(*decode, "decode.position=5").trial.variant == "decode.position=5"

@@ -9,7 +9,7 @@ from records import make_process, make_record, make_trial, write_sweep
 
 from sweeper.analysis.stats import moderate_variances
 from sweeper.core.record import PerArm, Record
-from sweeper.core.trial import Compile, Trial
+from sweeper.core.trial import Compile, Text, Trial
 from sweeper.loading.cross_trial import add_cross_trial_findings
 from sweeper.loading.entries import Entry, load
 
@@ -52,8 +52,12 @@ def test_eager_may_move_by_one_percent_on_a_gpu_and_ten_on_a_cpu(
         make_trial(workload="inference"),
         make_trial(device="cpu"),
         make_trial(cudnn_benchmark=True),
+        make_trial(optimizer_impl="fused"),
+        make_trial(text=Text("padded")),
+        make_trial(workload="decode", decode_position=5),
+        make_trial(vary={"image_size": [64, 32]}),
     ],
-    ids=["model", "precision", "batch size", "optimizer", "workload", "device", "cudnn_benchmark"],
+    ids=lambda trial: str(trial.axes()),
 )
 def test_other_eager_steps_are_not_compared(tmp_path: Path, other: Trial) -> None:
     assert not flagged(entries(tmp_path, make_record(), with_eager(make_record(trial=other), 2.0)))

@@ -10,8 +10,8 @@ from records import make_record, write_sweep
 
 from sweeper.core.errors import ConfigError
 from sweeper.core.record import SCHEMA_VERSION, Record
-from sweeper.core.trial import Labels, Model, Text, Trial
-from sweeper.loading.entries import load, name_steps
+from sweeper.core.trial import Labels, Model, Text, Trial, name_variants
+from sweeper.loading.entries import load
 from sweeper.loading.sources import find_sweep
 from sweeper.report.tables.speedups import speedups
 
@@ -186,23 +186,37 @@ def test_a_device_may_be_written_in_any_shape(tmp_path: Path, device: Any) -> No
     assert len(variants(write_sweep(tmp_path, [on(device), on(H200, "vgg16")]))) == 2
 
 
-def test_steps_are_named_where_trials_differ_in_them() -> None:
-    def trial(library: str, dropout: bool, text: Text, overrides: str = "", workload: str = "train") -> Trial:
-        labels = Labels("x", "fp32", overrides=overrides)
-        return Trial(Model(library, "x", dropout=dropout), 2, labels, workload=workload, text=text)
+def trial_with(library: str, dropout: bool, text: Text = Text(), workload: str = "train") -> Trial:  # noqa: B008
+    optimizer = "adam" if workload == "train" else "none"
+    model, labels = Model(library, "x", dropout=dropout), Labels("x", "fp32")
+    return Trial(model, 2, labels, workload=workload, optimizer=optimizer, text=text)
 
-    image, text = trial("timm", True, Text()), trial("transformers", True, Text("auto"))
-    assert name_steps([image, text]) == [("", ""), ("", "")]
-    old = trial("transformers", False, Text())
-    assert name_steps([image, text, old]) == [
-        ("dropout=true", ""),
-        ("dropout=true", "text=auto"),
-        ("dropout=false", "text=none"),
+
+def test_variants_name_a_step_where_trials_differ_in_it() -> None:
+    image, text = trial_with("timm", True), trial_with("transformers", True, Text("auto"))
+    assert name_variants([image, text]) == ["", ""]
+    old = trial_with("transformers", False)
+    assert name_variants([image, text, old]) == [
+        "model.dropout=true",
+        "model.dropout=true; text=auto",
+        "model.dropout=false; text=none",
     ]
-    explicit = trial("transformers", False, Text("padded"), "model.dropout=false; text=padded")
-    assert name_steps([text, explicit]) == [("", ""), ("", "")]
-    inference = [trial("transformers", False, text, workload="inference") for text in (Text(), Text("auto", (), False))]
-    assert name_steps(inference) == [("", "text=none"), ("", "text=auto")]
+    assert name_variants(
+        [replace(text, mode="reduce-overhead"), trial_with("transformers", False, workload="prefill")]
+    ) == ["", ""]
+
+
+def test_variants_tell_inference_with_labels_from_inference_without() -> None:
+    texts = (Text(), Text("none", labels=False), Text("auto", labels=False))
+    trials = [trial_with("transformers", False, text, "inference") for text in texts]
+    assert name_variants(trials) == ["text=none; text.labels=true", "text=none", "text=auto"]
+
+
+def test_old_and_new_steps_share_no_row_of_a_mean(tmp_path: Path) -> None:
+    old = make_record("bert", "fp32")
+    new = make_record(trial=replace(old.trial, model=replace(old.trial.model, dropout=True)))
+    entries = load([write_sweep(tmp_path, [old, new])]).entries
+    assert {entry.variant for entry in entries} == {"model.dropout=false", "model.dropout=true"}
 
 
 def test_a_record_without_texts_reads_as_the_old_workload() -> None:

@@ -17,7 +17,7 @@ Columns of figures are declared in `sweeper.analysis.metrics.METRICS`, which doc
 | `accuracy_randomness accuracy_elements` | how a step that draws random numbers was judged; numbers compared |
 | `attempts` | statuses of its earlier attempts, the oldest first, joined by `;` |
 | `dropout` | whether it was on in training |
-| `text` | the form in which texts came; empty for models without texts |
+| `text` | the form in which texts came; empty for models without texts, and for trials that ended before they had any |
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from sweeper.analysis.metrics import METRICS, MIN_PROCESSES_IF_HOST_BOUND, Metric
-from sweeper.core.libraries import has_texts
 from sweeper.core.record import ARMS, PERCENTILES, Accuracy
 from sweeper.loading.entries import Entry
 from sweeper.report import formatting
@@ -50,10 +49,11 @@ def _accuracy_column(name: str, value: Callable[[Accuracy], Value], kind: type =
 
 
 def _read_form(entry: Entry) -> str | None:
-    """The form of texts that the model got; where a record does not say it, the one that was asked for."""
+    """The form of texts that the model got. Records without this setting are of texts without a mask."""
     trial, diagnostics = entry.record.trial, entry.record.diagnostics
-    asked = trial.text.form if has_texts(trial.model.library) else None
-    found = diagnostics.settings.get("text", asked) if diagnostics else asked
+    if diagnostics is None or not trial.has_texts:
+        return None
+    found = diagnostics.settings.get("text", trial.text.form)
     return None if found is None else str(found)
 
 

@@ -119,7 +119,7 @@ def collect(entries: Iterable[Entry]) -> Units:
     Raises ConfigError when two precision options carry the same weight under one key.
     """
     weighted = [entry for entry in entries if entry.record.trial.mode != "eager" and entry.record.trial.labels.weight]
-    check_weights(entry.record.trial for entry in weighted)
+    check_weights((entry.record.trial, entry.variant) for entry in weighted)
     slots: dict[tuple[Key, Hashable], dict[str, Entry]] = defaultdict(dict)
     aside: Counter[tuple[str, str]] = Counter()
     for entry in weighted:

@@ -49,6 +49,7 @@ class CompileCounters:
         self._backend: WrappedBackend | None = None
         self._inductor = False
         self._code_before = code_fingerprint() if keep_compiled else None
+        self._kernels_before = (count_kernels() or 0) if keep_compiled else 0
         self._fallback_log: FallbackLog | None = None
         self.scope = "model"  # `compile.scope` of what is compiled
         self.expects_graphs = True  # False: Dynamo is not asked, what runs is what the module was converted to
@@ -103,11 +104,13 @@ class CompileCounters:
         return None
 
     def report(self, settings: Mapping[str, Json], parameters: Mapping[str, int] | None = None) -> Diagnostics:
-        # Compilations of a frame beyond its first; an id is `frame/compilation`, the second counted from 0.
-        recompiles = sum(not compile_id.endswith("/0") for compile_id in self._compile_ids)
+        # Compilations of a frame beyond its first here; an id is `frame/compilation`.
+        recompiles = len(self._compile_ids) - len({compile_id.rpartition("/")[0] for compile_id in self._compile_ids})
         breaks, skips = tuple(_graph_breaks()), _cudagraph_skips()
         graphs = int(counters["stats"]["unique_graphs"])  # that Dynamo captured and handed to the backend
         kernels = count_kernels() if self._inductor else None
+        if kernels is not None:
+            kernels -= self._kernels_before
         eager = self.graphs_run_eager
         return Diagnostics(graphs, breaks, recompiles, skips, settings, eager, parameters or {}, kernels)
 

@@ -44,7 +44,7 @@ def make_inspection(folder: Path, timed_fingerprint: str | None) -> Lead:
         with notes.enter("eager"):
             setup.bench.run(setup.eager, setup.bench.round_up(EAGER_STEPS))
         with notes.enter("compiling"):
-            counters = notes.counters = CompileCounters()
+            counters = notes.counters = CompileCounters(keep_compiled=setup.eager.compiles_kernels)
             notes.lease.leave_while_compiling()
             compiled = setup.compile(counters)
             failure: str | None = None

@@ -31,11 +31,17 @@ def choose_form(text: Text, module: torch.nn.Module, trains: bool) -> str:
     `auto` is `packed` for causal language models in training, else `padded`. Classes such as RobertaForCausalLM look
     both ways unless their configuration makes a decoder of them, so they get padded texts.
     """
-    form, takes = text.form, inspect.signature(type(module).forward).parameters
+    form, config = text.form, module.config
     if form == "auto":
-        is_decoder = getattr(module.config, "is_decoder", True)
-        form = "packed" if trains and is_decoder and type(module).__name__.endswith(CAUSAL) else "padded"
-    return "none" if form in MASKED_FORMS and "attention_mask" not in takes else form
+        looks_both_ways = not getattr(config, "is_decoder", True) or getattr(config, "attn_type", None) == "bi"  # XLNet
+        form = "packed" if may_be_packed(text, type(module), trains) and not looks_both_ways else "padded"
+    takes_mask = "attention_mask" in inspect.signature(type(module).forward).parameters
+    return "none" if form in MASKED_FORMS and not takes_mask else form
+
+
+def may_be_packed(text: Text, model_class: type, trains: bool) -> bool:
+    """Whether a class gets packed texts, as far as its name says."""
+    return text.form == "packed" or (text.form == "auto" and trains and model_class.__name__.endswith(CAUSAL))
 
 
 @dataclass(frozen=True)
@@ -88,7 +94,10 @@ class TextMaker:
         """
         shape = self.shape
         if self._given is not None:
-            return torch.tensor(list(itertools.islice(self._given, shape.batch_size)))
+            lengths = torch.tensor(list(itertools.islice(self._given, shape.batch_size)))
+            if lengths.max() > shape.length:
+                raise ValueError(f"text.lengths: a text of {lengths.max()} tokens in a batch of length {shape.length}")
+            return lengths
         lengths = self._draw(shape.length, shape.batch_size)
         lengths[0] = self._draw(max(shape.least_length - 1, 1), 1)
         return lengths
@@ -138,8 +147,12 @@ def ignore_padding(labels: torch.Tensor, texts: Tensors) -> torch.Tensor:
 
 
 def count_tokens(inputs: Any) -> int | None:
-    """Tokens in the inputs of a step, without padding; None where there is no text."""
+    """Tokens in the inputs of a step, without padding; None where there is no text.
+
+    A mask counts if it is one of whole numbers or booleans for each token; others are no masks of padding.
+    """
     if "input_ids" not in inputs:
         return None
-    mask = inputs.get("attention_mask")
-    return int(mask.sum()) if mask is not None else inputs["input_ids"].numel()
+    tokens, mask = inputs["input_ids"], inputs.get("attention_mask")
+    masks_tokens = isinstance(mask, torch.Tensor) and mask.shape == tokens.shape and not mask.is_floating_point()
+    return int(mask.count_nonzero()) if masks_tokens else tokens.numel()

@@ -22,7 +22,7 @@ from sweeper.worker.models import Built, read_attention
 from sweeper.worker.models.batches import Batch, mean_of_floats
 from sweeper.worker.models.decoding import CachedDecoder, list_problems
 from sweeper.worker.models.pretrained import report_unreachable_hub
-from sweeper.worker.models.texts import Shape, TextMaker, choose_form, ignore_padding
+from sweeper.worker.models.texts import Shape, TextMaker, choose_form, ignore_padding, may_be_packed
 
 SEQUENCE_LENGTH = 128
 # Of Whisper's spectrogram: its second convolution halves them, https://arxiv.org/abs/2212.04356
@@ -57,7 +57,8 @@ def problems(trial: Trial) -> list[str]:
     if model.image_size and not hasattr(config, "image_size"):
         found.append(f"model.image_size={model.image_size}: {wrong}")
     length, longest = model.sequence_length or SEQUENCE_LENGTH, max(trial.text.lengths, default=0)
-    if longest > length and trial.text.form != "packed":
+    reads_text = _main_input(model_class, config) == "input_ids"
+    if longest > length and reads_text and not may_be_packed(trial.text, model_class, trial.workload == "train"):
         found.append(f"text.lengths: the longest text has {longest} tokens, and model.sequence_length is {length}")
     return found + (list_problems(trial, model_class, config) if trial.workload in CACHED else [])
 

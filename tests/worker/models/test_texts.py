@@ -9,13 +9,14 @@ import torch
 
 from sweeper.core.trial import Labels, Model, Text, Trial
 from sweeper.worker.models import Built, build, builder, tokens_per_step
-from sweeper.worker.models.texts import MAX_WORD_TOKENS, tokenize_words
+from sweeper.worker.models.texts import MAX_WORD_TOKENS, count_tokens, tokenize_words
 
 LENGTH, BATCH = 16, 3
 BERT = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32, "vocab_size": 100}
 GPT2 = {"n_embd": 32, "n_layer": 1, "n_head": 2, "vocab_size": 100, "bos_token_id": 0, "eos_token_id": 0}
 T5 = {"d_model": 32, "d_kv": 16, "d_ff": 32, "num_layers": 1, "num_heads": 2, "vocab_size": 100}
 ROBERTA = {**BERT, "max_position_embeddings": 32}
+XLNET = {"d_model": 32, "n_layer": 1, "n_head": 2, "d_inner": 32, "vocab_size": 100}
 FNET = {"hidden_size": 32, "num_hidden_layers": 1, "intermediate_size": 32, "vocab_size": 100}
 
 
@@ -43,6 +44,7 @@ def run(built: Built) -> Any:
         ("RobertaForCausalLM", ROBERTA, "train", "padded"),
         ("RobertaForCausalLM", {**ROBERTA, "is_decoder": True}, "train", "packed"),
         ("FNetForMaskedLM", FNET, "train", "none"),
+        ("XLNetLMHeadModel", XLNET, "train", "padded"),
     ],
 )
 def test_each_kind_of_model_gets_the_texts_that_it_is_fed(name: str, arguments: Any, workload: str, form: str) -> None:
@@ -85,7 +87,8 @@ def test_lengths_may_be_given() -> None:
 def test_a_text_longer_than_the_sequence_is_told_before_the_sweep() -> None:
     problems = builder("transformers").problems
     assert "17 tokens" in problems(trial_of("BertForMaskedLM", BERT, Text("padded", lengths=(17, 3))))[0]
-    assert not problems(trial_of("GPT2LMHeadModel", GPT2, Text("packed", lengths=(17, 3))))
+    for form in ("packed", "auto"):
+        assert not problems(trial_of("GPT2LMHeadModel", GPT2, Text(form, lengths=(17, 3))))
 
 
 def test_positions_of_packed_texts_begin_anew_with_each_document() -> None:
@@ -157,3 +160,12 @@ def test_models_of_images_have_no_form_of_text() -> None:
         "image_size": 32,
     }
     assert build_text("ViTForImageClassification", vit, Text("auto")).text is None
+
+
+def test_only_a_mask_of_tokens_counts() -> None:
+    tokens = torch.ones(2, 4, dtype=torch.int64)
+    scores = torch.zeros(2, 1, 4, 4).masked_fill(torch.ones(4, 4).triu(1).bool(), float("-inf"))
+    assert count_tokens({"input_ids": tokens, "attention_mask": scores}) == 8
+    assert count_tokens({"input_ids": tokens, "attention_mask": torch.zeros(2, 4)}) == 8
+    assert count_tokens({"input_ids": tokens, "attention_mask": tokens.bool().tril()}) == 3
+    assert count_tokens({"x": tokens}) is None
