@@ -54,8 +54,15 @@ class Direction:
 
         Raises DifferentTensorsError when it does not have the tensors of the direction.
         """
-        pairs = pair_up(step, self._means, "eager")
-        return {name: _reduce(tensor, mean, self.sizes[name].has_infinity) for name, tensor, mean in pairs}
+        found = {
+            name: (_sum_up(tensor, mean, self.sizes[name].has_infinity), tensor.numel())
+            for name, tensor, mean in pair_up(step, self._means, "eager")
+        }
+        if not found:
+            return {}
+        device = next(iter(found.values()))[0].device
+        on_host = torch.stack([sums.to(device) for sums, _ in found.values()]).cpu()  # the host waits once
+        return {name: _read(row, numel) for (name, (_, numel)), row in zip(found.items(), on_host, strict=True)}
 
     @property
     def loss(self) -> float:
@@ -107,8 +114,9 @@ def _measure_size(mean: torch.Tensor) -> Size:
     return Size(square, mean.numel(), bool(mean.isnan().any()), bool(mean.isinf().any()))
 
 
-def _reduce(tensor: torch.Tensor, mean: torch.Tensor, has_infinity: bool) -> Reduced:
-    sums = torch.zeros(BLOCKS + 1, dtype=torch.float64, device=tensor.device)
+def _sum_up(tensor: torch.Tensor, mean: torch.Tensor, has_infinity: bool) -> torch.Tensor:
+    """The numbers of a `Reduced`, where the tensor lies, without waiting for them: float64 [BLOCKS + 2]."""
+    sums = torch.zeros(BLOCKS + 2, dtype=torch.float64, device=tensor.device)
     for x, m in _split(tensor, mean):
         if has_infinity:
             finite = torch.isfinite(m)
@@ -116,8 +124,13 @@ def _reduce(tensor: torch.Tensor, mean: torch.Tensor, has_infinity: bool) -> Red
         sums[:BLOCKS] += pad(x * m, (0, -len(x) % BLOCKS)).view(-1, BLOCKS).sum(0)
         difference = x - m
         sums[BLOCKS] += torch.dot(difference, difference)
-    on_host = sums.cpu()
-    return Reduced(on_host[:BLOCKS], float(on_host[BLOCKS]), _count_zeros(tensor), bool(on_host.isfinite().all()))
+    sums[BLOCKS + 1] = torch.count_nonzero(tensor)
+    return sums
+
+
+def _read(sums: torch.Tensor, elements: int) -> Reduced:
+    distance, nonzero = sums[BLOCKS:].tolist()
+    return Reduced(sums[:BLOCKS], distance, elements - int(nonzero), bool(sums.isfinite().all()))
 
 
 def _split(one: torch.Tensor, other: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
