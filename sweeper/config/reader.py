@@ -209,14 +209,8 @@ def _read_lengths(given: Any) -> tuple[int, ...]:
 def _read_decode_position(config: Config) -> int | None:
     """The fill level of workload=decode; None for others. Raises ConfigError for a model or sizes without a cache."""
     workload, library, rows = config.workload.name, config.model.library, config.model.sequence_length
-    if workload not in axes.CACHED:
+    if workload not in axes.CACHED or not LIBRARIES[library].has_decoders:
         return None
-    if not LIBRARIES[library].has_decoders:
-        allowed = ", ".join(name for name, spec in LIBRARIES.items() if spec.has_decoders)
-        raise ConfigError(
-            f"workload={workload} is for decoder language models of model.library={allowed}, and the model "
-            f"{config.model.name or config.model.factory} is of {library}"
-        )
     if config.vary.batch_size is not None:
         raise ConfigError(f"vary.batch_size: workload={workload} has a cache of one batch size; sweep batch_size=8,16")
     if workload != "decode":
@@ -243,9 +237,6 @@ def _read_model(model: ModelConf, choices: Choices, own: Mapping[str, Any]) -> M
     shaped = model.image_size or model.num_classes or model.sequence_length or model.pretrained
     if spec.no_settings and (model.arguments or shaped):
         raise ConfigError(f"model.library={model.library} takes no other model settings: {spec.no_settings}")
-    if model.attention and not spec.takes_attention:
-        allowed = "model.library=" + ", ".join(name for name, other in LIBRARIES.items() if other.takes_attention)
-        raise ConfigError(f"model.attention is for {allowed}; models of the others have one implementation")
     if model.checkpoint and not spec.example_checkpoint:
         allowed = "model.library=" + ", ".join(name for name, other in LIBRARIES.items() if other.example_checkpoint)
         raise ConfigError(f"model.checkpoint is for {allowed}; the others have one set of weights for each name")

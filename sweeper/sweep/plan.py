@@ -13,6 +13,7 @@ from statistics import median
 from sweeper.analysis.weights import check_weights
 from sweeper.core.backends import WITHOUT_DYNAMO, WITHOUT_MEMORY_BUDGET, WITHOUT_MODE
 from sweeper.core.errors import ConfigError
+from sweeper.core.libraries import LIBRARIES
 from sweeper.core.serialization import drop_defaults
 from sweeper.core.trial import CACHED, Trial, name_variants
 
@@ -63,6 +64,13 @@ def make_plan(grid: Sequence[Trial], statuses: Mapping[str, str], retry: str = "
 
 def explain_incompatible(trial: Trial) -> str | None:
     """Say why this combination of axes makes no sense; None if it does."""
+    library = LIBRARIES[trial.model.library]
+    if trial.workload in CACHED and not library.has_decoders:
+        allowed = ", ".join(name for name, spec in LIBRARIES.items() if spec.has_decoders)
+        return f"workload={trial.workload} is for decoder language models of model.library={allowed}"
+    if trial.model.attention and not library.takes_attention:
+        allowed = ", ".join(name for name, spec in LIBRARIES.items() if spec.takes_attention)
+        return f"model.attention is for model.library={allowed}; models of the others have one implementation"
     asked, backend, scope = trial.compile, f"backend={trial.backend}", f"compile.scope={trial.compile.scope}"
     if trial.backend in WITHOUT_MODE and trial.mode != "default":
         return f"{backend} takes no mode, only inductor has some: use mode=default"

@@ -6,8 +6,10 @@ import pytest
 from records import make_trial
 
 from sweeper.core.errors import ConfigError
-from sweeper.core.trial import Compile, Precision, Trial
+from sweeper.core.trial import Compile, Model, Precision, Trial
 from sweeper.sweep.plan import History, describe_plan, estimate_s, make_plan
+
+LLAMA = Model("transformers", "LlamaForCausalLM")
 
 
 def test_same_experiment_runs_once_and_that_is_said(trial: Trial) -> None:
@@ -23,8 +25,10 @@ def test_same_experiment_runs_once_and_that_is_said(trial: Trial) -> None:
         {"backend": "aot_eager", "compile": Compile(options={"x": 1})},
         {"compile": Compile(fullgraph=True, scope="step")},
         {"compile": Compile(scope="step"), "workload": "inference"},
-        {"compile": Compile(scope="step"), "workload": "decode"},
-        {"backend": "jit_trace", "workload": "prefill"},
+        {"compile": Compile(scope="step"), "workload": "decode", "model": LLAMA},
+        {"backend": "jit_trace", "workload": "prefill", "model": LLAMA},
+        {"workload": "decode"},
+        {"model": Model("timm", "vit_tiny_patch16_224", attention="sdpa")},
         {"backend": "openvino", "mode": "max-autotune"},
         {"backend": "nvfuser", "compile": Compile(options={"x": 1})},
         {"backend": "jit_trace", "compile": Compile(dynamic=False)},
