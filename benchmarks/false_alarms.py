@@ -32,7 +32,7 @@ from typing import Any
 import yaml
 
 from sweeper.config.schema import conf_folder
-from sweeper.core.trial import Labels, Model, Precision, Trial
+from sweeper.core.trial import TEXTS, Labels, Model, Precision, Text, Trial
 
 PRECISIONS = {"fp32": Precision(), "amp": Precision(autocast="auto", grad_scaler=True)}
 SMALL_BATCH, SMALL_LENGTH, VOCABULARY = 4, 64, 1000
@@ -77,7 +77,8 @@ def make_trial(option: str, precision: str, arguments: argparse.Namespace) -> Tr
     labels = Labels(option, precision)
     return Trial(
         model, max(1, batch_size // arguments.divide), labels, workload=arguments.workload,
-        precision=PRECISIONS[precision], mode=arguments.mode, backend=arguments.backend, device=arguments.device,
+        text=Text(arguments.text), precision=PRECISIONS[precision], mode=arguments.mode, backend=arguments.backend,
+        device=arguments.device,
     )  # fmt: skip
 
 
@@ -216,6 +217,7 @@ def parse() -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--workload", default="train")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dropout", action="store_true")
+    parser.add_argument("--text", choices=TEXTS, default="none")
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--divide", type=int, default=1, help="divide the batch by this")
     parser.add_argument("--jobs", type=int, default=2)
