@@ -97,7 +97,8 @@ def _read(source: Source, shared: dict[str, Any]) -> tuple[list[Entry], list[str
             record = Record.loads(found.text)
             result, worst, series = derive(record), find_worst_accuracy(record), read_step_series(record)
             small = _slim(record, shared)
-            entries.append(Entry(small, result, found.folder, record.trial.variant, record.flags, worst, None, series))
+            unnamed = ""  # `load_from` gives the variants, which depend on all trials
+            entries.append(Entry(small, result, found.folder, unnamed, record.flags, worst, None, series))
         except UNREADABLE_ERRORS as error:
             problems.append(printable(f"{found.where}: {explain_unreadable(error)}"))
     return entries, problems

@@ -197,6 +197,13 @@ def test_device_of_a_trial_is_its_type(device: str | None, gpu: bool, kind: str)
     ("overrides", "says"),
     [
         (["batch_size=0"], "at least 1"),
+        (["model=bert_base", "text.lengths=[3,0]"], "whole numbers of at least 1"),
+        (["model=bert_base", "text.lengths=[]"], "whole numbers of at least 1"),
+        (["model=bert_base", "text.lengths=[true]"], "whole numbers of at least 1"),
+        (["model=bert_base", "text.lengths=no_such_file"], "No such file"),
+        (["model=bert_base", "text=full", "text.lengths=[3]"], "take text=padded, packed or words"),
+        (["model=bert_base", "text.name=short"], "allowed are auto, padded"),
+        (["model=bert_base", "text=padded", "text.lengths=[513,3]"], "the longest has 513 tokens"),
         (["batch_size=-1"], "at least 1"),
         (["device=gpu"], "allowed are cpu, cuda"),
         (["device=cuda:"], "allowed are cpu, cuda"),
@@ -316,23 +323,6 @@ def test_lengths_of_texts_are_a_list_or_a_file(tmp_path: Path) -> None:
     assert Text("padded", tuple(range(1, 12))).describe_lengths() == "[1,2,3,4,5,6,7,8,...] (11)"
     assert from_file.text.lengths == from_list.text.lengths == (3, 4, 5)
     assert from_file.id == from_list.id
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["text.lengths=[3,0]"], "whole numbers of at least 1"),
-        (["text.lengths=[]"], "whole numbers of at least 1"),
-        (["text.lengths=[true]"], "whole numbers of at least 1"),
-        (["text.lengths=no_such_file"], "No such file"),
-        (["text=full", "text.lengths=[3]"], "take text=padded, packed or words"),
-        (["text.name=short"], "allowed are auto, padded"),
-        (["text=padded", "text.lengths=[513,3]"], "the longest has 513 tokens"),
-    ],
-)
-def test_texts_that_cannot_be_are_refused(overrides: list[str], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        point("model=bert_base", *overrides)
 
 
 def test_the_figures_of_2022_were_made_without_dropout_and_masks() -> None:
