@@ -107,7 +107,9 @@ def test_no_tests_and_no_variation_give_no_finding():
     assert float(correlate(torch.ones(16, 1, dtype=torch.float64), splits).max()) == 0.0
 
 
-def judge(eager: Run, compiled: Run, full: bool = True, rounding: Run | None = None) -> SeedVerdict:
+def judge(
+    eager: Run, compiled: Run, full: bool = True, rounding: Run | None = None, reliable: Run | None = None
+) -> SeedVerdict:
     test = SeedTest(full)
     for seed in range(DIRECTION_STEPS):
         test.add_direction(eager(seed))
@@ -117,6 +119,8 @@ def judge(eager: Run, compiled: Run, full: bool = True, rounding: Run | None = N
         test.add_eager(eager(seed))
     for seed in range(200, 200 + STEPS):
         test.add_compiled(compiled(seed))
+    for seed in range(300, 300 + STEPS) if reliable is not None else ():
+        test.add_reliable(reliable(seed))
     return test.verdict()
 
 
@@ -170,6 +174,30 @@ def test_what_rounding_explains_is_no_fault():
 
     assert judge(draw_step, rounded).passed is False
     assert judge(draw_step, rounded, rounding=rounded).passed is True
+
+
+@pytest.mark.parametrize(
+    ("error", "passed"),
+    [(1e-5, True), (0.5, True), (-0.5, True), (2.0, False), (-2.0, False)],
+    ids=["none", "half", "half, other sign", "more", "more, other sign"],
+)
+def test_less_rounding_than_eager_is_no_fault(error: float, passed: bool):
+    """A gradient that is zero, and of which eager has `error` = 1."""
+
+    def cancel(seed: int, error: float) -> Step:
+        noise = 1 + 0.05 * torch.randn(2, generator=torch.Generator().manual_seed(seed))
+        return [*draw_step(seed), ("gradient of bias", error * noise)]
+
+    arms = (lambda seed: cancel(seed, 1.0), lambda seed: cancel(seed, error))
+    assert judge(*arms).passed is False
+    assert judge(*arms, reliable=lambda seed: cancel(seed, 1e-8)).passed is passed
+
+
+@pytest.mark.parametrize(
+    "compiled", [lambda seed: draw_step(seed, keep=0.8), lambda _: draw_step(7)], ids=["keep rate", "one seed"]
+)
+def test_a_longer_format_excuses_no_fault(compiled: Run):
+    assert judge(draw_step, compiled, reliable=draw_step).passed is False
 
 
 @pytest.mark.parametrize(("more", "passed"), [(1, True), (12, False)])

@@ -50,6 +50,7 @@ from sweeper.worker.models.batches import Batch, copy_batch
 from sweeper.worker.setup import TrialSetup
 
 FORMATS = (torch.float64, torch.float32)  # of the reference, the first that will do
+RELIABLE = {"full": torch.float64, "reduced": torch.float32}  # for what is taken over seeds
 ROOMY = 0.5  # of a device's memory: with so much of it free, what is compared may stay there
 SHARES = {"full": 1.0, "half": 0.5}  # of the way to the second state
 T = TypeVar("T")
@@ -165,11 +166,14 @@ class AccuracyCheck:
         return replace(found, moved=moved, randomness="seeds" if found.tensors else None)
 
     def _judge_over_seeds(self, case: Case, enter: Enter) -> Verdict:
-        """Compare eager and compiled steps over seeds, and once more over others before they are called different."""
-        verdict = self._test_seeds(case, enter)
-        return self._test_seeds(case, enter) if verdict.accuracy.passed is False else verdict
+        """Compare eager and compiled steps over seeds.
 
-    def _test_seeds(self, case: Case, enter: Enter) -> Verdict:
+        Before they are called different they are compared over other seeds, and beside steps in a reliable format.
+        """
+        verdict = self._test_seeds(case, enter)
+        return self._test_seeds(case, enter, closer=True) if verdict.accuracy.passed is False else verdict
+
+    def _test_seeds(self, case: Case, enter: Enter, closer: bool = False) -> Verdict:
         """Make the test over seeds; one that cannot be made leaves the case unverified."""
         with enter("reference"):
             test = try_reading(partial(self._run_or_retry_on_host, partial(self._take_eager_seeds, case)))
@@ -182,6 +186,12 @@ class AccuracyCheck:
             except rule.DifferentTensorsError as error:
                 raise MismatchError(f"the compiled step gives other tensors: {error}") from error
             found = test.verdict()
+            if closer and found.passed is False:
+                taken = try_reading(partial(self._run_or_retry_on_host, partial(self._take_reliable_seeds, case, test)))
+                if isinstance(taken, Missing):
+                    reason = f"steps differ, and none in a longer number format says which are right: {taken.reason}"
+                    return _name_case(Verdict(Accuracy(None, None, reason)), case)
+                found = test.verdict()
         worst = found.worst
         accuracy = Accuracy(
             reference=None,
@@ -204,6 +214,15 @@ class AccuracyCheck:
         test.add_rounding(self._capture(eager, case, self._seed_offset, relative))
         self._take_seeds(eager, case, test, test.add_eager)
         return test
+
+    def _take_reliable_seeds(self, case: Case, test: SeedTest) -> None:
+        """Take eager steps in a format that rounds far less than eager does."""
+        setup, dtype = self._setup, RELIABLE[self._tolerance()]
+        for _ in range(STEPS - test.num_reliable):
+            seed = setup.measure.seed + self._next_seed()
+            self._states.restore(setup.optimizers, seed, case.state)
+            step = run_reference(setup.built, case.batch, setup.trial, seed, dtype, Keep(self._place or HOST))
+            test.add_reliable(step.tensors.items())
 
     def _take_seeds(self, arm: Arm, case: Case, test: SeedTest, add: Callable[[Named], None]) -> None:
         """Take steps of an arm, each with another seed, and after each the loss with parameters that were displaced."""
