@@ -15,8 +15,9 @@ from sweeper.core.serialization import Json, from_json, to_json
 from sweeper.core.trial import Trial
 
 # 1 had no accuracy, no state of device and host, no fingerprints. 2 had no attempts, no formats of parameters, and of
-# the check one case alone. 3 had fewer axes in the trial. All are read with what they lack as missing.
-SCHEMA_VERSION = 4
+# the check one case alone. 3 had fewer axes in the trial. 4 had of the device its busy time alone, and no host time.
+# All are read with what they lack as missing.
+SCHEMA_VERSION = 5
 
 STATUSES = (
     "ok", "accuracy_mismatch", "not_compiled", "eager_error", "compile_error", "runtime_error",
@@ -145,6 +146,11 @@ class Process:
     changed_settings: Mapping[str, Json] = field(default_factory=dict)  # global switches that did not stay as they were
     device_time_s: PerArm | None = None  # device busy seconds per step
     device_kernels: PerArm | None = None  # kernels, copies and memsets per step
+    device_step_s: PerArm | None = None  # device busy seconds per step, and the device's own gaps
+    device_gap_s: PerArm | None = None  # seconds between two kernels up to which a gap is the device's own
+    device_gap_source: Mapping[str, str] = field(default_factory=dict)  # by arm: steps, or calibration without steps
+    host_step_s: PerArm | None = None  # seconds in which the host prepares and launches a step, without waiting
+    host_time_missing: str | None = None  # why an arm has no host time
     device_time_missing: str | None = None  # why an arm has no device time
     gpu: GpuState | None = None
     host: HostState | None = None
