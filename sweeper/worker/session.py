@@ -291,15 +291,28 @@ def _measure_device_time(setup: TrialSetup, notes: Notes) -> None:
         notes.add(device_time_missing=profiled.reason)
         return
     busy: dict[str, device_time.Busy] = {}
+    own: dict[str, device_time.StepTime] = {}
     for arm, passes in profiled.items():
         try:
             busy[arm] = device_time.busy_per_step(passes, step_s[arm], setup.bench.num_sizes)
+            own[arm] = device_time.step_time(passes, step_s[arm], setup.bench.num_sizes, _calibrate_gap_s)
         except device_time.UnknownError as error:
             notes.add(device_time_missing=f"{arm}: {error}")
-    device_time_s = PerArm(**{arm: item.busy_s for arm, item in busy.items()})
-    kernels = PerArm(**{arm: item.kernels for arm, item in busy.items()})
-    notes.add(device_time_s=device_time_s, device_kernels=kernels)
+    notes.add(
+        device_time_s=PerArm(**{arm: item.busy_s for arm, item in busy.items()}),
+        device_kernels=PerArm(**{arm: item.kernels for arm, item in busy.items()}),
+        device_step_s=PerArm(**{arm: item.step_s for arm, item in own.items()}),
+        device_gap_s=PerArm(**{arm: item.gap_s for arm, item in own.items()}),
+        device_gap_source={arm: item.source for arm, item in own.items()},
+    )
     notes.settings |= {f"attention_ran_{arm}": " and ".join(sorted(item.attention)) for arm, item in busy.items()}
+
+
+def _calibrate_gap_s() -> float:
+    gap_s = try_reading(device_time.calibrate_gap_s)
+    if isinstance(gap_s, Missing):
+        raise device_time.UnknownError(f"few kernels were queued, and no gap could be calibrated: {gap_s.reason}")
+    return gap_s
 
 
 def _measure_energy(setup: TrialSetup, notes: Notes) -> None:

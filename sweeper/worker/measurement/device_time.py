@@ -1,15 +1,19 @@
-"""Device busy time: the second clock, which the host cannot disturb.
+"""Device time: the second clock, which the host cannot disturb.
 
-It is taken in passes after the rounds, so that the profiler's cost is in no wall time: steps under torch's profiler,
-and the union of all intervals in which a kernel, a copy or a memset ran. Replays of CUDA graphs show their kernels.
+It is taken in passes after the rounds, so that the profiler's cost is in no wall time: steps under torch's profiler.
+The device is busy in the union of all intervals in which a kernel, a copy or a memset ran. Replays of CUDA graphs show
+their kernels. Its step time is this busy time and its own gaps: after each kernel it needs about a microsecond that no
+host can remove. A gap counts up to the length that gaps have when the next kernel was launched long before.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import median, quantiles
+from typing import Any
 
 import torch
 from torch.autograd import DeviceType  # type: ignore[attr-defined]
@@ -20,30 +24,77 @@ STEPS = 5  # of a pass
 STEPS_BEFORE, BEFORE_S = 2, 0.3  # a pass starts at the clocks that its arm keeps, as a block does
 MAX_PASSES = 5  # of an arm; as many as fit into PASSES_S, at least one
 PASSES_S = 1.5
-BEYOND_WALL = 1.02  # a device that was busy for longer than the step took was not measured right
+BEYOND_WALL = 1.02  # a device that needed longer than the step took was not measured right
+QUEUED_NS = 20_000  # a kernel was queued when its launch had returned for longer than this before the kernel began
+MIN_QUEUED_GAPS = 10  # of an arm; with fewer, its gap is calibrated
+CALIBRATING_KERNELS = 500  # fit into the queue of 1,024 launches
+SPIN_CYCLES = 30_000_000  # 15 ms at 2 GHz: the host launches the calibrating kernels in a third of this
 ATTENTION = {"sdpa": "cudnn", "flash": "flash", "fmha": "memory_efficient"}  # part of a kernel's name -> whose it is
 
 
 @dataclass(frozen=True)
+class Work:
+    """A kernel, copy or memset on the device; `launched_ns` is when the call that launched it had returned.
+
+    All kernels of a CUDA graph have one launch, that of the graph. It is None where no launch is known.
+    """
+
+    start_ns: int
+    end_ns: int
+    launched_ns: int | None = None
+
+    @property
+    def was_queued(self) -> bool:
+        return self.launched_ns is not None and self.start_ns - self.launched_ns > QUEUED_NS
+
+
+@dataclass(frozen=True)
+class Gap:
+    """The time in which the device does nothing, and whether the work after it had been queued."""
+
+    length_s: float
+    queued: bool
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What was seen on the device in the steps of one pass; `kernels` counts copies and memsets as well."""
+
+    busy_s: float
+    kernels: int
+    gaps: Sequence[Gap] = ()
+    attention: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
 class Busy:
-    """Seconds in which the device worked, its kernels, copies and memsets, and the attention kernels among them."""
+    """Per step: seconds in which the device worked, kernels, copies and memsets, and kinds of attention among them."""
 
     busy_s: float
     kernels: float
     attention: frozenset[str] = frozenset()
 
 
+@dataclass(frozen=True)
+class StepTime:
+    """Seconds per step of the device; gaps up to `gap_s` are its own, a length that `source` gave."""
+
+    step_s: float
+    gap_s: float
+    source: str  # steps or calibration
+
+
 class UnknownError(Exception):
     """The profiler's answer cannot be used; the text says why."""
 
 
-def profile_arms(bench: Bench, arms: tuple[Arm, Arm], step_s: Mapping[str, float]) -> dict[str, list[Busy]]:
-    """Profile both arms in turn, AB, BA, ...; each `Busy` is of one pass of `STEPS` steps, or a few more.
+def profile_arms(bench: Bench, arms: tuple[Arm, Arm], step_s: Mapping[str, float]) -> dict[str, list[Pass]]:
+    """Profile both arms in turn, AB, BA, ...; each pass has `STEPS` steps, or a few more.
 
     `step_s` holds each arm's undisturbed wall seconds per step.
     """
     once_s = sum(step_s.values()) * STEPS + len(arms) * BEFORE_S
-    passes: dict[str, list[Busy]] = {arm.name: [] for arm in arms}
+    passes: dict[str, list[Pass]] = {arm.name: [] for arm in arms}
     for index in range(min(max(1, int(PASSES_S / once_s)), MAX_PASSES)):
         for arm in arms if index % 2 == 0 else arms[::-1]:
             bench.run(arm, max(STEPS_BEFORE, math.ceil(BEFORE_S / step_s[arm.name])))
@@ -51,7 +102,7 @@ def profile_arms(bench: Bench, arms: tuple[Arm, Arm], step_s: Mapping[str, float
     return passes
 
 
-def busy_per_step(passes: Sequence[Busy], step_s: float, num_sizes: int = 1) -> Busy:
+def busy_per_step(passes: Sequence[Pass], step_s: float, num_sizes: int = 1) -> Busy:
     """The median over passes, per step; the mean over steps of different sizes.
 
     Raises UnknownError when no kernel was seen, steps differ in their number of kernels, or the device would have been
@@ -60,7 +111,7 @@ def busy_per_step(passes: Sequence[Busy], step_s: float, num_sizes: int = 1) -> 
     counts = {item.kernels for item in passes}
     if counts == {0}:
         raise UnknownError("the profiler saw no kernel")
-    steps = math.ceil(STEPS / num_sizes) * num_sizes  # of a pass, in which each size comes equally often
+    steps = _count_steps(num_sizes)
     if len(counts) > 1 or passes[0].kernels % (steps // num_sizes):
         raise UnknownError(f"steps differ in their number of kernels: {sorted(counts)} in passes of {steps} steps")
     busy_s = median(item.busy_s for item in passes) / steps
@@ -69,27 +120,104 @@ def busy_per_step(passes: Sequence[Busy], step_s: float, num_sizes: int = 1) -> 
     return Busy(busy_s, passes[0].kernels / steps, passes[0].attention)
 
 
-def _profile_pass(bench: Bench, arm: Arm) -> Busy:
+def step_time(passes: Sequence[Pass], step_s: float, num_sizes: int, calibrate: Callable[[], float]) -> StepTime:
+    """Busy time and the device's own gaps: the median over passes, per step, of passes that `busy_per_step` accepts.
+
+    `calibrate` gives the machine's own gap; an arm takes it that has too few gaps before queued work. Raises
+    UnknownError when the device would have needed longer than the step took (by 2 %).
+    """
+    queued_s = [gap.length_s for item in passes for gap in item.gaps if gap.queued]
+    known = len(queued_s) >= MIN_QUEUED_GAPS
+    gap_s = own_gap_s(queued_s) if known else calibrate()
+    totals_s = (item.busy_s + sum(min(gap.length_s, gap_s) for gap in item.gaps) for item in passes)
+    device_s = median(totals_s) / _count_steps(num_sizes)
+    if device_s > BEYOND_WALL * step_s:
+        raise UnknownError(f"the device needs {device_s * 1e3:.3f} ms for a step of {step_s * 1e3:.3f} ms")
+    return StepTime(device_s, gap_s, "steps" if known else "calibration")
+
+
+def own_gap_s(queued_s: Sequence[float]) -> float:
+    """Return the first quartile of gaps before queued work, up to which any gap is the device's own.
+
+    Low, since the profiler lengthens some gaps, and queued work may wait for more than the device itself, for example
+    for another stream. Where arms keep the device busy, gaps differ little: their means are 0.6 to 1.5 us
+    (docs/results/h200-repeatability.md).
+    """
+    return quantiles(queued_s, n=4, method="inclusive")[0]
+
+
+@functools.cache
+def calibrate_gap_s() -> float:
+    """Measure the gap between tiny kernels, all launched while a kernel that spins keeps the device busy.
+
+    Raises UnknownError when the profiler did not see them. Once per process.
+    """
+    numbers = torch.zeros(1, device="cuda")
+
+    def launch() -> None:
+        torch.cuda._sleep(SPIN_CYCLES)  # type: ignore[no-untyped-call]
+        for _ in range(CALIBRATING_KERNELS):
+            numbers.add_(1)
+
+    launch()  # the first launch of a kernel loads it
+    work, _ = _profile(launch)
+    _, gaps = find_gaps(work)
+    if len(gaps) < MIN_QUEUED_GAPS:
+        raise UnknownError(f"the profiler saw {len(work)} of {CALIBRATING_KERNELS + 1} kernels that calibrate the gap")
+    return own_gap_s([gap.length_s for gap in gaps])
+
+
+def find_gaps(work: Iterable[Work]) -> tuple[float, list[Gap]]:
+    """Return the seconds in which any work ran, overlaps counted once, and the gaps in which none did."""
+    gaps: list[Gap] = []
+    covered_ns, reached_ns = 0, -1
+    for item in sorted(work, key=lambda item: item.start_ns):
+        if 0 <= reached_ns < item.start_ns:
+            gaps.append(Gap((item.start_ns - reached_ns) * 1e-9, item.was_queued))
+        covered_ns += max(0, item.end_ns - max(item.start_ns, reached_ns))
+        reached_ns = max(reached_ns, item.end_ns)
+    return covered_ns * 1e-9, gaps
+
+
+def _count_steps(num_sizes: int) -> int:
+    """Count the steps of a pass, in which each size comes equally often."""
+    return math.ceil(STEPS / num_sizes) * num_sizes
+
+
+def _profile_pass(bench: Bench, arm: Arm) -> Pass:
     """Profile steps one after the other, as in a block; times and counts are of all of them."""
-    bench.synchronize()
+    work, names = _profile(lambda: bench.run(arm, bench.round_up(STEPS)))
+    attention = frozenset(kind for name in names if (kind := attention_kind(name)))
+    busy_s, gaps = find_gaps(work)
+    return Pass(busy_s, len(work), gaps, attention)
+
+
+def _profile(run: Callable[[], object]) -> tuple[list[Work], set[str]]:
+    """Run something under the profiler, and return what the device did with the names of kernels."""
+    torch.cuda.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        bench.run(arm, bench.round_up(STEPS))
-        bench.synchronize()
-    events = profile.profiler.kineto_results.events()  # `profile.events()` takes seconds for the same
-    work = [event for event in events if event.device_type() == DeviceType.CUDA and not event.is_user_annotation()]
-    attention = frozenset(kind for name in {event.name() for event in work} if (kind := attention_kind(name)))
-    return Busy(union_s((event.start_ns(), event.end_ns()) for event in work), len(work), attention)
+        run()
+        torch.cuda.synchronize()
+    return read_work(profile.profiler.kineto_results.events())  # `profile.events()` takes seconds for the same
+
+
+def read_work(events: Iterable[Any]) -> tuple[list[Work], set[str]]:
+    """Join what ran on the device with the calls that launched it; both have the correlation id of CUPTI.
+
+    `events` are torch's `_KinetoEvent`. Where an id is missing (0 or below), so is the launch. The calls are those of
+    the CUDA runtime and driver (cudaLaunchKernel, cuLaunchKernelEx, cudaGraphLaunch, cudaMemcpyAsync, ...).
+    """
+    real = [event for event in events if not event.is_user_annotation()]
+    on_device = [event for event in real if event.device_type() == DeviceType.CUDA]
+    launched_ns = {
+        event.correlation_id(): event.end_ns()
+        for event in real
+        if event.device_type() == DeviceType.CPU and event.correlation_id() > 0 and event.name().startswith("cu")
+    }
+    work = [Work(item.start_ns(), item.end_ns(), launched_ns.get(item.correlation_id())) for item in on_device]
+    return work, {item.name() for item in on_device}
 
 
 def attention_kind(kernel: str) -> str | None:
     """Whose attention a kernel computes: cudnn, flash or memory_efficient; None for every other kernel."""
     return next((kind for part, kind in ATTENTION.items() if part in kernel.lower()), None)
-
-
-def union_s(intervals_ns: Iterable[tuple[float, float]]) -> float:
-    """Seconds covered by intervals of nanoseconds, overlaps counted once."""
-    covered, reached = 0.0, float("-inf")
-    for start, end in sorted(intervals_ns):
-        covered += max(0.0, end - max(start, reached))
-        reached = max(reached, end)
-    return covered * 1e-9

@@ -2,39 +2,164 @@
 
 from __future__ import annotations
 
-import pytest
+from dataclasses import dataclass
 
-from sweeper.worker.measurement.device_time import Busy, UnknownError, attention_kind, busy_per_step, union_s
+import pytest
+from torch.autograd import DeviceType  # type: ignore[attr-defined]
+
+from sweeper.worker.measurement.device_time import (
+    Busy,
+    Gap,
+    Pass,
+    StepTime,
+    UnknownError,
+    Work,
+    attention_kind,
+    busy_per_step,
+    find_gaps,
+    own_gap_s,
+    read_work,
+    step_time,
+)
 
 
 @pytest.mark.parametrize(
-    ("intervals", "seconds"),
+    ("intervals", "seconds", "gaps"),
     [
-        ([], 0.0),
-        ([(0, 2e9), (3e9, 4e9)], 3.0),
-        ([(3e9, 4e9), (0, 2e9), (1e9, 3e9)], 4.0),  # two streams that overlap, in any order
-        ([(0, 5e9), (1e9, 2e9)], 5.0),
+        ([], 0.0, []),
+        ([(0, 2e9), (3e9, 4e9)], 3.0, [1.0]),
+        ([(3e9, 4e9), (0, 2e9), (1e9, 3e9)], 4.0, []),  # two streams that overlap, in any order
+        ([(0, 5e9), (1e9, 2e9)], 5.0, []),
+        ([(0, 5e9), (1e9, 2e9), (6e9, 7e9)], 6.0, [1.0]),  # the gap is behind the longer one
     ],
 )
-def test_time_covered_by_intervals(intervals: list[tuple[float, float]], seconds: float) -> None:
-    assert union_s(intervals) == pytest.approx(seconds)
+def test_busy_time_and_gaps(intervals: list[tuple[int, int]], seconds: float, gaps: list[float]) -> None:
+    busy_s, found = find_gaps(Work(*interval) for interval in intervals)
+    assert busy_s == pytest.approx(seconds)
+    assert [gap.length_s for gap in found] == pytest.approx(gaps)
+
+
+@dataclass(frozen=True)
+class Event:
+    """An event as the profiler gives it; times in ns."""
+
+    text: str
+    start: int
+    end: int
+    correlation: int = 0
+    device: object = DeviceType.CUDA
+    annotation: bool = False
+
+    def name(self) -> str:
+        return self.text
+
+    def start_ns(self) -> int:
+        return self.start
+
+    def end_ns(self) -> int:
+        return self.end
+
+    def correlation_id(self) -> int:
+        return self.correlation
+
+    def device_type(self) -> object:
+        return self.device
+
+    def is_user_annotation(self) -> bool:
+        return self.annotation
+
+
+def call(text: str, end: int, correlation: int) -> Event:
+    return Event(text, end - 3_000, end, correlation, DeviceType.CPU)
+
+
+def test_gaps_before_queued_kernels_are_told_from_gaps_in_which_the_device_waits() -> None:
+    events = [
+        call("cudaLaunchKernel", 10_000, 1),
+        call("cuLaunchKernelEx", 15_000, 2),
+        call("cudaMemcpyAsync", 60_000, 3),
+        Event("gemm", 20_000, 50_000, 1),
+        Event("triton_poi_fused_0", 51_000, 52_000, 2),  # launched 36 us before it began
+        Event("Memcpy DtoD", 66_000, 70_000, 3),  # launched 6 us before
+        Event("unlaunched", 72_000, 73_000, 4),  # nobody saw its launch
+        Event("no id", 75_000, 76_000),
+        Event("Optimizer.step", 0, 99_000, 2, DeviceType.CPU, annotation=True),
+        Event("aten::add", 0, 99_000, 3, DeviceType.CPU),  # an operation; its id is another kind of number
+        Event("Optimizer.step", 0, 99_000, 0, annotation=True),
+    ]
+    work, names = read_work(events)
+    assert names == {"gemm", "triton_poi_fused_0", "Memcpy DtoD", "unlaunched", "no id"}
+    busy_s, gaps = find_gaps(work)
+    assert busy_s == pytest.approx(37e-6)
+    queued = [(round(gap.length_s * 1e9), gap.queued) for gap in gaps]
+    assert queued == [(1_000, True), (14_000, False), (2_000, False), (2_000, False)]
+
+
+def test_kernels_of_a_cuda_graph_share_its_launch() -> None:
+    """The first follows the launch at once; those that begin more than 20 us later were queued."""
+    kernels = [Event(f"k{i}", 35_000 + 10_000 * i, 44_000 + 10_000 * i, 7) for i in range(5)]
+    _, gaps = find_gaps(read_work([call("cudaGraphLaunch", 30_000, 7), *kernels])[0])
+    assert [gap.queued for gap in gaps] == [False, True, True, True]
+
+
+def make_pass(*gaps: Gap, busy_s: float = 0.050) -> Pass:
+    return Pass(busy_s, 50, gaps)
+
+
+def refuse() -> float:
+    pytest.fail("there was nothing to calibrate")
+
+
+def test_a_gap_counts_up_to_the_first_quartile_of_queued_gaps() -> None:
+    """Queued gaps of 1, 1, 1, 2, 2, ... us: their first quartile is 1 us. The wait of 3 ms counts 1 us, too."""
+    queued = [Gap(1e-6, True)] * 4 + [Gap(2e-6, True)] * 8
+    others = [Gap(3e-3, False), Gap(0.5e-6, False)]
+    found = step_time([make_pass(*queued, *others)], 0.012, 1, refuse)
+    assert found == StepTime(pytest.approx((0.050 + 13.5e-6) / 5), pytest.approx(1e-6), "steps")
+
+
+def test_queued_gaps_of_all_passes_count_and_the_step_is_the_median_over_passes() -> None:
+    passes = [make_pass(*[Gap(1e-3, True)] * 4, busy_s=busy_s) for busy_s in (0.050, 0.051, 0.060)]
+    assert step_time(passes, 0.012, 1, refuse) == StepTime(pytest.approx(0.055 / 5), 1e-3, "steps")
+
+
+def test_with_few_queued_gaps_the_gap_is_calibrated() -> None:
+    passes = [make_pass(*[Gap(9e-6, True)] * 9, *[Gap(1e-3, False)] * 41)]
+    assert step_time(passes, 0.02, 1, lambda: 1.2e-6) == StepTime(
+        pytest.approx((0.050 + 50 * 1.2e-6) / 5), 1.2e-6, "calibration"
+    )
+
+
+def test_a_device_that_needs_longer_than_the_step_took_was_not_measured_right() -> None:
+    passes = [make_pass(*[Gap(1e-3, True)] * 10)]  # 60 ms in five steps
+    assert step_time(passes, 0.0118, 1, refuse).step_s == pytest.approx(0.012)
+    with pytest.raises(UnknownError, match=r"needs 12\.000 ms for a step of 11\.700 ms"):
+        step_time(passes, 0.0117, 1, refuse)
+
+
+def test_steps_of_several_sizes_are_counted_in_rounds_of_all_sizes() -> None:
+    assert step_time([make_pass(busy_s=0.06)], 0.012, 3, lambda: 1e-6).step_s == pytest.approx(0.01)
+
+
+def test_a_few_long_gaps_leave_the_quartile_as_it_is() -> None:
+    assert own_gap_s([0.9e-6, 1e-6, 1.1e-6, 1.2e-6, 4e-3]) == pytest.approx(1e-6)
 
 
 def test_a_step_is_the_median_over_passes_of_five_steps() -> None:
-    passes = [Busy(busy_s, 50, frozenset({"cudnn"})) for busy_s in (0.050, 0.051, 0.060)]
+    passes = [Pass(busy_s, 50, (), frozenset({"cudnn"})) for busy_s in (0.050, 0.051, 0.060)]
     assert busy_per_step(passes, 0.0103) == Busy(pytest.approx(0.0102), 10, frozenset({"cudnn"}))
 
 
 @pytest.mark.parametrize(
     ("passes", "step_s", "why"),
     [
-        ([Busy(0.0, 0)] * 2, 0.01, "saw no kernel"),
-        ([Busy(0.05, 50), Busy(0.05, 51)], 0.01, "differ in their number"),
-        ([Busy(0.05, 52)] * 2, 0.01, "differ in their number"),
-        ([Busy(0.05, 50)] * 2, 0.0097, "in a step of 9.700 ms"),
+        ([Pass(0.0, 0)] * 2, 0.01, "saw no kernel"),
+        ([Pass(0.05, 50), Pass(0.05, 51)], 0.01, "differ in their number"),
+        ([Pass(0.05, 52)] * 2, 0.01, "differ in their number"),
+        ([Pass(0.05, 50)] * 2, 0.0097, "in a step of 9.700 ms"),
     ],
 )
-def test_answers_that_cannot_be_used(passes: list[Busy], step_s: float, why: str) -> None:
+def test_answers_that_cannot_be_used(passes: list[Pass], step_s: float, why: str) -> None:
     with pytest.raises(UnknownError, match=why):
         busy_per_step(passes, step_s)
 
