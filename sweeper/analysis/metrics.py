@@ -17,7 +17,7 @@ from sweeper.core.record import ARMS, PERCENTILES, Accuracy, PerArm, Process, Re
 
 MIN_DRAWS_FOR_INTERVAL = 3  # with fewer compile caches, an interval describes these compiled artifacts alone
 # Between two kernels that follow each other without waiting for the host: 0.6 to 1.5 us, typically 1.1, in the arms of
-# six models on an H200 (docs/results/h200-repeatability.md).
+# six models on an H200 (docs/results/h200-repeatability.md). It stands in where a record has no gap of its own.
 USUAL_GAP_S = 1.2e-6
 HOST_BOUND = 0.05  # an arm is host-bound when its device waits for the host for a larger share of wall time
 # Host noise may be bimodal, and a few processes may all lie in one mode: docs/results/coverage.md.
@@ -44,6 +44,10 @@ class Result:
     device_speedup: float | None = None
     device_speedup_low: float | None = None
     device_speedup_high: float | None = None
+    busy_estimate: Estimate | None = None
+    busy_speedup: float | None = None
+    busy_speedup_low: float | None = None
+    busy_speedup_high: float | None = None
     host_bound_fraction: float | None = None
     host_bound_arms: str | None = None  # eager, compiled, both; None: neither, or unknown
     eager_step_s: float | None = None
@@ -155,6 +159,13 @@ def _step_time(arm: str) -> Metric:
     return Metric(f"{arm}_step_s", meaning, mlflow=True, column=f"{arm}_step_ms", scale=1e3)
 
 
+def _device_step(arm: str) -> Metric:
+    meaning = f"device time per step of the {arm} arm: busy, or in a gap of its own"
+    read, ok = _read_arm("device_step_s", arm), arm == "compiled"
+    name = f"{arm}_device_step"
+    return Metric(f"{name}_s", meaning, read, needs_ok=ok, mlflow=True, column=f"{name}_ms", scale=1e3)
+
+
 # In the order of the columns of speedups.csv, which is a contract: new ones go to the end.
 METRICS: list[Metric] = [
     Metric("interval", "what the interval is taken over: none, processes (one compiled artifact) or draws", kind=str),
@@ -163,7 +174,7 @@ METRICS: list[Metric] = [
     Metric("speedup_high", "upper end of its 95 % interval", mlflow=True),
     Metric("processes", "processes in which both arms were timed", kind=int),
     Metric("draws", "compile caches of these processes", kind=int),
-    Metric("device_speedup", "eager / compiled time per step in which the device is busy", mlflow=True),
+    Metric("device_speedup", "eager / compiled device time per step: busy, or in a gap of its own", mlflow=True),
     Metric("host_bound_fraction", "share of wall time in which the device waits for the host, in the worse arm"),
     *map(_step_time, ARMS),
     Metric("samples_per_s", "samples per second of the compiled arm", mlflow=True),
@@ -192,6 +203,10 @@ METRICS: list[Metric] = [
     Metric("tokens_per_s", "tokens per second of the compiled arm, of models that read text", mlflow=True),
     *(_percentile(arm, share) for arm in ARMS for share in PERCENTILES),
     *map(_energy, ARMS),
+    Metric("busy_speedup", "eager / compiled time per step in which the device is busy, gaps left out", mlflow=True),
+    Metric("busy_speedup_low", "lower end of the 95 % interval of busy_speedup"),
+    Metric("busy_speedup_high", "upper end of the 95 % interval of busy_speedup"),
+    *map(_device_step, ARMS),
 ]
 
 
@@ -248,15 +263,26 @@ class _Measured:
 
     @property
     def device_log_speedup(self) -> float | None:
-        busy = self.process.device_time_s
-        return math.log(busy.eager / busy.compiled) if busy and busy.eager and busy.compiled else None
+        return _log_ratio(self.process.device_step_s)
+
+    @property
+    def busy_log_speedup(self) -> float | None:
+        return _log_ratio(self.process.device_time_s)
 
     def waiting_fraction(self, arm: str) -> float | None:
-        """Compute the share of an arm's wall time in which the device waits for the host, beyond the usual gaps."""
-        busy_s, kernels = _read_arm("device_time_s", arm)(self.process), _read_arm("device_kernels", arm)(self.process)
-        if busy_s is None or kernels is None:
-            return None
-        return max(0.0, 1 - (busy_s + kernels * USUAL_GAP_S) / self.step_s[arm])
+        """Compute the share of an arm's wall time in which the device waits for the host, beyond its own gaps.
+
+        Of a record that knows no device step time, beyond the usual gaps.
+        """
+        fields = ("device_step_s", "device_time_s", "device_kernels")
+        device_s, busy_s, kernels = (_read_arm(name, arm)(self.process) for name in fields)
+        if device_s is None and busy_s is not None and kernels is not None:
+            device_s = busy_s + kernels * USUAL_GAP_S
+        return None if device_s is None else max(0.0, 1 - device_s / self.step_s[arm])
+
+
+def _log_ratio(times: PerArm | None) -> float | None:
+    return math.log(times.eager / times.compiled) if times and times.eager and times.compiled else None
 
 
 def _describe_any_status(record: Record, measured: Sequence[_Measured]) -> dict[str, Any]:
@@ -292,10 +318,9 @@ def _describe_compiled_arm(record: Record, measured: Sequence[_Measured]) -> dic
 
 
 def _describe_speedups(measured: Sequence[_Measured], draws: int, is_host_bound: bool) -> dict[str, Any]:
-    """Compute speedups by the wall clock and of the device."""
+    """Compute speedups by the wall clock, of the device, and of its busy time alone."""
     estimate = _estimate(measured, [item.log_speedup for item in measured], is_host_bound)
-    device = _estimate(measured, [item.device_log_speedup for item in measured])
-    bounds, device_bounds = (found.interval() if found else None for found in (estimate, device))
+    bounds = estimate.interval() if estimate else None
     several = [math.exp(item.log_speedup) for item in measured] if len(measured) > 1 else []
     return {
         "interval": "none" if bounds is None else "draws" if draws >= MIN_DRAWS_FOR_INTERVAL else "processes",
@@ -305,10 +330,18 @@ def _describe_speedups(measured: Sequence[_Measured], draws: int, is_host_bound:
         "speedup_high": bounds.high if bounds else None,
         "speedup_min": min(several, default=None),
         "speedup_max": max(several, default=None),
-        "device_estimate": device,
-        "device_speedup": device.ratio if device else None,
-        "device_speedup_low": device_bounds.low if device_bounds else None,
-        "device_speedup_high": device_bounds.high if device_bounds else None,
+        **_describe_device("device", _estimate(measured, [item.device_log_speedup for item in measured])),
+        **_describe_device("busy", _estimate(measured, [item.busy_log_speedup for item in measured])),
+    }
+
+
+def _describe_device(name: str, estimate: Estimate | None) -> dict[str, Any]:
+    bounds = estimate.interval() if estimate else None
+    return {
+        f"{name}_estimate": estimate,
+        f"{name}_speedup": estimate.ratio if estimate else None,
+        f"{name}_speedup_low": bounds.low if bounds else None,
+        f"{name}_speedup_high": bounds.high if bounds else None,
     }
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from records import make_process, make_record
 
-from sweeper.analysis.metrics import USUAL_GAP_S, break_even_steps, derive
+from sweeper.analysis.metrics import METRICS, USUAL_GAP_S, break_even_steps, derive
 from sweeper.analysis.stats import Estimate
 from sweeper.core.record import PerArm, Process, Record, Round
 
@@ -214,6 +214,15 @@ def test_an_arm_is_host_bound_above_five_percent_of_waiting(
     assert result.host_bound_fraction == (None if fraction is None else pytest.approx(fraction))
 
 
+def test_with_a_device_step_time_an_arm_waits_for_the_rest_of_its_step() -> None:
+    """Of 20 and 10 ms the device needs 19.2 and 9; where an arm lacks that, its busy time and usual gaps count."""
+    known = replace(make_process(), device_time_s=PerArm(0.001, 0.001), device_kernels=PerArm(0, 0))
+    result = derive(record_of(replace(known, device_step_s=PerArm(0.0192, 0.009))))
+    assert (result.host_bound_arms, result.host_bound_fraction) == ("compiled", pytest.approx(0.1))
+    half = derive(record_of(replace(known, device_step_s=PerArm(0.0192, None))))
+    assert (half.host_bound_arms, half.host_bound_fraction) == ("compiled", pytest.approx(0.9))
+
+
 def test_waiting_is_the_median_over_processes() -> None:
     shares = (0.0, 0.2, 0.9)
     result = derive(record_of(*(waiting(make_process(index=i), 0.0, share) for i, share in enumerate(shares))))
@@ -233,7 +242,7 @@ def test_a_host_bound_trial_has_an_interval_from_five_processes_on(count: int, i
     assert result.estimate is not None
     assert (result.estimate.interval() is None) == (interval == "none"), "a geometric mean shall have none either"
     assert (result.speedup_min, result.speedup_max) == (pytest.approx(2.0), pytest.approx(2.0 + (count - 1) / 10))
-    assert result.device_speedup_low is not None, "the host does not matter to it"
+    assert result.busy_speedup_low is not None, "the host does not matter to it"
 
 
 def test_host_bound_draws_of_one_process_have_no_interval() -> None:
@@ -241,20 +250,20 @@ def test_host_bound_draws_of_one_process_have_no_interval() -> None:
     assert derive(record_of(*processes)).interval == "none"
 
 
-def test_device_speedup_has_an_interval_by_the_same_rule() -> None:
+@pytest.mark.parametrize(("field", "clock"), [("device_step_s", "device"), ("device_time_s", "busy")])
+def test_device_and_busy_speedups_have_intervals_by_the_same_rule(field: str, clock: str) -> None:
     # Device speedups 2, 4 | 8 | 16 in three draws; logs of the draws in units of ln 2: 1.5, 3, 4, mean 17 / 6.
     draws = [(0, 2.0), (0, 4.0), (1, 8.0), (2, 16.0)]
     processes = [
-        replace(make_process(index=i, draw=draw), device_time_s=PerArm(0.016, 0.016 / speedup))
+        replace(make_process(index=i, draw=draw), **{field: PerArm(0.016, 0.016 / speedup)})  # type: ignore[arg-type]
         for i, (draw, speedup) in enumerate(draws)
     ]
     result = derive(record_of(*processes))
-    assert result.device_speedup == pytest.approx(2 ** (17 / 6))
-    assert result.device_estimate is not None
-    assert (result.device_estimate.degrees, result.device_estimate.count) == (2, 3)
-    assert result.device_speedup_low is not None
-    assert result.device_speedup_high is not None
-    assert result.device_speedup_low * result.device_speedup_high == pytest.approx(2 ** (17 / 3))
+    speedup, low, high = (getattr(result, f"{clock}_speedup{end}") for end in ("", "_low", "_high"))
+    assert speedup == pytest.approx(2 ** (17 / 6))
+    estimate = getattr(result, f"{clock}_estimate")
+    assert (estimate.degrees, estimate.count) == (2, 3)
+    assert low * high == pytest.approx(2 ** (17 / 3))
 
 
 def test_printed_step_times_have_the_speedup_as_their_ratio() -> None:
@@ -269,18 +278,32 @@ def test_printed_step_times_have_the_speedup_as_their_ratio() -> None:
 
 def test_device_interval_counts_the_draws_that_have_device_time() -> None:
     processes = [make_process(index=i, draw=i // 2) for i in range(6)]
-    processes[:4] = [replace(processes[i], device_time_s=PerArm(0.016, 0.016 / (2 + i / 10))) for i in range(4)]
+    processes[:4] = [replace(processes[i], device_step_s=PerArm(0.016, 0.016 / (2 + i / 10))) for i in range(4)]
     result = derive(record_of(*processes))
     assert result.interval == "draws"
     assert result.device_estimate is not None
     assert result.device_estimate.degrees == 2, "two processes within each of two draws"
 
 
-def test_device_speedup_comes_from_busy_time() -> None:
+def test_device_speedup_comes_from_step_times_and_busy_speedup_from_busy_times() -> None:
     busy = replace(make_process(2.0), device_time_s=PerArm(0.6, 0.2))
     half_known = replace(make_process(2.0, index=1), device_time_s=PerArm(0.6, None))
-    assert derive(record_of(busy, half_known)).device_speedup == pytest.approx(3.0)
-    assert derive(record_of(half_known)).device_speedup is None
+    old = derive(record_of(busy, half_known))
+    assert (old.device_speedup, old.busy_speedup) == (None, pytest.approx(3.0))
+    both = derive(record_of(replace(busy, device_step_s=PerArm(0.62, 0.31)), half_known))
+    assert (both.device_speedup, both.busy_speedup) == (pytest.approx(2.0), pytest.approx(3.0))
+    assert derive(record_of(half_known)).busy_speedup is None
+
+
+def test_device_step_times_are_the_middle_of_the_processes_and_a_wrong_program_has_none() -> None:
+    processes = [
+        replace(make_process(index=i), device_step_s=PerArm(eager, 0.008)) for i, eager in enumerate((1, 2, 9))
+    ]
+    record = record_of(*processes)
+    named = {metric.csv_name: metric.column_value(derive(record)) for metric in METRICS}
+    assert (named["eager_device_step_ms"], named["compiled_device_step_ms"]) == (2000.0, 8.0)
+    wrong = derive(replace(record, status="accuracy_mismatch")).readings
+    assert ("eager_device_step_s" in wrong, "compiled_device_step_s" in wrong) == (True, False)
 
 
 def test_memory_is_the_median_of_what_was_measured() -> None:

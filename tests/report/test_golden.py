@@ -18,10 +18,18 @@ from sweeper.core.trial import Trial
 OF_JOBS = ("steps", "max_memory_gib", "total_eager_s", "total_compiled_s")
 # Columns that no stored sweep fills, and why.
 NEVER_FILLED = {
-    ("speedups", "device_speedup_low"): "the sweeps on GPUs have one process a trial",
+    ("speedups", "device_speedup"): "the sweeps are older than device step times",
+    ("speedups", "device_speedup_low"): "the same",
     ("speedups", "device_speedup_high"): "the same",
+    ("speedups", "eager_device_step_ms"): "the same",
+    ("speedups", "compiled_device_step_ms"): "the same",
+    ("summary", "weighted_device"): "the same",
     ("summary", "weighted_device_low"): "the same",
     ("summary", "weighted_device_high"): "the same",
+    ("speedups", "busy_speedup_low"): "the sweeps on GPUs have one process a trial",
+    ("speedups", "busy_speedup_high"): "the same",
+    ("summary", "weighted_busy_low"): "the same",
+    ("summary", "weighted_busy_high"): "the same",
     ("speedups", "eager_energy_j"): "needs measure.energy=true on a GPU",
     ("speedups", "compiled_energy_j"): "the same",
     ("speedups", "attempts"): "no trial of a stored sweep ran twice since records have them",

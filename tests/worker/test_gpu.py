@@ -39,8 +39,17 @@ def test_device_time_is_measured_and_no_longer_than_wall() -> None:
         blocks = [getattr(item, f"{arm}_s") / process.steps_per_block for item in process.rounds if item.void is None]
         assert 0 < getattr(process.device_time_s, arm) <= 1.02 * max(blocks)
         assert getattr(process.device_kernels, arm) > 0
+        assert getattr(process.device_time_s, arm) < getattr(process.device_step_s, arm) <= 1.02 * max(blocks)
+        assert 0.3e-6 < getattr(process.device_gap_s, arm) < 5e-6
+        assert process.device_gap_source[arm] in ("steps", "calibration")
     assert process.gpu is not None
     assert process.gpu.clock_mhz.eager is not None
+
+
+def test_the_calibrated_gap_is_about_a_microsecond() -> None:
+    from sweeper.worker.measurement.device_time import calibrate_gap_s
+
+    assert 0.3e-6 < calibrate_gap_s() < 5e-6
 
 
 def test_replays_of_cuda_graphs_show_their_kernels() -> None:

@@ -37,6 +37,7 @@ def test_training_is_measured_in_alternating_order() -> None:
     assert process.accuracy.reference == "float64"
     assert process.accuracy.tensors == 8  # loss, output, four gradients, these put together, and the input
     assert process.device_time_s is None  # there is no device to be busy
+    assert process.device_step_s is None
     assert process.time_to_first_step_s is not None
     assert process.time_to_first_step_s > process.first_steps_s[0]
     assert set(phases) == set(process.phases_s)

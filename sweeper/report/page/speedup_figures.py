@@ -49,12 +49,14 @@ def speedup(row: Row) -> float:
 
 def describe_trial(row: Row) -> str:
     """Describe the trial of a point, for a reader who hovers over the point."""
-    device, flags = formatting.estimate(row, "device_speedup"), ", ".join(formatting.flags(row))
+    flags = ", ".join(formatting.flags(row))
+    clocks = ((clock, formatting.estimate(row, f"{clock}_speedup")) for clock in ("device", "busy"))
+    device = next((f"{clock} speedup {found}" for clock, found in clocks if found), "")
     axes = [name for name in ("backend", "variant") if row[name]]
     return base.join_lines(
         base.label(f"{formatting.trial_name(row, axes)}, batch {text(row['batch_size'])}"),
         base.label(f"speedup {speedup_or_status(row)}"),
-        base.label(f"device speedup {device}") if device else "",
+        base.label(device) if device else "",
         base.label(f"flags: {flags}", 90) if flags else "",
     )
 

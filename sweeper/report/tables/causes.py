@@ -81,11 +81,12 @@ def _find_causes(entry: Entry) -> Iterator[Cause]:
 
 
 def _advise_on_waiting(entry: Entry) -> str:
-    trial, device = entry.record.trial, entry.result.device_speedup
+    trial, result = entry.record.trial, entry.result
     has_graphs = trial.mode in GRAPH_MODES or "triton.cudagraphs" in trial.compile.options
     can_help = trial.backend == "inductor" and not has_graphs
     help_ = "; mode=reduce-overhead launches its kernels all at once" if can_help else ""
-    ratio = f"; the device alone is {device:.2f} times as fast as eager" if device else ""
+    clocks = ((result.device_speedup, ""), (result.busy_speedup, " by busy time"))
+    ratio = next((f"; the device alone is {found:.2f} times as fast as eager{by}" for found, by in clocks if found), "")
     return f"the device waits for the host{help_}{ratio}"
 
 

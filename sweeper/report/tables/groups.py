@@ -76,6 +76,11 @@ class Group:
         """Device speedups in AMP and fp32 of the units that have both: they move less from host to host."""
         return self._pair_up(Unit.device_estimate)
 
+    @cached_property
+    def busy(self) -> list[tuple[Estimate, Estimate]]:
+        """Speedups by busy time in AMP and fp32 of the units that have both; no mean mixes them with `device`."""
+        return self._pair_up(Unit.busy_estimate)
+
     def _pair_up(self, read: Read) -> list[tuple[Estimate, Estimate]]:
         pairs = ((read(unit, "amp"), read(unit, "fp32")) for unit in self.units)
         return [(amp, fp32) for amp, fp32 in pairs if amp and fp32]
@@ -91,6 +96,10 @@ class Group:
     @cached_property
     def weighted_device(self) -> Estimate | None:
         return _weigh(self.device, stats.geomean_of_these_models, stats.weighted_of_these_models)
+
+    @cached_property
+    def weighted_busy(self) -> Estimate | None:
+        return _weigh(self.busy, stats.geomean_of_these_models, stats.weighted_of_these_models)
 
     @cached_property
     def weighted_new_model(self) -> Estimate | None:

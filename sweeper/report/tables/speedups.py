@@ -205,6 +205,7 @@ def text_columns(rows: Sequence[Row], _trials: Sequence[Row]) -> list[TextColumn
         text_column("mode", is_name=True),
         text_column("status", media=(PAGE,)),
         *_SPEEDUPS,
+        _DEVICE if formatting.is_known(rows, "device_speedup") else _BUSY,  # the two are never in one column
         *([_HOST_BOUND] if any("host_bound" in flags(row) for row in rows) else []),
         *(number_column(f"{arm} ms", f"{arm}_step_ms", align_right=True) for arm in ARMS),
         *(latencies if formatting.is_known(rows, "eager_p50_ms") else []),
@@ -263,13 +264,22 @@ _SPEEDUPS = (
         meaning=_SPEEDUP_MEANING,
         media=(PAGE,),
     ),
-    number_column(
-        "device",
-        "device_speedup",
-        lambda row: estimate(row, "device_speedup"),
-        meaning="device is the same ratio of the time in which the GPU was busy, which the host cannot disturb",
-        needs="device_speedup",
-    ),
+)
+_DEVICE = number_column(
+    "device",
+    "device_speedup",
+    lambda row: estimate(row, "device_speedup"),
+    meaning="device is the same ratio of the time that the GPU itself needs, busy and in the gap that follows each "
+    "kernel, which the host cannot disturb",
+    needs="device_speedup",
+)
+_BUSY = number_column(
+    "busy",
+    "busy_speedup",
+    lambda row: estimate(row, "busy_speedup"),
+    meaning="busy is the same ratio of the time in which the GPU was busy, without the gaps between kernels, which the "
+    "host cannot disturb",
+    needs="busy_speedup",
 )
 _HOST_BOUND = number_column(
     "host-bound",

@@ -20,6 +20,8 @@ verified that is ok without the flag `accuracy_unverified`. Others are in no mea
 | `models_with_unverified` | how many units `weighted_with_unverified` is over |
 | `models_amp_without_doubt models_fp32_without_doubt` | likewise, of `models_amp` and `models_fp32` |
 | `models_device_without_doubt` | of `models_device`, without the flags that concern wall-clock time alone |
+| `models_busy weighted_busy weighted_busy_low weighted_busy_high` | like `weighted_device`, of speedups by busy time |
+| `models_busy_without_doubt` | likewise, of `models_busy` |
 """
 
 from __future__ import annotations
@@ -80,6 +82,13 @@ COLUMNS: tuple[Column[Group], ...] = (
         lambda group: group.count_without_doubt(WEIGHTS, Unit.device_estimate, DEVICE_DOUBTS),
         int,
     ),
+    Column("models_busy", lambda group: len(group.busy), int),
+    *_mean_columns("weighted_busy", lambda group: group.weighted_busy),
+    Column(
+        "models_busy_without_doubt",
+        lambda group: group.count_without_doubt(WEIGHTS, Unit.busy_estimate, DEVICE_DOUBTS),
+        int,
+    ),
 )
 # The columns of a mean, and of its number of models.
 MEANS = {
@@ -93,7 +102,9 @@ WITHOUT_DOUBT = {
     "models_amp": "models_amp_without_doubt",
     "models_fp32": "models_fp32_without_doubt",
     "models_device": "models_device_without_doubt",
+    "models_busy": "models_busy_without_doubt",
 }
+DEVICE_MEANS = {"device": "by device time", "busy": "by busy time"}  # only one of them is shown of a row
 
 
 def summary(rows: Iterable[Group]) -> Table:
@@ -107,9 +118,20 @@ def text_columns(rows: Sequence[Row], _trials: Sequence[Row]) -> list[TextColumn
         TextColumn("passed", lambda row: f"{row['passed']} of {row['models']}"),
         *(column for title, (name, count) in MEANS.items() for column in _mean_text_columns(title, name, count)),
         *([TextColumn("a new model", show_new_model, media=(PAGE,))] if any(map(show_new_model, rows)) else []),
-        number_column("by device time", "weighted_device", show_device_mean, media=(PAGE,), needs="weighted_device"),
+        *(_device_text_column(clock) for clock in DEVICE_MEANS if any(choose_clock(row) == clock for row in rows)),
         number_column("slowdowns as 1.0", "weighted_clipped", media=(PAGE,)),
     ]
+
+
+def _device_text_column(clock: str) -> TextColumn:
+    """Make the column of rows whose mean is by this clock."""
+    return TextColumn(
+        DEVICE_MEANS[clock],
+        lambda row: show_device_mean(row) if choose_clock(row) == clock else "",
+        lambda row: formatting.finite(row, f"weighted_{clock}") if choose_clock(row) == clock else None,
+        media=(PAGE,),
+        needs=f"weighted_{clock}",
+    )
 
 
 def _mean_text_columns(title: str, name: str, count: str) -> list[TextColumn]:
@@ -193,7 +215,7 @@ def headline(row: Row) -> str:
     named = {
         "these models": interval(row, "weighted"),
         "a new model": show_new_model(row),
-        "by device time": show_device_mean(row),
+        DEVICE_MEANS[choose_clock(row)]: show_device_mean(row),
     }
     if CLIPPED in text(row["variant"]):
         named["as in 2022, slowdowns raised to 1.0,"] = ratio(number(row, "weighted_clipped"))
@@ -214,11 +236,18 @@ def show_new_model(row: Row) -> str:
     return interval(row, "weighted_new_model") if known else ""
 
 
+def choose_clock(row: Row) -> str:
+    """Choose the clock of the device mean of a row: `device`, or `busy` where more of its models have that."""
+    device, busy = (number(row, f"models_{clock}") or 0 for clock in DEVICE_MEANS)
+    return "device" if device and device >= busy else "busy"
+
+
 def show_device_mean(row: Row) -> str:
-    """Show the weighted mean of device speedups, `1.52 [1.51, 1.52]`, and its models where they are others or surer."""
-    found, names = estimate(row, "weighted_device"), ("models_device", "models_weighted")
+    """Show the weighted device mean, `1.52 [1.51, 1.52]`, and its models where they are others or surer."""
+    clock = choose_clock(row)
+    found, names = estimate(row, f"weighted_{clock}"), (f"models_{clock}", "models_weighted")
     device, wall = ((row[name], row[WITHOUT_DOUBT[name]]) for name in names)
-    return found if device == wall or not found else f"{found} ({count_models(row, 'models_device')})"
+    return found if device == wall or not found else f"{found} ({count_models(row, f'models_{clock}')})"
 
 
 def count_models(row: Row, name: str) -> str:

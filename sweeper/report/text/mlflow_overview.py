@@ -18,7 +18,7 @@ from sweeper.report.tables.summary import SPEC, headline, summary
 from sweeper.report.text import markdown
 from sweeper.tracking.runs import MAX_TAG_CHARACTERS, Overview
 
-FIGURES = ("weighted", "weighted_device", "geomean_amp", "geomean_fp32", "pass_rate")
+FIGURES = ("weighted", "weighted_device", "weighted_busy", "geomean_amp", "geomean_fp32", "pass_rate")
 MAX_NAME_CHARACTERS = 100  # of what tells rows apart; MLflow takes 250 for a whole name
 
 

@@ -15,10 +15,11 @@ from sweeper.core.record import PerArm, Record
 from sweeper.core.trial import Compile
 from sweeper.loading.entries import load
 from sweeper.report import formatting
-from sweeper.report.table import Row, Table
+from sweeper.report.table import PAGE, Row, Table
 from sweeper.report.tables.groups import groups, list_missing_precisions, list_unverified
-from sweeper.report.tables.summary import headline, summary
+from sweeper.report.tables.summary import SPEC, headline, summary
 from sweeper.report.tables.units import Units, collect
+from sweeper.report.text.mlflow_overview import metrics
 
 
 def units_of(records: Sequence[Record], runs: Path) -> Units:
@@ -76,7 +77,15 @@ def test_summary_equals_the_table_worked_out_by_hand(tmp_path: Path) -> None:
     assert differences(summary_of(families(), tmp_path).csv(), "summary.csv") == []
 
 
-def with_device(record: Record, speedup: float) -> Record:
+def with_device(record: Record, speedup: float, busy_speedup: float | None = None) -> Record:
+    """The same with step times of the device, and its busy times where another speedup is given for them."""
+    step, busy = PerArm(0.01 * speedup, 0.01), PerArm(0.01 * (busy_speedup or speedup), 0.01)
+    processes = tuple(replace(item, device_step_s=step, device_time_s=busy) for item in record.processes)
+    return replace(record, processes=processes)
+
+
+def with_busy(record: Record, speedup: float) -> Record:
+    """The same as older versions left it."""
     processes = tuple(replace(item, device_time_s=PerArm(0.01 * speedup, 0.01)) for item in record.processes)
     return replace(record, processes=processes)
 
@@ -182,6 +191,40 @@ def test_a_device_mean_that_is_surer_says_so(tmp_path: Path) -> None:
     )
 
 
+PRECISIONS = ("amp", "fp32")
+
+
+def test_of_older_records_the_device_mean_is_by_busy_time_and_named_so(tmp_path: Path) -> None:
+    row = row_of(summary_of([with_busy(make_record("a", name), 3.0) for name in PRECISIONS], tmp_path))
+    assert (row["models_device"], row["weighted_device"]) == (0, None)
+    assert (row["models_busy"], row["weighted_busy"], row["models_busy_without_doubt"]) == (1, pytest.approx(3.0), 1)
+    assert headline(row).endswith(", by busy time 3.00")
+    assert metrics([row])["weighted_busy"] == pytest.approx(3.0)
+    assert "weighted_device" not in metrics([row])
+
+
+def test_no_mean_mixes_device_time_and_busy_time(tmp_path: Path) -> None:
+    """Device 4 of a, unknown of b; busy 9 of a, 4 of b: (9 * 4)^(1/2) = 6 is over both, 4 over a alone."""
+    new = [with_device(make_record("a", name), 4.0, 9.0) for name in PRECISIONS]
+    old = [with_busy(make_record("b", name), 4.0) for name in PRECISIONS]
+    rows = summary_of([*new, *old], tmp_path).rows
+    row = row_of(summary_of([*new, *old], tmp_path))
+    assert (row["models_device"], row["weighted_device"]) == (1, pytest.approx(4.0))
+    assert (row["models_busy"], row["weighted_busy"]) == (2, pytest.approx(6.0))
+    assert headline(row).endswith(", by busy time 6.00")
+    assert titles(rows) == ["by busy time"]
+    alone = summary_of(new, tmp_path / "new").rows
+    assert headline(alone[0]).endswith(", by device time 4.00")
+    assert titles(alone) == ["by device time"]
+    assert titles(summary_of([make_record("c", name) for name in PRECISIONS], tmp_path / "none").rows) == []
+
+
+def titles(rows: Sequence[Row]) -> list[str]:
+    """The columns of device means that the page has."""
+    shown = SPEC.columns_for(PAGE, rows, ())
+    return [column.title for column in shown if column.title.startswith("by ")]
+
+
 @pytest.mark.parametrize(("name", "value"), [("AMP_SHARE", 0.76), ("FP32_SHARE", 0.24)])
 def test_another_weight_gives_another_summary(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: float
@@ -212,7 +255,7 @@ def test_intervals_for_these_models_come_from_the_processes(tmp_path: Path) -> N
 def test_weighted_mean_of_device_speedups_over_the_models_that_have_them(tmp_path: Path) -> None:
     def busy(record: Record, *speedups: float) -> Record:
         pairs = zip(record.processes, speedups, strict=True)
-        processes = tuple(replace(item, device_time_s=PerArm(0.01 * ratio, 0.01)) for item, ratio in pairs)
+        processes = tuple(replace(item, device_step_s=PerArm(0.01 * ratio, 0.01)) for item, ratio in pairs)
         return replace(record, processes=processes)
 
     records = [

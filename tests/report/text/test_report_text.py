@@ -278,8 +278,22 @@ def test_a_host_bound_trial_of_few_processes_shows_its_range(tmp_path: Path) -> 
     assert "| resnet50 | amp | default | 2.00 (1.89 to 2.12) | 3.00 \\[3.00, 3.00\\] | 30 % | 20.0 |" in text
     assert "| vgg16 | amp | default | 2.00 \\[2.00, 2.00\\] |  |  | 20.0 |" in text
     assert "(low to high) is the range of the processes of a host-bound trial" in text
-    assert "device is the same ratio of the time in which the GPU was busy" in text
+    assert "| speedup | busy | host-bound |" in text
+    assert "busy is the same ratio of the time in which the GPU was busy, without the gaps" in text
+    assert "device is" not in text
     assert "single process" not in text
+
+
+def test_device_and_busy_speedups_share_no_column(tmp_path: Path) -> None:
+    """Older records have busy times alone; beside others that know the device's step time they have no figure."""
+    record, step = make_record("vgg16", speedups=[2.0, 2.0]), PerArm(0.0198, 0.0099)
+    processes = (replace(p, device_step_s=step, device_time_s=PerArm(0.018, 0.006)) for p in record.processes)
+    text = document(tmp_path, host_bound(), replace(record, processes=tuple(processes)))
+    assert "| speedup | device | host-bound |" in text
+    assert "device is the same ratio of the time that the GPU itself needs" in text
+    assert "busy is" not in text
+    assert "| resnet50 | amp | default | 2.00 (1.89 to 2.12) |  | 30 % |" in text
+    assert "| vgg16 | amp | default | 2.00 \\[2.00, 2.00\\] | 2.00 \\[2.00, 2.00\\] | 1 % |" in text
 
 
 def test_a_host_bound_trial_of_five_processes_shows_its_interval(tmp_path: Path) -> None:
@@ -292,6 +306,7 @@ def test_columns_that_say_nothing_are_left_out(tmp_path: Path) -> None:
     text = document(tmp_path, make_record())
     assert "host-bound" not in text
     assert "| device |" not in text
+    assert "| busy |" not in text
 
 
 def test_the_flag_host_bound_names_the_arm(tmp_path: Path) -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 from torch.autograd import DeviceType  # type: ignore[attr-defined]
 
+from sweeper.core.record import PerArm, Process, Round
+from sweeper.worker import session
+from sweeper.worker.measurement import device_time
 from sweeper.worker.measurement.device_time import (
     Busy,
     Gap,
@@ -175,3 +180,44 @@ def test_answers_that_cannot_be_used(passes: list[Pass], step_s: float, why: str
 )
 def test_kinds_of_attention_by_the_names_of_their_kernels(kernel: str, kind: str | None) -> None:
     assert attention_kind(kernel) == kind
+
+
+PASSES = {
+    "eager": [Pass(0.050, 50, [Gap(1e-6, True)] * 49)],
+    "compiled": [Pass(0.040, 20, [Gap(3e-3, False)] * 4)],
+}
+
+
+def measure(monkeypatch: pytest.MonkeyPatch, calibrate: Callable[[], float], compiled_s: float) -> Process:
+    """The process of a session whose profiler gave PASSES; a compiled step takes `compiled_s`."""
+    monkeypatch.setattr(device_time, "profile_arms", lambda *_: PASSES)
+    monkeypatch.setattr(device_time, "calibrate_gap_s", calibrate)
+    timed = Process(0, 0, True, steps_per_block=1, rounds=(Round("AB", 0.011, compiled_s),))
+    setup = SimpleNamespace(bench=SimpleNamespace(num_sizes=1), eager=None, compiled=None)
+    notes = session.Notes(lambda _: None, timed, None)  # type: ignore[arg-type]
+    session._measure_device_time(setup, notes)  # type: ignore[arg-type]
+    return notes.process
+
+
+def test_a_process_has_the_step_time_and_gap_of_each_arm_and_where_the_gap_is_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    process = measure(monkeypatch, lambda: 2e-6, 0.011)
+    assert process.device_time_s == PerArm(pytest.approx(0.010), pytest.approx(0.008))
+    assert process.device_step_s == PerArm(pytest.approx(0.0100098), pytest.approx(0.0080016))
+    assert process.device_gap_s == PerArm(pytest.approx(1e-6), 2e-6)
+    assert process.device_gap_source == {"eager": "steps", "compiled": "calibration"}
+    assert process.device_time_missing is None
+
+
+def test_without_a_calibrated_gap_busy_time_stays_and_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def calibrate() -> float:
+        raise RuntimeError("no spin kernel")
+
+    process = measure(monkeypatch, calibrate, 0.011)
+    assert process.device_time_s == PerArm(pytest.approx(0.010), pytest.approx(0.008))
+    assert process.device_step_s == PerArm(pytest.approx(0.0100098), None)
+    assert process.device_gap_source == {"eager": "steps"}
+    assert process.device_time_missing == (
+        "compiled: few kernels were queued, and no gap could be calibrated: RuntimeError: no spin kernel"
+    )
