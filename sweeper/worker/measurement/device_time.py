@@ -129,11 +129,15 @@ def step_time(passes: Sequence[Pass], step_s: float, num_sizes: int, calibrate: 
     queued_s = [gap.length_s for item in passes for gap in item.gaps if gap.queued]
     known = len(queued_s) >= MIN_QUEUED_GAPS
     gap_s = own_gap_s(queued_s) if known else calibrate()
-    totals_s = (item.busy_s + sum(min(gap.length_s, gap_s) for gap in item.gaps) for item in passes)
-    device_s = median(totals_s) / _count_steps(num_sizes)
+    device_s = add_gaps_s(passes, gap_s) / _count_steps(num_sizes)
     if device_s > BEYOND_WALL * step_s:
         raise UnknownError(f"the device needs {device_s * 1e3:.3f} ms for a step of {step_s * 1e3:.3f} ms")
     return StepTime(device_s, gap_s, "steps" if known else "calibration")
+
+
+def add_gaps_s(passes: Sequence[Pass], gap_s: float) -> float:
+    """Return the seconds of a pass, busy or in gaps of which each counts up to `gap_s`: the median over passes."""
+    return median(item.busy_s + sum(min(gap.length_s, gap_s) for gap in item.gaps) for item in passes)
 
 
 def own_gap_s(queued_s: Sequence[float]) -> float:
@@ -160,7 +164,7 @@ def calibrate_gap_s() -> float:
             numbers.add_(1)
 
     launch()  # the first launch of a kernel loads it
-    work, _ = _profile(launch)
+    work, _ = trace(launch)
     _, gaps = find_gaps(work)
     if len(gaps) < MIN_QUEUED_GAPS:
         raise UnknownError(f"the profiler saw {len(work)} of {CALIBRATING_KERNELS + 1} kernels that calibrate the gap")
@@ -186,13 +190,13 @@ def _count_steps(num_sizes: int) -> int:
 
 def _profile_pass(bench: Bench, arm: Arm) -> Pass:
     """Profile steps one after the other, as in a block; times and counts are of all of them."""
-    work, names = _profile(lambda: bench.run(arm, bench.round_up(STEPS)))
+    work, names = trace(lambda: bench.run(arm, bench.round_up(STEPS)))
     attention = frozenset(kind for name in names if (kind := attention_kind(name)))
     busy_s, gaps = find_gaps(work)
     return Pass(busy_s, len(work), gaps, attention)
 
 
-def _profile(run: Callable[[], object]) -> tuple[list[Work], set[str]]:
+def trace(run: Callable[[], object]) -> tuple[list[Work], set[str]]:
     """Run something under the profiler, and return what the device did with the names of kernels."""
     torch.cuda.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
