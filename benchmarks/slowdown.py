@@ -83,7 +83,7 @@ def _wall_logs(record: Record) -> list[float]:
 
 
 def _device_logs(record: Record) -> list[float]:
-    return [math.log(item.device_time_s.eager / item.device_time_s.compiled) for item in record.processes]
+    return [math.log(item.device_step_s.eager / item.device_step_s.compiled) for item in record.processes]
 
 
 if __name__ == "__main__":
