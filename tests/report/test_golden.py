@@ -24,6 +24,17 @@ NEVER_FILLED = {
     ("summary", "weighted_device_high"): "the same",
     ("speedups", "eager_energy_j"): "needs measure.energy=true on a GPU",
     ("speedups", "compiled_energy_j"): "the same",
+    **{
+        ("speedups", column): "no stored sweep has host times, which records of schema 5 have"
+        for column in (
+            "eager_host_step_ms",
+            "compiled_host_step_ms",
+            "eager_host_share",
+            "compiled_host_share",
+            "speedup_host_2x_faster",
+            "speedup_host_2x_slower",
+        )  # fmt: skip
+    },
     ("speedups", "attempts"): "no trial of a stored sweep ran twice since records have them",
 }
 

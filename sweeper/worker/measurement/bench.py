@@ -106,7 +106,7 @@ class Bench:
         return self.clock() - start
 
     def steps_s(self, arm: Arm, steps: int, stance: str = "default", until_idle: bool = True) -> list[float]:
-        """Wall seconds of each step, from an idle device until it is idle again, or until the call of the step returns."""
+        """Wall seconds of each step, from an idle device until it is idle again, or until the call returns."""
         times = []
         with arm.stance(stance):
             for _ in range(steps):
