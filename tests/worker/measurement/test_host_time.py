@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import gc
 import warnings
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
+from records import make_process
 
+from sweeper.core.record import PerArm
 from sweeper.worker.failures import Missing
+from sweeper.worker.lease import Lease
 from sweeper.worker.measurement import host_time
 from sweeper.worker.measurement.bench import Arm, Bench
 from sweeper.worker.measurement.host_time import Known, find_wait, host_per_step, measure_host_time
 from sweeper.worker.models.batches import Batch
+from sweeper.worker.session import Notes, _measure_host_time
 
 ALTERNATING = (Batch(args=(1.0,)), Batch(args=(1.0,)))
 
@@ -133,3 +139,26 @@ def test_sizes_that_vary_count_alike() -> None:
 def test_a_step_that_was_held_up_does_not_count() -> None:
     assert host_per_step([0.02, 0.02, 0.5, 0.02, 0.02]) == pytest.approx(0.02)
     assert host_per_step([0.02, 0.06, 0.02, 0.06, 0.9, 0.06], num_sizes=2) == pytest.approx(0.04)
+
+
+@pytest.mark.filterwarnings("ignore:called a synchronizing")
+def test_the_record_says_which_arm_has_no_host_time_and_why() -> None:
+    machine = Machine()
+    arms = {"eager": machine.arm("eager", 0.02, 0.09, waits=True), "compiled": machine.arm("compiled", 0.004, 0.001)}
+    notes = Notes(lambda _phase: None, replace(make_process(), device_kernels=PerArm(100, 100)), Lease())
+    _measure_host_time(SimpleNamespace(bench=machine, **arms), notes)  # type: ignore[arg-type]
+    assert notes.process.host_step_s == PerArm(None, pytest.approx(0.004))
+    assert notes.process.host_time_missing is not None
+    assert notes.process.host_time_missing.startswith(
+        "eager: the step waits for the device by itself (test_host_time.py"
+    )
+
+
+def test_a_step_that_raises_leaves_a_reason() -> None:
+    def fail(_batch: Batch) -> None:
+        raise RuntimeError("no step")
+
+    notes = Notes(lambda _phase: None, make_process(), Lease())
+    arm = Arm("eager", fail, eager=True)
+    _measure_host_time(SimpleNamespace(bench=Machine(), eager=arm, compiled=arm), notes)  # type: ignore[arg-type]
+    assert (notes.process.host_step_s, notes.process.host_time_missing) == (None, "RuntimeError: no step")
