@@ -17,6 +17,7 @@ from sweeper.core.settings import Measure
 MAX_SCATTER = {"cuda": 0.05, "cpu": 0.10}  # of the blocks of an arm, as a share of the fastest
 MAX_CLOCK_DIFFERENCE = 0.01
 MAX_BUSY_HOST = 0.10  # of the cores that we may use, kept busy by others
+MAX_HOST_SHARE = 0.8  # of the device step time; beyond it a slightly slower host makes the trial host-bound
 MAX_THROTTLED = 0.01  # of the time of the rounds, lost to the quota of the cgroup
 
 UNVERIFIED = "accuracy_unverified"
@@ -45,6 +46,7 @@ NO_DOUBTS: Mapping[str, str] = {
     "compile_contended": "concerns compile time, which is printed with ≤",
     "cudagraphs_skipped": "says what the compiler did, and the speedup is that of the program it made",
     "eager_nondeterministic": "concerns the verdict; where none was possible, accuracy_unverified says so",
+    "little_headroom": "the speedup is right on this host, and a slightly slower one changes it",
     "no_kernels": "says what the compiler did: ATen's own kernels run in both arms, as mode=lite has them by design",
     "partly_eager": "says what the backend did, and the speedup is that of the program it made",
     "random_in_step": "says what the step is: dropout, or something like it, is on in both arms",
@@ -60,6 +62,8 @@ def find_flags(record: Record, result: Result, measure: Measure) -> tuple[str, .
     found |= {name for name, applies in TRIAL_RULES.items() if applies(record)}
     if record.status == "ok" and result.host_bound_arms is not None:
         found.add("host_bound")
+    elif record.status == "ok" and _has_little_headroom(result):
+        found.add("little_headroom")
     if record.status == "ok" and measure.target is not None and not is_resolved(result, measure.target):
         found.add("unresolved")
     return tuple(sorted(found))
@@ -69,6 +73,11 @@ def is_resolved(result: Result, target: float) -> bool:
     """Whether the half-width of the speedup's interval is at most `target`, a share of the speedup."""
     low, high = result.speedup_low, result.speedup_high
     return low is not None and high is not None and math.log(high / low) / 2 <= target
+
+
+def _has_little_headroom(result: Result) -> bool:
+    """Whether the host needs nearly as long for a step of an arm as the device."""
+    return max(result.eager_host_share or 0.0, result.compiled_host_share or 0.0) > MAX_HOST_SHARE
 
 
 def _is_unsteady(record: Record, process: Process) -> bool:

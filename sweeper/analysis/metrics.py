@@ -67,6 +67,10 @@ class Result:
     eager_estimate: Estimate | None = None
     compiled_estimate: Estimate | None = None
     compiled_waits_fraction: float | None = None  # of the compiled arm's wall time, for the host
+    eager_host_share: float | None = None  # host time of a step over its device step time
+    compiled_host_share: float | None = None
+    speedup_host_2x_faster: float | None = None
+    speedup_host_2x_slower: float | None = None
     readings: Mapping[str, float] = field(default_factory=dict)  # metrics with `of_process`; missing ones are left out
 
 
@@ -154,6 +158,16 @@ def _energy(arm: str) -> Metric:
     return Metric(f"{arm}_energy_j", meaning, _read_arm("energy_j", arm), needs_ok=arm == "compiled", mlflow=True)
 
 
+def _host_time(arm: str) -> Metric:
+    meaning = f"time in which the host prepares and launches a step of the {arm} arm, without waiting for the device"
+    read, ok = _read_arm("host_step_s", arm), arm == "compiled"
+    return Metric(f"{arm}_host_step_s", meaning, read, needs_ok=ok, column=f"{arm}_host_step_ms", scale=1e3)
+
+
+def _host_share(arm: str) -> Metric:
+    return Metric(f"{arm}_host_share", f"host time of a step of the {arm} arm over its device step time")
+
+
 def _step_time(arm: str) -> Metric:
     meaning = f"wall time per step of the {arm} arm, geometric mean over processes"
     return Metric(f"{arm}_step_s", meaning, mlflow=True, column=f"{arm}_step_ms", scale=1e3)
@@ -207,6 +221,10 @@ METRICS: list[Metric] = [
     Metric("busy_speedup_low", "lower end of the 95 % interval of busy_speedup"),
     Metric("busy_speedup_high", "upper end of the 95 % interval of busy_speedup"),
     *map(_device_step, ARMS),
+    *map(_host_time, ARMS),
+    *map(_host_share, ARMS),
+    Metric("speedup_host_2x_faster", "predicted speedup where the host takes half the time per step"),
+    Metric("speedup_host_2x_slower", "predicted speedup where the host takes twice the time per step"),
 ]
 
 
@@ -227,6 +245,7 @@ def derive(record: Record) -> Result:
         figures |= _describe_compiled_arm(record, measured)
         figures |= _describe_speedups(measured, figures["draws"], bool(figures["host_bound_arms"]))
         figures |= _describe_break_even(figures, readings)
+        figures |= _describe_headroom(record.processes)
     return Result(**figures, readings=readings)
 
 
@@ -248,6 +267,22 @@ def break_even_steps(compile_s: float | None, eager_s: float | None, compiled_s:
     if compile_s is None or not eager_s or not compiled_s or compiled_s >= eager_s:
         return None
     return max(compile_s, 0.0) / (eager_s - compiled_s)
+
+
+def predict_step_s(host_s: float, device_s: float, host_slowdown: float) -> float:
+    """Predict the wall seconds of a step where the host takes `host_slowdown` times as long for it as here.
+
+    Host and device work side by side, so the slower of the two decides.
+    """
+    return max(host_s * host_slowdown, device_s)
+
+
+def predict_speedup(
+    eager_host_s: float, eager_device_s: float, compiled_host_s: float, compiled_device_s: float, host_slowdown: float
+) -> float:
+    """Predict the speedup where the host takes `host_slowdown` times as long for a step as here, in both arms."""
+    eager_s = predict_step_s(eager_host_s, eager_device_s, host_slowdown)
+    return eager_s / predict_step_s(compiled_host_s, compiled_device_s, host_slowdown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,6 +411,21 @@ def _describe_break_even(figures: Mapping[str, Any], readings: Mapping[str, floa
         for name, compile_time in compile_times.items()
         for end, speedup in ends.items()
     }
+
+
+def _describe_headroom(processes: Sequence[Process]) -> dict[str, float]:
+    """Compute the shares of arms whose two times are known, and where all four are known, predicted speedups."""
+    known: dict[str, tuple[float, float]] = {}  # seconds per step of the host and of the device, by arm
+    for arm in ARMS:
+        host_s, device_s = (_median(map(_read_arm(name, arm), processes)) for name in ("host_step_s", "device_step_s"))
+        if host_s and device_s:
+            known[arm] = host_s, device_s
+    shares = {f"{arm}_host_share": host_s / device_s for arm, (host_s, device_s) in known.items()}
+    if len(known) < len(ARMS):
+        return shares
+    both = *known["eager"], *known["compiled"]
+    faster, slower = (predict_speedup(*both, host_slowdown) for host_slowdown in (0.5, 2.0))
+    return {**shares, "speedup_host_2x_faster": faster, "speedup_host_2x_slower": slower}
 
 
 def _median(values: Iterable[float | None]) -> float | None:

@@ -26,7 +26,7 @@ from sweeper.worker.compilation import artifacts, backends, compiler
 from sweeper.worker.compilation.counters import CompileCounters
 from sweeper.worker.failures import EagerError, MismatchError, Missing, try_reading
 from sweeper.worker.lease import Lease
-from sweeper.worker.measurement import device_time, energy, memory
+from sweeper.worker.measurement import device_time, energy, host_time, memory
 from sweeper.worker.measurement.bench import Arm, latency, measure_rounds
 from sweeper.worker.models.formats import count_parameters
 from sweeper.worker.monitoring import environment, host_monitor, round_monitor
@@ -154,7 +154,7 @@ def _measure(job: Job, part: Part, notes: Notes) -> None:
         _measure_memory(setup, notes, setup.compiled)
     with notes.enter("profiling"):
         if setup.device.type == "cuda":
-            _measure_device_time(setup, notes)
+            profile(setup, notes)
     if setup.measure.energy:
         with notes.enter("energy"):
             _measure_energy(setup, notes)
@@ -284,6 +284,12 @@ def _measure_memory(setup: TrialSetup, notes: Notes, arm: Arm) -> None:
         notes.add(memory_bytes=replace(in_use, **{arm.name: reading.in_use_bytes}))
 
 
+def profile(setup: TrialSetup, notes: Notes) -> None:
+    """Measure the seconds per step of the device, and then those of the host."""
+    _measure_device_time(setup, notes)
+    _measure_host_time(setup, notes)
+
+
 def _measure_device_time(setup: TrialSetup, notes: Notes) -> None:
     step_s = {arm: notes.process.step_s(arm) or 0.0 for arm in ARMS}
     profiled = try_reading(lambda: device_time.profile_arms(setup.bench, (setup.eager, setup.compiled), step_s))
@@ -313,6 +319,27 @@ def _calibrate_gap_s() -> float:
     if isinstance(gap_s, Missing):
         raise device_time.UnknownError(f"few kernels were queued, and no gap could be calibrated: {gap_s.reason}")
     return gap_s
+
+
+def _measure_host_time(setup: TrialSetup, notes: Notes) -> None:
+    def read(field_name: str, arm: str) -> float | None:
+        return getattr(getattr(notes.process, field_name), arm, None)
+
+    known = {
+        arm: host_time.Known(
+            notes.process.step_s(arm) or 0.0,
+            read("device_step_s", arm) or read("device_time_s", arm),
+            read("device_kernels", arm),
+        )
+        for arm in ARMS
+    }
+    found = try_reading(lambda: host_time.measure_host_time(setup.bench, (setup.eager, setup.compiled), known))
+    if isinstance(found, Missing):
+        notes.add(host_time_missing=found.reason)
+        return
+    missing = [f"{arm}: {item.reason}" for arm, item in found.items() if isinstance(item, Missing)]
+    host_step_s = PerArm(**{arm: item for arm, item in found.items() if not isinstance(item, Missing)})
+    notes.add(host_step_s=host_step_s, host_time_missing="; ".join(missing) or None)
 
 
 def _measure_energy(setup: TrialSetup, notes: Notes) -> None:

@@ -124,7 +124,7 @@ def test_every_flag_is_explained_and_either_is_a_doubt_or_not_with_a_reason() ->
     assert explained == sorted(DOUBTS.keys() | NO_DOUBTS.keys())
     assert {name for name, doubt in rows if doubt} == DOUBTS.keys()
     assert not DOUBTS.keys() & NO_DOUBTS.keys()
-    assert {*PROCESS_RULES, *TRIAL_RULES, "host_bound", "unresolved", "eager_moved"} == {*explained}
+    assert {*PROCESS_RULES, *TRIAL_RULES, "host_bound", "little_headroom", "unresolved", "eager_moved"} == {*explained}
 
 
 def test_single_process() -> None:
@@ -137,6 +137,22 @@ def test_host_bound_from_the_median_over_processes() -> None:
     assert flags(quiet(**waiting), quiet(1, **waiting)) == {"host_bound"}
     busy = {"device_time_s": PerArm(0.0199, 0.0096), "device_kernels": PerArm(10, 10)}
     assert flags(quiet(**busy), quiet(1, **busy)) == set()
+
+
+@pytest.mark.parametrize(
+    ("host_s", "little"),
+    [(PerArm(0.0155, 0.0075), False), (PerArm(0.0165, 0.005), True), (PerArm(0.005, 0.0085), True)],
+    ids=["below in both arms", "eager", "compiled"],
+)
+def test_little_headroom_of_the_worse_arm(host_s: PerArm, little: bool) -> None:
+    known = {"host_step_s": host_s, "device_step_s": PerArm(0.02, 0.01)}
+    assert flags(quiet(**known), quiet(1, **known)) == ({"little_headroom"} if little else set())
+
+
+def test_a_host_bound_trial_has_no_headroom_to_warn_of() -> None:
+    waiting = {"device_time_s": PerArm(0.0199, 0.0092), "device_kernels": PerArm(10, 10)}
+    known = {**waiting, "host_step_s": PerArm(0.01, 0.0098), "device_step_s": PerArm(0.0199, 0.0092)}
+    assert flags(quiet(**known), quiet(1, **known)) == {"host_bound"}
 
 
 def test_several_artifacts_in_one_draw() -> None:

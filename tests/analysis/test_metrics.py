@@ -6,7 +6,14 @@ from dataclasses import replace
 import pytest
 from records import make_process, make_record
 
-from sweeper.analysis.metrics import METRICS, USUAL_GAP_S, break_even_steps, derive
+from sweeper.analysis.metrics import (
+    METRICS,
+    USUAL_GAP_S,
+    break_even_steps,
+    derive,
+    predict_speedup,
+    predict_step_s,
+)
 from sweeper.analysis.stats import Estimate
 from sweeper.core.record import PerArm, Process, Record, Round
 
@@ -321,3 +328,57 @@ def test_memory_is_the_median_of_what_was_measured() -> None:
 def test_graph_breaks_are_counted_and_unknown_without_diagnostics() -> None:
     assert derive(make_record()).graph_breaks == 2
     assert derive(replace(make_record(), diagnostics=None)).graph_breaks is None
+
+
+def test_a_step_takes_what_the_slower_of_host_and_device_takes() -> None:
+    assert [predict_step_s(0.004, 0.010, slowdown) for slowdown in (0.5, 1.0, 2.5, 4.0)] == pytest.approx(
+        [0.010, 0.010, 0.010, 0.016]
+    )
+
+
+@pytest.mark.parametrize(
+    ("host_slowdown", "speedup"),
+    [(0.5, 5.0), (1.0, 3.75), (2.0, 2.0), (4.0, 2.0)],  # 20 / 4 ms, 20 / 5.33, 21.33 / 10.67, 42.67 / 21.33
+)
+def test_a_slower_host_takes_from_the_speedup_what_the_device_gained(host_slowdown: float, speedup: float) -> None:
+    known = 0.032 / 3, 0.020, 0.016 / 3, 0.004
+    assert predict_speedup(*known, host_slowdown) == pytest.approx(speedup)
+
+
+def test_headroom_is_of_medians_over_processes() -> None:
+    pairs = [(PerArm(0.009, 0.006), PerArm(0.02, 0.01)), (PerArm(0.010, 0.008), PerArm(0.02, 0.01))]
+    pairs.append((PerArm(0.013, 0.030), PerArm(0.02, 0.01)))
+    processes = [
+        replace(make_process(index=index), host_step_s=host_s, device_step_s=device_s)
+        for index, (host_s, device_s) in enumerate(pairs)
+    ]
+    result = derive(record_of(*processes))
+    assert result.readings["eager_host_step_s"] == pytest.approx(0.010)
+    assert (result.eager_host_share, result.compiled_host_share) == (pytest.approx(0.5), pytest.approx(0.8))
+    assert result.speedup_host_2x_faster == pytest.approx(2.0)
+    assert result.speedup_host_2x_slower == pytest.approx(20 / 16)
+
+
+@pytest.mark.parametrize(
+    ("host_s", "device_s", "share"),
+    [
+        (PerArm(0.01, None), PerArm(0.02, 0.01), 0.5),
+        (PerArm(0.01, 0.01), PerArm(0.02, None), 0.5),
+        (PerArm(0.01, 0.01), None, None),
+        (None, PerArm(0.02, 0.01), None),
+    ],
+)
+def test_without_all_four_times_no_other_host_is_predicted(
+    host_s: PerArm | None, device_s: PerArm | None, share: float | None
+) -> None:
+    busy = {"device_time_s": PerArm(0.02, 0.01), "device_kernels": PerArm(10, 10)}  # which does not stand in for it
+    result = derive(record_of(replace(make_process(), host_step_s=host_s, device_step_s=device_s, **busy)))
+    assert result.eager_host_share == share
+    assert (result.compiled_host_share, result.speedup_host_2x_faster, result.speedup_host_2x_slower) == (None,) * 3
+
+
+def test_a_wrong_program_has_no_host_time() -> None:
+    process = replace(make_process(), host_step_s=PerArm(0.01, 0.004), device_step_s=PerArm(0.02, 0.01))
+    result = derive(record_of(process, status="accuracy_mismatch"))
+    assert "compiled_host_step_s" not in result.readings
+    assert (result.eager_host_share, result.speedup_host_2x_slower) == (None, None)

@@ -32,6 +32,12 @@ NEVER_FILLED = {
     ("summary", "weighted_busy_high"): "the same",
     ("speedups", "eager_energy_j"): "needs measure.energy=true on a GPU",
     ("speedups", "compiled_energy_j"): "the same",
+    ("speedups", "eager_host_step_ms"): "no stored sweep has host times, which came with schema 5",
+    ("speedups", "compiled_host_step_ms"): "the same",
+    ("speedups", "eager_host_share"): "the same",
+    ("speedups", "compiled_host_share"): "the same",
+    ("speedups", "speedup_host_2x_faster"): "the same",
+    ("speedups", "speedup_host_2x_slower"): "the same",
     ("speedups", "attempts"): "no trial of a stored sweep ran twice since records have them",
 }
 

@@ -96,6 +96,51 @@ def test_first_steps_are_timed_with_the_device_at_rest() -> None:
     assert min(process.first_steps_s) >= 0.9 * process.device_time_s.compiled
 
 
+def test_host_time_leaves_out_what_the_device_works_on_after_the_call() -> None:
+    outcome, _ = run(on_gpu("long_on_the_device", backend="aot_eager", optimizer="none"))
+    assert outcome.status == "ok", outcome.message
+    process = outcome.process
+    assert process is not None
+    assert process.host_time_missing is None
+    assert process.host_step_s is not None
+    assert process.device_time_s is not None
+    for arm in ("eager", "compiled"):
+        assert 0 < getattr(process.host_step_s, arm) < 0.5 * getattr(process.device_time_s, arm)
+
+
+def test_a_step_that_asks_the_device_has_no_host_time() -> None:
+    outcome, _ = run(on_gpu("branches_on_data", backend="aot_eager"))
+    assert outcome.status == "ok", outcome.message
+    process = outcome.process
+    assert process is not None
+    assert process.host_time_missing is not None
+    assert "eager: the step waits for the device by itself (factories.py:" in process.host_time_missing
+    assert process.host_step_s is not None
+    assert process.host_step_s.eager is None
+
+
+def test_a_replay_of_a_cuda_graph_is_one_launch() -> None:
+    import torch
+
+    from sweeper.worker.measurement.bench import Arm, Bench
+    from sweeper.worker.measurement.host_time import count_launches
+    from sweeper.worker.models.batches import Batch
+
+    x, graph = torch.zeros(8, device="cuda"), torch.cuda.CUDAGraph()
+
+    def add(_batch: Batch | None = None) -> None:
+        for _ in range(50):
+            x.add_(1)
+
+    add()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        add()
+    bench = Bench((Batch(args=()), Batch(args=())), torch.device("cuda"))
+    assert count_launches(bench, Arm("eager", add, eager=True)) == 50
+    assert count_launches(bench, Arm("compiled", lambda _batch: graph.replay(), eager=True)) == 1
+
+
 @pytest.mark.parametrize("precision_scaler", [False, True], ids=["fp32", "amp_fp16"])
 def test_gradients_behind_a_scaler_are_judged(precision_scaler: bool) -> None:
     from sweeper.core.trial import Precision

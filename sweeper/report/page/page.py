@@ -24,7 +24,7 @@ from sweeper.loading.entries import pause_garbage_collection
 from sweeper.report import formatting
 from sweeper.report.contents import Report
 from sweeper.report.formatting import ratio, text
-from sweeper.report.page import cost_figures, speedup_figures, step_figure
+from sweeper.report.page import cost_figures, headroom_figure, speedup_figures, step_figure
 from sweeper.report.page.figure_base import Figure
 from sweeper.report.page.listings import Listing, make_listing
 from sweeper.report.page.published import Published, find_for_family, find_for_suite, find_sources
@@ -174,6 +174,7 @@ def _make_figures(report: Report, references: Mapping[str, Published]) -> tuple[
         cost_figures.draw_compile_time(rows),
         cost_figures.draw_total_time(rows),
         cost_figures.draw_memory(rows),
+        headroom_figure.draw_headroom(rows),
         step_figure.draw_step_times(report.findings.entries, rows),
     ]
     firsts = [[replace(choice, traces=()) for choice in figure.choices[:1]] for figure in figures]

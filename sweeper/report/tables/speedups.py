@@ -154,6 +154,12 @@ def peak_ratio(row: Row) -> float | None:
     return eager / compiled if eager and compiled and row["status"] == "ok" else None
 
 
+def host_share(row: Row) -> str:
+    """Show the shares of both arms, e.g. `0.62 / 0.91`, with `?` for an unknown one; nothing where both are unknown."""
+    shares = [ratio(number(row, f"{arm}_host_share")) for arm in ARMS]
+    return " / ".join(share or "?" for share in shares) if any(shares) else ""
+
+
 def speedup_or_status(row: Row) -> str:
     """Show `1.58 [1.55, 1.61]`, or the range of processes, `2.01 (1.89 to 2.12)`, where host noise has no interval."""
     if row["status"] != "ok":
@@ -207,6 +213,7 @@ def text_columns(rows: Sequence[Row], _trials: Sequence[Row]) -> list[TextColumn
         *_SPEEDUPS,
         _DEVICE if formatting.is_known(rows, "device_speedup") else _BUSY,  # the two are never in one column
         *([_HOST_BOUND] if any("host_bound" in flags(row) for row in rows) else []),
+        *([_HOST_SHARE] if any(map(host_share, rows)) else []),
         *(number_column(f"{arm} ms", f"{arm}_step_ms", align_right=True) for arm in ARMS),
         *(latencies if formatting.is_known(rows, "eager_p50_ms") else []),
         *_ENERGY,
@@ -287,6 +294,14 @@ _HOST_BOUND = number_column(
     lambda row: "" if (share := number(row, "host_bound_fraction")) is None else f"{100 * share:.0f} %",
     meaning="host-bound is the share of wall time in which the GPU waits for the host, in the worse arm",
     align_right=True,
+)
+_HOST_SHARE = TextColumn(
+    "host share",
+    host_share,
+    lambda row: max((share for arm in ARMS if (share := number(row, f"{arm}_host_share"))), default=None),
+    meaning="host share is host time / device step time, eager / compiled: an arm above 1 waits for the host",
+    align_right=True,
+    media=(PAGE, MARKDOWN),
 )
 _ENERGY = (
     number_column(

@@ -105,8 +105,8 @@ class Bench:
         self.synchronize()
         return self.clock() - start
 
-    def steps_s(self, arm: Arm, steps: int, stance: str = "default") -> list[float]:
-        """Wall seconds of each step, with the device synchronised before and after it."""
+    def steps_s(self, arm: Arm, steps: int, stance: str = "default", until_idle: bool = True) -> list[float]:
+        """Wall seconds of each step, from an idle device until it is idle again, or until the call returns."""
         times = []
         with arm.stance(stance):
             for _ in range(steps):
@@ -114,7 +114,8 @@ class Bench:
                 self.synchronize()
                 start = self.clock()
                 arm.run(batch)
-                self.synchronize()
+                if until_idle:
+                    self.synchronize()
                 times.append(self.clock() - start)
         return times
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +13,10 @@ from tables import differences
 
 from sweeper.analysis.metrics import find_worst_accuracy
 from sweeper.core.record import Accuracy, Attempt, Latencies, Latency, PerArm, Process, Record
+from sweeper.loading.entries import load
 from sweeper.report.build import write_report
-from sweeper.report.table import Column, Table, Value, cell, plain, quote
-from sweeper.report.tables.speedups import columns
+from sweeper.report.table import MARKDOWN, PAGE, TERMINAL, Column, Row, Table, Value, cell, plain, quote
+from sweeper.report.tables.speedups import SPEC, columns, speedups
 
 
 def checked(error: float | None, *, passed: bool = True, worst: str = "loss") -> Accuracy:
@@ -29,7 +31,8 @@ def measured() -> Record:
     The device waits for 1 % of the step in both arms: of 20 ms it needs 19.8, busy for 18, and of 10 ms 9.9, busy for
     7.5. So its speedup is 2, and 18 / 7.5 = 2.4 by busy time. Of the two checks the second comes nearer to its bound.
     4096 tokens in 10 ms are 409,600 a second. Percentiles and joules are the middle of the two processes'. It crashed
-    and was wrong before.
+    and was wrong before. The host needs half of the eager step's 19.8 ms on the device, and 0.7 of the compiled
+    step's 9.9 ms; on a host that takes twice as long, the arms take 19.8 and 13.86 ms.
     """
     busy, kernels = PerArm(0.018, 0.0075), PerArm(1500, 2000)
     parts = {"dynamo": 0.25, "aot_autograd": 0.5, "inductor": 1.5, "autotuning": 0.75}
@@ -40,6 +43,7 @@ def measured() -> Record:
             device_time_s=busy,
             device_kernels=kernels,
             device_step_s=PerArm(0.0198, 0.0099),
+            host_step_s=PerArm(0.0099, 0.00693),
             compile_parts_s=parts if index == 0 else {},
             time_to_first_step_s=(40.0, 12.5)[index],
             code_fingerprint="c0de",
@@ -99,7 +103,27 @@ def test_the_columns_of_the_contract_come_first_and_in_order() -> None:
     assert names.endswith(
         " eager_energy_j compiled_energy_j accuracy_randomness accuracy_elements attempts dropout text "
         "busy_speedup busy_speedup_low busy_speedup_high eager_device_step_ms compiled_device_step_ms"
+        " eager_host_step_ms compiled_host_step_ms eager_host_share compiled_host_share speedup_host_2x_faster"
+        " speedup_host_2x_slower"
     )
+
+
+def test_people_see_the_share_of_the_host_where_it_is_known(tmp_path: Path) -> None:
+    one_arm = replace(make_process(), device_step_s=PerArm(0.02, 0.01), host_step_s=PerArm(None, 0.004))
+    records = [measured(), replace(make_record("b"), processes=(one_arm,)), make_record("c")]
+    entries = load([write_sweep(tmp_path, records)]).entries
+    rows = speedups(entries).rows
+
+    def shown(medium: str, rows: Sequence[Row]) -> dict[str, Value]:
+        columns = SPEC.columns_for(medium, rows, rows)
+        return {
+            str(row["model"]): column.text(row) for column in columns if column.title == "host share" for row in rows
+        }
+
+    assert shown(PAGE, rows) == {"resnet50": "0.50 / 0.70", "b": "? / 0.40", "c": ""}
+    assert shown(MARKDOWN, rows) == shown(PAGE, rows)
+    assert shown(PAGE, [row for row in rows if row["model"] == "c"]) == {}
+    assert shown(TERMINAL, rows) == {}
 
 
 @pytest.mark.parametrize(

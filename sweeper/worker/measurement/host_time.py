@@ -1,0 +1,108 @@
+"""Host time: the seconds in which the host prepares and launches a step, however fast the device is.
+
+From an idle device a step is timed until its call returns, when its last launch has returned. These are the host's own
+seconds as long as no call in the step waits for the device: no operation synchronises, and the queue of launches never
+fills. Otherwise the host time is unknown.
+"""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, median
+
+import torch
+from torch.autograd import DeviceType  # type: ignore[attr-defined]
+
+from sweeper.worker.failures import Missing
+from sweeper.worker.measurement.bench import STEPS_BEFORE_BLOCK, Arm, Bench
+
+TIMED_S = 1.0  # of steps per arm, within these numbers of steps of each size
+MIN_STEPS, MAX_STEPS = 5, 20
+MAX_QUEUED = 1000  # launches: the queue of a stream holds 1,024, and a launch that finds it full waits
+WAITS = "called a synchronizing CUDA operation"  # torch's warning, in c10/cuda/CUDAFunctions.cpp
+
+
+@dataclass(frozen=True)
+class Known:
+    """What earlier measurements say of an arm, per step: wall seconds, device seconds, kernels, copies and memsets."""
+
+    wall_s: float
+    device_s: float | None
+    kernels: float | None
+
+
+def measure_host_time(bench: Bench, arms: tuple[Arm, Arm], known: Mapping[str, Known]) -> dict[str, float | Missing]:
+    """Measure the host's seconds per step by arm, in the order AB, BA; `known` is by arm as well."""
+    times_s: dict[str, list[float]] = {arm.name: [] for arm in arms}
+    for arm in (*arms, *reversed(arms)):
+        steps = min(max(MIN_STEPS, round(TIMED_S / known[arm.name].wall_s / bench.num_sizes)), MAX_STEPS)
+        times_s[arm.name] += _time_calls(bench, arm, -(-steps // 2) * bench.num_sizes)
+    host_s = {arm: host_per_step(times, bench.num_sizes) for arm, times in times_s.items()}
+    reasons = {arm.name: _explain_unknown(bench, arm, host_s[arm.name], known[arm.name]) for arm in arms}
+    return {arm: Missing(reason) if (reason := reasons[arm]) else time_s for arm, time_s in host_s.items()}
+
+
+def host_per_step(times_s: Sequence[float], num_sizes: int = 1) -> float:
+    """The median over steps of one size, and the mean over sizes, which take turns."""
+    return fmean(median(times_s[size::num_sizes]) for size in range(num_sizes))
+
+
+def _time_calls(bench: Bench, arm: Arm, steps: int) -> list[float]:
+    """Time the call of each step from an idle device, under the rules of a block."""
+    gc.collect()
+    gc.disable()
+    try:
+        bench.run(arm, bench.round_up(STEPS_BEFORE_BLOCK), "fail_on_recompile")
+        return bench.steps_s(arm, steps, "fail_on_recompile", until_idle=False)
+    finally:
+        gc.enable()
+
+
+def _explain_unknown(bench: Bench, arm: Arm, host_s: float, known: Known) -> str | None:
+    """Explain why the time of the call may contain a wait for the device; None where it contains none."""
+    if place := find_wait(bench, arm):
+        return f"the step waits for the device by itself ({place})"
+    if known.device_s is not None and host_s >= known.device_s:
+        return None  # the device caught up with the host, so the queue never filled
+    if known.kernels is not None and known.kernels <= MAX_QUEUED:
+        return None
+    launches = count_launches(bench, arm)
+    if launches <= MAX_QUEUED:
+        return None
+    return f"the step has {launches:,} launches, more than the queue of the device holds"
+
+
+def find_wait(bench: Bench, arm: Arm) -> str | None:
+    """Find where a step waits for the device by itself, e.g. `masking_utils.py:312`; None where torch sees no wait.
+
+    torch sees waits in its own operations, such as `item` and `nonzero`
+    (https://docs.pytorch.org/docs/stable/generated/torch.cuda.set_sync_debug_mode.html).
+    """
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            bench.run(arm, bench.round_up(2))  # both batches, where sizes do not vary
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+    waits = (item for item in caught if WAITS in str(item.message))
+    return next((f"{Path(item.filename).name}:{item.lineno}" for item in waits), None)
+
+
+def count_launches(bench: Bench, arm: Arm) -> int:
+    """Count the launches of the longest step; all kernels of a CUDA graph have the correlation id of its one launch."""
+    counts = []
+    for _ in range(bench.num_sizes):
+        bench.synchronize()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            bench.run(arm, 1)
+            bench.synchronize()
+        events = profile.profiler.kineto_results.events()
+        work = (event for event in events if event.device_type() == DeviceType.CUDA and not event.is_user_annotation())
+        counts.append(len({event.correlation_id() for event in work}))
+    return max(counts)

@@ -1,0 +1,82 @@
+"""The arithmetic of benchmarks/headroom.py, which needs a GPU to measure anything."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from benchmark_scripts import BENCHMARKS, load_script
+
+HEADROOM = load_script("headroom")
+
+
+def figures(host_s: dict[str, float], device_s: dict[str, float], **wall_s: float) -> Any:
+    """`wall_s` by number of competitors, equal in both arms."""
+    walls = {number[1:]: {"eager": time_s, "compiled": time_s} for number, time_s in wall_s.items()}
+    return HEADROOM.Figures(host_s, device_s, walls, "eager: the step waits")
+
+
+@pytest.mark.parametrize(
+    ("slowdown", "wall_s", "load", "predicted_s", "is_near", "is_right"),
+    [
+        (1.0, 0.0202, 0.5, 0.020, False, True),
+        (1.5, 0.0202, 0.75, 0.020, False, True),
+        (2.0, 0.0240, 1.0, 0.020, True, False),
+        (3.0, 0.0306, 1.5, 0.030, False, True),
+        (3.0, 0.0288, 1.5, 0.030, False, False),
+    ],
+)
+def test_a_step_is_judged_by_the_slower_of_host_and_device(
+    slowdown: float, wall_s: float, load: float, predicted_s: float, is_near: bool, is_right: bool
+) -> None:
+    found = HEADROOM.judge(0.010, 0.020, slowdown, wall_s)
+    assert (found.load, found.predicted_s) == (pytest.approx(load), pytest.approx(predicted_s))
+    assert found.difference == pytest.approx(wall_s / predicted_s - 1)
+    assert (found.is_near, found.is_right) == (is_near, is_right)
+
+
+def test_a_host_bound_reference_takes_as_many_times_longer_as_the_host() -> None:
+    reference = figures({"eager": 0.030}, {"eager": 0.010}, n0=0.031, n1=0.062, n2=0.093)
+    assert HEADROOM.find_slowdowns(reference) == pytest.approx({"0": 1.0, "1": 2.0, "2": 3.0})
+
+
+@pytest.mark.parametrize(
+    ("host_s", "device_s", "why"),
+    [({}, {"eager": 0.01}, "eager: the step waits"), ({"eager": 0.012}, {"eager": 0.010}, "h / d is 1.20")],
+)
+def test_a_reference_that_says_nothing_of_the_host_is_refused(
+    host_s: dict[str, float], device_s: dict[str, float], why: str
+) -> None:
+    with pytest.raises(ValueError, match=why):
+        HEADROOM.find_slowdowns(figures(host_s, device_s, n0=0.01, n1=0.02))
+
+
+def test_rows_say_what_is_near_wrong_or_unknown() -> None:
+    known = figures({"compiled": 0.010}, {"eager": 0.030, "compiled": 0.020}, n0=0.020, n1=0.0202, n2=0.033)
+    rows = list(HEADROOM.describe("vit", known, {"0": 1.0, "1": 2.0, "2": 3.0}))
+    assert [texts[0] for texts, _ in rows] == ["vit eager"] * 3 + ["vit compiled"] * 3
+    assert {len(texts) for texts, _ in rows} == {len(HEADROOM.HEADINGS)}
+    assert [texts[-1] for texts, _ in rows] == ["unknown: eager: the step waits"] * 3 + ["", "near", "WRONG"]
+    assert [found is None for _, found in rows] == [True] * 3 + [False] * 3
+    assert rows[-1][0][5:9] == ["1.50", "30.000", "33.000", "+10.0%"]
+
+
+def test_competitors_are_busy_on_their_core_and_gone_afterwards() -> None:
+    script = """
+import os, pathlib, sys
+sys.path.insert(0, sys.argv[1])
+from headroom import compete, pin
+
+def children():
+    return pathlib.Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+
+core = max(os.sched_getaffinity(0))
+pin(core)
+assert os.sched_getaffinity(0) == {core}
+with compete(core, 2):
+    assert [os.sched_getaffinity(int(pid)) for pid in children()] == [{core}, {core}], children()
+assert not children()
+"""
+    subprocess.run([sys.executable, "-c", script, str(BENCHMARKS)], check=True, timeout=120)
