@@ -282,10 +282,11 @@ def _choose_fastest(choice: Choice, faster: Sequence[Candidate], left: Sequence[
     if steps:
         reason = f", and the least total time for {steps:,} steps, compiling included"
     elif tied:
-        waits = any(one in faster for one in tied)
-        alone = "does not wait for the host" if waits else f"is faster than eager {chosen.described_margin}"
-        why = f"and it {why}" if why else f"but it alone {alone}"
-        reason = f"; {shorten_names([one.name for one in tied])} cannot be told apart from it, {why}"
+        waiting = [one.name for one in tied if one in faster and one not in (best, *rivals)]
+        rest = [one.name for one in tied if one.name not in waiting]
+        why = f"and it {why}" if why else f"but it alone is faster than eager {chosen.described_margin}"
+        parts = ((rest, why), (waiting, f"but {'waits' if len(waiting) == 1 else 'wait'} for the host"))
+        reason = "".join(f"; {shorten_names(names)} cannot be told apart from it, {but}" for names, but in parts if names)
     elif len(left) > 1:
         reason = ", faster than eager and every other mode"
     else:

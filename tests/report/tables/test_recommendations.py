@@ -292,8 +292,14 @@ def test_a_mode_that_waits_is_not_preferred_to_a_faster_one_that_does_not(tmp_pa
     near, far = (waits_for_the_host(make_record(speedups=[2.0 / factor]), "compiled") for factor in (1.3, 1.4))
     row = only(tmp_path, near, graphs)
     assert (row["recommended"], row["tied"]) == ("reduce-overhead", ("default",))
-    said = "2.00 times eager's speed; default cannot be told apart from it, but it alone does not wait for the host"
-    assert row["reason"] == said
+    assert row["reason"] == "2.00 times eager's speed; default cannot be told apart from it, but waits for the host"
+    alike = with_costs(make_record(speedups=[2.04], mode="max-autotune"), 300)
+    row = only(tmp_path / "three", near, graphs, alike)
+    assert (row["recommended"], row["tied"]) == ("reduce-overhead", ("max-autotune", "default"))
+    assert str(row["reason"]).endswith(
+        "max-autotune cannot be told apart from it, and it compiles fastest; "
+        "default cannot be told apart from it, but waits for the host"
+    )
     assert only(tmp_path / "far", far, graphs)["tied"] == ()
 
 
