@@ -286,7 +286,9 @@ def _choose_fastest(choice: Choice, faster: Sequence[Candidate], left: Sequence[
         rest = [one.name for one in tied if one.name not in waiting]
         why = f"and it {why}" if why else f"but it alone is faster than eager {chosen.described_margin}"
         parts = ((rest, why), (waiting, f"but {'waits' if len(waiting) == 1 else 'wait'} for the host"))
-        reason = "".join(f"; {shorten_names(names)} cannot be told apart from it, {but}" for names, but in parts if names)
+        reason = "".join(
+            f"; {shorten_names(names)} cannot be told apart from it, {but}" for names, but in parts if names
+        )
     elif len(left) > 1:
         reason = ", faster than eager and every other mode"
     else:
