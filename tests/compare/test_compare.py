@@ -234,9 +234,10 @@ def test_a_step_that_is_faster_by_wall_clock_keeps_its_verdict_and_names_the_dev
     assert only(on_device(measured(), 0.006), on_device(measured(compiled=1.1), 0.00618)).reason is None
 
 
-def test_a_host_bound_row_of_few_processes_is_judged_by_its_device() -> None:
+@pytest.mark.parametrize("eager_s", [0.0199, 0.009], ids=["compiled waits", "both wait"])
+def test_a_host_bound_row_of_few_processes_is_judged_by_its_device(eager_s: float) -> None:
     few = [
-        on_device(on_device(measured(wobble=WOBBLE[:3]), 0.005), busy_s, kind="device_time_s")
+        on_device(on_device(measured(wobble=WOBBLE[:3]), 0.005), busy_s, eager_s, kind="device_time_s")
         for busy_s in (0.005, 0.0052)
     ]
     few = [
