@@ -115,7 +115,7 @@ def outcome(comparison: Comparison, slowed: int) -> Outcome:
     verdicts = [row.verdict for row in comparison.rows]
     changed, unchanged = verdicts[:slowed], verdicts[slowed:]
     return Outcome(
-        comparison.moved,
+        comparison.control.moved,
         sum(verdict in ("SLOWER", "FASTER") for verdict in unchanged),
         changed.count("SLOWER"),
         len(changed),

@@ -1,7 +1,8 @@
 """`python -m sweeper.compare BASE HEAD`: did the upgrade make models slower, or break them?
 
-Exit codes: 0 no regression; 1 a compiled step is SLOWER, a trial BROKE, or with --fail-unresolved is UNRESOLVED; 2 no
-such sweep, nothing in common, other devices, records that cannot be read, or a store that does not answer.
+Exit codes: 0 no regression; 1 a compiled step is SLOWER by wall clock or by device time, a trial BROKE, or with
+--fail-unresolved is UNRESOLVED; 2 no such sweep, nothing in common, other devices, records that cannot be read, or a
+store that does not answer.
 Try: `python -m sweeper.compare torch-2.12 torch-2.13`
 """
 
@@ -16,10 +17,16 @@ from pathlib import Path
 
 from rich.console import Console
 
-from sweeper.compare.changes import list_device_changes, list_environment_changes, list_setting_changes
+from sweeper.compare.changes import (
+    list_device_changes,
+    list_environment_changes,
+    list_setting_changes,
+    list_version_changes,
+)
 from sweeper.compare.pairs import AXES, choose_values, list_sides, match_sweeps, match_values, read_sides
+from sweeper.compare.quantities import DEVICE_MIN_EFFECT, MIN_EFFECT
 from sweeper.compare.text import FORMATS, Document, print_document, render
-from sweeper.compare.verdicts import MIN_EFFECT, judge
+from sweeper.compare.verdicts import judge
 from sweeper.core.errors import ConfigError
 from sweeper.core.paths import write_text
 from sweeper.loading.sources import add_tracking_uri, find_sources
@@ -43,8 +50,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("names", nargs="+", metavar="BASE HEAD", help="sweeps under runs/, or folders of trials")
     add_tracking_uri(parser)
     add("--by", metavar="AXIS", help=f"compare two values of this axis within one sweep: {', '.join(AXES)}")
-    min_effect = f"smaller changes are neither SLOWER nor FASTER, and SAME means within it (default: {MIN_EFFECT})"
-    add("--min-effect", type=_share, default=MIN_EFFECT, metavar="SHARE", help=min_effect)
+    defaults = f"default: {MIN_EFFECT}, and {DEVICE_MIN_EFFECT} of device time"
+    min_effect = f"smaller changes are neither SLOWER nor FASTER, and SAME means within it ({defaults})"
+    add("--min-effect", type=_share, metavar="SHARE", help=min_effect)
     switch("--allow-different-devices", help="compare absolute times of different GPUs all the same")
     switch("--fail-unresolved", help="exit code 1 also when a row that both sides measured is UNRESOLVED")
     switch("--all", help="show rows that are the SAME, and all columns")
@@ -108,19 +116,21 @@ def compare(parsed: argparse.Namespace) -> Document:
     if axis is None:
         pairs = match_sweeps(list_sides(read[0], read[1]), list_sides(read[1], read[0]))
         (base, head), settings = names, list_setting_changes(*sources)
+        versions = list_version_changes(pairs, *sources)
     else:
         sides = list_sides(read[0], read[0])
         values = choose_values(sides, axis, names[1:])
         pairs = match_values(sides, axis, *values)
         (base, head), settings = (f"{names[0]}, {axis}={value}" for value in values), []
+        versions = list_version_changes(pairs)
     if not any(pair.both for pair in pairs):
         raise ConfigError("\n".join([f"{base} and {head} have no trial in common", *problems]))
     devices = list_device_changes(pairs)
     if devices and not parsed.allow_different_devices:
         hint = "times on different devices say nothing of an upgrade; --allow-different-devices compares them anyway"
         raise ConfigError("\n".join([*devices, hint]))
-    facts = [*devices, *settings, *list_environment_changes(pairs)]
-    return Document(base, head, judge(pairs, parsed.min_effect), facts, problems, parsed.all)
+    facts = [*devices, *(version.line for version in versions), *settings, *list_environment_changes(pairs)]
+    return Document(base, head, judge(pairs, parsed.min_effect), facts, versions, problems, parsed.all)
 
 
 if __name__ == "__main__":

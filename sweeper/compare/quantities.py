@@ -9,8 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from operator import methodcaller
 
-from sweeper.core.record import Process
+from sweeper.core.record import ARMS, PerArm, Process
 
+MIN_EFFECT = 0.02  # smaller changes never count as regressions, unless --min-effect says so
+# Of device time. The same trials twice on H200s: device speedups within 0.06 % and, at the power cap, within 0.7 %
+# (docs/results/h200-repeatability.md, docs/results/h200-scheduling.md).
+DEVICE_MIN_EFFECT = 0.01
 STEP_FLOOR_S = 5e-6  # four usual gaps between two kernels: one launch more or less is no regression
 COMPILE_FLOOR_S = 1.0  # paid once in the life of a program
 # torch's allocator takes this much from the device at once for anything that needs 1 to 10 MiB: kLargeBuffer in
@@ -27,7 +31,8 @@ class Quantity:
     value: Callable[[Process], float | None]
     verdicts: tuple[str, str]  # when HEAD has more of it, and when it has less
     floor: float = 0.0
-    absolute: bool = False  # a time that moves with the whole session, as eager's does
+    min_effect: float = MIN_EFFECT
+    control: str = ""  # of a time: the quantity of eager that moves with the whole session as this one does
     arms: tuple[str, ...] = ()  # arms that spoil the quantity when they are host-bound
     of_artifact: bool = False  # whether it depends on which kernels autotuning chose
     pooled: bool = False  # whether all rows scatter alike, so that one variance says something about the others
@@ -46,10 +51,48 @@ def _memory_bytes(process: Process) -> float | None:
     return process.memory_bytes.compiled if process.memory_bytes else None
 
 
+def _read_arm(field_name: str, arm: str) -> Callable[[Process], float | None]:
+    def read(process: Process) -> float | None:
+        per_arm: PerArm | None = getattr(process, field_name)
+        return getattr(per_arm, arm) if per_arm else None
+
+    return read
+
+
+def _device_times(name: str, field_name: str) -> tuple[Quantity, Quantity]:
+    """Declare a device time of both arms, which no host disturbs."""
+    eager, compiled = (_read_arm(field_name, arm) for arm in ARMS)
+    control = replace(EAGER, name=f"eager_{name}", value=eager, min_effect=DEVICE_MIN_EFFECT, arms=())
+    control = replace(control, control=control.name)
+    return control, replace(control, name=f"compiled_{name}", value=compiled, of_artifact=True)
+
+
 _eager_step_s, _compiled_step_s = methodcaller("step_s", "eager"), methodcaller("step_s", "compiled")
-EAGER = Quantity("eager_step_s", _eager_step_s, SLOWER_FASTER, STEP_FLOOR_S, True, arms=("eager",), pooled=True)
+EAGER = Quantity(
+    "eager_step_s",
+    _eager_step_s,
+    SLOWER_FASTER,
+    STEP_FLOOR_S,
+    control="eager_step_s",
+    arms=("eager",),
+    pooled=True,
+)
 COMPILED = replace(EAGER, name="compiled_step_s", value=_compiled_step_s, arms=("compiled",), of_artifact=True)
 SPEEDUP = Quantity("speedup", _speedup, ("HIGHER", "LOWER"), arms=("eager", "compiled"), of_artifact=True, pooled=True)
 COMPILE = Quantity("compile_cold_s", _cold_compile_s, SLOWER_FASTER, COMPILE_FLOOR_S)
 MEMORY = Quantity("compiled_peak_memory_bytes", _memory_bytes, ("MORE", "LESS"), MEMORY_FLOOR_BYTES, of_artifact=True)
-QUANTITIES = (EAGER, COMPILED, SPEEDUP, COMPILE, MEMORY)
+EAGER_DEVICE, COMPILED_DEVICE = _device_times("device_step_s", "device_step_s")
+EAGER_BUSY, COMPILED_BUSY = _device_times("busy_s", "device_time_s")
+DEVICE_TIMES = (COMPILED_DEVICE, COMPILED_BUSY)  # the first that both sides have counts; the two are never compared
+# In the order of the columns of CSV and JSON, which is a contract: new ones go to the end.
+QUANTITIES = (
+    EAGER,
+    COMPILED,
+    SPEEDUP,
+    COMPILE,
+    MEMORY,
+    EAGER_DEVICE,
+    COMPILED_DEVICE,
+    EAGER_BUSY,
+    COMPILED_BUSY,
+)

@@ -18,9 +18,21 @@ from rich.console import Console
 from rich.markup import escape
 
 from sweeper.analysis.stats import Interval
+from sweeper.compare.changes import VersionChange, describe_versions
 from sweeper.compare.pairs import LOST, Side
-from sweeper.compare.quantities import COMPILE, COMPILED, EAGER, MEMORY, QUANTITIES, SPEEDUP, Quantity
-from sweeper.compare.verdicts import VERDICTS, Change, Comparison, percent
+from sweeper.compare.quantities import (
+    COMPILE,
+    COMPILED,
+    COMPILED_BUSY,
+    COMPILED_DEVICE,
+    DEVICE_TIMES,
+    EAGER,
+    MEMORY,
+    QUANTITIES,
+    SPEEDUP,
+    Quantity,
+)
+from sweeper.compare.verdicts import VERDICTS, Change, Comparison, Control, choose_device_time, percent
 from sweeper.compare.verdicts import Row as Judged
 from sweeper.report import formatting
 from sweeper.report.formatting import AXES, figure, number, ratio, text, text_column, trial_name
@@ -31,7 +43,8 @@ FORMATS = ("text", "md", "csv", "json")
 FILE_WIDTH = 160  # columns of a text file
 MIN_WIDTH = 140  # columns of a console that is no terminal
 LEGEND = (
-    "The verdict is on the compiled step and makes up for the number of rows; intervals are 95 % ones of a row alone."
+    "The verdict is on the compiled step, by wall clock or, where that shows no change, by device time. It makes up "
+    "for the number of rows; intervals are 95 % ones of a row alone."
 )
 MIB = 2**20
 MORE_DRAWS = 2  # three find a slowdown of 3 % in 38 of 100 cases, five in 99: docs/results/compare-power.md
@@ -93,6 +106,7 @@ COLUMNS: tuple[Column[Judged], ...] = (
     *_side_columns("processes", lambda side: len(side.samples.get(COMPILED.name, ()))),
     *_side_columns("draws", _count_draws),
     *(column for quantity in QUANTITIES for column in _quantity_columns(quantity)),
+    Column("versions", lambda row: describe_versions(row.pair)),
 )
 
 
@@ -109,7 +123,9 @@ def make_table(comparison: Comparison) -> Table:
 
 def is_worth_showing(row: Row) -> bool:
     """Whether something changed, or the row is not SAME; other rows are only counted."""
-    return row["verdict"] != "SAME" or any(_change_verdict(row, item) for item in QUANTITIES if item is not EAGER)
+    return row["verdict"] != "SAME" or any(
+        _change_verdict(row, item) for item in QUANTITIES if item.name != item.control
+    )
 
 
 def choose_columns(rows: Sequence[Row], every: bool = False) -> tuple[TextColumn, ...]:
@@ -125,6 +141,7 @@ def choose_columns(rows: Sequence[Row], every: bool = False) -> tuple[TextColumn
         text_column("mode"),
         TextColumn("compiled ms", lambda row: _both_values(row, COMPILED, lambda value: figure(1e3 * value))),
         TextColumn("change", lambda row: _change_with_interval(row, COMPILED)),
+        TextColumn("device", _device_change),
         TextColumn("eager", lambda row: f"{_change_percent(row, EAGER)} {_change_verdict(row, EAGER)}".strip()),
         TextColumn("speedup", lambda row: _with_verdict(row, SPEEDUP, ratio)),
         *(column for item, column in costs.items() if every or any(_change_verdict(row, item) for row in rows)),
@@ -161,17 +178,39 @@ def _change_with_interval(row: Row, quantity: Quantity) -> str:
     return f"{_change_percent(row, quantity)}{interval}"
 
 
-def describe_control(comparison: Comparison) -> str:
-    """What eager, the control, says about the two sessions."""
-    if comparison.eager_shift is None:
-        return "control: no row has an eager step time on both sides"
-    rows = f"median of {comparison.controls} row{'' if comparison.controls == 1 else 's'}"
-    line = f"control: the eager step moved by {percent(comparison.eager_shift)} ({rows})"
-    if not comparison.moved:
-        return line
-    moved = "rise where only eager got slower" if comparison.eager_shift > 0 else "fall where only eager got faster"
-    why = f"a shift of the whole machine does not touch them, but they {moved}"
-    return f"{line}; beyond {100 * comparison.max_shift:.0f} % step times are not judged, only speedups: {why}"
+def _device_change(row: Row) -> str:
+    """`+1.9 % SLOWER`, with the verdict in any case: it stands beside that by wall clock."""
+    found = (item for item in DEVICE_TIMES if number(row, f"{item.name}_ratio") is not None)
+    quantity = next(found, None)
+    return f"{_change_percent(row, quantity)} {row[f'{quantity.name}_verdict']}" if quantity else ""
+
+
+def describe_controls(comparison: Comparison) -> list[str]:
+    """What eager, the control, says about the two sessions by each clock."""
+    control = comparison.control
+    if control.shift is None:
+        wall = "control: no row has an eager step time on both sides"
+    else:
+        wall = f"control: the eager step moved by {_describe_shift(control)}"
+        if control.moved:
+            moved = "rise where only eager got slower" if control.shift > 0 else "fall where only eager got faster"
+            why = f"a shift of the whole machine does not touch them, but they {moved}"
+            wall += f"; beyond {100 * control.max_shift:.0f} % step times are not judged, only speedups: {why}"
+    names = {COMPILED_DEVICE: "device step time", COMPILED_BUSY: "device busy time"}
+    by_device = ((names[item], comparison.controls[item.control]) for item in DEVICE_TIMES)
+    return [
+        wall,
+        *(
+            f"control: eager's {name} moved by {_describe_shift(control)}"
+            f"{'; it is not judged' if control.moved else ''}"
+            for name, control in by_device
+            if control.shift is not None
+        ),
+    ]
+
+
+def _describe_shift(control: Control) -> str:
+    return f"{percent(control.shift)} (median of {control.rows} row{'' if control.rows == 1 else 's'})"
 
 
 def count_verdicts(rows: Sequence[Row]) -> str:
@@ -189,13 +228,15 @@ def advise_if_nothing_is_judged(comparison: Comparison) -> str | None:
     measured = [(row.pair, row.changes) for row in rows if row.changes and row.changes[COMPILED.name].estimate]
     if not measured:
         return "nothing could be judged: no trial was measured alike on both sides, and each row says why"
-    if comparison.moved and any(changes[SPEEDUP.name].verdict != "UNRESOLVED" for _, changes in measured):
+    if comparison.control.moved and any(changes[SPEEDUP.name].verdict != "UNRESOLVED" for _, changes in measured):
         again = "measure both again on one machine at rest (docs/comparing.md)"
         return f"nothing could be judged but speedups, since eager itself moved: {again}"
+    device = any((found := choose_device_time(changes)) and found.verdict != "UNRESOLVED" for _, changes in measured)
     over_draws = all(changes[COMPILED.name].unit == "draws" for _, changes in measured)
     draws = max(min(map(_count_draws, pair.both or ())) for pair, _ in measured)
     more = f" measure.draws={draws + MORE_DRAWS}" if over_draws else ""
-    return f"nothing could be judged: measure both with measure=published{more} (docs/comparing.md)"
+    nothing = f"nothing could be judged{' but device times' if device else ''}"
+    return f"{nothing}: measure both with measure=published{more} (docs/comparing.md)"
 
 
 def explain_rows(rows: Sequence[Row]) -> list[str]:
@@ -223,6 +264,7 @@ class Document:
     head: str
     comparison: Comparison
     facts: Sequence[str]  # what else changed
+    versions: Sequence[VersionChange] = ()  # that differ
     problems: Sequence[str] = ()
     show_all: bool = False
 
@@ -253,7 +295,7 @@ def print_document(document: Document, console: Console) -> None:
     if not console.is_terminal:
         console.width = max(console.width, MIN_WIDTH)
     comparison, shown = document.comparison, document.shown
-    head = (f"BASE: {document.base}", f"HEAD: {document.head}", *document.facts, describe_control(comparison))
+    head = (f"BASE: {document.base}", f"HEAD: {document.head}", *document.facts, *describe_controls(comparison))
     for line in head:
         terminal.print_line(escape(line), console)
     if shown:
@@ -273,7 +315,7 @@ def _render_markdown(document: Document) -> str:
         f"## torch.compile: {markdown.escape(f'BASE {document.base}, HEAD {document.head}')}",
         f"**{markdown.escape(count_verdicts(document.rows))}**",
         markdown.escape(advise_if_nothing_is_judged(document.comparison) or ""),
-        markdown.escape(describe_control(document.comparison)),
+        *map(markdown.escape, describe_controls(document.comparison)),
         markdown.table(choose_columns(shown, document.show_all), shown) if shown else "",
         markdown.bullets(explain_rows(shown)),
         LEGEND if shown else "",
@@ -285,19 +327,27 @@ def _render_markdown(document: Document) -> str:
 
 def _render_json(document: Document) -> str:
     """Every row, whether shown or not; what is missing is null."""
-    comparison, shift = document.comparison, document.comparison.eager_shift
+    comparison, control = document.comparison, document.comparison.control
     data = {
         "base": document.base,
         "head": document.head,
         "regressed": comparison.regressed,
-        "eager_shift": None if shift is None else math.expm1(shift),
-        "eager_moved": comparison.moved,
+        "eager_shift": _share(control),
+        "eager_moved": control.moved,
         "changed": list(document.facts),
         "problems": list(document.problems),
         "nothing_judged": advise_if_nothing_is_judged(comparison),
+        "device_shifts": {name: _share(found) for name, found in comparison.controls.items() if found is not control},
+        "versions": [
+            {"name": item.name, "base": item.base, "head": item.head, "rows": item.rows} for item in document.versions
+        ],
         "rows": [{name: _finite(value) for name, value in row.items()} for row in document.rows],
     }
     return json.dumps(data, indent=1, allow_nan=False) + "\n"
+
+
+def _share(control: Control) -> float | None:
+    return None if control.shift is None else math.expm1(control.shift)
 
 
 def _finite(value: Value) -> Value:

@@ -1,7 +1,8 @@
 """Verdicts: whether a difference between two sides is a change, is none, or cannot be told.
 
 Values in, values out. The row's verdict is about the compiled step alone, since a speedup also falls when eager gets
-faster. The rules and what they miss: docs/decisions/what-is-a-regression.md.
+faster: by wall clock, and by device time where that alone shows a regression. The rules and what they miss:
+docs/decisions/what-is-a-regression.md.
 """
 
 from __future__ import annotations
@@ -16,10 +17,9 @@ from sweeper.analysis.flags import UNVERIFIED
 from sweeper.analysis.metrics import MIN_DRAWS_FOR_INTERVAL, MIN_PROCESSES_IF_HOST_BOUND
 from sweeper.analysis.stats import CONFIDENCE, Estimate
 from sweeper.compare.pairs import LOST, Pair, Sample, Side
-from sweeper.compare.quantities import COMPILE, COMPILED, EAGER, QUANTITIES, SPEEDUP, Quantity
+from sweeper.compare.quantities import COMPILE, COMPILED, DEVICE_TIMES, EAGER, QUANTITIES, SPEEDUP, Quantity
 from sweeper.loading.cross_trial import max_eager_spread, moderate_groups
 
-MIN_EFFECT = 0.02  # the default of --min-effect: smaller changes never count as regressions
 SIGNIFICANCE = 1 - CONFIDENCE
 # Backends that generate no code and autotune no kernels, so that all draws are alike.
 WITHOUT_AUTOTUNING = ("eager", "aot_eager", "cudagraphs")
@@ -60,23 +60,35 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """Rows in the order of the pairs. `eager_shift` is the median log of HEAD / BASE of eager over `controls` rows.
+class Control:
+    """How far eager moved between two sessions by one clock: `shift` is the median log of HEAD / BASE over `rows` rows.
 
     The eager step does not depend on the compiler. `max_shift` is how far the eager times of one sweep may lie apart
-    (the flag eager_moved). Beyond it the machine or all of torch changed, and an absolute time says nothing about the
-    compiler.
+    (the flag eager_moved). Beyond it the machine or all of torch changed, and a time by this clock says nothing about
+    the compiler.
     """
 
-    rows: tuple[Row, ...]
-    eager_shift: float | None
-    controls: int
+    shift: float | None = None  # None: no row has this time of eager on both sides
+    rows: int = 0
     max_shift: float = max_eager_spread("cuda")
 
     @property
     def moved(self) -> bool:
-        """Whether eager moved so far that no absolute time is judged."""
-        return self.eager_shift is not None and abs(self.eager_shift) > math.log1p(self.max_shift)
+        """Whether eager moved so far that no time by this clock is judged."""
+        return self.shift is not None and abs(self.shift) > math.log1p(self.max_shift)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Rows in the order of the pairs, and a control for each clock by the name of eager's quantity."""
+
+    rows: tuple[Row, ...]
+    controls: Mapping[str, Control]
+
+    @property
+    def control(self) -> Control:
+        """The control by wall clock."""
+        return self.controls[EAGER.name]
 
     @property
     def regressed(self) -> bool:
@@ -88,24 +100,31 @@ class Comparison:
         return sum(row.verdict == "UNRESOLVED" and row.pair.ok for row in self.rows)
 
 
-def judge(pairs: Sequence[Pair], min_effect: float = MIN_EFFECT) -> Comparison:
-    """Judge every quantity of every pair, then every pair."""
+def judge(pairs: Sequence[Pair], min_effect: float | None = None) -> Comparison:
+    """Judge every quantity of every pair, then every pair. Without `min_effect` each quantity has its own."""
     measured = [pair for pair in pairs if pair.ok]
     raw = {quantity.name: [compare_quantity(pair, quantity) for pair in measured] for quantity in QUANTITIES}
-    control = _measure_control(measured, raw[EAGER.name])
-    judged = [judge_quantity(quantity, measured, raw[quantity.name], control, min_effect) for quantity in QUANTITIES]
+    controls = {
+        quantity.name: _measure_control(measured, raw[quantity.name], quantity)
+        for quantity in QUANTITIES
+        if quantity.control == quantity.name
+    }
+    judged = [
+        judge_quantity(quantity, measured, raw[quantity.name], controls.get(quantity.control), min_effect)
+        for quantity in QUANTITIES
+    ]
     changes = (dict(zip(raw, of_pair, strict=True)) for of_pair in zip(*judged, strict=True))
-    return replace(control, rows=tuple(_judge_pair(pair, next(changes) if pair.ok else None) for pair in pairs))
+    return Comparison(tuple(_judge_pair(pair, next(changes) if pair.ok else None) for pair in pairs), controls)
 
 
-def _measure_control(pairs: Sequence[Pair], eager: Sequence[Change]) -> Comparison:
-    """Measure how far eager moved, from the rows that are not host-bound where there are any."""
+def _measure_control(pairs: Sequence[Pair], eager: Sequence[Change], quantity: Quantity) -> Control:
+    """Measure how far a time of eager moved, from the rows whose host does not spoil it where there are any."""
     known = [(pair, change.log) for pair, change in zip(pairs, eager, strict=True) if change.estimate]
-    calm = [log for pair, log in known if pair.both and not _host_bound(pair.both, EAGER.arms)]
+    calm = [log for pair, log in known if pair.both and not _host_bound(pair.both, quantity.arms)]
     shifts = calm or [log for _, log in known]
     limits = [max_eager_spread(side.trial.device) for pair, _ in known for side in pair.both or ()]
     limit = min(limits, default=max_eager_spread("cuda"))
-    return Comparison((), median(shifts) if shifts else None, len(shifts), limit)
+    return Control(median(shifts) if shifts else None, len(shifts), limit)
 
 
 def compare_quantity(pair: Pair, quantity: Quantity) -> Change:
@@ -162,14 +181,19 @@ def _host_bound(sides: tuple[Side, Side], arms: Sequence[str]) -> bool:
 
 
 def judge_quantity(
-    quantity: Quantity, pairs: Sequence[Pair], changes: Sequence[Change], control: Comparison, min_effect: float
+    quantity: Quantity,
+    pairs: Sequence[Pair],
+    changes: Sequence[Change],
+    control: Control | None,
+    min_effect: float | None,
 ) -> list[Change]:
-    """Judge one quantity of all measured pairs."""
-    if quantity.absolute and control.moved:
-        reason = f"eager itself moved by {percent(control.eager_shift)} (median over rows): no absolute verdict"
+    """Judge one quantity of all measured pairs; a time has a `control`."""
+    if control and control.moved:
+        reason = f"eager itself moved by {percent(control.shift)} (median over rows): no absolute verdict"
         return [item if item.verdict else replace(item, verdict="UNRESOLVED", reason=reason) for item in changes]
     judged = _moderate(pairs, changes) if quantity.pooled else list(changes)
-    shift = control.eager_shift or 0.0 if quantity.absolute else 0.0
+    shift = control.shift or 0.0 if control else 0.0
+    min_effect = quantity.min_effect if min_effect is None else min_effect
     places = [place for place, item in enumerate(judged) if not item.verdict]
     tests = [_subtract_shift(judged[place].estimate, shift) for place in places]
     adjusted = stats.benjamini_hochberg([p for test in tests if (p := stats.p_value(test)) is not None])
@@ -216,9 +240,9 @@ def _judge_change(quantity: Quantity, change: Change, test: Estimate, shift: flo
 
 def _judge_pair(pair: Pair, changes: Mapping[str, Change] | None) -> Row:
     if changes is not None:
-        compiled = changes[COMPILED.name]
-        notes = (_explain_speedup(changes), _name_unverified(pair))
-        return Row(pair, compiled.verdict, compiled.reason, changes, "; ".join(filter(None, notes)) or None)
+        verdict, reason, device_note = _judge_step(changes[COMPILED.name], choose_device_time(changes))
+        notes = (device_note, _explain_speedup(changes), _name_unverified(pair))
+        return Row(pair, verdict, reason, changes, "; ".join(filter(None, notes)) or None)
     sides = (("BASE", pair.base), ("HEAD", pair.head))
     lost = [LOST[side.status].format(name) for name, side in sides if side and side.lost]
     if lost:
@@ -237,6 +261,25 @@ def _judge_pair(pair: Pair, changes: Mapping[str, Change] | None) -> Row:
         return Row(pair, "UNRESOLVED" if head.status in NOT_RUN else "BROKE", f"{head.status}{phase} in HEAD")
     both = f"{base.status} in BASE, {head.status} in HEAD" if base.status != head.status else f"{head.status} in both"
     return Row(pair, "UNRESOLVED", both)
+
+
+def choose_device_time(changes: Mapping[str, Change]) -> Change | None:
+    """The change of the device time that both sides have."""
+    found = (changes[quantity.name] for quantity in DEVICE_TIMES)
+    return next((change for change in found if change.base is not None), None)
+
+
+def _judge_step(wall: Change, device: Change | None) -> tuple[str, str | None, str | None]:
+    """Return verdict, reason and note of the compiled step; a slower device decides where wall clock shows no change.
+
+    A faster device does not: the host may have become slower.
+    """
+    if device is None or device.verdict != "SLOWER" or wall.verdict == "SLOWER":
+        return wall.verdict, wall.reason, None
+    if wall.verdict == "FASTER":
+        return wall.verdict, wall.reason, f"by device time it is SLOWER ({percent(device.log)})"
+    why = f" ({wall.reason})" if wall.reason else ""
+    return "SLOWER", f"wall {wall.verdict}{why}, device SLOWER", None
 
 
 def _name_unverified(pair: Pair) -> str | None:

@@ -107,8 +107,13 @@ class SweepInStore:
 
 def read_settings(source: Source, group: str) -> Mapping[str, Any]:
     """Read a group of settings of the sweep's last run; empty for a folder of records that is no sweep of ours."""
+    return get_mapping(read_last_run(source, "settings"), group)
+
+
+def read_last_run(source: Source, key: str) -> Mapping[str, Any]:
+    """Read what `sweep.json` says of the sweep's last run; empty for a folder of records that is no sweep of ours."""
     try:
-        return get_mapping(json.loads(source.read_manifest())["invocations"][-1]["settings"], group)
+        return get_mapping(json.loads(source.read_manifest())["invocations"][-1], key)
     except (OSError, ValueError, LookupError, TypeError):
         return {}
 

@@ -18,10 +18,15 @@ from checkout import ENVIRONMENT, HEAVY
 from records import make_process, make_record, make_trial, write_sweep
 
 from sweeper.compare.__main__ import main
-from sweeper.compare.changes import list_device_changes, list_environment_changes
+from sweeper.compare.changes import (
+    describe_versions,
+    list_device_changes,
+    list_environment_changes,
+    list_version_changes,
+)
 from sweeper.compare.pairs import Pair, Side, choose_values, make_side, match_sweeps, match_values
-from sweeper.compare.quantities import COMPILE, COMPILED, EAGER, MEMORY, SPEEDUP
-from sweeper.compare.verdicts import Change, Comparison, Row, judge
+from sweeper.compare.quantities import COMPILE, COMPILED, COMPILED_BUSY, COMPILED_DEVICE, EAGER, MEMORY, SPEEDUP
+from sweeper.compare.verdicts import Change, Row, judge
 from sweeper.core.record import Latencies, Latency, PerArm, Record
 from sweeper.core.trial import Compile
 from sweeper.tracking.tracker import Tracker
@@ -177,6 +182,126 @@ def test_a_host_bound_row_needs_five_processes() -> None:
     assert only(host_bound(measured()), host_bound(measured(compiled=1.5))).verdict == "SLOWER"
 
 
+def on_device(
+    record: Record, compiled_s: float, eager_s: float = 0.019, *, kind: str = "device_step_s", scatter: float = 0.001
+) -> Record:
+    """The record with a device time of both arms, which scatters over processes by this share."""
+    processes = [
+        replace(process, **{kind: PerArm(eager_s, compiled_s * (1 + scatter * (index % 2)))})  # type: ignore[arg-type]
+        for index, process in enumerate(record.processes)
+    ]
+    return replace(record, processes=tuple(processes))
+
+
+NOISY = (0.9, 1.1, 1.0, 1.05, 0.95)
+KINDS = pytest.mark.parametrize("kind", ["device_step_s", "device_time_s"])
+
+
+@KINDS
+@pytest.mark.parametrize(
+    ("wobble", "wall", "said"),
+    [
+        (WOBBLE, "SAME", "wall SAME, device SLOWER"),
+        (NOISY, "UNRESOLVED", "wall UNRESOLVED (shown is neither a change nor equality within 2%), device SLOWER"),
+    ],
+)
+def test_a_device_that_is_slower_makes_the_row_slower(kind: str, wobble: Sequence[float], wall: str, said: str) -> None:
+    """1.5 % of device time, which is more than its own margin of 1 % and less than the 2 % of wall clock."""
+    base, head = (on_device(measured(wobble=wobble), busy_s, kind=kind) for busy_s in (0.0080, 0.00812))
+    comparison = judge([pair(base, head), *others()])
+    row = comparison.rows[0]
+    assert (row.verdict, row.reason, comparison.regressed) == ("SLOWER", said, True)
+    device = change(row, COMPILED_DEVICE.name if kind == "device_step_s" else COMPILED_BUSY.name)
+    assert (change(row, COMPILED.name).verdict, device.verdict) == (wall, "SLOWER")
+    assert device.estimate is not None
+    assert device.estimate.ratio == pytest.approx(1.015)
+    assert only(base, head, min_effect=0.03).verdict == wall  # what is asked for holds for both clocks
+
+
+@KINDS
+@pytest.mark.parametrize(("factor", "verdict"), [(1.0, "SAME"), (1.005, "SAME"), (0.98, "FASTER")])
+def test_a_device_that_is_not_slower_leaves_the_verdict_to_wall_clock(kind: str, factor: float, verdict: str) -> None:
+    base, head = (on_device(measured(wobble=NOISY), 0.008 * by, kind=kind) for by in (1.0, factor))
+    row = only(base, head)
+    device = change(row, COMPILED_DEVICE.name if kind == "device_step_s" else COMPILED_BUSY.name)
+    assert (row.verdict, device.verdict) == ("UNRESOLVED", verdict)
+
+
+def test_a_step_that_is_faster_by_wall_clock_keeps_its_verdict_and_names_the_device() -> None:
+    """As with CUDA graphs: the host waits no more, and the device copies inputs."""
+    row = only(on_device(measured(), 0.006), on_device(measured(compiled=0.7), 0.00618))
+    assert (row.verdict, row.note) == ("FASTER", "by device time it is SLOWER (+3.0 %)")
+    assert only(on_device(measured(), 0.006), on_device(measured(compiled=1.1), 0.00618)).reason is None
+
+
+@pytest.mark.parametrize("eager_s", [0.0199, 0.009], ids=["compiled waits", "both wait"])
+def test_a_host_bound_row_of_few_processes_is_judged_by_its_device(eager_s: float) -> None:
+    few = [
+        on_device(on_device(measured(wobble=WOBBLE[:3]), 0.005), busy_s, eager_s, kind="device_time_s")
+        for busy_s in (0.005, 0.0052)
+    ]
+    few = [
+        replace(item, processes=tuple(replace(p, device_kernels=PerArm(10, 10)) for p in item.processes))
+        for item in few
+    ]
+    row = only(few[0], replace(few[1], processes=tuple(replace(p, device_step_s=None) for p in few[1].processes)))
+    assert row.verdict == "SLOWER"
+    assert row.reason == "wall UNRESOLVED (host-bound, with fewer than 5 processes on a side), device SLOWER"
+
+
+def test_device_step_and_busy_time_are_never_compared_with_each_other() -> None:
+    """BASE has both, HEAD has busy time alone, as earlier records do: 7 ms of 7 ms, and not of 8."""
+    base = on_device(on_device(measured(), 0.008), 0.007, kind="device_time_s")
+    row = only(base, on_device(measured(), 0.007, kind="device_time_s"))
+    assert (row.verdict, change(row, COMPILED_BUSY.name).verdict) == ("SAME", "SAME")
+    assert change(row, COMPILED_DEVICE.name).reason == "not measured on a side"
+    apart = only(on_device(measured(), 0.008), on_device(measured(), 0.010, kind="device_time_s"))
+    assert (apart.verdict, apart.reason) == ("SAME", None)
+
+
+def test_the_device_step_counts_where_both_sides_have_it() -> None:
+    """Busy for 2 % longer in a step that takes the device no longer: gaps became kernels."""
+    base, head = (on_device(on_device(measured(), 0.008), busy_s, kind="device_time_s") for busy_s in (0.0070, 0.00714))
+    row = only(base, head)
+    assert (row.verdict, change(row, COMPILED_BUSY.name).verdict) == ("SAME", "SLOWER")
+
+
+def test_device_time_has_a_control_of_its_own() -> None:
+    """Clocks fell by 3 %: eager's device time says so, and that of the compiled step is not judged."""
+    rows = [
+        pair(on_device(measured(name), 0.008), on_device(measured(name), 0.008 * 1.03, 0.019 * 1.03)) for name in "abcd"
+    ]
+    comparison = judge(rows)
+    control = comparison.controls["eager_device_step_s"]
+    assert (control.shift, control.rows, control.moved) == (pytest.approx(math.log(1.03)), 4, True)
+    assert not comparison.control.moved
+    assert {row.verdict for row in comparison.rows} == {"SAME"}
+    device = change(comparison.rows[0], COMPILED_DEVICE.name)
+    assert (device.verdict, device.reason) == (
+        "UNRESOLVED",
+        "eager itself moved by +3.0 % (median over rows): no absolute verdict",
+    )
+
+
+def test_a_slow_host_does_not_keep_device_time_from_being_judged() -> None:
+    rows = [
+        pair(on_device(measured(name), 0.008), on_device(measured(name, compiled=1.05, eager=1.05), 0.008))
+        for name in "abc"
+    ]
+    slower = pair(on_device(measured("d"), 0.008), on_device(measured("d", compiled=1.05, eager=1.05), 0.0083))
+    comparison = judge([*rows, slower])
+    assert comparison.control.moved
+    assert [row.verdict for row in comparison.rows] == ["UNRESOLVED"] * 3 + ["SLOWER"]
+
+
+def test_device_time_needs_draws_where_the_code_differs_and_two_processes() -> None:
+    row = only(on_device(measured(), 0.008), on_device(measured(code="other"), 0.009))
+    assert row.verdict == "UNRESOLVED"
+    assert "fewer than 3 draws" in str(change(row, COMPILED_DEVICE.name).reason)
+    one = only(on_device(measured(wobble=[1.0]), 0.008), on_device(measured(wobble=[1.0]), 0.009))
+    assert (one.verdict, change(one, COMPILED_DEVICE.name).verdict) == ("UNRESOLVED", "UNRESOLVED")
+
+
 def test_a_result_that_is_verified_on_one_side_alone_is_said() -> None:
     unverified = replace(measured(compiled=0.5), flags=("accuracy_unverified",))
     row = only(measured(), unverified)
@@ -251,8 +376,8 @@ def test_a_speedup_that_moved_because_the_compiled_step_did_has_no_note(
 def test_a_session_in_which_eager_moved_judges_speedups_alone() -> None:
     slow = [pair(measured(name), measured(name, compiled=1.05, eager=1.05)) for name in "abc"]
     comparison = judge([*slow, pair(measured("d"), measured("d", compiled=1.3, eager=1.05))])
-    assert comparison.moved
-    assert comparison.eager_shift == pytest.approx(math.log(1.05), abs=1e-6)
+    assert comparison.control.moved
+    assert comparison.control.shift == pytest.approx(math.log(1.05), abs=1e-6)
     assert {row.verdict for row in comparison.rows} == {"UNRESOLVED"}
     assert [change(row, SPEEDUP.name).verdict for row in comparison.rows] == ["SAME", "SAME", "SAME", "LOWER"]
     assert not comparison.regressed
@@ -264,7 +389,7 @@ def test_a_change_must_hold_with_and_without_the_shift_of_the_session(shift: flo
     """1.5 % that a shift of 0.9 % makes 2.4 % is not 2 %, and 2.4 % that it makes 1.5 % is not either."""
     still = [pair(measured(name), measured(name, compiled=shift, eager=shift)) for name in "abc"]
     comparison = judge([*still, pair(measured("d"), measured("d", compiled=1.015 * max(shift, 1.0), eager=shift))])
-    assert not comparison.moved
+    assert not comparison.control.moved
     assert comparison.rows[3].verdict == "UNRESOLVED"
 
 
@@ -389,8 +514,67 @@ def test_what_changed_is_said_with_the_rows_that_it_is_true_for() -> None:
     base, head = measured(), measured()
     environment = {**base.environment, "versions": {"torch": "2.14.0", "timm": "1.0"}, "driver": "x"}
     pairs = [pair(base, replace(head, environment=environment)), pair(base, head)]
-    assert list_environment_changes(pairs) == ["timm: none → 1.0 (1 row)", "torch: 2.13.0 → 2.14.0 (1 row)"]
-    assert list_environment_changes(pairs[:1]) == ["timm: none → 1.0", "torch: 2.13.0 → 2.14.0"]
+    lines = [version.line for version in list_version_changes(pairs)]
+    assert lines == ["timm: none → 1.0 (1 row)", "torch: 2.13.0 → 2.14.0 (1 row)"]
+    assert [version.line for version in list_version_changes(pairs[:1])] == [
+        "timm: none → 1.0",
+        "torch: 2.13.0 → 2.14.0",
+    ]
+    assert list_version_changes(pairs[1:]) == []
+    quiet = replace(head, environment={**base.environment, "variables": {"TORCH_LOGS": "all"}})
+    loud = replace(head, environment={**base.environment, "variables": {"TORCH_LOGS": ""}})
+    assert list_environment_changes([pair(quiet, loud)]) == ["variable TORCH_LOGS: all → none"]
+
+
+def upgraded(record: Record, **device: object) -> Record:
+    """The record of the next torch, and of a device with these properties."""
+    versions = {"torch": "2.14.0", "triton": "3.8.0", "cuda": "13.2"}
+    found = {"type": "cuda", "name": "NVIDIA H200", **device}
+    return replace(record, environment={"versions": versions, "device": found})
+
+
+def test_versions_that_differ_are_named_first_and_in_each_row(tmp_path: Path) -> None:
+    old = [replace(measured(model), environment=upgraded(measured(), driver="580").environment) for model in MODELS]
+    versions = {"torch": "2.13.0", "triton": "3.8.0", "cuda": "13.2"}
+    write_sweep(tmp_path / "runs", old, "old")
+    new = [replace(record, environment={**record.environment, "versions": versions}) for record in old[:3]]
+    new.append(upgraded(measured("vgg16"), driver="590"))
+    write_sweep(tmp_path / "runs", new, "new")
+    lines = compare(tmp_path, "old", "new").stdout.splitlines()
+    assert lines[2:4] == ["GPU driver: 580 → 590 (1 row)", "torch: 2.14.0 → 2.13.0 (3 rows)"]
+    assert "triton" not in "".join(lines)
+    found = json.loads(compare(tmp_path, "old", "new", "--format", "json").stdout)
+    assert found["versions"] == [
+        {"name": "GPU driver", "base": "580", "head": "590", "rows": 1},
+        {"name": "torch", "base": "2.14.0", "head": "2.13.0", "rows": 3},
+    ]
+    of_rows = {row["model"]: row["versions"] for row in found["rows"]}
+    assert of_rows == {**dict.fromkeys(MODELS, "torch: 2.14.0 → 2.13.0"), "vgg16": "GPU driver: 580 → 590"}
+
+
+def test_the_same_versions_are_not_spoken_of(tmp_path: Path) -> None:
+    two_sweeps(tmp_path, [])
+    assert "torch" not in compare(tmp_path, "old", "new").stdout
+    found = json.loads(compare(tmp_path, "old", "new", "--format", "json").stdout)
+    assert (found["versions"], {row["versions"] for row in found["rows"]}) == ([], {None})
+
+
+def test_a_row_names_both_devices() -> None:
+    assert describe_versions(pair(measured(), on("NVIDIA A100", measured()))) == "device: NVIDIA H200 → NVIDIA A100"
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_versions_of_the_commands_are_compared_where_records_have_none(tmp_path: Path, known: bool) -> None:
+    """The interpreter of a command may be another one than a worker's, whose versions count."""
+    for name, torch in (("old", "2.13.0"), ("new", "2.14.0")):
+        records = [measured(model) for model in MODELS]
+        records = records if known else [replace(record, environment={}) for record in records]
+        write_sweep(tmp_path / "runs", records, name)
+        text = json.dumps({"sweep": name, "invocations": [{"versions": {"torch": torch, "timm": "1.0"}}]})
+        (tmp_path / "runs" / name / "sweep.json").write_text(text)
+    found = json.loads(compare(tmp_path, "old", "new", "--format", "json").stdout)["versions"]
+    change = {"name": "torch", "base": "2.13.0", "head": "2.14.0", "rows": None}
+    assert found == ([] if known else [change])
 
 
 def on(device: str, record: Record) -> Record:
@@ -459,6 +643,32 @@ def test_a_slower_step_and_a_broken_trial_are_exit_1_and_come_first(tmp_path: Pa
     assert verdicts == ["SLOWER", "FASTER"]
     assert "BROKE alexnet amp default: compile_error while compiling in HEAD: no kernel | for [this]" in found.stdout
     assert found.stdout.splitlines()[-1] == "4 rows: 1 SLOWER, 1 BROKE, 1 FASTER, 1 SAME"
+
+
+@KINDS
+def test_device_time_stands_beside_wall_clock(tmp_path: Path, kind: str) -> None:
+    """Eager's device time moved by 0.5 % in each row, which is no reason against a change of 4 %."""
+    for name, eager_s, compiled_s in (("old", 0.0190, 0.0080), ("new", 0.019095, 0.00832)):
+        records = [on_device(measured(model, wobble=NOISY), 0.0080, eager_s, kind=kind) for model in MODELS[:3]]
+        records.append(on_device(measured("vgg16", wobble=NOISY), compiled_s, eager_s, kind=kind))
+        write_sweep(tmp_path / "runs", records, name)
+    found = compare(tmp_path, "old", "new")
+    assert found.returncode == 1
+    (row,) = (line for line in found.stdout.splitlines() if line.startswith("SLOWER") and "→" in line)
+    assert "+4.0 % SLOWER" in row
+    said = (
+        "SLOWER, wall UNRESOLVED (shown is neither a change nor equality within 2%), device SLOWER: vgg16 amp default"
+    )
+    assert said in found.stdout.splitlines()
+    clock = {"device_step_s": "device step time", "device_time_s": "device busy time"}[kind]
+    assert f"control: eager's {clock} moved by +0.5 % (median of 4 rows)" in found.stdout.splitlines()
+    data = json.loads(compare(tmp_path, "old", "new", "--format", "json").stdout)
+    name = {"device_step_s": "device_step_s", "device_time_s": "busy_s"}[kind]
+    assert data["device_shifts"][f"eager_{name}"] == pytest.approx(0.005)
+    (judged,) = (row for row in data["rows"] if row["model"] == "vgg16")
+    assert judged[f"compiled_{name}_ratio"] == pytest.approx(1.04)
+    assert (judged["verdict"], judged["compiled_step_s_verdict"]) == ("SLOWER", "UNRESOLVED")
+    assert "device" in compare(tmp_path, "old", "new", "--format", "md").stdout
 
 
 @pytest.mark.parametrize("head", [[make_record("alexnet", status="oom")], [measured("vgg16", compiled=1.05)]])
@@ -789,7 +999,8 @@ print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)
 
 
 def test_no_pairs_are_no_regression() -> None:
-    assert judge([]) == Comparison((), None, 0)
+    found = judge([])
+    assert (found.rows, found.regressed, found.control.moved) == ((), False, False)
 
 
 def test_sweeps_are_compared_from_where_they_were_sent_to(

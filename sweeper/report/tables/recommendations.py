@@ -5,11 +5,11 @@
 | `model family suite batch_size variant workload precision` | what is run; `batch_size` the one used |
 | `recommended` | the mode, or the backend where that has no modes, or `stay eager`; empty: nothing could be compared |
 | `mode backend` | its config options; empty with `stay eager` |
-| `certainty` | `tested`; `single_process`: no test, 5 % counts; `untested`: the same because of host noise |
-| `speedup speedup_low speedup_high` | eager step time of all trials of the row / its own, 95 % interval (Welch) |
+| `certainty` | `tested`; `single_process` and, because of host noise, `untested`: 5 % counts, or 36 % (`HOST_NOISE`) |
+| `speedup speedup_low speedup_high` | eager step time / its own, 95 % interval; eager of all trials where they agree |
 | `tied` | other modes that cannot be told apart from it |
 | `compile_cold_s compile_warm_s` | as in speedups.csv |
-| `break_even_steps break_even_warm_steps` | with the eager step time of all trials of the row |
+| `break_even_steps break_even_warm_steps` | with the same eager step time as the speedup |
 | `memory_ratio` | eager / compiled peak: above 1, compiling saves |
 | `max_memory_gib` | with `--max-memory-gib X`: X |
 | `steps total_eager_s total_compiled_s` | with `--steps N`: N, and wall seconds of so long a job, compiling included |
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 
-from sweeper.analysis.flags import UNVERIFIED
+from sweeper.analysis.flags import DOUBTS, UNVERIFIED
 from sweeper.analysis.metrics import break_even_steps
 from sweeper.core.record import ARMS
 from sweeper.loading.entries import Entry
@@ -29,7 +29,16 @@ from sweeper.report import formatting
 from sweeper.report.formatting import estimate, figure, finite, number_column, shorten_names, text, text_column
 from sweeper.report.spec import TableSpec
 from sweeper.report.table import MARKDOWN, PAGE, Column, Row, Table, TextColumn, Value, interval_columns
-from sweeper.report.tables.decision import EAGER_MOVED, NO_LIMITS, Candidate, Choice, Limits, choose
+from sweeper.report.tables.decision import (
+    EAGER_MOVED,
+    HOST_NOISE,
+    NO_LIMITS,
+    NOISE,
+    Candidate,
+    Choice,
+    Limits,
+    choose,
+)
 from sweeper.report.tables.speedups import select_columns
 from sweeper.report.tables.units import backend
 
@@ -43,7 +52,7 @@ def _break_even_column(name: str, compile_time: str) -> Column[Choice]:
         if choice.chosen is None:
             return None
         compile_s = choice.chosen.entry.result.readings.get(compile_time)
-        return break_even_steps(compile_s, choice.eager_s, choice.chosen.step.ratio)
+        return break_even_steps(compile_s, choice.eager_s, choice.chosen.step_s)
 
     return Column(name, steps, float)
 
@@ -138,11 +147,12 @@ def _list_column(name: str) -> TextColumn:
 def _notes(rows: Sequence[Row]) -> list[str]:
     """Say what stands behind the recommendations, and name those that rest on something doubtful."""
     kinds = {row["certainty"] for row in rows}
-    doubts = {
+    titles = {
+        **{flag: f"from figures flagged {flag}" for flag in DOUBTS},
         UNVERIFIED: f"recommended without a verdict on the result ({UNVERIFIED})",
         EAGER_MOVED: EAGER_MOVED,
     }
-    named = [(title, [row for row in rows if doubt in text(row["reason"])]) for doubt, title in doubts.items()]
+    named = [(title, [row for row in rows if doubt in text(row["reason"])]) for doubt, title in titles.items()]
     return [
         "; ".join(meaning for kind, meaning in _CERTAINTY.items() if kind in kinds),
         *(f"{title}: {shorten_names(list(map(_name, found)))}" for title, found in named if found),
@@ -153,10 +163,11 @@ def _name(row: Row) -> str:
     return f"{text(row['model'])} ({text(row['precision'])})"
 
 
+_MARGINS = f"{100 * NOISE:.0f} % count as a difference, {100 * HOST_NOISE:.0f} % where a step waits for the host"
 _CERTAINTY = {
     "tested": "modes differ where their step times do by more than chance (Welch's t over processes, Holm's rule)",
-    "single_process": "modes with a single process cannot be tested: 5 % count as a difference",
-    "untested": "where host noise allows no interval, 5 % count as a difference",
+    "single_process": f"modes with a single process cannot be tested: {_MARGINS}",
+    "untested": f"where host noise allows no interval, {_MARGINS}",
 }
 SPEC = TableSpec(
     "recommendations",
