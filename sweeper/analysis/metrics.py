@@ -63,6 +63,8 @@ class Result:
     eager_estimate: Estimate | None = None
     compiled_estimate: Estimate | None = None
     compiled_waits_fraction: float | None = None  # of the compiled arm's wall time, for the host
+    device_time_missing: str | None = None  # why device_speedup is, where a process said so
+    memory_missing: str | None = None  # why a peak memory is
     readings: Mapping[str, float] = field(default_factory=dict)  # metrics with `of_process`; missing ones are left out
 
 
@@ -192,6 +194,8 @@ METRICS: list[Metric] = [
     Metric("tokens_per_s", "tokens per second of the compiled arm, of models that read text", mlflow=True),
     *(_percentile(arm, share) for arm in ARMS for share in PERCENTILES),
     *map(_energy, ARMS),
+    Metric("device_time_missing", "why device_speedup is missing", kind=str),
+    Metric("memory_missing", "why a peak memory is missing", kind=str),
 ]
 
 
@@ -212,6 +216,7 @@ def derive(record: Record) -> Result:
         figures |= _describe_compiled_arm(record, measured)
         figures |= _describe_speedups(measured, figures["draws"], bool(figures["host_bound_arms"]))
         figures |= _describe_break_even(figures, readings)
+        figures |= _explain_missing(record, figures, readings)
     return Result(**figures, readings=readings)
 
 
@@ -272,6 +277,22 @@ def _describe_any_status(record: Record, measured: Sequence[_Measured]) -> dict[
         "recompiles": diagnostics.recompiles if diagnostics else None,
         "artifacts": len({pair for pair in prints if any(pair)}) or None,
     }
+
+
+def _explain_missing(
+    record: Record, figures: Mapping[str, Any], readings: Mapping[str, float]
+) -> dict[str, str | None]:
+    """Join the reasons of processes for figures that the trial lacks; a CPU has neither figure by nature."""
+    lacking = {
+        "device_time_missing": figures["device_speedup"] is None,
+        "memory_missing": any(f"{arm}_peak_memory_bytes" not in readings for arm in ARMS),
+    }
+    reasons = {
+        name: dict.fromkeys(reason for process in record.processes if (reason := getattr(process, name)))
+        for name, is_lacking in lacking.items()
+        if is_lacking and record.trial.device != "cpu"
+    }
+    return {name: "; ".join(found) or None for name, found in reasons.items()}
 
 
 def _describe_compiled_arm(record: Record, measured: Sequence[_Measured]) -> dict[str, Any]:

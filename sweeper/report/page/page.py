@@ -31,7 +31,7 @@ from sweeper.report.page.published import Published, find_for_family, find_for_s
 from sweeper.report.registry import TABLES
 from sweeper.report.table import Row, TextColumn
 from sweeper.report.tables.groups import ALL, Group
-from sweeper.report.tables.speedups import list_flags
+from sweeper.report.tables.speedups import list_flags, name_common_flags
 from sweeper.report.tables.summary import (
     count_models,
     show_device_mean,
@@ -47,8 +47,8 @@ MAX_CARDS_UNWEIGHTED = 4  # where no mode has the weighted mean
 MEANS = {"weighted": "0.75 AMP + 0.25 fp32", "geomean_amp": "AMP alone", "geomean_fp32": "fp32 alone"}
 CONVENTIONS = (
     "Geometric means of eager / compiled step time, wall clock. In brackets the 95 % interval for these models, in "
-    "parentheses how many; sure, or without doubt: without a flag that says that a speedup may be off; weighted = "
-    "0.75 AMP + 0.25 fp32 over the models that are ok in both, with a verdict on their results; a new model: where one "
+    "parentheses how many; sure, or without doubt: over the models without a flag that says that a speedup may be off, "
+    "which are other models than all and do not correct the mean; weighted = 0.75 AMP + 0.25 fp32 over the models that are ok in both, with a verdict on their results; a new model: where one "
     "more of the same kind would lie."
 )
 TITLE_HEIGHT_PX = 110  # pixels of its title and caption, about
@@ -95,7 +95,7 @@ def _render(report: Report, reference: Published | None, sources: object, parts:
         rest=rest,
         conventions=f"{CONVENTIONS} AMP: {report.findings.amp}." if report.findings.amp else CONVENTIONS,
         facts=[fact.partition(": ") for fact in report.facts],
-        flags=list_flags(rows),
+        flags=[*filter(None, [name_common_flags(rows)]), *list_flags(rows)],
         tables=tables,
         columns=_arrange(figure for figure in figures if figure.choices),
         missing=[figure for figure in figures if not figure.choices],
@@ -133,9 +133,8 @@ def make_cards(summary: Sequence[Row], reference: Published | None) -> tuple[lis
 
 def _make_card(row: Row, reference: Published | None) -> Card:
     name = next(name for name in MEANS if row[name] is not None)
-    count = count_models(row, "models_weighted" if name == "weighted" else name.replace("geomean", "models"))
     interval = formatting.interval(row, name)
-    lines = [f"{MEANS[name]}, {count}, {text(row['passed'])} of {text(row['models'])} passed"]
+    lines = [MEANS[name], count_models(row, name), f"{text(row['passed'])} of {text(row['models'])} passed"]
     lines.append(f"these models {interval}" if interval else "no interval for these models")
     if name == "weighted":
         new, by_device = show_new_model(row), show_device_mean(row)
