@@ -20,8 +20,8 @@ MAX_BUSY_HOST = 0.10  # of the cores that we may use, kept busy by others
 MAX_THROTTLED = 0.01  # of the time of the rounds, lost to the quota of the cgroup
 
 UNVERIFIED = "accuracy_unverified"
-# The flags that say that the speedup may be off or not the compiler's own, and why. Means count their rows without any of these, and
-# recommendations name them.
+# The flags that say that the speedup may be off, or not the compiler's own, and why. Means stand beside the means over
+# models without any of these, and recommendations name them.
 DOUBTS: Mapping[str, str] = {
     UNVERIFIED: "what was timed may compute something else, so it is in no mean",
     "attention_differs": "a part of it is the choice of another attention kernel, which eager could have made as well",

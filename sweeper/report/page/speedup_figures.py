@@ -204,8 +204,11 @@ def _batch_lines(series: Mapping[str, Sequence[Row]]) -> base.Choice:
     return base.Choice(", ".join(list(series)[:2]) + (", …" if len(series) > 2 else ""), traces, layout)
 
 
-def draw_families(rows: Sequence[Row], references: Mapping[str, Published]) -> base.Figure:
-    """Draw geometric means in AMP and fp32 per family; `references` are published speedups by family."""
+def draw_families(rows: Sequence[Row], references: Mapping[str, Published], differences: str = "") -> base.Figure:
+    """Draw geometric means in AMP and fp32 per family; `references` are published speedups by family.
+
+    `differences` is a sentence on what ran otherwise for these.
+    """
     keys = {key: list(group) for key, group in itertools.groupby(rows, formatting.key) if key}
     drawn = {key: rows for key, rows in keys.items() if any(row["geomean_amp"] or row["geomean_fp32"] for row in rows)}
     if not drawn:
@@ -213,7 +216,7 @@ def draw_families(rows: Sequence[Row], references: Mapping[str, Published]) -> b
         return base.Figure("families", "Families", missing=missing)
     caption = FAMILIES
     if references:
-        caption += " Dotted: what was published for PyTorch 2.0, on other hardware and other software."
+        caption += f" Dotted: what was published for PyTorch 2.0. {differences}"
     if len(drawn) <= MAX_KEYS:
         return base.Figure("families", "Families", caption, [_family_bars("all", drawn, references)])
     # The last row of a key is that of `all`.

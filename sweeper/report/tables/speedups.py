@@ -51,7 +51,7 @@ def _accuracy_column(name: str, value: Callable[[Accuracy], Value], kind: type =
     return Column(name, lambda entry: value(entry.worst) if entry.worst else None, kind)
 
 
-def _read_form(entry: Entry) -> str | None:
+def read_form(entry: Entry) -> str | None:
     """The form of texts that the model got. Records without this setting are of texts without a mask."""
     trial, diagnostics = entry.record.trial, entry.record.diagnostics
     if diagnostics is None or not trial.has_texts:
@@ -95,7 +95,7 @@ _BEHIND: Mapping[str, tuple[Column[Entry], ...]] = {
         _accuracy_column("accuracy_elements", lambda accuracy: accuracy.elements, int),
         Column("attempts", lambda entry: tuple(attempt.status for attempt in entry.record.attempts), tuple),
         Column("dropout", lambda entry: entry.record.trial.model.dropout, bool),
-        Column("text", _read_form, str),
+        Column("text", read_form, str),
     ),
 }
 
@@ -179,7 +179,7 @@ def find_common_flags(rows: Sequence[Row]) -> tuple[str, ...]:
 
 
 def name_common_flags(rows: Sequence[Row]) -> str:
-    """Name the flags that no row has to repeat, e.g. `every trial: compile_contended, host_bound (both)`, or nothing."""
+    """Name the flags that no row has to repeat, e.g. `every trial: compile_contended, host_bound (both)`."""
     ok = [row for row in rows if row["status"] == "ok"]
     named = [
         f"{flag}{_name_arms(ok[0], flag) if _have_equal_arms(ok, flag) else ''}" for flag in find_common_flags(rows)

@@ -39,7 +39,6 @@ from sweeper.report.formatting import KEY, estimate, interval, key, number, numb
 from sweeper.report.spec import Headline, TableSpec
 from sweeper.report.table import MARKDOWN, PAGE, TERMINAL, Column, Row, Table, TextColumn, interval_columns
 from sweeper.report.tables.groups import ALL, Group
-from sweeper.report.tables.units import Unit
 
 WEIGHTING = f"weighted {AMP_SHARE:g} AMP + {FP32_SHARE:g} fp32"
 MODELS_TO_PREDICT = 6  # a new one: of four, the interval reaches from a fifth to sixteen

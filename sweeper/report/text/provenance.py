@@ -154,7 +154,7 @@ def _describe_measuring(invocations: Iterable[Mapping[str, Any]], entries: Itera
 
 
 def _describe_rounds(found: Counter[int], asked: Sequence[str]) -> str:
-    """Say how many rounds processes had; `found` counts processes by their rounds. There are fewer than asked for where they ended early."""
+    """Say how many rounds processes had, fewer than asked for where they ended early; `found` counts the processes."""
     if not found:
         return f"{' or '.join(asked)} rounds asked" if asked else ""
     few, many = min(found), max(found)
