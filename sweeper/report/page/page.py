@@ -28,7 +28,8 @@ from sweeper.report.page import cost_figures, speedup_figures, step_figure
 from sweeper.report.page.figure_base import Figure
 from sweeper.report.page.listings import Listing, make_listing
 from sweeper.report.page.published import (
-    YEAR,
+    ANNOUNCEMENT,
+    TUTORIAL,
     Published,
     find_differences,
     find_for_family,
@@ -80,13 +81,15 @@ class References(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """What a reader should know of the figures of 2022, where some are shown."""
-        if not any(item.year == YEAR for item in self.figures.values()):
-            return ""
+        """What a reader should know of the figures that are shown."""
         same = "with the settings of this sweep"
         settings = f"with other settings ({self.differences})" if self.differences else same
         machine = f", on another machine ({self.machine})" if self.machine else ""
-        return f"The figures of {YEAR} were measured {settings}{machine}."
+        known = {
+            ANNOUNCEMENT: f"The figures of 2022 were measured {settings}{machine}.",
+            TUTORIAL: "The source of the figures of 2023 names no settings.",
+        }
+        return " ".join(known[url] for _, url in find_sources(self.figures.values()))
 
 
 @pause_garbage_collection()

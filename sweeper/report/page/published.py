@@ -19,11 +19,10 @@ from sweeper.report.text.provenance import name_amp_format
 ANNOUNCEMENT = "https://pytorch.org/get-started/pytorch-2-x/"
 TUTORIAL = "https://pyimagesearch.com/2023/03/27/whats-new-in-pytorch-2-0-torch-compile/"
 _Settings = Mapping[str, tuple[str, Callable[[Entry], str | None]]]
-YEAR = 2022  # of the announcement
 FULL = "of full length without a mask"
 SOURCES = {
     ANNOUNCEMENT: "A100, 2022: training, weighted 0.75 AMP + 0.25 fp32, slowdowns raised to 1.0",
-    TUTORIAL: "A6000, 2023: training, averages over a handful of models as the source words them; it names no settings",
+    TUTORIAL: "A6000, 2023: training, averages over a handful of models as the source words them",
 }
 
 

@@ -68,6 +68,7 @@ def host_bound() -> Record:
             process,
             device_time_s=PerArm(0.018, 0.0012),
             device_kernels=PerArm(1500, 0),
+            memory_missing="other processes use the GPU",
             code_fingerprint="c0de",
             autotuning_fingerprint=f"{process.index}",
         )
@@ -95,7 +96,8 @@ def test_the_columns_of_the_contract_come_first_and_in_order() -> None:
     names = " ".join(column.name for column in columns())
     assert names.startswith(f"{contract} ")
     assert names.endswith(
-        " eager_energy_j compiled_energy_j accuracy_randomness accuracy_elements attempts dropout text"
+        " eager_energy_j compiled_energy_j accuracy_randomness accuracy_elements attempts dropout text "
+        "device_time_missing memory_missing"
     )
 
 
