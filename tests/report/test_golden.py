@@ -22,6 +22,13 @@ NEVER_FILLED = {
     ("speedups", "device_speedup_high"): "the same",
     ("summary", "weighted_device_low"): "the same",
     ("summary", "weighted_device_high"): "the same",
+    **{
+        ("summary", f"{mean}_without_doubt_{end}"): "the same, and on the CPU every mean of several processes has a doubt"
+        for mean in ("geomean_amp", "geomean_fp32", "weighted", "weighted_device")
+        for end in ("low", "high")
+    },
+    ("speedups", "device_time_missing"): "every ok trial of the sweeps on GPUs has its device time",
+    ("speedups", "memory_missing"): "the same of its memory",
     ("speedups", "eager_energy_j"): "needs measure.energy=true on a GPU",
     ("speedups", "compiled_energy_j"): "the same",
     ("speedups", "attempts"): "no trial of a stored sweep ran twice since records have them",
