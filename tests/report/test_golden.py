@@ -23,7 +23,7 @@ NEVER_FILLED = {
     ("summary", "weighted_device_low"): "the same",
     ("summary", "weighted_device_high"): "the same",
     **{
-        ("summary", f"{mean}_without_doubt_{end}"): "the same, and on the CPU every mean of several processes has a doubt"
+        ("summary", f"{mean}_without_doubt_{end}"): "the same; on the CPU all have doubts"
         for mean in ("geomean_amp", "geomean_fp32", "weighted", "weighted_device")
         for end in ("low", "high")
     },
