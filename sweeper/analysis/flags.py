@@ -21,10 +21,11 @@ MAX_HOST_SHARE = 0.8  # of the device step time; beyond it a slightly slower hos
 MAX_THROTTLED = 0.01  # of the time of the rounds, lost to the quota of the cgroup
 
 UNVERIFIED = "accuracy_unverified"
-# The flags that say that the speedup may be off, and why. Means count their rows without any of these, and
-# recommendations name them.
+# The flags that say that the speedup may be off, or not the compiler's own, and why. Means stand beside the means over
+# models without any of these, and recommendations name them.
 DOUBTS: Mapping[str, str] = {
     UNVERIFIED: "what was timed may compute something else, so it is in no mean",
+    "attention_differs": "a part of it is the choice of another attention kernel, which eager could have made as well",
     "clock_mismatch": "one arm ran at another clock",
     "eager_moved": "other trials found another eager step time",
     "failed_before": "it counts because it was run until it was ok, and another compilation may fail again",
@@ -42,7 +43,6 @@ WALL_CLOCK_DOUBTS = frozenset({"host_bound", "host_busy"})  # device time does n
 DEVICE_DOUBTS = DOUBTS.keys() - WALL_CLOCK_DOUBTS
 # The other flags, and why the speedup is right all the same.
 NO_DOUBTS: Mapping[str, str] = {
-    "attention_differs": "says what the speedup is made of: the compiler chose another kernel",
     "compile_contended": "concerns compile time, which is printed with ≤",
     "cudagraphs_skipped": "says what the compiler did, and the speedup is that of the program it made",
     "eager_nondeterministic": "concerns the verdict; where none was possible, accuracy_unverified says so",

@@ -71,6 +71,8 @@ class Result:
     compiled_host_share: float | None = None
     speedup_host_2x_faster: float | None = None
     speedup_host_2x_slower: float | None = None
+    device_time_missing: str | None = None  # why device_speedup is, where a process said so
+    memory_missing: str | None = None  # why a peak memory is
     readings: Mapping[str, float] = field(default_factory=dict)  # metrics with `of_process`; missing ones are left out
 
 
@@ -225,6 +227,8 @@ METRICS: list[Metric] = [
     *map(_host_share, ARMS),
     Metric("speedup_host_2x_faster", "predicted speedup where the host takes half the time per step"),
     Metric("speedup_host_2x_slower", "predicted speedup where the host takes twice the time per step"),
+    Metric("device_time_missing", "why device_speedup is missing", kind=str),
+    Metric("memory_missing", "why a peak memory is missing", kind=str),
 ]
 
 
@@ -246,6 +250,7 @@ def derive(record: Record) -> Result:
         figures |= _describe_speedups(measured, figures["draws"], bool(figures["host_bound_arms"]))
         figures |= _describe_break_even(figures, readings)
         figures |= _describe_headroom(record.processes)
+        figures |= _explain_missing(record, figures, readings)
     return Result(**figures, readings=readings)
 
 
@@ -333,6 +338,22 @@ def _describe_any_status(record: Record, measured: Sequence[_Measured]) -> dict[
         "recompiles": diagnostics.recompiles if diagnostics else None,
         "artifacts": len({pair for pair in prints if any(pair)}) or None,
     }
+
+
+def _explain_missing(
+    record: Record, figures: Mapping[str, Any], readings: Mapping[str, float]
+) -> dict[str, str | None]:
+    """Join the reasons of processes for figures that the trial lacks; a CPU has neither figure by nature."""
+    lacking = {
+        "device_time_missing": figures["device_speedup"] is None,
+        "memory_missing": any(f"{arm}_peak_memory_bytes" not in readings for arm in ARMS),
+    }
+    reasons = {
+        name: dict.fromkeys(reason for process in record.processes if (reason := getattr(process, name)))
+        for name, is_lacking in lacking.items()
+        if is_lacking and record.trial.device != "cpu"
+    }
+    return {name: "; ".join(found) or None for name, found in reasons.items()}
 
 
 def _describe_compiled_arm(record: Record, measured: Sequence[_Measured]) -> dict[str, Any]:

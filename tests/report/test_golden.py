@@ -30,6 +30,14 @@ NEVER_FILLED = {
     ("speedups", "busy_speedup_high"): "the same",
     ("summary", "weighted_busy_low"): "the same",
     ("summary", "weighted_busy_high"): "the same",
+    **{
+        ("summary", f"{mean}_without_doubt_{end}"): "the same; on the CPU all have doubts"
+        for mean in ("geomean_amp", "geomean_fp32", "weighted", "weighted_busy", "weighted_device")
+        for end in ("low", "high")
+    },
+    ("summary", "weighted_device_without_doubt"): "the sweeps are older than device step times",
+    ("speedups", "device_time_missing"): "every ok trial of the sweeps on GPUs has its device time",
+    ("speedups", "memory_missing"): "the same of its memory",
     ("speedups", "eager_energy_j"): "needs measure.energy=true on a GPU",
     ("speedups", "compiled_energy_j"): "the same",
     ("speedups", "eager_host_step_ms"): "no stored sweep has host times, which came with schema 5",

@@ -46,7 +46,7 @@ def test_a_sweep_is_reported_by_name(tmp_path: Path, sweep: Path) -> None:
         "report.md",
         "report.html",
     }
-    assert "weighted 0.75 AMP + 0.25 fp32: 1.90 (1 model, " in result.stdout
+    assert "weighted 0.75 AMP + 0.25 fp32: 1.90 over 1 model, all without doubt; " in result.stdout
     assert "tables: runs/night/report" in result.stdout
 
 

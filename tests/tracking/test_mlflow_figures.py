@@ -79,7 +79,7 @@ def test_parent_shows_the_key_figures_and_every_file_of_the_report(store: Mlflow
     assert run.data.metrics["geomean_fp32"] == pytest.approx(1.5)
     assert run.data.metrics["pass_rate"] == 0.5
     note = run.data.tags["mlflow.note.content"]
-    assert note.startswith("**weighted 0.75 AMP + 0.25 fp32: 1.88 (1 model, ")
+    assert note.startswith("**weighted 0.75 AMP + 0.25 fp32: 1.88 over 1 model, all without doubt; ")
     assert "2 of 3 trials ok; compile_error 1." in note
     assert "| all | 1 of 2 |" in note
     sent = {file.path for file in store.list_artifacts(run.info.run_id, "report")}

@@ -51,7 +51,7 @@ def make_listing(
         values = [text(row[name]) for name in filters]
         listed.append({"cells": cells, "numbers": numbers, "filters": values} | details.get(id(row), {}))
     heads = [{"title": column.title, "number": column.number is not None, "hint": column.meaning} for column in columns]
-    notes = [*(sentence(note) for note in spec.notes(rows)), spec.explain(report.findings, rows)]
+    notes = [*map(sentence, (spec.lead(rows), *spec.notes(rows))), spec.explain(report.findings, rows)]
     data = {"columns": heads, "filters": filters, "rows": listed}
     return Listing(spec.name, spec.title, data, " ".join(filter(None, notes)))
 

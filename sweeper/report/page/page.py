@@ -27,11 +27,19 @@ from sweeper.report.formatting import ratio, text
 from sweeper.report.page import cost_figures, headroom_figure, speedup_figures, step_figure
 from sweeper.report.page.figure_base import Figure
 from sweeper.report.page.listings import Listing, make_listing
-from sweeper.report.page.published import Published, find_for_family, find_for_suite, find_sources
+from sweeper.report.page.published import (
+    ANNOUNCEMENT,
+    TUTORIAL,
+    Published,
+    find_differences,
+    find_for_family,
+    find_for_suite,
+    find_sources,
+)
 from sweeper.report.registry import TABLES
 from sweeper.report.table import Row, TextColumn
 from sweeper.report.tables.groups import ALL, Group
-from sweeper.report.tables.speedups import list_flags
+from sweeper.report.tables.speedups import list_flags, name_common_flags
 from sweeper.report.tables.summary import (
     count_models,
     show_device_mean,
@@ -47,9 +55,10 @@ MAX_CARDS_UNWEIGHTED = 4  # where no mode has the weighted mean
 MEANS = {"weighted": "0.75 AMP + 0.25 fp32", "geomean_amp": "AMP alone", "geomean_fp32": "fp32 alone"}
 CONVENTIONS = (
     "Geometric means of eager / compiled step time, wall clock. In brackets the 95 % interval for these models, in "
-    "parentheses how many; sure, or without doubt: without a flag that says that a speedup may be off; weighted = "
-    "0.75 AMP + 0.25 fp32 over the models that are ok in both, with a verdict on their results; a new model: where one "
-    "more of the same kind would lie."
+    "parentheses how many; sure, or without doubt: over the models without a flag that says that a speedup may be off, "
+    "which are fewer and other models, so it does not correct the mean over all; weighted = 0.75 AMP + 0.25 fp32 over "
+    "the models that are ok in both, with a verdict on their results; a new model: where one more of the same kind "
+    "would lie."
 )
 TITLE_HEIGHT_PX = 110  # pixels of its title and caption, about
 _Part = Callable[[], tuple[Sequence[Any], str]]  # figures or tables, and what page.js draws of them as JSON
@@ -63,6 +72,26 @@ class Card(NamedTuple):
     lines: Sequence[str]
 
 
+class References(NamedTuple):
+    """What was published, by family and `suite NAME`, and in what the trials of the report differ from it."""
+
+    figures: Mapping[str, Published]
+    differences: str  # in settings; empty: none
+    machine: str  # in GPU and version of torch
+
+    @property
+    def sentence(self) -> str:
+        """What a reader should know of the figures that are shown."""
+        same = "with the settings of this sweep"
+        settings = f"with other settings ({self.differences})" if self.differences else same
+        machine = f", on another machine ({self.machine})" if self.machine else ""
+        known = {
+            ANNOUNCEMENT: f"The figures of 2022 were measured {settings}{machine}.",
+            TUTORIAL: "The source of the figures of 2023 names no settings.",
+        }
+        return " ".join(known[url] for _, url in find_sources(self.figures.values()))
+
+
 @pause_garbage_collection()
 def begin_page(report: Report, out: Path, cores: int = 1) -> Callable[[], str]:
     """Begin to make the page, and return a function that returns the page.
@@ -70,21 +99,20 @@ def begin_page(report: Report, out: Path, cores: int = 1) -> Callable[[], str]:
     `out` is the folder of the page, from which links to trials start. With several `cores`, two processes make the
     figures and the tables while the caller continues.
     """
-    suites, references = group_by_suite(report.findings.units.units), find_references(report)
-    make_tables = parallel.start(functools.partial(_make_tables, report, suites, references, out), cores)
-    make_figures = parallel.start(functools.partial(_make_figures, report, references), cores)
-    by_suite = [item for group in suites if (item := find_for_suite(group.family))]
-    sources = find_sources([*references.values(), *by_suite])
-    return lambda: _render(report, references.get(ALL), sources, (make_tables, make_figures))
+    suites = group_by_suite(report.findings.units.units)
+    published = find_references(report, suites)
+    make_tables = parallel.start(functools.partial(_make_tables, report, suites, published, out), cores)
+    make_figures = parallel.start(functools.partial(_make_figures, report, published), cores)
+    return lambda: _render(report, published, (make_tables, make_figures))
 
 
-def _render(report: Report, reference: Published | None, sources: object, parts: Sequence[_Part]) -> str:
+def _render(report: Report, published: References, parts: Sequence[_Part]) -> str:
     from jinja2 import Environment
 
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(_read("page.html"))
     rows, plotly, script = report.tables["speedups"].rows, _read_plotly(), _read("page.js")
-    cards, rest = make_cards(report.tables["summary"].rows, reference)
+    cards, rest = make_cards(report.tables["summary"].rows, published)
     (tables, table_data), (figures, figure_data) = (make() for make in parts)
     page = template.render(
         policy=_policy(plotly, script),
@@ -95,11 +123,12 @@ def _render(report: Report, reference: Published | None, sources: object, parts:
         rest=rest,
         conventions=f"{CONVENTIONS} AMP: {report.findings.amp}." if report.findings.amp else CONVENTIONS,
         facts=[fact.partition(": ") for fact in report.facts],
-        flags=list_flags(rows),
+        flags=[*filter(None, [name_common_flags(rows)]), *list_flags(rows)],
         tables=tables,
         columns=_arrange(figure for figure in figures if figure.choices),
         missing=[figure for figure in figures if not figure.choices],
-        sources=sources,
+        sources=find_sources(published.figures.values()),
+        differences=published.sentence,
         notes=[printable(line) for line in report.notes],
         problems=[printable(line) for line in report.problems],
     )
@@ -114,11 +143,8 @@ def make_title(facts: Iterable[str]) -> str:
     return f"{sweeps[0]}: speedups of torch.compile" if sweeps else "Speedups of torch.compile"
 
 
-def make_cards(summary: Sequence[Row], reference: Published | None) -> tuple[list[Card], str]:
-    """Make a card per mode, the largest mean first, and a sentence about the modes that have no card.
-
-    `reference` is what was published for models like all of these.
-    """
+def make_cards(summary: Sequence[Row], published: References) -> tuple[list[Card], str]:
+    """Make a card per mode, the largest mean first, and a sentence about the modes that have no card."""
     rows = [row for row in summary if row["family"] == ALL]
     known = [row for row in rows if any(row[name] is not None for name in MEANS)]
     known.sort(key=lambda row: [-(formatting.number(row, name) or 0.0) for name in ("weighted", "geomean_amp")])
@@ -128,47 +154,49 @@ def make_cards(summary: Sequence[Row], reference: Published | None) -> tuple[lis
         rest += f"No verified speedup in a precision with a weight: {'; '.join(unknown)}."
     elif not rows:
         rest = "No geometric means: no compiled trial is in a precision with a weight (amp, fp32)."
-    return [_make_card(row, reference) for row in known[:max_cards]], rest
+    return [_make_card(row, published) for row in known[:max_cards]], rest
 
 
-def _make_card(row: Row, reference: Published | None) -> Card:
+def _make_card(row: Row, published: References) -> Card:
     name = next(name for name in MEANS if row[name] is not None)
-    count = count_models(row, "models_weighted" if name == "weighted" else name.replace("geomean", "models"))
     interval = formatting.interval(row, name)
-    lines = [f"{MEANS[name]}, {count}, {text(row['passed'])} of {text(row['models'])} passed"]
+    lines = [MEANS[name], count_models(row, name), f"{text(row['passed'])} of {text(row['models'])} passed"]
     lines.append(f"these models {interval}" if interval else "no interval for these models")
     if name == "weighted":
         new, by_device = show_new_model(row), show_device_mean(row)
         lines += [f"a new model {new}"] if new else []
         lines += [f"by device time {by_device}"] if by_device else []
         lines += [unverified] if (unverified := show_with_unverified(row)) else []
-        lines.append(f"slowdowns as 1.0, as in 2022: {ratio(formatting.number(row, 'weighted_clipped'))}")
+        lines.append(f"slowdowns as 1.0: {ratio(formatting.number(row, 'weighted_clipped'))}")
+        reference = published.figures.get(ALL)
         if reference and (row["mode"], row["backend"]) == ("default", "inductor"):
-            lines.append(f"published: {reference.label}")
+            lines.append(f"published: {reference.label}{', measured otherwise' if published.differences else ''}")
     return Card(formatting.key(row), ratio(formatting.number(row, name)), lines)
 
 
 def _make_tables(
-    report: Report, suites: Sequence[Group], references: Mapping[str, Published], out: Path
+    report: Report, suites: Sequence[Group], published: References, out: Path
 ) -> tuple[list[Listing], str]:
     """Make the tables that have rows, the summary last: without their data, and the data as JSON."""
     first, *others = TABLES
     listings = [make_listing(spec, report, report.tables[spec.name].rows, out) for spec in others]
     by_suite: list[Row] = [{**row, "family": f"suite {row['family']}"} for row in summary(suites).rows]
-    named = {**references, **{f"suite {group.family}": find_for_suite(group.family) for group in suites}}
     rows = [*report.tables[first.name].rows, *by_suite]
-    column = TextColumn("published", lambda row: item.label if (item := named.get(text(row["family"]))) else "")
-    listings.append(make_listing(first, report, rows, out, [column] if any(named.values()) else []))
+    column = TextColumn(
+        "published", lambda row: item.label if (item := published.figures.get(text(row["family"]))) else ""
+    )
+    summed = make_listing(first, report, rows, out, [column] if published.figures else [])
+    listings.append(replace(summed, note=f"{summed.note} {published.sentence}".strip()))
     data = {item.id: item.data for item in listings if item.data["rows"]}
     return [replace(item, data={}) for item in listings if item.id in data], _dump(data)
 
 
-def _make_figures(report: Report, references: Mapping[str, Published]) -> tuple[list[Figure], str]:
+def _make_figures(report: Report, published: References) -> tuple[list[Figure], str]:
     """Make the figures; return them with the layout of their first choice only, and the data as JSON."""
     rows = report.tables["speedups"].rows
     figures = [
         speedup_figures.draw_forest(rows),
-        speedup_figures.draw_families(report.tables["summary"].rows, references),
+        speedup_figures.draw_families(report.tables["summary"].rows, published.figures, published.sentence),
         speedup_figures.draw_backends(rows),
         speedup_figures.draw_batch_sizes(rows),
         cost_figures.draw_compile_time(rows),
@@ -216,13 +244,15 @@ def _suite(unit: Unit) -> str:
     return next(iter(unit.entries.values())).record.trial.labels.suite or ""
 
 
-def find_references(report: Report) -> dict[str, Published]:
-    """Find what was published for training, by family; for `all` only where every model belongs to the suites."""
+def find_references(report: Report, groups_by_suite: Iterable[Group]) -> References:
+    """Find what was published for training, by family and suite; for `all` only where every model is of the suites."""
     if {row["workload"] for row in report.tables["summary"].rows} != {"train"}:
-        return {}
+        return References({}, "", "")
     suites = {_suite(unit) for unit in report.findings.units.units}
     families = dict.fromkeys(text(row["family"]) for row in report.tables["summary"].rows)
-    return {family: item for family in families if (item := find_for_family(family, suites))}
+    found = {family: find_for_family(family, suites) for family in families}
+    found |= {f"suite {group.family}": find_for_suite(group.family) for group in groups_by_suite}
+    return References({name: item for name, item in found.items() if item}, *find_differences(report.findings.entries))
 
 
 def _figure_data(figure: Figure) -> dict[str, Any]:

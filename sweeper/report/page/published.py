@@ -1,21 +1,53 @@
 """Speedups that were published for PyTorch 2.0, with their hardware, year and source, to stand beside ours.
 
-All are of training, as eager / compiled step time.
+All are of training, as eager / compiled step time. `find_differences` says what ran otherwise here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from sweeper.core.serialization import get_mapping
+from sweeper.core.text import printable
+from sweeper.loading.entries import Entry
 from sweeper.report.formatting import ratio
 from sweeper.report.tables.groups import ALL
+from sweeper.report.tables.speedups import read_form
+from sweeper.report.text.provenance import name_amp_format
 
 ANNOUNCEMENT = "https://pytorch.org/get-started/pytorch-2-x/"
 TUTORIAL = "https://pyimagesearch.com/2023/03/27/whats-new-in-pytorch-2-0-torch-compile/"
+_Settings = Mapping[str, tuple[str, Callable[[Entry], str | None]]]
+FULL = "of full length without a mask"
 SOURCES = {
     ANNOUNCEMENT: "A100, 2022: training, weighted 0.75 AMP + 0.25 fp32, slowdowns raised to 1.0",
     TUTORIAL: "A6000, 2023: training, averages over a handful of models as the source words them",
+}
+
+
+def _describe_texts(entry: Entry) -> str | None:
+    form = read_form(entry)
+    return FULL if form == "none" else form
+
+
+def _read_text(found: Mapping[str, object], name: str) -> str | None:
+    return str(found[name]) if found.get(name) else None
+
+
+# The settings of the announcement, which conf/preset/pt2.yaml has, and how a trial has them; None: it has none of it.
+SETTINGS: _Settings = {
+    "TF32": ("on", lambda entry: "on" if entry.record.trial.precision.tf32 else "as torch sets it"),
+    "AMP": ("float16 autocast without gradient scaler", lambda entry: name_amp_format([entry]) or None),
+    "optimizer": ("none", lambda entry: entry.record.trial.optimizer),
+    "dropout": ("off", lambda entry: "on" if entry.record.trial.model.dropout else "off"),
+    "texts": (FULL, _describe_texts),
+    "memory format": ("contiguous", lambda entry: entry.record.trial.model.memory_format),
+    "cudnn_benchmark": ("off", lambda entry: "on" if entry.record.trial.cudnn_benchmark else "off"),
+}
+_MACHINE: _Settings = {
+    "GPU": ("NVIDIA A100", lambda entry: _read_text(get_mapping(entry.record.environment, "device"), "name")),
+    "torch": ("before 2.0", lambda entry: _read_text(get_mapping(entry.record.environment, "versions"), "torch")),
 }
 PT2_SUITES = frozenset({"timm", "huggingface", "torchbench"})
 
@@ -71,3 +103,18 @@ def find_sources(shown: Iterable[Published]) -> list[tuple[str, str]]:
     """Describe each source of the published numbers that are shown; pairs of a text and a URL."""
     used = {item.source for item in shown}
     return [(text, url) for url, text in SOURCES.items() if url in used]
+
+
+def find_differences(entries: Sequence[Entry]) -> tuple[str, str]:
+    """Say in which settings, and on what, the trials of a weighted mean ran otherwise than the figures of 2022 did.
+
+    Two texts such as `optimizer none, here adam; dropout off, here on`; empty where nothing differs.
+    """
+    weighted = [entry for entry in entries if entry.record.trial.mode != "eager" and entry.record.trial.labels.weight]
+    return _compare(SETTINGS, weighted), _compare(_MACHINE, weighted)
+
+
+def _compare(settings: _Settings, entries: Sequence[Entry]) -> str:
+    ours = {name: dict.fromkeys(filter(None, map(read, entries))) for name, (_, read) in settings.items()}
+    differ = [name for name, found in ours.items() if found and list(found) != [settings[name][0]]]
+    return printable("; ".join(f"{name} {settings[name][0]}, here {' or '.join(ours[name])}" for name in differ))

@@ -31,7 +31,7 @@ MAX_SERIES = 6
 INTERVAL, RANGE, SINGLE = "95 % interval", "range of processes, host-bound", "no interval"
 NOT_VERIFIED = "result not verified"
 MARKS = {INTERVAL: "circle", RANGE: "diamond-open", SINGLE: "circle-open", NOT_VERIFIED: "x-thin-open"}
-PRECISIONS = {"AMP": ("geomean_amp", "models_amp"), "fp32": ("geomean_fp32", "models_fp32")}
+PRECISIONS = {"AMP": "geomean_amp", "fp32": "geomean_fp32"}
 
 
 def select_measured(rows: Sequence[Row]) -> list[Row]:
@@ -206,8 +206,11 @@ def _batch_lines(series: Mapping[str, Sequence[Row]]) -> base.Choice:
     return base.Choice(", ".join(list(series)[:2]) + (", …" if len(series) > 2 else ""), traces, layout)
 
 
-def draw_families(rows: Sequence[Row], references: Mapping[str, Published]) -> base.Figure:
-    """Draw geometric means in AMP and fp32 per family; `references` are published speedups by family."""
+def draw_families(rows: Sequence[Row], references: Mapping[str, Published], differences: str = "") -> base.Figure:
+    """Draw geometric means in AMP and fp32 per family; `references` are published speedups by family.
+
+    `differences` is a sentence on what ran otherwise for these.
+    """
     keys = {key: list(group) for key, group in itertools.groupby(rows, formatting.key) if key}
     drawn = {key: rows for key, rows in keys.items() if any(row["geomean_amp"] or row["geomean_fp32"] for row in rows)}
     if not drawn:
@@ -215,7 +218,7 @@ def draw_families(rows: Sequence[Row], references: Mapping[str, Published]) -> b
         return base.Figure("families", "Families", missing=missing)
     caption = FAMILIES
     if references:
-        caption += " Dotted: what was published for PyTorch 2.0, on other hardware and other software."
+        caption += f" Dotted: what was published for PyTorch 2.0. {differences}"
     if len(drawn) <= MAX_KEYS:
         return base.Figure("families", "Families", caption, [_family_bars("all", drawn, references)])
     # The last row of a key is that of `all`.
@@ -229,13 +232,13 @@ def _family_bars(name: str, keys: Mapping[str, Sequence[Row]], references: Mappi
     order = sorted(families, key=lambda family: (family == ALL, family))
     traces = []
     for index, (key, rows) in enumerate(keys.items()):
-        for number, (precision, (geomean, count)) in enumerate(PRECISIONS.items()):
+        for number, (precision, geomean) in enumerate(PRECISIONS.items()):
             if any(formatting.finite(row, geomean) is not None for row in rows):
                 several = len(keys) > 1
                 title = f"{precision}, {_shorten_key(key, keys)}" if several else precision
                 shade = base.colour(index, pale=precision == "fp32") if several else base.colour(number)
                 places = [order.index(text(row["family"])) for row in rows]
-                traces.append(_geomeans(title, rows, places, geomean, count, shade))
+                traces.append(_geomeans(title, rows, places, geomean, shade))
     shown = {at: references[family] for at, family in enumerate(order) if family in references}
     traces += [_dotted_lines(shown)] if shown else []
     ticks = [base.label(family, 20) for family in order]
@@ -254,12 +257,12 @@ def _shorten_key(key: str, keys: Mapping[str, object]) -> str:
     return ", ".join(part for part in key.split(", ") if part not in common) or key
 
 
-def _geomeans(name: str, rows: Sequence[Row], at: Sequence[int], geomean: str, count: str, shade: str) -> base.Trace:
+def _geomeans(name: str, rows: Sequence[Row], at: Sequence[int], geomean: str, shade: str) -> base.Trace:
     heights = [formatting.finite(row, geomean) for row in rows]
     ends = [(formatting.finite(row, f"{geomean}_low"), formatting.finite(row, f"{geomean}_high")) for row in rows]
     known = [(low or height or 0.0, high or height or 0.0) for (low, high), height in zip(ends, heights, strict=True)]
     titles = [base.label(f"{text(row['family'])}, {name}") for row in rows]
-    means = [base.label(f"{formatting.estimate(row, geomean)} over {count_models(row, count)}") for row in rows]
+    means = [base.label(f"{formatting.estimate(row, geomean)} over {count_models(row, geomean)}") for row in rows]
     hover = [base.join_lines(title, mean) for title, mean in zip(titles, means, strict=True)]
     style = {"textposition": "outside", "cliponaxis": False, "hovertext": hover}
     style["error_y"] = base.error_bars([height or 0.0 for height in heights], known)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
 
@@ -42,15 +42,10 @@ class Group:
         """Units with a trial that is ok, but on whose result no verdict was possible: it is in no mean."""
         return [unit for unit in self.units if unit.has_unverified]
 
-    def select(self, weights: Iterable[str], read: Read = Unit.estimate) -> list[Unit]:
-        """Select what a mean is taken over: the units that have a speedup under each of `weights`."""
-        return [unit for unit in self.units if all(read(unit, weight) for weight in weights)]
-
-    def count_without_doubt(
-        self, weights: Collection[str], read: Read = Unit.estimate, doubts: Collection[str] = DOUBTS
-    ) -> int:
-        """Count the units of a mean whose trials have no flag that says that their speedup may be off."""
-        return sum(not unit.has_doubt(weights, doubts) for unit in self.select(weights, read))
+    def without_doubt(self, weights: Collection[str], doubts: Collection[str] = DOUBTS) -> Group:
+        """The group of the units that were tried under each of `weights`, and whose trials there have no such flag."""
+        tried = (unit for unit in self.units if all(weight in unit.entries for weight in weights))
+        return replace(self, units=[unit for unit in tried if not unit.has_doubt(weights, doubts)])
 
     def estimates(self, weight: str) -> list[Estimate]:
         """Return the speedups of all units that are verified under `weight`."""

@@ -23,7 +23,8 @@ Columns of figures are declared in `sweeper.analysis.metrics.METRICS`, which doc
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -35,6 +36,8 @@ from sweeper.report.formatting import estimate, figure, flags, number, number_co
 from sweeper.report.spec import TableSpec
 from sweeper.report.table import MARKDOWN, PAGE, TERMINAL, Column, Row, Table, TextColumn, Value, interval_columns
 from sweeper.report.tables.units import backend
+
+NOT_KNOWN = "not known"  # of what the device has, and a trial could not tell
 
 T = TypeVar("T")
 
@@ -48,7 +51,7 @@ def _accuracy_column(name: str, value: Callable[[Accuracy], Value], kind: type =
     return Column(name, lambda entry: value(entry.worst) if entry.worst else None, kind)
 
 
-def _read_form(entry: Entry) -> str | None:
+def read_form(entry: Entry) -> str | None:
     """The form of texts that the model got. Records without this setting are of texts without a mask."""
     trial, diagnostics = entry.record.trial, entry.record.diagnostics
     if diagnostics is None or not trial.has_texts:
@@ -92,7 +95,7 @@ _BEHIND: Mapping[str, tuple[Column[Entry], ...]] = {
         _accuracy_column("accuracy_elements", lambda accuracy: accuracy.elements, int),
         Column("attempts", lambda entry: tuple(attempt.status for attempt in entry.record.attempts), tuple),
         Column("dropout", lambda entry: entry.record.trial.model.dropout, bool),
-        Column("text", _read_form, str),
+        Column("text", read_form, str),
     ),
 }
 
@@ -145,7 +148,7 @@ def mark_upper_bound(row: Row) -> str:
 
 
 def memory_ratio(row: Row) -> str:
-    return ratio(peak_ratio(row))
+    return ratio(peak_ratio(row)) or (NOT_KNOWN if row["memory_missing"] else "")
 
 
 def peak_ratio(row: Row) -> float | None:
@@ -175,22 +178,52 @@ def shows_range(row: Row) -> bool:
     return bool(row["host_bound_arms"]) and row["interval"] == "none" and row["speedup_min"] is not None
 
 
+def find_common_flags(rows: Sequence[Row]) -> tuple[str, ...]:
+    """Find the flags that every trial has which is ok, in alphabetical order; a single trial has none in common."""
+    found = [set(flags(row)) for row in rows if row["status"] == "ok"]
+    return tuple(sorted(set.intersection(*found))) if len(found) > 1 else ()
+
+
+def name_common_flags(rows: Sequence[Row]) -> str:
+    """Name the flags that no row has to repeat, e.g. `every trial: compile_contended, host_bound (both)`."""
+    ok = [row for row in rows if row["status"] == "ok"]
+    named = [
+        f"{flag}{_name_arms(ok[0], flag) if _have_equal_arms(ok, flag) else ''}" for flag in find_common_flags(rows)
+    ]
+    return f"every trial{'' if len(ok) == len(rows) else ' that is ok'}: {', '.join(named)}" if named else ""
+
+
+def _name_arms(row: Row, flag: str) -> str:
+    """Name the arms that are host-bound, e.g. ` (compiled)`; other flags are of no arm."""
+    return f" ({text(arms)})" if flag == "host_bound" and (arms := row["host_bound_arms"]) else ""
+
+
+def _have_equal_arms(rows: Sequence[Row], flag: str) -> bool:
+    return len({_name_arms(row, flag) for row in rows}) == 1
+
+
 def list_flags(rows: Sequence[Row]) -> list[str]:
-    """Make a line for each flag with the first few trials that have it, and for host_bound the arms that are."""
-    axes = formatting.find_varying(rows, formatting.AXES)
-    having: dict[str, list[tuple[Row, str]]] = {}
+    """Make a line for each flag with the first few trials that have it, and for host_bound the arms that are.
+
+    What `name_common_flags` says of the trials that are ok is left out.
+    """
+    axes, common = formatting.find_varying(rows, formatting.AXES), find_common_flags(rows)
+    having: dict[str, list[Row]] = {}
     for row in rows:
-        for flag in flags(row):
-            arms = row["host_bound_arms"] if flag == "host_bound" else None
-            having.setdefault(flag, []).append((row, f" ({text(arms)})" if arms else ""))
+        for flag in _select_flags(row, common):
+            having.setdefault(flag, []).append(row)
+    ok = [row for row in rows if row["status"] == "ok"]
+    having |= {flag: ok for flag in common if not _have_equal_arms(ok, flag)}
     lines = []
     for flag, found in sorted(having.items()):
-        if len(found) == len(rows) > 1 and len({detail for _, detail in found}) == 1:
-            lines.append(f"{flag}: every trial{found[0][1]}")
-        else:
-            names = [formatting.trial_name(row, axes) + detail for row, detail in found[: formatting.MAX_NAMES]]
-            lines.append(f"{flag}: {formatting.shorten_names(names, len(found))}")
+        names = [formatting.trial_name(row, axes) + _name_arms(row, flag) for row in found[: formatting.MAX_NAMES]]
+        lines.append(f"{flag}: {formatting.shorten_names(names, len(found))}")
     return lines
+
+
+def _select_flags(row: Row, common: Collection[str]) -> tuple[str, ...]:
+    """Select the flags that stand in a row: those in `common` stand above the table, for all trials that are ok."""
+    return tuple(flag for flag in flags(row) if flag not in common or row["status"] != "ok")
 
 
 def text_columns(rows: Sequence[Row], _trials: Sequence[Row]) -> list[TextColumn]:
@@ -203,6 +236,7 @@ def text_columns(rows: Sequence[Row], _trials: Sequence[Row]) -> list[TextColumn
         for metric in METRICS
         if metric.heading
     ]
+    common = find_common_flags(rows)
     return [
         text_column("model", folds=True, is_name=True),
         text_column("family", media=(PAGE,)),
@@ -211,7 +245,7 @@ def text_columns(rows: Sequence[Row], _trials: Sequence[Row]) -> list[TextColumn
         text_column("mode", is_name=True),
         text_column("status", media=(PAGE,)),
         *_SPEEDUPS,
-        _DEVICE if formatting.is_known(rows, "device_speedup") else _BUSY,  # the two are never in one column
+        *_choose_clock(rows),
         *([_HOST_BOUND] if any("host_bound" in flags(row) for row in rows) else []),
         *([_HOST_SHARE] if any(map(host_share, rows)) else []),
         *(number_column(f"{arm} ms", f"{arm}_step_ms", align_right=True) for arm in ARMS),
@@ -221,8 +255,19 @@ def text_columns(rows: Sequence[Row], _trials: Sequence[Row]) -> list[TextColumn
         *_COSTS,
         *([_MEMORY_RATIO] if any(map(memory_ratio, rows)) else []),
         *([_GRAPH_BREAKS] if any(row["graph_breaks"] for row in rows) else []),
-        *([TextColumn("flags", flags, media=(PAGE, MARKDOWN))] if any(map(flags, rows)) else []),
+        *(
+            [TextColumn("flags", lambda row: _select_flags(row, common), media=(PAGE, MARKDOWN))]
+            if any(_select_flags(row, common) for row in rows)
+            else []
+        ),
     ]
+
+
+def _choose_clock(rows: Sequence[Row]) -> list[TextColumn]:
+    """Choose the column of the device's figure, by step time or else by busy time; the two are never in one column."""
+    known = formatting.is_known(rows, "device_speedup") or not formatting.is_known(rows, "busy_speedup")
+    column = _DEVICE if known else _BUSY
+    return [column] if any(map(column.text, rows)) else []
 
 
 def _percentile_column(arm: str) -> TextColumn:
@@ -238,7 +283,20 @@ def describe_rows(rows: Sequence[Row]) -> str:
     """Say what all trials have in common, or why there is nothing to see."""
     if not any(row["status"] == "ok" for row in rows):
         return "no trial is ok" if rows else "there are no records"
-    return f"all trials: {common}" if (common := formatting.name_common_axes(rows)) else ""
+    axes, flagged = formatting.name_common_axes(rows), name_common_flags(rows)
+    return "; ".join([*([f"all trials: {axes}"] if axes else []), *([f"flags of {flagged}"] if flagged else [])])
+
+
+def explain_missing(rows: Sequence[Row]) -> list[str]:
+    """Make a line for each reason why device time or memory is not known, with the first few trials."""
+    axes, having = formatting.find_varying(rows, formatting.AXES), defaultdict(list)
+    for row in rows:
+        for what, name in (("device time", "device_time_missing"), ("memory", "memory_missing")):
+            if row[name]:
+                having[what, text(row[name])].append(formatting.trial_name(row, axes))
+    return [
+        f"{what} not known: {formatting.shorten_names(names)}: {reason}" for (what, reason), names in having.items()
+    ]
 
 
 def explain_intervals(rows: Sequence[Row]) -> str:
@@ -250,6 +308,11 @@ def explain_intervals(rows: Sequence[Row]) -> str:
             kinds.add("range" if shows_range(row) else "several draws" if several_draws else row["interval"])
     meanings = [meaning for kind, meaning in _INTERVALS.items() if kind in kinds]
     return "; ".join(meanings) + "." if meanings else ""
+
+
+def _show_host_bound(row: Row) -> str:
+    share = number(row, "host_bound_fraction")
+    return f"{100 * share:.0f} %" if share is not None else NOT_KNOWN if row["device_time_missing"] else ""
 
 
 _OVER = "95 % intervals are over"
@@ -275,23 +338,21 @@ _SPEEDUPS = (
 _DEVICE = number_column(
     "device",
     "device_speedup",
-    lambda row: estimate(row, "device_speedup"),
+    lambda row: estimate(row, "device_speedup") or (NOT_KNOWN if row["device_time_missing"] else ""),
     meaning="device is the same ratio of the time that the GPU itself needs, busy and in the gap that follows each "
     "kernel, which the host cannot disturb",
-    needs="device_speedup",
 )
 _BUSY = number_column(
     "busy",
     "busy_speedup",
-    lambda row: estimate(row, "busy_speedup"),
+    lambda row: estimate(row, "busy_speedup") or (NOT_KNOWN if row["device_time_missing"] else ""),
     meaning="busy is the same ratio of the time in which the GPU was busy, without the gaps between kernels, which the "
     "host cannot disturb",
-    needs="busy_speedup",
 )
 _HOST_BOUND = number_column(
     "host-bound",
     "host_bound_fraction",
-    lambda row: "" if (share := number(row, "host_bound_fraction")) is None else f"{100 * share:.0f} %",
+    _show_host_bound,
     meaning="host-bound is the share of wall time in which the GPU waits for the host, in the worse arm",
     align_right=True,
 )
@@ -337,7 +398,7 @@ SPEC = TableSpec(
     text_columns,
     arrange=formatting.sort_rows,
     lead=describe_rows,
-    notes=lambda rows: [explain_intervals(rows)],
+    notes=lambda rows: [explain_intervals(rows), *explain_missing(rows)],
     terminal_notes=list_flags,
     entries=lambda findings: findings.entries,
 )

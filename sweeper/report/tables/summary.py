@@ -22,6 +22,9 @@ verified that is ok without the flag `accuracy_unverified`. Others are in no mea
 | `models_device_without_doubt` | of `models_device`, without the flags that concern wall-clock time alone |
 | `models_busy weighted_busy weighted_busy_low weighted_busy_high` | like `weighted_device`, of speedups by busy time |
 | `models_busy_without_doubt` | likewise, of `models_busy` |
+| `geomean_amp_without_doubt geomean_amp_without_doubt_low geomean_amp_without_doubt_high` | over these models alone |
+| `geomean_fp32_without_doubt ..._low ..._high` `weighted_without_doubt ..._low ..._high` | likewise |
+| `weighted_device_without_doubt ..._low ..._high` | likewise |
 """
 
 from __future__ import annotations
@@ -38,7 +41,6 @@ from sweeper.report.formatting import KEY, estimate, interval, key, number, numb
 from sweeper.report.spec import Headline, TableSpec
 from sweeper.report.table import MARKDOWN, PAGE, TERMINAL, Column, Row, Table, TextColumn, interval_columns
 from sweeper.report.tables.groups import ALL, Group
-from sweeper.report.tables.units import Unit
 
 WEIGHTING = f"weighted {AMP_SHARE:g} AMP + {FP32_SHARE:g} fp32"
 MODELS_TO_PREDICT = 6  # a new one: of four, the interval reaches from a fifth to sixteen
@@ -49,6 +51,14 @@ def _mean_columns(name: str, read: Callable[[Group], Estimate | None]) -> tuple[
     """Make the columns of a mean and of the ends of its interval."""
     mean = Column[Group](name, lambda group: found.ratio if (found := read(group)) else None, float)
     return mean, *interval_columns(name, lambda group: found.interval() if (found := read(group)) else None)
+
+
+def _sure(group: Group, *weights: str) -> Group:
+    return group.without_doubt(weights or WEIGHTS)
+
+
+def _sure_by_device(group: Group) -> Group:
+    return group.without_doubt(WEIGHTS, DEVICE_DOUBTS)
 
 
 COLUMNS: tuple[Column[Group], ...] = (
@@ -73,36 +83,29 @@ COLUMNS: tuple[Column[Group], ...] = (
     *_mean_columns("weighted_device", lambda group: group.weighted_device),
     Column("unverified", lambda group: len(group.unverified), int),
     _mean_columns("weighted_with_unverified", lambda group: group.weighted_with_unverified)[0],
-    Column("models_without_doubt", lambda group: group.count_without_doubt(WEIGHTS), int),
+    Column("models_without_doubt", lambda group: len(_sure(group).both), int),
     Column("models_with_unverified", lambda group: len(group.both_with_unverified) or None, int),
-    Column("models_amp_without_doubt", lambda group: group.count_without_doubt(["amp"]), int),
-    Column("models_fp32_without_doubt", lambda group: group.count_without_doubt(["fp32"]), int),
-    Column(
-        "models_device_without_doubt",
-        lambda group: group.count_without_doubt(WEIGHTS, Unit.device_estimate, DEVICE_DOUBTS),
-        int,
-    ),
+    Column("models_amp_without_doubt", lambda group: len(_sure(group, "amp").estimates("amp")), int),
+    Column("models_fp32_without_doubt", lambda group: len(_sure(group, "fp32").estimates("fp32")), int),
+    Column("models_device_without_doubt", lambda group: len(_sure_by_device(group).device), int),
     Column("models_busy", lambda group: len(group.busy), int),
     *_mean_columns("weighted_busy", lambda group: group.weighted_busy),
-    Column(
-        "models_busy_without_doubt",
-        lambda group: group.count_without_doubt(WEIGHTS, Unit.busy_estimate, DEVICE_DOUBTS),
-        int,
-    ),
+    Column("models_busy_without_doubt", lambda group: len(_sure_by_device(group).busy), int),
+    *_mean_columns("geomean_amp_without_doubt", lambda group: _sure(group, "amp").geomean("amp")),
+    *_mean_columns("geomean_fp32_without_doubt", lambda group: _sure(group, "fp32").geomean("fp32")),
+    *_mean_columns("weighted_without_doubt", lambda group: _sure(group).weighted),
+    *_mean_columns("weighted_device_without_doubt", lambda group: _sure_by_device(group).weighted_device),
+    *_mean_columns("weighted_busy_without_doubt", lambda group: _sure_by_device(group).weighted_busy),
 )
-# The columns of a mean, and of its number of models.
-MEANS = {
-    "AMP": ("geomean_amp", "models_amp"),
-    "fp32": ("geomean_fp32", "models_fp32"),
-    "weighted": ("weighted", "models_weighted"),
-}
-# The columns that count the models of a mean, and those that count which of them have no doubt flag.
-WITHOUT_DOUBT = {
-    "models_weighted": "models_without_doubt",
-    "models_amp": "models_amp_without_doubt",
-    "models_fp32": "models_fp32_without_doubt",
-    "models_device": "models_device_without_doubt",
-    "models_busy": "models_busy_without_doubt",
+# The mean by what people see of it: weighted, or in one precision.
+MEANS = {"AMP": "geomean_amp", "fp32": "geomean_fp32", "weighted": "weighted"}
+# The columns that count the models of a mean, and those of them that have no doubt flag.
+COUNTS = {
+    "weighted": ("models_weighted", "models_without_doubt"),
+    "geomean_amp": ("models_amp", "models_amp_without_doubt"),
+    "geomean_fp32": ("models_fp32", "models_fp32_without_doubt"),
+    "weighted_device": ("models_device", "models_device_without_doubt"),
+    "weighted_busy": ("models_busy", "models_busy_without_doubt"),
 }
 DEVICE_MEANS = {"device": "by device time", "busy": "by busy time"}  # only one of them is shown of a row
 
@@ -116,7 +119,7 @@ def text_columns(rows: Sequence[Row], _trials: Sequence[Row]) -> list[TextColumn
         text_column("family", folds=True),
         *(text_column(name, folds=name == "variant") for name in formatting.find_varying(rows, KEY)),
         TextColumn("passed", lambda row: f"{row['passed']} of {row['models']}"),
-        *(column for title, (name, count) in MEANS.items() for column in _mean_text_columns(title, name, count)),
+        *(column for title, name in MEANS.items() for column in _mean_text_columns(title, name)),
         *([TextColumn("a new model", show_new_model, media=(PAGE,))] if any(map(show_new_model, rows)) else []),
         *(_device_text_column(clock) for clock in DEVICE_MEANS if any(choose_clock(row) == clock for row in rows)),
         number_column("slowdowns as 1.0", "weighted_clipped", media=(PAGE,)),
@@ -127,26 +130,41 @@ def _device_text_column(clock: str) -> TextColumn:
     """Make the column of rows whose mean is by this clock."""
     return TextColumn(
         DEVICE_MEANS[clock],
-        lambda row: show_device_mean(row) if choose_clock(row) == clock else "",
+        lambda row: _show_in_cell(row, f"weighted_{clock}") if choose_clock(row) == clock else "",
         lambda row: formatting.finite(row, f"weighted_{clock}") if choose_clock(row) == clock else None,
         media=(PAGE,),
         needs=f"weighted_{clock}",
     )
 
 
-def _mean_text_columns(title: str, name: str, count: str) -> list[TextColumn]:
-    """Make a column such as `1.44 [1.40, 1.48] (42, 6 sure)`; a terminal has no room for how many are sure."""
+def _mean_text_columns(title: str, name: str) -> list[TextColumn]:
+    """Make the column of a mean; a terminal has no room for what it is without doubt."""
 
     def show(row: Row) -> str:
-        return f"{found} ({row[count]})" if (found := estimate(row, name)) else ""
-
-    def show_sure(row: Row) -> str:
-        return f"{found} ({row[count]}, {row[WITHOUT_DOUBT[count]]} sure)" if (found := estimate(row, name)) else ""
+        return f"{found} ({row[COUNTS[name][0]]})" if (found := estimate(row, name)) else ""
 
     return [
         number_column(title, name, show, media=(TERMINAL,)),
-        number_column(title, name, show_sure, media=(PAGE, MARKDOWN)),
+        number_column(title, name, lambda row: _show_in_cell(row, name), media=(PAGE, MARKDOWN)),
     ]
+
+
+def _show_in_cell(row: Row, name: str) -> str:
+    """Show a mean, e.g. `1.44 [1.40, 1.48] (42); 1.31 (2 sure)`, `2.10 (4, all sure)` or `1.70 (3, none sure)`."""
+    if not (found := estimate(row, name)):
+        return ""
+    count, sure = (row[column] for column in COUNTS[name])
+    if sure == count or not sure:
+        return f"{found} ({count}, {'all' if sure else 'none'} sure)"
+    return f"{found} ({count}); {ratio(number(row, f'{name}_without_doubt'))} ({sure} sure)"
+
+
+def count_models(row: Row, name: str) -> str:
+    """Count the models of a mean, e.g. `42 models, 1.31 over the 2 without doubt`, `1 model, none without doubt`."""
+    count, sure = (row[column] for column in COUNTS[name])
+    sure_mean = f"{ratio(number(row, f'{name}_without_doubt'))} over the {sure}"
+    found = sure_mean if sure and sure != count else "all" if sure else "none"
+    return f"{count} model{'' if count == 1 else 's'}, {found} without doubt"
 
 
 def arrange(rows: Sequence[Row]) -> list[Row]:
@@ -175,13 +193,13 @@ def _notes(rows: Sequence[Row]) -> list[str]:
     return [f"no model was judged, see the failures: {'; '.join(keys)}"] if keys else []
 
 
-def _count_sure(rows: Sequence[Row]) -> list[str]:
-    """Make a line for each key with the number of models without doubt in each of its means; equal lines are one."""
+def _list_sure(rows: Sequence[Row]) -> list[str]:
+    """Make a line for each key with the means in one precision over the models without doubt; equal lines are one."""
     keys: dict[str, list[str]] = {}
     for row in rows:
-        counts = [(title, count) for title, (name, count) in MEANS.items() if row[name] is not None]
-        if row["family"] == ALL and counts:
-            sure = ", ".join(f"{title} {row[WITHOUT_DOUBT[count]]} of {row[count]}" for title, count in counts)
+        means = ((title, name) for title, name in MEANS.items() if name != "weighted" and row[name] is not None)
+        sure = ", ".join(f"{title} {_share_without_doubt(row, name)}" for title, name in means)
+        if row["family"] == ALL and sure:
             keys.setdefault(sure, []).append(key(row))
     return [
         f"models without doubt: {sure} ({formatting.shorten_names(names, between='; ')})"
@@ -189,10 +207,19 @@ def _count_sure(rows: Sequence[Row]) -> list[str]:
     ]
 
 
+def _share_without_doubt(row: Row, name: str) -> str:
+    """Show e.g. `1.31 over 2 of 42`, `none of 42`, `all 42`."""
+    count, sure = (row[column] for column in COUNTS[name])
+    if sure == count or not sure:
+        return f"all {count}" if sure else f"none of {count}"
+    return f"{ratio(number(row, f'{name}_without_doubt'))} over {sure} of {count}"
+
+
 def _explain(findings: Findings, _rows: Sequence[Row]) -> str:
     return (
         "Geometric means of speedups; in brackets the 95 % interval for these models, in parentheses how many models. "
-        "Sure: without a flag that says that a speedup may be off. A trial with the flag "
+        "Sure: the mean over the models without a flag that says that a speedup may be off; these are fewer and other "
+        "models, so it does not correct the mean over all. A trial with the flag "
         "accuracy_unverified is in no mean and has not passed: its result has no verdict, or was wrong in an earlier "
         "attempt. A new model: "
         "where one more of the same kind would lie." + (f" AMP: {findings.amp}." if findings.amp else "")
@@ -202,8 +229,8 @@ def _explain(findings: Findings, _rows: Sequence[Row]) -> str:
 def headline(row: Row) -> str:
     """Show the weighted mean and how sure it is.
 
-    E.g. `weighted 0.75 AMP + 0.25 fp32: 1.43 (3 models, 2 without doubt), these models [1.40, 1.46], with 1 unverified
-    1.41`.
+    E.g. `weighted 0.75 AMP + 0.25 fp32: 1.43 over 3 models, 1.31 over the 2 without doubt; these models [1.40, 1.46];
+    with 1 unverified 1.41`.
     """
     if row["weighted"] is None:
         lacking = [weight for weight in ("amp", "fp32") if not row[f"models_{weight}"]]
@@ -211,7 +238,7 @@ def headline(row: Row) -> str:
         wanted = "ok and verified" if row["unverified"] else "ok"
         line = f"{WEIGHTING}: none, no model is {wanted} in {where}"
     else:
-        line = f"{WEIGHTING}: {ratio(number(row, 'weighted'))} ({count_models(row, 'models_weighted')})"
+        line = f"{WEIGHTING}: {ratio(number(row, 'weighted'))} over {count_models(row, 'weighted')}"
     named = {
         "these models": interval(row, "weighted"),
         "a new model": show_new_model(row),
@@ -220,7 +247,7 @@ def headline(row: Row) -> str:
     if CLIPPED in text(row["variant"]):
         named["as in 2022, slowdowns raised to 1.0,"] = ratio(number(row, "weighted_clipped"))
     lines = [line, *(f"{name} {found}" for name, found in named.items() if found), show_with_unverified(row)]
-    return ", ".join(filter(None, lines))
+    return "; ".join(filter(None, lines))
 
 
 def show_with_unverified(row: Row) -> str:
@@ -243,17 +270,9 @@ def choose_clock(row: Row) -> str:
 
 
 def show_device_mean(row: Row) -> str:
-    """Show the weighted device mean, `1.52 [1.51, 1.52]`, and its models where they are others or surer."""
-    clock = choose_clock(row)
-    found, names = estimate(row, f"weighted_{clock}"), (f"models_{clock}", "models_weighted")
-    device, wall = ((row[name], row[WITHOUT_DOUBT[name]]) for name in names)
-    return found if device == wall or not found else f"{found} ({count_models(row, f'models_{clock}')})"
-
-
-def count_models(row: Row, name: str) -> str:
-    """Count the models of a mean, and those of them without a doubt, e.g. `3 models, 2 without doubt`."""
-    count = row[name]
-    return f"{count} model{'' if count == 1 else 's'}, {row[WITHOUT_DOUBT[name]]} without doubt"
+    """Show the weighted mean of device speedups, e.g. `1.52 [1.51, 1.52] over 42 models, all without doubt`."""
+    mean = f"weighted_{choose_clock(row)}"
+    return f"{found} over {count_models(row, mean)}" if (found := estimate(row, mean)) else ""
 
 
 SPEC = TableSpec(
@@ -264,6 +283,6 @@ SPEC = TableSpec(
     arrange=arrange,
     headlines=headlines,
     notes=_notes,
-    terminal_notes=_count_sure,
+    terminal_notes=_list_sure,
     explain=_explain,
 )

@@ -29,7 +29,7 @@ def describe(sources: Sequence[Source], entries: Iterable[Entry]) -> list[str]:
     facts = {
         "sweeps": ", ".join(source.folder.resolve().name for source in sources),
         "started": "; ".join(filter(None, map(_describe_start, invocations))),
-        "measured": "; ".join(_distinct(map(_describe_measuring, invocations))),
+        "measured": _describe_measuring([item for found in invocations for item in found], entries),
         "device": ", ".join(sorted(_distinct(device.get("name") for device in devices))),
         "driver": ", ".join(_distinct(device.get("driver") for device in devices)),
         "power limit": ", ".join(_distinct(f"{item:g} W" for item in limits_w if isinstance(item, (int, float)))),
@@ -140,12 +140,29 @@ def _read_invocations(source: Source) -> tuple[list[Mapping[str, Any]], str]:
     return [item for item in found if isinstance(item, Mapping)] if isinstance(found, list) else [], ""
 
 
-def _describe_measuring(invocations: Iterable[Mapping[str, Any]]) -> str:
-    """Say how often was measured, by the settings of each invocation, e.g. `processes 3, draws 1, rounds 10`."""
+def _describe_measuring(invocations: Iterable[Mapping[str, Any]], entries: Iterable[Entry]) -> str:
+    """Say how often was measured, e.g. `processes 3, draws 1; 2 to 10 rounds of 10 asked (2 in 5 of 9 processes)`.
+
+    Processes and draws are as the invocations asked for. Rounds are those of trials that are ok, without void ones.
+    """
     settings = [get_mapping(get_mapping(item).get("settings"), "measure") for item in invocations]
-    names = ("processes", "draws", "target", "rounds")
+    names = ("processes", "draws", "target")
     texts = (", ".join(f"{name} {item[name]}" for name in names if item.get(name) is not None) for item in settings)
-    return " and ".join(_distinct(texts))
+    asked = _distinct(item.get("rounds") for item in settings)
+    found = Counter(len(series.eager_s) for entry in entries for series in entry.series if series.eager_s)
+    return "; ".join(filter(None, (" and ".join(_distinct(texts)), _describe_rounds(found, asked))))
+
+
+def _describe_rounds(found: Counter[int], asked: Sequence[str]) -> str:
+    """Say how many rounds processes had, fewer than asked for where they ended early; `found` counts the processes."""
+    if not found:
+        return f"{' or '.join(asked)} rounds asked" if asked else ""
+    few, many = min(found), max(found)
+    (usual, count), total = found.most_common(1)[0], found.total()
+    text = f"{few} rounds" if few == many else f"{few} to {many} rounds"
+    if asked and (few != many or asked != [str(few)]):
+        text += f" of {' or '.join(asked)} asked"
+    return text + (f" ({usual} in {count:,} of {total:,} processes)" if few != many else "")
 
 
 def _describe_start(invocations: Iterable[Mapping[str, Any]]) -> str:

@@ -12,9 +12,12 @@ from typing import Any
 from urllib.parse import unquote
 
 import pytest
+import yaml
+from checkout import ROOT
 from records import make_process, make_record, make_trial, write_sweep
 
-from sweeper.core.record import Attempt, PerArm, Record, Round
+from sweeper.core.record import Attempt, Diagnostics, PerArm, Record, Round
+from sweeper.core.trial import Text
 from sweeper.loading.entries import Entry, load
 from sweeper.report.build import write_report
 from sweeper.report.contents import Report
@@ -104,18 +107,18 @@ def test_header_has_the_weighted_mean_and_its_interval(tmp_path: Path) -> None:
 def test_header_says_how_sure_the_mean_is_and_what_it_is_with_unverified_models(tmp_path: Path) -> None:
     flags = {"amp": ("accuracy_unverified",), "fp32": ()}
     text = write_page(tmp_path, [*PAIR, *(make_record("vgg16", name, [2.0], flags=flags[name]) for name in flags)])
-    assert "1 model, 1 without doubt, 1 of 2 passed" in text
+    assert "<span>1 model, all without doubt</span><span>1 of 2 passed</span>" in text.replace("\n", "")
     assert "with 1 unverified" in text
     (row,) = (row for row in data_of(text)["tables"]["summary"]["rows"] if row["cells"][0] == "cnn")
     assert [cell.partition("(")[2] for cell in row["cells"] if " sure)" in cell] == [
-        "1, 1 sure)",
-        "2, 2 sure)",
-        "1, 1 sure)",
+        "1, all sure)",
+        "2, all sure)",
+        "1, all sure)",
     ]
     bars = [trace for trace in data_of(text)["figures"][1]["choices"][0]["traces"] if trace["type"] == "bar"]
     assert [bar["hovertext"][0].partition(" over ")[2] for bar in bars] == [
-        "1 model, 1 without doubt",
-        "2 models, 2 without doubt",
+        "1 model, all without doubt",
+        "2 models, all without doubt",
     ]
 
 
@@ -248,6 +251,100 @@ def test_suites_have_rows_of_their_own_with_what_was_published(tmp_path: Path) -
         "suite huggingface": "1.52 (A100, 2022)",
         "suite timm": "1.38 (A100, 2022)",
     }
+
+
+def weighted_pair(preset: bool, **settings: Any) -> list[Record]:
+    """A Hugging Face model in both precisions, in the settings of `conf/preset/pt2.yaml` or in those of today."""
+    records = []
+    for name in ("amp", "fp32"):
+        record = make_record("bert", name, family="nlp")
+        labels = replace(record.trial.labels, suite="huggingface", preset="pt2" if preset else None)
+        model = replace(record.trial.model, library="transformers", dropout=not preset)
+        precision = replace(record.trial.precision, tf32=True if preset else None)
+        trial = replace(
+            record.trial,
+            labels=labels,
+            model=model,
+            precision=precision,
+            optimizer="none" if preset else "adam",
+            text=Text("none" if preset else "auto"),
+        )
+        half = "float16" if preset else "bfloat16"
+        ran = {
+            "autocast": half if name == "amp" else None,
+            "grad_scaler": False,
+            "text": "none" if preset else "padded",
+        }
+        records.append(replace(record, trial=trial, diagnostics=Diagnostics(settings=ran | settings)))
+    return records
+
+
+def test_published_figures_name_every_setting_that_was_another(tmp_path: Path) -> None:
+    text = write_page(tmp_path, weighted_pair(preset=False))
+    said = (
+        "The figures of 2022 were measured with other settings (TF32 on, here as torch sets it; AMP float16 autocast "
+        "without gradient scaler, here bfloat16 autocast without gradient scaler; optimizer none, here adam; dropout "
+        "off, here on; texts of full length without a mask, here padded), on another machine (GPU NVIDIA A100, here "
+        "NVIDIA H200; torch before 2.0, here 2.13.0)."
+    )
+    header, _, rest = text.partition("</header>")
+    assert "published: 1.52 (A100, 2022), measured otherwise" in header
+    assert said in header
+    families = re.findall(r'data-figure="families".*?<p class="caption">(.*?)</p>', rest, re.DOTALL)
+    summed = re.findall(r'data-table="summary".*?<p class="caption">(.*?)</p>', rest, re.DOTALL)
+    assert [said in caption for caption in (*families, *summed)] == [True, True]
+
+
+def test_beside_the_preset_published_figures_differ_by_machine_alone(tmp_path: Path) -> None:
+    header = write_page(tmp_path, weighted_pair(preset=True)).partition("</header>")[0]
+    assert "published: 1.52 (A100, 2022)</span>" in header
+    assert (
+        "The figures of 2022 were measured with the settings of this sweep, on another machine (GPU NVIDIA A100, here "
+        "NVIDIA H200; torch before 2.0, here 2.13.0)." in header
+    )
+    changed = [replace(item, trial=replace(item.trial, optimizer="adam")) for item in weighted_pair(preset=True)]
+    header = write_page(tmp_path / "adam", changed).partition("</header>")[0]
+    assert "with other settings (optimizer none, here adam)" in header
+
+
+def test_without_published_figures_nothing_is_said_of_their_settings(tmp_path: Path) -> None:
+    text = write_page(tmp_path, PAIR)
+    assert "The figures of 2022" not in text
+    assert text.count("The source of the figures of 2023 names no settings.") == 3
+    inference = [replace(item, trial=replace(item.trial, workload="inference")) for item in weighted_pair(preset=True)]
+    assert "published" not in write_page(tmp_path / "inference", inference).partition("</header>")[0]
+
+
+def test_settings_of_the_published_figures_are_those_of_the_preset() -> None:
+    preset = yaml.safe_load((ROOT / "conf/preset/pt2.yaml").read_text().partition("\n")[2])
+    assert preset["precision"] == {"tf32": True, "auto": "float16", "grad_scaler": False}
+    assert (preset["model"], preset["defaults"]) == (
+        {"dropout": False},
+        [{"override /optimizer": "none"}, {"override /text": "none"}],
+    )
+    names = {"TF32": "on", "AMP": "float16 autocast without gradient scaler", "optimizer": "none", "dropout": "off"}
+    assert {name: published.SETTINGS[name][0] for name in names} == names
+
+
+def test_rows_open_to_why_the_device_could_not_tell(tmp_path: Path) -> None:
+    process = replace(make_process(), device_time_missing="no kernels were seen")
+    text = write_page(tmp_path, [replace(make_record(), processes=(process,)), make_record("vgg16")])
+    table = data_of(text)["tables"]["speedups"]
+    row = next(row for row in table["rows"] if row["cells"][0] == "resnet50")
+    assert row["cells"][[column["title"] for column in table["columns"]].index("device")] == "not known"
+    assert ["device_time_missing", "no kernels were seen"] in row["details"]
+    assert "Device time not known: resnet50 amp default: no kernels were seen." in text
+
+
+def test_a_flag_of_every_trial_stands_above_the_rows(tmp_path: Path) -> None:
+    flags = {"a": ("single_process",), "b": ("single_process", "throttled")}
+    text = write_page(tmp_path, [make_record(name, flags=flags[name]) for name in flags])
+    table = data_of(text)["tables"]["speedups"]
+    at = [column["title"] for column in table["columns"]].index("flags")
+    assert [row["cells"][at] for row in table["rows"]] == ["", "throttled"]
+    assert "flags of every trial: single_process." in text
+    assert "<li>every trial: single_process</li><li>throttled: b amp default</li>" in text
+    assert ["flags", "single_process, throttled"] in table["rows"][1]["details"]
 
 
 def test_backends_stand_side_by_side_and_those_without_figures_are_named(tmp_path: Path) -> None:

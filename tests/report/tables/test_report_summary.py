@@ -122,7 +122,8 @@ def test_what_is_not_verified_is_in_no_mean_and_has_not_passed_but_stands_beside
     assert [row[name] for name in means] == [pytest.approx(3.5)] * 4
     assert (row["weighted_with_unverified"], row["models_with_unverified"]) == (pytest.approx(5.5), 3)
     assert headline(row) == (
-        "weighted 0.75 AMP + 0.25 fp32: 3.50 (1 model, 1 without doubt), by device time 3.50, with 2 unverified 5.50"
+        "weighted 0.75 AMP + 0.25 fp32: 3.50 over 1 model, all without doubt; "
+        "by device time 3.50 over 1 model, all without doubt; with 2 unverified 5.50"
     )
 
 
@@ -144,7 +145,7 @@ def test_with_nothing_verified_there_is_no_mean_but_the_one_beside_it(tmp_path: 
     ]
     assert row["weighted_failures_as_one"] is None, "it is neither a failure nor right"
     assert headline(row) == (
-        "weighted 0.75 AMP + 0.25 fp32: none, no model is ok and verified in a precision of weight amp or fp32, "
+        "weighted 0.75 AMP + 0.25 fp32: none, no model is ok and verified in a precision of weight amp or fp32; "
         "with 1 unverified 5.50"
     )
     assert list_unverified(rows) == [
@@ -166,13 +167,14 @@ def test_a_mean_with_unverified_models_stands_there_only_where_they_change_it(tm
     ("amp", "fp32", "sure"),
     [
         ((), (), (1, 1, 1, 1)),
-        (("compile_contended", "single_process", "attention_differs"), ("cudagraphs_skipped",), (1, 1, 1, 1)),
+        (("compile_contended", "single_process"), ("cudagraphs_skipped",), (1, 1, 1, 1)),
+        (("attention_differs",), (), (0, 0, 1, 0)),
         (("unsteady",), (), (0, 0, 1, 0)),
         ((), ("failed_before",), (0, 1, 0, 0)),
         (("host_bound",), ("host_busy",), (0, 0, 0, 1)),
         (("accuracy_unverified",), (), (0, 0, 1, 0)),
     ],
-    ids=["no flag", "no doubt", "in amp", "in fp32", "by wall clock alone", "not in the mean"],
+    ids=["no flag", "no doubt", "another kernel", "in amp", "in fp32", "by wall clock alone", "not in the mean"],
 )
 def test_each_mean_says_how_many_of_its_models_carry_no_doubt(
     tmp_path: Path, amp: tuple[str, ...], fp32: tuple[str, ...], sure: tuple[int, ...]
@@ -187,7 +189,8 @@ def test_a_device_mean_that_is_surer_says_so(tmp_path: Path) -> None:
     records = [make_record("a", name, flags=("host_bound",)) for name in ("amp", "fp32")]
     line = headline(row_of(summary_of([with_device(record, 2.0) for record in records], tmp_path)))
     assert line == (
-        "weighted 0.75 AMP + 0.25 fp32: 2.00 (1 model, 0 without doubt), by device time 2.00 (1 model, 1 without doubt)"
+        "weighted 0.75 AMP + 0.25 fp32: 2.00 over 1 model, none without doubt; "
+        "by device time 2.00 over 1 model, all without doubt"
     )
 
 
@@ -223,6 +226,49 @@ def titles(rows: Sequence[Row]) -> list[str]:
     """The columns of device means that the page has."""
     shown = SPEC.columns_for(PAGE, rows, ())
     return [column.title for column in shown if column.title.startswith("by ")]
+
+
+def doubtful() -> list[Record]:
+    """Three models, as fast by device time as by wall clock; two of them have a doubt.
+
+    model  AMP  fp32  doubt
+    a      4    2
+    b      9    8     host_bound in AMP
+    c      6    4     throttled in AMP and fp32
+
+    Without doubt: AMP 4 over a; fp32 (2 * 8)^(1/2) = 4 over a and b; weighted 0.75 * 4 + 0.25 * 2 = 3.5 over a; by
+    device time AMP (4 * 9)^(1/2) = 6 and fp32 4 over a and b, so 0.75 * 6 + 0.25 * 4 = 5.5.
+    All: AMP (4 * 9 * 6)^(1/3) = 6 and fp32 (2 * 8 * 4)^(1/3) = 4, so 5.5.
+    """
+    speedups = {"a": (4.0, 2.0), "b": (9.0, 8.0), "c": (6.0, 4.0)}
+    flags = {("b", "amp"): ("host_bound",), ("c", "amp"): ("throttled",), ("c", "fp32"): ("throttled",)}
+    return [
+        with_device(make_record(name, precision, [speedup], flags=flags.get((name, precision), ())), speedup)
+        for name, pair in speedups.items()
+        for precision, speedup in zip(("amp", "fp32"), pair, strict=True)
+    ]
+
+
+def test_beside_each_mean_stands_the_mean_over_the_models_without_doubt(tmp_path: Path) -> None:
+    row = row_of(summary_of(doubtful(), tmp_path))
+    means = ("geomean_amp", "geomean_fp32", "weighted", "weighted_device")
+    assert [row[name] for name in means] == pytest.approx([6.0, 4.0, 5.5, 5.5])
+    assert [row[f"{name}_without_doubt"] for name in means] == pytest.approx([4.0, 4.0, 3.5, 5.5])
+    assert headline(row) == (
+        "weighted 0.75 AMP + 0.25 fp32: 5.50 over 3 models, 3.50 over the 1 without doubt; "
+        "by device time 5.50 over 3 models, 5.50 over the 2 without doubt"
+    )
+
+
+def test_the_mean_over_models_without_doubt_has_an_interval(tmp_path: Path) -> None:
+    doubted = [make_record("b", name, [9.0, 1.0], flags=("unsteady",)) for name in ("amp", "fp32")]
+    sure = [make_record("a", name, [2.0, 2.1]) for name in ("amp", "fp32")]
+    row, alone = (row_of(summary_of(found, tmp_path / str(len(found)))) for found in ([*sure, *doubted], sure))
+    for name in ("geomean_amp", "geomean_fp32", "weighted"):
+        assert alone[f"{name}_low"] is not None
+        assert [row[f"{name}_without_doubt{end}"] for end in ("", "_low", "_high")] == pytest.approx(
+            [alone[f"{name}{end}"] for end in ("", "_low", "_high")]
+        )
 
 
 @pytest.mark.parametrize(("name", "value"), [("AMP_SHARE", 0.76), ("FP32_SHARE", 0.24)])
@@ -272,7 +318,7 @@ def test_weighted_mean_of_device_speedups_over_the_models_that_have_them(tmp_pat
     assert row["weighted_device_low"] == pytest.approx(3.5 * math.exp(-half))
     assert row["weighted_device_high"] == pytest.approx(3.5 * math.exp(half))
     assert headline(row).endswith(
-        f"by device time {formatting.estimate(row, 'weighted_device')} (1 model, 1 without doubt)"
+        f"by device time {formatting.estimate(row, 'weighted_device')} over 1 model, all without doubt"
     )
 
 

@@ -74,6 +74,7 @@ def host_bound() -> Record:
             process,
             device_time_s=PerArm(0.018, 0.0012),
             device_kernels=PerArm(1500, 0),
+            memory_missing="other processes use the GPU",
             code_fingerprint="c0de",
             autotuning_fingerprint=f"{process.index}",
         )
@@ -104,7 +105,7 @@ def test_the_columns_of_the_contract_come_first_and_in_order() -> None:
         " eager_energy_j compiled_energy_j accuracy_randomness accuracy_elements attempts dropout text "
         "busy_speedup busy_speedup_low busy_speedup_high eager_device_step_ms compiled_device_step_ms"
         " eager_host_step_ms compiled_host_step_ms eager_host_share compiled_host_share speedup_host_2x_faster"
-        " speedup_host_2x_slower"
+        " speedup_host_2x_slower device_time_missing memory_missing"
     )
 
 

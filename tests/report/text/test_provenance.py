@@ -1,14 +1,15 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from records import make_record, write_sweep
+from records import make_process, make_record, write_sweep
 from rich.console import Console
 
-from sweeper.core.record import Diagnostics, Record
+from sweeper.core.record import Diagnostics, Record, Round
 from sweeper.core.serialization import Json
 from sweeper.loading.entries import load
 from sweeper.loading.sources import SweepFolder
@@ -48,7 +49,37 @@ def test_a_sweep_json_that_cannot_be_read_is_said(tmp_path: Path) -> None:
 
 
 def test_a_record_that_says_little_has_few_facts(tmp_path: Path) -> None:
-    assert facts(tmp_path, make_record()) == ["sweeps: night", "device: NVIDIA H200", "versions: torch 2.13.0"]
+    assert facts(tmp_path, make_record()) == [
+        "sweeps: night",
+        "measured: 2 rounds",
+        "device: NVIDIA H200",
+        "versions: torch 2.13.0",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "had", "text"),
+    [
+        ([2], [2, 2], "processes 1, draws 1; 2 rounds"),
+        ([4], [2, 2], "processes 1, draws 1; 2 rounds of 4 asked"),
+        ([4], [2, 2, 4], "processes 1, draws 1; 2 to 4 rounds of 4 asked (2 in 2 of 3 processes)"),
+        ([4, 10], [4, 4, 10], "processes 1, draws 1; 4 to 10 rounds of 4 or 10 asked (4 in 2 of 3 processes)"),
+        ([4], [], "processes 1, draws 1; 4 rounds asked"),
+        ([], [2, 2, 1], "1 to 2 rounds (2 in 2 of 3 processes)"),
+    ],
+)
+def test_rounds_are_said_as_they_were(tmp_path: Path, asked: list[int], had: list[int], text: str) -> None:
+    void = Round("AB", 9.0, 9.0, "recompiled")
+    process = make_process()
+    records = [
+        replace(make_record(f"m{i}"), processes=(replace(process, rounds=(*(process.rounds * count)[:count], void)),))
+        for i, count in enumerate(had)
+    ]
+    failed = make_record("failed", status="oom")
+    folder = write_sweep(tmp_path, [*records, failed])
+    measures = [{"processes": 1, "draws": 1, "target": None, "rounds": count} for count in asked]
+    (folder / "sweep.json").write_text(json.dumps({"invocations": [{"settings": {"measure": m}} for m in measures]}))
+    assert f"measured: {text}" in describe([SweepFolder(folder)], load([folder]).entries)
 
 
 def test_a_setting_with_one_value_is_said_once(tmp_path: Path) -> None:

@@ -90,33 +90,38 @@ def test_the_weighted_mean_has_a_line_of_its_own(tmp_path: Path) -> None:
     # Geomeans over three models, scales 1, 1.1 and 0.9: 1.5798 * 0.99^(1/3) = 1.5745 in both precisions.
     text = shown(tmp_path, *usual())
     assert (
-        "train, default, inductor: weighted 0.75 AMP + 0.25 fp32: 1.57 (3 models, 3 without doubt), these models ["
+        "train, default, inductor: weighted 0.75 AMP + 0.25 fp32: 1.57 over 3 models, all without doubt; these models ["
         in text
     )
     assert "a new model" not in text, "of three models a prediction says nothing"
     more = [make_record(model, precision, [1.5, 1.6, 1.55]) for model in "abcdef" for precision in ("amp", "fp32")]
     text = shown(tmp_path / "more", *more)
-    assert re.search(r"these models \[\d\.\d\d, \d\.\d\d\], a new model \[\d\.\d\d, \d\.\d\d\]", text)
+    assert re.search(r"these models \[\d\.\d\d, \d\.\d\d\]; a new model \[\d\.\d\d, \d\.\d\d\]", text)
 
 
 def unsure() -> list[Record]:
-    """Seven models: the last is not verified, two more have a doubt."""
+    """Seven models: the last is not verified, two more have a doubt.
+
+    (1.5^4 * x^2)^(1/6) = 2 for x = 8 / 1.5^2 = 3.5556; with the last (2^6 * 9)^(1/7) = 2.4802. A new model: s of the
+    logs is 0.4457, times (7/6)^(1/2) and t(5) = 2.5706 is 1.2375; 2 * exp(+-1.2375) = 0.58 and 6.89.
+    """
+    speedups = {"e": 32 / 9, "f": 32 / 9, "g": 9.0}
     doubts = {"f": ("unsteady",), "e": ("host_bound",), "g": ("accuracy_unverified",)}
     return [
-        make_record(name, precision, [9.0 if name == "g" else 1.5], flags=doubts.get(name, ("compile_contended",)))
+        make_record(name, precision, [speedups.get(name, 1.5)], flags=doubts.get(name, ("compile_contended",)))
         for name in "abcdefg"
         for precision in ("amp", "fp32")
     ]
 
 
 def test_every_mean_says_how_many_of_its_models_are_sure(tmp_path: Path) -> None:
-    line = "weighted 0.75 AMP + 0.25 fp32: 1.50 (6 models, 4 without doubt), a new model"
+    line = "weighted 0.75 AMP + 0.25 fp32: 2.00 over 6 models, 1.50 over the 4 without doubt; a new model"
     text, markdown = shown(tmp_path, *unsure()), document(tmp_path / "document", *unsure())
-    assert f"train, default, inductor: {line} [1.50, 1.50], with 1 unverified 1.94" in text
-    assert f"**{line} \\[1.50, 1.50\\], with 1 unverified 1.94**" in markdown
-    assert "models without doubt: AMP 4 of 6, fp32 4 of 6, weighted 4 of 6 (train, default, inductor)" in text
-    assert re.search(r"cnn +6 of 7 +1.50 \(6\) +1.50 \(6\) +1.50 \(6\)", text)
-    assert "| cnn | 6 of 7 | 1.50 (6, 4 sure) | 1.50 (6, 4 sure) | 1.50 (6, 4 sure) |" in markdown
+    assert f"train, default, inductor: {line} [0.58, 6.89]; with 1 unverified 2.48" in text
+    assert f"**{line} \\[0.58, 6.89\\]; with 1 unverified 2.48**" in markdown
+    assert "models without doubt: AMP 1.50 over 4 of 6, fp32 1.50 over 4 of 6 (train, default, inductor)" in text
+    assert re.search(r"cnn +6 of 7 +2.00 \(6\) +2.00 \(6\) +2.00 \(6\)", text)
+    assert "| cnn | 6 of 7 |" + 3 * " 2.00 (6); 1.50 (4 sure) |" in markdown
 
 
 def test_what_is_not_verified_is_named_beside_means_and_recommendations(tmp_path: Path) -> None:
@@ -160,7 +165,63 @@ def test_flags_are_lines_below_the_table(tmp_path: Path) -> None:
     records = [make_record(f"m{i}", flags=("verified_by_hand", *some.get(i, ()))) for i in range(6)]
     text = shown(tmp_path, *records)
     assert "\nthrottled: m0 amp default, m1 amp default, m2 amp default and 2 more\nunsteady: m0 amp default\n" in text
-    assert "\nverified_by_hand: every trial\n" in text
+    assert "\nall trials: train, inductor, batch 32; flags of every trial: verified_by_hand\n" in text
+    assert text.count("verified_by_hand") == 1
+
+
+def test_a_flag_of_every_trial_is_said_above_the_table_and_not_in_its_rows(tmp_path: Path) -> None:
+    flags = ("compile_contended", "single_process")
+    records = [make_record("a", flags=flags), make_record("b", flags=(*flags, "throttled"))]
+    text = document(tmp_path / "ok", *records).split("## Speedups")[1].split("## ")[0]
+    assert "All trials: train, inductor, batch 32; flags of every trial: compile_contended, single_process." in text
+    assert text.count("compile_contended") == 1
+    assert "| throttled |" in text
+    csv = (tmp_path / "ok/out/speedups.csv").read_text()
+    assert ",ok,compile_contended;single_process," in csv
+    assert ",ok,compile_contended;single_process;throttled," in csv
+    failed = [make_record("c", status="oom"), make_record("d", status="timeout", flags=("single_process",))]
+    text = document(tmp_path / "failed", *records, *failed).split("## Speedups")[1].split("## ")[0]
+    assert "flags of every trial that is ok: compile_contended, single_process." in text
+    (row,) = rows_of(text, "d")
+    assert row.endswith("| single_process |"), "above the table nothing is said of it"
+
+
+def test_flags_of_a_single_trial_stand_in_its_row(tmp_path: Path) -> None:
+    assert "| throttled |" in document(tmp_path, make_record(flags=("throttled",)))
+
+
+def test_what_the_device_could_not_tell_is_said_in_the_row_and_why_below(tmp_path: Path) -> None:
+    def with_reasons(name: str, **fields: object) -> Record:
+        record = make_record(name, flags=("host_bound",))
+        return replace(record, processes=tuple(replace(process, **fields) for process in record.processes))
+
+    known = with_reasons("a", device_time_s=PerArm(0.018, 0.006), memory_bytes=PerArm(3e9, 2e9))
+    unknown = [
+        with_reasons(
+            name,
+            device_time_missing="no kernels were seen",
+            memory_missing="others use the GPU",
+            memory_bytes=PerArm(1e9),
+        )
+        for name in ("b", "c")
+    ]
+    text = document(tmp_path, known, *unknown).split("## Speedups")[1].split("## ")[0]
+    known_row, *rows = (row for name in "abc" for row in rows_of(text, name))
+    assert "not known" not in known_row
+    assert [row.count(" not known ") for row in rows] == [3, 3], "device, host-bound, memory ratio"
+    assert "Device time not known: b amp default, c amp default: no kernels were seen." in text
+    assert "Memory not known: b amp default, c amp default: others use the GPU." in text
+    assert "device time not known: b amp default, c amp default: no kernels were seen\n" in shown(
+        tmp_path / "terminal", known, *unknown
+    )
+
+
+def test_of_a_cpu_nothing_is_missing_on_the_device(tmp_path: Path) -> None:
+    trial = make_trial(device="cpu")
+    record = make_record(trial=trial)
+    reasons = {"device_time_missing": "no kernels", "memory_missing": "a CPU has none of its own"}
+    processes = tuple(replace(process, **reasons) for process in record.processes)
+    assert "not known" not in document(tmp_path, replace(record, processes=processes))
 
 
 def test_axes_are_columns_where_they_differ_and_named_above_where_not(tmp_path: Path) -> None:
@@ -208,7 +269,7 @@ def test_document_has_everything(tmp_path: Path) -> None:
     text = (tmp_path / "out/report.md").read_text()
     assert "- sweeps: night\n- started: 2026-03-01T10:00:00+00:00, last 2026-03-02T10:00:00+00:00\n" in text
     assert "- device: NVIDIA H200\n- versions: torch 2.13.0\n" in text
-    assert "**weighted 0.75 AMP + 0.25 fp32: 1.57 (3 models, 3 without doubt), these models \\[" in text
+    assert "**weighted 0.75 AMP + 0.25 fp32: 1.57 over 3 models, all without doubt; these models \\[" in text
     assert (
         "| resnet50 | amp | default | 1.58 \\[1.51, 1.66\\] | 20.0 | 12.7 | 3.00 | 409 \\[379, 446\\] | 1.50 |" in text
     )
@@ -233,7 +294,9 @@ def test_a_name_cannot_break_the_document(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("environment", [{}, {"versions": None}, {"device": "cuda"}, {"versions": [], "device": {}}])
 def test_an_environment_may_say_little(tmp_path: Path, environment: dict[str, None]) -> None:
-    assert "- sweeps: night\n\n" in document(tmp_path, replace(make_record(), environment=environment))
+    assert "- sweeps: night\n- measured: 2 rounds\n\n" in document(
+        tmp_path, replace(make_record(), environment=environment)
+    )
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"invocations": []}', '{"invocations": [{}]}', "\ud800"])
@@ -312,7 +375,8 @@ def test_columns_that_say_nothing_are_left_out(tmp_path: Path) -> None:
 def test_the_flag_host_bound_names_the_arm(tmp_path: Path) -> None:
     assert "\nhost_bound: resnet50 amp default (compiled)\n" in shown(tmp_path, host_bound(), make_record("vgg16"))
     both = shown(tmp_path / "both", host_bound(), host_bound("vgg16"))
-    assert "\nhost_bound: every trial (compiled)\n" in both
+    assert "; flags of every trial: host_bound (compiled)\n" in both
+    assert "\nhost_bound: " not in both
 
 
 def test_every_trial_is_named_where_they_are_host_bound_in_different_arms(tmp_path: Path) -> None:
@@ -343,7 +407,7 @@ def test_break_even_with_its_bounds(tmp_path: Path, speedups: Sequence[float], t
 
 def test_an_eager_step_that_moved_is_a_flag_in_every_table(tmp_path: Path) -> None:
     moved = replace(make_record(mode="reduce-overhead"), processes=(make_process(eager_s=0.03),))
-    text = document(tmp_path, make_record(), moved)
+    text = document(tmp_path, make_record(), moved, make_record("vgg16"))
     assert text.count("| eager_moved |") == 2
     assert (tmp_path / "out/speedups.csv").read_text().count(",ok,eager_moved,") == 2
 
@@ -393,7 +457,7 @@ def test_a_preset_is_named_and_its_total_stands_as_it_was_made_in_2022(tmp_path:
     )
     assert "preset: pt2, the settings of the figures of 2022" in text
     assert "as in 2022, slowdowns raised to 1.0, 1.41" in text  # sqrt(2 x 1), where the plain mean is 1
-    assert "1.00 (2 models, 2 without doubt)" in text
+    assert "1.00 over 2 models, all without doubt" in text
 
 
 def rows_of(document: str, model: str) -> list[str]:
