@@ -1,7 +1,7 @@
 """The ladder: eager as built, with free one-liners, with a CUDA graph recorded by hand, and compiled on top of these.
 
-A rung is a trial. It has the one-liners of the rungs before it, as far as they apply to its model. The compiled rungs do
-without the graph by hand, since their modes decide about graphs.
+A rung is a trial. It has the one-liners of the rungs before it, as far as they apply to its model. The compiled rungs
+do without the graph by hand, since their modes decide about graphs.
 """
 
 from __future__ import annotations

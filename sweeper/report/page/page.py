@@ -24,7 +24,7 @@ from sweeper.loading.entries import pause_garbage_collection
 from sweeper.report import formatting
 from sweeper.report.contents import Report
 from sweeper.report.formatting import ratio, text
-from sweeper.report.page import cost_figures, speedup_figures, step_figure
+from sweeper.report.page import cost_figures, ladder_figure, speedup_figures, step_figure
 from sweeper.report.page.figure_base import Figure
 from sweeper.report.page.listings import Listing, make_listing
 from sweeper.report.page.published import Published, find_for_family, find_for_suite, find_sources
@@ -169,6 +169,7 @@ def _make_figures(report: Report, references: Mapping[str, Published]) -> tuple[
     figures = [
         speedup_figures.draw_forest(rows),
         speedup_figures.draw_families(report.tables["summary"].rows, references),
+        ladder_figure.draw_ladders(report.tables["ladder"].rows),
         speedup_figures.draw_backends(rows),
         speedup_figures.draw_batch_sizes(rows),
         cost_figures.draw_compile_time(rows),
