@@ -14,10 +14,10 @@ from sweeper.core.libraries import LIBRARIES
 from sweeper.core.trial import BUNDLED_RUNGS, CACHED, Compile, Trial
 
 EAGER = "eager"
-ONE_LINERS = {  # titles, in the order in which they are added; they hold for both arms
-    "channels_last": "+ channels_last",
-    "fused": "+ fused optimizer",
-    "cudnn_benchmark": "+ cudnn.benchmark",
+ONE_LINERS = {  # titles, in the order in which they are added, each to those before it; they hold for both arms
+    "channels_last": "eager + channels_last",
+    "fused": "eager + fused optimizer",
+    "cudnn_benchmark": "eager + cudnn.benchmark",
 }
 EAGER_RUNGS = (EAGER, *ONE_LINERS)
 COMPILED_RUNGS = tuple(rung for rung in BUNDLED_RUNGS if rung != GRAPHED)  # modes of torch.compile
@@ -25,7 +25,7 @@ RUNGS = (*EAGER_RUNGS, *BUNDLED_RUNGS)
 TITLES = {
     EAGER: "eager",
     **ONE_LINERS,
-    GRAPHED: "+ CUDA graph by hand",
+    GRAPHED: "eager + CUDA graph by hand",
     **{mode: f"compile {mode}" for mode in COMPILED_RUNGS},
 }
 

@@ -30,7 +30,7 @@ T = TypeVar("T")
 class OverStrongest:
     """How a compiled step compares with the fastest way to run eager, which other trials of the sweep have shown."""
 
-    eager: str  # the rung of the ladder, e.g. `+ fused optimizer`
+    eager: str  # the rung of the ladder, e.g. `eager + fused optimizer`
     speedup: Estimate
 
 

@@ -24,6 +24,15 @@ NEVER_FILLED = {
     ("summary", "weighted_device_high"): "the same",
     ("speedups", "eager_energy_j"): "needs measure.energy=true on a GPU",
     ("speedups", "compiled_energy_j"): "the same",
+    **dict.fromkeys(
+        (
+            ("speedups", "strongest_eager"),
+            *(("speedups", f"speedup_over_strongest_eager{end}") for end in ("", "_low", "_high")),
+            ("summary", "models_over_strongest_eager"),
+            *(("summary", f"weighted_over_strongest_eager{end}") for end in ("", "_low", "_high")),
+        ),
+        "no stored sweep has a ladder",
+    ),
     ("speedups", "attempts"): "no trial of a stored sweep ran twice since records have them",
 }
 

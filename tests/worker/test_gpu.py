@@ -186,13 +186,15 @@ def test_check_goes_to_the_host_when_the_device_is_full(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("workload", ["train", "inference"])
-@pytest.mark.parametrize("name", ["wide_mlp", "dict_and_loss", "draws_dropout"])
-def test_graphs_recorded_by_hand_give_what_eager_gives(name: str, workload: str) -> None:
-    from sweeper.core.trial import Precision
+@pytest.mark.parametrize(
+    "factory", ["factories:wide_mlp", "factories:dict_and_loss", "wrong_models:functional_dropout"]
+)
+def test_graphs_recorded_by_hand_give_what_eager_gives(factory: str, workload: str) -> None:
+    from sweeper.core.trial import Model, Precision
 
     for precision in (Precision(), Precision(autocast="bfloat16"), Precision(autocast="float16", grad_scaler=True)):
-        trial = on_gpu(name, backend="graphed", workload=workload, precision=precision)
-        outcome, _ = run(replace(trial, model=replace(trial.model, dropout=True)))
+        trial = on_gpu("any", backend="graphed", workload=workload, precision=precision)
+        outcome, _ = run(replace(trial, model=Model("custom", factory, dropout=True)))
         assert outcome.status == "ok", outcome.message
         assert outcome.process is not None
         assert outcome.process.accuracy is not None

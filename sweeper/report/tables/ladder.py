@@ -7,7 +7,7 @@ that is recorded by hand. A ladder needs eager as built and one other way to run
 |---|---|
 | `model family batch_size workload precision sweep` | what all rungs of a ladder have in common |
 | `variant` | every other axis that is not at its default, without those that rungs choose |
-| `rung` | `eager`, `+ channels_last`, ..., `compile max-autotune` |
+| `rung` | `eager`, `eager + channels_last`, ..., `compile max-autotune` |
 | `mode backend trial_id status flags` | of its trial; `oom with batch N`: the trial ran with a smaller batch |
 | `step_ms` | wall time per step: of both arms where eager is timed against eager, of the compiled arm where it is not |
 | `speedup speedup_low speedup_high` | over eager as built |
@@ -162,7 +162,7 @@ def _conclude(rows: Sequence[Row]) -> str:
     title = rows[0]["strongest_eager"]
     if title is None:
         return "not every way to run eager was tried, so none is called the strongest"
-    strongest = f"the strongest eager is {_quote(title)}"
+    strongest = f"the strongest eager is {text(title)}"
     gain = next((estimate(row, "speedup") for row in rows if row["rung"] == title), "")
     strongest += f", {gain} times as fast as eager as built" if gain and title != rows[0]["rung"] else ""
     best = max(rows, key=lambda row: number(row, "speedup_over_strongest_eager") or 0.0)
@@ -173,9 +173,13 @@ def _conclude(rows: Sequence[Row]) -> str:
     return f"{strongest}; beyond it torch.compile gives {gain} ({text(best['rung'])}{total})"
 
 
-def _quote(title: object) -> str:
-    """A rung in a sentence: what was added to eager last."""
-    return f"eager {title}" if str(title).startswith("+") else str(title)
+def _explain(_findings: Findings, rows: Sequence[Row]) -> str:
+    if not rows:
+        return ""
+    return (
+        "Each rung has the one-liners of those before it, as far as they apply to the model; the compiled ones have "
+        "all of them and do without the CUDA graph by hand. The strongest eager is the fastest rung without torch.compile."
+    )
 
 
 SPEC = TableSpec(
@@ -184,5 +188,6 @@ SPEC = TableSpec(
     make_table,
     text_columns,
     notes=_notes,
+    explain=_explain,
     entries=lambda findings: [_entry(rung) for rung in list_rungs(findings.ladders)],
 )

@@ -95,7 +95,8 @@ def test_the_columns_of_the_contract_come_first_and_in_order() -> None:
     names = " ".join(column.name for column in columns())
     assert names.startswith(f"{contract} ")
     assert names.endswith(
-        " eager_energy_j compiled_energy_j accuracy_randomness accuracy_elements attempts dropout text"
+        " eager_energy_j compiled_energy_j accuracy_randomness accuracy_elements attempts dropout text strongest_eager "
+        "speedup_over_strongest_eager speedup_over_strongest_eager_low speedup_over_strongest_eager_high"
     )
 
 

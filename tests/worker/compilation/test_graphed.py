@@ -113,13 +113,16 @@ def test_the_forward_pass_is_recorded_under_autocast_without_its_cache_and_the_r
 
 def test_the_error_that_came_first_is_told() -> None:
     first = ValueError("operation not permitted when stream is capturing")
-    try:
+
+    def record() -> None:
         try:
             raise first
         finally:
             raise RuntimeError("operation failed due to a previous error during capture")
-    except RuntimeError as error:
-        assert find_first(error) is first
+
+    with pytest.raises(RuntimeError) as raised:
+        record()
+    assert find_first(raised.value) is first
 
 
 @pytest.mark.compile
