@@ -178,7 +178,8 @@ def _explain(_findings: Findings, rows: Sequence[Row]) -> str:
         return ""
     return (
         "Each rung has the one-liners of those before it, as far as they apply to the model; the compiled ones have "
-        "all of them and do without the CUDA graph by hand. The strongest eager is the fastest rung without torch.compile."
+        "all of them and do without the CUDA graph by hand. The strongest eager is the fastest rung without "
+        "torch.compile."
     )
 
 
