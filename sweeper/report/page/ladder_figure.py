@@ -25,7 +25,7 @@ def draw_ladders(rows: Sequence[Row]) -> base.Figure:
         "Speedup over eager as built, with 95 % intervals where known. Each rung adds to those before it; the compiled "
         "ones have every one-liner and do without the graph by hand."
     )
-    axes = formatting.find_varying(rows, LADDER[2:])
+    axes = formatting.find_varying(rows, LADDER[1:])
     parts = [ladders[start : start + MAX_LADDERS] for start in range(0, len(ladders), MAX_LADDERS)]
     return base.Figure("ladder", title, caption, [_draw(part, axes) for part in parts])
 
@@ -44,7 +44,8 @@ def _draw(ladders: Sequence[Sequence[Row]], axes: Sequence[str]) -> base.Choice:
         places = [at[id(row)] for row in shown]
         traces.append(base.bars(rung, places, heights, base.colour(_rank(rung)), heights, **style))
     yaxis = base.zero_axis("speedup over eager as built")
-    layout = base.lay_out(420, base.names_axis(names), yaxis, line="y", barmode="group", bargap=0.2)
+    xaxis = {**base.names_axis(names), "range": [-0.6, len(names) - 0.4]}
+    layout = base.lay_out(420, xaxis, yaxis, line="y", barmode="group", bargap=0.2)
     return base.Choice(", ".join(names[:2]) + (", …" if len(names) > 2 else ""), traces, layout)
 
 

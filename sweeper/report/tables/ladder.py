@@ -149,13 +149,13 @@ def group_by_ladder(rows: Sequence[Row]) -> list[list[Row]]:
 
 def name_ladder(row: Row, axes: Sequence[str]) -> str:
     """Name a ladder by its model and the values of `axes`, e.g. `resnet50 amp`."""
-    return " ".join(part for name in ("model", "precision", *axes) if (part := text(row[name])))
+    return " ".join(part for name in ("model", *axes) if (part := text(row[name])))
 
 
 def _notes(rows: Sequence[Row]) -> list[str]:
     """Make a line per ladder that says how much of the best speedup torch.compile gives."""
-    axes = formatting.find_varying(rows, _AXES)
-    return [f"{name_ladder(found[0], axes)}: {_conclude(found)}" for found in group_by_ladder(rows)]
+    axes = formatting.find_varying(rows, LADDER[1:])
+    return [f"on {name_ladder(found[0], axes)}: {_conclude(found)}" for found in group_by_ladder(rows)]
 
 
 def _conclude(rows: Sequence[Row]) -> str:

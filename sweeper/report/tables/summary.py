@@ -158,8 +158,8 @@ def _notes(rows: Sequence[Row]) -> list[str]:
     return [
         *([f"no model was judged, see the failures: {'; '.join(keys)}"] if keys else []),
         *(
-            f"{key(row)}: weighted over the strongest eager {show_over_strongest(row)}, "
-            f"over eager as built {estimate(row, 'weighted')} ({row['models_weighted']} models)"
+            f"{key(row)}: weighted over the strongest eager {show_over_strongest(row)}; "
+            f"over each trial's own eager arm {ratio(number(row, 'weighted'))}"
             for row in rows
             if row["family"] == ALL and row["weighted_over_strongest_eager"] is not None
         ),
