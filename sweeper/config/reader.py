@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from omegaconf import MISSING, DictConfig, MissingMandatoryValue, OmegaConf
 
 from sweeper.config.schema import CompileConf, Config, ModelConf, PrecisionConf, keys
+from sweeper.core import ladder
 from sweeper.core import trial as axes
 from sweeper.core.errors import ConfigError, nearest
 from sweeper.core.libraries import LIBRARIES, has_texts
@@ -41,6 +42,15 @@ CHOICES: Mapping[str, Collection[str]] = {
     "precision.auto": axes.HALVES,
     "precision.weight": axes.WEIGHTS,
     "text.name": axes.TEXTS,
+    "rung.name": ladder.RUNGS,
+}
+# What a rung chooses, as it is without one.
+CHOSEN_BY_RUNG: Mapping[str, Json] = {
+    "mode.name": "default",
+    "backend.name": "inductor",
+    "model.memory_format": "contiguous",
+    "optimizer.impl": "default",
+    "cudnn_benchmark": False,
 }
 POSITIVE = ("model.image_size", "model.sequence_length", "model.num_classes", "decode.position")
 
@@ -77,6 +87,8 @@ def read(cfg: DictConfig, choices: Choices, own: OwnValues, gpu: bool) -> Point:
         _check_choice(key, attrgetter(key)(config), allowed)
     for key in POSITIVE:
         _check_positive(key, attrgetter(key)(config))
+    if config.rung.name is not None:
+        _check_rung(config)
     check_sweep_name(config.sweep)
     settings = check_settings(_copy_fields(Settings, config))
     return Point(_read_trial(config, choices, own, gpu), settings)
@@ -106,6 +118,13 @@ def _check_positive(key: str, value: int | None) -> None:
         raise ConfigError(f"{key}={value}: it must be a whole number of at least 1, e.g. {key}=8")
 
 
+def _check_rung(config: Config) -> None:
+    for key, plain in CHOSEN_BY_RUNG.items():
+        if (value := attrgetter(key)(config)) != plain:
+            given = f"{key.removesuffix('.name')}={json.dumps(value).strip(chr(34))}"
+            raise ConfigError(f"rung={config.rung.name} chooses {key.removesuffix('.name')} itself: leave {given} out")
+
+
 def _read_trial(config: Config, choices: Choices, own: OwnValues, gpu: bool) -> Trial:
     optimizer, impl = config.optimizer.name, config.optimizer.impl
     if config.workload.name != "train":
@@ -125,7 +144,7 @@ def _read_trial(config: Config, choices: Choices, own: OwnValues, gpu: bool) -> 
     device = read_device_type(config.device, gpu)
     if config.cudnn_benchmark and device == "cpu":
         raise ConfigError("cudnn_benchmark=true is for a GPU: with device=cpu no operation runs in cuDNN")
-    return Trial(
+    trial = Trial(
         model=_read_model(replace(config.model, **largest, dropout=_read_dropout(config)), choices, own["model"]),
         batch_size=batch_size,
         labels=_read_labels(config, choices, own),
@@ -143,6 +162,7 @@ def _read_trial(config: Config, choices: Choices, own: OwnValues, gpu: bool) -> 
         decode_position=_read_decode_position(config),
         cudnn_benchmark=config.cudnn_benchmark,
     )
+    return trial if config.rung.name is None else ladder.climb(trial, config.rung.name)
 
 
 def _read_compile(conf: CompileConf) -> Compile:

@@ -114,6 +114,13 @@ class DecodeConf:
 
 
 @dataclass
+class RungConf:
+    """`conf/rung/*.yaml`: a rung of the ladder, which chooses mode, backend and the free one-liners."""
+
+    name: str | None = None
+
+
+@dataclass
 class WorkerConf:
     """What runs a trial."""
 
@@ -143,6 +150,7 @@ class Config:
     text: TextConf = field(default_factory=TextConf)
     vary: VaryConf = field(default_factory=VaryConf)
     decode: DecodeConf = field(default_factory=DecodeConf)
+    rung: RungConf = field(default_factory=RungConf)  # null: none; see experiment=ladder
     worker: WorkerConf = field(default_factory=WorkerConf)
     measure: Measure = field(default_factory=Measure)
     tracking: Tracking = field(default_factory=Tracking)

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-WITHOUT_DYNAMO = ("jit_trace", "jit_script", "fx")  # torch's older compilers, which convert the module themselves
+GRAPHED = "graphed"  # no compiler: forward and backward recorded as CUDA graphs, by `torch.cuda.make_graphed_callables`
+# They convert the module themselves: torch's older compilers, and the graph that is recorded by hand.
+WITHOUT_DYNAMO = ("jit_trace", "jit_script", "fx", GRAPHED)
 CONTROLS = ("eager", "eager_noexcept", "eager_debug", "pre_dispatch_eager")  # pass through Dynamo and compile nothing
 IN_TORCH = ("eager", "aot_eager", "cudagraphs", "ts", "aot_ts")  # beside inductor, the only one with modes and options
 
@@ -28,7 +30,7 @@ _TENSORRT = Needs("torch_tensorrt", "pip install torch-tensorrt, of torch's own 
 _XLA = Needs("torch_xla", "it needs torch-xla of torch's own version, and there is none after 2.9; take inductor")
 
 NEEDS = {
-    "cudagraphs": Needs(device="cuda"),
+    **dict.fromkeys(("cudagraphs", GRAPHED), Needs(device="cuda")),
     # https://docs.pytorch.org/TensorRT/dynamo/torch_compile.html: importing the package registers both names
     **dict.fromkeys(("tensorrt", "torch_tensorrt"), _TENSORRT),
     # https://docs.openvino.ai/torchcompile; with training its gradients have the wrong shapes (2026.4, torch 2.13). It

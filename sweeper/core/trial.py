@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
 
+from sweeper.core.backends import GRAPHED
 from sweeper.core.libraries import has_texts
 from sweeper.core.serialization import Json, drop_defaults, from_json, to_json
 
@@ -30,6 +31,8 @@ WEIGHTS = ("amp", "fp32")
 MAX_SHOWN = 8  # lengths of texts
 TEXTS = ("auto", "padded", "packed", "full", "words", "none")
 PRECISION_CASTS = "emulate_precision_casts"  # Inductor's own name for `Compile.precision_casts`
+# Rungs of the ladder (`sweeper.core.ladder`) that have every one-liner that applies to the model.
+BUNDLED_RUNGS = (GRAPHED, "default", "reduce-overhead", "max-autotune")
 ATTENTIONS = ("sdpa", "eager", "flash_attention_2", "flex_attention")
 
 
@@ -111,6 +114,7 @@ class Labels:
     weight: str | None = None  # amp, fp32 or None: which share of the weighted geomean the precision carries
     overrides: str = ""  # what the user changed on the options of model and precision, e.g. "model.image_size=64"
     preset: str | None = None  # a file of conf/preset that changed them as well
+    rung: str | None = None  # of the ladder, where the trial was made as one: `sweeper.core.ladder`
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,14 +188,16 @@ class Trial:
     def variant(self) -> str:
         """Every axis without a column of its own that is not at its default, e.g. `compile.scope=step`."""
         usual_optimizer = "adam" if self.workload == "train" else "none"
+        has_all = self.labels.rung in BUNDLED_RUNGS  # which ones these are differs from model to model
         parts = [
             f"preset={self.labels.preset}" if self.labels.preset else "",
             self.labels.overrides,
             f"optimizer={self.optimizer}" if self.optimizer != usual_optimizer else "",
-            f"optimizer.impl={self.optimizer_impl}" if self.optimizer_impl != "default" else "",
+            f"optimizer.impl={self.optimizer_impl}" if self.optimizer_impl != "default" and not has_all else "",
             f"decode.position={self.decode_position}" if self._chose_position else "",
             f"text.lengths={self.text.describe_lengths()}" if self.text.lengths else "",
-            "cudnn_benchmark=true" if self.cudnn_benchmark else "",
+            "cudnn_benchmark=true" if self.cudnn_benchmark and not has_all else "",
+            "free one-liners" if has_all else "",
         ]
         for key, value in drop_defaults(self.compile).items():
             entries = {f"options.{name}": item for name, item in value.items()} if key == "options" else {key: value}

@@ -1,4 +1,7 @@
-"""What only other trials can tell of a trial: whether eager held still, and the moderated interval of its speedup."""
+"""What only other trials can tell of a trial: whether eager held still, and how it compares with the strongest eager.
+
+Also the moderated interval of its speedup.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 from sweeper.analysis.stats import Estimate, Interval, moderate_variances
-from sweeper.loading.entries import Entry
+from sweeper.loading.entries import Entry, OverStrongest
+from sweeper.loading.ladder import find_ladders
 
 # The share by which the eager step times of one model may differ, by type of device: a CPU's clock wobbles.
 MAX_EAGER_SPREAD = {"cuda": 0.01, "cpu": 0.10}
@@ -18,15 +22,24 @@ T = TypeVar("T")
 
 
 def add_cross_trial_findings(entries: Sequence[Entry]) -> tuple[Entry, ...]:
-    """Add the flag `eager_moved` and the moderated interval to the entries that they apply to."""
+    """Add `eager_moved`, moderated intervals and speedups over the strongest eager where they apply."""
     groups: dict[Hashable, list[Entry]] = defaultdict(list)
     for entry in entries:
         groups[_eager_step(entry)].append(entry)
     moved = (entry for group in groups.values() if disagree(group) for entry in group if entry.result.eager_step_s)
     flags = {entry: tuple(sorted({*entry.flags, "eager_moved"})) for entry in moved}
     intervals = moderate_intervals(entries)
+    over_strongest: dict[Entry, OverStrongest] = {}
+    for ladder in find_ladders(entries):
+        over_strongest |= ladder.find_speedups_over_strongest()
     return tuple(
-        replace(entry, flags=flags.get(entry, entry.flags), moderated=intervals.get(entry)) for entry in entries
+        replace(
+            entry,
+            flags=flags.get(entry, entry.flags),
+            moderated=intervals.get(entry),
+            over_strongest=over_strongest.get(entry),
+        )
+        for entry in entries
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from sweeper.analysis.metrics import Result, derive, find_worst_accuracy
-from sweeper.analysis.stats import Interval
+from sweeper.analysis.stats import Estimate, Interval
 from sweeper.core.record import Accuracy, Record
 from sweeper.core.text import printable
 from sweeper.core.trial import name_variants
@@ -26,6 +26,14 @@ UNREADABLE_ERRORS = (ValueError, ArithmeticError, RecursionError)
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True)
+class OverStrongest:
+    """How a compiled step compares with the fastest way to run eager, which other trials of the sweep have shown."""
+
+    eager: str  # the rung of the ladder, e.g. `eager + fused optimizer`
+    speedup: Estimate
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Entry:
     """A record, its result, and what else the tables need."""
@@ -37,6 +45,7 @@ class Entry:
     flags: tuple[str, ...] = ()  # the record's flags, and those that take a comparison with other trials
     worst: Accuracy | None = None  # the check that came nearest to its bound, or went furthest beyond it
     moderated: Interval | None = None  # of the speedup, where `cross_trial` found enough similar trials
+    over_strongest: OverStrongest | None = None  # where `ladder` found every way to run eager
     series: tuple[ProcessSeries, ...] = ()  # step times in the order in which they were measured
 
 
@@ -98,7 +107,7 @@ def _read(source: Source, shared: dict[str, Any]) -> tuple[list[Entry], list[str
             result, worst, series = derive(record), find_worst_accuracy(record), read_step_series(record)
             small = _slim(record, shared)
             unnamed = ""  # `load_from` gives the variants, which depend on all trials
-            entries.append(Entry(small, result, found.folder, unnamed, record.flags, worst, None, series))
+            entries.append(Entry(small, result, found.folder, unnamed, record.flags, worst, series=series))
         except UNREADABLE_ERRORS as error:
             problems.append(printable(f"{found.where}: {explain_unreadable(error)}"))
     return entries, problems

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from sweeper.loading.entries import Entry
+from sweeper.loading.ladder import Ladder, find_ladders
 from sweeper.report.tables.decision import NO_LIMITS, Limits
 from sweeper.report.tables.groups import Group, groups
 from sweeper.report.tables.units import Units, collect
@@ -30,6 +31,10 @@ class Findings:
     @cached_property
     def groups(self) -> list[Group]:
         return groups(self.units.units)
+
+    @cached_property
+    def ladders(self) -> list[Ladder]:
+        return find_ladders(self.entries)
 
     @cached_property
     def amp(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sweeper.report.spec import TableSpec
-from sweeper.report.tables import causes, failures, recommendations, speedups, summary
+from sweeper.report.tables import causes, failures, ladder, recommendations, speedups, summary
 
 # In the order of report.md. A terminal and the page have the summary last.
-TABLES: list[TableSpec] = [summary.SPEC, recommendations.SPEC, speedups.SPEC, causes.SPEC, failures.SPEC]
+TABLES: list[TableSpec] = [summary.SPEC, ladder.SPEC, recommendations.SPEC, speedups.SPEC, causes.SPEC, failures.SPEC]

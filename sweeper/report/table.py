@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from sweeper.analysis.stats import Interval
+from sweeper.analysis.stats import Estimate, Interval
 
 Value = None | bool | int | float | str | tuple[str, ...]
 Row = Mapping[str, Value]
@@ -34,6 +34,12 @@ def interval_columns(name: str, read: Callable[[T], Interval | None]) -> tuple[C
         Column(f"{name}_low", lambda item: found.low if (found := read(item)) else None, float),
         Column(f"{name}_high", lambda item: found.high if (found := read(item)) else None, float),
     )
+
+
+def estimate_columns(name: str, read: Callable[[T], Estimate | None]) -> tuple[Column[T], Column[T], Column[T]]:
+    """Make the columns of a ratio and of the ends of its interval."""
+    ratio = Column[T](name, lambda item: found.ratio if (found := read(item)) else None, float)
+    return ratio, *interval_columns(name, lambda item: found.interval() if (found := read(item)) else None)
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from statistics import median
 
 from sweeper.analysis.weights import check_weights
-from sweeper.core.backends import WITHOUT_DYNAMO, WITHOUT_MEMORY_BUDGET, WITHOUT_MODE
+from sweeper.core.backends import GRAPHED, WITHOUT_DYNAMO, WITHOUT_MEMORY_BUDGET, WITHOUT_MODE
 from sweeper.core.errors import ConfigError
+from sweeper.core.ladder import explain_no_graph, explain_not_for
 from sweeper.core.libraries import LIBRARIES
 from sweeper.core.serialization import drop_defaults
 from sweeper.core.trial import CACHED, Trial, name_variants
@@ -64,6 +65,8 @@ def make_plan(grid: Sequence[Trial], statuses: Mapping[str, str], retry: str = "
 
 def explain_incompatible(trial: Trial) -> str | None:
     """Say why this combination of axes makes no sense; None if it does."""
+    if trial.labels.rung and (reason := explain_not_for(trial, trial.labels.rung)):
+        return reason
     library = LIBRARIES[trial.model.library]
     if trial.workload in CACHED and not library.has_decoders:
         allowed = ", ".join(name for name, spec in LIBRARIES.items() if spec.has_decoders)
@@ -88,6 +91,8 @@ def explain_incompatible(trial: Trial) -> str | None:
         return f"{scope} with optimizer=none leaves nothing to compile; take optimizer=adam"
     if asked.precision_casts and trial.backend not in (None, "inductor"):
         return f"{backend} takes no compile.precision_casts, a switch of Inductor: use backend=inductor"
+    if trial.backend == GRAPHED and (reason := explain_no_graph(trial)):
+        return reason
     if trial.backend in WITHOUT_DYNAMO and trial.workload in CACHED:
         return f"{backend} runs the model to convert it, which moves the cache of workload={trial.workload} on"
     return _explain_budget(trial) if asked.memory_budget is not None else None

@@ -46,6 +46,15 @@ NEVER_FILLED = {
     ("speedups", "compiled_host_share"): "the same",
     ("speedups", "speedup_host_2x_faster"): "the same",
     ("speedups", "speedup_host_2x_slower"): "the same",
+    **dict.fromkeys(
+        (
+            ("speedups", "strongest_eager"),
+            *(("speedups", f"speedup_over_strongest_eager{end}") for end in ("", "_low", "_high")),
+            ("summary", "models_over_strongest_eager"),
+            *(("summary", f"weighted_over_strongest_eager{end}") for end in ("", "_low", "_high")),
+        ),
+        "no stored sweep has a ladder",
+    ),
     ("speedups", "attempts"): "no trial of a stored sweep ran twice since records have them",
 }
 

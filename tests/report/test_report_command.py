@@ -43,6 +43,7 @@ def test_a_sweep_is_reported_by_name(tmp_path: Path, sweep: Path) -> None:
         "failures.csv",
         "recommendations.csv",
         "causes.csv",
+        "ladder.csv",
         "report.md",
         "report.html",
     }

@@ -237,3 +237,26 @@ def test_check_goes_to_the_host_when_the_device_is_full(monkeypatch: pytest.Monk
     assert outcome.process.accuracy is not None
     assert (outcome.process.accuracy.reference, outcome.process.accuracy.passed) == ("float64", True)
     assert [place.type for place in places] == ["cuda", "cpu", "cpu", "cpu"]
+
+
+@pytest.mark.parametrize("workload", ["train", "inference"])
+@pytest.mark.parametrize(
+    "factory", ["factories:wide_mlp", "factories:dict_and_loss", "wrong_models:functional_dropout"]
+)
+def test_graphs_recorded_by_hand_give_what_eager_gives(factory: str, workload: str) -> None:
+    from sweeper.core.trial import Model, Precision
+
+    for precision in (Precision(), Precision(autocast="bfloat16"), Precision(autocast="float16", grad_scaler=True)):
+        trial = on_gpu("any", backend="graphed", workload=workload, precision=precision)
+        outcome, _ = run(replace(trial, model=Model("custom", factory, dropout=True)))
+        assert outcome.status == "ok", outcome.message
+        assert outcome.process is not None
+        assert outcome.process.accuracy is not None
+        assert outcome.process.accuracy.passed, outcome.process.accuracy
+
+
+def test_a_recording_that_fails_is_a_compile_error_with_its_first_reason() -> None:
+    """A branch on the data waits for the device, which a recording cannot."""
+    outcome, _ = run(on_gpu("branches_on_data", backend="graphed"))
+    assert (outcome.status, outcome.phase) == ("compile_error", "compiling"), outcome.message
+    assert "captur" in str(outcome.message)

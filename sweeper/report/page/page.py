@@ -24,7 +24,7 @@ from sweeper.loading.entries import pause_garbage_collection
 from sweeper.report import formatting
 from sweeper.report.contents import Report
 from sweeper.report.formatting import ratio, text
-from sweeper.report.page import cost_figures, headroom_figure, speedup_figures, step_figure
+from sweeper.report.page import cost_figures, headroom_figure, ladder_figure, speedup_figures, step_figure
 from sweeper.report.page.figure_base import Figure
 from sweeper.report.page.listings import Listing, make_listing
 from sweeper.report.page.published import (
@@ -197,6 +197,7 @@ def _make_figures(report: Report, published: References) -> tuple[list[Figure], 
     figures = [
         speedup_figures.draw_forest(rows),
         speedup_figures.draw_families(report.tables["summary"].rows, published.figures, published.sentence),
+        ladder_figure.draw_ladders(report.tables["ladder"].rows),
         speedup_figures.draw_backends(rows),
         speedup_figures.draw_batch_sizes(rows),
         cost_figures.draw_compile_time(rows),

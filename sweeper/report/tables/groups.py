@@ -76,6 +76,11 @@ class Group:
         """Speedups by busy time in AMP and fp32 of the units that have both; no mean mixes them with `device`."""
         return self._pair_up(Unit.busy_estimate)
 
+    @cached_property
+    def over_strongest(self) -> list[tuple[Estimate, Estimate]]:
+        """Speedups over the strongest eager in AMP and fp32, of the units that have both."""
+        return self._pair_up(Unit.over_strongest)
+
     def _pair_up(self, read: Read) -> list[tuple[Estimate, Estimate]]:
         pairs = ((read(unit, "amp"), read(unit, "fp32")) for unit in self.units)
         return [(amp, fp32) for amp, fp32 in pairs if amp and fp32]
@@ -95,6 +100,10 @@ class Group:
     @cached_property
     def weighted_busy(self) -> Estimate | None:
         return _weigh(self.busy, stats.geomean_of_these_models, stats.weighted_of_these_models)
+
+    @cached_property
+    def weighted_over_strongest(self) -> Estimate | None:
+        return _weigh(self.over_strongest, stats.geomean_of_these_models, stats.weighted_of_these_models)
 
     @cached_property
     def weighted_new_model(self) -> Estimate | None:

@@ -18,6 +18,8 @@ Columns of figures are declared in `sweeper.analysis.metrics.METRICS`, which doc
 | `attempts` | statuses of its earlier attempts, the oldest first, joined by `;` |
 | `dropout` | whether it was on in training |
 | `text` | the form in which texts came; empty for models without texts, and for trials that ended before they had any |
+| `strongest_eager` | where the sweep has every eager rung of the ladder: the fastest one; see ladder.csv |
+| `speedup_over_strongest_eager` | its step time / the compiled one, with `_low _high`; trials are compared unpaired |
 """
 
 from __future__ import annotations
@@ -29,12 +31,24 @@ from pathlib import Path
 from typing import TypeVar
 
 from sweeper.analysis.metrics import METRICS, MIN_PROCESSES_IF_HOST_BOUND, Metric
+from sweeper.analysis.stats import Estimate
 from sweeper.core.record import ARMS, PERCENTILES, Accuracy
 from sweeper.loading.entries import Entry
 from sweeper.report import formatting
 from sweeper.report.formatting import estimate, figure, flags, number, number_column, ratio, text, text_column
 from sweeper.report.spec import TableSpec
-from sweeper.report.table import MARKDOWN, PAGE, TERMINAL, Column, Row, Table, TextColumn, Value, interval_columns
+from sweeper.report.table import (
+    MARKDOWN,
+    PAGE,
+    TERMINAL,
+    Column,
+    Row,
+    Table,
+    TextColumn,
+    Value,
+    estimate_columns,
+    interval_columns,
+)
 from sweeper.report.tables.units import backend
 
 NOT_KNOWN = "not known"  # of what the device has, and a trial could not tell
@@ -58,6 +72,10 @@ def read_form(entry: Entry) -> str | None:
         return None
     found = diagnostics.settings.get("text", trial.text.form)
     return None if found is None else str(found)
+
+
+def _over_strongest(entry: Entry) -> Estimate | None:
+    return entry.over_strongest.speedup if entry.over_strongest else None
 
 
 # Columns that are no metrics, by the metric that they stand before or behind. Names and order are a contract.
@@ -96,6 +114,8 @@ _BEHIND: Mapping[str, tuple[Column[Entry], ...]] = {
         Column("attempts", lambda entry: tuple(attempt.status for attempt in entry.record.attempts), tuple),
         Column("dropout", lambda entry: entry.record.trial.model.dropout, bool),
         Column("text", read_form, str),
+        Column("strongest_eager", lambda entry: entry.over_strongest.eager if entry.over_strongest else None),
+        *estimate_columns("speedup_over_strongest_eager", _over_strongest),
     ),
 }
 
@@ -245,6 +265,7 @@ def text_columns(rows: Sequence[Row], _trials: Sequence[Row]) -> list[TextColumn
         text_column("mode", is_name=True),
         text_column("status", media=(PAGE,)),
         *_SPEEDUPS,
+        _OVER_STRONGEST,
         *_choose_clock(rows),
         *([_HOST_BOUND] if any("host_bound" in flags(row) for row in rows) else []),
         *([_HOST_SHARE] if any(map(host_share, rows)) else []),
@@ -348,6 +369,13 @@ _BUSY = number_column(
     lambda row: estimate(row, "busy_speedup") or (NOT_KNOWN if row["device_time_missing"] else ""),
     meaning="busy is the same ratio of the time in which the GPU was busy, without the gaps between kernels, which the "
     "host cannot disturb",
+)
+_OVER_STRONGEST = number_column(
+    "over strongest eager",
+    "speedup_over_strongest_eager",
+    lambda row: estimate(row, "speedup_over_strongest_eager"),
+    meaning="over strongest eager is the speedup over the fastest eager of the ladder",
+    needs="speedup_over_strongest_eager",
 )
 _HOST_BOUND = number_column(
     "host-bound",

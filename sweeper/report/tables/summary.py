@@ -25,32 +25,28 @@ verified that is ok without the flag `accuracy_unverified`. Others are in no mea
 | `geomean_amp_without_doubt geomean_amp_without_doubt_low geomean_amp_without_doubt_high` | over these models alone |
 | `geomean_fp32_without_doubt ..._low ..._high` `weighted_without_doubt ..._low ..._high` | likewise |
 | `weighted_device_without_doubt ..._low ..._high` | likewise |
+| `models_over_strongest_eager weighted_over_strongest_eager` | like `weighted`, over the fastest eager of ladder.csv |
+| `weighted_over_strongest_eager_low weighted_over_strongest_eager_high` | its interval for "these models" |
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from sweeper.analysis.flags import DEVICE_DOUBTS
-from sweeper.analysis.stats import AMP_SHARE, FP32_SHARE, Estimate
+from sweeper.analysis.stats import AMP_SHARE, FP32_SHARE
 from sweeper.core.trial import WEIGHTS
 from sweeper.report import formatting
 from sweeper.report.findings import Findings
 from sweeper.report.formatting import KEY, estimate, interval, key, number, number_column, ratio, text, text_column
 from sweeper.report.spec import Headline, TableSpec
-from sweeper.report.table import MARKDOWN, PAGE, TERMINAL, Column, Row, Table, TextColumn, interval_columns
+from sweeper.report.table import MARKDOWN, PAGE, TERMINAL, Column, Row, Table, TextColumn, estimate_columns
 from sweeper.report.tables.groups import ALL, Group
 
 WEIGHTING = f"weighted {AMP_SHARE:g} AMP + {FP32_SHARE:g} fp32"
 MODELS_TO_PREDICT = 6  # a new one: of four, the interval reaches from a fifth to sixteen
 CLIPPED = "preset=pt2"  # its figures were made so
-
-
-def _mean_columns(name: str, read: Callable[[Group], Estimate | None]) -> tuple[Column[Group], ...]:
-    """Make the columns of a mean and of the ends of its interval."""
-    mean = Column[Group](name, lambda group: found.ratio if (found := read(group)) else None, float)
-    return mean, *interval_columns(name, lambda group: found.interval() if (found := read(group)) else None)
 
 
 def _sure(group: Group, *weights: str) -> Group:
@@ -71,31 +67,33 @@ COLUMNS: tuple[Column[Group], ...] = (
     Column("passed", lambda group: len(group.passed), int),
     Column("pass_rate", lambda group: len(group.passed) / len(group.judged) if group.judged else None, float),
     Column("models_amp", lambda group: len(group.estimates("amp")), int),
-    *_mean_columns("geomean_amp", lambda group: group.geomean("amp")),
+    *estimate_columns("geomean_amp", lambda group: group.geomean("amp")),
     Column("models_fp32", lambda group: len(group.estimates("fp32")), int),
-    *_mean_columns("geomean_fp32", lambda group: group.geomean("fp32")),
+    *estimate_columns("geomean_fp32", lambda group: group.geomean("fp32")),
     Column("models_weighted", lambda group: len(group.both), int),
-    *_mean_columns("weighted", lambda group: group.weighted),
-    *_mean_columns("weighted_new_model", lambda group: group.weighted_new_model)[1:],
+    *estimate_columns("weighted", lambda group: group.weighted),
+    *estimate_columns("weighted_new_model", lambda group: group.weighted_new_model)[1:],
     Column("weighted_failures_as_one", lambda group: group.weighted_failures_as_one, float),
     Column("weighted_clipped", lambda group: group.weighted_clipped, float),
     Column("models_device", lambda group: len(group.device), int),
-    *_mean_columns("weighted_device", lambda group: group.weighted_device),
+    *estimate_columns("weighted_device", lambda group: group.weighted_device),
     Column("unverified", lambda group: len(group.unverified), int),
-    _mean_columns("weighted_with_unverified", lambda group: group.weighted_with_unverified)[0],
+    estimate_columns("weighted_with_unverified", lambda group: group.weighted_with_unverified)[0],
     Column("models_without_doubt", lambda group: len(_sure(group).both), int),
     Column("models_with_unverified", lambda group: len(group.both_with_unverified) or None, int),
     Column("models_amp_without_doubt", lambda group: len(_sure(group, "amp").estimates("amp")), int),
     Column("models_fp32_without_doubt", lambda group: len(_sure(group, "fp32").estimates("fp32")), int),
     Column("models_device_without_doubt", lambda group: len(_sure_by_device(group).device), int),
     Column("models_busy", lambda group: len(group.busy), int),
-    *_mean_columns("weighted_busy", lambda group: group.weighted_busy),
+    *estimate_columns("weighted_busy", lambda group: group.weighted_busy),
     Column("models_busy_without_doubt", lambda group: len(_sure_by_device(group).busy), int),
-    *_mean_columns("geomean_amp_without_doubt", lambda group: _sure(group, "amp").geomean("amp")),
-    *_mean_columns("geomean_fp32_without_doubt", lambda group: _sure(group, "fp32").geomean("fp32")),
-    *_mean_columns("weighted_without_doubt", lambda group: _sure(group).weighted),
-    *_mean_columns("weighted_device_without_doubt", lambda group: _sure_by_device(group).weighted_device),
-    *_mean_columns("weighted_busy_without_doubt", lambda group: _sure_by_device(group).weighted_busy),
+    *estimate_columns("geomean_amp_without_doubt", lambda group: _sure(group, "amp").geomean("amp")),
+    *estimate_columns("geomean_fp32_without_doubt", lambda group: _sure(group, "fp32").geomean("fp32")),
+    *estimate_columns("weighted_without_doubt", lambda group: _sure(group).weighted),
+    *estimate_columns("weighted_device_without_doubt", lambda group: _sure_by_device(group).weighted_device),
+    *estimate_columns("weighted_busy_without_doubt", lambda group: _sure_by_device(group).weighted_busy),
+    Column("models_over_strongest_eager", lambda group: len(group.over_strongest) or None, int),
+    *estimate_columns("weighted_over_strongest_eager", lambda group: group.weighted_over_strongest),
 )
 # The mean by what people see of it: weighted, or in one precision.
 MEANS = {"AMP": "geomean_amp", "fp32": "geomean_fp32", "weighted": "weighted"}
@@ -122,6 +120,13 @@ def text_columns(rows: Sequence[Row], _trials: Sequence[Row]) -> list[TextColumn
         *(column for title, name in MEANS.items() for column in _mean_text_columns(title, name)),
         *([TextColumn("a new model", show_new_model, media=(PAGE,))] if any(map(show_new_model, rows)) else []),
         *(_device_text_column(clock) for clock in DEVICE_MEANS if any(choose_clock(row) == clock for row in rows)),
+        number_column(
+            "over strongest eager",
+            "weighted_over_strongest_eager",
+            show_over_strongest,
+            media=(PAGE, MARKDOWN),
+            needs="weighted_over_strongest_eager",
+        ),
         number_column("slowdowns as 1.0", "weighted_clipped", media=(PAGE,)),
     ]
 
@@ -188,9 +193,17 @@ def headlines(rows: Sequence[Row]) -> list[Headline]:
 
 
 def _notes(rows: Sequence[Row]) -> list[str]:
-    """Name the groups in which no model was judged."""
+    """Name the groups in which no model was judged, and show means over the strongest eager."""
     keys = [key(row) for row in rows if row["family"] == ALL and not row["models"]]
-    return [f"no model was judged, see the failures: {'; '.join(keys)}"] if keys else []
+    return [
+        *([f"no model was judged, see the failures: {'; '.join(keys)}"] if keys else []),
+        *(
+            f"{key(row)}: weighted over the strongest eager {show_over_strongest(row)}; "
+            f"over each trial's own eager arm {ratio(number(row, 'weighted'))}"
+            for row in rows
+            if row["family"] == ALL and row["weighted_over_strongest_eager"] is not None
+        ),
+    ]
 
 
 def _list_sure(rows: Sequence[Row]) -> list[str]:
@@ -255,6 +268,12 @@ def show_with_unverified(row: Row) -> str:
     count = (number(row, "models_with_unverified") or 0) - (number(row, "models_weighted") or 0)
     found = ratio(number(row, "weighted_with_unverified"))
     return f"with {count:.0f} unverified {found}" if found else ""
+
+
+def show_over_strongest(row: Row) -> str:
+    """Show the weighted mean over the strongest eager and of how many models, e.g. `1.22 [1.20, 1.24] (6 models)`."""
+    found, count = estimate(row, "weighted_over_strongest_eager"), row["models_over_strongest_eager"]
+    return f"{found} ({count} model{'' if count == 1 else 's'})" if found else ""
 
 
 def show_new_model(row: Row) -> str:

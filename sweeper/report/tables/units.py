@@ -97,6 +97,11 @@ class Unit:
         entry = self.entries.get(weight)
         return entry.result.busy_estimate if entry and is_verified(entry) else None
 
+    def over_strongest(self, weight: str) -> Estimate | None:
+        """Return the speedup over the strongest eager under `weight`; None as in `device_estimate`."""
+        entry = self.entries.get(weight)
+        return entry.over_strongest.speedup if entry and entry.over_strongest and is_verified(entry) else None
+
     def speedup_or_one(self, weight: str) -> float | None:
         """Return the speedup under `weight`, which must have been tried; 1.0 where the trial failed.
 

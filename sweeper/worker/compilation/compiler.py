@@ -7,7 +7,8 @@ class share what is compiled for them, so compiling takes a fraction of the time
 part of the training step is compiled alone.
 
 The older ways, without Dynamo, are `torch.jit.trace`, `torch.jit.script` and `torch.fx.symbolic_trace`. A trace holds
-what its first inputs did, whatever the code says; scripting and symbolic tracing refuse what they cannot read.
+what its first inputs did, whatever the code says; scripting and symbolic tracing refuse what they cannot read. With
+`backend=graphed` nothing is compiled: `graphed` records the model's kernels as CUDA graphs.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ import torch
 import torch._functorch.config
 from torch._dynamo.callback import CallbackArgs, CallbackTrigger, callback_handler
 from torch.optim import Optimizer
-from torch.utils import _pytree as pytree
 
-from sweeper.core.backends import HOLD_WEIGHTS, WITHOUT_DYNAMO
+from sweeper.core.backends import GRAPHED, HOLD_WEIGHTS, WITHOUT_DYNAMO
 from sweeper.core.trial import PRECISION_CASTS, Trial
 from sweeper.worker.compilation.counters import CompileCounters
+from sweeper.worker.compilation.flat_module import FlatModule, Structure
+from sweeper.worker.compilation.graphed import GraphedModule
 from sweeper.worker.failures import NotCompiledError
 
 Function = Callable[..., Any]
@@ -52,7 +54,7 @@ def compile_function(function: Function, trial: Trial, counters: CompileCounters
     if trial.backend in WITHOUT_DYNAMO:
         assert isinstance(function, torch.nn.Module)  # the plan has left out every scope but the model's
         counters.expects_graphs = False
-        return LegacyModule(function, trial.backend)
+        return GraphedModule(function) if trial.backend == GRAPHED else LegacyModule(function, trial.backend)
     counters.scope = trial.compile.scope
     if trial.compile.memory_budget is not None:
         set_memory_budget(trial.compile.memory_budget)
@@ -160,46 +162,14 @@ class LegacyModule:
         return self._converted(*args, **kwargs)
 
 
-class _FlatModule(torch.nn.Module):
-    """The module with tensors alone going in and out, in the order of torch's pytree: a trace takes nothing else.
-
-    What else goes in or comes out (None, numbers) is as in the call that is traced.
-    """
-
-    def __init__(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        super().__init__()
-        self.module = module
-        self.inputs = _Structure((args, dict(kwargs)))
-        self.output: _Structure
-
-    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        args, kwargs = self.inputs.fill(tensors)
-        self.output = _Structure(self.module(*args, **kwargs))
-        return self.output.tensors
-
-
-class _Structure:
-    """A structure of tensors and other values, taken apart."""
-
-    def __init__(self, value: Any) -> None:
-        self._leaves, self._spec = pytree.tree_flatten(value)
-        self.tensors = tuple(leaf for leaf in self._leaves if isinstance(leaf, torch.Tensor))
-
-    def fill(self, tensors: tuple[torch.Tensor, ...]) -> Any:
-        """The structure with other tensors in their places."""
-        following = iter(tensors)
-        leaves = [next(following) if isinstance(leaf, torch.Tensor) else leaf for leaf in self._leaves]
-        return pytree.tree_unflatten(leaves, self._spec)
-
-
 def _trace(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[..., Any]:
     """Trace a module. Torch does not check it, on the same inputs again: sweeper's own check takes others."""
-    flat = _FlatModule(module, args, kwargs)
+    flat = FlatModule(module, args, kwargs)
     traced = torch.jit.trace(flat, flat.inputs.tensors, check_trace=False)  # type: ignore[no-untyped-call]
     structure = flat.output
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        output = traced(*_Structure((args, kwargs)).tensors)
+        output = traced(*Structure((args, kwargs)).tensors)
         return structure.fill(output if isinstance(output, tuple) else (output,))
 
     return run

@@ -33,7 +33,7 @@ from sweeper.report.tables.units import collect
 
 HOSTILE = "<img src=x onerror=alert(1)></script><!--"
 FIGURES = (
-    "forest", "families", "backends", "batch-sizes", "compile-time", "total-time", "memory", "headroom",
+    "forest", "families", "ladder", "backends", "batch-sizes", "compile-time", "total-time", "memory", "headroom",
     "step-times",
 )  # fmt: skip
 PAIR = (make_record(speedups=(2.0, 2.1)), make_record(precision="fp32", speedups=(1.4, 1.5)))

@@ -22,7 +22,8 @@ pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("pages")]
 
 HOSTILE = "<img src=x onerror=alert(1)></script>"
 FIGURES = {
-    "forest", "families", "backends", "batch-sizes", "compile-time", "total-time", "memory", "headroom", "step-times",
+    "forest", "families", "ladder", "backends", "batch-sizes", "compile-time", "total-time", "memory", "headroom",
+    "step-times",
 }  # fmt: skip
 WIDE, NARROW = 1400, 390
 
@@ -36,6 +37,7 @@ def records() -> list[Record]:
     ]
     made += [make_record("resnet50", batch_size=64, speedups=(2.5,)), make_record("slow", speedups=(0.8,))]
     made += [make_record("resnet50", backend="aot_eager", speedups=(1.0,)), make_record("vit", family="vit")]
+    made += [make_record("vit", family="vit", optimizer_impl="fused")]  # with the trial as built: a ladder
     made += [make_record(HOSTILE, speedups=(3.0,)), make_record("lost", status="oom", message=f"no memory {HOSTILE}")]
     return [_with_all(record) if record.processes else record for record in made]
 
@@ -231,7 +233,7 @@ def test_box_and_lists_filter_the_rows(browser: Chrome, report: str) -> None:
     assert set(cells(browser, "mode")) == {"default"}
     Select(find(browser, "#speedups [data-filter=precision]")).select_by_visible_text("fp32")
     assert cells(browser, "precision") == ["fp32"]
-    assert find(browser, "#speedups .count").text == "1 of 10"
+    assert find(browser, "#speedups .count").text == "1 of 11"
     find(browser, "#speedups input").clear()
     find(browser, "#speedups input").send_keys("alert(1) oom")
     Select(find(browser, "#speedups [data-filter=precision]")).select_by_visible_text("all")

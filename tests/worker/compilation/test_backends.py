@@ -12,7 +12,7 @@ from torch import nn
 from worker_runs import custom, private_cache, run
 
 from sweeper.config.schema import conf_folder
-from sweeper.core.backends import GONE, NEEDS, WITHOUT_DYNAMO, WITHOUT_MODE
+from sweeper.core.backends import GONE, GRAPHED, NEEDS, WITHOUT_DYNAMO, WITHOUT_MODE
 from sweeper.core.trial import Precision
 from sweeper.worker.compilation.backends import OPENVINO_LOG, FallbackLog, require
 from sweeper.worker.compilation.compiler import LegacyModule
@@ -49,7 +49,7 @@ def test_unavailable_says_what_to_install_or_take(name: str, workload: str, devi
         require(name, workload, device)
 
 
-@pytest.mark.parametrize("name", ["inductor", "ts", *WITHOUT_DYNAMO])
+@pytest.mark.parametrize("name", ["inductor", "ts", *(name for name in WITHOUT_DYNAMO if name != GRAPHED)])
 def test_what_torch_has_itself_needs_nothing(name: str) -> None:
     require(name, "train", "cpu")
 

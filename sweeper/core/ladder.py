@@ -1,0 +1,89 @@
+"""The ladder: eager as built, with free one-liners, with a CUDA graph recorded by hand, and compiled on top of these.
+
+A rung is a trial. It has the one-liners of the rungs before it, as far as they apply to its model. The compiled rungs
+do without the graph by hand, since their modes decide about graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from sweeper.core.backends import GRAPHED
+from sweeper.core.libraries import LIBRARIES
+from sweeper.core.trial import BUNDLED_RUNGS, CACHED, Compile, Trial
+
+EAGER = "eager"
+ONE_LINERS = {  # titles, in the order in which they are added, each to those before it; they hold for both arms
+    "channels_last": "eager + channels_last",
+    "fused": "eager + fused optimizer",
+    "cudnn_benchmark": "eager + cudnn.benchmark",
+}
+EAGER_RUNGS = (EAGER, *ONE_LINERS)
+COMPILED_RUNGS = tuple(rung for rung in BUNDLED_RUNGS if rung != GRAPHED)  # modes of torch.compile
+RUNGS = (*EAGER_RUNGS, *BUNDLED_RUNGS)
+TITLES = {
+    EAGER: "eager",
+    **ONE_LINERS,
+    GRAPHED: "eager + CUDA graph by hand",
+    **{mode: f"compile {mode}" for mode in COMPILED_RUNGS},
+}
+
+
+def list_eager_variants(plain: Trial) -> list[str]:
+    """List the rungs without torch.compile that apply to a trial."""
+    return [rung for rung in (*EAGER_RUNGS, GRAPHED) if not explain_not_for(plain, rung)]
+
+
+def climb(plain: Trial, rung: str) -> Trial:
+    """Make the trial of a rung; `plain` has none of the one-liners and mode=default."""
+    overrides, trial = [plain.labels.overrides], plain
+    for name in _list_one_liners(plain, rung):
+        match name:
+            case "channels_last":
+                trial = replace(trial, model=replace(trial.model, memory_format="channels_last"))
+                overrides.append("" if rung in BUNDLED_RUNGS else "model.memory_format=channels_last")
+            case "fused":
+                trial = replace(trial, optimizer_impl="fused")
+            case "cudnn_benchmark":
+                trial = replace(trial, cudnn_benchmark=True)
+    labels = replace(plain.labels, rung=rung, overrides="; ".join(filter(None, overrides)))
+    if rung in EAGER_RUNGS:
+        return replace(trial, labels=labels, mode="eager", backend=None, compile=Compile())
+    if rung == GRAPHED:
+        return replace(trial, labels=labels, mode="default", backend=GRAPHED)
+    return replace(trial, labels=labels, mode=rung, backend="inductor")
+
+
+def _list_one_liners(plain: Trial, rung: str) -> Iterator[str]:
+    """Yield the one-liners of a rung: its own, also where it makes no sense, and those before it that apply."""
+    for name in ONE_LINERS:
+        if name == rung or (RUNGS.index(name) < RUNGS.index(rung) and not explain_not_for(plain, name)):
+            yield name
+
+
+def explain_not_for(trial: Trial, rung: str) -> str | None:
+    """Say why a rung does not apply to a trial; None where it does. Later rungs go without it."""
+    if rung in ("channels_last", "cudnn_benchmark") and not _has_convolutions(trial):
+        known = f"{trial.labels.model} has model.family={trial.labels.family}"
+        return f"rung={rung} is for convolutional networks, and {known}: later rungs go without it"
+    if rung == "cudnn_benchmark" and trial.device == "cpu":
+        return f"rung={rung} is for a GPU, with device=cpu no operation runs in cuDNN: later rungs go without it"
+    if rung == "fused" and trial.optimizer == "none":
+        return f"rung={rung} is for a step with an optimizer: later rungs go without it"
+    return explain_no_graph(trial) if rung == GRAPHED else None
+
+
+def _has_convolutions(trial: Trial) -> bool:
+    """Whether a model is a convolutional network: by its family, and of unknown families where it reads images."""
+    family, sizes = trial.labels.family, LIBRARIES[trial.model.library].input_sizes
+    return family in ("cnn", "diffusion") or (family == "other" and "image_size" in sizes)
+
+
+def explain_no_graph(trial: Trial) -> str | None:
+    """Say why a CUDA graph of a trial's model cannot be recorded by hand; None where that may be tried."""
+    if trial.vary:
+        return f"backend={GRAPHED} records a graph of one size, and vary.{next(iter(trial.vary))} gives several"
+    if trial.workload in CACHED:
+        return f"backend={GRAPHED} runs the model to record it, which moves the cache of workload={trial.workload} on"
+    return None

@@ -1,0 +1,174 @@
+"""Ladders: the trials of one eager step with one-liners, with a graph recorded by hand, and compiled on top of these.
+
+Step times of different trials are compared as independent means of log times (Welch's t), as modes are for a
+recommendation. A ladder belongs to one sweep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from sweeper.analysis.flags import UNVERIFIED
+from sweeper.analysis.stats import Estimate, difference, pool_estimates
+from sweeper.core import ladder
+from sweeper.core.backends import GRAPHED
+from sweeper.core.trial import Compile, Trial
+from sweeper.loading.entries import Entry, OverStrongest
+
+NOT_TRIED = ("interrupted",)  # what says nothing of a rung
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """A rung of a ladder that was tried."""
+
+    rung: str
+    title: str
+    entry: Entry
+    status: str
+    time: Estimate | None = None  # of log seconds per step; None: the rung failed
+
+
+@dataclass(frozen=True, eq=False)
+class Ladder:
+    """The rungs in order, and every trial of the same eager step that was compiled."""
+
+    plain: Trial  # its labels and axes without any rung's
+    steps: tuple[Step, ...]
+    compiled: tuple[Entry, ...]
+
+    @property
+    def eager(self) -> Step | None:
+        """Eager as built, where it was measured."""
+        return next((step for step in self.steps if step.rung == ladder.EAGER and step.time), None)
+
+    @property
+    def strongest(self) -> Step | None:
+        """The fastest way to run eager; None unless all ways that apply were tried.
+
+        A graph recorded by hand counts when its result was verified.
+        """
+        variants = ladder.list_eager_variants(self.plain)
+        if not {step.rung for step in self.steps if step.status not in NOT_TRIED}.issuperset(variants):
+            return None
+        timed = [
+            (step.time.log, step)
+            for step in self.steps
+            if step.rung in variants and step.time and (step.rung != GRAPHED or UNVERIFIED not in step.entry.flags)
+        ]
+        return min(timed, key=lambda pair: pair[0])[1] if timed else None
+
+    def find_speedups_over_strongest(self) -> dict[Entry, OverStrongest]:
+        """Compare every compiled trial that is ok with the strongest eager."""
+        strongest = self.strongest
+        if strongest is None or strongest.time is None:
+            return {}
+        return {
+            entry: OverStrongest(strongest.title, difference(strongest.time, step))
+            for entry in self.compiled
+            if (step := entry.result.compiled_estimate) and not entry.record.smaller_batch_size
+        }
+
+
+def find_ladders(entries: Iterable[Entry]) -> list[Ladder]:
+    """Find the models with eager as built and at least one other way to run eager, in order of appearance."""
+    by_sweep: dict[Hashable, list[Entry]] = {}
+    for entry in entries:
+        by_sweep.setdefault(entry.folder.parent, []).append(entry)
+    found = []
+    for sweep in by_sweep.values():
+        if not any(_is_variant(entry.record.trial) for entry in sweep):
+            continue
+        groups: dict[str, tuple[Trial, list[Entry]]] = {}
+        for entry in sweep:
+            plain = _strip(entry.record.trial)
+            groups.setdefault(plain.id, (plain, []))[1].append(entry)
+        found += [made for plain, group in groups.values() if (made := _build(plain, group))]
+    return found
+
+
+def _is_variant(trial: Trial) -> bool:
+    """Whether a trial is another way to run eager than as built."""
+    return _one_liners(trial) != ("contiguous", "default", False) or trial.backend == GRAPHED
+
+
+def _one_liners(trial: Trial) -> tuple[str, str, bool]:
+    return trial.model.memory_format, trial.optimizer_impl, trial.cudnn_benchmark
+
+
+def _strip(trial: Trial) -> Trial:
+    """The trial with mode=default and nothing of what a rung chooses."""
+    overrides = (part for part in trial.labels.overrides.split("; ") if not part.startswith("model.memory_format="))
+    return replace(
+        trial,
+        model=replace(trial.model, memory_format="contiguous"),
+        labels=replace(trial.labels, rung=None, overrides="; ".join(overrides)),
+        mode="default",
+        backend="inductor",
+        compile=Compile(),
+        optimizer_impl="default",
+        cudnn_benchmark=False,
+    )
+
+
+def _build(plain: Trial, group: Sequence[Entry]) -> Ladder | None:
+    steps = [step for rung in ladder.RUNGS for step in _find_steps(plain, rung, group)]
+    has_variant = any(_is_variant(entry.record.trial) for entry in group)
+    if not has_variant or not steps or steps[0].rung != ladder.EAGER:
+        return None
+    compiled = tuple(entry for entry in group if entry.record.trial.backend not in (None, GRAPHED))
+    return Ladder(plain, tuple(steps), compiled)
+
+
+def _find_steps(plain: Trial, rung: str, group: Sequence[Entry]) -> list[Step]:
+    """Find the trials of a rung: of an eager one its own, or else the trials whose eager arm is that."""
+    if ladder.explain_not_for(plain, rung):
+        return []
+    expected, title = ladder.climb(plain, rung), ladder.TITLES[rung]
+    alike = [entry for entry in group if _one_liners(entry.record.trial) == _one_liners(expected)]
+    asked = expected.mode, expected.backend
+    own = [entry for entry in alike if (entry.record.trial.mode, entry.record.trial.backend) == asked]
+    if rung not in ladder.EAGER_RUNGS:
+        return [_make_step(rung, _add_settings(title, entry), entry, entry.result.compiled_estimate) for entry in own]
+    if own:
+        return [_make_step(rung, title, own[0], _pool_arms(own[0]))]
+    timed = [entry for entry in alike if entry.result.eager_estimate and not entry.record.smaller_batch_size]
+    return [_make_step(rung, title, timed[0], _pool_eager(timed))] if timed else []
+
+
+def _make_step(rung: str, title: str, entry: Entry, time: Estimate | None) -> Step:
+    record = entry.record
+    if record.smaller_batch_size:  # its steps are others
+        return Step(rung, title, entry, f"oom with batch {record.trial.batch_size}")
+    return Step(rung, title, entry, record.status, time)
+
+
+def _add_settings(title: str, entry: Entry) -> str:
+    """The title with the compile settings of a trial, e.g. `compile default (compile.scope=step)`."""
+    settings = [part for part in entry.variant.split("; ") if part.startswith("compile.")]
+    return f"{title} ({', '.join(settings)})" if settings else title
+
+
+def _pool_arms(entry: Entry) -> Estimate | None:
+    """The mean of both arms of a trial that times eager against eager, each process counted once.
+
+    The variance of the mean of two values is half the sum of theirs, less a quarter of that of their difference; so it
+    is right although the arms of a process are alike.
+    """
+    one, other, apart = entry.result.eager_estimate, entry.result.compiled_estimate, entry.result.estimate
+    if one is None or other is None:
+        return None
+    log = (one.log + other.log) / 2
+    if one.variance is None or other.variance is None or apart is None or apart.variance is None:
+        return Estimate(log, count=one.count)
+    variance = (one.variance + other.variance) / 2 - apart.variance / 4
+    return Estimate(log, max(variance, 0.0), one.degrees, one.count)
+
+
+def _pool_eager(entries: Iterable[Entry]) -> Estimate:
+    """The mean of the eager arms of several trials; without a variance where host noise allows one of them none."""
+    estimates = [found for entry in entries if (found := entry.result.eager_estimate)]
+    pooled = pool_estimates(estimates)
+    is_noisy = any(found.variance is None and (found.count or 1) > 1 for found in estimates)
+    return Estimate(pooled.log, count=pooled.count) if is_noisy else pooled

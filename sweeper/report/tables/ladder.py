@@ -1,0 +1,194 @@
+"""ladder.csv: what of the speedup is torch.compile's. A row per rung of each model that was run in several ways.
+
+A rung has the free one-liners of the rungs before it, as far as they apply; compiled rungs do without the CUDA graph
+that is recorded by hand. A ladder needs eager as built and one other way to run eager.
+
+| column | meaning |
+|---|---|
+| `model family batch_size workload precision sweep` | what all rungs of a ladder have in common |
+| `variant` | every other axis that is not at its default, without those that rungs choose |
+| `rung` | `eager`, `eager + channels_last`, ..., `compile max-autotune` |
+| `mode backend trial_id status flags` | of its trial; `oom with batch N`: the trial ran with a smaller batch |
+| `step_ms` | wall time per step: of both arms where eager is timed against eager, of the compiled arm where it is not |
+| `speedup speedup_low speedup_high` | over eager as built |
+| `before` | the last rung above that worked |
+| `speedup_over_before` | over that rung, with `_low _high` |
+| `device_step_ms` | device busy time per step and the device's own gaps, where known |
+| `strongest_eager` | the fastest rung without torch.compile, where all that apply were tried |
+| `speedup_over_strongest_eager` | of a compiled rung, with `_low _high` |
+
+Trials are compared unpaired, by Welch's t over processes (over draws where there are three).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from sweeper.analysis.stats import Estimate, difference
+from sweeper.core.ladder import COMPILED_RUNGS
+from sweeper.loading.entries import Entry
+from sweeper.loading.ladder import Ladder, Step
+from sweeper.report import formatting
+from sweeper.report.findings import Findings
+from sweeper.report.formatting import estimate, number, number_column, text, text_column
+from sweeper.report.spec import TableSpec
+from sweeper.report.table import MARKDOWN, PAGE, Column, Row, Table, TextColumn, estimate_columns
+from sweeper.report.tables.speedups import select_columns
+
+_AXES = ("workload", "batch_size", "variant", "sweep")
+LADDER = ("model", "precision", *_AXES)  # the columns that are one for all rungs of a ladder
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A step with what it is compared with."""
+
+    ladder: Ladder
+    step: Step
+    before: Step | None
+
+    @property
+    def speedup(self) -> Estimate | None:
+        """Over eager as built; for eager itself 1, without an interval."""
+        eager = self.ladder.eager
+        return Estimate(0.0) if eager is self.step else _compare(eager, self.step)
+
+    @property
+    def over_strongest(self) -> Estimate | None:
+        return _compare(self.ladder.strongest, self.step) if self.step.rung in COMPILED_RUNGS else None
+
+    @property
+    def device_step_s(self) -> float | None:
+        """Of both arms where eager is timed against eager: their mean."""
+        arms = ("eager", "compiled") if self.step.entry.record.trial.mode == "eager" else ("compiled",)
+        found = [self.step.entry.result.readings.get(f"{arm}_device_step_s") for arm in arms]
+        known = [value for value in found if value is not None]
+        return sum(known) / len(known) if len(known) == len(arms) and self.step.time else None
+
+
+def _compare(one: Step | None, other: Step) -> Estimate | None:
+    return difference(one.time, other.time) if one and one.time and other.time else None
+
+
+def list_rungs(ladders: Iterable[Ladder]) -> Iterator[Rung]:
+    """Yield the rungs of all ladders; a rung stands against the last one above it that worked."""
+    for ladder in ladders:
+        before = None
+        for step in ladder.steps:
+            yield Rung(ladder, step, before)
+            before = step if step.time else before
+
+
+def _entry(rung: Rung) -> Entry:
+    return rung.step.entry
+
+
+COLUMNS: tuple[Column[Rung], ...] = (
+    *select_columns(("model", "family", "batch_size", "workload", "precision", "sweep"), _entry),
+    Column("variant", lambda rung: rung.ladder.plain.variant),
+    Column("rung", lambda rung: rung.step.title),
+    *select_columns(("mode", "backend", "trial_id"), _entry),
+    Column("status", lambda rung: rung.step.status),
+    *select_columns(("flags",), _entry),
+    Column("step_ms", lambda rung: rung.step.time.ratio * 1e3 if rung.step.time else None, float),
+    *estimate_columns("speedup", lambda rung: rung.speedup),
+    Column("before", lambda rung: rung.before.title if rung.before else None),
+    *estimate_columns("speedup_over_before", lambda rung: _compare(rung.before, rung.step)),
+    Column("device_step_ms", lambda rung: None if rung.device_step_s is None else rung.device_step_s * 1e3, float),
+    Column("strongest_eager", lambda rung: strongest.title if (strongest := rung.ladder.strongest) else None),
+    *estimate_columns("speedup_over_strongest_eager", lambda rung: rung.over_strongest),
+)
+
+
+def make_table(findings: Findings) -> Table:
+    return Table.make(COLUMNS, list_rungs(findings.ladders))
+
+
+def speedup_or_status(row: Row) -> str:
+    return estimate(row, "speedup") if row["status"] == "ok" else text(row["status"])
+
+
+def text_columns(rows: Sequence[Row], _trials: Sequence[Row]) -> list[TextColumn]:
+    return [
+        text_column("model", folds=True, is_name=True),
+        *formatting.axis_columns(rows, _AXES),
+        text_column("precision", is_name=True),
+        text_column("rung", is_name=True),
+        number_column("step ms", "step_ms", align_right=True),
+        number_column("device ms", "device_step_ms", align_right=True, needs="device_step_ms"),
+        number_column(
+            "over eager as built",
+            "speedup",
+            speedup_or_status,
+            meaning="speedups are ratios of step times of different trials",
+        ),
+        number_column(
+            "over the rung before",
+            "speedup_over_before",
+            lambda row: estimate(row, "speedup_over_before"),
+            meaning="the rung before is the last one above that worked",
+        ),
+        number_column(
+            "over strongest eager",
+            "speedup_over_strongest_eager",
+            lambda row: estimate(row, "speedup_over_strongest_eager"),
+            needs="speedup_over_strongest_eager",
+        ),
+        *([TextColumn("flags", formatting.flags, media=(PAGE, MARKDOWN))] if any(map(formatting.flags, rows)) else []),
+    ]
+
+
+def group_by_ladder(rows: Sequence[Row]) -> list[list[Row]]:
+    """Put the rows of each ladder together."""
+    groups: dict[tuple[object, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[name] for name in LADDER), []).append(row)
+    return list(groups.values())
+
+
+def name_ladder(row: Row, axes: Sequence[str]) -> str:
+    """Name a ladder by its model and the values of `axes`, e.g. `resnet50 amp`."""
+    return " ".join(part for name in ("model", *axes) if (part := text(row[name])))
+
+
+def _notes(rows: Sequence[Row]) -> list[str]:
+    """Make a line per ladder that says how much of the best speedup torch.compile gives."""
+    axes = formatting.find_varying(rows, LADDER[1:])
+    return [f"on {name_ladder(found[0], axes)}: {_conclude(found)}" for found in group_by_ladder(rows)]
+
+
+def _conclude(rows: Sequence[Row]) -> str:
+    title = rows[0]["strongest_eager"]
+    if title is None:
+        return "not every way to run eager was tried, so none is called the strongest"
+    strongest = f"the strongest eager is {text(title)}"
+    gain = next((estimate(row, "speedup") for row in rows if row["rung"] == title), "")
+    strongest += f", {gain} times as fast as eager as built" if gain and title != rows[0]["rung"] else ""
+    best = max(rows, key=lambda row: number(row, "speedup_over_strongest_eager") or 0.0)
+    if best["speedup_over_strongest_eager"] is None:
+        return f"{strongest}; no compiled rung worked"
+    total = f", {total} over eager as built" if (total := estimate(best, "speedup")) else ""
+    gain = estimate(best, "speedup_over_strongest_eager")
+    return f"{strongest}; beyond it torch.compile gives {gain} ({text(best['rung'])}{total})"
+
+
+def _explain(_findings: Findings, rows: Sequence[Row]) -> str:
+    if not rows:
+        return ""
+    return (
+        "Each rung has the one-liners of those before it, as far as they apply to the model; the compiled ones have "
+        "all of them and do without the CUDA graph by hand. The strongest eager is the fastest rung without "
+        "torch.compile."
+    )
+
+
+SPEC = TableSpec(
+    "ladder",
+    "What of the speedup is torch.compile's",
+    make_table,
+    text_columns,
+    notes=_notes,
+    explain=_explain,
+    entries=lambda findings: [_entry(rung) for rung in list_rungs(findings.ladders)],
+)

@@ -1,0 +1,111 @@
+"""`backend=graphed`: a module whose forward and backward pass are CUDA graphs, without any compiler.
+
+`torch.cuda.make_graphed_callables` records them, as people do by hand
+(https://docs.pytorch.org/docs/stable/notes/cuda.html#partial-network-capture): the kernels stay those of eager, and the
+host launches two graphs a step. Loss and optimizer stay outside.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from sweeper.worker.compilation.flat_module import FlatModule, Structure
+
+Record = Callable[["OutputsOf", tuple[torch.Tensor, ...]], Callable[..., Any]]
+
+
+class GraphedModule:
+    """A module that is recorded at its first call, in training at the second one.
+
+    The first training step runs eager and shows which outputs a loss uses. The others leave the graph without a
+    gradient: a model of transformers with labels gives loss and logits, and the graph would add zeros to the gradient
+    of the logits.
+    """
+
+    def __init__(self, module: torch.nn.Module, record: Record | None = None) -> None:
+        self._module, self._record = module, record or record_graphs
+        self._used: set[int] | None = None  # outputs that got a gradient
+        self._run: Callable[..., Any] | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._run is not None:
+            return self._run(*args, **kwargs)
+        if self._used is None and torch.is_grad_enabled():
+            return self._watch_gradients(args, kwargs)
+        flat = OutputsOf(self._module, args, kwargs, self._used)
+        graphed = self._record(flat, tuple(map(_copy_input, flat.inputs.tensors)))
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            return flat.restore_structure(graphed(*Structure((args, kwargs)).tensors))
+
+        self._run = run
+        return run(*args, **kwargs)
+
+    def _watch_gradients(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        output, self._used = Structure(self._module(*args, **kwargs)), set()
+        # Gradients that come from outside of the module reach an alias alone.
+        aliases = tuple(tensor.view_as(tensor) for tensor in output.tensors)
+        for index, alias in enumerate(aliases):
+            if alias.requires_grad:
+                alias.register_hook(functools.partial(self._note_gradient, index))  # type: ignore[no-untyped-call]
+        return output.fill(aliases)
+
+    def _note_gradient(self, index: int, _gradient: torch.Tensor) -> None:
+        assert self._used is not None
+        self._used.add(index)
+
+
+class OutputsOf(FlatModule):
+    """The module with tensors alone going in, and those outputs coming out that are `used` (None: all).
+
+    The forward pass runs under the autocast that was on when this was made, without its cache, which would keep casts
+    from outside of the recording. The backward pass is recorded without autocast, as eager's runs.
+    """
+
+    def __init__(
+        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], used: set[int] | None
+    ) -> None:
+        super().__init__(module, args, kwargs)
+        self._used = used
+        kind = next((tensor.device.type for tensor in self.inputs.tensors), "cuda")
+        enabled, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+        self._autocast = functools.partial(torch.autocast, kind, dtype=dtype, enabled=enabled, cache_enabled=False)
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        with self._autocast():
+            outputs = super().forward(*tensors)
+        return tuple(output for index, output in enumerate(outputs) if self._is_used(index))
+
+    def _is_used(self, index: int) -> bool:
+        return self._used is None or index in self._used
+
+    def restore_structure(self, outputs: Sequence[torch.Tensor]) -> Any:
+        """The output of the module with `outputs` in their places; each replay writes to the memory of the others."""
+        given, last = iter(outputs), enumerate(self.output.tensors)
+        return self.output.fill(tuple(next(given) if self._is_used(at) else tensor.detach() for at, tensor in last))
+
+
+def _copy_input(tensor: torch.Tensor) -> torch.Tensor:
+    """The graph's own input, into which each call copies."""
+    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+
+
+def record_graphs(module: OutputsOf, inputs: tuple[torch.Tensor, ...]) -> Callable[..., Any]:
+    """Record forward and, where there are gradients, backward. Raises what the first kernel that cannot be raises."""
+    try:
+        with torch.autocast("cuda", enabled=False):
+            # A parameter that nothing uses has no gradient, as in eager.
+            return torch.cuda.make_graphed_callables(module, inputs, allow_unused_input=True)
+    except RuntimeError as error:  # leaving a recording that failed raises as well, and says less
+        raise find_first(error) from None
+
+
+def find_first(error: BaseException) -> BaseException:
+    """The error during whose handling the others were raised."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return error

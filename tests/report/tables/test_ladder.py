@@ -1,0 +1,212 @@
+"""ladder.csv, and what follows from it in the other tables, worked out by hand from records made by hand."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from records import make_process, make_record, make_trial, write_sweep
+
+from sweeper.core.ladder import RUNGS, climb
+from sweeper.core.record import Record
+from sweeper.core.trial import Trial
+from sweeper.report.build import write_report
+from sweeper.report.contents import Report
+
+A = 0.01  # processes are this far above and below their mean, in logs
+T2 = 4.302652729911275  # Student's t of 95 % with 2 degrees of freedom
+HALF = T2 * math.sqrt(2) * A  # of the interval of a ratio of two such means of two processes
+STEPS_S = {
+    "eager": 0.020,
+    "channels_last": 0.016,
+    "fused": 0.010,
+    "cudnn_benchmark": 0.0125,
+    "graphed": 0.011,
+    "default": 0.008,
+    "reduce-overhead": 0.005,
+    "max-autotune": 0.00625,
+}
+
+
+def make_rung(rung: str, plain: Trial | None = None, step_s: float | None = None, eager_s: float = 0.02) -> Record:
+    """A trial of two processes, A above and below its step time; of an eager rung both arms have that time."""
+    trial = climb(plain or make_trial(), rung)
+    time_s = step_s or STEPS_S[rung]
+    eager_s = time_s if trial.mode == "eager" else eager_s
+    record = make_record(trial=trial)
+    factors = (math.exp(-A), math.exp(A))
+    processes = (
+        make_process(eager_s / time_s, index=index, eager_s=eager_s * factor) for index, factor in enumerate(factors)
+    )
+    return replace(record, processes=tuple(processes))
+
+
+def make_failure(rung: str, status: str, plain: Trial | None = None) -> Record:
+    return make_record(trial=climb(plain or make_trial(), rung), status=status, message="no")
+
+
+def write(folder: Path, records: Sequence[Record]) -> Report:
+    return write_report([write_sweep(folder, records)], folder / "out")
+
+
+def rows_of(report: Report, table: str = "ladder") -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(report.tables[table].csv())))
+
+
+def number(row: dict[str, str], name: str) -> float:
+    return float(row[name])
+
+
+def test_each_rung_stands_against_eager_as_built_and_against_the_one_before(tmp_path: Path) -> None:
+    rows = rows_of(write(tmp_path, [make_rung(rung) for rung in RUNGS]))
+    assert [row["rung"] for row in rows] == [
+        "eager",
+        "eager + channels_last",
+        "eager + fused optimizer",
+        "eager + cudnn.benchmark",
+        "eager + CUDA graph by hand",
+        "compile default",
+        "compile reduce-overhead",
+        "compile max-autotune",
+    ]
+    first, second, third = rows[:3]
+    assert (first["speedup"], first["speedup_low"], first["before"]) == ("1.0", "", "")
+    assert number(second, "step_ms") == pytest.approx(16)
+    assert number(second, "speedup") == pytest.approx(1.25)
+    assert number(second, "speedup_low") == pytest.approx(1.25 * math.exp(-HALF))
+    assert number(second, "speedup_high") == pytest.approx(1.25 * math.exp(HALF))
+    assert third["before"] == "eager + channels_last"
+    assert number(third, "speedup") == pytest.approx(2.0)
+    assert number(third, "speedup_over_before") == pytest.approx(1.6)
+    assert number(third, "speedup_over_before_high") == pytest.approx(1.6 * math.exp(HALF))
+    assert number(rows[3], "speedup_over_before") == pytest.approx(0.8)
+
+
+def test_the_strongest_eager_stands_beside_the_plain_speedup_in_every_compiled_row(tmp_path: Path) -> None:
+    plain = make_record(trial=make_trial(), speedups=[2.5])  # 20 ms / 8 ms, without any one-liner
+    report = write(tmp_path, [plain, *(make_rung(rung) for rung in RUNGS)])
+    assert {row["strongest_eager"] for row in rows_of(report)} == {"eager + fused optimizer"}
+    found = {(row["mode"], row["variant"]): row for row in rows_of(report, "speedups") if row["strongest_eager"]}
+    assert sorted(found) == [
+        ("default", ""),
+        ("default", "free one-liners"),
+        ("max-autotune", "free one-liners"),
+        ("reduce-overhead", "free one-liners"),
+    ]
+    best = found["reduce-overhead", "free one-liners"]
+    assert number(best, "speedup") == pytest.approx(4.0)
+    assert number(best, "speedup_over_strongest_eager") == pytest.approx(2.0)
+    assert number(best, "speedup_over_strongest_eager_low") == pytest.approx(2 * math.exp(-HALF))
+    alone = found["default", ""]
+    assert number(alone, "speedup_over_strongest_eager") == pytest.approx(1.25)
+    assert alone["speedup_over_strongest_eager_low"] == ""  # a single process
+    text = (tmp_path / "out/report.md").read_text()
+    assert (
+        "the strongest eager is eager + fused optimizer, 2.00 \\[1.88, 2.13\\] times as fast as eager as built; beyond "
+        "it torch.compile gives 2.00 \\[1.88, 2.13\\] (compile reduce-overhead, 4.00 \\[3.76, 4.25\\] over eager as "
+        "built)"
+    ) in text
+
+
+def test_a_rung_that_failed_is_a_row_and_the_next_stands_against_the_last_that_worked(tmp_path: Path) -> None:
+    records = [make_rung(rung) for rung in RUNGS if rung not in ("fused", "graphed")]
+    rows = rows_of(write(tmp_path, [*records, make_failure("graphed", "compile_error"), make_failure("fused", "oom")]))
+    failed = rows[4]
+    assert (failed["status"], failed["step_ms"], failed["speedup"]) == ("compile_error", "", "")
+    assert (failed["before"], rows[5]["before"]) == ("eager + cudnn.benchmark", "eager + cudnn.benchmark")
+    assert rows[3]["before"] == "eager + channels_last"
+    assert {row["strongest_eager"] for row in rows} == {"eager + cudnn.benchmark"}
+
+
+def test_a_smaller_batch_is_another_step(tmp_path: Path) -> None:
+    records = [make_rung(rung) for rung in RUNGS]
+    records[2] = replace(records[2], smaller_batch_size=16)
+    rows = rows_of(write(tmp_path, records))
+    assert (rows[2]["status"], rows[2]["speedup"], rows[3]["before"]) == (
+        "oom with batch 32",
+        "",
+        "eager + channels_last",
+    )
+
+
+def test_none_is_the_strongest_unless_all_that_apply_were_tried(tmp_path: Path) -> None:
+    report = write(tmp_path, [make_rung(rung) for rung in RUNGS if rung != "graphed"])
+    assert {row["strongest_eager"] for row in rows_of(report)} == {""}
+    assert {row["speedup_over_strongest_eager"] for row in rows_of(report, "speedups")} == {""}
+    assert "not every way to run eager was tried" in (tmp_path / "out/report.md").read_text()
+
+
+def test_what_does_not_apply_need_not_be_tried(tmp_path: Path) -> None:
+    plain = make_trial("bert", family="nlp")
+    records = [make_rung(rung, plain) for rung in ("eager", "fused", "graphed", "default")]
+    assert [row["strongest_eager"] for row in rows_of(write(tmp_path, records))] == ["eager + fused optimizer"] * 4
+
+
+def test_a_graph_whose_result_nobody_verified_is_not_the_strongest(tmp_path: Path) -> None:
+    records = {rung: make_rung(rung) for rung in RUNGS}
+    records["graphed"] = replace(make_rung("graphed", step_s=0.005), flags=("accuracy_unverified",))
+    rows = rows_of(write(tmp_path, list(records.values())))
+    assert {row["strongest_eager"] for row in rows} == {"eager + fused optimizer"}
+
+
+def test_eager_arms_stand_for_eager_rungs_that_have_no_trial(tmp_path: Path) -> None:
+    as_built = make_record(trial=make_trial(), speedups=[2.5])
+    last = make_trial(optimizer_impl="fused")
+    last = replace(last, model=replace(last.model, memory_format="channels_last"))
+    fused = replace(make_record(trial=last), processes=(make_process(1.25, eager_s=0.01),))
+    rows = rows_of(write(tmp_path, [as_built, fused]))
+    assert [(row["rung"], float(row["step_ms"])) for row in rows] == [
+        ("eager", pytest.approx(20)),
+        ("eager + fused optimizer", pytest.approx(10)),
+    ]
+
+
+def test_arms_that_err_in_opposite_directions_cancel_out(tmp_path: Path) -> None:
+    """A process whose arms lie A above and A below the mean says the mean itself."""
+    records = [make_rung(rung) for rung in ("eager", "channels_last")]
+    opposite = (
+        make_process(math.exp(sign * 2 * A), index=index, eager_s=0.02 * math.exp(sign * A))
+        for index, sign in enumerate((1, -1))
+    )
+    records[0] = replace(records[0], processes=tuple(opposite))
+    row = rows_of(write(tmp_path, records))[1]
+    t1 = 12.706204736174694  # the eager rung has no error, so one degree of freedom is left
+    assert number(row, "speedup_high") == pytest.approx(1.25 * math.exp(t1 * A), rel=1e-6)
+
+
+def test_without_another_way_to_run_eager_there_is_no_ladder(tmp_path: Path) -> None:
+    report = write(tmp_path, [make_record(speedups=[2.0]), make_rung("eager")])
+    assert rows_of(report) == []
+    assert "torch.compile's" not in (tmp_path / "out/report.md").read_text()
+
+
+def test_the_weighted_mean_over_the_strongest_eager_stands_beside_the_plain_one(tmp_path: Path) -> None:
+    plains = [make_trial(precision=precision) for precision in ("amp", "fp32")]
+    records = [make_rung(rung, plain) for plain in plains for rung in RUNGS]
+    report = write(tmp_path, records)
+    (row,) = [row for row in rows_of(report, "summary") if row["family"] == "all" and row["mode"] == "max-autotune"]
+    assert number(row, "weighted") == pytest.approx(3.2)
+    assert number(row, "weighted_over_strongest_eager") == pytest.approx(1.6)
+    assert row["models_over_strongest_eager"] == "1"
+    assert "max-autotune, inductor, free one-liners: weighted over the strongest eager 1.60" in (
+        tmp_path / "out/report.md"
+    ).read_text().replace("\\", "").replace("Train, ", "")
+
+
+def test_the_page_draws_a_bar_for_each_rung(tmp_path: Path) -> None:
+    from sweeper.report.page.ladder_figure import draw_ladders
+
+    records = [make_rung(rung) for rung in RUNGS if rung != "graphed"]
+    report = write(tmp_path, [*records, make_failure("graphed", "compile_error")])
+    figure = draw_ladders(report.tables["ladder"].rows)
+    (choice,) = figure.choices
+    heights = {trace["name"]: trace["y"] for trace in choice.traces}
+    assert heights["compile reduce-overhead"] == [pytest.approx(4.0)]
+    assert list(heights)[:2] == ["eager", "eager + channels_last"]
+    assert "eager + CUDA graph by hand" not in heights or heights["eager + CUDA graph by hand"] == []
+    assert "experiment=ladder" in draw_ladders([]).missing
