@@ -1,14 +1,15 @@
 """ladder.csv: what of the speedup is torch.compile's. A row per rung of each model that was run in several ways.
 
 A rung has the free one-liners of the rungs before it, as far as they apply; compiled rungs do without the CUDA graph
-that is recorded by hand. A ladder needs eager as built and one other way to run eager.
+that is recorded by hand. A ladder needs eager as built and one other way to run eager. A trial that ran with a smaller
+batch has no figures, and its status is `oom with batch N`.
 
 | column | meaning |
 |---|---|
 | `model family batch_size workload precision sweep` | what all rungs of a ladder have in common |
 | `variant` | every other axis that is not at its default, without those that rungs choose |
 | `rung` | `eager`, `eager + channels_last`, ..., `compile max-autotune` |
-| `mode backend trial_id status flags` | of its trial; `oom with batch N`: the trial ran with a smaller batch |
+| `mode backend trial_id status flags` | of its trial, or of the first one whose eager arm stands for it |
 | `step_ms` | wall time per step: of both arms where eager is timed against eager, of the compiled arm where it is not |
 | `speedup speedup_low speedup_high` | over eager as built |
 | `before` | the last rung above that worked |
@@ -26,7 +27,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from sweeper.analysis.stats import Estimate, difference
-from sweeper.core.ladder import COMPILED_RUNGS
+from sweeper.core.ladder import COMPILED_RUNGS, EAGER_RUNGS
+from sweeper.core.record import ARMS
 from sweeper.loading.entries import Entry
 from sweeper.loading.ladder import Ladder, Step
 from sweeper.report import formatting
@@ -60,8 +62,9 @@ class Rung:
 
     @property
     def device_step_s(self) -> float | None:
-        """Of both arms where eager is timed against eager: their mean."""
-        arms = ("eager", "compiled") if self.step.entry.record.trial.mode == "eager" else ("compiled",)
+        """Of the arms whose step time it has: the mean of both where eager is timed against eager."""
+        is_eager, compiles = self.step.rung in EAGER_RUNGS, self.step.entry.record.trial.mode != "eager"
+        arms = ("eager",) if is_eager and compiles else ("compiled",) if compiles else ARMS
         found = [self.step.entry.result.readings.get(f"{arm}_device_step_s") for arm in arms]
         known = [value for value in found if value is not None]
         return sum(known) / len(known) if len(known) == len(arms) and self.step.time else None

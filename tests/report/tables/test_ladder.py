@@ -15,8 +15,11 @@ from records import make_process, make_record, make_trial, write_sweep
 from sweeper.core.ladder import RUNGS, climb
 from sweeper.core.record import Record
 from sweeper.core.trial import Trial
+from sweeper.loading.entries import load
 from sweeper.report.build import write_report
 from sweeper.report.contents import Report
+from sweeper.report.findings import Findings
+from sweeper.report.tables.ladder import make_table
 
 A = 0.01  # processes are this far above and below their mean, in logs
 T2 = 4.302652729911275  # Student's t of 95 % with 2 degrees of freedom
@@ -177,6 +180,21 @@ def test_arms_that_err_in_opposite_directions_cancel_out(tmp_path: Path) -> None
     row = rows_of(write(tmp_path, records))[1]
     t1 = 12.706204736174694  # the eager rung has no error, so one degree of freedom is left
     assert number(row, "speedup_high") == pytest.approx(1.25 * math.exp(t1 * A), rel=1e-6)
+
+
+def test_device_time_is_that_of_both_arms_where_eager_is_timed_against_eager(tmp_path: Path) -> None:
+    readings = {"eager_device_step_s": 0.010, "compiled_device_step_s": 0.012}
+    entries = [
+        replace(entry, result=replace(entry.result, readings=readings))
+        for entry in load([write_sweep(tmp_path, [make_rung(rung) for rung in ("eager", "fused", "default")])]).entries
+    ]
+    found = make_table(Findings(entries))
+    assert {row["rung"]: row["device_step_ms"] for row in found.rows} == {
+        "eager": pytest.approx(11),
+        "eager + fused optimizer": pytest.approx(11),
+        "eager + cudnn.benchmark": pytest.approx(10),  # the eager arm of the compiled trial
+        "compile default": pytest.approx(12),
+    }
 
 
 def test_without_another_way_to_run_eager_there_is_no_ladder(tmp_path: Path) -> None:
