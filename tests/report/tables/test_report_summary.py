@@ -201,7 +201,7 @@ def test_of_older_records_the_device_mean_is_by_busy_time_and_named_so(tmp_path:
     row = row_of(summary_of([with_busy(make_record("a", name), 3.0) for name in PRECISIONS], tmp_path))
     assert (row["models_device"], row["weighted_device"]) == (0, None)
     assert (row["models_busy"], row["weighted_busy"], row["models_busy_without_doubt"]) == (1, pytest.approx(3.0), 1)
-    assert headline(row).endswith(", by busy time 3.00")
+    assert "; by busy time 3.00 over 1 model" in headline(row)
     assert metrics([row])["weighted_busy"] == pytest.approx(3.0)
     assert "weighted_device" not in metrics([row])
 
@@ -214,10 +214,10 @@ def test_no_mean_mixes_device_time_and_busy_time(tmp_path: Path) -> None:
     row = row_of(summary_of([*new, *old], tmp_path))
     assert (row["models_device"], row["weighted_device"]) == (1, pytest.approx(4.0))
     assert (row["models_busy"], row["weighted_busy"]) == (2, pytest.approx(6.0))
-    assert headline(row).endswith(", by busy time 6.00")
+    assert "; by busy time 6.00 over 2 models" in headline(row)
     assert titles(rows) == ["by busy time"]
     alone = summary_of(new, tmp_path / "new").rows
-    assert headline(alone[0]).endswith(", by device time 4.00")
+    assert "; by device time 4.00 over 1 model" in headline(alone[0])
     assert titles(alone) == ["by device time"]
     assert titles(summary_of([make_record("c", name) for name in PRECISIONS], tmp_path / "none").rows) == []
 
