@@ -166,11 +166,14 @@ def pool_estimates(estimates: Sequence[Estimate]) -> Estimate:
 
     Squares within the estimates and between their means add up to those of the whole sample (analysis of variance, as
     in `mean_within`), on one degree of freedom less than it has values or, for values within groups, than is left.
-    Estimates must have a count.
+    Estimates must have a count. Where one of several values has no variance, since host noise allows it none, the mean
+    has none either.
     """
     counts = [estimate.count or 1 for estimate in estimates]
     total = sum(counts)
     log = sum(count * estimate.log for count, estimate in zip(counts, estimates, strict=True)) / total
+    if any(estimate.variance is None and count > 1 for count, estimate in zip(counts, estimates, strict=True)):
+        return Estimate(log, count=total)
     squares, degrees = 0.0, float(len(estimates) - 1)
     for count, estimate in zip(counts, estimates, strict=True):
         squares += count * (estimate.log - log) ** 2

@@ -134,7 +134,8 @@ def _find_steps(plain: Trial, rung: str, group: Sequence[Entry]) -> list[Step]:
     if own:
         return [_make_step(rung, title, own[0], _pool_arms(own[0]))]
     timed = [entry for entry in alike if entry.result.eager_estimate and not entry.record.smaller_batch_size]
-    return [_make_step(rung, title, timed[0], _pool_eager(timed))] if timed else []
+    times = [found for entry in timed if (found := entry.result.eager_estimate)]
+    return [_make_step(rung, title, timed[0], pool_estimates(times))] if timed else []
 
 
 def _make_step(rung: str, title: str, entry: Entry, time: Estimate | None) -> Step:
@@ -164,11 +165,3 @@ def _pool_arms(entry: Entry) -> Estimate | None:
         return Estimate(log, count=one.count)
     variance = (one.variance + other.variance) / 2 - apart.variance / 4
     return Estimate(log, max(variance, 0.0), one.degrees, one.count)
-
-
-def _pool_eager(entries: Iterable[Entry]) -> Estimate:
-    """The mean of the eager arms of several trials; without a variance where host noise allows one of them none."""
-    estimates = [found for entry in entries if (found := entry.result.eager_estimate)]
-    pooled = pool_estimates(estimates)
-    is_noisy = any(found.variance is None and (found.count or 1) > 1 for found in estimates)
-    return Estimate(pooled.log, count=pooled.count) if is_noisy else pooled

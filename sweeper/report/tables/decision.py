@@ -151,7 +151,8 @@ def choose(entries: Sequence[Entry], limits: Limits) -> Choice:
     compared = [entry for entry in entries if entry not in refused]
     eager_peaks = [entry.result.readings.get("eager_peak_memory_bytes") for entry in compared]
     eager_needs = _exceed_memory(min((peak for peak in eager_peaks if peak is not None), default=None), limits)
-    eager = _pool_eager(compared)
+    eager_steps = [found for entry in compared if (found := entry.result.eager_estimate)]
+    eager = pool_estimates(eager_steps) if eager_steps else None
     candidates = _compare_with_own(compared)
     if eager and not disagree(compared):
         candidates = _compare_with_all(compared, eager)
@@ -202,15 +203,6 @@ def _refuse(entry: Entry, batch_size: int) -> str | None:
     if record.batch_size < batch_size:
         return f"oom with batch {batch_size}"
     return None if entry.result.compiled_estimate and entry.result.eager_estimate else "no rounds that count"
-
-
-def _pool_eager(entries: Sequence[Entry]) -> Estimate | None:
-    estimates = [found for entry in entries if (found := entry.result.eager_estimate)]
-    if not estimates:
-        return None
-    total = pool_estimates(estimates)
-    noisy = any(found.variance is None and (found.count or 1) > 1 for found in estimates)  # the host holds eager up
-    return Estimate(total.log, count=total.count) if noisy else total
 
 
 def _compare_with_all(entries: Sequence[Entry], eager: Estimate) -> list[Candidate]:
