@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import methodcaller
 from statistics import median
 from typing import Any
 
@@ -114,14 +115,8 @@ class Metric:
         return value * self.scale if self.scale != 1 and isinstance(value, (int, float)) else value
 
 
-def _read_arm(field_name: str, arm: str) -> Callable[[Process], float | None]:
-    """Make the reading of one arm of a field of `Process` that holds both arms."""
-
-    def read(process: Process) -> float | None:
-        per_arm: PerArm | None = getattr(process, field_name)
-        return getattr(per_arm, arm) if per_arm else None
-
-    return read
+def _read_arm(name: str, arm: str) -> Callable[[Process], float | None]:
+    return methodcaller("read_arm", name, arm)
 
 
 def _per_cache(
@@ -315,7 +310,7 @@ class _Measured:
         Of a record that knows no device step time, beyond the usual gaps.
         """
         fields = ("device_step_s", "device_time_s", "device_kernels")
-        device_s, busy_s, kernels = (_read_arm(name, arm)(self.process) for name in fields)
+        device_s, busy_s, kernels = (self.process.read_arm(name, arm) for name in fields)
         if device_s is None and busy_s is not None and kernels is not None:
             device_s = busy_s + kernels * USUAL_GAP_S
         return None if device_s is None else max(0.0, 1 - device_s / self.step_s[arm])
@@ -438,7 +433,8 @@ def _describe_headroom(processes: Sequence[Process]) -> dict[str, float]:
     """Compute the shares of arms whose two times are known, and where all four are known, predicted speedups."""
     known: dict[str, tuple[float, float]] = {}  # seconds per step of the host and of the device, by arm
     for arm in ARMS:
-        host_s, device_s = (_median(map(_read_arm(name, arm), processes)) for name in ("host_step_s", "device_step_s"))
+        host_s = _median(process.read_arm("host_step_s", arm) for process in processes)
+        device_s = _median(process.read_arm("device_step_s", arm) for process in processes)
         if host_s and device_s:
             known[arm] = host_s, device_s
     shares = {f"{arm}_host_share": host_s / device_s for arm, (host_s, device_s) in known.items()}

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from operator import methodcaller
 
-from sweeper.core.record import ARMS, PerArm, Process
+from sweeper.core.record import ARMS, Process
 
 MIN_EFFECT = 0.02  # smaller changes never count as regressions, unless --min-effect says so
 # Of device time. The same trials twice on H200s: device speedups within 0.06 % and, at the power cap, within 0.7 %
@@ -47,27 +47,16 @@ def _cold_compile_s(process: Process) -> float | None:
     return process.compile_s if process.cold else None
 
 
-def _memory_bytes(process: Process) -> float | None:
-    return process.memory_bytes.compiled if process.memory_bytes else None
-
-
-def _read_arm(field_name: str, arm: str) -> Callable[[Process], float | None]:
-    def read(process: Process) -> float | None:
-        per_arm: PerArm | None = getattr(process, field_name)
-        return getattr(per_arm, arm) if per_arm else None
-
-    return read
-
-
 def _device_times(name: str, field_name: str) -> tuple[Quantity, Quantity]:
     """Declare a device time of both arms, which no host disturbs."""
-    eager, compiled = (_read_arm(field_name, arm) for arm in ARMS)
+    eager, compiled = (methodcaller("read_arm", field_name, arm) for arm in ARMS)
     control = replace(EAGER, name=f"eager_{name}", value=eager, min_effect=DEVICE_MIN_EFFECT, arms=())
     control = replace(control, control=control.name)
     return control, replace(control, name=f"compiled_{name}", value=compiled, of_artifact=True)
 
 
 _eager_step_s, _compiled_step_s = methodcaller("step_s", "eager"), methodcaller("step_s", "compiled")
+_peak_bytes = methodcaller("read_arm", "memory_bytes", "compiled")
 EAGER = Quantity(
     "eager_step_s",
     _eager_step_s,
@@ -80,7 +69,7 @@ EAGER = Quantity(
 COMPILED = replace(EAGER, name="compiled_step_s", value=_compiled_step_s, arms=("compiled",), of_artifact=True)
 SPEEDUP = Quantity("speedup", _speedup, ("HIGHER", "LOWER"), arms=("eager", "compiled"), of_artifact=True, pooled=True)
 COMPILE = Quantity("compile_cold_s", _cold_compile_s, SLOWER_FASTER, COMPILE_FLOOR_S)
-MEMORY = Quantity("compiled_peak_memory_bytes", _memory_bytes, ("MORE", "LESS"), MEMORY_FLOOR_BYTES, of_artifact=True)
+MEMORY = Quantity("compiled_peak_memory_bytes", _peak_bytes, ("MORE", "LESS"), MEMORY_FLOOR_BYTES, of_artifact=True)
 EAGER_DEVICE, COMPILED_DEVICE = _device_times("device_step_s", "device_step_s")
 EAGER_BUSY, COMPILED_BUSY = _device_times("busy_s", "device_time_s")
 DEVICE_TIMES = (COMPILED_DEVICE, COMPILED_BUSY)  # the first that both sides have counts; the two are never compared

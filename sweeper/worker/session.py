@@ -322,14 +322,12 @@ def _calibrate_gap_s() -> float:
 
 
 def _measure_host_time(setup: TrialSetup, notes: Notes) -> None:
-    def read(field_name: str, arm: str) -> float | None:
-        return getattr(getattr(notes.process, field_name), arm, None)
-
+    process = notes.process
     known = {
         arm: host_time.Known(
-            notes.process.step_s(arm) or 0.0,
-            read("device_step_s", arm) or read("device_time_s", arm),
-            read("device_kernels", arm),
+            process.step_s(arm) or 0.0,
+            process.read_arm("device_step_s", arm) or process.read_arm("device_time_s", arm),
+            process.read_arm("device_kernels", arm),
         )
         for arm in ARMS
     }

@@ -45,12 +45,11 @@ def draw_headroom(rows: Sequence[Row]) -> base.Figure:
 
 
 def _predict(name: str, row: Row) -> _Line | None:
-    host_ms = {arm: base.positive(row, f"{arm}_host_step_ms") for arm in ARMS}
-    shares = {arm: base.positive(row, f"{arm}_host_share") for arm in ARMS}
-    known = [(host, host / share) for arm in ARMS if (host := host_ms[arm]) and (share := shares[arm])]
-    if len(known) < len(ARMS):
+    times = [base.positive(row, f"{arm}_{clock}_step_ms") for arm in ARMS for clock in ("host", "device")]
+    known = [time_ms for time_ms in times if time_ms is not None]
+    if len(known) < len(times):
         return None
-    (eager_host, eager_device), (compiled_host, compiled_device) = known
+    eager_host, eager_device, compiled_host, compiled_device = known
     bends = {at for at in (eager_device / eager_host, compiled_device / compiled_host) if LEAST < at < MOST}
     slowdowns = sorted(bends | {LEAST * (MOST / LEAST) ** (at / POINTS) for at in range(POINTS + 1)})
     speedups = [predict_speedup(eager_host, eager_device, compiled_host, compiled_device, at) for at in slowdowns]
