@@ -40,10 +40,10 @@ from sweeper.worker.compilation import compiler
 from sweeper.worker.compilation.counters import CompileCounters
 from sweeper.worker.measurement import device_time
 from sweeper.worker.measurement.bench import Arm, Bench
+from sweeper.worker.measurement.host_time import MAX_QUEUED, count_launches
 from sweeper.worker.monitoring.round_monitor import RoundMonitor
 from sweeper.worker.setup import TrialSetup
 
-MAX_LAUNCHES = 1000  # CUDA holds 1,024 launches of a stream; then the host waits for one to begin
 MAX_STEPS = 10
 WARM_UP_S = 5.0
 SPIN_CYCLES = 20_000_000  # to find out how many of them a second has
@@ -111,9 +111,9 @@ class Row:
 
 def choose_steps(launches: int, wanted: int | None) -> int:
     """Return how many steps fit into the queue, or `wanted`. Raises RefusedError where they do not fit."""
-    steps = wanted or min(MAX_STEPS, max(1, MAX_LAUNCHES // max(launches, 1)))
-    if steps * launches > MAX_LAUNCHES:
-        raise RefusedError(f"{launches:,} launches a step, times {steps}, are more than {MAX_LAUNCHES:,}: no queue")
+    steps = wanted or min(MAX_STEPS, max(1, MAX_QUEUED // max(launches, 1)))
+    if steps * launches > MAX_QUEUED:
+        raise RefusedError(f"{launches:,} launches a step, times {steps}, are more than {MAX_QUEUED:,}: no queue")
     return steps
 
 
@@ -160,13 +160,6 @@ def measure(model: str, trial: Trial, wanted: int | None, repeats: int) -> Itera
             model, arm.name, launches, steps, events_s, own.step_s, busy.busy_s, own.gap_s, own.source, gaps_s,
             by_median_s, wall_s,
         )  # fmt: skip
-
-
-def count_launches(bench: Bench, arm: Arm) -> int:
-    """Count what the host launches in a step; all kernels of a CUDA graph are one launch."""
-    work, _ = device_time.trace(lambda: bench.run(arm, 1))
-    known = {item.launched_ns for item in work if item.launched_ns is not None}
-    return len(known) + sum(item.launched_ns is None for item in work)
 
 
 def measure_cycles_per_s() -> float:
