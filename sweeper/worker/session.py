@@ -298,18 +298,20 @@ def _measure_device_time(setup: TrialSetup, notes: Notes) -> None:
         return
     busy: dict[str, device_time.Busy] = {}
     own: dict[str, device_time.StepTime] = {}
+    missing = []
     for arm, passes in profiled.items():
         try:
             busy[arm] = device_time.busy_per_step(passes, step_s[arm], setup.bench.num_sizes)
             own[arm] = device_time.step_time(passes, step_s[arm], setup.bench.num_sizes, _calibrate_gap_s)
         except device_time.UnknownError as error:
-            notes.add(device_time_missing=f"{arm}: {error}")
+            missing.append(f"{arm}: {error}")
     notes.add(
         device_time_s=PerArm(**{arm: item.busy_s for arm, item in busy.items()}),
         device_kernels=PerArm(**{arm: item.kernels for arm, item in busy.items()}),
         device_step_s=PerArm(**{arm: item.step_s for arm, item in own.items()}),
         device_gap_s=PerArm(**{arm: item.gap_s for arm, item in own.items()}),
         device_gap_source={arm: item.source for arm, item in own.items()},
+        device_time_missing="; ".join(missing) or None,
     )
     notes.settings |= {f"attention_ran_{arm}": " and ".join(sorted(item.attention)) for arm, item in busy.items()}
 

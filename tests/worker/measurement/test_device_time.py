@@ -210,6 +210,15 @@ def test_a_process_has_the_step_time_and_gap_of_each_arm_and_where_the_gap_is_fr
     assert process.device_time_missing is None
 
 
+def test_the_reasons_of_both_arms_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise device_time.UnknownError("the profiler saw no kernel")
+
+    monkeypatch.setattr(device_time, "busy_per_step", refuse)
+    process = measure(monkeypatch, lambda: 2e-6, 0.011)
+    assert process.device_time_missing == "eager: the profiler saw no kernel; compiled: the profiler saw no kernel"
+
+
 def test_without_a_calibrated_gap_busy_time_stays_and_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def calibrate() -> float:
         raise RuntimeError("no spin kernel")
