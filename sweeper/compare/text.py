@@ -228,10 +228,11 @@ def advise_if_nothing_is_judged(comparison: Comparison) -> str | None:
     measured = [(row.pair, row.changes) for row in rows if row.changes and row.changes[COMPILED.name].estimate]
     if not measured:
         return "nothing could be judged: no trial was measured alike on both sides, and each row says why"
+    device = any((found := choose_device_time(changes)) and found.verdict != "UNRESOLVED" for _, changes in measured)
     if comparison.control.moved and any(changes[SPEEDUP.name].verdict != "UNRESOLVED" for _, changes in measured):
         again = "measure both again on one machine at rest (docs/comparing.md)"
-        return f"nothing could be judged but speedups, since eager itself moved: {again}"
-    device = any((found := choose_device_time(changes)) and found.verdict != "UNRESOLVED" for _, changes in measured)
+        but = f"speedups{' and device times' if device else ''}"
+        return f"nothing could be judged but {but}, since eager itself moved: {again}"
     over_draws = all(changes[COMPILED.name].unit == "draws" for _, changes in measured)
     draws = max(min(map(_count_draws, pair.both or ())) for pair, _ in measured)
     more = f" measure.draws={draws + MORE_DRAWS}" if over_draws else ""

@@ -929,6 +929,11 @@ def test_where_eager_moved_speedups_may_still_be_judged(tmp_path: Path) -> None:
     write_sweep(tmp_path / "runs", [measured(model, eager=1.05, compiled=1.05) for model in MODELS], "new")
     last = compare(tmp_path, "old", "new").stdout.splitlines()[-1]
     assert last.startswith("nothing could be judged but speedups, since eager itself moved: measure both again")
+    for name, slower in (("old", 1.0), ("new", 1.05)):
+        records = [on_device(measured(model, eager=slower, compiled=slower), 0.008) for model in MODELS]
+        write_sweep(tmp_path / "other" / "runs", records, name)
+    last = compare(tmp_path / "other", "old", "new").stdout.splitlines()[-1]
+    assert last.startswith("nothing could be judged but speedups and device times, since eager itself moved: measure")
 
 
 @pytest.mark.parametrize(("eager", "moved"), [(1.05, "rise where only eager got slower"), (0.95, "fall where only")])
