@@ -24,7 +24,7 @@ verified that is ok without the flag `accuracy_unverified`. Others are in no mea
 | `models_busy_without_doubt` | likewise, of `models_busy` |
 | `geomean_amp_without_doubt geomean_amp_without_doubt_low geomean_amp_without_doubt_high` | over these models alone |
 | `geomean_fp32_without_doubt ..._low ..._high` `weighted_without_doubt ..._low ..._high` | likewise |
-| `weighted_device_without_doubt ..._low ..._high` | likewise |
+| `weighted_device_without_doubt ..._low ..._high` `weighted_busy_without_doubt ..._low ..._high` | likewise |
 | `models_over_strongest_eager weighted_over_strongest_eager` | like `weighted`, over the fastest eager of ladder.csv |
 | `weighted_over_strongest_eager_low weighted_over_strongest_eager_high` | its interval for "these models" |
 """
@@ -199,7 +199,7 @@ def _notes(rows: Sequence[Row]) -> list[str]:
         *([f"no model was judged, see the failures: {'; '.join(keys)}"] if keys else []),
         *(
             f"{key(row)}: weighted over the strongest eager {show_over_strongest(row)}; "
-            f"over each trial's own eager arm {ratio(number(row, 'weighted'))}"
+            f"over each trial's own eager arm {ratio(number(row, 'weighted'))} ({_count(row, 'models_weighted')})"
             for row in rows
             if row["family"] == ALL and row["weighted_over_strongest_eager"] is not None
         ),
@@ -272,8 +272,12 @@ def show_with_unverified(row: Row) -> str:
 
 def show_over_strongest(row: Row) -> str:
     """Show the weighted mean over the strongest eager and of how many models, e.g. `1.22 [1.20, 1.24] (6 models)`."""
-    found, count = estimate(row, "weighted_over_strongest_eager"), row["models_over_strongest_eager"]
-    return f"{found} ({count} model{'' if count == 1 else 's'})" if found else ""
+    found = estimate(row, "weighted_over_strongest_eager")
+    return f"{found} ({_count(row, 'models_over_strongest_eager')})" if found else ""
+
+
+def _count(row: Row, name: str) -> str:
+    return f"{row[name]} model{'' if row[name] == 1 else 's'}"
 
 
 def show_new_model(row: Row) -> str:

@@ -211,9 +211,9 @@ def test_the_weighted_mean_over_the_strongest_eager_stands_beside_the_plain_one(
     assert number(row, "weighted") == pytest.approx(3.2)
     assert number(row, "weighted_over_strongest_eager") == pytest.approx(1.6)
     assert row["models_over_strongest_eager"] == "1"
-    assert "max-autotune, inductor, free one-liners: weighted over the strongest eager 1.60" in (
-        tmp_path / "out/report.md"
-    ).read_text().replace("\\", "").replace("Train, ", "")
+    said = (tmp_path / "out/report.md").read_text().replace("\\", "").replace("Train, ", "")
+    assert "max-autotune, inductor, free one-liners: weighted over the strongest eager 1.60" in said
+    assert "(1 model); over each trial's own eager arm 3.20 (1 model)" in said
 
 
 def test_the_page_draws_a_bar_for_each_rung(tmp_path: Path) -> None:
