@@ -235,6 +235,12 @@ def test_without_scatter_tests_are_certain(log: float, differs: float, equal: fl
     assert (stats.p_value(estimate), stats.equivalence_p_value(estimate, 1.0)) == (differs, equal)
 
 
+def test_a_pool_with_an_estimate_whose_variance_is_refused_has_none_either() -> None:
+    calm, noisy = stats.mean_of_logs([1.0, 2.0, 3.0]), Estimate(4.0, count=3)
+    assert stats.pool_estimates([calm, noisy]) == Estimate(3.0, count=6)
+    assert stats.pool_estimates([calm, Estimate(2.0, count=1)]).variance is not None  # a single value has none anyway
+
+
 def test_benjamini_hochberg_by_hand() -> None:
     # Sorted 0.01, 0.02, 0.03, 0.5 by rank: 0.04, 0.04, 0.04, 0.5.
     assert stats.benjamini_hochberg([0.5, 0.01, 0.03, 0.02]) == pytest.approx([0.5, 0.04, 0.04, 0.04])
