@@ -1,7 +1,7 @@
 """Ladders: the trials of one eager step with one-liners, with a graph recorded by hand, and compiled on top of these.
 
 Step times of different trials are compared as independent means of log times (Welch's t), as modes are for a
-recommendation. A ladder belongs to one sweep.
+recommendation. A ladder belongs to one sweep and one kind of device.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from sweeper.analysis.stats import Estimate, difference, pool_estimates
 from sweeper.core import ladder
 from sweeper.core.backends import GRAPHED
 from sweeper.core.trial import Compile, Trial
+from sweeper.loading.device_names import name_origins
 from sweeper.loading.entries import Entry, OverStrongest
 
 NOT_TRIED = ("interrupted",)  # what says nothing of a rung
@@ -35,6 +36,7 @@ class Ladder:
     """The rungs in order, and every trial of the same eager step that was compiled."""
 
     plain: Trial  # its labels and axes without any rung's
+    origin: tuple[str, ...]  # its device as in `name_origins`, where its sweep has several
     steps: tuple[Step, ...]
     compiled: tuple[Entry, ...]
 
@@ -80,11 +82,12 @@ def find_ladders(entries: Iterable[Entry]) -> list[Ladder]:
     for sweep in by_sweep.values():
         if not any(_is_variant(entry.record.trial) for entry in sweep):
             continue
-        groups: dict[str, tuple[Trial, list[Entry]]] = {}
-        for entry in sweep:
+        origins = name_origins([(entry.record, entry.folder.parent) for entry in sweep])
+        groups: dict[Hashable, tuple[Trial, tuple[str, ...], list[Entry]]] = {}
+        for entry, origin in zip(sweep, origins, strict=True):
             plain = _strip(entry.record.trial)
-            groups.setdefault(plain.id, (plain, []))[1].append(entry)
-        found += [made for plain, group in groups.values() if (made := _build(plain, group))]
+            groups.setdefault((plain.id, origin), (plain, origin, []))[2].append(entry)
+        found += [made for plain, origin, group in groups.values() if (made := _build(plain, origin, group))]
     return found
 
 
@@ -112,13 +115,13 @@ def _strip(trial: Trial) -> Trial:
     )
 
 
-def _build(plain: Trial, group: Sequence[Entry]) -> Ladder | None:
+def _build(plain: Trial, origin: tuple[str, ...], group: Sequence[Entry]) -> Ladder | None:
     steps = [step for rung in ladder.RUNGS for step in _find_steps(plain, rung, group)]
     has_variant = any(_is_variant(entry.record.trial) for entry in group)
     if not has_variant or not steps or steps[0].rung != ladder.EAGER:
         return None
     compiled = tuple(entry for entry in group if entry.record.trial.backend not in (None, GRAPHED))
-    return Ladder(plain, tuple(steps), compiled)
+    return Ladder(plain, origin, tuple(steps), compiled)
 
 
 def _find_steps(plain: Trial, rung: str, group: Sequence[Entry]) -> list[Step]:

@@ -7,7 +7,7 @@ batch has no figures, and its status is `oom with batch N`.
 | column | meaning |
 |---|---|
 | `model family batch_size workload precision sweep` | what all rungs of a ladder have in common |
-| `variant` | every other axis that is not at its default, without those that rungs choose |
+| `variant` | every other axis that is not at its default, and the device where a sweep has several |
 | `rung` | `eager`, `eager + channels_last`, ..., `compile max-autotune` |
 | `mode backend trial_id status flags` | of its trial, or of the first one whose eager arm stands for it |
 | `step_ms` | wall time per step: of both arms where eager is timed against eager, of the compiled arm where it is not |
@@ -89,7 +89,7 @@ def _entry(rung: Rung) -> Entry:
 
 COLUMNS: tuple[Column[Rung], ...] = (
     *select_columns(("model", "family", "batch_size", "workload", "precision", "sweep"), _entry),
-    Column("variant", lambda rung: rung.ladder.plain.variant),
+    Column("variant", lambda rung: "; ".join(filter(None, (rung.ladder.plain.variant, *rung.ladder.origin)))),
     Column("rung", lambda rung: rung.step.title),
     *select_columns(("mode", "backend", "trial_id"), _entry),
     Column("status", lambda rung: rung.step.status),

@@ -216,6 +216,15 @@ def test_the_weighted_mean_over_the_strongest_eager_stands_beside_the_plain_one(
     assert "(1 model); over each trial's own eager arm 3.20 (1 model)" in said
 
 
+def test_no_ladder_mixes_two_devices(tmp_path: Path) -> None:
+    records = [make_rung(rung) for rung in ("eager", "channels_last", "default")]
+    device = {"type": "cuda", "name": "NVIDIA A100"}
+    others = [replace(make_rung(rung), environment={"device": device}) for rung in ("graphed", "max-autotune")]
+    rows = rows_of(write(tmp_path, [*records, *others]))
+    assert {row["mode"] for row in rows} == {"eager", "default"}
+    assert {row["variant"] for row in rows} == {"gpu=NVIDIA H200"}
+
+
 def test_the_page_draws_a_bar_for_each_rung(tmp_path: Path) -> None:
     from sweeper.report.page.ladder_figure import draw_ladders
 
