@@ -36,7 +36,10 @@ def list_eager_variants(plain: Trial) -> list[str]:
 
 
 def climb(plain: Trial, rung: str) -> Trial:
-    """Make the trial of a rung; `plain` has none of the one-liners and mode=default."""
+    """Make the trial of a rung; `plain` has none of the one-liners and mode=default.
+
+    Its compile settings are for torch.compile: the rungs without it leave them out.
+    """
     overrides, trial = [plain.labels.overrides], plain
     for name in _list_one_liners(plain, rung):
         match name:
@@ -51,7 +54,7 @@ def climb(plain: Trial, rung: str) -> Trial:
     if rung in EAGER_RUNGS:
         return replace(trial, labels=labels, mode="eager", backend=None, compile=Compile())
     if rung == GRAPHED:
-        return replace(trial, labels=labels, mode="default", backend=GRAPHED)
+        return replace(trial, labels=labels, mode="default", backend=GRAPHED, compile=Compile())
     return replace(trial, labels=labels, mode=rung, backend="inductor")
 
 

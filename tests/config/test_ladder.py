@@ -80,6 +80,17 @@ def test_inference_has_no_optimizer_and_a_cpu_no_cudnn() -> None:
     assert said[3].startswith("rung=cudnn_benchmark is for convolutional networks, and vit_b16 has model.family=vit")
 
 
+def test_compile_settings_are_for_the_compiled_rungs_alone() -> None:
+    plan = plan_ladder("model=bert_base", "compile.scope=blocks")
+    scopes = {trial.labels.rung: trial.compile.scope for trial in plan.trials}
+    assert {rung for rung, scope in scopes.items() if scope == "blocks"} == {
+        "default",
+        "reduce-overhead",
+        "max-autotune",
+    }
+    assert scopes["graphed"] == scopes["eager"] == "model"
+
+
 def test_a_model_of_a_library_of_images_has_every_rung() -> None:
     assert len(plan_ladder("model=timm", "model.name=convnext_tiny").trials) == len(RUNGS)
 
