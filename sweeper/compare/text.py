@@ -123,9 +123,9 @@ def make_table(comparison: Comparison) -> Table:
 
 def is_worth_showing(row: Row) -> bool:
     """Whether something changed, or the row is not SAME; other rows are only counted."""
-    return row["verdict"] != "SAME" or any(
-        _change_verdict(row, item) for item in QUANTITIES if item.name != item.control
-    )
+    hidden = [item for item in DEVICE_TIMES if item is not _choose_device_time(row)]
+    shown = (item for item in QUANTITIES if item.name != item.control and item not in hidden)
+    return row["verdict"] != "SAME" or any(_change_verdict(row, item) for item in shown)
 
 
 def choose_columns(rows: Sequence[Row], every: bool = False) -> tuple[TextColumn, ...]:
@@ -180,9 +180,14 @@ def _change_with_interval(row: Row, quantity: Quantity) -> str:
 
 def _device_change(row: Row) -> str:
     """`+1.9 % SLOWER`, with the verdict in any case: it stands beside that by wall clock."""
-    found = (item for item in DEVICE_TIMES if number(row, f"{item.name}_ratio") is not None)
-    quantity = next(found, None)
-    return f"{_change_percent(row, quantity)} {row[f'{quantity.name}_verdict']}" if quantity else ""
+    quantity = _choose_device_time(row)
+    known = quantity and number(row, f"{quantity.name}_ratio") is not None
+    return f"{_change_percent(row, quantity)} {row[f'{quantity.name}_verdict']}" if quantity and known else ""
+
+
+def _choose_device_time(row: Row) -> Quantity | None:
+    """The device time that both sides have, as `choose_device_time` takes it."""
+    return next((item for item in DEVICE_TIMES if row[f"{item.name}_base"] is not None), None)
 
 
 def describe_controls(comparison: Comparison) -> list[str]:

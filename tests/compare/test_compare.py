@@ -26,6 +26,7 @@ from sweeper.compare.changes import (
 )
 from sweeper.compare.pairs import Pair, Side, choose_values, make_side, match_sweeps, match_values
 from sweeper.compare.quantities import COMPILE, COMPILED, COMPILED_BUSY, COMPILED_DEVICE, EAGER, MEMORY, SPEEDUP
+from sweeper.compare.text import is_worth_showing, make_table
 from sweeper.compare.verdicts import Change, Row, judge
 from sweeper.core.record import Latencies, Latency, PerArm, Record
 from sweeper.core.trial import Compile
@@ -264,6 +265,8 @@ def test_the_device_step_counts_where_both_sides_have_it() -> None:
     base, head = (on_device(on_device(measured(), 0.008), busy_s, kind="device_time_s") for busy_s in (0.0070, 0.00714))
     row = only(base, head)
     assert (row.verdict, change(row, COMPILED_BUSY.name).verdict) == ("SAME", "SLOWER")
+    (shown, *_) = make_table(judge([pair(base, head), *others()])).rows
+    assert not is_worth_showing(shown), "no column has a change"
 
 
 def test_device_time_has_a_control_of_its_own() -> None:
