@@ -100,11 +100,11 @@ def record_graphs(module: OutputsOf, inputs: tuple[torch.Tensor, ...]) -> Callab
     try:
         with torch.autocast("cuda", enabled=False):
             # A parameter that nothing uses has no gradient, as in eager.
-            return torch.cuda.make_graphed_callables(module, inputs, allow_unused_input=True)
+            graphed = torch.cuda.make_graphed_callables(module, inputs, allow_unused_input=True)
     except RuntimeError as error:  # leaving a recording that failed raises as well, and says less
         raise find_first(error) from None
-    finally:
-        renew_gradient_nodes(module)
+    renew_gradient_nodes(module)
+    return graphed
 
 
 def renew_gradient_nodes(module: torch.nn.Module) -> None:
@@ -114,7 +114,7 @@ def renew_gradient_nodes(module: torch.nn.Module) -> None:
     The outputs of a recording stay, so all later backward passes, eager's too, would wait for a stream of the recording
     and back, once for each parameter. Data of another type make torch drop the node (`VariableHooks::set_data`).
     """
-    for parameter in module.parameters():
+    for parameter in module.parameters() if torch.is_grad_enabled() else ():
         if parameter.requires_grad:
             data = parameter.data
             other = torch.float32 if data.dtype == torch.float64 else torch.float64

@@ -122,6 +122,8 @@ def test_nodes_of_gradients_are_renewed_although_a_recording_keeps_the_old_ones(
     address, before, kept = layer.weight.data_ptr(), layer.weight.detach().clone(), layer(torch.ones(4, 3)).sum()
     kept.backward(retain_graph=True)
     gradient, node = layer.weight.grad, find_node(layer.weight)
+    with torch.inference_mode():
+        renew_gradient_nodes(layer)
     assert find_node(layer.weight) is node
     renew_gradient_nodes(layer)
     assert find_node(layer.weight) is not node
