@@ -152,12 +152,12 @@ def _measure(job: Job, part: Part, notes: Notes) -> None:
     with notes.enter("memory"):
         setup.forget_eager()
         _measure_memory(setup, notes, setup.compiled)
-    with notes.enter("profiling"):
-        if setup.device.type == "cuda":
-            profile(setup, notes)
     if setup.measure.energy:
         with notes.enter("energy"):
             _measure_energy(setup, notes)
+    with notes.enter("profiling"):  # last, since launches take longer in a process that has profiled
+        if setup.device.type == "cuda":
+            profile(setup, notes)
 
 
 def _compile(setup: TrialSetup, notes: Notes) -> CompileCounters:
@@ -285,9 +285,13 @@ def _measure_memory(setup: TrialSetup, notes: Notes, arm: Arm) -> None:
 
 
 def profile(setup: TrialSetup, notes: Notes) -> None:
-    """Measure the seconds per step of the device, and then those of the host."""
+    """Measure the seconds per step of the host and of the device.
+
+    The host comes first, since launches take longer in a process that has profiled. Whether its time counts comes last.
+    """
+    host_s = _time_host(setup, notes)
     _measure_device_time(setup, notes)
-    _measure_host_time(setup, notes)
+    _note_host_time(setup, notes, host_s)
 
 
 def _measure_device_time(setup: TrialSetup, notes: Notes) -> None:
@@ -323,17 +327,26 @@ def _calibrate_gap_s() -> float:
     return gap_s
 
 
-def _measure_host_time(setup: TrialSetup, notes: Notes) -> None:
+def _time_host(setup: TrialSetup, notes: Notes) -> dict[str, float] | Missing:
+    step_s = {arm: notes.process.step_s(arm) or 0.0 for arm in ARMS}
+    return try_reading(lambda: host_time.time_arms(setup.bench, (setup.eager, setup.compiled), step_s))
+
+
+def _note_host_time(setup: TrialSetup, notes: Notes, host_s: dict[str, float] | Missing) -> None:
+    """Note the host's seconds per step of each arm where they contain no wait for the device, else the reason."""
+    if isinstance(host_s, Missing):
+        notes.add(host_time_missing=host_s.reason)
+        return
     process = notes.process
     known = {
         arm: host_time.Known(
-            process.step_s(arm) or 0.0,
             process.read_arm("device_step_s", arm) or process.read_arm("device_time_s", arm),
             process.read_arm("device_kernels", arm),
         )
         for arm in ARMS
     }
-    found = try_reading(lambda: host_time.measure_host_time(setup.bench, (setup.eager, setup.compiled), known))
+    arms = setup.eager, setup.compiled
+    found = try_reading(lambda: host_time.leave_out_unknown(setup.bench, arms, host_s, known))
     if isinstance(found, Missing):
         notes.add(host_time_missing=found.reason)
         return

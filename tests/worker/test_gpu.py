@@ -260,3 +260,31 @@ def test_a_recording_that_fails_is_a_compile_error_with_its_first_reason() -> No
     outcome, _ = run(on_gpu("branches_on_data", backend="graphed"))
     assert (outcome.status, outcome.phase) == ("compile_error", "compiling"), outcome.message
     assert "captur" in str(outcome.message)
+
+
+def test_a_recording_leaves_eager_on_its_own_stream() -> None:
+    """Else each parameter's gradient would wait for a stream of the recording, in both arms; torch warns of that."""
+    import warnings
+
+    import torch
+
+    from sweeper.worker.compilation.graphed import GraphedModule
+
+    module = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 4)).cuda()
+    graphed, x = GraphedModule(module), torch.randn(8, 64, device="cuda")
+    found = []
+    try:
+        for arm in (graphed, graphed, module, graphed):  # the first call watches, the second one records
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                module.zero_grad(set_to_none=True)
+                arm(x).sum().backward()
+            torch.set_warn_always(True)  # after this, not only the first time
+            texts = [str(item.message) for item in caught]
+            found.append((texts, [parameter.grad.clone() for parameter in module.parameters()]))
+    finally:
+        torch.set_warn_always(False)
+    (_, first), _, *later = found
+    for texts, gradients in later:
+        assert not [text for text in texts if "AccumulateGrad" in text]
+        torch.testing.assert_close(gradients, first)

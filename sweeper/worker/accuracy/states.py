@@ -54,8 +54,12 @@ class States:
 
     def place(self, device: torch.device) -> None:
         """Have the values on a device as well, from which restoring takes no time; on the CPU: on the host alone."""
-        self._nearest = self._values  # the memory of the last ones is free first
-        near = {id(value): value.to(device) for values in self._values.values() for value in values}
+        pairs = zip(self._values[BUILT], self._nearest[BUILT], strict=True)
+        near = {id(value): copy for value, copy in pairs if copy.device.type == device.type}
+        self._nearest = self._values  # the memory of the last moved ones is free first
+        for value in (value for values in self._values.values() for value in values):
+            if id(value) not in near:
+                near[id(value)] = value.to(device)
         self._nearest = {state: [near[id(value)] for value in values] for state, values in self._values.items()}
 
     def _nearest_device(self) -> torch.device:

@@ -96,12 +96,30 @@ def _copy_input(tensor: torch.Tensor) -> torch.Tensor:
 
 def record_graphs(module: OutputsOf, inputs: tuple[torch.Tensor, ...]) -> Callable[..., Any]:
     """Record forward and, where there are gradients, backward. Raises what the first kernel that cannot be raises."""
+    renew_gradient_nodes(module)  # one of eager's stream, which something kept alive, would spoil the recording
     try:
         with torch.autocast("cuda", enabled=False):
             # A parameter that nothing uses has no gradient, as in eager.
-            return torch.cuda.make_graphed_callables(module, inputs, allow_unused_input=True)
+            graphed = torch.cuda.make_graphed_callables(module, inputs, allow_unused_input=True)
     except RuntimeError as error:  # leaving a recording that failed raises as well, and says less
         raise find_first(error) from None
+    renew_gradient_nodes(module)
+    return graphed
+
+
+def renew_gradient_nodes(module: torch.nn.Module) -> None:
+    """Have autograd make the node anew that stores a parameter's gradient; data and addresses stay.
+
+    A node works on the stream on which it was made, and lives as long as anything that was computed from its parameter.
+    The outputs of a recording stay, so all later backward passes, eager's too, would wait for a stream of the recording
+    and back, once for each parameter. Data of another type make torch drop the node (`VariableHooks::set_data`).
+    """
+    for parameter in module.parameters() if torch.is_grad_enabled() else ():
+        if parameter.requires_grad:
+            data = parameter.data
+            other = torch.float32 if data.dtype == torch.float64 else torch.float64
+            parameter.data = torch.empty(0, dtype=other, device=data.device)
+            parameter.data = data
 
 
 def find_first(error: BaseException) -> BaseException:

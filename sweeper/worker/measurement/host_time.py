@@ -28,20 +28,29 @@ WAITS = "called a synchronizing CUDA operation"  # torch's warning, in c10/cuda/
 
 @dataclass(frozen=True)
 class Known:
-    """What earlier measurements say of an arm, per step: wall seconds, device seconds, kernels, copies and memsets."""
+    """What the profiler says of an arm, per step: device seconds, kernels, copies and memsets."""
 
-    wall_s: float
     device_s: float | None
     kernels: float | None
 
 
-def measure_host_time(bench: Bench, arms: tuple[Arm, Arm], known: Mapping[str, Known]) -> dict[str, float | Missing]:
-    """Measure the host's seconds per step by arm, in the order AB, BA; `known` is by arm as well."""
+def time_arms(bench: Bench, arms: tuple[Arm, Arm], wall_s: Mapping[str, float]) -> dict[str, float]:
+    """Time the calls of both arms in the order AB, BA; return seconds per step by arm. `wall_s` is by arm as well.
+
+    To be called before anything is profiled in this process: CUPTI stays attached afterwards, and launches take longer;
+    steps of training took 10 to 20 % longer (https://github.com/pytorch/pytorch/pull/146604).
+    """
     times_s: dict[str, list[float]] = {arm.name: [] for arm in arms}
     for arm in (*arms, *reversed(arms)):
-        steps = min(max(MIN_STEPS, round(TIMED_S / known[arm.name].wall_s / bench.num_sizes)), MAX_STEPS)
+        steps = min(max(MIN_STEPS, round(TIMED_S / wall_s[arm.name] / bench.num_sizes)), MAX_STEPS)
         times_s[arm.name] += _time_calls(bench, arm, -(-steps // 2) * bench.num_sizes)
-    host_s = {arm: host_per_step(times, bench.num_sizes) for arm, times in times_s.items()}
+    return {arm: host_per_step(times, bench.num_sizes) for arm, times in times_s.items()}
+
+
+def leave_out_unknown(
+    bench: Bench, arms: tuple[Arm, Arm], host_s: Mapping[str, float], known: Mapping[str, Known]
+) -> dict[str, float | Missing]:
+    """Give a reason in place of each time that may contain a wait for the device; both mappings are by arm."""
     reasons = {arm.name: _explain_unknown(bench, arm, host_s[arm.name], known[arm.name]) for arm in arms}
     return {arm: Missing(reason) if (reason := reasons[arm]) else time_s for arm, time_s in host_s.items()}
 

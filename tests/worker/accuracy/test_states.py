@@ -101,3 +101,23 @@ def test_reference_in_place_leaves_everything_where_it_was() -> None:
         assert tensor.data_ptr() == place
         assert torch.equal(tensor, value)
         assert tensor.grad is gradient
+
+
+def test_only_what_moves_is_copied_to_the_device_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from sweeper.worker.accuracy.states import States
+
+    module = torch.nn.Linear(3, 2)
+    states = States(module, seed=0)
+    states.place(torch.device("meta"))
+    copied, to = [], torch.Tensor.to
+
+    def note(tensor: torch.Tensor, *arguments: object) -> torch.Tensor:
+        if torch.device("meta") in arguments:
+            copied.append(tensor.shape)
+        return to(tensor, *arguments)
+
+    monkeypatch.setattr(torch.Tensor, "to", note)
+    states.move(1.0)
+    assert copied == [module.bias.shape], "the weight stays where it was"

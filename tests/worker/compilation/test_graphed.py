@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from worker_runs import custom, private_cache, run
 
-from sweeper.worker.compilation.graphed import GraphedModule, OutputsOf, find_first
+from sweeper.worker.compilation.graphed import GraphedModule, OutputsOf, find_first, renew_gradient_nodes
 
 assert private_cache  # a fixture that every test here uses
 
@@ -109,6 +109,30 @@ def test_the_forward_pass_is_recorded_under_autocast_without_its_cache_and_the_r
         GraphedModule(Watching(), recorder)(torch.ones(4, 3), scale=torch.ones(1))
     recorder.recorded[0](*recorder.inputs)  # outside of autocast
     assert set(seen) == {(True, False, torch.bfloat16)}
+
+
+def test_nodes_of_gradients_are_renewed_although_a_recording_keeps_the_old_ones() -> None:
+    def find_node(parameter: nn.Parameter) -> object:
+        view = parameter.view_as(parameter)
+        assert view.grad_fn is not None
+        return view.grad_fn.next_functions[0][0]
+
+    layer = nn.Linear(3, 2)
+    layer.bias.requires_grad_(False)
+    address, before, kept = layer.weight.data_ptr(), layer.weight.detach().clone(), layer(torch.ones(4, 3)).sum()
+    kept.backward(retain_graph=True)
+    gradient, node = layer.weight.grad, find_node(layer.weight)
+    with torch.inference_mode():
+        renew_gradient_nodes(layer)
+    assert find_node(layer.weight) is node
+    renew_gradient_nodes(layer)
+    assert find_node(layer.weight) is not node
+    assert (layer.weight.data_ptr(), layer.weight.shape) == (address, (2, 3))
+    assert torch.equal(layer.weight, before)
+    assert layer.weight.grad is gradient
+    layer.weight.grad = None
+    layer(torch.ones(4, 3)).sum().backward()
+    assert torch.equal(layer.weight.grad, gradient)
 
 
 def test_the_error_that_came_first_is_told() -> None:

@@ -12,13 +12,14 @@ import torch
 from records import make_process
 
 from sweeper.core.record import PerArm
+from sweeper.worker import session
 from sweeper.worker.failures import Missing
 from sweeper.worker.lease import Lease
 from sweeper.worker.measurement import host_time
 from sweeper.worker.measurement.bench import Arm, Bench
-from sweeper.worker.measurement.host_time import Known, find_wait, host_per_step, measure_host_time
+from sweeper.worker.measurement.host_time import Known, find_wait, host_per_step, leave_out_unknown, time_arms
 from sweeper.worker.models.batches import Batch
-from sweeper.worker.session import Notes, _measure_host_time
+from sweeper.worker.session import Notes, _note_host_time, _time_host
 
 ALTERNATING = (Batch(args=(1.0,)), Batch(args=(1.0,)))
 
@@ -59,9 +60,16 @@ def modes(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return found
 
 
-def measure(machine: Machine, eager: Arm, compiled: Arm, known: Known | None = None) -> dict[str, float | Missing]:
-    each = known or Known(wall_s=0.1, device_s=0.05, kernels=100)
-    return measure_host_time(machine, (eager, compiled), {"eager": each, "compiled": each})
+def measure(
+    machine: Machine, eager: Arm, compiled: Arm, wall_s: float = 0.1, known: Known | None = None
+) -> dict[str, float | Missing]:
+    arms, each = (eager, compiled), known or Known(device_s=0.05, kernels=100)
+    host_s = time_arms(machine, arms, {"eager": wall_s, "compiled": wall_s})
+    return leave_out_unknown(machine, arms, host_s, {"eager": each, "compiled": each})
+
+
+def measure_host_time(setup: SimpleNamespace, notes: Notes) -> None:
+    _note_host_time(setup, notes, _time_host(setup, notes))  # type: ignore[arg-type]
 
 
 def test_host_time_is_that_of_the_call_however_long_the_device_works() -> None:
@@ -124,7 +132,7 @@ def test_a_step_that_may_have_filled_the_queue_has_no_host_time(
     monkeypatch.setattr(host_time, "count_launches", lambda _bench, _arm: launches)
     machine = Machine()
     arms = machine.arm("eager", 0.02, 0.05), machine.arm("compiled", 0.02, 0.05)
-    found = measure(machine, *arms, Known(0.05, device_s, kernels))
+    found = measure(machine, *arms, 0.05, Known(device_s, kernels))
     assert isinstance(found["eager"], Missing) is not is_known
     if not is_known:
         assert found["eager"] == Missing("the step has 1,001 launches, more than the queue of the device holds")
@@ -146,7 +154,7 @@ def test_the_record_says_which_arm_has_no_host_time_and_why() -> None:
     machine = Machine()
     arms = {"eager": machine.arm("eager", 0.02, 0.09, waits=True), "compiled": machine.arm("compiled", 0.004, 0.001)}
     notes = Notes(lambda _phase: None, replace(make_process(), device_kernels=PerArm(100, 100)), Lease())
-    _measure_host_time(SimpleNamespace(bench=machine, **arms), notes)  # type: ignore[arg-type]
+    measure_host_time(SimpleNamespace(bench=machine, **arms), notes)
     assert notes.process.host_step_s == PerArm(None, pytest.approx(0.004))
     assert notes.process.host_time_missing is not None
     assert notes.process.host_time_missing.startswith(
@@ -160,5 +168,19 @@ def test_a_step_that_raises_leaves_a_reason() -> None:
 
     notes = Notes(lambda _phase: None, make_process(), Lease())
     arm = Arm("eager", fail, eager=True)
-    _measure_host_time(SimpleNamespace(bench=Machine(), eager=arm, compiled=arm), notes)  # type: ignore[arg-type]
+    measure_host_time(SimpleNamespace(bench=Machine(), eager=arm, compiled=arm), notes)
     assert (notes.process.host_step_s, notes.process.host_time_missing) == (None, "RuntimeError: no step")
+
+
+def test_the_host_is_timed_before_anything_is_profiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUPTI stays attached to a process that has profiled, and launches take longer."""
+    order: list[str] = []
+    monkeypatch.setattr(host_time, "time_arms", lambda *_: order.append("host") or {"eager": 0.02, "compiled": 0.01})
+    monkeypatch.setattr(session, "_measure_device_time", lambda *_: order.append("device"))
+    monkeypatch.setattr(host_time, "find_wait", lambda *_: order.append("waits"))
+    monkeypatch.setattr(host_time, "count_launches", lambda *_: 3)
+    notes, arm = Notes(lambda _phase: None, make_process(), Lease()), Arm("eager", lambda _batch: None, eager=True)
+    setup = SimpleNamespace(bench=Machine(), eager=arm, compiled=replace(arm, name="compiled"))
+    session.profile(setup, notes)  # type: ignore[arg-type]
+    assert order == ["host", "device", "waits", "waits"]
+    assert notes.process.host_step_s == PerArm(0.02, 0.01)
