@@ -39,7 +39,7 @@ DOUBTS: Mapping[str, str] = {
     "unequal_settings": "a switch changed during the measurement, so the arms may have run under different ones",
     "unsteady": "the blocks of an arm scatter, or it had not warmed up",
 }
-WALL_CLOCK_DOUBTS = frozenset({"host_bound", "host_busy"})  # device time does not depend on the host
+WALL_CLOCK_DOUBTS = frozenset({"host_bound", "host_busy", "eager_moved"})  # not of device time
 DEVICE_DOUBTS = DOUBTS.keys() - WALL_CLOCK_DOUBTS
 # The other flags, and why the speedup is right all the same.
 NO_DOUBTS: Mapping[str, str] = {

@@ -76,6 +76,12 @@ class Result:
     memory_missing: str | None = None  # why a peak memory is
     readings: Mapping[str, float] = field(default_factory=dict)  # metrics with `of_process`; missing ones are left out
 
+    @property
+    def by_device(self) -> tuple[str, float] | None:
+        """The clock of the device, `device` (step time) or else `busy`, and the speedup by it; None: neither is known."""
+        clocks = (("device", self.device_speedup), ("busy", self.busy_speedup))
+        return next(((clock, speedup) for clock, speedup in clocks if speedup is not None), None)
+
 
 @dataclass(frozen=True)
 class Metric:

@@ -129,8 +129,7 @@ def _describe_result(record: Record, result: Result) -> str:
         return _describe_failure(record)
     low, high = result.speedup_low, result.speedup_high
     bounds = f" [{low:.2f}, {high:.2f}]" if low is not None and high is not None else ""
-    clocks = {"device": result.device_speedup, "busy": result.busy_speedup}
-    device = next((f", {name} {ratio:.2f}" for name, ratio in clocks.items() if ratio is not None), "")
+    device = ", {} {:.2f}".format(*result.by_device) if result.by_device else ""
     count = f"{result.processes} process{'' if result.processes == 1 else 'es'}"
     flags = f"; {', '.join(record.flags)}".translate(_ESCAPES) if record.flags else ""
     return f"speedup {result.speedup:.2f}{bounds} over {count}{device}{flags}"

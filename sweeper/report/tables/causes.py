@@ -85,9 +85,11 @@ def _advise_on_waiting(entry: Entry) -> str:
     has_graphs = trial.mode in GRAPH_MODES or "triton.cudagraphs" in trial.compile.options
     can_help = trial.backend == "inductor" and not has_graphs
     help_ = "; mode=reduce-overhead launches its kernels all at once" if can_help else ""
-    clocks = ((result.device_speedup, ""), (result.busy_speedup, " by busy time"))
-    ratio = next((f"; the device alone is {found:.2f} times as fast as eager{by}" for found, by in clocks if found), "")
-    return f"the device waits for the host{help_}{ratio}"
+    if result.by_device is None:
+        return f"the device waits for the host{help_}"
+    clock, speedup = result.by_device
+    by = " by busy time" if clock == "busy" else ""
+    return f"the device waits for the host{help_}; the device alone is {speedup:.2f} times as fast as eager{by}"
 
 
 def _text_columns(rows: Sequence[Row], trials: Sequence[Row]) -> list[TextColumn]:
