@@ -78,7 +78,7 @@ class Result:
 
     @property
     def by_device(self) -> tuple[str, float] | None:
-        """The clock of the device, `device` (step time) or else `busy`, and the speedup by it; None: neither is known."""
+        """The clock of the device, `device` (step time) or else `busy`, and the speedup by it; None where unknown."""
         clocks = (("device", self.device_speedup), ("busy", self.busy_speedup))
         return next(((clock, speedup) for clock, speedup in clocks if speedup is not None), None)
 

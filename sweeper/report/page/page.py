@@ -39,7 +39,7 @@ from sweeper.report.page.published import (
 from sweeper.report.registry import TABLES
 from sweeper.report.table import Row, TextColumn
 from sweeper.report.tables.groups import ALL, Group
-from sweeper.report.tables.speedups import list_flags, name_common_flags
+from sweeper.report.tables.speedups import list_flags
 from sweeper.report.tables.summary import (
     count_models,
     show_device_mean,
@@ -123,7 +123,7 @@ def _render(report: Report, published: References, parts: Sequence[_Part]) -> st
         rest=rest,
         conventions=f"{CONVENTIONS} AMP: {report.findings.amp}." if report.findings.amp else CONVENTIONS,
         facts=[fact.partition(": ") for fact in report.facts],
-        flags=[*filter(None, [name_common_flags(rows)]), *list_flags(rows)],
+        flags=list_flags(rows),
         tables=tables,
         columns=_arrange(figure for figure in figures if figure.choices),
         missing=[figure for figure in figures if not figure.choices],
