@@ -74,6 +74,8 @@ def explain_not_for(trial: Trial, rung: str) -> str | None:
         return f"rung={rung} is for a GPU, with device=cpu no operation runs in cuDNN: later rungs go without it"
     if rung == "fused" and trial.optimizer == "none":
         return f"rung={rung} is for a step with an optimizer: later rungs go without it"
+    if rung == GRAPHED and trial.device == "cpu":
+        return f"rung={rung} is for a GPU, with device=cpu there are no CUDA graphs"
     return explain_no_graph(trial) if rung == GRAPHED else None
 
 

@@ -80,6 +80,14 @@ def test_inference_has_no_optimizer_and_a_cpu_no_cudnn() -> None:
     assert said[3].startswith("rung=cudnn_benchmark is for convolutional networks, and vit_b16 has model.family=vit")
 
 
+def test_a_cpu_has_no_graph_by_hand() -> None:
+    plan = plan_ladder("model=resnet50", "device=cpu")
+    assert "graphed" not in [trial.labels.rung for trial in plan.trials]
+    assert "rung=graphed is for a GPU, with device=cpu there are no CUDA graphs" in [
+        item.reason for item in plan.left_out
+    ]
+
+
 def test_compile_settings_are_for_the_compiled_rungs_alone() -> None:
     plan = plan_ladder("model=bert_base", "compile.scope=blocks")
     scopes = {trial.labels.rung: trial.compile.scope for trial in plan.trials}

@@ -41,6 +41,8 @@ from sweeper.report.table import Row, TextColumn
 from sweeper.report.tables.groups import ALL, Group
 from sweeper.report.tables.speedups import list_flags
 from sweeper.report.tables.summary import (
+    DEVICE_MEANS,
+    choose_clock,
     count_models,
     show_device_mean,
     show_new_model,
@@ -165,7 +167,7 @@ def _make_card(row: Row, published: References) -> Card:
     if name == "weighted":
         new, by_device = show_new_model(row), show_device_mean(row)
         lines += [f"a new model {new}"] if new else []
-        lines += [f"by device time {by_device}"] if by_device else []
+        lines += [f"{DEVICE_MEANS[choose_clock(row)]} {by_device}"] if by_device else []
         lines += [unverified] if (unverified := show_with_unverified(row)) else []
         lines.append(f"slowdowns as 1.0: {ratio(formatting.number(row, 'weighted_clipped'))}")
         reference = published.figures.get(ALL)

@@ -108,7 +108,8 @@ def _describe(row: Row) -> tuple[str, str]:
     """Describe a row, e.g. `host_bound`, `, 10.3 ms per step (43 %): the device waits for the host`."""
     lost_ms, share = number(row, "lost_ms_per_step"), number(row, "lost_fraction")
     cost = f", {figure(lost_ms)} ms per step ({100 * (share or 0):.0f} %)" if lost_ms is not None else ""
-    times = f", {text(row['count'])} times" if row["count"] is not None else ""
+    count = number(row, "count")
+    times = f", {count:.0f} {'time' if count == 1 else 'times'}" if count is not None else ""
     return text(row["cause"]), f"{cost}{times}: {text(row['detail'])}"
 
 

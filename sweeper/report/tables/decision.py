@@ -275,11 +275,11 @@ def _choose_fastest(choice: Choice, faster: Sequence[Candidate], left: Sequence[
         reason = f", and the least total time for {steps:,} steps, compiling included"
     elif tied:
         waiting = [one.name for one in tied if one in faster and one not in (best, *rivals)]
-        rest = [one.name for one in tied if one.name not in waiting]
-        why = f"and it {why}" if why else f"but it alone is faster than eager {chosen.described_margin}"
-        parts = ((rest, why), (waiting, f"but {'waits' if len(waiting) == 1 else 'wait'} for the host"))
+        rest = [one for one in tied if one.name not in waiting]
+        parts = {f"and it {why}": [one.name for one in rest]} if why else _explain_why_not_faster(rest)
+        parts |= {f"but {'waits' if len(waiting) == 1 else 'wait'} for the host": waiting}
         reason = "".join(
-            f"; {shorten_names(names)} cannot be told apart from it, {but}" for names, but in parts if names
+            f"; {shorten_names(names)} cannot be told apart from it, {but}" for but, names in parts.items() if names
         )
     elif len(left) > 1:
         reason = ", faster than eager and every other mode"
@@ -288,6 +288,17 @@ def _choose_fastest(choice: Choice, faster: Sequence[Candidate], left: Sequence[
         reason = f", faster than eager; {alone}"
     reason = f"{chosen.described_speedup}{reason}{_list_doubts(chosen, choice)}"
     return _take(choice, chosen, reason, tied)
+
+
+def _explain_why_not_faster(modes: Sequence[Candidate]) -> dict[str, list[str]]:
+    """Say of modes by what they are not faster than eager: their names by the words."""
+    found: dict[str, list[str]] = {}
+    for one in modes:
+        found.setdefault(one.described_margin, []).append(one.name)
+    return {
+        f"but {'is' if len(names) == 1 else 'are'} not faster than eager {margin}": names
+        for margin, names in found.items()
+    }
 
 
 def _take(choice: Choice, chosen: Candidate, reason: str, tied: Sequence[Candidate] = ()) -> Choice:

@@ -36,9 +36,9 @@ def select_failed(findings: Findings) -> list[Entry]:
     return [entry for entry in findings.entries if entry.record.status != "ok"]
 
 
-def _text_columns(rows: Sequence[Row], _trials: Sequence[Row]) -> list[TextColumn]:
+def _text_columns(rows: Sequence[Row], trials: Sequence[Row]) -> list[TextColumn]:
     names = ("precision", "mode", "status", "phase", "message", "log")
-    return [text_column("model"), *axis_columns(rows), *map(text_column, names)]
+    return [text_column("model"), *axis_columns(trials or rows), *map(text_column, names)]
 
 
 def _explain(_findings: Findings, rows: Sequence[Row]) -> str:

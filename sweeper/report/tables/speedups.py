@@ -367,8 +367,8 @@ _BUSY = number_column(
     "busy",
     "busy_speedup",
     lambda row: estimate(row, "busy_speedup") or (NOT_KNOWN if row["device_time_missing"] else ""),
-    meaning="busy is the same ratio of the time in which the GPU was busy, without the gaps between kernels, which the "
-    "host cannot disturb",
+    meaning="busy is the speedup by the time in which the GPU was busy: gaps between kernels are left out, and the "
+    "host cannot disturb it",
 )
 _OVER_STRONGEST = number_column(
     "over strongest eager",
@@ -427,6 +427,6 @@ SPEC = TableSpec(
     arrange=formatting.sort_rows,
     lead=describe_rows,
     notes=lambda rows: [explain_intervals(rows), *explain_missing(rows)],
-    terminal_notes=list_flags,
+    terminal_notes=lambda rows: [*(column.meaning for column in _choose_clock(rows)), *list_flags(rows)],
     entries=lambda findings: findings.entries,
 )

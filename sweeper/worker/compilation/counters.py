@@ -147,5 +147,5 @@ def _cudagraph_skips() -> tuple[str, ...]:
     reasons = {str(reason)[:REASON_LENGTH] for reason in found if reason}
     skipped = counters["inductor"]["cudagraph_skips"]
     if skipped and not reasons:
-        return (f"{skipped} graphs, no reason given",)
+        return (f"{skipped} {'graph' if skipped == 1 else 'graphs'}, no reason given",)
     return tuple(sorted(reasons))

@@ -307,6 +307,14 @@ def test_beside_the_preset_published_figures_differ_by_machine_alone(tmp_path: P
     assert "with other settings (optimizer none, here adam)" in header
 
 
+def test_the_head_names_the_clock_of_the_device_mean(tmp_path: Path) -> None:
+    busy = replace(make_process(), device_time_s=PerArm(0.02, 0.01))
+    pair = [replace(make_record("resnet50", name), processes=(busy,)) for name in ("amp", "fp32")]
+    header = write_page(tmp_path, pair).partition("</header>")[0]
+    assert "by busy time 2.00 over 1 model" in header
+    assert "by device time" not in header
+
+
 def test_without_published_figures_nothing_is_said_of_their_settings(tmp_path: Path) -> None:
     text = write_page(tmp_path, PAIR)
     assert "The figures of 2022" not in text

@@ -342,7 +342,7 @@ def test_a_host_bound_trial_of_few_processes_shows_its_range(tmp_path: Path) -> 
     assert "| vgg16 | amp | default | 2.00 \\[2.00, 2.00\\] |  |  | 20.0 |" in text
     assert "(low to high) is the range of the processes of a host-bound trial" in text
     assert "| speedup | busy | host-bound |" in text
-    assert "busy is the same ratio of the time in which the GPU was busy, without the gaps" in text
+    assert "busy is the speedup by the time in which the GPU was busy: gaps between kernels are left out" in text
     assert "device is" not in text
     assert "single process" not in text
 
