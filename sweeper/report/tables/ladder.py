@@ -26,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from sweeper.analysis.flags import DOUBTS
 from sweeper.analysis.stats import Estimate, difference
 from sweeper.core.ladder import COMPILED_RUNGS, EAGER_RUNGS
 from sweeper.core.record import ARMS
@@ -173,7 +174,15 @@ def _conclude(rows: Sequence[Row]) -> str:
         return f"{strongest}; no compiled rung worked"
     total = f", {total} over eager as built" if (total := estimate(best, "speedup")) else ""
     gain = estimate(best, "speedup_over_strongest_eager")
-    return f"{strongest}; beyond it torch.compile gives {gain} ({text(best['rung'])}{total})"
+    compared = [row for row in rows if row["rung"] in (rows[0]["rung"], title, best["rung"])]
+    return f"{strongest}; beyond it torch.compile gives {gain} ({text(best['rung'])}{total}){_list_doubts(compared)}"
+
+
+def _list_doubts(rows: Sequence[Row]) -> str:
+    """List the flags of rungs that say that their step time may be off, e.g. `; doubts: eager (throttled)`."""
+    doubts = [(text(row["rung"]), [flag for flag in formatting.flags(row) if flag in DOUBTS]) for row in rows]
+    named = ", ".join(f"{rung} ({', '.join(found)})" for rung, found in doubts if found)
+    return f"; doubts: {named}" if named else ""
 
 
 def _explain(_findings: Findings, rows: Sequence[Row]) -> str:

@@ -116,6 +116,15 @@ def test_the_strongest_eager_stands_beside_the_plain_speedup_in_every_compiled_r
     ) in text
 
 
+def test_the_conclusion_names_the_doubts_of_the_rungs_that_it_compares(tmp_path: Path) -> None:
+    flags = {"fused": ("single_process", "unsteady"), "default": ("throttled",), "reduce-overhead": ("host_busy",)}
+    write(tmp_path, [replace(make_rung(rung), flags=flags.get(rung, ())) for rung in RUNGS])
+    text = (tmp_path / "out/report.md").read_text()
+    doubts = "doubts: eager + fused optimizer (unsteady), compile reduce-overhead (host_busy)"
+    assert doubts in text.replace("\\", "")
+    assert "compile default (throttled)" not in text
+
+
 def test_a_rung_that_failed_is_a_row_and_the_next_stands_against_the_last_that_worked(tmp_path: Path) -> None:
     records = [make_rung(rung) for rung in RUNGS if rung not in ("fused", "graphed")]
     rows = rows_of(write(tmp_path, [*records, make_failure("graphed", "compile_error"), make_failure("fused", "oom")]))
