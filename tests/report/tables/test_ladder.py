@@ -120,7 +120,7 @@ def test_the_conclusion_names_the_doubts_of_the_rungs_that_it_compares(tmp_path:
     flags = {"fused": ("single_process", "unsteady"), "default": ("throttled",), "reduce-overhead": ("host_busy",)}
     write(tmp_path, [replace(make_rung(rung), flags=flags.get(rung, ())) for rung in RUNGS])
     text = (tmp_path / "out/report.md").read_text()
-    doubts = "doubts: eager + fused optimizer (unsteady), compile reduce-overhead (host_busy)"
+    doubts = "doubts: eager + fused optimizer (unsteady), compile reduce-overhead (eager_moved, host_busy)"
     assert doubts in text.replace("\\", "")
     assert "compile default (throttled)" not in text
 
