@@ -250,7 +250,7 @@ def derive(record: Record) -> Result:
         figures |= _describe_compiled_arm(record, measured)
         figures |= _describe_speedups(measured, figures["draws"], bool(figures["host_bound_arms"]))
         figures |= _describe_break_even(figures, readings)
-        figures |= _describe_headroom(record.processes)
+        figures |= _describe_headroom(readings)
         figures |= _explain_missing(record, figures, readings)
     return Result(**figures, readings=readings)
 
@@ -377,28 +377,29 @@ def _describe_compiled_arm(record: Record, measured: Sequence[_Measured]) -> dic
 def _describe_speedups(measured: Sequence[_Measured], draws: int, is_host_bound: bool) -> dict[str, Any]:
     """Compute speedups by the wall clock, of the device, and of its busy time alone."""
     estimate = _estimate(measured, [item.log_speedup for item in measured], is_host_bound)
-    bounds = estimate.interval() if estimate else None
+    wall = _describe_speedup("", estimate)
     several = [math.exp(item.log_speedup) for item in measured] if len(measured) > 1 else []
     return {
-        "interval": "none" if bounds is None else "draws" if draws >= MIN_DRAWS_FOR_INTERVAL else "processes",
-        "estimate": estimate,
-        "speedup": estimate.ratio if estimate else None,
-        "speedup_low": bounds.low if bounds else None,
-        "speedup_high": bounds.high if bounds else None,
+        "interval": "none"
+        if wall["speedup_low"] is None
+        else "draws"
+        if draws >= MIN_DRAWS_FOR_INTERVAL
+        else "processes",
+        **wall,
         "speedup_min": min(several, default=None),
         "speedup_max": max(several, default=None),
-        **_describe_device("device", _estimate(measured, [item.device_log_speedup for item in measured])),
-        **_describe_device("busy", _estimate(measured, [item.busy_log_speedup for item in measured])),
+        **_describe_speedup("device_", _estimate(measured, [item.device_log_speedup for item in measured])),
+        **_describe_speedup("busy_", _estimate(measured, [item.busy_log_speedup for item in measured])),
     }
 
 
-def _describe_device(name: str, estimate: Estimate | None) -> dict[str, Any]:
+def _describe_speedup(prefix: str, estimate: Estimate | None) -> dict[str, Any]:
     bounds = estimate.interval() if estimate else None
     return {
-        f"{name}_estimate": estimate,
-        f"{name}_speedup": estimate.ratio if estimate else None,
-        f"{name}_speedup_low": bounds.low if bounds else None,
-        f"{name}_speedup_high": bounds.high if bounds else None,
+        f"{prefix}estimate": estimate,
+        f"{prefix}speedup": estimate.ratio if estimate else None,
+        f"{prefix}speedup_low": bounds.low if bounds else None,
+        f"{prefix}speedup_high": bounds.high if bounds else None,
     }
 
 
@@ -435,12 +436,11 @@ def _describe_break_even(figures: Mapping[str, Any], readings: Mapping[str, floa
     }
 
 
-def _describe_headroom(processes: Sequence[Process]) -> dict[str, float]:
+def _describe_headroom(readings: Mapping[str, float]) -> dict[str, float]:
     """Compute the shares of arms whose two times are known, and where all four are known, predicted speedups."""
     known: dict[str, tuple[float, float]] = {}  # seconds per step of the host and of the device, by arm
     for arm in ARMS:
-        host_s = _median(process.read_arm("host_step_s", arm) for process in processes)
-        device_s = _median(process.read_arm("device_step_s", arm) for process in processes)
+        host_s, device_s = (readings.get(f"{arm}_{clock}_step_s") for clock in ("host", "device"))
         if host_s and device_s:
             known[arm] = host_s, device_s
     shares = {f"{arm}_host_share": host_s / device_s for arm, (host_s, device_s) in known.items()}
