@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
 
 from sweeper.analysis import stats
-from sweeper.analysis.flags import DOUBTS, UNVERIFIED
+from sweeper.analysis.flags import DEVICE_DOUBTS, DOUBTS, UNVERIFIED
 from sweeper.analysis.stats import Estimate
 from sweeper.core.trial import WEIGHTS
 from sweeper.report.formatting import shorten_names
@@ -42,7 +42,22 @@ class Group:
         """Units with a trial that is ok, but on whose result no verdict was possible: it is in no mean."""
         return [unit for unit in self.units if unit.has_unverified]
 
-    def without_doubt(self, weights: Collection[str], doubts: Collection[str] = DOUBTS) -> Group:
+    @cached_property
+    def sure(self) -> Group:
+        """The units without doubt under both weights."""
+        return self._without_doubt(WEIGHTS)
+
+    @cached_property
+    def sure_in(self) -> Mapping[str, Group]:
+        """The units without doubt under each weight alone."""
+        return {weight: self._without_doubt((weight,)) for weight in WEIGHTS}
+
+    @cached_property
+    def sure_by_device(self) -> Group:
+        """The units without a doubt of device time, under both weights."""
+        return self._without_doubt(WEIGHTS, DEVICE_DOUBTS)
+
+    def _without_doubt(self, weights: Collection[str], doubts: Collection[str] = DOUBTS) -> Group:
         """The group of the units that were tried under each of `weights`, and whose trials there have no such flag."""
         tried = (unit for unit in self.units if all(weight in unit.entries for weight in weights))
         return replace(self, units=[unit for unit in tried if not unit.has_doubt(weights, doubts)])
@@ -87,23 +102,23 @@ class Group:
 
     @cached_property
     def weighted(self) -> Estimate | None:
-        return _weigh(self.both, stats.geomean_of_these_models, stats.weighted_of_these_models)
+        return _weigh_models(self.both)
 
     @cached_property
     def weighted_with_unverified(self) -> Estimate | None:
-        return _weigh(self.both_with_unverified, stats.geomean_of_these_models, stats.weighted_of_these_models)
+        return _weigh_models(self.both_with_unverified)
 
     @cached_property
     def weighted_device(self) -> Estimate | None:
-        return _weigh(self.device, stats.geomean_of_these_models, stats.weighted_of_these_models)
+        return _weigh_models(self.device)
 
     @cached_property
     def weighted_busy(self) -> Estimate | None:
-        return _weigh(self.busy, stats.geomean_of_these_models, stats.weighted_of_these_models)
+        return _weigh_models(self.busy)
 
     @cached_property
     def weighted_over_strongest(self) -> Estimate | None:
-        return _weigh(self.over_strongest, stats.geomean_of_these_models, stats.weighted_of_these_models)
+        return _weigh_models(self.over_strongest)
 
     @cached_property
     def weighted_new_model(self) -> Estimate | None:
@@ -122,6 +137,11 @@ class Group:
     def weighted_clipped(self) -> float | None:
         pairs = [(max(amp.ratio, 1.0), max(fp32.ratio, 1.0)) for amp, fp32 in self.both]
         return _weigh(pairs, stats.geomean, stats.weighted)
+
+
+def _weigh_models(pairs: Sequence[tuple[Estimate, Estimate]]) -> Estimate | None:
+    """Weigh the means of these models in AMP and in fp32."""
+    return _weigh(pairs, stats.geomean_of_these_models, stats.weighted_of_these_models)
 
 
 def _weigh(pairs: Sequence[tuple[T, T]], mean: Callable[[Sequence[T]], T], weigh: Callable[[T, T], T]) -> T | None:

@@ -34,9 +34,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from sweeper.analysis.flags import DEVICE_DOUBTS
 from sweeper.analysis.stats import AMP_SHARE, FP32_SHARE
-from sweeper.core.trial import WEIGHTS
 from sweeper.report import formatting
 from sweeper.report.findings import Findings
 from sweeper.report.formatting import KEY, estimate, interval, key, number, number_column, ratio, text, text_column
@@ -47,14 +45,6 @@ from sweeper.report.tables.groups import ALL, Group
 WEIGHTING = f"weighted {AMP_SHARE:g} AMP + {FP32_SHARE:g} fp32"
 MODELS_TO_PREDICT = 6  # a new one: of four, the interval reaches from a fifth to sixteen
 CLIPPED = "preset=pt2"  # its figures were made so
-
-
-def _sure(group: Group, *weights: str) -> Group:
-    return group.without_doubt(weights or WEIGHTS)
-
-
-def _sure_by_device(group: Group) -> Group:
-    return group.without_doubt(WEIGHTS, DEVICE_DOUBTS)
 
 
 COLUMNS: tuple[Column[Group], ...] = (
@@ -79,19 +69,19 @@ COLUMNS: tuple[Column[Group], ...] = (
     *estimate_columns("weighted_device", lambda group: group.weighted_device),
     Column("unverified", lambda group: len(group.unverified), int),
     estimate_columns("weighted_with_unverified", lambda group: group.weighted_with_unverified)[0],
-    Column("models_without_doubt", lambda group: len(_sure(group).both), int),
+    Column("models_without_doubt", lambda group: len(group.sure.both), int),
     Column("models_with_unverified", lambda group: len(group.both_with_unverified) or None, int),
-    Column("models_amp_without_doubt", lambda group: len(_sure(group, "amp").estimates("amp")), int),
-    Column("models_fp32_without_doubt", lambda group: len(_sure(group, "fp32").estimates("fp32")), int),
-    Column("models_device_without_doubt", lambda group: len(_sure_by_device(group).device), int),
+    Column("models_amp_without_doubt", lambda group: len(group.sure_in["amp"].estimates("amp")), int),
+    Column("models_fp32_without_doubt", lambda group: len(group.sure_in["fp32"].estimates("fp32")), int),
+    Column("models_device_without_doubt", lambda group: len(group.sure_by_device.device), int),
     Column("models_busy", lambda group: len(group.busy), int),
     *estimate_columns("weighted_busy", lambda group: group.weighted_busy),
-    Column("models_busy_without_doubt", lambda group: len(_sure_by_device(group).busy), int),
-    *estimate_columns("geomean_amp_without_doubt", lambda group: _sure(group, "amp").geomean("amp")),
-    *estimate_columns("geomean_fp32_without_doubt", lambda group: _sure(group, "fp32").geomean("fp32")),
-    *estimate_columns("weighted_without_doubt", lambda group: _sure(group).weighted),
-    *estimate_columns("weighted_device_without_doubt", lambda group: _sure_by_device(group).weighted_device),
-    *estimate_columns("weighted_busy_without_doubt", lambda group: _sure_by_device(group).weighted_busy),
+    Column("models_busy_without_doubt", lambda group: len(group.sure_by_device.busy), int),
+    *estimate_columns("geomean_amp_without_doubt", lambda group: group.sure_in["amp"].geomean("amp")),
+    *estimate_columns("geomean_fp32_without_doubt", lambda group: group.sure_in["fp32"].geomean("fp32")),
+    *estimate_columns("weighted_without_doubt", lambda group: group.sure.weighted),
+    *estimate_columns("weighted_device_without_doubt", lambda group: group.sure_by_device.weighted_device),
+    *estimate_columns("weighted_busy_without_doubt", lambda group: group.sure_by_device.weighted_busy),
     Column("models_over_strongest_eager", lambda group: len(group.over_strongest) or None, int),
     *estimate_columns("weighted_over_strongest_eager", lambda group: group.weighted_over_strongest),
 )

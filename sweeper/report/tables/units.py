@@ -79,8 +79,7 @@ class Unit:
 
     def estimate(self, weight: str) -> Estimate | None:
         """Return the speedup under `weight`; None where the trial is not verified or was not tried."""
-        entry = self.entries.get(weight)
-        return entry.result.estimate if entry and is_verified(entry) else None
+        return entry.result.estimate if (entry := self._find_verified(weight)) else None
 
     def estimate_if_ok(self, weight: str) -> Estimate | None:
         """Return the speedup under `weight`, also of a trial that is ok but not verified."""
@@ -89,18 +88,20 @@ class Unit:
 
     def device_estimate(self, weight: str) -> Estimate | None:
         """Return the device speedup under `weight`; None as in `estimate`, and where it is not known."""
-        entry = self.entries.get(weight)
-        return entry.result.device_estimate if entry and is_verified(entry) else None
+        return entry.result.device_estimate if (entry := self._find_verified(weight)) else None
 
     def busy_estimate(self, weight: str) -> Estimate | None:
         """Return the speedup by busy time under `weight`; None as in `device_estimate`."""
-        entry = self.entries.get(weight)
-        return entry.result.busy_estimate if entry and is_verified(entry) else None
+        return entry.result.busy_estimate if (entry := self._find_verified(weight)) else None
 
     def over_strongest(self, weight: str) -> Estimate | None:
         """Return the speedup over the strongest eager under `weight`; None as in `device_estimate`."""
+        entry = self._find_verified(weight)
+        return entry.over_strongest.speedup if entry and entry.over_strongest else None
+
+    def _find_verified(self, weight: str) -> Entry | None:
         entry = self.entries.get(weight)
-        return entry.over_strongest.speedup if entry and entry.over_strongest and is_verified(entry) else None
+        return entry if entry and is_verified(entry) else None
 
     def speedup_or_one(self, weight: str) -> float | None:
         """Return the speedup under `weight`, which must have been tried; 1.0 where the trial failed.
