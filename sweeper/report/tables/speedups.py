@@ -291,6 +291,17 @@ def _choose_clock(rows: Sequence[Row]) -> list[TextColumn]:
     return [column] if any(map(column.text, rows)) else []
 
 
+def _clock_column(clock: str, meaning: str) -> TextColumn:
+    """Make the column of a clock of the device."""
+    name = f"{clock}_speedup"
+    return number_column(
+        clock,
+        name,
+        lambda row: estimate(row, name) or (NOT_KNOWN if row["device_time_missing"] else ""),
+        meaning=meaning,
+    )
+
+
 def _percentile_column(arm: str) -> TextColumn:
     """Make a column such as `2.31 / 2.35 / 2.90`: wall milliseconds of single steps, each waited for."""
     names = [f"{arm}_{share}_ms" for share in PERCENTILES]
@@ -356,19 +367,15 @@ _SPEEDUPS = (
         media=(PAGE,),
     ),
 )
-_DEVICE = number_column(
+_DEVICE = _clock_column(
     "device",
-    "device_speedup",
-    lambda row: estimate(row, "device_speedup") or (NOT_KNOWN if row["device_time_missing"] else ""),
-    meaning="device is the same ratio of the time that the GPU itself needs, busy and in the gap that follows each "
-    "kernel, which the host cannot disturb",
+    "device is the same ratio of the time that the GPU itself needs, busy and in the gap that follows each kernel, "
+    "which the host cannot disturb",
 )
-_BUSY = number_column(
+_BUSY = _clock_column(
     "busy",
-    "busy_speedup",
-    lambda row: estimate(row, "busy_speedup") or (NOT_KNOWN if row["device_time_missing"] else ""),
-    meaning="busy is the speedup by the time in which the GPU was busy: gaps between kernels are left out, and the "
-    "host cannot disturb it",
+    "busy is the speedup by the time in which the GPU was busy: gaps between kernels are left out, and the host "
+    "cannot disturb it",
 )
 _OVER_STRONGEST = number_column(
     "over strongest eager",
