@@ -294,8 +294,12 @@ def profile(setup: TrialSetup, notes: Notes) -> None:
     _note_host_time(setup, notes, host_s)
 
 
+def _read_step_s(notes: Notes) -> dict[str, float]:
+    return {arm: notes.process.step_s(arm) or 0.0 for arm in ARMS}
+
+
 def _measure_device_time(setup: TrialSetup, notes: Notes) -> None:
-    step_s = {arm: notes.process.step_s(arm) or 0.0 for arm in ARMS}
+    step_s = _read_step_s(notes)
     profiled = try_reading(lambda: device_time.profile_arms(setup.bench, (setup.eager, setup.compiled), step_s))
     if isinstance(profiled, Missing):
         notes.add(device_time_missing=profiled.reason)
@@ -328,8 +332,7 @@ def _calibrate_gap_s() -> float:
 
 
 def _time_host(setup: TrialSetup, notes: Notes) -> dict[str, float] | Missing:
-    step_s = {arm: notes.process.step_s(arm) or 0.0 for arm in ARMS}
-    return try_reading(lambda: host_time.time_arms(setup.bench, (setup.eager, setup.compiled), step_s))
+    return try_reading(lambda: host_time.time_arms(setup.bench, (setup.eager, setup.compiled), _read_step_s(notes)))
 
 
 def _note_host_time(setup: TrialSetup, notes: Notes, host_s: dict[str, float] | Missing) -> None:

@@ -198,25 +198,35 @@ def _profile_pass(bench: Bench, arm: Arm) -> Pass:
 
 def trace(run: Callable[[], object]) -> tuple[list[Work], set[str]]:
     """Run something under the profiler, and return what the device did with the names of kernels."""
+    return read_work(record_events(run))
+
+
+def record_events(run: Callable[[], object]) -> Sequence[Any]:
+    """Run something under the profiler, and return torch's `_KinetoEvent`s."""
     torch.cuda.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         run()
         torch.cuda.synchronize()
-    return read_work(profile.profiler.kineto_results.events())  # `profile.events()` takes seconds for the same
+    return profile.profiler.kineto_results.events()  # type: ignore[no-any-return]  # `profile.events()` takes seconds
 
 
-def read_work(events: Iterable[Any]) -> tuple[list[Work], set[str]]:
+def select_work(events: Iterable[Any]) -> list[Any]:
+    """Select what ran on the device: kernels, copies and memsets."""
+    return [event for event in events if event.device_type() == DeviceType.CUDA and not event.is_user_annotation()]
+
+
+def read_work(events: Sequence[Any]) -> tuple[list[Work], set[str]]:
     """Join what ran on the device with the calls that launched it; both have the correlation id of CUPTI.
 
     `events` are torch's `_KinetoEvent`. Where an id is missing (0 or below), so is the launch. The calls are those of
     the CUDA runtime and driver (cudaLaunchKernel, cuLaunchKernelEx, cudaGraphLaunch, cudaMemcpyAsync, ...).
     """
-    real = [event for event in events if not event.is_user_annotation()]
-    on_device = [event for event in real if event.device_type() == DeviceType.CUDA]
+    on_device = select_work(events)
+    calls = (event for event in events if event.device_type() == DeviceType.CPU and not event.is_user_annotation())
     launched_ns = {
-        event.correlation_id(): event.end_ns()
-        for event in real
-        if event.device_type() == DeviceType.CPU and event.correlation_id() > 0 and event.name().startswith("cu")
+        call.correlation_id(): call.end_ns()
+        for call in calls
+        if call.correlation_id() > 0 and call.name().startswith("cu")
     }
     work = [Work(item.start_ns(), item.end_ns(), launched_ns.get(item.correlation_id())) for item in on_device]
     return work, {item.name() for item in on_device}

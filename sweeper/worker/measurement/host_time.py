@@ -15,10 +15,10 @@ from pathlib import Path
 from statistics import fmean, median
 
 import torch
-from torch.autograd import DeviceType  # type: ignore[attr-defined]
 
 from sweeper.worker.failures import Missing
 from sweeper.worker.measurement.bench import STEPS_BEFORE_BLOCK, Arm, Bench
+from sweeper.worker.measurement.device_time import record_events, select_work
 
 TIMED_S = 1.0  # of steps per arm, within these numbers of steps of each size
 MIN_STEPS, MAX_STEPS = 5, 20
@@ -107,11 +107,6 @@ def count_launches(bench: Bench, arm: Arm) -> int:
     """Count the launches of the longest step; all kernels of a CUDA graph have the correlation id of its one launch."""
     counts = []
     for _ in range(bench.num_sizes):
-        bench.synchronize()
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-            bench.run(arm, 1)
-            bench.synchronize()
-        events = profile.profiler.kineto_results.events()
-        work = (event for event in events if event.device_type() == DeviceType.CUDA and not event.is_user_annotation())
+        work = select_work(record_events(lambda: bench.run(arm, 1)))
         counts.append(len({event.correlation_id() for event in work}))
     return max(counts)
