@@ -26,12 +26,17 @@ def on_gpu(name: str, **changes: object):
     return replace(custom(name, **{"backend": "inductor", "batch_size": 64, **changes}), device="cuda")
 
 
-def test_device_time_is_measured_and_no_longer_than_wall() -> None:
-    trial = on_gpu("wide_mlp")
+def measure(trial):
+    """The process of a trial that has to be ok."""
     outcome, _ = run(trial)
     assert outcome.status == "ok", outcome.message
-    process = outcome.process
-    assert process is not None
+    assert outcome.process is not None
+    return outcome.process
+
+
+def test_device_time_is_measured_and_no_longer_than_wall() -> None:
+    trial = on_gpu("wide_mlp")
+    process = measure(trial)
     assert process.device_time_missing is None
     assert process.device_time_s is not None
     assert process.device_kernels is not None
@@ -87,20 +92,14 @@ def test_check_replays_a_graph_whose_output_died_in_between() -> None:
 
 def test_first_steps_are_timed_with_the_device_at_rest() -> None:
     """A step that the host launches in a millisecond and the device works on for long: the clock waits for it."""
-    outcome, _ = run(on_gpu("long_on_the_device", backend="aot_eager", optimizer="none"))
-    assert outcome.status == "ok", outcome.message
-    process = outcome.process
-    assert process is not None
+    process = measure(on_gpu("long_on_the_device", backend="aot_eager", optimizer="none"))
     assert process.device_time_s is not None
     assert process.device_time_s.compiled is not None
     assert min(process.first_steps_s) >= 0.9 * process.device_time_s.compiled
 
 
 def test_host_time_leaves_out_what_the_device_works_on_after_the_call() -> None:
-    outcome, _ = run(on_gpu("long_on_the_device", backend="aot_eager", optimizer="none"))
-    assert outcome.status == "ok", outcome.message
-    process = outcome.process
-    assert process is not None
+    process = measure(on_gpu("long_on_the_device", backend="aot_eager", optimizer="none"))
     assert process.host_time_missing is None
     assert process.host_step_s is not None
     assert process.device_time_s is not None
