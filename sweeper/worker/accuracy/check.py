@@ -46,7 +46,7 @@ from sweeper.worker.measurement.capture import (
     capture_step,
     run_reference,
 )
-from sweeper.worker.models.batches import Batch, copy_batch
+from sweeper.worker.models.batches import Batch, copy_batch, describe_tensors
 from sweeper.worker.setup import TrialSetup
 
 FORMATS = (torch.float64, torch.float32)  # of the reference, the first that will do
@@ -65,6 +65,7 @@ class Case:
     state: str
     batch: Batch
     batch_name: str
+    slopes: bool = True  # whether a test over seeds takes them; the same compiled code needs them once
 
     @property
     def name(self) -> str:
@@ -225,12 +226,12 @@ class AccuracyCheck:
             test.add_reliable(step.tensors.items())
 
     def _take_seeds(self, arm: Arm, case: Case, test: SeedTest, add: Callable[[Named], None]) -> None:
-        """Take steps of an arm, each with another seed, and after each the loss with parameters that were displaced."""
+        """Take steps of an arm, each with another seed, and for slopes the losses with displaced parameters."""
         setup = self._setup
         for _ in range(STEPS):
             seed = self._next_seed()
             add(self._run_or_retry_on_host(partial(self._capture, arm, case, seed)))
-            if setup.trial.workload != "train":
+            if setup.trial.workload != "train" or not case.slopes:
                 continue
             self._states.restore(setup.optimizers, setup.measure.seed + seed, case.state)
             if test.displace(setup.built.module, setup.gradient_factor()):
@@ -256,9 +257,12 @@ class AccuracyCheck:
 
     def _judge_batches(self, state: str, judge: Judge) -> list[Verdict]:
         """Judge the timed batches in a state, until one does not pass."""
-        verdicts = []
+        verdicts: list[Verdict] = []
+        seen: list[dict[str, str]] = []
         for index, batch in enumerate(self._setup.built.batches):
-            verdicts.append(judge(Case(state, batch, f"batch {index + 1}")))
+            shapes = describe_tensors(batch)
+            verdicts.append(judge(Case(state, batch, f"batch {index + 1}", slopes=shapes not in seen)))
+            seen.append(shapes)
             if not verdicts[-1].accuracy.passed:
                 break
         return verdicts

@@ -8,7 +8,7 @@ how steps are distributed over seeds. All steps start from the same state with t
 2. One more eager step with the last of these seeds, and parameters and inputs moved by about what rounding does. How
    far it is from the last step is how much of a difference rounding explains.
 3. STEPS of eager, then STEPS of the compiled step; after each of these one more with the same seed, of which only the
-   loss is taken, with parameters that `displace` has moved.
+   loss is taken, with parameters that `displace` has moved. Of batches of one size the first alone has these.
 
 Each step is reduced to a few numbers for each tensor x with the direction m: the coefficient <x, m> / <m, m> (a factor,
 a sign, a lost scale), the distance |x - m| / |m| (another keep rate, gradients of another mask), the log odds of exact

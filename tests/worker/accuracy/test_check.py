@@ -11,6 +11,7 @@ from worker_runs import custom, flags, private_cache, run
 from sweeper.core.protocol import Outcome
 from sweeper.core.record import Accuracy
 from sweeper.core.trial import Compile, Model, Precision, Trial
+from sweeper.worker.accuracy.seeds import STEPS, SeedTest
 
 pytestmark = pytest.mark.compile
 assert private_cache  # a fixture that every test here uses
@@ -297,6 +298,17 @@ def test_step_that_draws_random_numbers_is_verified_over_seeds(name: str, precis
     assert (found.passed, found.random_in_step, found.randomness) == (True, True, "seeds"), found
     assert found.cases == ("moved, batch 1", "moved, batch 2")
     assert flags(trial, outcome) == {"random_in_step"}, "dropout was to be off"
+
+
+@pytest.mark.parametrize(("vary", "sizes"), [({}, 1), ({"batch_size": [32, 64]}, 2)], ids=["one size", "two sizes"])
+def test_slopes_are_taken_on_the_first_batch_of_each_size(
+    vary: dict[str, object], sizes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses: list[float] = []
+    monkeypatch.setattr(SeedTest, "add_displaced_loss", lambda _self, loss: losses.append(float(loss)))
+    outcome, _ = run(custom("random_each_time", vary=vary, batch_size=64, backend="aot_eager"))
+    assert len(accuracy_of(outcome).cases) == 2 * sizes
+    assert len(losses) == sizes * 2 * STEPS
 
 
 def test_another_rate_of_dropout_is_a_mismatch() -> None:
