@@ -53,20 +53,25 @@ def compare_spreads(vectors: Sequence[torch.Tensor], splits: torch.Tensor) -> to
     Each test is divided by its root mean square over the splits: by chance, the variances of long vectors differ less
     than the variances of single numbers do.
     """
-    logs = splits.new_zeros(len(splits), len(vectors), dtype=torch.float64)
-    for index, steps in enumerate(vectors):
-        centred = steps - steps.mean(0)
-        first, second = (_sum_variances(centred @ centred.T, arm) for arm in (splits, ~splits))
-        least = LEAST_SHARE * (first + second)
-        logs[:, index] = (torch.maximum(first, least) / torch.maximum(second, least)).log()
-    return logs.abs_() / logs.square().mean(0).sqrt().clamp(min=LEAST_SHARE)
+    if not vectors:
+        return splits.new_zeros(len(splits), 0, dtype=torch.float64)
+    centred = [steps - steps.mean(0) for steps in vectors]
+    products = torch.stack([steps @ steps.T for steps in centred])
+    first, second = (_sum_variances(products, arms) for arms in (splits, ~splits))
+    least = LEAST_SHARE * (first + second)
+    logs = (torch.maximum(first, least) / torch.maximum(second, least)).log()
+    return logs.abs() / logs.square().mean(0).sqrt().clamp(min=LEAST_SHARE)
 
 
 def _sum_variances(products: torch.Tensor, arms: torch.Tensor) -> torch.Tensor:
-    """The variance of vectors within an arm, summed over their elements, from their inner products: [splits]."""
-    arm = arms.double()
-    sizes = arm.sum(1)
-    return (arm @ products.diagonal() - ((arm @ products) * arm).sum(1) / sizes) / (sizes - 1)
+    """The variances of vectors within an arm, summed over their elements: [splits, tests].
+
+    `products` are the inner products of each test's vectors, [tests, steps, steps]. All tests share two products of
+    matrices: of many small operations, each would wait for threads that have no core while compilers are at work.
+    """
+    arm, pairs = arms.double(), (arms[:, :, None] & arms[:, None, :]).flatten(1).double()
+    sizes = arm.sum(1, keepdim=True)
+    return (arm @ products.diagonal(dim1=1, dim2=2).T - pairs @ products.flatten(1).T / sizes) / (sizes - 1)
 
 
 def find_largest(statistics: torch.Tensor) -> torch.Tensor:
