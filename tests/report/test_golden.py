@@ -18,12 +18,9 @@ from sweeper.core.trial import Trial
 OF_JOBS = ("steps", "max_memory_gib", "total_eager_s", "total_compiled_s")
 # Columns that no stored sweep fills, and why.
 NEVER_FILLED = {
-    ("speedups", "device_speedup"): "the sweeps are older than device step times",
-    ("speedups", "device_speedup_low"): "the same",
+    ("speedups", "device_speedup_low"): "the sweeps on GPUs with device step times have one process a trial",
     ("speedups", "device_speedup_high"): "the same",
-    ("speedups", "eager_device_step_ms"): "the same",
-    ("speedups", "compiled_device_step_ms"): "the same",
-    ("summary", "weighted_device"): "the same",
+    ("summary", "weighted_device"): "none of these sweeps has both precisions",
     ("summary", "weighted_device_low"): "the same",
     ("summary", "weighted_device_high"): "the same",
     ("speedups", "busy_speedup_low"): "the sweeps on GPUs have one process a trial",
@@ -35,17 +32,10 @@ NEVER_FILLED = {
         for mean in ("geomean_amp", "geomean_fp32", "weighted", "weighted_busy", "weighted_device")
         for end in ("low", "high")
     },
-    ("summary", "weighted_device_without_doubt"): "the sweeps are older than device step times",
-    ("speedups", "device_time_missing"): "every ok trial of the sweeps on GPUs has its device time",
-    ("speedups", "memory_missing"): "the same of its memory",
+    ("summary", "weighted_device_without_doubt"): "no sweep with device step times has both precisions",
+    ("speedups", "memory_missing"): "every ok trial of the sweeps on GPUs has its memory",
     ("speedups", "eager_energy_j"): "needs measure.energy=true on a GPU",
     ("speedups", "compiled_energy_j"): "the same",
-    ("speedups", "eager_host_step_ms"): "no stored sweep has host times, which came with schema 5",
-    ("speedups", "compiled_host_step_ms"): "the same",
-    ("speedups", "eager_host_share"): "the same",
-    ("speedups", "compiled_host_share"): "the same",
-    ("speedups", "speedup_host_2x_faster"): "the same",
-    ("speedups", "speedup_host_2x_slower"): "the same",
     **dict.fromkeys(
         (
             ("speedups", "strongest_eager"),
