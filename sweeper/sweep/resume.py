@@ -54,8 +54,8 @@ def require_same_settings(sweep: str, kept: Iterable[Kept], measure: Measure) ->
     before = [found for item in kept if item.measure and (found := item.measure.figure_settings()) != now]
     if not before:
         return
-    records = "1 record" if len(before) == 1 else f"{len(before)} records"
-    lines = [f"sweep={sweep} has {records} of these trials, measured with other settings, which change figures"]
+    those = "1 of these trials has a record" if len(before) == 1 else f"{len(before)} of these trials have records"
+    lines = [f"sweep={sweep}: {those} with other settings, which change figures"]
     for name in dict.fromkeys(name for found in (*before, now) for name in found):
         was = dict.fromkeys(_show(found.get(name)) for found in before)
         is_now = _show(now.get(name))

@@ -74,7 +74,7 @@ def test_a_setting_that_changes_figures_is_refused(
     with pytest.raises(ConfigError) as refused:
         resume(trials, replace(OLD, **{name: now}), monkeypatch)
     first, *changed, last = str(refused.value).splitlines()
-    assert first.startswith("sweep=night has 1 record of these trials")
+    assert first.startswith("sweep=night: 1 of these trials has a record with other settings")
     assert f"  measure.{name}: {json.dumps(was)} -> {json.dumps(now)}".replace('"', "") in changed
     assert "retry=all" in last
     assert "another sweep=NAME" in last
@@ -88,7 +88,7 @@ def test_what_differs_is_named_once_over_all_records(trials: list[Trial], monkey
         with pytest.raises(ConfigError) as refused:
             resume(trials, replace(OLD, rounds=4), monkeypatch, dry_run=dry_run)
         lines = str(refused.value).splitlines()
-        assert lines[0].startswith("sweep=night has 2 records")
+        assert lines[0].startswith("sweep=night: 2 of these trials have records")
         assert lines[1:-1] == ["  measure.seed: 1337 or 3 -> 1337", "  measure.rounds: 10 or 5 -> 4"]
 
 
