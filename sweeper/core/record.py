@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from sweeper.core.serialization import Json, from_json, to_json
+from sweeper.core.serialization import Json, from_json, get_mapping, to_json
 from sweeper.core.trial import Trial
 
 # 1 had no accuracy, no state of device and host, no fingerprints. 2 had no attempts, no formats of parameters, and of
@@ -25,6 +26,8 @@ STATUSES = (
 )  # fmt: skip
 # Left out of the denominator of a pass rate: the compiler is not to blame.
 NOT_JUDGED = ("eager_error", "unavailable", "interrupted")
+# May be another when the same trial runs again: a machine, a time limit or a user ended it, not its code.
+CHANGEABLE = ("interrupted", "timeout", "crashed")
 
 EAGER_PHASES = ("starting", "building", "eager")
 CHECK_PHASES = ("reference", "checking")
@@ -254,6 +257,7 @@ class Record:
     wall_s: float | None = None  # from the start of the trial to its end, without waits and stops
     inspection: Inspection | None = None  # None: not asked for, or the trial has nothing to inspect
     attempts: tuple[Attempt, ...] = ()  # earlier ones that were not ok, the oldest first
+    measure: Mapping[str, Json] = field(default_factory=dict)  # `core.settings.Measure`; empty in older records
     schema_version: int = SCHEMA_VERSION
 
     def __post_init__(self) -> None:
@@ -263,6 +267,14 @@ class Record:
     def judges_the_compiler(self) -> bool:
         """Whether the trial is ok, or only the compiler can be to blame."""
         return self.status not in NOT_JUDGED and (self.status == "ok" or self.phase not in EAGER_PHASES)
+
+    @property
+    def may_end_differently(self) -> bool:
+        """Whether the trial may end otherwise when the same command runs it again on the same machine."""
+        if self.status == "oom":  # torch's message lists the processes that it sees on the GPU, its own among them
+            seen = len(re.findall(r"\b(?:this process|Process \d+) has\b", self.message or ""))
+            return seen > 1 or any(process.gpu and process.gpu.other_processes for process in self.processes)
+        return self.status in CHANGEABLE
 
     @property
     def batch_size(self) -> int:
@@ -286,9 +298,10 @@ class Record:
         return from_json(Record, _read_object(text))
 
 
-def read_status(text: str) -> str:
-    """Read the status alone, which is faster than the whole record. Raises ValueError as `Record.loads` does."""
-    return _check_status(_read_object(text).get("status", ""))
+def read_status(text: str) -> tuple[str, Mapping[str, Any]]:
+    """Read status and `measure` alone, which is faster than the whole record. Raises ValueError as `Record.loads`."""
+    data = _read_object(text)
+    return _check_status(data.get("status", "")), get_mapping(data, "measure")
 
 
 def _check_status(status: str) -> str:

@@ -17,6 +17,10 @@ POSITIVE = (
     "block_steps",
 )  # fmt: skip
 CLOCKS = ("block", "step")
+# Settings of `Measure` that change figures. The rest are limits at which a process gives up or stops to warm up, and
+# `back_off`, whose smaller batch the row itself names.
+SAMPLING = ("processes", "draws", "target", "max_processes", "seed")  # what is sampled, and how often
+TIMING = ("rounds", "rounds_s", "block_s", "block_steps", "clock", "energy")  # what one process measures
 RETRIES = ("failed", "none", "all")
 
 
@@ -49,6 +53,11 @@ class Measure:
         """The maximum of processes of one trial."""
         return self.processes * self.draws if self.target is None else max(self.processes, self.max_processes)
 
+    def figure_settings(self) -> dict[str, object]:
+        """The settings that change figures, by name; without a target there is no maximum of processes."""
+        unused = ("max_processes",) if self.target is None else ()
+        return {name: getattr(self, name) for name in (*SAMPLING, *TIMING) if name not in unused}
+
 
 @dataclass
 class Tracking:
@@ -73,7 +82,7 @@ class Settings:
     sweep: str
     device: str | None = None  # cpu, cuda, cuda:N; None: the GPU where there is one
     dry_run: bool = False
-    retry: str = "failed"  # trials to run again: failed ones, none, or all, those with an ok record too
+    retry: str = "failed"  # trials that have a record and run again: failed ones, none, or all
     inspect: bool = False  # one more process per trial writes what the compiler did; it changes no figure
     measure: Measure = field(default_factory=Measure)
     tracking: Tracking = field(default_factory=Tracking)

@@ -34,11 +34,10 @@ from sweeper.core.protocol import Software, Verdict
 from sweeper.core.serialization import from_json, to_json
 from sweeper.doctor import noise, probes
 from sweeper.doctor.noise import Noise
+from sweeper.execution.disturbances import UNRELIABLE, find_disturbances
 
 OK, NOT_OK, BAD_ARGUMENTS, INTERRUPTED = 0, 1, 2, 130
 MODES = ("reduce-overhead", "max-autotune")  # of Inductor, beside the default; on a GPU
-MAX_LOAD_PER_CORE = 0.25
-MAX_MEMORY_UNEXPLAINED_BYTES = 2**30  # an idle GPU has some hundred MiB in use
 MAX_PARALLEL_PROBES = 4
 MIN_PROCESSES_FOR_SPREAD = 10  # from 10 on, a standard deviation is known to 0.7 to 1.8 times its estimate
 COLOURS = {"ok": "green", "missing": "yellow", "broken": "red"}
@@ -117,7 +116,7 @@ def examine(device: Device, options: argparse.Namespace, console: Console) -> Fi
     warnings, timeout_s = tuple(find_disturbances(machine, gpu)), float(options.timeout_s)
     _print_section("device", [*describe_gpu(device, gpu), *describe_host(machine)], console)
     for warning in warnings:
-        console.print(f"  [bold yellow]measurements taken now would be unreliable:[/] {escape(warning)}")
+        console.print(f"  [bold yellow]{UNRELIABLE}[/] {escape(warning)}")
     software = ask_software(device, timeout_s)
     driver = [Part("NVIDIA driver", gpu.driver)] if gpu else []
     software = replace(software, parts=(*software.parts, *driver, host.cpp_compiler()))
@@ -128,21 +127,6 @@ def examine(device: Device, options: argparse.Namespace, console: Console) -> Fi
     verdicts += report_removed_backends(software, console) if software.torch_works else ()
     measured = measure_noise(device, int(options.processes), console) if options.noise else None
     return Findings(device, machine, gpu, software, warnings, verdicts, measured)
-
-
-def find_disturbances(machine: Host, gpu: GpuReading | None) -> Iterator[str]:
-    """Describe what would disturb a measurement now, one line each."""
-    if machine.load is not None and machine.load / machine.cores > MAX_LOAD_PER_CORE:
-        yield f"load {machine.load:.2f} on {machine.cores} cores; stop the other processes, or wait"
-    if gpu is None:
-        return
-    if gpu.pids:
-        others = f"{len(gpu.pids)} other process{'es' if len(gpu.pids) > 1 else ''}"
-        yield f"{others} on the GPU; stop them, or take another"
-    elif (gpu.memory_used_bytes or 0) > MAX_MEMORY_UNEXPLAINED_BYTES:
-        yield "memory of the GPU is in use by processes that cannot be seen from here; take another"
-    if slow := [reason for reason in gpu.lowered_clocks or () if "thermal" in reason or "hardware" in reason]:
-        yield f"the GPU lowers its clock: {', '.join(slow)}"
 
 
 def describe_gpu(device: Device, gpu: GpuReading | None) -> Iterator[tuple[str, str]]:

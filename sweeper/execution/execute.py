@@ -19,6 +19,7 @@ from sweeper.analysis.metrics import derive
 from sweeper.core.errors import ConfigError
 from sweeper.core.paths import SweepPaths, write_text
 from sweeper.core.record import Record
+from sweeper.core.serialization import to_json
 from sweeper.core.settings import Settings
 from sweeper.core.trial import Trial
 from sweeper.execution.attempts import read_attempts
@@ -109,7 +110,7 @@ def _read_record(trial: Trial, settings: Settings, name: str, begin: float) -> R
         return Record.loads(path.read_text(encoding="utf-8"))
     message = f"the job of {name} ended without a record; its own log says why"
     record = Record(trial.id, settings.sweep, trial.label, "crashed", trial, phase="starting", message=message)
-    record = replace(record, attempts=read_attempts(path))
+    record = replace(record, attempts=read_attempts(path), measure=to_json(settings.measure))
     record = replace(record, flags=find_flags(record, derive(record), settings.measure))
     if not path.exists():
         write_text(path, record.dumps())

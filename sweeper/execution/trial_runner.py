@@ -21,6 +21,7 @@ from sweeper.analysis.metrics import derive
 from sweeper.core.paths import SweepPaths, TrialPaths, write_text
 from sweeper.core.protocol import Job, LeaseGrant, Outcome
 from sweeper.core.record import Inspection, Process, Record
+from sweeper.core.serialization import to_json
 from sweeper.core.settings import MIN_PROCESSES_FOR_TARGET, Settings
 from sweeper.core.trial import Trial
 from sweeper.execution import processes
@@ -231,6 +232,7 @@ def _make_record(run: _TrialRun, outcomes: Sequence[Outcome]) -> Record:
         processes=tuple(outcome.process for outcome in outcomes if outcome.process is not None),
         diagnostics=next((outcome.diagnostics for outcome in outcomes if outcome.diagnostics), None),
         smaller_batch_size=run.batch_size if run.batch_size < trial.batch_size else None,
+        measure=to_json(run.settings.measure),
     )
     if last.status == "ok":
         return record

@@ -26,8 +26,6 @@ from sweeper.report.text.provenance import describe, list_unreadable_manifests
 
 MAX_INSPECTIONS = 10  # named in a note
 MIN_WIDTH = 100  # columns of a console that is no terminal
-# Statuses that would come out again on this machine.
-NOT_WORTH_RETRYING = ("unavailable", "accuracy_mismatch", "not_compiled", "compile_error")
 
 
 def write_report(sweeps: Sequence[Path], out: Path) -> Report:
@@ -112,7 +110,7 @@ def suggest_next(report: Report, out: Path, sweep: str | None) -> list[str]:
     """Say where the files are and what to run again; `sweep` is set where the command of the sweep can run here."""
     page = next((path for path in report.paths if path.suffix == ".html"), None)
     lines = [f"tables: {out}" + (f"; for a browser: {page}" if page else "")]
-    again = [row for row in report.tables["failures"].rows if row["status"] not in NOT_WORTH_RETRYING]
+    again = [entry for entry in report.findings.entries if entry.record.may_end_differently]
     if again and sweep:
         lines.append(f"{len(again)} not ok that may do better: the same command with sweep={sweep} runs them again")
     return lines

@@ -9,13 +9,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 
+from sweeper.core import host
 from sweeper.core.errors import ConfigError, remove_password
 from sweeper.core.gpus import Device
-from sweeper.core.paths import RUNS, SweepPaths
-from sweeper.core.record import Record, read_status
-from sweeper.core.settings import MIN_PROCESSES_FOR_TARGET, Measure, Settings
+from sweeper.core.paths import RUNS, SweepPaths, TrialPaths
+from sweeper.core.record import Record
+from sweeper.core.serialization import get_mapping
+from sweeper.core.settings import MIN_PROCESSES_FOR_TARGET, TIMING, Measure, Settings
 from sweeper.core.trial import Trial
+from sweeper.execution.disturbances import UNRELIABLE, read_disturbances
 from sweeper.execution.execute import LOCAL, Launcher, NoSpaceError
 from sweeper.execution.lock import hold_lock
 from sweeper.execution.placement import Placement, place_trials
@@ -26,6 +30,7 @@ from sweeper.sweep import manifest
 from sweeper.sweep.plan import History, Plan, describe_plan, estimate_s, make_plan
 from sweeper.sweep.preflight import require_runnable
 from sweeper.sweep.progress import Progress, format_duration
+from sweeper.sweep.resume import Kept, read_kept, read_measure, require_same_settings
 from sweeper.tracking.store import sqlite_file
 from sweeper.tracking.tracker import Tracker
 
@@ -42,18 +47,24 @@ def run_sweep(grid: Sequence[Trial], settings: Settings, launcher: Launcher = LO
     placement = Placement(launcher.name) if launcher.name else place_trials(settings, len(plan.trials))
     if settings.dry_run:
         sweep.announce(plan, placement)
+        _require_runnable(plan, placement)
         if plan.trials:
             sweep.print_estimate(plan, placement)
         return OK
+    disturbances = read_disturbances(placement.devices) if plan.trials else []  # before the check, which is work too
+    _require_runnable(plan, placement)
+    with hold_lock(sweep.paths.lock, f"sweep={settings.sweep}"):
+        plan = sweep.make_plan()  # another driver may have ended meanwhile
+        if min(placement.concurrency, len(plan.trials)) > 1:
+            plan = replace(plan, trials=_read_history(placement, settings.measure)[0].longest_first(plan.trials))
+        return sweep.run(plan, placement, disturbances)
+
+
+def _require_runnable(plan: Plan, placement: Placement) -> None:
     if placement.devices:
         require_runnable(plan.trials, placement.devices[0])
     else:  # jobs may run on other machines, so the check must not ask for a GPU of this one
         require_runnable([replace(trial, device="cpu") for trial in plan.trials], Device("cpu"))
-    with hold_lock(sweep.paths.lock, f"sweep={settings.sweep}"):
-        plan = sweep.make_plan()  # another driver may have ended meanwhile
-        if min(placement.concurrency, len(plan.trials)) > 1:
-            plan = replace(plan, trials=_read_history(plan.trials)[0].longest_first(plan.trials))
-        return sweep.run(plan, placement)
 
 
 @dataclass(frozen=True)
@@ -70,7 +81,16 @@ class _Sweep:
         return SweepPaths.of(self.settings.sweep)
 
     def make_plan(self) -> Plan:
-        return make_plan(self.grid, self._read_statuses(), self.settings.retry)
+        """Raises ConfigError where records that stay were measured with other settings than the rest would be."""
+        kept = self._read_kept()
+        statuses = {trial_id: found.status for trial_id, found in kept.items()}
+        plan = make_plan(self.grid, statuses, self.settings.retry)
+        stay = (kept[item.trial.id] for item in plan.left_out if item.finished)
+        require_same_settings(self.settings.sweep, stay, self.settings.measure)
+        return plan
+
+    def _read_kept(self) -> dict[str, Kept]:
+        return read_kept(self.paths, {trial.id for trial in self.grid})
 
     def announce(self, plan: Plan, placement: Placement) -> None:
         count, settings = len(plan.trials), self.settings
@@ -83,24 +103,34 @@ class _Sweep:
             self.console.print("\n".join(lines).strip(), markup=False)
 
     def print_estimate(self, plan: Plan, placement: Placement) -> None:
-        """Print the last line of a dry run."""
-        whole, on_device = _read_history(plan.trials)
-        num_devices = max(len(placement.devices), 1)
-        in_flight = max(placement.concurrency // num_devices, 1)
-        process_s = estimate_s(plan.trials, whole, on_device, num_devices, in_flight)
-        estimate = "no estimate yet"
-        if process_s is not None:
-            duration = format_duration(process_s * self.settings.measure.processes * self.settings.measure.draws)
-            where = "one device" if num_devices == 1 else f"{num_devices} devices"
-            if placement.concurrency > num_devices:
-                where += f" with {placement.concurrency} trials in flight"
-            estimate = f"about {duration} on {where}, judging by {len(whole)} earlier trials"
-        self.console.print(f"{estimate}; nothing was started")
+        """Print the last lines of a dry run."""
+        asked = "torch and the model libraries have all that these trials name"
+        asked += "" if placement.devices else "; the devices of the jobs were not asked"
+        self.console.print(f"{asked}; {self._describe_estimate(plan, placement)}; nothing was started")
 
-    def run(self, plan: Plan, placement: Placement) -> int:
+    def _describe_estimate(self, plan: Plan, placement: Placement) -> str:
+        whole, on_device = _read_history(placement, self.settings.measure)
+        known = whole.select_known(plan.trials)
+        if not known:
+            return "no estimate yet"
+        num_devices = len(placement.devices)
+        process_s = estimate_s(known, whole, on_device, num_devices, max(placement.concurrency // num_devices, 1))
+        duration = format_duration(process_s * self.settings.measure.processes * self.settings.measure.draws)
+        where = "one device" if num_devices == 1 else f"{num_devices} devices"
+        if placement.concurrency > num_devices:
+            where += f" with {placement.concurrency} trials in flight"
+        if (unknown := len(plan.trials) - len(known)) == 0:
+            return f"about {duration} on {where}, judging by similar trials on this kind of device"
+        return (
+            f"about {duration} on {where} for {len(known)} trials, no estimate yet for {unknown} unlike any earlier one"
+        )
+
+    def run(self, plan: Plan, placement: Placement, disturbances: Sequence[str]) -> int:
         """Run the plan, report even after an interruption or on a full disk, and return the exit code."""
         sweep = self.settings.sweep
         self.announce(plan, placement)
+        for disturbance in disturbances:
+            self.console.print(f"[bold yellow]{UNRELIABLE}[/] {escape(disturbance)}")
         if differences := manifest.add_invocation(self.paths, self.settings, plan, placement.name):
             changed = ", ".join(differences)
             self.console.print(f"note: changed since the earlier run of this sweep, whose records are kept: {changed}")
@@ -117,7 +147,7 @@ class _Sweep:
             self.console.print(f"interrupted; go on with the same command and sweep={sweep}")
             return INTERRUPTED
         wanted = {trial.id for trial in plan.trials} | {item.trial.id for item in plan.left_out if item.finished}
-        statuses = self._read_statuses()
+        statuses = {trial_id: found.status for trial_id, found in self._read_kept().items()}
         return OK if all(statuses.get(trial_id) == "ok" for trial_id in wanted) else NOT_OK
 
     def _run_trials(self, plan: Plan, placement: Placement, tracker: Tracker | None) -> bool:
@@ -162,19 +192,6 @@ class _Sweep:
         else:
             console.print(f"MLflow: {remove_password(tracker.uri)}{tracker.page}")
 
-    def _read_statuses(self) -> dict[str, str]:
-        """Read the status of each trial of the grid that has a record; an unreadable record counts as none."""
-        statuses, known = {}, self.paths.trials()
-        for trial_id in {trial.id for trial in self.grid} & known.keys():
-            path = known[trial_id].record
-            try:
-                statuses[trial_id] = read_status(path.read_text())
-            except FileNotFoundError:
-                continue
-            except ValueError as error:
-                print(f"note: {path} cannot be read ({error}); the trial runs again", file=sys.stderr)
-        return statuses
-
 
 def _describe_processes(measure: Measure) -> str:
     """`3 processes`, `6 processes in 2 draws` or `5 to 20 processes`."""
@@ -186,14 +203,22 @@ def _describe_processes(measure: Measure) -> str:
     return f"{minimum} to {max(minimum, measure.process_limit)} processes"
 
 
-def _read_history(trials: Sequence[Trial]) -> tuple[History, History]:
-    """Read the seconds per process, in total and on the device, of every ok trial on the same type of device."""
-    types = {trial.device for trial in trials}
+def _read_history(placement: Placement, measure: Measure) -> tuple[History, History]:
+    """Read the seconds per process, in total and on the device, of ok trials that were measured alike on such a device.
+
+    Empty where a cluster places the trials, since its devices are not known.
+    """
+    names = {device.gpu.name if device.gpu else host.read().cpu for device in placement.devices}
+    timing = [getattr(measure, name) for name in TIMING]
     whole, on_device = [], []
-    for path in sorted(RUNS.glob("*/*/record.json"), key=lambda path: path.stat().st_mtime):
+    for path in sorted(RUNS.glob("*/*/record.json") if names else (), key=lambda path: path.stat().st_mtime):
         with suppress(ValueError, OSError):  # a report says what cannot be read
             record = Record.loads(path.read_text(encoding="utf-8"))
-            if record.status == "ok" and record.wall_s and record.processes and record.trial.device in types:
+            if not (record.status == "ok" and record.wall_s and record.processes):
+                continue
+            found = read_measure(record.measure, TrialPaths(path.parent))
+            alike = found is not None and [getattr(found, name) for name in TIMING] == timing
+            if alike and get_mapping(record.environment, "device").get("name") in names:
                 whole.append((record.trial, record.wall_s / len(record.processes)))
                 device_s = sum(process.device_s for process in record.processes)
                 on_device.append((record.trial, device_s / len(record.processes)))

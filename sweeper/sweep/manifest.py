@@ -8,19 +8,20 @@ import json
 import platform
 import shlex
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 from sweeper.core.errors import ConfigError
 from sweeper.core.libraries import library_packages
 from sweeper.core.paths import SweepPaths, write_text
-from sweeper.core.serialization import to_json
+from sweeper.core.serialization import get_mapping, to_json
 from sweeper.core.settings import Settings
 from sweeper.sweep.plan import Plan
 
 
 def add_invocation(paths: SweepPaths, settings: Settings, plan: Plan, device: str) -> list[str]:
-    """Add this command to the manifest; the names of what differs from the command before (versions, measure, ...).
+    """Add this command to the manifest; what differs from the command before, such as `torch 2.12 -> 2.13`.
 
     Raises ConfigError when the folder cannot be written or its sweep.json is not ours.
     """
@@ -47,7 +48,13 @@ def add_invocation(paths: SweepPaths, settings: Settings, plan: Plan, device: st
         write_text(path, json.dumps({"sweep": settings.sweep, "invocations": [*earlier, invocation]}, indent=1))
     except OSError as error:
         raise ConfigError(f"cannot write to {paths.folder}: {error.strerror}; nothing was started") from error
-    before = earlier[-1] if earlier else invocation
-    changed = [key for key in ("versions", "device") if before.get(key) != invocation[key]]
-    same_measure = before.get("settings", {}).get("measure") == invocation["settings"]["measure"]
-    return changed if same_measure else [*changed, "measure"]
+    before, now = (_flatten(item) for item in (earlier[-1] if earlier else invocation, invocation))
+    names = [name for name in dict.fromkeys((*before, *now)) if before.get(name) != now.get(name)]
+    return [f"{name} {before.get(name)} -> {now.get(name)}" for name in names]
+
+
+def _flatten(invocation: Mapping[str, Any]) -> dict[str, Any]:
+    """What may differ between the runs of a sweep, by name."""
+    measure = get_mapping(invocation, "settings", "measure")
+    named = {f"measure.{name}": value for name, value in measure.items()}
+    return {"device": invocation.get("device"), **get_mapping(invocation, "versions"), **named}

@@ -110,49 +110,60 @@ def _explain_budget(trial: Trial) -> str | None:
 
 
 class History:
-    """How long earlier trials took, in wall seconds per process, and what is expected of others by it.
+    """How long similar earlier trials took on the same device, in wall seconds per process.
 
     A trial that ran before is expected to take as long as the last time. Any other is expected to take the median of
-    its model, or of all trials where the model is new.
+    those with its model, workload, mode, backend and compile settings.
     """
 
     def __init__(self, earlier: Iterable[tuple[Trial, float]]) -> None:
-        by_model: dict[str, list[float]] = {}
+        similar: dict[tuple[object, ...], list[float]] = {}
         self._by_trial: dict[str, float] = {}
         for trial, process_s in earlier:
             self._by_trial[trial.id] = process_s
-            by_model.setdefault(trial.model.name, []).append(process_s)
-        self._by_model = {name: median(times_s) for name, times_s in by_model.items()}
-        everything = [process_s for times_s in by_model.values() for process_s in times_s]
-        self._median_s = median(everything) if everything else None
+            similar.setdefault(_make_likeness(trial), []).append(process_s)
+        self._by_likeness = {likeness: median(times_s) for likeness, times_s in similar.items()}
 
     def __len__(self) -> int:
         """How many different trials it knows."""
         return len(self._by_trial)
 
     def expected_s(self, trial: Trial) -> float | None:
-        """Seconds per process; None when nothing is known of any trial."""
-        return self._by_trial.get(trial.id, self._by_model.get(trial.model.name, self._median_s))
+        """Seconds per process; None when no similar trial is known."""
+        return self._by_trial.get(trial.id, self._by_likeness.get(_make_likeness(trial)))
 
-    def total_s(self, trials: Iterable[Trial]) -> float | None:
-        """Seconds of one process of each trial, one after the other."""
-        return sum(self.expected_s(trial) or 0.0 for trial in trials) if self._median_s is not None else None
+    def select_known(self, trials: Iterable[Trial]) -> list[Trial]:
+        """The trials of which something is expected."""
+        return [trial for trial in trials if self.expected_s(trial) is not None]
+
+    def total_s(self, trials: Iterable[Trial]) -> float:
+        """Seconds of one process of each trial of which something is expected, one after the other."""
+        return sum(self.expected_s(trial) or 0.0 for trial in trials)
 
     def longest_first(self, trials: Sequence[Trial]) -> tuple[Trial, ...]:
-        """Sort trials for several devices: a long one that begins last would keep the others waiting."""
-        return tuple(sorted(trials, key=lambda trial: -(self.expected_s(trial) or 0.0)))
+        """Sort trials for several devices: a long one that begins last would keep the others waiting.
+
+        Trials of which nothing is known go in the middle.
+        """
+        expected_s = {trial.id: self.expected_s(trial) for trial in trials}
+        middle_s = median([known_s for known_s in expected_s.values() if known_s is not None] or [0.0])
+        order = {key: middle_s if found_s is None else found_s for key, found_s in expected_s.items()}
+        return tuple(sorted(trials, key=lambda trial: -order[trial.id]))
+
+
+def _make_likeness(trial: Trial) -> tuple[object, ...]:
+    """What decides how long a process of a trial takes: mostly how much there is to compile, and how hard it tries."""
+    return trial.model.key, trial.workload, trial.mode, trial.backend, str(trial.compile), trial.device, trial.python
 
 
 def estimate_s(
     trials: Sequence[Trial], whole: History, on_device: History, devices: int = 1, concurrency: int = 1
-) -> float | None:
-    """Estimate the seconds of one process of each trial, `concurrency` in flight per device; None without a history.
+) -> float:
+    """Estimate the seconds of one process of each trial that is known, `concurrency` in flight per device.
 
     Only one process at a time works on a device; whatever else processes do goes on beside it.
     """
     whole_s, device_s = whole.total_s(trials), on_device.total_s(trials)
-    if whole_s is None or device_s is None:
-        return None
     return (device_s + (whole_s - device_s) / concurrency) / devices
 
 

@@ -1,4 +1,4 @@
-"""The progress of a sweep: a live view on a terminal, plain lines elsewhere.
+"""The progress of a sweep: a line per trial that ends, and on a terminal a live view of phases below.
 
 The view is drawn once per second at most: the driver must leave the processor to the workers.
 """
@@ -38,6 +38,7 @@ class Progress:
         self._total, self._processes, self._console = trials, processes, console
         self._started = self._done = 0
         self._begin = time.monotonic()
+        self._first_begin: float | None = None  # of a trial; a cluster's jobs have all ended by then
         self._current: dict[str, _Current] = {}
         self._live = Live(console=console, refresh_per_second=1, transient=True, get_renderable=self._view)
 
@@ -51,41 +52,45 @@ class Progress:
 
     def show(self, event: Event) -> None:
         if isinstance(event, Finished):
-            record, self._done = event.record, self._done + 1
-            current = self._current.pop(record.trial_id)
-            took = format_duration(time.monotonic() - current.begin)
-            self._print(current, f"{_describe_result(record, event.result)}  ({took})")
-            if record.inspection:
-                self._print(current, escape(_describe_inspection(record, record.inspection)))
-            return
-        if isinstance(event, Started):
+            self._done += 1
+            self._print(self._current.pop(event.record.trial_id), event)
+        elif isinstance(event, Started):
+            now = time.monotonic()
+            self._first_begin = self._first_begin or now
             self._started += 1
-            current = _Current(event.trial, f"[{self._started}/{self._total}]", time.monotonic())
-            self._current[event.trial.id] = current
+            self._current[event.trial.id] = _Current(event.trial, f"[{self._started}/{self._total}]", now)
         else:
-            current = self._current[event.trial.id]
             timed = self._processes > 1 and event.process < self._processes  # an inspection is none of them
             which = f", process {event.process + 1} of {self._processes}" if timed else ""
-            current.phase = f"{event.phase}{which}"
-        if not self._console.is_terminal:
-            self._print(current, current.phase)
+            self._current[event.trial.id].phase = f"{event.phase}{which}"
 
-    def _print(self, current: _Current, text: str) -> None:
-        self._console.print(f"{current.place} {escape(current.trial.label)}: {text}", soft_wrap=True, highlight=False)
+    def _print(self, current: _Current, event: Finished) -> None:
+        """Print the line of a trial; a log has no live view, so its lines have the time of day and the time left."""
+        record = event.record
+        took = format_duration(time.monotonic() - current.begin)
+        text = f"{current.place} {escape(current.trial.label)}: {_describe_result(record, event.result)}  ({took})"
+        text += f"; {escape(_describe_inspection(record, record.inspection))}" if record.inspection else ""
+        if not self._console.is_terminal:
+            left = f"; {left}" if (left := self._describe_left()) else ""
+            text = f"{time.strftime('%H:%M:%S')} {text}{left}"
+        self._console.print(text, soft_wrap=True, highlight=False)
 
     def _view(self) -> Group:
-        elapsed_s = time.monotonic() - self._begin
         lines: list[Text | ProgressBar] = []
         for current in self._current.values():
             took = format_duration(time.monotonic() - current.begin)
             lines.append(Text(f"{current.trial.label}: {current.phase}  {took}", style="bold"))
         lines.append(ProgressBar(total=self._total, completed=self._done, width=40))
-        text = f"{self._done}/{self._total} trials, {format_duration(elapsed_s)} elapsed"
-        if self._done and self._done < self._total:  # the rest is taken to need as long per trial as what is done
-            left_s = elapsed_s / self._done * (self._total - self._done)
-            end = time.strftime("%H:%M", time.localtime(time.time() + left_s))
-            text += f", about {format_duration(left_s)} to go, done at {end}"
-        return Group(*lines, Text(text))
+        parts = [f"{self._done}/{self._total} trials", f"{format_duration(time.monotonic() - self._begin)} elapsed"]
+        return Group(*lines, Text(", ".join(filter(None, [*parts, self._describe_left()]))))
+
+    def _describe_left(self) -> str:
+        """Say how long the rest takes, if each trial takes as long as those that are done; empty where none is left."""
+        if not self._done or self._done == self._total or self._first_begin is None:
+            return ""
+        left_s = (time.monotonic() - self._first_begin) / self._done * (self._total - self._done)
+        end = time.strftime("%H:%M", time.localtime(time.time() + left_s))
+        return f"about {format_duration(left_s)} to go, done at {end}"
 
 
 def format_duration(seconds: float) -> str:

@@ -102,6 +102,38 @@ def test_an_attempt_has_the_keys_of_the_contract(record: Record) -> None:
     assert list(json.loads(record.dumps())["attempts"][0]) == ["status", "phase", "message", "worst", "artifacts"]
 
 
+@pytest.mark.parametrize(
+    ("status", "message", "expected"),
+    [
+        ("interrupted", None, True),
+        ("timeout", "still compiling after 1800 s", True),
+        ("crashed", "the worker was killed by SIGKILL", True),
+        (
+            "oom",
+            "1 MiB is free. Process 12 has 70 GiB memory in use. Including ..., this process has 8 GiB in use",
+            True,
+        ),
+        ("oom", "1 MiB is free. Including non-PyTorch memory, this process has 78 GiB memory in use", False),
+        ("oom", "1 MiB is free. Process 12 has 78 GiB memory in use. Of the allocated memory ...", False),
+        ("unavailable", "pip install it", False),
+        ("compile_error", "Unsupported", False),
+        ("accuracy_mismatch", None, False),
+        ("eager_error", None, False),
+        ("ok", None, False),
+    ],
+)
+def test_only_what_the_machine_or_the_user_ended_may_end_differently(
+    record: Record, status: str, message: str | None, expected: bool
+) -> None:
+    ended = replace(record, status=status, message=message, processes=())
+    assert ended.may_end_differently == expected
+
+
+def test_out_of_memory_beside_other_processes_may_end_differently(record: Record) -> None:
+    """As the fixture's process saw one; without any reading of it nothing speaks for another end."""
+    assert replace(record, status="oom").may_end_differently
+
+
 def test_artifacts_are_those_of_all_processes_each_once(record: Record) -> None:
     (process,) = record.processes
     others = (replace(process, code_fingerprint="a", autotuning_fingerprint="b"), Process(2, 0, False), process)

@@ -24,8 +24,9 @@ from sweeper.core.host import Host
 from sweeper.core.protocol import Software, Verdict
 from sweeper.core.record import Round
 from sweeper.doctor import __main__, noise, probes
-from sweeper.doctor.__main__ import Findings, decide_exit_code, find_disturbances
+from sweeper.doctor.__main__ import Findings, decide_exit_code
 from sweeper.doctor.noise import Noise, compute_noise, count_processes_needed
+from sweeper.execution.disturbances import find_disturbances, read_disturbances
 
 CPU = Device("cpu")
 QUIET = Host("a processor", cores=4, usable_cores=4, load=0.2)
@@ -333,6 +334,21 @@ def test_a_busy_host_or_gpu_disturbs() -> None:
         find_disturbances(QUIET, GpuReading(pids=frozenset(), memory_used_bytes=2**33))
     )
     assert "hardware_thermal" in next(find_disturbances(QUIET, GpuReading(lowered_clocks=("idle", "hardware_thermal"))))
+
+
+def test_disturbances_of_several_gpus_name_the_gpu_and_those_of_the_host_come_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, second = (gpus.Gpu(str(index), f"GPU-{index}", "a GPU") for index in range(2))
+    busy = GpuReading(pids=frozenset({1}))
+    monkeypatch.setattr(host, "read", lambda: dataclasses.replace(QUIET, load=1.2))
+    monkeypatch.setattr(gpus, "read", lambda gpu: busy if gpu is second else GpuReading(pids=frozenset()))
+    load, other = "load 1.20 on 4 cores; stop the other processes, or wait", "1 other process on the GPU; "
+    found = read_disturbances([Device("cuda", first), Device("cuda", second)])
+    assert found == [load, f"GPU 1: {other}stop them, or take another"]
+    assert read_disturbances([Device("cuda", second)]) == [load, f"{other}stop them, or take another"]
+    assert read_disturbances([CPU]) == [load]
+    assert read_disturbances([]) == []
 
 
 def test_the_host_is_read_from_the_kernels_files(tmp_path: Path) -> None:

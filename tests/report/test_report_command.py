@@ -117,7 +117,11 @@ def test_a_name_that_no_file_can_have_is_exit_2(tmp_path: Path) -> None:
 
 
 def test_the_last_lines_say_what_to_type_next(tmp_path: Path) -> None:
-    failed = [make_record("a", status="oom"), make_record("b", status="unavailable")]
+    failed = [
+        make_record("a", status="crashed"),
+        make_record("b", status="oom"),
+        make_record("c", status="unavailable"),
+    ]
     write_sweep(tmp_path / "runs", [make_record(), *failed])
     write_sweep(tmp_path / "runs", [make_record()], "other")
     lines = report(tmp_path, "night").stdout.splitlines()

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import fake_python
 import pytest
 from records import make_record, make_trial, write_sweep
+from rich.console import Console
 
 from sweeper.analysis.metrics import derive
+from sweeper.core import host
+from sweeper.core.errors import ConfigError
+from sweeper.core.host import Host
+from sweeper.core.paths import write_text
 from sweeper.core.record import Inspection, Record
 from sweeper.core.settings import Measure, Settings, Tracking
-from sweeper.core.trial import Trial
-from sweeper.execution.execute import Launcher
-from sweeper.execution.scheduler import Event, Finished, Started
+from sweeper.core.trial import Model, Trial
+from sweeper.execution.execute import Launcher, execute
+from sweeper.execution.scheduler import Event, Finished, PhaseBegan, Started
 from sweeper.sweep.driver import INTERRUPTED, OK, run_sweep
+from sweeper.sweep.progress import Progress
 
 INSPECTS = """
 if options.inspect:
@@ -50,7 +58,8 @@ def test_inspection_is_of_trials_that_run(trial: Trial, capsys: pytest.CaptureFi
     assert Path(summary).exists()
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith("1 process each, and one that shows what the compiler does")
-    assert f"[1/1] {trial.label}: what the compiler did: {summary}" in lines
+    (line,) = [line for line in lines if f"[1/1] {trial.label}: " in line]
+    assert f"; what the compiler did: {summary}" in line
     assert f"note: what the compiler did: {summary}" in lines
 
 
@@ -75,3 +84,86 @@ def test_a_sweep_ends_with_how_to_run_again_what_failed(trial: Trial, capsys: py
     run_sweep([trial], SETTINGS, Launcher(None, fails))
     last = capsys.readouterr().out.splitlines()[-1]
     assert last == "1 not ok that may do better: the same command with sweep=night runs them again"
+
+
+def test_dry_run_estimates_from_similar_trials_on_the_same_kind_of_device(
+    trial: Trial, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def estimate(*trials: Trial, measure: Measure = SETTINGS.measure, sweep: str = "dry") -> str:
+        capsys.readouterr()
+        run_sweep(trials, replace(SETTINGS, sweep=sweep, dry_run=True, measure=measure))
+        return capsys.readouterr().out.splitlines()[-1]
+
+    assert run_sweep([trial], SETTINGS) == OK
+    other_batch, other_model = replace(trial, batch_size=7), replace(trial, model=Model("timm", "other"))
+    none = "torch and the model libraries have all that these trials name; no estimate yet; nothing was started"
+    assert estimate(other_batch) == none, "the fake worker names no device"
+
+    path = next(Path("runs/night").glob("*/record.json"))
+    on_this_cpu = {"device": {"type": "cpu", "name": host.read().cpu}}
+    write_text(path, replace(record(), environment=on_this_cpu, wall_s=60.0).dumps())
+    assert "; about 1 min 00 s on one device, judging by similar trials" in estimate(other_batch)
+    partly = "; about 1 min 00 s on one device for 1 trials, no estimate yet for 1 unlike any earlier one; "
+    assert partly in estimate(other_batch, other_model)
+    assert estimate(other_model) == none
+    assert estimate(other_batch, measure=replace(SETTINGS.measure, rounds=99)) == none
+    assert "about 3 min" in estimate(other_batch, measure=replace(SETTINGS.measure, processes=3))
+    write_text(path, replace(record(), environment={"device": {"type": "cpu", "name": "another"}}).dumps())
+    assert estimate(other_batch) == none
+
+
+def test_dry_run_asks_the_libraries(trial: Trial, capsys: pytest.CaptureFixture[str]) -> None:
+    """The plan is printed before the question, which takes seconds."""
+    answers = Path(trial.python or "")
+    answers.write_text(answers.read_text().replace('write("[]")', "write('[\"no such model\"]')"))
+    with pytest.raises(ConfigError, match="no such model"):
+        run_sweep([trial], replace(SETTINGS, dry_run=True))
+    assert capsys.readouterr().out.splitlines()[-1].startswith(trial.id)
+    assert not Path("runs").exists()
+
+
+def test_dry_run_for_a_cluster_says_that_its_devices_were_not_asked(
+    trial: Trial, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_sweep([trial], replace(SETTINGS, dry_run=True), Launcher("slurm", execute)) == OK
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert "; the devices of the jobs were not asked; no estimate yet; nothing was started" in last
+
+
+def test_a_busy_machine_is_told_before_the_first_trial(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cores = host.read().cores
+    monkeypatch.setattr(host, "read", lambda: Host("a processor", cores, cores, load=float(cores)))
+    assert run_sweep([trial], SETTINGS) == OK
+    said = f"load {cores:.2f} on {cores} cores; stop the other processes, or wait"
+    line = f"measurements taken now would be unreliable: {said}"
+    assert capsys.readouterr().out.splitlines()[1] == line
+    assert run_sweep([trial], SETTINGS) == OK
+    assert line not in capsys.readouterr().out, "there is nothing to measure"
+
+
+def test_a_log_has_one_line_for_each_trial(trial: Trial, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_sweep([trial, replace(trial, batch_size=1), replace(trial, batch_size=2)], SETTINGS) == OK
+    lines = [line for line in capsys.readouterr().out.splitlines() if re.search(r"\[\d/3\]", line)]
+    left = r"; about \d+ s to go, done at \d\d:\d\d"
+    clock, figures = r"\d\d:\d\d:\d\d", rf"{trial.label[: -len('32')]}\d+: 2\.000x  \(\d+ s\)"
+    patterns = [rf"{clock} \[{n}/3\] {figures}{left if n < 3 else ''}" for n in (1, 2, 3)]
+    assert len(lines) == 3
+    assert all(re.fullmatch(pattern, line) for pattern, line in zip(patterns, lines, strict=True)), lines
+
+
+def test_a_terminal_shows_phases_and_no_clock(trial: Trial) -> None:
+    console = Console(file=StringIO(), force_terminal=True, width=200, color_system=None)
+    progress = Progress(2, 1, console)
+    with progress:
+        progress.show(Started(trial))
+        progress.show(PhaseBegan(trial, "compiling", 0))
+        console.print(progress._view())
+        progress.show(Finished(made := make_record(trial=trial), derive(made)))
+        console.print(progress._view())
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert f"{trial.label}: compiling  0 s" in text
+    assert "1/2 trials, 0 s elapsed, about 0 s to go, done at " in text
+    (line,) = [line for line in text.splitlines() if "[1/2]" in line]
+    assert re.search(rf"\[1/2\] {trial.label}: 2\.000x  \(0 s\)$", line)

@@ -38,6 +38,9 @@ def test_grid_ends_with_tables_and_runs_again_without_work(run_module: Run, tmp_
     assert again.returncode == 0, again.stdout + again.stderr
     assert again.stdout.count("has a record: ok") == 4
     assert {path: path.read_bytes() for path in before} == before
+    refused = run_module("sweeper", *command, "measure.rounds=3")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "\n  measure.rounds: 2 -> 3\n" in refused.stderr
     invocations = json.loads((tmp_path / "runs/grid/sweep.json").read_text())["invocations"]
     assert [len(item["plan"]) for item in invocations] == [4, 0]
 

@@ -1,0 +1,40 @@
+"""What would disturb a measurement now: other work on the host or the GPU, and a GPU that lowers its clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from sweeper.core import gpus, host
+from sweeper.core.gpus import Device, GpuReading
+from sweeper.core.host import Host
+
+UNRELIABLE = "measurements taken now would be unreliable:"  # begins the line of a disturbance
+MAX_LOAD_PER_CORE = 0.25
+MAX_MEMORY_UNEXPLAINED_BYTES = 2**30  # an idle GPU has some hundred MiB in use
+
+
+def find_disturbances(machine: Host, gpu: GpuReading | None) -> Iterator[str]:
+    """Describe what would disturb a measurement now, one line each."""
+    if machine.load is not None and machine.load / machine.cores > MAX_LOAD_PER_CORE:
+        yield f"load {machine.load:.2f} on {machine.cores} cores; stop the other processes, or wait"
+    if gpu is None:
+        return
+    if gpu.pids:
+        others = f"{len(gpu.pids)} other process{'es' if len(gpu.pids) > 1 else ''}"
+        yield f"{others} on the GPU; stop them, or take another"
+    elif (gpu.memory_used_bytes or 0) > MAX_MEMORY_UNEXPLAINED_BYTES:
+        yield "memory of the GPU is in use by processes that cannot be seen from here; take another"
+    if slow := [reason for reason in gpu.lowered_clocks or () if "thermal" in reason or "hardware" in reason]:
+        yield f"the GPU lowers its clock: {', '.join(slow)}"
+
+
+def read_disturbances(devices: Sequence[Device]) -> list[str]:
+    """Read what would disturb measurements on the devices now; of several GPUs, the line names the one it is about."""
+    if not devices:
+        return []
+    machine = host.read()
+    lines = list(find_disturbances(machine, None))
+    for gpu in (device.gpu for device in devices if device.gpu):
+        own = [line for line in find_disturbances(machine, gpus.read(gpu)) if line not in lines]
+        lines += [f"GPU {gpu.selector}: {line}" for line in own] if len(devices) > 1 else own
+    return lines

@@ -1,0 +1,151 @@
+"""Going on with a sweep under other settings: what is refused before any work, and what is not."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Generator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from records import make_record, make_trial, write_sweep
+
+from sweeper.analysis.metrics import derive
+from sweeper.core.errors import ConfigError
+from sweeper.core.paths import SweepPaths
+from sweeper.core.record import Record
+from sweeper.core.serialization import to_json
+from sweeper.core.settings import SAMPLING, TIMING, Measure, Settings, Tracking
+from sweeper.core.trial import Trial
+from sweeper.execution.execute import Launcher
+from sweeper.execution.scheduler import Event, Finished, Started
+from sweeper.sweep.driver import NOT_OK, OK, run_sweep
+from sweeper.sweep.resume import read_kept
+
+LIMITS = {"warmup_s": 1.0, "timeout_s": 60.0, "phase_timeouts_s": {"compiling": 9.0}, "back_off": False}
+OTHERS = {
+    "processes": 5, "draws": 2, "target": 0.02, "max_processes": 9, "seed": 1, "rounds": 4, "rounds_s": 2.0,
+    "block_s": 1.0, "block_steps": 7, "clock": "step", "energy": True,
+}  # fmt: skip
+OLD = Measure()
+
+
+@pytest.fixture
+def trials(in_empty_folder: Path) -> list[Trial]:
+    return [make_trial("vit_b_16", device="cpu", batch_size=size) for size in (1, 2)]
+
+
+def store(trial: Trial, status: str = "ok", measure: Measure = OLD) -> Record:
+    record = replace(make_record(trial=trial, status=status), measure=to_json(measure))
+    write_sweep(Path("runs"), [record])
+    return record
+
+
+def resume(trials: list[Trial], measure: Measure, monkeypatch: pytest.MonkeyPatch, **changes: object) -> list[str]:
+    """The ids of the trials that ran, in a sweep whose workers are not started."""
+    monkeypatch.setattr("sweeper.sweep.driver.require_runnable", lambda *_: None)
+    ran = []
+
+    def run(planned, _settings, _placement) -> Generator[Event, None, None]:
+        for trial in planned:
+            ran.append(trial.id)
+            record = store(trial, measure=measure)
+            yield Started(trial)
+            yield Finished(record, derive(record))
+
+    settings = Settings("night", device="cpu", measure=measure, tracking=Tracking(enabled=False))
+    assert run_sweep(trials, replace(settings, **changes), Launcher(None, run)) in (OK, NOT_OK)
+    return ran
+
+
+def test_each_setting_is_one_that_changes_figures_or_a_limit() -> None:
+    """Whoever adds a setting decides."""
+    assert {*SAMPLING, *TIMING} == OTHERS.keys()
+    assert {item.name for item in dataclasses.fields(Measure)} == OTHERS.keys() | LIMITS.keys()
+
+
+@pytest.mark.parametrize("name", [name for name in OTHERS if name != "max_processes"])
+def test_a_setting_that_changes_figures_is_refused(
+    trials: list[Trial], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store(trials[0])
+    was, now = getattr(OLD, name), OTHERS[name]
+    with pytest.raises(ConfigError) as refused:
+        resume(trials, replace(OLD, **{name: now}), monkeypatch)
+    first, *changed, last = str(refused.value).splitlines()
+    assert first.startswith("sweep=night: 1 of these trials has a record with other settings")
+    assert f"  measure.{name}: {json.dumps(was)} -> {json.dumps(now)}".replace('"', "") in changed
+    assert "retry=all" in last
+    assert "another sweep=NAME" in last
+    assert not SweepPaths.of("night").sweep.exists()
+
+
+def test_what_differs_is_named_once_over_all_records(trials: list[Trial], monkeypatch: pytest.MonkeyPatch) -> None:
+    store(trials[0])
+    store(trials[1], measure=replace(OLD, rounds=5, seed=3))
+    for dry_run in (False, True):
+        with pytest.raises(ConfigError) as refused:
+            resume(trials, replace(OLD, rounds=4), monkeypatch, dry_run=dry_run)
+        lines = str(refused.value).splitlines()
+        assert lines[0].startswith("sweep=night: 2 of these trials have records")
+        assert lines[1:-1] == ["  measure.seed: 1337 or 3 -> 1337", "  measure.rounds: 10 or 5 -> 4"]
+
+
+def test_limits_and_what_is_not_used_are_no_difference(trials: list[Trial], monkeypatch: pytest.MonkeyPatch) -> None:
+    store(trials[0])
+    assert resume(trials, replace(OLD, **LIMITS, max_processes=9), monkeypatch) == [trials[1].id]
+
+
+@pytest.mark.parametrize(
+    ("status", "retry", "refused"),
+    [
+        ("ok", "failed", True),
+        ("ok", "none", True),
+        ("ok", "all", False),
+        ("oom", "failed", False),
+        ("oom", "none", True),
+    ],
+)
+def test_only_records_that_stay_count(
+    trials: list[Trial], status: str, retry: str, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store(trials[0], status)
+    other = replace(OLD, rounds=4)
+    if refused:
+        with pytest.raises(ConfigError, match=r"measure.rounds: 10 -> 4"):
+            resume(trials, other, monkeypatch, retry=retry)
+    else:
+        assert resume(trials, other, monkeypatch, retry=retry) == [trial.id for trial in trials]
+        assert resume(trials, other, monkeypatch) == []
+
+
+def test_where_every_trial_is_new_nothing_is_refused(trials: list[Trial], monkeypatch: pytest.MonkeyPatch) -> None:
+    store(trials[0])
+    assert resume(trials[1:], replace(OLD, rounds=4), monkeypatch) == [trials[1].id]
+
+
+def test_other_versions_and_limits_are_said(
+    trials: list[Trial], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    resume(trials[:1], OLD, monkeypatch)
+    manifest = SweepPaths.of("night").sweep
+    data = json.loads(manifest.read_text())
+    data["invocations"][0]["versions"]["torch"] = "1.2.3"
+    manifest.write_text(json.dumps(data))
+    assert "changed since" not in capsys.readouterr().out
+    assert resume(trials, replace(OLD, timeout_s=60.0), monkeypatch) == [trials[1].id]
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "changed since" in line]
+    assert "torch 1.2.3 -> " in line
+    assert line.endswith("measure.timeout_s 1800.0 -> 60.0")
+
+
+def test_an_older_record_has_the_settings_of_its_workers(trials: list[Trial]) -> None:
+    """Records had no settings before; `trial.json` beside them had. Where neither tells, nothing is known."""
+    write_sweep(Path("runs"), [make_record(trial=trial) for trial in trials])
+    paths = SweepPaths.of("night")
+    file = paths.trial("", trials[0].id).trial
+    file.write_text(json.dumps({"trial": {}, "measure": to_json(replace(OLD, rounds=4))}))
+    kept = read_kept(paths, {trial.id for trial in trials})
+    assert kept[trials[0].id].measure == replace(OLD, rounds=4)
+    assert kept[trials[1].id].measure is None
