@@ -44,7 +44,8 @@ FILE_WIDTH = 160  # columns of a text file
 MIN_WIDTH = 140  # columns of a console that is no terminal
 LEGEND = (
     "The verdict is on the compiled step, by wall clock or, where that shows no change, by device time. It makes up "
-    "for the number of rows; intervals are 95 % ones of a row alone."
+    "for the number of rows and of clocks; intervals are 95 % ones of a row alone. Size uncertain: the change "
+    "is beyond what too few draws or processes leave open."
 )
 MIB = 2**20
 MORE_DRAWS = 2  # three find a slowdown of 3 % in 38 of 100 cases, five in 99: docs/results/compare-power.md
