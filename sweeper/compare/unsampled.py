@@ -7,7 +7,7 @@ measured. A step time that changed by more is a regression, though nobody knows 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from sweeper.analysis.metrics import MIN_PROCESSES_IF_HOST_BOUND
 from sweeper.compare.pairs import Side
@@ -28,9 +28,13 @@ def find_unsampled_logs(sides: tuple[Side, Side], quantity: Quantity, moved: boo
     `moved`: eager's step times say that the sessions differ, so that no number of processes samples the host.
     """
     device = sides[0].trial.device
-    fewest = min(len(side.samples[quantity.name]) for side in sides)
-    host = HOST_NOISES[device] if moved or fewest < _needed_processes(sides, quantity) else 0.0
-    return math.log1p(DRAW_NOISE[device]), math.log1p(host)
+    is_sampled = count_fewest(sides, quantity) >= _needed_processes(sides, quantity) and not moved
+    return math.log1p(DRAW_NOISE[device]), 0.0 if is_sampled else math.log1p(HOST_NOISES[device])
+
+
+def count_fewest(sides: Sequence[Side], quantity: Quantity) -> int:
+    """How many processes the side with fewer of them has measured a quantity in."""
+    return min((len(side.samples.get(quantity.name, ())) for side in sides), default=0)
 
 
 def is_host_bound(sides: tuple[Side, Side], quantity: Quantity) -> bool:

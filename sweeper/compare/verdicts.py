@@ -16,7 +16,7 @@ from sweeper.analysis import stats
 from sweeper.analysis.flags import UNVERIFIED
 from sweeper.analysis.metrics import MIN_DRAWS_FOR_INTERVAL, MIN_PROCESSES_IF_HOST_BOUND
 from sweeper.analysis.stats import CONFIDENCE, Estimate
-from sweeper.compare.pairs import LOST, Pair, Sample, Side
+from sweeper.compare.pairs import LOST, Pair, Side
 from sweeper.compare.quantities import (
     COMPILE,
     COMPILED,
@@ -27,13 +27,14 @@ from sweeper.compare.quantities import (
     STEP_TIMES,
     Quantity,
 )
-from sweeper.compare.unsampled import find_unsampled_logs, is_host_bound
+from sweeper.compare.unsampled import count_fewest, find_unsampled_logs, is_host_bound
 from sweeper.loading.cross_trial import max_eager_spread, moderate_groups
 
 SIGNIFICANCE = 1 - CONFIDENCE
 # Backends that generate no code and autotune no kernels, so that all draws are alike.
 WITHOUT_AUTOTUNING = ("eager", "aot_eager", "cudagraphs")
 NOT_RUN = ("unavailable", "interrupted")
+MIN_PROCESSES_TO_MODERATE = 3  # of a side
 
 VERDICTS = ("SLOWER", "BROKE", "FASTER", "FIXED", "UNRESOLVED", "NEW", "GONE", "SAME")  # in the order of the tables
 REGRESSIONS = ("SLOWER", "BROKE")
@@ -170,7 +171,7 @@ def compare_quantity(pair: Pair, quantity: Quantity) -> Change:
     logs = (stats.group_by_draw((sample.draw, math.log(sample.value)) for sample in of_side) for of_side in samples)
     base, head = (stats.mean_over_draws(of_side, draws) for of_side in logs)
     unlike = explain_incomparable(pair.both, quantity)
-    reason = unlike or explain_unjudged(pair.both, quantity, samples, draws)
+    reason = unlike or explain_unjudged(pair.both, quantity, draws)
     unit, estimate = "draws" if draws else "processes", None if unlike else stats.difference(head, base)
     return Change("UNRESOLVED" if reason else "", reason, base.ratio, head.ratio, unit, estimate)
 
@@ -185,11 +186,9 @@ def explain_incomparable(sides: tuple[Side, Side], quantity: Quantity) -> str | 
     return None
 
 
-def explain_unjudged(
-    sides: tuple[Side, Side], quantity: Quantity, samples: Sequence[Sequence[Sample]], over_draws: bool
-) -> str | None:
-    """Why these samples allow no verdict, whatever they say; None where they allow one."""
-    fewest = min(map(len, samples))
+def explain_unjudged(sides: tuple[Side, Side], quantity: Quantity, over_draws: bool) -> str | None:
+    """Why the samples of two sides allow no verdict, whatever they say; None where they allow one."""
+    fewest = count_fewest(sides, quantity)
     if fewest < 2:
         return "one cold compile on a side" if quantity is COMPILE else "a single process on a side: no variance"
     if quantity is COMPILE and any("compile_contended" in side.flags for side in sides):
@@ -224,7 +223,7 @@ def judge_quantity(
     if control and control.moved:
         reason = f"eager itself moved by {percent(control.shift)} (median over rows)"
         return [item if item.verdict else replace(item, verdict="UNRESOLVED", reason=reason) for item in changes]
-    judged = _moderate(pairs, changes) if quantity.pooled else list(changes)
+    judged = _moderate(quantity, pairs, changes) if quantity.pooled else list(changes)
     shift = control.shift or 0.0 if control else 0.0
     places = [place for place, item in enumerate(judged) if not item.verdict]
     tests = [_subtract_shift(judged[place].estimate, shift) for place in places]
@@ -235,16 +234,18 @@ def judge_quantity(
     return judged
 
 
-def _moderate(pairs: Sequence[Pair], changes: Sequence[Change]) -> list[Change]:
+def _moderate(quantity: Quantity, pairs: Sequence[Pair], changes: Sequence[Change]) -> list[Change]:
     """Draw variances over processes towards those of similar rows, where there are enough of them.
 
     Host-bound rows are pooled only with each other. Variances over draws are not moderated: how much autotuning varies
-    differs from model to model, and moderating would flag up to 17 % of simulated sweeps.
+    differs from model to model, and moderating would flag up to 17 % of simulated sweeps. Neither are variances of two
+    processes: where models differ in noise, moderating would flag half of the sweeps.
     """
     over_processes = (
         (place, any(side.host_bound_arms is not None for side in pair.both or ()), change.estimate)
         for place, (pair, change) in enumerate(zip(pairs, changes, strict=True))
         if not change.verdict and change.unit == "processes" and change.estimate
+        if count_fewest(pair.both or (), quantity) >= MIN_PROCESSES_TO_MODERATE
     )
     found = moderate_groups(over_processes)
     return [replace(change, estimate=found.get(place, change.estimate)) for place, change in enumerate(changes)]

@@ -524,6 +524,17 @@ def test_variances_of_eight_rows_are_pooled_over_processes_and_not_over_draws(
         assert all((found > own + 0.1) == (pooled and count == 8) for found in degrees)
 
 
+def test_variances_of_two_processes_are_not_pooled() -> None:
+    """One row among nine calm ones scatters by 4 %: their variance says nothing of its own."""
+    calm = [pair(measured(f"m{i}", wobble=(1.0, 1.001)), measured(f"m{i}", wobble=(1.001, 1.0))) for i in range(9)]
+    loud = pair(measured(wobble=(1.0, 0.96)), measured(wobble=(1.02, 1.06)))
+    row = judge([loud, *calm]).rows[0]
+    estimate = change(row, COMPILED.name).estimate
+    assert estimate is not None
+    assert estimate.degrees == pytest.approx(2, abs=0.01)
+    assert row.verdict == "UNRESOLVED"
+
+
 def test_compile_time_is_judged_over_cold_processes() -> None:
     draws = [0, 1, 2, 3, 4]
     row = only(measured(draws=draws), measured(draws=draws, compile_s=40.0))
