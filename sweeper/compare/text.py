@@ -201,14 +201,14 @@ def describe_controls(comparison: Comparison) -> list[str]:
         if control.moved:
             moved = "rise where only eager got slower" if control.shift > 0 else "fall where only eager got faster"
             why = f"a shift of the whole machine does not touch them, but they {moved}"
-            wall += f"; beyond {100 * control.max_shift:.0f} % step times are not judged, only speedups: {why}"
+            wall += f"; beyond {100 * control.max_shift:.0f} % step times are not tested, only speedups: {why}"
     names = {COMPILED_DEVICE: "device step time", COMPILED_BUSY: "device busy time"}
     by_device = ((names[item], comparison.controls[item.control]) for item in DEVICE_TIMES)
     return [
         wall,
         *(
             f"control: eager's {name} moved by {_describe_shift(control)}"
-            f"{'; it is not judged' if control.moved else ''}"
+            f"{'; it is not tested' if control.moved else ''}"
             for name, control in by_device
             if control.shift is not None
         ),

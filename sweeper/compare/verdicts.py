@@ -75,8 +75,8 @@ class Control:
     """How far eager moved between two sessions by one clock: `shift` is the median log of HEAD / BASE over `rows` rows.
 
     The eager step does not depend on the compiler. `max_shift` is how far the eager times of one sweep may lie apart
-    (the flag eager_moved). Beyond it the machine or all of torch changed, and a time by this clock says nothing about
-    the compiler.
+    (the flag eager_moved). Beyond it the machine or all of torch changed, and only a change beyond what hosts differ by
+    says anything about the compiler.
     """
 
     shift: float | None = None  # None: no row has this time of eager on both sides
@@ -85,7 +85,7 @@ class Control:
 
     @property
     def moved(self) -> bool:
-        """Whether eager moved so far that no time by this clock is judged."""
+        """Whether eager moved so far that no time by this clock is tested."""
         return self.shift is not None and abs(self.shift) > math.log1p(self.max_shift)
 
 
