@@ -44,10 +44,14 @@ class Estimate:
 
     def interval(self) -> Interval | None:
         """Student's t interval, back on the scale of ratios; None without a variance."""
+        half = self.half_width()
+        return None if half is None else Interval(math.exp(self.log - half), math.exp(self.log + half))
+
+    def half_width(self) -> float | None:
+        """Half of the interval's width, of the log; None without a variance."""
         if self.variance is None or self.degrees is None:
             return None
-        half = t_quantile(self.degrees) * math.sqrt(self.variance)
-        return Interval(math.exp(self.log - half), math.exp(self.log + half))
+        return t_quantile(self.degrees) * math.sqrt(self.variance)
 
 
 def t_quantile(degrees: float) -> float:

@@ -2,7 +2,7 @@
 
 Exit codes: 0 no regression; 1 a compiled step is SLOWER by wall clock or by device time, a trial BROKE, or with
 --fail-unresolved is UNRESOLVED; 2 no such sweep, nothing in common, other devices, records that cannot be read, or a
-store that does not answer.
+store that does not answer; 3 nothing could be judged. The first of 1, 2 and 3 that applies.
 Try: `python -m sweeper.compare torch-2.12 torch-2.13`
 """
 
@@ -25,14 +25,14 @@ from sweeper.compare.changes import (
 )
 from sweeper.compare.pairs import AXES, choose_values, list_sides, match_sweeps, match_values, read_sides
 from sweeper.compare.quantities import DEVICE_MIN_EFFECT, MIN_EFFECT
-from sweeper.compare.text import FORMATS, Document, print_document, render
+from sweeper.compare.text import FORMATS, Document, advise_if_nothing_is_judged, print_document, render
 from sweeper.compare.verdicts import judge
 from sweeper.core.errors import ConfigError
 from sweeper.core.paths import write_text
 from sweeper.loading.sources import add_tracking_uri, find_sources
 from sweeper.tracking.store import TrackingError
 
-OK, REGRESSION, BAD_INPUT = 0, 1, 2
+OK, REGRESSION, BAD_INPUT, NOTHING_JUDGED = 0, 1, 2, 3
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -41,10 +41,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         prog="python -m sweeper.compare",
         usage="%(prog)s BASE HEAD [options]\n       %(prog)s SWEEP --by AXIS [BASE_VALUE HEAD_VALUE] [options]",
         description="Compare two sweeps, or two values of an axis of one: which compiled steps got slower, what broke. "
-        "A verdict needs several processes on both sides, and three draws (measure=published) where the compiled "
-        "code is not the same.",
+        "Small changes need several processes on both sides, and three draws (measure=published) where the compiled "
+        "code is not the same; a large one is SLOWER from one process on, and its size is uncertain.",
         epilog="exit code: 0 no regression, 1 a compiled step is SLOWER or a trial BROKE (or, with --fail-unresolved, "
-        "is UNRESOLVED), 2 bad input, records that cannot be read, or no answer from MLflow",
+        "is UNRESOLVED), 2 bad input, records that cannot be read, or no answer from MLflow, 3 nothing could be judged "
+        "(0 with --allow-unresolved)",
     )
     add, switch = parser.add_argument, partial(parser.add_argument, action="store_true")
     add("names", nargs="+", metavar="BASE HEAD", help="sweeps under runs/, or folders of trials")
@@ -54,7 +55,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     min_effect = f"smaller changes are neither SLOWER nor FASTER, and SAME means within it ({defaults})"
     add("--min-effect", type=_share, metavar="SHARE", help=min_effect)
     switch("--allow-different-devices", help="compare absolute times of different GPUs all the same")
-    switch("--fail-unresolved", help="exit code 1 also when a row that both sides measured is UNRESOLVED")
+    either = partial(parser.add_mutually_exclusive_group().add_argument, action="store_true")
+    either("--fail-unresolved", help="exit code 1 also when a row that both sides measured is UNRESOLVED")
+    either("--allow-unresolved", help="exit code 0, not 3, when nothing could be judged")
     switch("--all", help="show rows that are the SAME, and all columns")
     add("--format", choices=FORMATS, default="text", help="default: text; md is for a pull request")
     add("--out", type=Path, metavar="FILE", help="write it there, and the text to the terminal")
@@ -84,12 +87,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(render(document, parsed.format), end="")
     for problem in document.problems:
         print(problem, file=sys.stderr)
+    return _choose_exit_code(document, parsed)
+
+
+def _choose_exit_code(document: Document, parsed: argparse.Namespace) -> int:
+    """A code that an option is about is explained."""
     unresolved = document.comparison.unresolved
     if parsed.fail_unresolved and unresolved:
         rows, are = ("1 row", "is") if unresolved == 1 else (f"{unresolved} rows", "are")
         print(f"--fail-unresolved: {rows} that both sides measured {are} UNRESOLVED", file=sys.stderr)
         return REGRESSION
-    return REGRESSION if document.comparison.regressed else BAD_INPUT if document.problems else OK
+    if document.comparison.regressed:
+        return REGRESSION
+    if document.problems:
+        return BAD_INPUT
+    if parsed.allow_unresolved or not advise_if_nothing_is_judged(document.comparison):
+        return OK
+    print(f"exit code {NOTHING_JUDGED}, since nothing could be judged; --allow-unresolved makes it 0", file=sys.stderr)
+    return NOTHING_JUDGED
 
 
 def _write(file: Path, text: str) -> None:

@@ -73,6 +73,7 @@ MEMORY = Quantity("compiled_peak_memory_bytes", _peak_bytes, ("MORE", "LESS"), M
 EAGER_DEVICE, COMPILED_DEVICE = _device_times("device_step_s", "device_step_s")
 EAGER_BUSY, COMPILED_BUSY = _device_times("busy_s", "device_time_s")
 DEVICE_TIMES = (COMPILED_DEVICE, COMPILED_BUSY)  # the first that both sides have counts; the two are never compared
+STEP_TIMES = (COMPILED, *DEVICE_TIMES)  # what decides about a row
 # In the order of the columns of CSV and JSON, which is a contract: new ones go to the end.
 QUANTITIES = (
     EAGER,

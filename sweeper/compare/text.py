@@ -44,7 +44,8 @@ FILE_WIDTH = 160  # columns of a text file
 MIN_WIDTH = 140  # columns of a console that is no terminal
 LEGEND = (
     "The verdict is on the compiled step, by wall clock or, where that shows no change, by device time. It makes up "
-    "for the number of rows; intervals are 95 % ones of a row alone."
+    "for the number of rows and of clocks; intervals are 95 % ones of a row alone. Size uncertain: the change "
+    "is beyond what too few draws or processes leave open."
 )
 MIB = 2**20
 MORE_DRAWS = 2  # three find a slowdown of 3 % in 38 of 100 cases, five in 99: docs/results/compare-power.md
@@ -200,14 +201,14 @@ def describe_controls(comparison: Comparison) -> list[str]:
         if control.moved:
             moved = "rise where only eager got slower" if control.shift > 0 else "fall where only eager got faster"
             why = f"a shift of the whole machine does not touch them, but they {moved}"
-            wall += f"; beyond {100 * control.max_shift:.0f} % step times are not judged, only speedups: {why}"
+            wall += f"; beyond {100 * control.max_shift:.0f} % step times are not tested, only speedups: {why}"
     names = {COMPILED_DEVICE: "device step time", COMPILED_BUSY: "device busy time"}
     by_device = ((names[item], comparison.controls[item.control]) for item in DEVICE_TIMES)
     return [
         wall,
         *(
             f"control: eager's {name} moved by {_describe_shift(control)}"
-            f"{'; it is not judged' if control.moved else ''}"
+            f"{'; it is not tested' if control.moved else ''}"
             for name, control in by_device
             if control.shift is not None
         ),

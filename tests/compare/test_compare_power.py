@@ -6,10 +6,11 @@ from functools import cache
 from typing import Any
 
 import pytest
-from benchmark_scripts import load_script
+from benchmark_scripts import BENCHMARKS, load_script
 
 SIMULATION = load_script("compare_power")
-DESIGNS = {design.text: design for design in SIMULATION.designs()}
+DESIGNS = {design.text: design for design in [*SIMULATION.designs(), *SIMULATION.size_designs()]}
+RECORDS = BENCHMARKS.parent / "docs" / "results" / "records"
 
 
 @cache
@@ -26,6 +27,11 @@ def outcomes(text: str, slowed: int, repeats: int) -> list[Any]:
         "3 draws of 3, process 0.3%, draw 0.5%, session 1%",
         "3 draws of 3, process 0.6%, draw 1.0%, session 0%",
         "5 draws of 3, process 0.6%, draw 1.0%, session 0%, shift 0.9%",
+        "1 process, process 0.6%, draw 0.5%, session 0%",
+        "1 process, process 0.6%, draw 0.0%, session 0%, host-bound, slow host 36%",
+        "3 processes, process 0.6%, draw 0.0%, session 0%, host-bound, slow host 36%",
+        "2 processes, process 0.6%, draw 0.0%, session 0%, models differ in noise",
+        "3 draws of 3, process 0.6%, draw 1.0%, session 0%, device 0.2%",
     ],
 )
 def test_a_hundred_models_that_did_not_change_are_flagged_in_five_of_a_hundred_sweeps_at_most(text: str) -> None:
@@ -62,3 +68,21 @@ def test_the_simulation_makes_the_slowdown_that_it_says() -> None:
     row, still = SIMULATION.judge(SIMULATION.pairs(SIMULATION.np.random.default_rng(1), design, 1)).rows
     changes = [item.changes["compiled_step_s"].estimate.ratio for item in (row, still)]
     assert changes == pytest.approx([1.03, 1.0], abs=0.001)
+
+
+@pytest.mark.parametrize(
+    "text", ["1 process, process 0.6%, draw 0.5%, session 0%", "3 processes, process 0.6%, draw 1.0%, session 0%"]
+)
+def test_half_of_the_speed_is_missed_by_no_measure(text: str) -> None:
+    design = SIMULATION.replace(DESIGNS[text], slowdown=0.5)
+    assert SIMULATION.power(list(SIMULATION.outcomes(design, 50, 2))) == 1
+
+
+def test_no_stored_program_is_slower_than_itself() -> None:
+    """One trial in two sweeps, two rounds or processes of one trial: hundreds of rows, each in both directions."""
+    cells = [dict(zip(SIMULATION.RECORD_TITLES, row, strict=True)) for row in SIMULATION.record_rows(RECORDS)]
+    assert [row["rows"] for row in cells if (row["SLOWER"], row["FASTER"]) != ("0", "0")] == []
+    assert sum(int(row["number"]) for row in cells) >= 200
+    assert sum(int(row["host-bound"]) for row in cells) >= 40
+    on_gpus = [row for row in cells if "CPU" not in row["rows"]]
+    assert {row["200% slower: found"] for row in on_gpus} == {"100%"}
