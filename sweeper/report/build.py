@@ -111,13 +111,14 @@ def print_report(report: Report, console: Console) -> None:
 
 
 def print_verdict(report: Report, console: Console) -> None:
-    """Print the best mode of each model, and at the end the verdict in a few lines.
+    """Print what no answer should hide, the best mode of each model, and at the end the verdict in a few lines.
 
     A console that is no terminal is made at least `MIN_WIDTH` columns wide.
     """
     if not console.is_terminal:
         console.width = max(console.width, MIN_WIDTH)
-    for line in locate_inspections(report.findings.entries):
+    entries = report.findings.entries
+    for line in (*find_mixtures(entries), *locate_inspections(entries)):
         console.print(f"note: {line}", soft_wrap=True, markup=False, highlight=False)
     terminal.print_verdict(report, console)
 

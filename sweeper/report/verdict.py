@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from sweeper.analysis.flags import DOUBTS
 from sweeper.analysis.metrics import MIN_PROCESSES_IF_HOST_BOUND
-from sweeper.config.schema import conf_folder
 from sweeper.loading.sources import Source
 from sweeper.report.formatting import (
     AXES,
@@ -24,6 +23,7 @@ from sweeper.report.formatting import (
     interval,
     ratio,
     read_texts,
+    sentence,
     shorten_names,
     sort_rows,
     text,
@@ -104,7 +104,7 @@ def _gains(row: Row) -> bool:
 def _answer_whether(rows: Sequence[Row]) -> list[str]:
     """Answer in a sentence for each workload whether to compile, the precision first in which more models gain."""
     if len(rows) == 1:
-        return [f"{_describe_one(rows[0])}{_explain_one(rows[0])}."]
+        return [sentence(f"{_describe_one(rows[0])}{_explain_one(rows[0])}")]
     sentences = []
     by_workload: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
@@ -112,9 +112,11 @@ def _answer_whether(rows: Sequence[Row]) -> list[str]:
     for workload, by_precision in by_workload.items():
         order = sorted(by_precision.values(), key=lambda found: -sum(map(_gains, found)) / len(found))
         parts = [_describe_one(found[0]) if len(found) == 1 else _describe_precision(found) for found in order]
-        line = "; ".join([parts[0], *(part.removeprefix("compile ") for part in parts[1:])])
+        if parts[0].startswith("compile "):  # what it has said, the others need not
+            parts[1:] = [part.removeprefix("compile ").replace(f" gain {GAIN}", "") for part in parts[1:]]
+        line = "; ".join(parts)
         line = f"{_WORKLOADS.get(workload, workload)}: {line}" if len(by_workload) > 1 else line
-        sentences.append(f"{line[:1].upper()}{line[1:]}.")
+        sentences.append(sentence(line))
     return sentences
 
 
@@ -146,7 +148,7 @@ def _name_precision(row: Row) -> str:
 
 
 def _describe_one(row: Row) -> str:
-    model = f"{text(row['model'])} in {_name_precision(row)}"
+    model = f"in {_name_precision(row)} {text(row['model'])}"
     if row["recommended"] is None:
         return f"{model}: not compared"
     if row["mode"] is None:
@@ -205,6 +207,13 @@ def _shorten(line: str) -> str:
     return line if len(line) <= MAX_MESSAGE_CHARACTERS else f"{line[: MAX_MESSAGE_CHARACTERS - 1]}…"
 
 
+class _Model(NamedTuple):
+    """A model as tables name it; the options of suites are in folders of their own."""
+
+    name: str
+    is_in_suite: bool = False
+
+
 class _Need(NamedTuple):
     """What a model lacks, and the command that ran it; "" where that is not known."""
 
@@ -213,9 +222,9 @@ class _Need(NamedTuple):
     command: str
     sweep: str
 
-    def describe(self, models: Sequence[str], precisions: Sequence[str]) -> Again:
+    def describe(self, models: Sequence[_Model], precisions: Sequence[str]) -> Again:
         """Describe what these models lack in these precisions, with the command for it."""
-        names = tuple(f"{model} ({', '.join(precisions)})" for model in models)
+        names = tuple(f"{model.name} ({', '.join(precisions)})" for model in models)
         changes = {"precision": ",".join(precisions)}
         if self.not_tried:
             why = self.recommended
@@ -229,13 +238,13 @@ class _Need(NamedTuple):
 def _list_again(rows: Sequence[Row], trials: Sequence[Row], sources: Sequence[Source]) -> list[Again]:
     """List what is worth another run, with one command for several precisions where the same models lack the same."""
     commands = _find_commands(trials, sources)
-    lacking: dict[tuple[_Need, str], dict[str, None]] = defaultdict(dict)  # models in order, by precision
+    lacking: dict[tuple[_Need, str], dict[_Model, None]] = defaultdict(dict)  # models in order, by precision
     for row in rows:
         if _is_open(row):
             command = commands.get(_name_case(row), ("", ""))
             need = _Need(text(row["recommended"]), read_texts(row, "not_tried"), *command)
-            lacking[need, text(row["precision"])][text(row["model"])] = None
-    precisions: dict[tuple[_Need, tuple[str, ...]], list[str]] = defaultdict(list)
+            lacking[need, text(row["precision"])][_Model(text(row["model"]), row["suite"] is not None)] = None
+    precisions: dict[tuple[_Need, tuple[_Model, ...]], list[str]] = defaultdict(list)
     for (need, precision), models in lacking.items():
         precisions[need, tuple(models)].append(precision)
     return [need.describe(models, found) for (need, models), found in precisions.items()]
@@ -270,8 +279,8 @@ def _split(command: str) -> tuple[list[str], list[str]] | None:
     return (["sweeper"], words[2:]) if is_script else None
 
 
-def narrow(command: str, models: Sequence[str], changes: Mapping[str, str]) -> str:
-    """Narrow the command of a sweep to some models, named as tables do, and change overrides."""
+def narrow(command: str, models: Sequence[_Model], changes: Mapping[str, str]) -> str:
+    """Narrow the command of a sweep to some models, and change overrides."""
     parts = _split(command)
     assert parts is not None
     program, arguments = parts
@@ -286,15 +295,14 @@ def narrow(command: str, models: Sequence[str], changes: Mapping[str, str]) -> s
     return shlex.join([*program, "-m", *kept, *(f"{key}={value}" for key, value in changes.items())])
 
 
-def _find_options(given: str | None, models: Sequence[str]) -> list[str]:
+def _find_options(given: str | None, models: Sequence[_Model]) -> list[str]:
     """Find the options of the group `model` for models; none where the command has one, or one is unknown."""
     if given and "," not in given and "(" not in given:
         return []
+    from sweeper.config.schema import conf_folder  # Hydra takes a quarter of a second to import
+
     folder = conf_folder() / "model"
     files = (path.relative_to(folder).with_suffix("").as_posix() for path in sorted(folder.rglob("*.yaml")))
     known = given.split(",") if given and "(" not in given else files
-    options: dict[str, list[str]] = defaultdict(list)
-    for option in known:
-        options[option.rpartition("/")[2]].append(option)
-    found = [options[model][0] for model in models if len(options[model]) == 1]
-    return found if len(found) == len(models) else []
+    options = {_Model(option.rpartition("/")[2], "/" in option): option for option in known}
+    return [options[model] for model in models] if options.keys() >= set(models) else []

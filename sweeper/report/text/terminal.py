@@ -72,10 +72,10 @@ def _print_best(rows: Sequence[Row], console: Console) -> None:
     for row in sorted(rows, key=lambda row: -(finite(row, "speedup") or 0.0)):
         key = tuple(text(row[name]) for name in names)
         best.setdefault(key, dict(zip(names, key, strict=True)))[f"in {text(row['precision'])}"] = _show_answer(row)
-    blank = {f"in {precision}": "" for precision in precisions}
+    blank: Row = {f"in {precision}": "" for precision in precisions}
     columns = [text_column(name, folds=True) for name in names]
     columns += [replace(text_column(f"in {precision}", folds=True), title=precision) for precision in precisions]
-    print_table(columns, [blank | row for row in best.values()][:MAX_BEST], console)
+    print_table(columns, [{**blank, **row} for row in best.values()][:MAX_BEST], console)
     hidden = len(best) - MAX_BEST
     print_line("? : flagged, see the report" if any(map(has_doubts, rows)) else "", console)
     print_line(f"and {hidden} more in report.md" if hidden > 0 else "", console)
