@@ -35,6 +35,7 @@ from sweeper.report.text.provenance import read_invocations
 
 GAIN = f"more than {100 * NOISE:.0f} %"
 MAX_MESSAGE_CHARACTERS = 90
+MAX_FLAGS = 2  # that a sentence names
 _CASE = ("model", "workload", "variant", "precision", "batch_size")  # what a recommendation is for
 _NOT_RUN = ("unavailable", "interrupted")  # statuses of which a log says least
 _WORKLOADS = {"train": "training"}
@@ -48,6 +49,10 @@ class Again:
     why: str
     names: tuple[str, ...]
     command: str = ""
+
+    @property
+    def line(self) -> str:
+        return f"{shorten_names(self.names)}: {self.why}"
 
 
 @dataclass(frozen=True)
@@ -180,8 +185,11 @@ def _answer_how_sure(rows: Sequence[Row]) -> str:
     if len(rows) == 1:
         lacks = [*(["a single process"] if single else []), *(flag for flag, _ in flags)]
         return f"Sure: {'yes' if sure else 'no'}{f' ({shorten_names(lacks)})' if lacks else ''}."
-    lacks = [*([f"a single process {single}"] if single else []), *(f"{flag} {count}" for flag, count in flags)]
-    return f"Sure: {sure} of {len(answered)}{f' ({shorten_names(lacks)})' if lacks else ''}."
+    lacks = [f"{single} {'rests' if single == 1 else 'rest'} on one process"] if single else []
+    if flags:
+        named = ", ".join(f"{count} {flag}" for flag, count in flags[:MAX_FLAGS])
+        lacks.append(f"flagged are {named}")
+    return f"Sure: {sure or 'none'} of {len(answered)} answers{': ' if lacks else ''}{', '.join(lacks)}."
 
 
 def _count_failures(failed: Sequence[Row], trials: int) -> str:
@@ -229,6 +237,8 @@ class _Need(NamedTuple):
         if self.not_tried:
             why = self.recommended
             changes |= {"mode": ",".join(self.not_tried), "sweep": self.sweep}
+            if "backend" in self.command:  # else it is Inductor's
+                changes["backend"] = "inductor"
         else:
             why = "speedup not known; more processes on an idle machine may tell"
             changes |= {"measure.processes": str(MIN_PROCESSES_IF_HOST_BOUND), "sweep": f"{self.sweep}-again"}

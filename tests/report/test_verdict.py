@@ -12,7 +12,7 @@ from pathlib import Path
 
 import archives
 import pytest
-from records import make_record, write_sweep
+from records import make_record, make_trial, write_sweep
 from rich.cells import cell_len
 from rich.console import Console
 
@@ -65,6 +65,8 @@ def test_the_last_twelve_lines_of_a_terminal_are_the_verdict(
     last = lines[-(LINES_OF_VERDICT - LINES_OF_MLFLOW) :]
     assert [line for line in last if line in report.verdict.sentences] == list(report.verdict.sentences)
     assert not any("weight" in line or "torch 2." in line for line in lines)
+    if report.verdict.again:
+        assert any(line.startswith("worth another run: ") for line in last)
     if report.verdict.failures:
         assert any(line.startswith(report.verdict.failed) for line in last)
         assert any("worker-0.log" in line for line in last)
@@ -76,7 +78,7 @@ def test_sentences_say_whether_which_and_how_sure(tmp_path: Path) -> None:
     assert report_on(tmp_path, [*fast, *slow]).verdict.sentences == (
         "Compile in AMP: 3 of 3 gain more than 5 %, median 1.40x; in fp32 it mostly does not pay (0 of 3).",
         "Which mode: stay eager for 3, default for 3.",
-        "Sure: 0 of 6 (a single process 6, throttled 1).",
+        "Sure: none of 6 answers: 6 rest on one process, flagged are 1 throttled.",
     )
 
 
@@ -113,6 +115,18 @@ def test_what_is_worth_another_run_has_its_command(tmp_path: Path) -> None:
     assert f"{first.why}: {first.command}" in text
     assert f"<code>{first.command}</code>" in page
     assert report.verdict.sentences[0] in text
+
+
+def test_another_backend_gives_way_to_inductor(tmp_path: Path) -> None:
+    record = make_record(trial=make_trial(backend="aot_eager"), speedups=[1.0])
+    (again,) = report_on(tmp_path, [record], "python -m sweeper model=resnet50 backend=aot_eager").verdict.again
+    assert again.command.endswith(" precision=amp mode=default sweep=night backend=inductor")
+
+
+def test_many_commands_are_in_the_files_alone(tmp_path: Path) -> None:
+    records = [make_record(f"m{number}", precision, [1.0]) for number in range(4) for precision in ("amp", "fp32")]
+    lines = printed(report_on(tmp_path, records, f"python -m sweeper -m model=glob(*) {'x' * 700}=1"))
+    assert "worth another run: 4 models, with commands in report.md" in lines
 
 
 def test_without_a_command_of_the_sweep_none_is_made_up(tmp_path: Path) -> None:

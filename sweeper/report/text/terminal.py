@@ -15,7 +15,6 @@ from rich.table import Table as RichTable
 from sweeper.report.contents import Report
 from sweeper.report.formatting import (
     AXES,
-    MAX_NAMES,
     find_varying,
     finite,
     ratio,
@@ -55,11 +54,13 @@ def _write_verdict(verdict: Verdict) -> Iterator[Sequence[Sequence[str]]]:
         first = verdict.failures[0]
         log = [f"  log: {first.log}"] if first.log else []
         yield [[f"{verdict.failed}; first {first.trial}: {first.message}", *log], [verdict.failed, *log]]
-    for item in verdict.again:
-        models = ", ".join(item.names) if len(item.names) <= MAX_NAMES else f"{len(item.names)} models"
-        line = f"worth another run, {models}: {item.why}"
-        short = [f"{line} (command in report.md)" if item.command else line]
-        yield [[line, f"  {item.command}"], short] if item.command else [short]
+    if verdict.again:
+        lines = []
+        for item in verdict.again:
+            lines += [f"worth another run: {item.line}", *([f"  {item.command}"] if item.command else [])]
+        count = sum(len(item.names) for item in verdict.again)
+        where = "with commands in report.md" if verdict.again[0].command else "named in report.md"
+        yield [lines, [f"worth another run: {count} models, {where}"]]
 
 
 def _print_best(rows: Sequence[Row], console: Console) -> None:
