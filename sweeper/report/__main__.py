@@ -1,4 +1,4 @@
-"""`python -m sweeper.report NAME|FOLDER... [--out DIR] ...`: tables of sweeps that have run, `--help` has all options.
+"""`python -m sweeper.report NAME|FOLDER... [--out DIR] ...`: what sweeps have shown, `--help` has all options.
 
 Exit codes: 0 everything was read; 1 some record could not be; 2 no such sweep, tables that make no sense, or a store
 that does not answer.
@@ -29,7 +29,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         allow_abbrev=False,
         prog="python -m sweeper.report",
         description="Write speedups.csv, summary.csv, ladder.csv, failures.csv, recommendations.csv, causes.csv, "
-        "report.md and report.html, and print the tables.",
+        "report.md and report.html, and print the verdict.",
         epilog="exit code: 0 everything was read, 1 some record could not be, 2 bad input or no answer from MLflow",
     )
     parser.add_argument("sweeps", nargs="+", metavar="NAME|FOLDER", help="a sweep under runs/, or a folder of trials")
@@ -43,6 +43,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--steps", metavar="N", help=steps)
     memory = "rule out modes whose compiled step needs more device memory at its peak"
     parser.add_argument("--max-memory-gib", metavar="X", help=memory)
+    parser.add_argument("--tables", action="store_true", help="print every table, with settings and versions")
     return parser.parse_args(arguments)
 
 
@@ -97,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out = parsed.out or SweepPaths(first).report_with(others)
     write = build.begin_files(report, out, parallel.count_cores())
     try:
-        build.print_report(report, console)
+        (build.print_report if parsed.tables else build.print_verdict)(report, console)
     except SystemExit:  # rich's, when nobody reads on (`| head`): the files shall be there
         write()
         raise

@@ -1,4 +1,4 @@
-"""Reports on sweeps: `write_report` writes the tables to files, `print_report` prints them."""
+"""Reports on sweeps: `write_report` writes them to files, `print_verdict` prints the answers, `print_report` all."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from sweeper.report.tables.groups import list_missing_precisions, list_unverifie
 from sweeper.report.text import markdown, terminal
 from sweeper.report.text.consistency import find_mixtures
 from sweeper.report.text.provenance import describe, list_unreadable_manifests
+from sweeper.report.verdict import make_verdict
 
 MAX_INSPECTIONS = 10  # named in a note
 MIN_WIDTH = 100  # columns of a console that is no terminal
@@ -65,7 +66,8 @@ def make_report(sources: Sequence[Source], limits: Limits = NO_LIMITS, cores: in
     notes += locate_inspections(entries)
     made = {spec.name: spec.make(findings) for spec in TABLES if not spec.runs_apart}
     tables = {spec.name: made[spec.name] if spec.name in made else apart[spec.name]() for spec in TABLES}
-    return Report(tuple(facts), findings, tables, tuple(notes), loaded.problems)
+    verdict = make_verdict(tables, sources)
+    return Report(tuple(facts), findings, tables, tuple(notes), loaded.problems, verdict=verdict)
 
 
 def begin_files(report: Report, out: Path, cores: int = 1) -> Callable[[], tuple[Path, ...]]:
@@ -104,6 +106,19 @@ def print_report(report: Report, console: Console) -> None:
     terminal.print_tables(report.tables, console)
     for note in report.notes:
         console.print(f"note: {note}", soft_wrap=True, markup=False, highlight=False)
+
+
+def print_verdict(report: Report, console: Console) -> None:
+    """Print what no answer should hide, the best mode of each model, and at the end the verdict in a few lines.
+
+    A console that is no terminal is made at least `MIN_WIDTH` columns wide.
+    """
+    if not console.is_terminal:
+        console.width = max(console.width, MIN_WIDTH)
+    entries = report.findings.entries
+    for line in (*find_mixtures(entries), *locate_inspections(entries)):
+        console.print(f"note: {line}", soft_wrap=True, markup=False, highlight=False)
+    terminal.print_verdict(report, console)
 
 
 def suggest_next(report: Report, out: Path, sweep: str | None) -> list[str]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from sweeper.report.findings import Findings
 from sweeper.report.table import Table
+from sweeper.report.verdict import Verdict
 
 
 @dataclass(frozen=True)
@@ -20,3 +21,4 @@ class Report:
     notes: tuple[str, ...]  # what a reader should know beside the tables
     problems: tuple[str, ...]
     paths: tuple[Path, ...] = ()  # what was written
+    verdict: Verdict = field(default_factory=Verdict)

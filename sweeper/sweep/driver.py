@@ -24,7 +24,7 @@ from sweeper.execution.execute import LOCAL, Launcher, NoSpaceError
 from sweeper.execution.lock import hold_lock
 from sweeper.execution.placement import Placement, place_trials
 from sweeper.execution.scheduler import Finished
-from sweeper.report.build import print_report, suggest_next, write_report
+from sweeper.report.build import print_verdict, suggest_next, write_report
 from sweeper.report.text.mlflow_overview import overview
 from sweeper.sweep import manifest
 from sweeper.sweep.plan import History, Plan, describe_plan, estimate_s, make_plan
@@ -171,9 +171,9 @@ class _Sweep:
         except ConfigError as error:  # an earlier run of this sweep used another option for the same weight
             print(f"no tables: {error}", file=sys.stderr)
             return
-        print_report(report, console)
         for problem in report.problems:
             print(f"note: {problem}", file=sys.stderr)
+        print_verdict(report, console)
         for line in suggest_next(report, paths.report, sweep):
             console.print(line)
         if tracker is None:

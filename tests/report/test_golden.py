@@ -45,6 +45,14 @@ NEVER_FILLED = {
         ),
         "no stored sweep has a ladder",
     ),
+    **dict.fromkeys(
+        (
+            (table, column)
+            for table in ("recommendations", "recommendations-for-a-job")
+            for column in ("speedup_low", "speedup_high", "compile_warm_s", "break_even_warm_steps")
+        ),
+        "the one stored sweep with several processes a trial recommends no mode",
+    ),
     ("speedups", "attempts"): "no trial of a stored sweep ran twice since records have them",
 }
 

@@ -11,7 +11,7 @@ from sweeper.report.page import figure_base as base
 from sweeper.report.page.speedup_figures import describe_trial, select_measured, speedup
 from sweeper.report.table import Row
 from sweeper.report.tables import speedups
-from sweeper.report.tables.speedups import break_even, mark_upper_bound, memory_ratio, peak_ratio
+from sweeper.report.tables.speedups import break_even, mark_upper_bound, memory_change, peak_ratio
 
 MAX_POINTS = 3000  # of a scatter
 MAX_TRIALS = 100  # to choose from in the figure of total time
@@ -53,7 +53,7 @@ def draw_memory(rows: Sequence[Row]) -> base.Figure:
         return base.Figure("memory", title, missing="no trial with a speedup has the peak memory of both arms")
     ratios = [peak_ratio(row) or 1.0 for row in shown]
     xaxis = base.ratio_axis("eager / compiled peak memory", ratios)
-    choice = _scatter(shown, ratios, xaxis, lambda row: f"memory ratio {memory_ratio(row)}")
+    choice = _scatter(shown, ratios, xaxis, lambda row: f"memory {memory_change(row)}")
     choice.layout["shapes"].append(base.reference_line("x"))
     caption = "Right of 1 compiling saves device memory, above 1 it saves time."
     return base.Figure("memory", title, caption + thinned, [choice])

@@ -121,6 +121,7 @@ def _render(report: Report, published: References, parts: Sequence[_Part]) -> st
         title=make_title(report.facts),
         css=_read("page.css"),
         count=f"{len(rows):,} trials, {sum(row['status'] == 'ok' for row in rows):,} ok",
+        verdict=report.verdict,
         cards=cards,
         rest=rest,
         conventions=f"{CONVENTIONS} AMP: {report.findings.amp}." if report.findings.amp else CONVENTIONS,

@@ -1,5 +1,8 @@
 """Decide which mode a model should use: `choose` takes one of several trials of one eager step, and says why.
 
+A mode whose speedup nobody knows is not recommended: doubts of several causes meet in it, or its interval spans a
+factor of 2. "Stay eager" is said where the modes were tried that could help.
+
 Where the eager step times of these trials agree, compiled step times are compared with all of them together, and with
 each other. Where they do not, each mode has its paired speedup, which is over the eager arm of its own trial, and modes
 are compared by these. Differences of mean logs are tested by Welch's t over processes (over draws where there are
@@ -16,11 +19,24 @@ from dataclasses import dataclass, replace
 from sweeper.analysis.flags import DOUBTS
 from sweeper.analysis.stats import CONFIDENCE, Estimate, difference, holm, p_value, pool_estimates
 from sweeper.core.backends import CONTROLS
+from sweeper.core.trial import Trial
 from sweeper.loading.cross_trial import disagree
 from sweeper.loading.entries import Entry
 from sweeper.report.formatting import rank_mode, shorten_names
 
 STAY = "stay eager"
+NOT_KNOWN = "not known"
+# The doubts that say that the machine moved the figure, by cause. One cause moves it within a margin; two of them
+# together gave a speedup of 7 on a loaded machine.
+CAUSES_OF_DOUBT = (
+    frozenset({"host_bound", "unsteady", "eager_moved"}),
+    frozenset({"host_busy", "shared_gpu"}),
+    frozenset({"clock_mismatch", "throttled"}),
+    frozenset({"recompiled", "several_artifacts", "unequal_settings"}),
+)
+MAX_SPAN = 2.0  # upper / lower end of an interval: beyond it the figure says little
+GRAPH_MODES = ("reduce-overhead", "max-autotune")  # of Inductor, with CUDA graphs
+WITHOUT_GRAPHS = ("default", "max-autotune-no-cudagraphs")
 EAGER_MOVED = "eager step times of these trials do not agree, so each mode is compared with its own eager step"
 # Step times of a single process repeat within 1.3 % where the device does not wait for the host, on H200s
 # (docs/results/h200-scheduling.md); other machines get some room.
@@ -98,8 +114,45 @@ class Candidate:
         return HOST_NOISE if self.waits or self.eager_waits else NOISE
 
     @property
+    def ends(self) -> tuple[float, float] | None:
+        """The ends of the trial's own interval, or of the range of its processes; None with a single process."""
+        result = self.entry.result
+        for low, high in ((result.speedup_low, result.speedup_high), (result.speedup_min, result.speedup_max)):
+            if low is not None and high is not None:
+                return low, high
+        return None
+
+    @property
+    def unknown(self) -> str:
+        """Say why nobody knows its speedup; empty where it is known."""
+        low, high = self.ends or (1.0, 1.0)
+        if high / low >= MAX_SPAN:
+            return f"its speedup lies anywhere from {low:.2f} to {high:.2f}"
+        found = [sorted(cause.intersection(self.entry.flags)) for cause in CAUSES_OF_DOUBT]
+        meeting = [flag for flags in found for flag in flags]
+        return f"doubts meet: {', '.join(sorted(meeting))}" if sum(map(bool, found)) > 1 else ""
+
+    @property
+    def may_pay(self) -> bool:
+        """Whether nobody knows its speedup, and it may lie above eager's."""
+        return bool(self.unknown) and (self.ends is None or self.ends[1] > 1 + NOISE)
+
+    @property
+    def gains_from_graphs(self) -> bool:
+        """Whether its compiled step would be faster than eager if the device never waited for the host."""
+        speedup, waits = self.entry.result.speedup, self.entry.result.compiled_waits_fraction
+        return speedup is None or waits is None or speedup > (1 + NOISE) * (1 - waits)
+
+    @property
     def described_speedup(self) -> str:
-        return f"{self.speedup.ratio:.2f} times eager's speed"
+        return f"{self.own_speedup:.2f} times eager's speed"
+
+    @property
+    def own_speedup(self) -> float:
+        """The speedup that people see: over the eager step of its own trial, as in every other table."""
+        found = self.entry.result.speedup
+        assert found is not None
+        return found
 
     @property
     def described_margin(self) -> str:
@@ -130,6 +183,7 @@ class Choice:
     certainty: str | None = None  # tested, single_process or untested (host noise); None: no figures
     tied: tuple[str, ...] = ()  # other modes that cannot be told apart from it
     ruled_out: tuple[str, ...] = ()  # `mode: why`
+    not_tried: tuple[str, ...] = ()  # modes that could help where no mode that was tried does
     eager_s: float | None = None  # per step, over all trials; of the chosen one's where they do not agree
 
 
@@ -167,13 +221,20 @@ def choose(entries: Sequence[Entry], limits: Limits) -> Choice:
         ruled_out=(*ruled_out, f"eager: {eager_needs}") if eager_needs else tuple(ruled_out),
         eager_s=eager.ratio if eager else None,
     )
-    verdicts = zip(left, find_positive([(one.speedup, one.margin) for one in left]), strict=True)
+    known = [one for one in left if not one.unknown]
+    verdicts = zip(known, find_positive([(one.speedup, one.margin) for one in known]), strict=True)
     # A trial's own interval must lie above 1, too, since the device of another trial may be a slower one.
     faster = [one for one, is_faster in verdicts if is_faster and (one.entry.result.speedup_low or math.inf) > 1]
+    unknown = [one for one in left if one.may_pay]
     if faster:
-        return _choose_fastest(choice, faster, left)
+        return _choose_fastest(choice, faster, known, unknown)
     nearest = max(left, key=lambda one: one.speedup.log, default=None)
-    return _choose_what_fits(choice, nearest) if eager_needs else _stay_eager(choice, nearest, candidates)
+    if eager_needs:
+        return _choose_what_fits(choice, nearest)
+    if unknown:
+        reason = "; ".join(map(_explain_unknown, unknown))
+        return replace(choice, recommended=NOT_KNOWN, reason=reason)
+    return _stay_eager(choice, nearest, candidates)
 
 
 def find_positive(ratios: Sequence[tuple[Estimate, float]]) -> list[bool]:
@@ -257,8 +318,17 @@ def _rate_certainty(candidates: Sequence[Candidate]) -> str | None:
     return "single_process" if any(one.entry.result.processes == 1 for one in candidates) else "untested"
 
 
-def _choose_fastest(choice: Choice, faster: Sequence[Candidate], left: Sequence[Candidate]) -> Choice:
-    """Choose the fastest of the modes that are faster than eager, or the mode as fast that costs least."""
+def _explain_unknown(one: Candidate) -> str:
+    return f"{one.name} measured {one.described_speedup}, but {one.unknown}"
+
+
+def _choose_fastest(
+    choice: Choice, faster: Sequence[Candidate], left: Sequence[Candidate], unknown: Sequence[Candidate]
+) -> Choice:
+    """Choose the fastest of the modes that are faster than eager, or the mode as fast that costs least.
+
+    Nobody knows how fast the modes in `unknown` are, and they have no say.
+    """
     steps = choice.limits.steps
     best = max(faster, key=lambda one: one.speedup.log)
     if steps is not None:
@@ -285,7 +355,8 @@ def _choose_fastest(choice: Choice, faster: Sequence[Candidate], left: Sequence[
         reason = ", faster than eager and every other mode"
     else:
         alone = "every other mode is ruled out" if len(choice.entries) > 1 else "no other mode was tried"
-        reason = f", faster than eager; {alone}"
+        reason = ", faster than eager" if unknown else f", faster than eager; {alone}"
+    reason += "".join(f"; {_explain_unknown(one)}" for one in unknown)
     reason = f"{chosen.described_speedup}{reason}{_list_doubts(chosen, choice)}"
     return _take(choice, chosen, reason, tied)
 
@@ -325,13 +396,38 @@ def _stay_eager(choice: Choice, nearest: Candidate | None, candidates: Sequence[
     """Say why no mode is recommended: none is faster than eager, or none is left."""
     if nearest:
         reason = f"no mode is faster than eager {nearest.described_margin}; nearest is {nearest.name}"
-        return replace(choice, reason="; ".join([f"{reason}, {nearest.described_speedup}", *_doubt_speedup(nearest)]))
+        reason = "; ".join([f"{reason}, {nearest.described_speedup}", *_doubt_speedup(nearest)])
+        if not_tried := _list_untried(choice, candidates):
+            names = [one.name for one in candidates]
+            pay = f"{shorten_names(names)} {'does' if len(names) == 1 else 'do'} not pay"
+            recommended = f"{pay}; {shorten_names(not_tried)} not tried"
+            return replace(choice, recommended=recommended, reason=reason, not_tried=tuple(not_tried))
+        return replace(choice, reason=reason)
     if candidates:
         return replace(choice, reason="every mode that is right is beyond the limits given")
     if any(entry.record.judges_the_compiler for entry in choice.entries):
         return replace(choice, reason="no mode gave a right result")
     statuses = sorted({entry.record.status for entry in choice.entries})
     return replace(choice, recommended=None, reason=f"nothing could be compared: {', '.join(statuses)}")
+
+
+def _list_untried(choice: Choice, candidates: Sequence[Candidate]) -> list[str]:
+    """List the modes of Inductor that could help: one without CUDA graphs, and on a GPU one with them.
+
+    Graphs help a step whose device waits for the host, and a trial that does not know that may be one.
+    """
+    tried = [one.record.trial for one in choice.entries if one.record.judges_the_compiler]
+    inductor = [trial for trial in tried if trial.backend == "inductor"]
+    if not any(trial.mode in WITHOUT_GRAPHS or trial.device == "cpu" for trial in inductor):
+        return ["default"]
+    if any(trial.mode in GRAPH_MODES or trial.device == "cpu" or _asks_for_graphs(trial) for trial in inductor):
+        return []
+    of_inductor = [one for one in candidates if one.entry.record.trial.backend == "inductor"]
+    return ["reduce-overhead"] if any(one.gains_from_graphs for one in of_inductor) else []
+
+
+def _asks_for_graphs(trial: Trial) -> bool:
+    return bool(trial.compile.options.get("triton.cudagraphs"))
 
 
 def _choose_cheapest(equals: Sequence[Candidate]) -> tuple[Candidate, str]:

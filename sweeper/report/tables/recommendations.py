@@ -3,18 +3,20 @@
 | column | meaning |
 |---|---|
 | `model family suite batch_size variant workload precision` | what is run; `batch_size` the one used |
-| `recommended` | the mode, or the backend where that has no modes, or `stay eager`; empty: nothing could be compared |
-| `mode backend` | its config options; empty with `stay eager` |
+| `recommended` | the mode, or the backend where that has no modes, or `stay eager`, or `not known`, or which mode \
+does not pay and which was not tried, or `nothing fits`; empty: nothing could be compared |
+| `mode backend` | its config options; empty where no mode is recommended |
 | `certainty` | `tested`; `single_process` and, because of host noise, `untested`: 5 % counts, or 36 % (`HOST_NOISE`) |
-| `speedup speedup_low speedup_high` | eager step time / its own, 95 % interval; eager of all trials where they agree |
+| `speedup speedup_low speedup_high` | of its trial, as in speedups.csv |
 | `tied` | other modes that cannot be told apart from it |
 | `compile_cold_s compile_warm_s` | as in speedups.csv |
-| `break_even_steps break_even_warm_steps` | with the same eager step time as the speedup |
+| `break_even_steps break_even_warm_steps` | as in speedups.csv |
 | `memory_ratio` | eager / compiled peak: above 1, compiling saves |
 | `max_memory_gib` | with `--max-memory-gib X`: X |
 | `steps total_eager_s total_compiled_s` | with `--steps N`: N, and wall seconds of so long a job, compiling included |
 | `ruled_out` | `mode: why` of what failed or is beyond the limits given |
 | `reason` | one sentence |
+| `not_tried` | modes that could help where no mode that was tried does |
 """
 
 from __future__ import annotations
@@ -22,13 +24,12 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 
 from sweeper.analysis.flags import DOUBTS, UNVERIFIED
-from sweeper.analysis.metrics import break_even_steps
 from sweeper.core.record import ARMS
 from sweeper.loading.entries import Entry
 from sweeper.report import formatting
 from sweeper.report.formatting import estimate, figure, finite, number_column, shorten_names, text, text_column
 from sweeper.report.spec import TableSpec
-from sweeper.report.table import MARKDOWN, PAGE, Column, Row, Table, TextColumn, Value, interval_columns
+from sweeper.report.table import MARKDOWN, PAGE, Column, Row, Table, TextColumn, Value
 from sweeper.report.tables.decision import (
     EAGER_MOVED,
     HOST_NOISE,
@@ -47,14 +48,8 @@ def _chosen_column(name: str, value: Callable[[Candidate], Value], kind: type = 
     return Column(name, lambda choice: value(choice.chosen) if choice.chosen else None, kind)
 
 
-def _break_even_column(name: str, compile_time: str) -> Column[Choice]:
-    def steps(choice: Choice) -> float | None:
-        if choice.chosen is None:
-            return None
-        compile_s = choice.chosen.entry.result.readings.get(compile_time)
-        return break_even_steps(compile_s, choice.eager_s, choice.chosen.step_s)
-
-    return Column(name, steps, float)
+def _result_column(name: str) -> Column[Choice]:
+    return _chosen_column(name, lambda one: getattr(one.entry.result, name), float)
 
 
 def _memory_ratio(one: Candidate) -> float | None:
@@ -78,13 +73,11 @@ COLUMNS: tuple[Column[Choice], ...] = (
     _chosen_column("mode", lambda one: one.entry.record.trial.mode),
     _chosen_column("backend", lambda one: backend(one.entry)),
     Column("certainty", lambda choice: choice.certainty),
-    _chosen_column("speedup", lambda one: one.speedup.ratio, float),
-    *interval_columns("speedup", lambda choice: choice.chosen.speedup.interval() if choice.chosen else None),
+    *(_result_column(name) for name in ("speedup", "speedup_low", "speedup_high")),
     Column("tied", lambda choice: choice.tied, tuple),
     _chosen_column("compile_cold_s", lambda one: one.compile_s, float),
     _chosen_column("compile_warm_s", lambda one: one.entry.result.readings.get("compile_warm_s"), float),
-    _break_even_column("break_even_steps", "compile_cold_s"),
-    _break_even_column("break_even_warm_steps", "compile_warm_s"),
+    *(_result_column(name) for name in ("break_even_steps", "break_even_warm_steps")),
     _chosen_column("memory_ratio", _memory_ratio, float),
     Column("max_memory_gib", lambda choice: choice.limits.memory_gib, float),
     Column("steps", lambda choice: choice.limits.steps, int),
@@ -92,6 +85,7 @@ COLUMNS: tuple[Column[Choice], ...] = (
     Column("total_compiled_s", _total_compiled_s, float),
     Column("ruled_out", lambda choice: choice.ruled_out, tuple),
     Column("reason", lambda choice: choice.reason),
+    Column("not_tried", lambda choice: choice.not_tried, tuple),
 )
 
 

@@ -167,8 +167,15 @@ def mark_upper_bound(row: Row) -> str:
     return "≤" if "compile_contended" in flags(row) else ""
 
 
-def memory_ratio(row: Row) -> str:
-    return ratio(peak_ratio(row)) or (NOT_KNOWN if row["memory_missing"] else "")
+def memory_change(row: Row) -> str:
+    """Show by how much the compiled peak lies above eager's, e.g. `+19 %`."""
+    change = memory_change_percent(row)
+    return f"{change:+.0f} %" if change is not None else NOT_KNOWN if row["memory_missing"] else ""
+
+
+def memory_change_percent(row: Row) -> float | None:
+    found = peak_ratio(row)
+    return 100 * (1 / found - 1) if found else None
 
 
 def peak_ratio(row: Row) -> float | None:
@@ -274,7 +281,7 @@ def text_columns(rows: Sequence[Row], _trials: Sequence[Row]) -> list[TextColumn
         *_ENERGY,
         *metrics,
         *_COSTS,
-        *([_MEMORY_RATIO] if any(map(memory_ratio, rows)) else []),
+        *([_MEMORY] if any(map(memory_change, rows)) else []),
         *([_GRAPH_BREAKS] if any(row["graph_breaks"] for row in rows) else []),
         *(
             [TextColumn("flags", lambda row: _select_flags(row, common), media=(PAGE, MARKDOWN))]
@@ -416,11 +423,11 @@ _COSTS = (
         is_cost=True,
     ),
 )
-_MEMORY_RATIO = TextColumn(
-    "memory ratio",
-    memory_ratio,
-    peak_ratio,
-    meaning="memory ratio is eager / compiled peak: above 1, compiling saves",
+_MEMORY = TextColumn(
+    "memory",
+    memory_change,
+    memory_change_percent,
+    meaning="memory is by how much compiling raises the peak: below 0 it saves",
     align_right=True,
     is_cost=True,
 )

@@ -10,6 +10,7 @@ from sweeper.report.formatting import sentence, text
 from sweeper.report.registry import TABLES
 from sweeper.report.spec import TableSpec
 from sweeper.report.table import MARKDOWN, Row, TextColumn
+from sweeper.report.verdict import Verdict
 
 MAX_ROWS = 1000  # of a table; the files have all
 
@@ -23,12 +24,22 @@ def escape(value: str) -> str:
 
 def document(report: Report) -> str:
     """Write the whole report."""
-    sections = ["# Speedups of torch.compile", bullets(report.facts)]
+    sections = ["# Speedups of torch.compile", *_write_verdict(report.verdict), bullets(report.facts)]
     for spec in TABLES:
         sections += _write_section(spec, report)
     sections += ["## Notes", bullets(report.notes)] if report.notes else []
     sections += ["## Records that could not be read", bullets(report.problems)] if report.problems else []
     return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _write_verdict(verdict: Verdict) -> list[str]:
+    """Write the sentences, and what is worth another run with its command."""
+    failed = [f"{verdict.failed[:1].upper()}{verdict.failed[1:]}."] if verdict.failed else []
+    again = [
+        f"{', '.join(item.names)}: {item.why}{f': {item.command}' if item.command else ''}" for item in verdict.again
+    ]
+    sentences = [escape(line) for line in (*verdict.sentences, *failed)]
+    return ["\n".join(f"- {line}" for line in sentences), *(["## Worth another run", bullets(again)] if again else [])]
 
 
 def _write_section(spec: TableSpec, report: Report) -> list[str]:

@@ -25,7 +25,7 @@ def describe(sources: Sequence[Source], entries: Iterable[Entry]) -> list[str]:
     devices = [get_mapping(environment, "device") for environment in environments]
     limits_w = [device.get("power_limit_w") for device in devices]
     presets = [entry.record.trial.labels.preset for entry in entries]
-    invocations = [_read_invocations(source)[0] for source in sources]
+    invocations = [read_invocations(source)[0] for source in sources]
     facts = {
         "sweeps": ", ".join(source.folder.resolve().name for source in sources),
         "started": "; ".join(filter(None, map(_describe_start, invocations))),
@@ -124,10 +124,10 @@ def _describe_inductor_config(environments: Iterable[Mapping[str, Any]]) -> str:
 
 def list_unreadable_manifests(sources: Iterable[Source]) -> list[str]:
     """Make a line for each sweep whose `sweep.json` is there and cannot be read."""
-    return [printable(problem) for source in sources if (problem := _read_invocations(source)[1])]
+    return [printable(problem) for source in sources if (problem := read_invocations(source)[1])]
 
 
-def _read_invocations(source: Source) -> tuple[list[Mapping[str, Any]], str]:
+def read_invocations(source: Source) -> tuple[list[Mapping[str, Any]], str]:
     """Read the invocations in `sweep.json`, and say why it cannot be read; records alone are no sweep of ours."""
     try:
         manifest = json.loads(source.read_manifest())

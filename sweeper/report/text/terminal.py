@@ -1,8 +1,10 @@
-"""The report on a terminal: which mode for which model first, the summary with the weighted mean in bold last."""
+"""The report on a terminal: the best mode of each model and the verdict, or every table with the summary last."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from rich import box
 from rich.cells import cell_len
@@ -10,13 +12,83 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from sweeper.report.formatting import AXES, find_varying, text, trial_name
+from sweeper.report.contents import Report
+from sweeper.report.formatting import (
+    AXES,
+    find_varying,
+    finite,
+    ratio,
+    text,
+    text_column,
+    trial_name,
+)
 from sweeper.report.registry import TABLES
 from sweeper.report.spec import TableSpec
-from sweeper.report.table import TERMINAL, Row, Table, TextColumn
+from sweeper.report.table import TERMINAL, Row, Table, TextColumn, Value
+from sweeper.report.verdict import Verdict, classify, has_doubts
 
 MIN_FOLDED = 12  # characters; a number that was cut would be another number, so those keep their width
 MAX_ROWS = 60  # of a table; the files have all
+MAX_BEST = 16  # models whose best mode is shown
+MAX_LINES = 8  # of the verdict, as a terminal breaks them; what to type next takes up to four more
+
+
+def print_verdict(report: Report, console: Console) -> None:
+    """Print the best modes, and a verdict of at most `MAX_LINES` lines."""
+    _print_best(report.tables["recommendations"].rows, console)
+    console.print()
+    left = MAX_LINES
+    for choices in _write_verdict(report.verdict):
+        heights = [sum(math.ceil(cell_len(line) / console.width) for line in lines) for lines in choices]
+        fitting = (index for index, height in enumerate(heights) if height <= left)
+        if (index := next(fitting, None)) is not None:
+            left -= heights[index]
+            console.print("\n".join(choices[index]), soft_wrap=True, markup=False, highlight=False)
+
+
+def _write_verdict(verdict: Verdict) -> Iterator[Sequence[Sequence[str]]]:
+    """Yield what may be said, what matters most first: each as lines, and as fewer lines for where these do not fit."""
+    for sentence in verdict.sentences:
+        yield [[sentence]]
+    if verdict.failures:
+        first = verdict.failures[0]
+        log = [f"  log: {first.log}"] if first.log else []
+        yield [[f"{verdict.failed}; first {first.trial}: {first.message}", *log], [verdict.failed, *log]]
+    if verdict.again:
+        lines = []
+        for item in verdict.again:
+            lines += [f"worth another run: {item.line}", *([f"  {item.command}"] if item.command else [])]
+        count = sum(len(item.names) for item in verdict.again)
+        where = "with commands in report.md" if verdict.again[0].command else "named in report.md"
+        yield [lines, [f"worth another run: {count} models, {where}"]]
+
+
+def _print_best(rows: Sequence[Row], console: Console) -> None:
+    """Print a row for each model with its answer in each precision, the largest speedup first; of one model nothing."""
+    if len(rows) < 2:
+        return
+    precisions = list(dict.fromkeys(text(row["precision"]) for row in rows))
+    names = ["model", *find_varying(rows, ("workload", "batch_size", "variant"))]
+    best: dict[tuple[str, ...], dict[str, Value]] = {}
+    for row in sorted(rows, key=lambda row: -(finite(row, "speedup") or 0.0)):
+        key = tuple(text(row[name]) for name in names)
+        best.setdefault(key, dict(zip(names, key, strict=True)))[f"in {text(row['precision'])}"] = _show_answer(row)
+    blank: Row = {f"in {precision}": "" for precision in precisions}
+    columns = [text_column(name, folds=True) for name in names]
+    columns += [replace(text_column(f"in {precision}", folds=True), title=precision) for precision in precisions]
+    print_table(columns, [{**blank, **row} for row in best.values()][:MAX_BEST], console)
+    hidden = len(best) - MAX_BEST
+    print_line("? : flagged, see the report" if any(map(has_doubts, rows)) else "", console)
+    print_line(f"and {hidden} more in report.md" if hidden > 0 else "", console)
+
+
+def _show_answer(row: Row) -> str:
+    """Show e.g. `reduce-overhead 2.67x`, with ` ?` where a doubt flag is on it; a status where nothing was compared."""
+    if row["recommended"] is None:
+        return text(row["reason"]).rpartition(": ")[2]
+    if row["mode"] is None:
+        return classify(row)
+    return f"{text(row['recommended'])} {ratio(finite(row, 'speedup'))}x{' ?' if has_doubts(row) else ''}"
 
 
 def print_tables(tables: Mapping[str, Table], console: Console) -> None:

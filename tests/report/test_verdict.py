@@ -1,0 +1,155 @@
+"""The verdict: sentences, what is worth another run, what failed, and how many lines of a terminal that takes."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import archives
+import pytest
+from records import make_record, make_trial, write_sweep
+from rich.cells import cell_len
+from rich.console import Console
+
+from sweeper.core.record import Record
+from sweeper.report.build import print_verdict, suggest_next, write_report
+from sweeper.report.contents import Report
+from sweeper.report.verdict import _Model, narrow
+
+WIDTH, LINES_OF_VERDICT, LINES = 100, 12, 40
+LINES_OF_MLFLOW = 2  # that a sweep prints last
+
+
+def report_on(tmp_path: Path, records: Sequence[Record], command: str = "") -> Report:
+    folder = write_sweep(tmp_path, records)
+    plan = [{"trial_id": record.trial_id} for record in records]
+    (folder / "sweep.json").write_text(json.dumps({"invocations": [{"command": command, "plan": plan}]}))
+    return write_report([folder], tmp_path / "report")
+
+
+def printed(report: Report) -> list[str]:
+    """The lines of a terminal, long ones broken."""
+    console = Console(file=io.StringIO(), width=WIDTH, force_terminal=True, color_system=None, _environ={})
+    print_verdict(report, console)
+    assert isinstance(console.file, io.StringIO)
+    lines = [*console.file.getvalue().splitlines(), *suggest_next(report, Path("runs/night/report"), "night")]
+    height = [max(1, math.ceil(cell_len(line) / WIDTH)) for line in lines]
+    return [part for line, count in zip(lines, height, strict=True) for part in [line, *[""] * (count - 1)]]
+
+
+def stored(tmp_path: Path, count: int) -> Report:
+    """A report on so many trials of stored sweeps."""
+    sweep = tmp_path / "night"
+    names = ("h200-pt2-timm", "h200-pt2-huggingface")
+    folders = [path.parent for name in names for path in archives.unpack(name, tmp_path).glob("*/record.json")]
+    for folder in sorted(folders)[:count]:
+        shutil.move(folder, sweep / folder.name)
+    return write_report([sweep], sweep / "report")
+
+
+@pytest.mark.parametrize("count", [1, 12, 180])
+def test_the_last_twelve_lines_of_a_terminal_are_the_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("runs/night").mkdir(parents=True)
+    report = stored(Path("runs"), count)
+    assert len(report.findings.entries) == count
+    lines = printed(report)
+    assert len(lines) + LINES_OF_MLFLOW <= LINES
+    last = lines[-(LINES_OF_VERDICT - LINES_OF_MLFLOW) :]
+    assert [line for line in last if line in report.verdict.sentences] == list(report.verdict.sentences)
+    assert not any("weight" in line or "torch 2." in line for line in lines)
+    if report.verdict.again:
+        assert any(line.startswith("worth another run: ") for line in last)
+    if report.verdict.failures:
+        assert any(line.startswith(report.verdict.failed) for line in last)
+        assert any("worker-0.log" in line for line in last)
+
+
+def test_sentences_say_whether_which_and_how_sure(tmp_path: Path) -> None:
+    fast = [make_record(name, speedups=[1.4], flags=("throttled",) if name == "a" else ()) for name in "abc"]
+    slow = [make_record(name, "fp32", [1.0], device="cpu") for name in "abc"]
+    assert report_on(tmp_path, [*fast, *slow]).verdict.sentences == (
+        "Compile in AMP: 3 of 3 gain more than 5 %, median 1.40x; in fp32 it mostly does not pay (0 of 3).",
+        "Which mode: stay eager for 3, default for 3.",
+        "Sure: none of 6 answers: 6 rest on one process, flagged are 1 throttled.",
+    )
+
+
+def test_a_single_trial_has_a_sentence_of_its_own(tmp_path: Path) -> None:
+    record = make_record(speedups=[2.0, 2.02, 1.98])
+    (answer, sure) = report_on(tmp_path, [record]).verdict.sentences
+    assert answer == "In AMP resnet50: default, 2.00 times eager's speed [1.95, 2.05]."
+    assert sure == "Sure: yes."
+    failed = report_on(tmp_path / "failed", [make_record(status="oom", message="out of memory\nat line 3")])
+    assert failed.verdict.sentences == ("In AMP resnet50: stay eager (no mode gave a right result).",)
+    assert failed.verdict.failed == "1 of 1 trial failed: oom 1"
+    (failure,) = failed.verdict.failures
+    assert (failure.trial, failure.message) == ("resnet50 amp default", "out of memory")
+    assert failure.log.endswith("worker-0.log")
+
+
+def test_what_is_worth_another_run_has_its_command(tmp_path: Path) -> None:
+    command = "python -m sweeper -m model=resnet50,vgg16,alexnet precision=amp,fp32 measure=quick sweep=old retry=all"
+    names = ("resnet50", "vgg16")
+    untried = [make_record(name, precision, [1.0]) for name in names for precision in ("amp", "fp32")]
+    unknown = make_record("alexnet", speedups=[7.0], flags=("host_busy", "unsteady"))
+    report = report_on(tmp_path, [*untried, unknown], command)
+    again, first = report.verdict.again
+    assert first.names == ("resnet50 (amp, fp32)", "vgg16 (amp, fp32)")
+    assert first.why == "default does not pay; reduce-overhead not tried"
+    assert first.command == (
+        "python -m sweeper -m measure=quick model=resnet50,vgg16 precision=amp,fp32 mode=reduce-overhead sweep=night"
+    )
+    assert again.names == ("alexnet (amp)",)
+    assert again.command == (
+        "python -m sweeper -m measure=quick model=alexnet precision=amp measure.processes=5 sweep=night-again"
+    )
+    text, page = (tmp_path / "report/report.md").read_text(), (tmp_path / "report/report.html").read_text()
+    assert f"{first.why}: {first.command}" in text
+    assert f"<code>{first.command}</code>" in page
+    assert report.verdict.sentences[0] in text
+
+
+def test_another_backend_gives_way_to_inductor(tmp_path: Path) -> None:
+    record = make_record(trial=make_trial(backend="aot_eager"), speedups=[1.0])
+    (again,) = report_on(tmp_path, [record], "python -m sweeper model=resnet50 backend=aot_eager").verdict.again
+    assert again.command.endswith(" precision=amp mode=default sweep=night backend=inductor")
+
+
+def test_many_commands_are_in_the_files_alone(tmp_path: Path) -> None:
+    records = [make_record(f"m{number}", precision, [1.0]) for number in range(4) for precision in ("amp", "fp32")]
+    lines = printed(report_on(tmp_path, records, f"python -m sweeper -m model=glob(*) {'x' * 700}=1"))
+    assert "worth another run: 4 models, with commands in report.md" in lines
+
+
+def test_without_a_command_of_the_sweep_none_is_made_up(tmp_path: Path) -> None:
+    (again,) = report_on(tmp_path, [make_record(speedups=[1.0])], "python benchmarks/other.py").verdict.again
+    assert again.command == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "model", "narrowed"),
+    [
+        ("python -m sweeper model=vgg16 dry_run=true", "vgg16", "python -m sweeper -m model=vgg16"),
+        ("python /venv/bin/sweeper -m mode=a,b", "resnet50", "sweeper -m model=resnet50"),
+        ("python -m sweeper -m 'model=glob(*)'", "resnet50", "python -m sweeper -m model=resnet50"),
+        ("python -m sweeper experiment=cnn", "resnet50", "python -m sweeper -m experiment=cnn model=resnet50"),
+        ("python -m sweeper -m model=timm/dla102,b", "timm/dla102", "python -m sweeper -m model=timm/dla102"),
+        ("python -m sweeper -m model=a,b", "c", "python -m sweeper -m model=a,b"),
+    ],
+)
+def test_a_command_is_narrowed_to_some_models(command: str, model: str, narrowed: str) -> None:
+    one = _Model(model.rpartition("/")[2], "/" in model)
+    assert narrow(command, [one], {"mode": "lite"}) == f"{narrowed} mode=lite"
+
+
+def test_names_and_messages_are_no_markup(tmp_path: Path) -> None:
+    record = replace(make_record("[bold]x", status="crashed", message="[red]no[/]"), phase=None)
+    assert any("[red]no[/]" in line for line in printed(report_on(tmp_path, [record])))
