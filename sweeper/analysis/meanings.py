@@ -294,3 +294,8 @@ CAUSES: Mapping[str, Meaning] = {
         todo="Remove what the reason names, such as a tensor on the CPU or an input that is changed in place.",
     ),
 }
+
+
+def is_housekeeping(flag: str) -> bool:
+    """Say whether the tables already show what a flag says; flags of older or newer records are not hidden."""
+    return flag in FLAGS and FLAGS[flag].rank == HOUSEKEEPING

@@ -9,6 +9,8 @@ from pathlib import Path
 from sweeper.report.findings import Findings
 from sweeper.report.table import Table
 
+PRECEDENCE = "same trial twice"  # the fact of several sweeps that says whose trials count
+
 
 @dataclass(frozen=True)
 class Report:

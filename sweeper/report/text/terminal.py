@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from sweeper.report.formatting import AXES, find_varying, text, trial_name
+from sweeper.report.formatting import TRIAL_AXES, find_varying, text, trial_name
 from sweeper.report.registry import TABLES
 from sweeper.report.spec import TableSpec
 from sweeper.report.table import TERMINAL, Row, Table, TextColumn
@@ -37,7 +37,7 @@ def _print_section(spec: TableSpec, rows: Sequence[Row], trials: Sequence[Row], 
         console.print(f"\n[bold]{escape(spec.title.lower())}[/]", soft_wrap=True, highlight=False)
     print_line(escape(spec.lead(rows)), console)
     if spec.as_line:
-        axes = find_varying(trials or rows, AXES)
+        axes = find_varying(trials or rows, TRIAL_AXES)
         for row in shown[:limit]:
             problem, rest = spec.as_line(row)
             print_line(f"{escape(trial_name(row, axes))}: [red]{escape(problem)}[/]{escape(rest)}", console)
