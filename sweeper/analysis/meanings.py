@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 DOUBT, CONTEXT, HOUSEKEEPING = "doubt", "context", "housekeeping"
@@ -296,6 +296,6 @@ CAUSES: Mapping[str, Meaning] = {
 }
 
 
-def is_housekeeping(flag: str) -> bool:
-    """Say whether the tables already show what a flag says; flags of older or newer records are not hidden."""
-    return flag in FLAGS and FLAGS[flag].rank == HOUSEKEEPING
+def leave_out_housekeeping(flags: Iterable[str]) -> tuple[str, ...]:
+    """Leave out the flags that say what tables already show; flags that this version does not know are kept."""
+    return tuple(flag for flag in flags if flag not in FLAGS or FLAGS[flag].rank != HOUSEKEEPING)

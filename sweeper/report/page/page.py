@@ -69,8 +69,8 @@ SECTIONS = {  # the contents bar, in the order of the page; a table that is not 
     "causes": "Causes",
     "legend": "Flags",
     "ladder": "Ladder",
-    "speedups": "Every trial",
-    "summary": "Means",
+    "speedups": "Speedups",
+    "summary": "Summary",
     "settings": "Settings",
     "notes": "Notes",
 }

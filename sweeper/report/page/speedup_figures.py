@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sweeper.analysis.flags import UNVERIFIED
+from sweeper.analysis.meanings import leave_out_housekeeping
 from sweeper.report import formatting
 from sweeper.report.formatting import text
 from sweeper.report.page import figure_base as base
@@ -50,7 +51,7 @@ def speedup(row: Row) -> float:
 
 def describe_trial(row: Row) -> str:
     """Describe the trial of a point, for a reader who hovers over the point."""
-    flags = ", ".join(formatting.flags(row))
+    flags = ", ".join(leave_out_housekeeping(formatting.flags(row)))
     clocks = ((clock, formatting.estimate(row, f"{clock}_speedup")) for clock in ("device", "busy"))
     device = next((f"{clock} speedup {found}" for clock, found in clocks if found), "")
     axes = [name for name in ("backend", "variant") if row[name]]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from sweeper.analysis.meanings import leave_out_housekeeping
 from sweeper.loading.entries import Entry
 from sweeper.loading.step_series import ProcessSeries
 from sweeper.report.page import figure_base as base
@@ -61,8 +62,8 @@ def _step_times(entry: Entry, row: Row, name: str) -> base.Choice:
     processes = {"tickvals": places, "ticktext": [_name_process(series) for series in entry.series]}
     xaxis = {"title": {"text": "in the order of measuring"}, **processes, "showgrid": True}
     yaxis = base.seconds_axis("time per step", [y for trace in traces for y in trace["y"] if y is not None])
-    flags = f" ({', '.join(entry.flags)})" if entry.flags else ""
-    return base.Choice(f"{name}{flags}", traces, base.lay_out(400, xaxis, yaxis))
+    flags = ", ".join(leave_out_housekeeping(entry.flags))
+    return base.Choice(f"{name} ({flags})" if flags else name, traces, base.lay_out(400, xaxis, yaxis))
 
 
 def _name_process(series: ProcessSeries) -> str:

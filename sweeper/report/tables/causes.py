@@ -8,7 +8,7 @@
 | `lost_ms_per_step` | milliseconds of a compiled step, empty where nobody can tell |
 | `lost_fraction` | the same as a share of the compiled step |
 | `detail` | the compiler's reason and the place in the user's code |
-| `reason fix` | what the page groups causes by: the reason without a place, and what to do |
+| `reason fix` | the reason without a place, and what to do; the page groups causes by `cause` and `fix` |
 | `sweep` | the name of the trial's sweep |
 
 Only what the device waits for the host in the compiled arm has a price here: its share of waiting times its step time.
@@ -156,18 +156,27 @@ def _text_columns(rows: Sequence[Row], trials: Sequence[Row]) -> list[TextColumn
 
 
 def fold(rows: Sequence[Row]) -> list[Fold]:
-    """Group causes by cause, reason and fix; a group stands where its dearest row stood."""
+    """Group causes by cause and fix; a group stands where its dearest row stood."""
     groups: dict[tuple[Value, ...], list[Row]] = {}
     for row in rows:
-        groups.setdefault((row["cause"], row["reason"], row["fix"]), []).append(row)
+        groups.setdefault((row["cause"], row["fix"]), []).append(row)
     return [_fold(found) for found in groups.values()]
 
 
 def _fold(rows: Sequence[Row]) -> Fold:
     dearest, axes = rows[0], find_varying(rows, TRIAL_AXES)
     models = list(dict.fromkeys(text(row["model"]) for row in rows))
-    trials = {(row["trial_id"], row["sweep"]) for row in rows}
-    row = {**dearest, "trials": len(trials), "models": shorten_names(models)}
+    reasons: dict[str, set[Value]] = {}  # and the trials of each
+    for row in rows:
+        reasons.setdefault(text(row["reason"]), set()).add((text(row["trial_id"]), text(row["sweep"])))
+    often = sorted(reasons.items(), key=lambda item: -len(item[1]))
+    counted = [reason if len(often) == 1 else f"{reason} ({len(trials)})" for reason, trials in often]
+    row = {
+        **dearest,
+        "trials": len(set.union(*reasons.values())),
+        "reason": shorten_names(counted, between="; "),
+        "models": shorten_names(models),
+    }
     parts = [(trial_name(row, axes), _describe(row)[1].lstrip(":, ")) for row in rows[:MAX_TRIALS]]
     return Fold(row, [*parts, ("and more", f"{len(rows) - MAX_TRIALS} in causes.csv")] if rows[MAX_TRIALS:] else parts)
 

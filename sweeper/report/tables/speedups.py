@@ -30,7 +30,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import TypeVar
 
-from sweeper.analysis.meanings import is_housekeeping
+from sweeper.analysis.meanings import leave_out_housekeeping
 from sweeper.analysis.metrics import METRICS, MIN_PROCESSES_IF_HOST_BOUND, Metric
 from sweeper.analysis.stats import Estimate
 from sweeper.core.record import ARMS, PERCENTILES, Accuracy
@@ -284,8 +284,8 @@ def text_columns(rows: Sequence[Row], _trials: Sequence[Row]) -> list[TextColumn
 def _make_flag_columns(rows: Sequence[Row], common: Collection[str]) -> list[TextColumn]:
     """Make the columns of flags; the page keeps housekeeping flags for the rows that are opened."""
 
-    def select_for_page(row: Row) -> tuple[str, ...]:
-        return tuple(flag for flag in _select_flags(row, common) if not is_housekeeping(flag))
+    def select_for_page(row: Row) -> str:
+        return ", ".join(leave_out_housekeeping(_select_flags(row, common)))
 
     columns = [
         TextColumn("flags", lambda row: _select_flags(row, common), media=(MARKDOWN,)),

@@ -18,7 +18,7 @@ from checkout import ROOT
 from records import make_process, make_record, make_trial, write_sweep
 
 from sweeper.analysis.meanings import FLAGS
-from sweeper.core.record import Attempt, Diagnostics, PerArm, Record, Round
+from sweeper.core.record import Attempt, Diagnostics, GraphBreak, PerArm, Record, Round
 from sweeper.core.trial import Text
 from sweeper.loading.entries import Entry, load
 from sweeper.report.build import write_report
@@ -587,7 +587,9 @@ def test_causes_are_grouped_by_cause_and_fix_and_open_to_their_trials(tmp_path: 
         record = make_record(name, batch_size=batch_size, **more)
         return replace(record, processes=(process,), diagnostics=None)
 
-    records = [waiting("a"), waiting("b", 64), waiting("c", mode="reduce-overhead"), make_record("d"), make_record("e")]
+    other = (GraphBreak("a branch", "model.py:3", 1), GraphBreak("print", "model.py:9", 1))
+    broken = replace(make_record("e"), diagnostics=Diagnostics(graph_breaks=other))
+    records = [waiting("a"), waiting("b", 64), waiting("c", mode="reduce-overhead"), make_record("d"), broken]
     table = data_of(write_page(tmp_path, records))["tables"]["causes"]
     titles = [column["title"] for column in table["columns"]]
     assert titles == ["cause", "trials", "lost at most", "reason", "fix", "models"]
@@ -598,13 +600,14 @@ def test_causes_are_grouped_by_cause_and_fix_and_open_to_their_trials(tmp_path: 
         ("graph_break", "2", "d, e"),
     ]
     assert [row["fix"] for row in rows[:2]] == [causes.GRAPHS, causes.LARGER_BATCH]
+    assert [row["reason"] for row in rows] == [causes.WAITS, causes.WAITS, "print (2); a branch (1)"]
     assert rows[0]["lost at most"] == "4.99 ms per step (50 %)"
     (first, _), (second, said) = table["rows"][0]["details"]
     assert (first, second) == ("a amp default 32", "b amp default 64")
     assert said.startswith("4.99 ms per step (50 %): the device waits for the host")
     assert [row["numbers"][1] for row in table["rows"]] == [2, 1, 2]
     csv = (tmp_path / "runs/night/report/causes.csv").read_text().splitlines()
-    assert len(csv) == 6  # the file keeps every trial
+    assert len(csv) == 7  # the file keeps every trial
 
 
 def test_failures_stand_near_the_top_with_the_end_of_their_logs(tmp_path: Path) -> None:
