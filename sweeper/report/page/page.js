@@ -312,6 +312,7 @@
   addEventListener("beforeprint", () => {
     before = root.style.colorScheme;
     root.style.colorScheme = "light";
+    document.querySelectorAll("details").forEach((item) => item.setAttribute("open", ""));
     figures.forEach(draw);
     tables.forEach((table) => showMore(table, table.found.length));
   });
