@@ -23,7 +23,7 @@ PACKAGE = "sweeper"
 # From the top floor to the ground. A package imports packages of lower floors only, not its neighbours.
 FLOORS = """
     __init__  __main__
-    compare  dataframes  doctor  sweep  sync
+    compare  dataframes  doctor  explain  sweep  sync
     report
     loading
     execution  tracking

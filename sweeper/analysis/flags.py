@@ -1,8 +1,8 @@
 """Flags: what a reader of a number should know, by rules that were fixed before anything was measured.
 
 A flag never changes a number. Flags are found once, when a trial ends, and its record keeps them; reports do not find
-them again. `sweeper.loading.cross_trial` adds the flag `eager_moved`, which compares trials. `DOUBTS` are those flags
-that say that a speedup may be off.
+them again. `sweeper.loading.cross_trial` adds the flag `eager_moved`, which compares trials. What each flag means, and
+its rank, stands in `sweeper.analysis.meanings`; `DOUBTS` are those flags that say that a speedup may be off.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
+from sweeper.analysis.meanings import DOUBT, FLAGS
 from sweeper.analysis.metrics import Result
 from sweeper.core.record import ARMS, HostState, PerArm, Process, Record
 from sweeper.core.settings import Measure
@@ -23,37 +24,9 @@ MAX_THROTTLED = 0.01  # of the time of the rounds, lost to the quota of the cgro
 UNVERIFIED = "accuracy_unverified"
 # The flags that say that the speedup may be off, or not the compiler's own, and why. Means stand beside the means over
 # models without any of these, and recommendations name them.
-DOUBTS: Mapping[str, str] = {
-    UNVERIFIED: "what was timed may compute something else, so it is in no mean",
-    "attention_differs": "a part of it is the choice of another attention kernel, which eager could have made as well",
-    "clock_mismatch": "one arm ran at another clock",
-    "eager_moved": "other trials found another eager step time",
-    "failed_before": "it counts because it was run until it was ok, and another compilation may fail again",
-    "gpu_unobserved": "nobody knows whether others used the GPU, or whether its clocks were lowered",
-    "host_bound": "wall-clock time depends on the host: one sweep gave 4.04 and 3.55 on one H200",
-    "host_busy": "other processes may have slowed down one arm more than the other",
-    "recompiled": "rounds are void, and the next compilation may come at any step",
-    "shared_gpu": "other processes may have slowed down one arm more than the other",
-    "several_artifacts": "the mean is over different programs",
-    "throttled": "clocks were lowered, and the arm that needs more power loses more",
-    "unequal_settings": "a switch changed during the measurement, so the arms may have run under different ones",
-    "unsteady": "the blocks of an arm scatter, or it had not warmed up",
-}
+DOUBTS: Mapping[str, str] = {name: flag.why for name, flag in FLAGS.items() if flag.rank == DOUBT}
 WALL_CLOCK_DOUBTS = frozenset({"host_bound", "host_busy", "eager_moved"})  # not of device time
 DEVICE_DOUBTS = DOUBTS.keys() - WALL_CLOCK_DOUBTS
-# The other flags, and why the speedup is right all the same.
-NO_DOUBTS: Mapping[str, str] = {
-    "compile_contended": "concerns compile time, which is printed with ≤",
-    "cudagraphs_skipped": "says what the compiler did, and the speedup is that of the program it made",
-    "eager_nondeterministic": "concerns the verdict; where none was possible, accuracy_unverified says so",
-    "little_headroom": "the speedup is right on this host, and a slightly slower one changes it",
-    "no_kernels": "says what the compiler did: ATen's own kernels run in both arms, as mode=lite has them by design",
-    "partly_eager": "says what the backend did, and the speedup is that of the program it made",
-    "random_in_step": "says what the step is: dropout, or something like it, is on in both arms",
-    "single_process": "the speedup is right, but has no interval; the report shows none",
-    "smaller_batch": "the speedup is right for the batch size in the table",
-    "unresolved": "the interval is wider than asked for, and the report shows it",
-}
 
 
 def find_flags(record: Record, result: Result, measure: Measure) -> tuple[str, ...]:

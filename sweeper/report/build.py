@@ -10,11 +10,12 @@ from pathlib import Path
 from rich.console import Console
 
 from sweeper.core.paths import write_text
+from sweeper.core.text import printable
 from sweeper.loading import parallel
 from sweeper.loading.cross_trial import add_cross_trial_findings
 from sweeper.loading.entries import Entry, load_from, pause_garbage_collection
 from sweeper.loading.sources import Source, SweepFolder
-from sweeper.report.contents import Report
+from sweeper.report.contents import PRECEDENCE, Report
 from sweeper.report.findings import Findings
 from sweeper.report.page import page
 from sweeper.report.registry import TABLES
@@ -54,6 +55,7 @@ def make_report(sources: Sequence[Source], limits: Limits = NO_LIMITS, cores: in
     }
     facts = describe(sources, entries)
     facts += [f"recommended for: {limits}"] if str(limits) else []
+    facts += [f"{PRECEDENCE}: {line}"] if (line := explain_precedence(sources)) else []
     notes = [
         *findings.units.notes,
         *list_missing_precisions(findings.groups),
@@ -68,6 +70,17 @@ def make_report(sources: Sequence[Source], limits: Limits = NO_LIMITS, cores: in
     tables = {spec.name: made[spec.name] if spec.name in made else apart[spec.name]() for spec in TABLES}
     verdict = make_verdict(tables, sources)
     return Report(tuple(facts), findings, tables, tuple(notes), loaded.problems, verdict=verdict)
+
+
+def explain_precedence(sources: Sequence[Source]) -> str:
+    """Say of several sweeps whose trial counts where two have the same; empty for one sweep."""
+    names = list(dict.fromkeys(printable(source.folder.resolve().name) for source in sources))
+    if len(names) < 2:
+        return ""
+    return (
+        f"where several of {', '.join(names)} tried one model, precision, batch and mode, means and recommendations "
+        "take the trial of the sweep named last; recommendations take an earlier one where the last is not ok"
+    )
 
 
 def begin_files(report: Report, out: Path, cores: int = 1) -> Callable[[], tuple[Path, ...]]:

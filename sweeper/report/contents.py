@@ -10,6 +10,8 @@ from sweeper.report.findings import Findings
 from sweeper.report.table import Table
 from sweeper.report.verdict import Verdict
 
+PRECEDENCE = "same trial twice"  # the fact of several sweeps that says whose trials count
+
 
 @dataclass(frozen=True)
 class Report:

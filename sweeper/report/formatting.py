@@ -15,6 +15,7 @@ _ORDER = ("model", "workload", "variant", "precision", "mode", "backend")
 KEY = ("workload", "mode", "backend", "variant")
 # Columns of a table only where rows differ; what all rows have in common stands above the table.
 AXES = ("workload", "backend", "batch_size", "variant")
+TRIAL_AXES = (*AXES, "sweep")  # of tables whose rows are trials
 
 
 def number(row: Row, name: str) -> float | None:

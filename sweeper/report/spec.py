@@ -24,6 +24,14 @@ class Headline:
 
 
 @dataclass(frozen=True)
+class Fold:
+    """Rows that the page shows as one, `row`; it opens to `parts`, pairs of a name and a text."""
+
+    row: Row
+    parts: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True)
 class TableSpec:
     """A table of the report; `name` is also the name of the CSV file, of the frame and of the section of the page."""
 
@@ -41,6 +49,8 @@ class TableSpec:
     # Splits a row into the words to highlight and the rest: terminals then show lines in place of a table.
     as_line: Callable[[Row], tuple[str, str]] | None = None
     entries: Callable[[Findings], Sequence[Entry]] | None = None  # of the rows, which open to their details on the page
+    shows_log: bool = False  # of each row, its end among the details
+    fold: Callable[[Sequence[Row]], Sequence[Fold]] | None = None  # for the page, of many rows a few
     runs_apart: bool = False  # making it is worth a process of its own
     max_markdown_rows: int | None = None
     max_terminal_rows: int | None = None

@@ -1,17 +1,30 @@
 from __future__ import annotations
 
-import re
 from dataclasses import replace
-from pathlib import Path
 
+import flag_docs
 import pytest
 from records import make_process, make_record, make_trial
 
-from sweeper.analysis.flags import DOUBTS, NO_DOUBTS, PROCESS_RULES, TRIAL_RULES, find_flags
+from sweeper.analysis import meanings
+from sweeper.analysis.flags import DOUBTS, PROCESS_RULES, TRIAL_RULES, find_flags
+from sweeper.analysis.meanings import FLAGS
 from sweeper.analysis.metrics import derive
-from sweeper.core.record import Accuracy, Attempt, Diagnostics, GpuState, HostState, PerArm, Process, Record, Round
+from sweeper.core.record import (
+    STATUSES,
+    Accuracy,
+    Attempt,
+    Diagnostics,
+    GpuState,
+    HostState,
+    PerArm,
+    Process,
+    Record,
+    Round,
+)
 from sweeper.core.settings import Measure
 
+MAX_SAYS = 100  # characters of a tooltip and of a line of the legend
 QUIET = GpuState(PerArm(1980.0, 1980.0), PerArm(400.0, 410.0), PerArm(40.0, 41.0), slowdowns=(), other_processes=0)
 RIGHT = Accuracy("float64", True)
 
@@ -116,15 +129,19 @@ def test_a_trial_that_failed_again_is_not_called_unverified() -> None:
     assert flags(quiet(**CODE), attempts=attempts, status="accuracy_mismatch") == {"failed_before"}
 
 
-def test_every_flag_is_explained_and_either_is_a_doubt_or_not_with_a_reason() -> None:
-    text = (Path(__file__).parents[2] / "docs/measuring.md").read_text()
-    table = text.partition("## Flags")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| `(\w+)` \| (yes)? ?\|", table, re.MULTILINE)
-    explained = [name for name, _ in rows]
-    assert explained == sorted(DOUBTS.keys() | NO_DOUBTS.keys())
-    assert {name for name, doubt in rows if doubt} == DOUBTS.keys()
-    assert not DOUBTS.keys() & NO_DOUBTS.keys()
-    assert {*PROCESS_RULES, *TRIAL_RULES, "host_bound", "little_headroom", "unresolved", "eager_moved"} == {*explained}
+def test_every_flag_has_a_rule_and_every_status_and_flag_has_texts() -> None:
+    ruled = {*PROCESS_RULES, *TRIAL_RULES, "host_bound", "little_headroom", "unresolved", "eager_moved"}
+    assert ruled == FLAGS.keys()
+    assert tuple(meanings.STATUSES) == STATUSES
+    assert {flag.rank for flag in FLAGS.values()} == meanings.RANKS.keys()
+    assert {name for name, flag in FLAGS.items() if flag.rank == meanings.DOUBT} == DOUBTS.keys()
+    for meaning in (*meanings.STATUSES.values(), *FLAGS.values(), *meanings.CAUSES.values()):
+        assert "`" not in meaning.says  # tooltips have no markup
+        assert len(meaning.says) <= MAX_SAYS
+
+
+def test_docs_on_flags_are_made_of_the_texts() -> None:
+    assert flag_docs.FILE.read_text() == flag_docs.text(), "make golden"
 
 
 def test_single_process() -> None:

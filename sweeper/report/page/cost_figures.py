@@ -17,7 +17,6 @@ MAX_POINTS = 3000  # of a scatter
 MAX_TRIALS = 100  # to choose from in the figure of total time
 STEPS_IF_NEVER = 10_000  # shown where compiling does not pay
 BEYOND_BREAK_EVEN = 2.5  # how far the axis goes
-SYMBOLS = ("circle", "square", "triangle-up", "diamond", "cross")
 NO_COMPILE_TIME = "no trial with a speedup has a compile time with an empty cache"
 CACHES = (
     ("empty cache", "compile_cold_s", "break_even_steps", "solid"),
@@ -67,12 +66,12 @@ def _thin_out(rows: Sequence[Row]) -> tuple[Sequence[Row], str]:
 
 
 def _scatter(rows: Sequence[Row], xs: base.Numbers, xaxis: base.Layout, describe: Callable[[Row], str]) -> base.Choice:
-    """Draw speedups upwards, with a colour per precision and a symbol per mode."""
+    """Draw speedups upwards, with a symbol per precision."""
     groups = base.group(range(len(rows)), lambda i: (text(rows[i]["precision"]), text(rows[i]["mode"])))
     precisions, modes = (sorted({key[part] for key in groups}) for part in (0, 1))
     traces = []
     for (precision, mode), at in sorted(groups.items()):
-        shade, symbol = base.colour(precisions.index(precision)), SYMBOLS[modes.index(mode) % len(SYMBOLS)]
+        shade, symbol = base.choose_colour(mode, precision), base.pick(base.SYMBOLS, precisions.index(precision))
         marker = {"color": shade, "symbol": symbol, "opacity": 0.8}
         name = f"{precision}, {mode}" if len(modes) > 1 else precision
         hover = [base.join_lines(describe_trial(rows[i]), base.label(describe(rows[i]))) for i in at]
@@ -102,12 +101,12 @@ def _total_time(name: str, row: Row) -> base.Choice:
     eager_s, compiled_s = ((formatting.finite(row, f"{arm}_step_ms") or 0.0) / 1e3 for arm in ("eager", "compiled"))
     break_evens = [steps for _, _, column, _ in CACHES if (steps := formatting.finite(row, column)) is not None]
     num_steps = math.ceil(BEYOND_BREAK_EVEN * max([0.0, *break_evens])) or STEPS_IF_NEVER
-    traces = [_line("eager", num_steps, 0.0, eager_s, base.colour(1), "solid")]
+    traces = [_line("eager", num_steps, 0.0, eager_s, base.eager_colour(row), "solid")]
     for cache, time_column, steps_column, dash in CACHES:
         compile_s, steps = formatting.finite(row, time_column), formatting.finite(row, steps_column)
         if compile_s is None:
             continue
-        traces.append(_line(f"compiled, {cache}", num_steps, compile_s, compiled_s, base.colour(0), dash))
+        traces.append(_line(f"compiled, {cache}", num_steps, compile_s, compiled_s, base.row_colour(row), dash))
         if steps is not None:
             reached = f"break-even, {cache}: {mark_upper_bound(row)}{math.ceil(steps):,} steps"
             marker = {"color": "@ink", "size": 9, "symbol": "circle-open", "line": {"width": 2, "color": "@ink"}}

@@ -1,8 +1,9 @@
 """Traces and axes of the figures: plain dictionaries in the form of plotly.js (https://plotly.com/javascript/reference/).
 
-A colour is a name (`@0` to `@7`, `@ink`, `@muted`, or pale: `@0 pale`); page.js replaces it with a colour of the light
-or the dark scheme, and adds the style that all figures share. Every text goes through `label`, because plotly takes
-HTML tags in texts for markup.
+A colour is a mode in every figure (`choose_colour`), pale in fp32; patterns, dashes and symbols tell apart what else
+differs. Colours are names (`@0` to `@7`, `@ink`, `@muted`, or pale: `@0 pale`); page.js replaces them with colours of
+the light or the dark scheme, and adds the style that all figures share. Every text goes through `label`, because plotly
+takes HTML tags in texts for markup.
 """
 
 from __future__ import annotations
@@ -21,7 +22,14 @@ K = TypeVar("K")
 Trace = dict[str, Any]
 Layout = dict[str, Any]
 Numbers = Sequence[float | None]
-COLOURS = 8
+COLOURS = {  # numbers of page.css by mode
+    "default": 0, "eager": 1, "reduce-overhead": 2, "max-autotune": 3, "max-autotune-no-cudagraphs": 4, "lite": 6,
+}  # fmt: skip
+OTHER_MODE = 5
+# https://plotly.com/javascript/reference/bar/#bar-marker-pattern-shape, .../scatter/#scatter-line-dash
+PATTERNS = ("", "/", "x", "-", "+", ".", "|", "\\")
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+SYMBOLS = ("circle", "square", "triangle-up", "diamond", "cross", "x")
 MAX_CHARACTERS = 34  # of a name beside an axis
 MAX_TICKS = 9
 _ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
@@ -62,9 +70,31 @@ def join_lines(*parts: str) -> str:
     return "<br>".join(part for part in parts if part)
 
 
-def colour(index: int, pale: bool = False) -> str:
-    """Name the colour of a series; a pale colour is half transparent, also in the legend."""
-    return f"@{index % COLOURS}{' pale' if pale else ''}"
+def choose_colour(mode: str, precision: str = "") -> str:
+    """Name the colour of a mode, pale in fp32; a pale colour is half transparent, also in the legend."""
+    return f"@{COLOURS.get(mode, OTHER_MODE)}{' pale' if precision.lower() == 'fp32' else ''}"
+
+
+def row_colour(row: Row) -> str:
+    """Name the colour of a trial's compiled arm, or of eager where that is all it ran."""
+    return choose_colour(formatting.text(row["mode"]), formatting.text(row["precision"]))
+
+
+def eager_colour(row: Row) -> str:
+    """Name the colour of a trial's eager arm."""
+    return choose_colour("eager", formatting.text(row["precision"]))
+
+
+def list_shades(rows: Iterable[Row]) -> list[tuple[str, int]]:
+    """List the modes of a report, with eager, and the numbers of their colours in page.css."""
+    modes = {formatting.text(row["mode"]) for row in rows}
+    ordered = sorted(modes | {"eager"}, key=lambda mode: (formatting.rank_mode(mode), mode)) if modes else []
+    return [(mode, COLOURS.get(mode, OTHER_MODE)) for mode in ordered]
+
+
+def pick(styles: Sequence[str], index: int) -> str:
+    """Return a pattern, dash or symbol for the series at `index`; they repeat after the last."""
+    return styles[index % len(styles)]
 
 
 def positive(row: Row, name: str) -> float | None:
@@ -83,7 +113,7 @@ def group(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
 
 def find_naming_axes(rows: Sequence[Row], without: str = "") -> list[str]:
     """Find the axes in which the rows differ, except `without`; the batch size counts if a model has several."""
-    axes = formatting.find_varying(rows, ("precision", "mode", *formatting.AXES, "sweep"))
+    axes = formatting.find_varying(rows, ("precision", "mode", *formatting.TRIAL_AXES))
     one_size = len({(row["model"], row["batch_size"]) for row in rows}) == len({row["model"] for row in rows})
     return [name for name in axes if name != without and not (one_size and name == "batch_size")]
 
@@ -100,11 +130,16 @@ def points(name: str, xs: Numbers, ys: Numbers, marker: Mapping[str, Any], **mor
     return {**shared, "name": label(name), "x": xs, "y": ys, "marker": {"size": 8, **marker}, **more}
 
 
-def bars(name: str, xs: Numbers, ys: Numbers, shade: str, values: Numbers, **more: Any) -> Trace:
+def bars(name: str, xs: Numbers, ys: Numbers, marker: Mapping[str, Any], values: Numbers, **more: Any) -> Trace:
     """Describe a trace of bars with `values` written on the bars."""
-    shared = {"type": "bar", "hoverinfo": "text", "marker": {"color": shade}}
+    shared = {"type": "bar", "hoverinfo": "text", "marker": marker}
     texts = [formatting.ratio(value) for value in values]
     return {**shared, "name": label(name, 60), "x": xs, "y": ys, "text": texts, **more}
+
+
+def fill(shade: str | Sequence[str], pattern: str = "") -> dict[str, Any]:
+    """Describe the inside of bars: one colour for all or one for each, hatched where there is a pattern."""
+    return {"color": shade} | ({"pattern": {"shape": pattern, "fillmode": "replace"}} if pattern else {})
 
 
 def error_bars(middles: Sequence[float], ends: Sequence[tuple[float, float]]) -> dict[str, Any]:

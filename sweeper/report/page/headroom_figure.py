@@ -23,6 +23,7 @@ CAPTION = (
 
 class _Line(NamedTuple):
     name: str
+    shade: str
     slowdowns: Sequence[float]  # how many times the seconds of this host another host takes for a step
     speedups: Sequence[float]
 
@@ -53,13 +54,14 @@ def _predict(name: str, row: Row) -> _Line | None:
     bends = {at for at in (eager_device / eager_host, compiled_device / compiled_host) if LEAST < at < MOST}
     slowdowns = sorted(bends | {LEAST * (MOST / LEAST) ** (at / POINTS) for at in range(POINTS + 1)})
     speedups = [predict_speedup(eager_host, eager_device, compiled_host, compiled_device, at) for at in slowdowns]
-    return _Line(name, slowdowns, speedups)
+    return _Line(name, base.row_colour(row), slowdowns, speedups)
 
 
 def _draw(lines: Sequence[_Line]) -> base.Choice:
     traces = []
     for index, line in enumerate(lines):
-        style = {"mode": "lines", "line": {"color": base.colour(index), "width": 2}, "hoverinfo": "name+x+y"}
+        stroke = {"color": line.shade, "width": 2, "dash": base.pick(base.DASHES, index)}
+        style = {"mode": "lines", "line": stroke, "hoverinfo": "name+x+y"}
         traces.append(base.points(line.name, line.slowdowns, line.speedups, {}, **style))
     xaxis = {
         "title": {"text": "seconds of the host per step, this host: 1"},

@@ -12,6 +12,7 @@ from sweeper.report.table import Row
 from sweeper.report.tables.ladder import LADDER, group_by_ladder, name_ladder
 
 MAX_LADDERS = 6  # beside each other
+COMPILE = "compile "  # begins the titles of compiled rungs
 ORDER = tuple(TITLES[rung] for rung in RUNGS)
 
 
@@ -42,7 +43,9 @@ def _draw(ladders: Sequence[Sequence[Row]], axes: Sequence[str]) -> base.Choice:
         style = {"textposition": "outside", "cliponaxis": False, "error_y": base.error_bars(heights, ends)}
         style["hovertext"] = [_describe(row, names[at[id(row)]]) for row in shown]
         places = [at[id(row)] for row in shown]
-        traces.append(base.bars(rung, places, heights, base.colour(_rank(rung)), heights, **style))
+        shades = [_colour(rung, row) for row in shown]
+        marker = base.fill(shades[0] if len(set(shades)) == 1 else shades, _pattern(rung))
+        traces.append(base.bars(rung, places, heights, marker, heights, **style))
     yaxis = base.zero_axis("speedup over eager as built")
     xaxis = {**base.names_axis(names), "range": [-0.6, len(names) - 0.4]}
     layout = base.lay_out(420, xaxis, yaxis, line="y", barmode="group", bargap=0.2)
@@ -52,6 +55,16 @@ def _draw(ladders: Sequence[Sequence[Row]], axes: Sequence[str]) -> base.Choice:
 def _rank(rung: str) -> int:
     """The place of a rung; one with compile settings of its own stands with that of its mode."""
     return next((index for index, title in enumerate(ORDER) if rung.partition(" (")[0] == title), len(ORDER))
+
+
+def _colour(rung: str, row: Row) -> str:
+    """The colour of a compiled rung is its mode's; rungs without torch.compile have that of eager."""
+    mode = rung.partition(" (")[0].removeprefix(COMPILE) if rung.startswith(COMPILE) else "eager"
+    return base.choose_colour(mode, text(row["precision"]))
+
+
+def _pattern(rung: str) -> str:
+    return "" if rung.startswith(COMPILE) else base.pick(base.PATTERNS, _rank(rung))
 
 
 def _ends(row: Row, height: float) -> tuple[float, float]:

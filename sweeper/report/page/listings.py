@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,15 +15,21 @@ from urllib.parse import quote
 
 from sweeper.analysis.metrics import METRICS
 from sweeper.core.record import Attempt
+from sweeper.core.text import printable
 from sweeper.loading.entries import Entry
 from sweeper.report.contents import Report
-from sweeper.report.formatting import figure, finite, sentence, text
-from sweeper.report.spec import TableSpec
+from sweeper.report.formatting import figure, find_varying, finite, sentence, text
+from sweeper.report.spec import Fold, TableSpec
 from sweeper.report.table import PAGE, Row, TextColumn, plain
+from sweeper.report.tables.speedups import name_sweep
 
-FILTERS = ("status", "mode", "precision", "family")
+FILTERS = ("sweep", "status", "mode", "precision", "family")
+ASIDE = ("sweep", "family", "status", "phase")  # titles that stand under the name of a row where the page is narrow
 MAX_MESSAGE_CHARACTERS = 2000
 MAX_PLACES = 10  # graph breaks and skips that a row opens to
+MAX_LOG_BYTES, MAX_LOG_LINES = 6000, 40  # of the end of a log
+MAX_LOGS = 500  # whose ends are in the page
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")  # colours of terminals
 
 
 @dataclass(frozen=True)
@@ -39,21 +46,34 @@ def make_listing(
     spec: TableSpec, report: Report, rows: Sequence[Row], out: Path, more: Sequence[TextColumn] = ()
 ) -> Listing:
     """The rows of a table for the page that lies in `out`, with `more` columns at the end."""
-    shown = spec.arrange(rows)
+    shown, details = spec.arrange(rows), _describe_trials(spec, report, rows, out)
+    if spec.fold:
+        folds = spec.fold(shown)
+        shown = [fold.row for fold in folds]
+        details = {id(fold.row): _describe_fold(number, fold) for number, fold in enumerate(folds, 1)}
     columns = [*spec.columns_for(PAGE, shown, report.tables["speedups"].rows), *more]
     columns = [column for column in columns if not column.number or any(text(column.text(row)) for row in shown)]
-    filters = [name for name in FILTERS if shown and name in shown[0]]
-    details = _describe_trials(spec, report, rows, out)
+    filters = [name for name in FILTERS if shown and name in shown[0] and not spec.fold]
+    filters = [name for name in filters if name != "sweep" or find_varying(shown, [name])]
     listed = []
     for row in shown:
         cells = [text(column.text(row)) for column in columns]
         numbers = [column.number(row) if column.number else None for column in columns]
         values = [text(row[name]) for name in filters]
         listed.append({"cells": cells, "numbers": numbers, "filters": values} | details.get(id(row), {}))
-    heads = [{"title": column.title, "number": column.number is not None, "hint": column.meaning} for column in columns]
+    heads = [_describe_column(column, is_first=column is columns[0]) for column in columns]
     notes = [*map(sentence, (spec.lead(rows), *spec.notes(rows))), spec.explain(report.findings, rows)]
     data = {"columns": heads, "filters": filters, "rows": listed}
     return Listing(spec.name, spec.title, data, " ".join(filter(None, notes)))
+
+
+def _describe_column(column: TextColumn, is_first: bool) -> dict[str, Any]:
+    aside = (column.is_name or column.title in ASIDE) and not is_first
+    return {"title": column.title, "number": column.number is not None, "hint": column.meaning, "aside": aside}
+
+
+def _describe_fold(number: int, fold: Fold) -> dict[str, Any]:
+    return {"id": str(number), "details": [list(part) for part in fold.parts], "links": []}
 
 
 def _describe_trials(spec: TableSpec, report: Report, rows: Sequence[Row], out: Path) -> dict[int, dict[str, Any]]:
@@ -63,12 +83,42 @@ def _describe_trials(spec: TableSpec, report: Report, rows: Sequence[Row], out: 
     entries = spec.entries(report.findings)
     folders = {entry.folder.parent for entry in entries}
     addresses = {folder: quote(Path(os.path.relpath(folder, out)).as_posix()) for folder in folders}
-    found = {}
+    found: dict[int, dict[str, Any]] = {}
     for row, entry in zip(rows, entries, strict=True):
-        details = [*_describe_record(entry), *_describe_figures(row)]
+        log = read_end_of_log(entry) if spec.shows_log and len(found) < MAX_LOGS else ""
+        details = [*_describe_record(entry), ("end of the log", log), *_describe_figures(row)]
         links = _link_files(entry, addresses[entry.folder.parent])
-        found[id(row)] = {"details": [[name, value] for name, value in details if value], "links": links}
+        named = name_sweep(entry.folder.parent) if len(folders) > 1 else ""
+        found[id(row)] = {
+            "id": "@".join(filter(None, (entry.record.trial_id, named))),
+            "details": [[name, value] for name, value in details if value],
+            "links": links,
+        }
     return found
+
+
+def read_end_of_log(entry: Entry) -> str:
+    """Read the last lines of a trial's log; empty where there is none here.
+
+    The page has them in itself, since its links to files lead nowhere once it is sent to somebody.
+    """
+    if not entry.record.log:
+        return ""
+    try:
+        with (entry.folder / entry.record.log).open("rb") as log:
+            size = log.seek(0, os.SEEK_END)
+            log.seek(max(0, size - MAX_LOG_BYTES))
+            text = log.read().decode("utf-8", "replace")
+    except OSError:  # records are often kept without logs
+        return ""
+    lines = [printable_line for line in text.splitlines() if (printable_line := _clean(line)).strip()]
+    return "\n".join(lines[-MAX_LOG_LINES:])
+
+
+def _clean(line: str) -> str:
+    """Drop colours and control characters of a line, and keep how far it is indented."""
+    plain_line = _ESCAPES.sub("", line.expandtabs(4)).rstrip()
+    return " " * (len(plain_line) - len(plain_line.lstrip(" "))) + printable(plain_line)
 
 
 def _describe_record(entry: Entry) -> list[tuple[str, str]]:

@@ -129,8 +129,44 @@
   button.addEventListener("click", () => { root.style.colorScheme = isDark() ? "light" : "dark"; applyTheme(); });
   dark.addEventListener("change", applyTheme);
 
+  // The address: #SECTION&TABLE.sort=-speedup&TABLE.q=words&TABLE.FILTER=value&TABLE.open=ID,ID
+  let [anchor, ...settings] = location.hash.slice(1).split("&");
+  const asked = new URLSearchParams(settings.join("&"));
+
+  function saveState() {
+    const state = new URLSearchParams();
+    for (const table of tables) {
+      const set = (name, value) => { if (value) state.set(`${table.id}.${name}`, value); };
+      set("sort", table.by && `${table.down ? "-" : ""}${table.by.title}`);
+      set("q", table.text);
+      table.filters.forEach((name, index) => set(name, table.wanted[index]));
+      set("open", [...table.open].join(","));
+    }
+    history.replaceState(null, "", `#${[anchor, state.toString()].filter((part, at) => part || !at).join("&")}`);
+  }
+
+  // An address that was typed or followed: a section alone keeps the state of the tables.
+  addEventListener("hashchange", () => {
+    if (location.hash.includes("&")) return location.reload();
+    anchor = location.hash.slice(1);
+    saveState();
+  });
+
+  // Names of flags, statuses and causes say what they mean, and lead to the legend.
+  const terms = new Map([...document.querySelectorAll("[data-term]")].map((item) => [item.dataset.term, item]));
+  const linkTerm = (part) => {
+    const term = terms.get(part);
+    return term ? make("a", { href: `#term-${part}`, class: `term ${term.className}`, title: term.dataset.says }, part) : part;
+  };
+  const linkTerms = (text) => (terms.size ? text.split(/([A-Za-z_]+)/).map(linkTerm) : [text]);
+  document.addEventListener("click", (event) => { // the housekeeping flags of the legend are folded
+    const target = document.getElementById((event.target.hash || "#").slice(1));
+    target?.closest("details")?.setAttribute("open", "");
+  });
+
   // Tables
   const tables = [];
+  const EXPLAINED = new Set(["flags", "status", "reason", "cause", "ruled out", "speedup"]); // columns with such names
 
   function compare(one, other, { index, number }, down) {
     const [a, b] = [one, other].map((row) => (number ? row.numbers : row.cells)[index]);
@@ -147,32 +183,54 @@
   function makeDetails(row, width) {
     const files = row.links.map(([name, href]) => make("a", { href }, name));
     const pairs = files.length ? [...row.details, ["files", ...files]] : row.details;
-    const terms = pairs.flatMap(([name, ...values]) => [make("dt", {}, name), make("dd", {}, ...values)]);
-    return make("tr", { class: "details" }, make("td", { colspan: width }, make("dl", {}, ...terms)));
+    const list = pairs.flatMap(([name, ...values]) => {
+      const shown = name === "flags" ? linkTerms(values[0]) : values;
+      return [make("dt", {}, name), make("dd", { class: name === "end of the log" ? "log" : null }, ...shown)];
+    });
+    return make("tr", { class: "details" }, make("td", { colspan: width }, make("dl", {}, ...list)));
+  }
+
+  // What stands below the name of a row where there is no room for the columns of it.
+  function describeAside(table, row) {
+    const parts = table.columns.map(({ title, aside }, index) => {
+      const cell = row.cells[index];
+      return aside && cell && !(title === "status" && cell === "ok") ? (title === "batch" ? `batch ${cell}` : cell) : "";
+    });
+    return make("span", { class: "aside-of" }, ...linkTerms(parts.filter(Boolean).join(" · ")));
   }
 
   function makeLine(table, row) {
     const line = make("tr", { class: "row" });
     row.cells.forEach((cell, index) => {
-      const { title, number } = table.columns[index];
+      const { title, number, aside } = table.columns[index];
       const bad = title === "status" && cell !== "ok";
-      line.append(make("td", { class: number ? "number" : bad ? "not-ok" : WIDE[title] || null }, cell));
+      const names = [number ? "number" : bad ? "not-ok" : WIDE[title] || "", aside ? "aside" : ""];
+      const shown = EXPLAINED.has(title) ? linkTerms(cell) : [cell];
+      line.append(make("td", { class: names.join(" ").trim() || null }, ...shown));
     });
+    const about = describeAside(table, row);
     if (table.linked) line.append(make("td", {}, ...row.links.slice(0, 1).map(([, href]) => make("a", { href }, "files"))));
-    if (!row.details) return line;
+    if (!row.details) {
+      line.firstChild.append(about);
+      return [line];
+    }
     const opener = make("button", { type: "button", class: "open", "aria-expanded": "false", onclick: () => {
       const open = opener.getAttribute("aria-expanded") === "true";
       if (open) line.nextSibling.remove();
       else line.after(makeDetails(row, line.children.length));
       opener.setAttribute("aria-expanded", !open);
+      table.open[open ? "delete" : "add"](row.id);
+      saveState();
     } }, row.cells[0] || "(no name)");
-    line.firstChild.replaceChildren(opener);
-    return line;
+    line.firstChild.replaceChildren(opener, about);
+    if (!table.open.has(row.id)) return [line];
+    opener.setAttribute("aria-expanded", "true");
+    return [line, makeDetails(row, line.children.length)];
   }
 
   function showMore(table, count = CHUNK) {
     const next = table.found.slice(table.shown, table.shown + count);
-    table.body.append(...next.map((row) => makeLine(table, row)));
+    table.body.append(...next.flatMap((row) => makeLine(table, row)));
     table.shown += next.length;
     const left = table.found.length - table.shown;
     table.more.hidden = left === 0;
@@ -187,43 +245,58 @@
     table.shown = 0;
     table.body.replaceChildren();
     table.count.textContent = `${table.found.length.toLocaleString("en")} of ${table.rows.length.toLocaleString("en")}`;
-    showMore(table);
+    showMore(table, Math.max(CHUNK, 1 + table.found.findLastIndex((row) => table.open.has(row.id))));
   }
 
   function makeHead(table, column) {
-    const head = make("th", { scope: "col", class: column.number ? "number" : null });
+    const names = [column.number ? "number" : "", column.aside ? "aside" : ""];
+    const head = make("th", { scope: "col", class: names.join(" ").trim() || null });
+    const mark = () => {
+      head.parentNode?.querySelectorAll("th").forEach((item) => item.removeAttribute("aria-sort"));
+      head.setAttribute("aria-sort", table.down ? "descending" : "ascending");
+    };
     const sort = () => {
       table.down = table.by === column ? !table.down : column.number;
       table.by = column;
-      head.parentNode.querySelectorAll("th").forEach((item) => item.removeAttribute("aria-sort"));
-      head.setAttribute("aria-sort", table.down ? "descending" : "ascending");
+      mark();
       fill(table);
+      saveState();
     };
-    head.append(make("button", { type: "button", onclick: sort }, column.title));
+    if (table.by === column) mark();
+    head.append(make("button", { type: "button", onclick: sort, title: column.hint || null }, column.title));
     return head;
   }
 
   function makeToolbar(table, id) {
-    const search = () => { table.text = box.value; fill(table); };
+    const search = () => { table.text = box.value; fill(table); saveState(); };
     const box = make("input", { type: "search", placeholder: "filter", "aria-label": `filter ${id}`, oninput: search });
+    box.value = table.text;
     const bar = make("div", { class: "toolbar" }, box);
     table.filters.forEach((name, index) => {
       const values = [...new Set(table.rows.map((row) => row.filters[index]))].sort();
-      const choose = (chosen) => { table.wanted[index] = chosen ? values[chosen - 1] : null; fill(table); };
-      if (values.length > 1) bar.append(makeSelect(name, ["all", ...values], choose, { "data-filter": name }));
+      const choose = (chosen) => { table.wanted[index] = chosen ? values[chosen - 1] : null; fill(table); saveState(); };
+      if (!values.includes(table.wanted[index])) table.wanted[index] = null;
+      if (values.length < 2) return;
+      bar.append(makeSelect(name, ["all", ...values], choose, { "data-filter": name }));
+      bar.querySelector(`[data-filter="${name}"]`).selectedIndex = values.indexOf(table.wanted[index]) + 1;
     });
     bar.append(table.count);
     return bar;
   }
 
   function setUpTable(section, { columns, filters, rows }) {
+    const read = (name) => asked.get(`${section.id}.${name}`);
     const table = {
-      rows, filters, text: "", wanted: filters.map(() => null), by: null, down: false,
+      id: section.id, rows, filters, text: read("q") || "", wanted: filters.map(read), by: null, down: false,
+      open: new Set((read("open") || "").split(",").filter(Boolean)),
       columns: columns.map((column, index) => ({ ...column, index })),
       linked: rows.some((row) => row.links && row.links.length),
       body: make("tbody"), count: make("span", { class: "count", role: "status" }),
       more: make("button", { type: "button", class: "more", onclick: () => showMore(table) }),
     };
+    const sort = read("sort") || "";
+    table.down = sort.startsWith("-");
+    table.by = table.columns.find((column) => column.title === sort.replace(/^-/, "")) || null;
     const heads = make("tr", {}, ...table.columns.map((column) => makeHead(table, column)));
     if (table.linked) heads.append(make("th", { scope: "col", "aria-label": "files" }));
     const scroll = make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": section.id },
@@ -239,6 +312,7 @@
   addEventListener("beforeprint", () => {
     before = root.style.colorScheme;
     root.style.colorScheme = "light";
+    document.querySelectorAll("details").forEach((item) => item.setAttribute("open", ""));
     figures.forEach(draw);
     tables.forEach((table) => showMore(table, table.found.length));
   });
@@ -249,4 +323,5 @@
   document.querySelectorAll("section.figure").forEach((section) =>
     setUpFigure(section, drawings.find((item) => item.id === section.dataset.figure)));
   applyTheme();
+  if (asked.size) document.getElementById(anchor)?.scrollIntoView();
 })();

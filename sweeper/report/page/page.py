@@ -22,10 +22,11 @@ from sweeper.core.text import printable
 from sweeper.loading import parallel
 from sweeper.loading.entries import pause_garbage_collection
 from sweeper.report import formatting
-from sweeper.report.contents import Report
+from sweeper.report.contents import PRECEDENCE, Report
 from sweeper.report.formatting import ratio, text
 from sweeper.report.page import cost_figures, headroom_figure, ladder_figure, speedup_figures, step_figure
-from sweeper.report.page.figure_base import Figure
+from sweeper.report.page.figure_base import Figure, list_shades
+from sweeper.report.page.legend import make_legend
 from sweeper.report.page.listings import Listing, make_listing
 from sweeper.report.page.published import (
     ANNOUNCEMENT,
@@ -39,7 +40,6 @@ from sweeper.report.page.published import (
 from sweeper.report.registry import TABLES
 from sweeper.report.table import Row, TextColumn
 from sweeper.report.tables.groups import ALL, Group
-from sweeper.report.tables.speedups import list_flags
 from sweeper.report.tables.summary import (
     DEVICE_MEANS,
     choose_clock,
@@ -62,6 +62,19 @@ CONVENTIONS = (
     "the models that are ok in both, with a verdict on their results; a new model: where one more of the same kind "
     "would lie."
 )
+SECTIONS = {  # the contents bar, in the order of the page; a table that is not here stands before the notes
+    "again": "Worth another run",
+    "failures": "Failures",
+    "recommendations": "Recommendations",
+    "figures": "Figures",
+    "causes": "Causes",
+    "legend": "Flags",
+    "ladder": "Ladder",
+    "speedups": "Speedups",
+    "summary": "Summary",
+    "settings": "Settings",
+    "notes": "Notes",
+}
 TITLE_HEIGHT_PX = 110  # pixels of its title and caption, about
 _Part = Callable[[], tuple[Sequence[Any], str]]  # figures or tables, and what page.js draws of them as JSON
 
@@ -126,8 +139,12 @@ def _render(report: Report, published: References, parts: Sequence[_Part]) -> st
         rest=rest,
         conventions=f"{CONVENTIONS} AMP: {report.findings.amp}." if report.findings.amp else CONVENTIONS,
         facts=[fact.partition(": ") for fact in report.facts],
-        flags=list_flags(rows),
-        tables=tables,
+        precedence=next((fact.partition(": ")[2] for fact in report.facts if fact.startswith(PRECEDENCE)), ""),
+        failed=sum(row["status"] != "ok" for row in rows),
+        legend=make_legend(rows, report.tables["causes"].rows),
+        shades=list_shades(rows),
+        tables={item.id: item for item in tables},
+        contents=_list_contents(tables, report),
         columns=_arrange(figure for figure in figures if figure.choices),
         missing=[figure for figure in figures if not figure.choices],
         sources=find_sources(published.figures.values()),
@@ -138,6 +155,15 @@ def _render(report: Report, published: References, parts: Sequence[_Part]) -> st
     # What is megabytes long takes the places of comments: jinja2 would hold several copies of it.
     large = {"figure-data": figure_data, "table-data": table_data, "plotly": plotly, "script": script}
     return "".join(large.get(piece, piece) for piece in re.split(r"<!--([a-z-]+)-->", page))
+
+
+def _list_contents(tables: Iterable[Listing], report: Report) -> list[tuple[str, str]]:
+    """Make the entries of the contents bar: the id of a section, and a word for it."""
+    shown = {item.id for item in tables}
+    named = {**SECTIONS, **{item.id: item.title for item in tables if item.id not in SECTIONS}}
+    always = {"figures", "legend", "settings", *(["notes"] if report.notes else [])}
+    always |= {"again"} if report.verdict.again else set()
+    return [(name, title) for name, title in named.items() if name in shown | always]
 
 
 def make_title(facts: Iterable[str]) -> str:

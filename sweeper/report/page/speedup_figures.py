@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from sweeper.analysis.flags import UNVERIFIED
+from sweeper.analysis.meanings import leave_out_housekeeping
 from sweeper.report import formatting
 from sweeper.report.formatting import text
 from sweeper.report.page import figure_base as base
@@ -49,7 +51,7 @@ def speedup(row: Row) -> float:
 
 def describe_trial(row: Row) -> str:
     """Describe the trial of a point, for a reader who hovers over the point."""
-    flags = ", ".join(formatting.flags(row))
+    flags = ", ".join(leave_out_housekeeping(formatting.flags(row)))
     clocks = ((clock, formatting.estimate(row, f"{clock}_speedup")) for clock in ("device", "busy"))
     device = next((f"{clock} speedup {found}" for clock, found in clocks if found), "")
     axes = [name for name in ("backend", "variant") if row[name]]
@@ -96,12 +98,14 @@ def _both_ends(prefix: str, rows: Sequence[Row], max_rows: int) -> base.Choice:
 
 def _forest(name: str, rows: Sequence[Row]) -> base.Choice:
     axes = base.find_naming_axes(rows)
-    precisions = sorted({text(row["precision"]) for row in rows})
-    groups = base.group(range(len(rows)), lambda at: (text(rows[at]["precision"]), _mark(rows[at])))
+    kinds = base.group(range(len(rows)), lambda at: _name_kind(rows[at]))
+    groups = base.group(range(len(rows)), lambda at: (_name_kind(rows[at]), _mark(rows[at])))
+    several = len({text(row["mode"]) for row in rows}) > 1
     traces = []
-    for precision, mark in (kind for kind in itertools.product(precisions, MARKS) if kind in groups):
-        at, shade = groups[precision, mark], base.colour(precisions.index(precision))
-        traces.append(_speedups(f"{precision}, {mark}", [rows[i] for i in at], "x", at, shade, MARKS[mark]))
+    for (precision, mode), mark in (kind for kind in itertools.product(sorted(kinds), MARKS) if kind in groups):
+        at, shade = groups[(precision, mode), mark], base.choose_colour(mode, precision)
+        title = f"{precision}, {mode}, {mark}" if several else f"{precision}, {mark}"
+        traces.append(_speedups(title, [rows[i] for i in at], "x", at, shade, MARKS[mark]))
     xaxis = {**base.ratio_axis("speedup", [end for row in rows for end in _ends(row)]), "side": "top"}
     yaxis = {**base.names_axis([base.name_row(row, axes) for row in rows]), "range": [len(rows) - 0.5, -0.5]}
     return base.Choice(name, traces, base.lay_out(110 + 17 * len(rows), xaxis, yaxis, line="x"))
@@ -116,6 +120,10 @@ def _speedups(
     marker = {"color": shade, "symbol": symbol, "line": {"color": shade, "width": 1.6}}
     whiskers = {f"error_{axis}": base.error_bars(speedups, [_ends(row) for row in rows])}
     return base.points(name, xs, ys, marker, text=[describe_trial(row) for row in rows], **whiskers)
+
+
+def _name_kind(row: Row) -> tuple[str, str]:
+    return text(row["precision"]), text(row["mode"])
 
 
 def _mark(row: Row) -> str:
@@ -169,7 +177,9 @@ def _backend_bars(name: str, series: Mapping[str, Sequence[Row]]) -> base.Choice
     for index, (title, rows) in enumerate(series.items()):
         speedups, at = [speedup(row) for row in rows], [order.index(text(row["backend"])) for row in rows]
         style = {"orientation": "h", "textposition": "auto", "hovertext": [describe_trial(row) for row in rows]}
-        traces.append(base.bars(title, speedups, at, base.colour(index), speedups, **style))
+        shades = list(map(base.row_colour, rows))
+        marker = base.fill(shades[0] if len(set(shades)) == 1 else shades, base.pick(base.PATTERNS, index))
+        traces.append(base.bars(title, speedups, at, marker, speedups, **style))
     height, xaxis = 110 + len(order) * (18 + 14 * len(series)), base.zero_axis("speedup")
     return base.Choice(name, traces, base.lay_out(height, xaxis, base.names_axis(order), line="x", barmode="group"))
 
@@ -197,8 +207,9 @@ def _batch_lines(series: Mapping[str, Sequence[Row]]) -> base.Choice:
     for index, (name, line) in enumerate(series.items()):
         ordered = sorted(line, key=lambda row: formatting.finite(row, "batch_size") or 0)
         sizes = [formatting.finite(row, "batch_size") for row in ordered]
-        style = {"mode": "lines+markers", "line": {"width": 1.8}}
-        traces.append({**_speedups(name, ordered, "y", sizes, base.colour(index)), **style})
+        style = {"mode": "lines+markers", "line": {"width": 1.8, "dash": base.pick(base.DASHES, index)}}
+        shade, symbol = base.row_colour(ordered[0]), base.pick(base.SYMBOLS, index)
+        traces.append({**_speedups(name, ordered, "y", sizes, shade, symbol), **style})
     ticks = sorted({size for row in rows if (size := formatting.finite(row, "batch_size")) is not None})
     sizes_axis = {"type": "log", "tickvals": ticks, "ticktext": [f"{size:g}" for size in ticks]}
     yaxis = base.ratio_axis("speedup", [end for row in rows for end in _ends(row)])
@@ -231,14 +242,16 @@ def _family_bars(name: str, keys: Mapping[str, Sequence[Row]], references: Mappi
     families = {text(row["family"]) for rows in keys.values() for row in rows}
     order = sorted(families, key=lambda family: (family == ALL, family))
     traces = []
+    modes = [text(rows[0]["mode"]) for rows in keys.values()]
     for index, (key, rows) in enumerate(keys.items()):
-        for number, (precision, geomean) in enumerate(PRECISIONS.items()):
+        pattern = base.pick(base.PATTERNS, modes[:index].count(modes[index]))  # of several keys with one mode
+        for precision, geomean in PRECISIONS.items():
             if any(formatting.finite(row, geomean) is not None for row in rows):
                 several = len(keys) > 1
                 title = f"{precision}, {_shorten_key(key, keys)}" if several else precision
-                shade = base.colour(index, pale=precision == "fp32") if several else base.colour(number)
+                marker = base.fill(base.choose_colour(modes[index], precision), pattern)
                 places = [order.index(text(row["family"])) for row in rows]
-                traces.append(_geomeans(title, rows, places, geomean, shade))
+                traces.append(_geomeans(title, rows, places, geomean, marker))
     shown = {at: references[family] for at, family in enumerate(order) if family in references}
     traces += [_dotted_lines(shown)] if shown else []
     ticks = [base.label(family, 20) for family in order]
@@ -257,7 +270,7 @@ def _shorten_key(key: str, keys: Mapping[str, object]) -> str:
     return ", ".join(part for part in key.split(", ") if part not in common) or key
 
 
-def _geomeans(name: str, rows: Sequence[Row], at: Sequence[int], geomean: str, shade: str) -> base.Trace:
+def _geomeans(name: str, rows: Sequence[Row], at: Sequence[int], geomean: str, marker: Mapping[str, Any]) -> base.Trace:
     heights = [formatting.finite(row, geomean) for row in rows]
     ends = [(formatting.finite(row, f"{geomean}_low"), formatting.finite(row, f"{geomean}_high")) for row in rows]
     known = [(low or height or 0.0, high or height or 0.0) for (low, high), height in zip(ends, heights, strict=True)]
@@ -266,7 +279,7 @@ def _geomeans(name: str, rows: Sequence[Row], at: Sequence[int], geomean: str, s
     hover = [base.join_lines(title, mean) for title, mean in zip(titles, means, strict=True)]
     style = {"textposition": "outside", "cliponaxis": False, "hovertext": hover}
     style["error_y"] = base.error_bars([height or 0.0 for height in heights], known)
-    return base.bars(name, at, heights, shade, heights, **style)
+    return base.bars(name, at, heights, marker, heights, **style)
 
 
 def _dotted_lines(references: Mapping[int, Published]) -> base.Trace:

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 from sweeper.loading.entries import Entry
 from sweeper.report.findings import Findings
-from sweeper.report.formatting import axis_columns, sort_rows, text, text_column
+from sweeper.report.formatting import TRIAL_AXES, axis_columns, sort_rows, text, text_column
 from sweeper.report.spec import TableSpec
-from sweeper.report.table import Column, Row, Table, TextColumn
+from sweeper.report.table import MARKDOWN, TERMINAL, Column, Row, Table, TextColumn
 from sweeper.report.tables import speedups
 
 _TRIAL = ("trial_id", "model", "family", "workload", "mode", "backend", "precision", "batch_size", "variant", "status")
@@ -28,6 +28,7 @@ def failures(findings: Findings) -> Table:
         Column("message", lambda entry: " | ".join((entry.record.message or "").splitlines()) or None),
         Column("log", lambda entry: (entry.folder / entry.record.log).as_posix() if entry.record.log else None),
         Column("in_pass_rate", lambda entry: entry in judged, bool),
+        *speedups.select_columns(("sweep",), lambda entry: entry),
     )
     return Table.make(columns, select_failed(findings))
 
@@ -37,8 +38,10 @@ def select_failed(findings: Findings) -> list[Entry]:
 
 
 def _text_columns(rows: Sequence[Row], trials: Sequence[Row]) -> list[TextColumn]:
-    names = ("precision", "mode", "status", "phase", "message", "log")
-    return [text_column("model"), *axis_columns(trials or rows), *map(text_column, names)]
+    names = (text_column(name, is_name=True) for name in ("precision", "mode"))
+    said = map(text_column, ("status", "phase", "message"))
+    log = text_column("log", media=(MARKDOWN, TERMINAL))  # rows of the page open to its end
+    return [text_column("model"), *axis_columns(trials or rows, TRIAL_AXES), *names, *said, log]
 
 
 def _explain(_findings: Findings, rows: Sequence[Row]) -> str:
@@ -62,5 +65,6 @@ SPEC = TableSpec(
     explain=_explain,
     as_line=_describe,
     entries=select_failed,
+    shows_log=True,
     max_terminal_rows=20,
 )

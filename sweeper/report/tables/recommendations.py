@@ -17,6 +17,7 @@ does not pay and which was not tried, or `nothing fits`; empty: nothing could be
 | `ruled_out` | `mode: why` of what failed or is beyond the limits given |
 | `reason` | one sentence |
 | `not_tried` | modes that could help where no mode that was tried does |
+| `sweep` | of the trial that is recommended; with `stay eager`, of all that were compared |
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from sweeper.report.tables.decision import (
     Limits,
     choose,
 )
-from sweeper.report.tables.speedups import select_columns
+from sweeper.report.tables.speedups import name_sweep, select_columns
 from sweeper.report.tables.units import backend
 
 
@@ -86,7 +87,14 @@ COLUMNS: tuple[Column[Choice], ...] = (
     Column("ruled_out", lambda choice: choice.ruled_out, tuple),
     Column("reason", lambda choice: choice.reason),
     Column("not_tried", lambda choice: choice.not_tried, tuple),
+    Column("sweep", lambda choice: _name_sweeps(choice)),
 )
+
+
+def _name_sweeps(choice: Choice) -> str:
+    """Name the sweep of the trial that was chosen, or all that were compared."""
+    entries = (choice.chosen.entry,) if choice.chosen else choice.entries
+    return ", ".join(dict.fromkeys(name_sweep(entry.folder.parent) for entry in entries))
 
 
 def choices(entries: Iterable[Entry], limits: Limits = NO_LIMITS) -> list[Choice]:
@@ -118,8 +126,8 @@ def recommendations(found: Iterable[Choice]) -> Table:
 def text_columns(rows: Sequence[Row], _trials: Sequence[Row]) -> list[TextColumn]:
     return [
         text_column("model", folds=True),
-        *formatting.axis_columns(rows, ("workload", "batch_size", "variant")),
-        text_column("precision"),
+        *formatting.axis_columns(rows, ("workload", "batch_size", "variant", "sweep")),
+        text_column("precision", is_name=True),
         text_column("recommended", folds=True),
         number_column("speedup", "speedup", lambda row: estimate(row, "speedup")),
         TextColumn("total s", lambda row: figure(_total_s(row)), _total_s, align_right=True, needs="steps"),

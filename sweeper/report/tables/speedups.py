@@ -30,6 +30,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import TypeVar
 
+from sweeper.analysis.meanings import leave_out_housekeeping
 from sweeper.analysis.metrics import METRICS, MIN_PROCESSES_IF_HOST_BOUND, Metric
 from sweeper.analysis.stats import Estimate
 from sweeper.core.record import ARMS, PERCENTILES, Accuracy
@@ -56,7 +57,7 @@ NOT_KNOWN = "not known"  # of what the device has, and a trial could not tell
 T = TypeVar("T")
 
 
-def _name_sweep(folder: Path) -> str:
+def name_sweep(folder: Path) -> str:
     """Return the name of the folder itself; resolving every path takes ten times as long as asking for a link."""
     return folder.resolve().name if folder.is_symlink() or folder.name in ("", "..") else folder.name
 
@@ -104,7 +105,7 @@ _BEFORE: Mapping[str, tuple[Column[Entry], ...]] = {
         _accuracy_column("accuracy_worst", lambda accuracy: accuracy.worst, str),
         _accuracy_column("accuracy_error", lambda accuracy: accuracy.compiled_error),
         _accuracy_column("accuracy_bound", lambda accuracy: accuracy.bound),
-        Column("sweep", lambda entry: _name_sweep(entry.folder.parent)),
+        Column("sweep", lambda entry: name_sweep(entry.folder.parent)),
     ),
 }
 _BEHIND: Mapping[str, tuple[Column[Entry], ...]] = {
@@ -234,7 +235,7 @@ def list_flags(rows: Sequence[Row]) -> list[str]:
 
     What `name_common_flags` says of the trials that are ok is left out.
     """
-    axes, common = formatting.find_varying(rows, formatting.AXES), find_common_flags(rows)
+    axes, common = formatting.find_varying(rows, formatting.TRIAL_AXES), find_common_flags(rows)
     having: dict[str, list[Row]] = {}
     for row in rows:
         for flag in _select_flags(row, common):
@@ -267,7 +268,7 @@ def text_columns(rows: Sequence[Row], _trials: Sequence[Row]) -> list[TextColumn
     return [
         text_column("model", folds=True, is_name=True),
         text_column("family", media=(PAGE,)),
-        *formatting.axis_columns(rows),
+        *formatting.axis_columns(rows, formatting.TRIAL_AXES),
         text_column("precision", is_name=True),
         text_column("mode", is_name=True),
         text_column("status", media=(PAGE,)),
@@ -283,12 +284,21 @@ def text_columns(rows: Sequence[Row], _trials: Sequence[Row]) -> list[TextColumn
         *_COSTS,
         *([_MEMORY] if any(map(memory_change, rows)) else []),
         *([_GRAPH_BREAKS] if any(row["graph_breaks"] for row in rows) else []),
-        *(
-            [TextColumn("flags", lambda row: _select_flags(row, common), media=(PAGE, MARKDOWN))]
-            if any(_select_flags(row, common) for row in rows)
-            else []
-        ),
+        *_make_flag_columns(rows, common),
     ]
+
+
+def _make_flag_columns(rows: Sequence[Row], common: Collection[str]) -> list[TextColumn]:
+    """Make the columns of flags; the page keeps housekeeping flags for the rows that are opened."""
+
+    def select_for_page(row: Row) -> str:
+        return ", ".join(leave_out_housekeeping(_select_flags(row, common)))
+
+    columns = [
+        TextColumn("flags", lambda row: _select_flags(row, common), media=(MARKDOWN,)),
+        TextColumn("flags", select_for_page, media=(PAGE,)),
+    ]
+    return [column for column in columns if any(map(column.text, rows))]
 
 
 def _choose_clock(rows: Sequence[Row]) -> list[TextColumn]:
@@ -328,7 +338,7 @@ def describe_rows(rows: Sequence[Row]) -> str:
 
 def explain_missing(rows: Sequence[Row]) -> list[str]:
     """Make a line for each reason why device time or memory is not known, with the first few trials."""
-    axes, having = formatting.find_varying(rows, formatting.AXES), defaultdict(list)
+    axes, having = formatting.find_varying(rows, formatting.TRIAL_AXES), defaultdict(list)
     for row in rows:
         for what, name in (("device time", "device_time_missing"), ("memory", "memory_missing")):
             if row[name]:

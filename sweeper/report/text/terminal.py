@@ -14,7 +14,7 @@ from rich.table import Table as RichTable
 
 from sweeper.report.contents import Report
 from sweeper.report.formatting import (
-    AXES,
+    TRIAL_AXES,
     find_varying,
     finite,
     ratio,
@@ -109,7 +109,7 @@ def _print_section(spec: TableSpec, rows: Sequence[Row], trials: Sequence[Row], 
         console.print(f"\n[bold]{escape(spec.title.lower())}[/]", soft_wrap=True, highlight=False)
     print_line(escape(spec.lead(rows)), console)
     if spec.as_line:
-        axes = find_varying(trials or rows, AXES)
+        axes = find_varying(trials or rows, TRIAL_AXES)
         for row in shown[:limit]:
             problem, rest = spec.as_line(row)
             print_line(f"{escape(trial_name(row, axes))}: [red]{escape(problem)}[/]{escape(rest)}", console)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -16,16 +17,20 @@ import yaml
 from checkout import ROOT
 from records import make_process, make_record, make_trial, write_sweep
 
-from sweeper.core.record import Attempt, Diagnostics, PerArm, Record, Round
+from sweeper.analysis.meanings import FLAGS
+from sweeper.core.record import Attempt, Diagnostics, GraphBreak, PerArm, Record, Round
 from sweeper.core.trial import Text
 from sweeper.loading.entries import Entry, load
 from sweeper.report.build import write_report
 from sweeper.report.contents import Report
 from sweeper.report.findings import Findings
-from sweeper.report.page import cost_figures, headroom_figure, page, published, speedup_figures, step_figure
+from sweeper.report.formatting import sentence
+from sweeper.report.page import cost_figures, headroom_figure, listings, page, published, speedup_figures, step_figure
 from sweeper.report.page.figure_base import Figure, label, ratio_axis, seconds_axis
+from sweeper.report.page.legend import make_legend
 from sweeper.report.registry import TABLES
 from sweeper.report.table import Row
+from sweeper.report.tables import causes
 from sweeper.report.tables.groups import groups
 from sweeper.report.tables.speedups import speedups
 from sweeper.report.tables.summary import summary
@@ -220,8 +225,8 @@ def test_families_of_several_modes_differ_in_colour_and_fp32_is_pale(tmp_path: P
     assert {trace["name"]: trace["marker"] for trace in bars} == {
         "AMP, default": {"color": "@0"},
         "fp32, default": {"color": "@0 pale"},
-        "AMP, reduce-overhead": {"color": "@1"},
-        "fp32, reduce-overhead": {"color": "@1 pale"},
+        "AMP, reduce-overhead": {"color": "@2"},
+        "fp32, reduce-overhead": {"color": "@2 pale"},
     }
 
 
@@ -351,7 +356,11 @@ def test_a_flag_of_every_trial_stands_above_the_rows(tmp_path: Path) -> None:
     at = [column["title"] for column in table["columns"]].index("flags")
     assert [row["cells"][at] for row in table["rows"]] == ["", "throttled"]
     assert "flags of every trial: single_process." in text
-    assert "<ul><li>throttled: b amp default</li></ul>" in text
+    assert re.findall(r'data-term="(\w+)"', text) == ["throttled", "graph_break", "single_process"]
+    assert "1 trial: b amp default." in text
+    folded = text.partition('<section id="legend">')[2].partition("</section>")[0].partition("<details>")[2]
+    assert "Housekeeping flags (1)" in folded
+    assert 'data-term="single_process"' in folded
     assert ["flags", "single_process, throttled"] in table["rows"][1]["details"]
 
 
@@ -458,7 +467,8 @@ def test_speedups_on_other_hosts_bend_where_an_arm_becomes_host_bound(tmp_path: 
     figure = headroom_figure.draw_headroom(loaded(tmp_path, [flat, steep, make_record("unknown")])[1])
     first, second = drawn(figure)
     assert (first["name"], second["name"]) == ("steep", "flat")
-    assert [trace["line"]["color"] for trace in (first, second)] == ["@0", "@1"]
+    assert [trace["line"]["color"] for trace in (first, second)] == ["@0", "@0"]  # one mode
+    assert [trace["line"]["dash"] for trace in (first, second)] == ["solid", "dash"]
     speedups = dict(zip(first["x"], first["y"], strict=True))
     assert (min(speedups), max(speedups)) == (0.25, 4.0)
     # 20 / 10 ms until the compiled arm's host takes 10 ms, 20 / 12.5 ms where eager's takes 20 ms, then 8 / 5.
@@ -571,15 +581,155 @@ def test_recommendations_and_causes_stand_in_the_page(tmp_path: Path) -> None:
     assert text.index('id="recommendations"') < text.index('id="figures"')
 
 
-def test_causes_name_the_batch_size_where_trials_differ_in_it(tmp_path: Path) -> None:
-    def titles(folder: str, other: Record) -> list[str]:
-        table = data_of(write_page(tmp_path / folder, [make_record(), other]))["tables"]["causes"]
-        assert [row["cells"][0] for row in table["rows"]] == ["resnet50"]
-        return [column["title"] for column in table["columns"]]
+def test_causes_are_grouped_by_cause_and_fix_and_open_to_their_trials(tmp_path: Path) -> None:
+    def waiting(name: str, batch_size: int = 32, **more: Any) -> Record:
+        process = replace(make_process(), device_time_s=PerArm(0.018, 0.005), device_kernels=PerArm(10, 10))
+        record = make_record(name, batch_size=batch_size, **more)
+        return replace(record, processes=(process,), diagnostics=None)
 
-    without_causes = make_record("vgg16", batch_size=64, status="oom")
-    assert titles("two", without_causes)[:3] == ["model", "batch", "precision"]
-    assert titles("one", make_record("vgg16", status="oom"))[:2] == ["model", "precision"]
+    other = (GraphBreak("a branch", "model.py:3", 1), GraphBreak("print", "model.py:9", 1))
+    broken = replace(make_record("e"), diagnostics=Diagnostics(graph_breaks=other))
+    records = [waiting("a"), waiting("b", 64), waiting("c", mode="reduce-overhead"), make_record("d"), broken]
+    table = data_of(write_page(tmp_path, records))["tables"]["causes"]
+    titles = [column["title"] for column in table["columns"]]
+    assert titles == ["cause", "trials", "lost at most", "reason", "fix", "models"]
+    rows = [dict(zip(titles, row["cells"], strict=True)) for row in table["rows"]]
+    assert [(row["cause"], row["trials"], row["models"]) for row in rows] == [
+        ("host_bound", "2", "a, b"),
+        ("host_bound", "1", "c"),
+        ("graph_break", "2", "d, e"),
+    ]
+    assert [row["fix"] for row in rows[:2]] == [causes.GRAPHS, causes.LARGER_BATCH]
+    assert [row["reason"] for row in rows] == [causes.WAITS, causes.WAITS, "print (2); a branch (1)"]
+    assert rows[0]["lost at most"] == "4.99 ms per step (50 %)"
+    (first, _), (second, said) = table["rows"][0]["details"]
+    assert (first, second) == ("a amp default 32", "b amp default 64")
+    assert said.startswith("4.99 ms per step (50 %): the device waits for the host")
+    assert [row["numbers"][1] for row in table["rows"]] == [2, 1, 2]
+    csv = (tmp_path / "runs/night/report/causes.csv").read_text().splitlines()
+    assert len(csv) == 7  # the file keeps every trial
+
+
+def test_failures_stand_near_the_top_with_the_end_of_their_logs(tmp_path: Path) -> None:
+    failed = replace(make_record(status="compile_error", message="first\nsecond"), log="worker-0.log")
+    sweep = write_sweep(tmp_path / "runs", [failed, make_record("vgg16")])
+    (folder,) = sweep.glob("resnet50*")
+    noise = "".join(f"line {number}\n" for number in range(2000))
+    (folder / "worker-0.log").write_bytes(f"{noise}\x1b[31m  <b>no\x07 kernel</b>\x1b[0m\n\n".encode() + b"last \xff\n")
+    write_report([sweep], sweep / "report")
+    text = (sweep / "report" / "report.html").read_text()
+    assert text.index('id="failures"') < text.index('id="recommendations"') < text.index('id="figures"')
+    assert '<a href="#failures">Failures (1)</a>' in text
+    tables = data_of(text)["tables"]
+    (row,) = tables["failures"]["rows"]
+    end = dict(row["details"])["end of the log"].splitlines()
+    assert end[-3:] == ["line 1999", "  <b>no  kernel</b>", "last \ufffd"]
+    assert len(end) == listings.MAX_LOG_LINES
+    assert dict(row["details"])["message"] == "first\nsecond"
+    assert "<b>no" not in without_plotly(text)
+    assert all("end of the log" not in dict(row["details"]) for row in tables["speedups"]["rows"])  # once is enough
+
+
+def test_without_failures_nothing_is_said_of_them(tmp_path: Path) -> None:
+    text = write_page(tmp_path, PAIR)
+    assert 'href="#failures"' not in text
+    assert 'id="failures"' not in text
+
+
+def test_every_entry_of_the_contents_bar_leads_somewhere(tmp_path: Path) -> None:
+    text = without_plotly(
+        write_page(tmp_path, [*PAIR, make_record("bad", status="oom"), make_record("x", mode="eager")])
+    )
+    named = re.findall(r'<a href="#([a-z]+)">', text.partition("<nav")[2].partition("</nav>")[0])
+    assert {"failures", "recommendations", "figures", "causes", "legend", "speedups", "settings"} <= set(named)
+    assert [text.index(f'id="{name}"') for name in named] == sorted(text.index(f'id="{name}"') for name in named)
+
+
+def test_legend_has_flags_by_rank_with_their_trials_and_statuses(tmp_path: Path) -> None:
+    rows = speedups([]).rows
+    assert make_legend(rows, []) == []
+    flags = {"a": ("host_bound", "single_process"), "b": ("host_bound", "little_headroom", "of_tomorrow")}
+    records = [make_record(name, flags=flags[name]) for name in flags] + [make_record("c", status="oom")]
+    entries, rows = loaded(tmp_path, records)
+    parts = make_legend(rows, causes.causes(entries).rows)
+    assert {part.kind: [term.name for term in part.terms] for part in parts} == {
+        "status": ["oom"],
+        "doubt": ["host_bound"],
+        "context": ["little_headroom", "of_tomorrow"],
+        "housekeeping": ["single_process"],
+        "cause": ["graph_break"],
+    }
+    assert [part.kind for part in parts if part.folded] == ["housekeeping"]
+    (host_bound,) = parts[0].terms
+    assert host_bound.says == sentence(FLAGS["host_bound"].says)
+    assert host_bound.todo == FLAGS["host_bound"].todo
+    assert host_bound.trials == "2 trials: a amp default, b amp default"
+
+
+def test_housekeeping_flags_show_in_opened_rows_alone(tmp_path: Path) -> None:
+    flags = {"a": ("compile_contended", "throttled"), "b": ()}
+    text = write_page(tmp_path, [make_record(name, flags=flags[name]) for name in flags])
+    table = data_of(text)["tables"]["speedups"]
+    at = [column["title"] for column in table["columns"]].index("flags")
+    assert [row["cells"][at] for row in table["rows"]] == ["throttled", ""]
+    assert ["flags", "compile_contended, throttled"] in table["rows"][0]["details"]
+
+
+def test_a_colour_is_a_mode_in_every_figure(tmp_path: Path) -> None:
+    known = {"host_step_s": PerArm(0.01, 0.005), "device_step_s": PerArm(0.02, 0.01), "memory_bytes": PerArm(3e9, 2e9)}
+
+    def with_all(record: Record) -> Record:
+        processes = (replace(item, first_steps_s=(5.0, 0.01), **known) for item in record.processes)
+        return replace(record, processes=tuple(processes))
+
+    numbers = {"default": 0, "eager": 1, "reduce-overhead": 2}
+    for mode, precision in itertools.product(("default", "reduce-overhead"), ("amp", "fp32")):
+        made = [make_record(mode=mode, precision=precision, batch_size=size) for size in (8, 16)]
+        made += [make_record(mode=mode, precision=precision, backend="aot_eager")]
+        text = write_page(tmp_path / mode / precision, list(map(with_all, made)))
+        pale = " pale" if precision == "fp32" else ""
+        allowed = {f"@{numbers[name]}{pale}" for name in (mode, "eager")} | {"@ink", "@muted"}
+        for figure in data_of(text)["figures"]:
+            if figure["choices"]:
+                used = set(
+                    re.findall(r'"color": "(@[^"]+)"', json.dumps([item["traces"] for item in figure["choices"]]))
+                )
+                assert used <= allowed, figure["id"]
+                assert f"@{numbers[mode]}{pale}" in used, figure["id"]
+        shades = re.findall(r'class="shade" style="--shade:var\(--c(\d)\)">([a-z-]+)<', text)
+        assert {name: int(number) for number, name in shades} == {name: numbers[name] for name in ("eager", mode)}
+
+
+def test_two_sweeps_are_named_in_each_row_and_filter_and_whose_trial_counts_at_the_top(tmp_path: Path) -> None:
+    names = {"night": (2.0, 2.1), "day": (1.5, 1.6)}
+    sweeps = []
+    for name, values in names.items():
+        records = [make_record(speedups=values), make_record("vgg16", status="oom"), make_record("eager", mode="eager")]
+        sweep = write_sweep(tmp_path / name, records)
+        sweeps.append(sweep.rename(tmp_path / name / name))
+    only_here = make_record("alone", speedups=(1.7, 1.8))
+    write_sweep(tmp_path / "more", [only_here])
+    (folder,) = (tmp_path / "more" / "night").glob("alone*")
+    folder.rename(sweeps[0] / folder.name)
+    write_report(sweeps, tmp_path / "out")
+    text = (tmp_path / "out" / "report.html").read_text()
+    head = text.partition("<main>")[0]
+    said = "Where several of night, day tried one model, precision, batch and mode, means and recommendations take"
+    assert said in head
+    tables = data_of(text)["tables"]
+    for name in ("speedups", "failures", "recommendations"):
+        at = [column["title"] for column in tables[name]["columns"]].index("sweep")
+        filters = tables[name]["filters"].index("sweep")
+        assert [row["cells"][at] for row in tables[name]["rows"]] == [
+            row["filters"][filters] for row in tables[name]["rows"]
+        ]
+        ids = [row["id"] for row in tables[name]["rows"] if "id" in row]
+        assert len(ids) == len(set(ids))
+    chosen = {row["cells"][0]: row["filters"][0] for row in tables["recommendations"]["rows"]}
+    assert chosen == {"resnet50": "day", "alone": "night", "vgg16": "day"}
+    opened = [name for row in tables["causes"]["rows"] for name, _ in row["details"]]
+    assert {name.split()[-1] for name in opened} == {"night", "day"}
+    assert "same trial twice" in (tmp_path / "out" / "report.md").read_text()
 
 
 def test_a_table_sorts_by_figures_in_full(tmp_path: Path) -> None:

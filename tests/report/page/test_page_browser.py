@@ -12,8 +12,10 @@ import pytest
 from browser import CHROMIUM, DRIVER, FLAGS, LIMIT_S
 from records import make_process, make_record, write_sweep
 
+from sweeper.analysis import meanings
 from sweeper.core.record import PerArm, Record
 from sweeper.report.build import write_report
+from sweeper.report.formatting import sentence
 
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome
@@ -146,7 +148,13 @@ def test_squares_of_the_legend_look_like_their_bars_and_unlike_each_other(
     look(browser, report, scheme=scheme)
     wait_for_figures(browser)
     script = """
-        const look = (node) => [getComputedStyle(node).fill, getComputedStyle(node).fillOpacity].join(' ');
+        const look = (node) => {
+            const style = getComputedStyle(node);
+            const id = style.fill.match(/^url\\("#(.*)"\\)$/)?.[1]; // hatched
+            const line = id && document.getElementById(id).querySelector('path');
+            const names = ['d', 'stroke', 'opacity'];
+            return (line ? names.map((name) => line.getAttribute(name)) : [style.fill, style.fillOpacity]).join(' ');
+        };
         const figure = document.querySelector('[data-figure=families]');
         const squares = [...figure.querySelectorAll('.legend .traces .legendpoints path')].map(look);
         const drawn = [...figure.querySelectorAll('.barlayer .trace.bars')];
@@ -297,3 +305,70 @@ def test_figures_of_processes_that_differ_are_drawn(browser: Chrome, tmp_path: P
     look(browser, (sweep / "report" / "report.html").as_uri())
     wait_until(browser, "document.querySelectorAll('[data-figure=forest] path.xerror').length === 2")
     assert browser.get_log("browser") == []
+
+
+def test_sort_filters_and_open_rows_are_in_the_address(browser: Chrome, report: str) -> None:
+    from selenium.webdriver.support.select import Select
+
+    look(browser, report)
+    head(browser, "speedup").click()
+    find(browser, "#speedups input").send_keys("resnet50 & default")
+    find(browser, "#speedups input").clear()
+    find(browser, "#speedups input").send_keys("resnet50")
+    Select(find(browser, "#speedups [data-filter=precision]")).select_by_visible_text("fp32")
+    find(browser, "#failures .open").click()
+    find(browser, "#speedups .open").click()
+    find(browser, "#contents a[href='#speedups']").click()
+    wait_until(browser, "location.hash.startsWith('#speedups&')")
+    address, shown = browser.current_url, cells(browser, "speedup")
+    assert shown == sorted(shown, reverse=True)
+    look(browser, "about:blank")
+    look(browser, address)
+    assert cells(browser, "speedup") == shown
+    assert set(cells(browser, "precision")) == {"fp32"}
+    assert find(browser, "#speedups input").get_attribute("value") == "resnet50"
+    assert find(browser, "#speedups th[aria-sort]").get_attribute("aria-sort") == "descending"
+    open_rows = "[...document.querySelectorAll('.open[aria-expanded=true]')].map((item) => item.closest('section').id)"
+    assert browser.execute_script(f"return {open_rows}") == ["failures", "speedups"]
+    assert browser.execute_script("return document.querySelectorAll('.details').length") == 2
+    find(browser, "#failures .open").click()
+    assert "failures.open" not in browser.current_url
+    assert browser.get_log("browser") == []
+
+
+def test_an_address_that_asks_for_what_is_not_there_shows_everything(browser: Chrome, report: str) -> None:
+    look(browser, f"{report}#nowhere&speedups.sort=-colour&speedups.mode=none&speedups.open=x&other.q=y&=&%")
+    assert find(browser, "#speedups .count").text == "11 of 11"
+    assert browser.get_log("browser") == []
+
+
+def test_flags_say_what_they_mean_and_lead_to_the_legend(browser: Chrome, tmp_path: Path) -> None:
+    flags = ("compile_contended", "throttled")
+    sweep = write_sweep(tmp_path, [make_record("a", flags=flags), make_record("b", status="oom")])
+    write_report([sweep], sweep / "report")
+    look(browser, (sweep / "report" / "report.html").as_uri())
+    link = find(browser, "#speedups td a.term.doubt")
+    assert (link.text, link.get_attribute("title")) == ("throttled", sentence(meanings.FLAGS["throttled"].says))
+    link.click()
+    wait_until(browser, "location.hash === '#term-throttled'")
+    assert find(browser, "#term-throttled").is_displayed()
+    assert find(browser, "#failures td.not-ok a.term").text == "oom"
+    assert not find(browser, "#term-compile_contended").is_displayed()
+    find(browser, "#speedups .row:nth-child(1) .open").click()
+    find(browser, "#speedups .details a.housekeeping").click()
+    assert find(browser, "#term-compile_contended").is_displayed()
+
+
+def test_on_a_phone_each_speedup_is_in_sight_beside_the_name_of_its_trial(browser: Chrome, report: str) -> None:
+    look(browser, report, NARROW)
+    script = """
+        const heads = [...document.querySelectorAll(`#${arguments[0]} th`)].filter((item) => item.offsetWidth);
+        const head = heads.find((item) => item.innerText.trim().startsWith('speedup'));
+        return head.getBoundingClientRect().right;
+    """
+    for table in ("recommendations", "speedups"):
+        assert browser.execute_script(script, table) <= NARROW, table
+    about = browser.execute_script("return document.querySelector('#failures tr.row td').innerText")
+    assert "oom" in about
+    assert "batch 32" in about
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= NARROW
