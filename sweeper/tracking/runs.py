@@ -40,7 +40,9 @@ MAX_ROUNDS = 150
 MAX_FIRST_STEPS = 50
 # Columns of the runs page that our link opens, as MLflow's pages name them.
 PAGE_COLUMNS = ("metrics.`speedup`", "metrics.`speedup_low`", "metrics.`speedup_high`", "tags.`status`", "tags.`flags`")
-SHARED_VIEW = "mlflow.sharedViewState."  # begins the tag of an experiment that holds what a link of MLflow's pages opens
+SHARED_VIEW = (
+    "mlflow.sharedViewState."  # begins the tag of an experiment that holds what a link of MLflow's pages opens
+)
 RUNS_PER_PAGE = 200  # MLflow needs 60 kB for a run with its params, metrics and tags
 
 
