@@ -9,6 +9,7 @@ Try: `COMP_LINE='sweeper mode=' python -m sweeper -sc query=bash`
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from sweeper.config.reference import COMMANDS, PURPOSES, list_options, read_keys
@@ -34,7 +35,7 @@ def complete(line: str) -> list[str]:
     """Complete the last word of a command line up to the cursor; its first word is the program."""
     words = line.split()[1:]
     last = words.pop() if words and not line[-1].isspace() else ""
-    return sorted({word for word in _list_words(words, last) if word.startswith(last)})
+    return sorted({word for word in _list_words(words, last) if word.startswith(last) and word != last})
 
 
 def _list_words(before: Sequence[str], last: str) -> Iterator[str]:
@@ -43,7 +44,7 @@ def _list_words(before: Sequence[str], last: str) -> Iterator[str]:
         return
     folders = [
         conf_folder(),
-        *(Path(folder) for flag, folder in zip(before, before[1:], strict=False) if flag == "--config-dir"),
+        *(Path(folder) for flag, folder in pairwise(before) if flag == "--config-dir"),
     ]
     if "=" in last:
         yield from _list_values(last, folders)

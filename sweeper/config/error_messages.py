@@ -94,8 +94,9 @@ def _explain_value(cause: Exception, context: str, keys: list[str], types: Mappi
         return f"{key}: no such key{where}; {nearest(key, known)}\n{LIST_OPTIONS}"
     name = re.sub(r"\[\d+\]$", "", key)
     takes = types.get(name) or types.get(name.rpartition(".")[0])
+    verb = "it has" if takes and takes.startswith("keys of its own") else "give"
     if takes and (match := WRONG_TYPE.match(str(cause).partition("\n    full_key")[0])):
-        return f"{key}{'' if match['value'] is None else '=' + match['value']}: give {takes}"
+        return f"{key}{'' if match['value'] is None else '=' + match['value']}: {verb} {takes}"
     if match := re.match(r"Interpolation key '(.+)' not found", complaint):
         return f"{key}: there is no key {match[1]} to take the value from"
     return f"{key}: {complaint}" if key else complaint

@@ -68,7 +68,7 @@ def write_help(topics: Sequence[str], config_dir: str | None = None) -> str:
         return "\n".join(line for topic in topics for line in _describe_topic(topic, folders, keys))
     commands = [_line(f"sweeper {name}", purpose) for name, purpose in COMMANDS.items()]
     groups = [line for group in PURPOSES for line in _summarise_group(group, folders)]
-    lines = [_describe_key(key) for key in keys.values() if not key.takes.startswith("keys of its own")]
+    lines = [_describe_key(key) for key in keys.values() if not key.has_keys]
     return "\n".join(
         [
             INTRODUCTION,
@@ -88,6 +88,7 @@ def _describe_topic(topic: str, folders: Sequence[Path], keys: dict[str, Key]) -
     """Write the options of a group, a line each, and the keys of that name or below it."""
     group = {"models": "model", "launcher": "hydra/launcher"}.get(topic, topic)
     inside = [key for name, key in keys.items() if name == topic or name.startswith(f"{topic}.")]
+    inside = [key for key in inside if not key.has_keys]
     if group not in PURPOSES and not inside:
         raise ConfigError(f"--help {topic}: no such group or key; {nearest(topic, [*PURPOSES, *keys])}")
     if group in PURPOSES:
@@ -115,8 +116,8 @@ def _summarise_group(group: str, folders: Sequence[Path]) -> Iterator[str]:
 
 
 def _describe_key(key: Key) -> str:
-    takes = "" if key.values and set(key.values) == {"true", "false"} else f"[{key.takes}] "
-    return _line(key.name if key.default is None else f"{key.name}={key.default}", f"{takes}{key.comment}".strip())
+    head = key.name if key.default is None else f"{key.name}={key.default}"
+    return _line(head, f"[{key.takes}] {key.comment}".strip())
 
 
 def _line(head: str, text: str) -> str:

@@ -42,6 +42,8 @@ def normalise(arguments: Sequence[str]) -> list[str]:
     overrides: list[str] = parse(arguments).overrides or []
     _check_words(overrides)
     flags = list(arguments)
+    if "--hydra-help" in flags:  # Hydra then composes a configuration without ours
+        return flags
     for override in overrides:
         flags.remove(override)
     names = [match.group(1) for item in overrides if (match := SWEEP.fullmatch(item))]

@@ -54,6 +54,7 @@ class Key:
     values: tuple[str, ...]  # all that are allowed; empty: too many to list
     default: str | None  # as it is typed; None: there is none, or each option of its group has its own
     comment: str
+    has_keys: bool = False  # whether it stands for the keys below it
 
 
 def read_keys() -> dict[str, Key]:
@@ -70,8 +71,7 @@ def _read_keys(schema: Any, prefix: str, defaults: Mapping[str, Mapping[str, Any
         name, hint = f"{prefix}{entry.name}", hints[entry.name]
         if is_dataclass(hint):
             inside = list(_read_keys(hint, f"{name}.", defaults))
-            takes = f"keys of its own: {', '.join(key.name for key in inside)}"
-            yield Key(name, takes, (), None, "")
+            yield Key(name, f"keys of its own: {', '.join(key.name for key in inside)}", (), None, "", has_keys=True)
             yield from inside
             continue
         kinds = set(typing.get_args(hint)) if isinstance(hint, types.UnionType) else {hint}
@@ -89,9 +89,10 @@ def _describe_type(name: str, kinds: set[Any]) -> str:
     elif typing.get_origin(kind) is list:
         text = f"a list of {WORDS[typing.get_args(kind)[0]].removeprefix('a ')}s, e.g. {name}=[64,96]"
     elif typing.get_origin(kind) is dict:
-        text = f"keys with values, e.g. {name}.NAME=VALUE"
+        numbers = typing.get_args(kind)[1] is float
+        text = f"numbers by name, e.g. {name}.NAME=600" if numbers else f"keys with values, e.g. {name}.NAME=VALUE"
     else:
-        text = WORDS.get(kind, "a value")
+        text = WORDS.get(kind, "a list or a text")  # the one key of any type is text.lengths
     return f"{text} or null" if type(None) in kinds else text
 
 
@@ -105,9 +106,14 @@ def _read_comments(schema: type) -> dict[str, str]:
             above.append(comment)
             continue
         if match := re.match(r"(\w+): ", code):
-            comments[match[1]] = comment or " ".join(above)
+            comments[match[1]] = comment or _phrase(" ".join(above))
         above = []
     return comments
+
+
+def _phrase(sentence: str) -> str:
+    """`The model.` -> `the model`, as comments behind a field are written."""
+    return (sentence[:1].lower() + sentence[1:]).removesuffix(".")
 
 
 def _read_defaults() -> dict[str, dict[str, Any]]:
@@ -141,8 +147,9 @@ def list_options(group: str, folders: Sequence[Path]) -> dict[str, str]:
 
 
 def _read_line(file: Path) -> str:
-    """Read the words in parentheses after the example command at the head of an option's file."""
-    with file.open(encoding="utf-8", errors="replace") as lines:
-        heads = [line.strip() for line in lines if line.startswith("# python -m sweeper")]
-    match = re.search(r" {3}\((.+)\)$", heads[0]) if heads else None
-    return match[1] if match else ""
+    """Read the words in parentheses after the example command at the head of an option's file, or its main values."""
+    text = file.read_text(encoding="utf-8", errors="replace")
+    if match := re.search(r"^# python -m sweeper .* {3}\((.+)\)$", text, re.MULTILINE):
+        return match[1]
+    values = [re.search(rf"^{key}: *(\S+)", text, re.MULTILINE) for key in ("library", "name", "batch_size")]
+    return ", ".join(f"{label}{match[1]}" for label, match in zip(("", "", "batch "), values, strict=True) if match)

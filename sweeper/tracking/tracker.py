@@ -62,7 +62,7 @@ class Tracker:
 
     @property
     def page(self) -> str | None:
-        """The path of the sweep's trials in MLflow's pages, with speedup and status. MLflow itself opens with traces."""
+        """The path of the sweep's trials in MLflow's pages, with figures. MLflow itself opens with traces."""
         if self._runs is None:
             return None
         return f"/#/experiments/{self._runs.experiment_id}/runs?viewStateShareKey={self._runs.page_key}"
