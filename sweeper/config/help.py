@@ -12,7 +12,6 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from sweeper import __version__
 from sweeper.config.reference import COMMANDS, PURPOSES, Key, list_default_options, list_options, read_keys
 from sweeper.config.schema import conf_folder
 from sweeper.core.backends import GONE
@@ -47,14 +46,16 @@ Flags:
 
 
 def describe_versions() -> str:
-    """One line, without an import of torch."""
-    found = [f"sweeper {__version__}", f"Python {platform.python_version()}"]
-    for package in ("torch", "hydra-core"):
+    """Describe the versions in one line, without an import of torch."""
+
+    def describe(package: str) -> str:
         try:
-            found.append(f"{package} {importlib.metadata.version(package)}")
+            return f"{package} {importlib.metadata.version(package)}"
         except importlib.metadata.PackageNotFoundError:
-            found.append(f"{package} is not installed")
-    return ", ".join(found)
+            return f"{package} is not installed"
+
+    first, *others = map(describe, ("sweeper", "torch", "hydra-core"))
+    return ", ".join([first, f"Python {platform.python_version()}", *others])
 
 
 def write_help(topics: Sequence[str], config_dir: str | None = None) -> str:

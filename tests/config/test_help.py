@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -76,7 +77,5 @@ def test_lines_are_as_wide_as_the_terminal(monkeypatch: pytest.MonkeyPatch) -> N
 def test_versions_are_those_of_the_packages() -> None:
     import torch
 
-    from sweeper import __version__
-
-    assert f"sweeper {__version__}, Python 3." in describe_versions()
+    assert re.match(r"sweeper \d+\.\d+\.\d+, Python 3\.", describe_versions())
     assert f"torch {torch.__version__}" in describe_versions()
