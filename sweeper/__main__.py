@@ -1,21 +1,74 @@
-"""`python -m sweeper`: prepares the command line, and turns bad configuration into a few lines and exit 2.
+"""`sweeper` and `python -m sweeper`: the command line, and bad configuration as a few lines and exit 2.
 
+`sweeper report ...` is `python -m sweeper.report ...`, and so are the other commands.
 Try: `python -m sweeper --help`, `python -m sweeper -m model=resnet18,vit_tiny dry_run=true`
 """
 
 from __future__ import annotations
 
 import os
+import runpy
 import signal
 import sys
 import traceback
 import warnings
+from collections.abc import Sequence
 
 from sweeper.config.error_messages import explain
 from sweeper.core.errors import ConfigError
+from sweeper.core.pipes import run_until_closed
+
+BAD_CONFIGURATION, INTERRUPTED = 2, 130
 
 
 def main() -> int:
+    """Run the command line of this process; the exit code."""
+    return run_until_closed(_run)
+
+
+def _run() -> int:
+    from sweeper.config.reference import COMMANDS
+
+    if sys.argv[1:2] and sys.argv[1] in COMMANDS:
+        return _run_command(sys.argv[1])
+    try:
+        if (answer := _answer(sys.argv[1:])) is not None:
+            print(answer)
+            return 0
+    except ConfigError as error:
+        print(f"sweeper: {error}", file=sys.stderr)
+        return BAD_CONFIGURATION
+    return _run_sweep()
+
+
+def _run_command(name: str) -> int:
+    """Run `python -m sweeper.NAME` with the arguments behind the name."""
+    del sys.argv[1]
+    runpy.run_module(f"sweeper.{name}", run_name="__main__", alter_sys=True)
+    return 0
+
+
+def _answer(arguments: Sequence[str]) -> str | None:
+    """Answer what needs no Hydra: help, versions, the shell's question for completions. None for everything else."""
+    if "--version" in arguments:
+        from sweeper.config.help import describe_versions
+
+        return describe_versions()
+    if "--help" in arguments or "-h" in arguments:
+        from sweeper.config.help import write_help
+        from sweeper.config.overrides import parse
+
+        parsed = parse(arguments)
+        return write_help([word for word in parsed.overrides if "=" not in word], parsed.config_dir)
+    if "query" in {word.partition("=")[0] for word in arguments} and "COMP_LINE" in os.environ:
+        from sweeper.config.completion import complete
+
+        line = os.environ["COMP_LINE"]
+        return "\n".join(complete(line[: int(os.environ.get("COMP_POINT") or len(line))]))
+    return None
+
+
+def _run_sweep() -> int:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra's own handling prints tracebacks and exits with 1
     # End a sweep on a termination, as clusters and containers send it, like on Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -27,7 +80,7 @@ def main() -> int:
 
     from sweeper.config import schema
     from sweeper.config.overrides import normalise
-    from sweeper.sweep.driver import BAD_CONFIGURATION, INTERRUPTED
+    from sweeper.config.reference import read_keys
     from sweeper.sweep.hydra_app import job
 
     expected = (ConfigError, HydraException, OmegaConfBaseException, YAMLError)
@@ -37,7 +90,8 @@ def main() -> int:
     except (*expected, ValueError) as error:  # Hydra raises plain ones too
         if not isinstance(error, expected) and _came_from_hydra_app(error):
             raise
-        print(f"sweeper: {explain(error, schema.keys(), schema.nested_options())}", file=sys.stderr)
+        types = {name: key.takes for name, key in read_keys().items()}
+        print(f"sweeper: {explain(error, schema.keys(), schema.nested_options(), types)}", file=sys.stderr)
         return BAD_CONFIGURATION
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from sweeper.core.errors import ConfigError, nearest, remove_password
 from sweeper.core.paths import RUNS, SweepPaths
+from sweeper.core.pipes import run_until_closed
 from sweeper.loading.sources import SweepFolder, read_settings
 from sweeper.report.text.mlflow_overview import load_overview
 from sweeper.tracking.tracker import Tracker
@@ -56,4 +57,4 @@ def _find_sweep(name: str) -> SweepPaths:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_until_closed(main))

@@ -58,7 +58,8 @@ class GridSweeper(Sweeper):
         launcher = f"hydra/launcher={self._config.hydra.runtime.choices['hydra/launcher']}"
         local = self._config.hydra.launcher._target_ == LOCAL
         launch = None if local else functools.partial(self._launcher.launch, initial_job_idx=0)
-        sys.exit(run_grid(points, composer.repository, launcher, launch))  # Hydra would drop the exit code
+        prepare = getattr(self._launcher, "prepare", None)  # of ours: is the cluster there?
+        sys.exit(run_grid(points, composer.repository, launcher, launch, prepare))  # Hydra would drop the exit code
 
 
 def expand(overrides: Sequence[Override]) -> list[Axis]:

@@ -28,25 +28,24 @@ class RayLauncher(Launcher):
         """Raises ConfigError where hydra-ray-launcher is not installed."""
         from sweeper.core.errors import ConfigError
 
-        if importlib.util.find_spec("hydra_plugins.hydra_ray_launcher") is None:
+        if None in map(importlib.util.find_spec, ("ray", "hydra_plugins.hydra_ray_launcher")):
             raise ConfigError("hydra/launcher=ray needs hydra-ray-launcher: pip install 'sweeper[ray]'")
         self._context = hydra_context
         self._task_function = task_function
         self._config = config
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        """Raises ConfigError without a Ray to run on, and what Ray raises for a lost task once all tasks have ended."""
+        """Raises what Ray raises for a lost task, once all tasks have ended."""
         import ray
 
         setup_globals()
-        self._join_cluster()
         tasks = [self._start_task(overrides, number) for number, overrides in enumerate(job_overrides, initial_job_idx)]
         ray.wait(tasks, num_returns=len(tasks))
         results: list[JobReturn] = ray.get(tasks)
         return results
 
-    def _join_cluster(self) -> None:
-        """Join the cluster of the arguments, or start a Ray for this sweep."""
+    def prepare(self) -> None:
+        """Join the cluster of the arguments, or start a Ray for this sweep. Raises ConfigError where that fails."""
         import ray
         from hydra_plugins.hydra_ray_launcher._launcher_util import start_ray
 

@@ -4,6 +4,8 @@ That package's own launcher stops waiting at the first task that is lost. The tr
 be called lost as well.
 """
 
+import shutil
+import subprocess
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,6 +26,21 @@ class SlurmLauncher(Launcher):
 
         self._launcher = SubmititLauncher(**self._parameters)
         self._launcher.setup(hydra_context=hydra_context, task_function=task_function, config=config)
+
+    def prepare(self) -> None:
+        """Raises ConfigError where no SLURM answers."""
+        from sweeper.core.errors import ConfigError
+
+        needs = "hydra/launcher=slurm needs a SLURM that answers"
+        if shutil.which("sbatch") is None or shutil.which("scontrol") is None:
+            raise ConfigError(f"{needs}: there is no sbatch on this machine; without SLURM leave hydra/launcher out")
+        try:
+            asked = subprocess.run(["scontrol", "ping"], capture_output=True, text=True, timeout=60, check=False)  # noqa: S607  # SLURM is found by PATH
+        except subprocess.TimeoutExpired as error:
+            raise ConfigError(f"{needs}: scontrol ping has no answer within {error.timeout:g} s") from error
+        if asked.returncode != 0:
+            said = (asked.stderr or asked.stdout).strip().splitlines() or ["no answer"]
+            raise ConfigError(f"{needs}: scontrol ping says: {said[-1]}")
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         """Raises what submitit raises for a lost task, once all tasks have ended."""

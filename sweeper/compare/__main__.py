@@ -29,6 +29,7 @@ from sweeper.compare.text import FORMATS, Document, advise_if_nothing_is_judged,
 from sweeper.compare.verdicts import judge
 from sweeper.core.errors import ConfigError
 from sweeper.core.paths import write_text
+from sweeper.core.pipes import run_until_closed
 from sweeper.loading.sources import add_tracking_uri, find_sources
 from sweeper.tracking.store import TrackingError
 
@@ -149,4 +150,4 @@ def compare(parsed: argparse.Namespace) -> Document:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_until_closed(main))

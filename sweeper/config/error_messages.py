@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
 from sweeper.core.errors import nearest
@@ -11,14 +11,22 @@ from sweeper.core.errors import nearest
 LIST_OPTIONS = "all options and keys: python -m sweeper --help"
 MAX_LINES = 6
 # How to install an option of `hydra/launcher` that ours build on.
+# What OmegaConf says of a value that a key does not take; the group is the value, where it says that.
+WRONG_TYPE = re.compile(
+    r"Value '(?P<value>.*)' (?:of type '\w+' could not be converted to|is not a valid|\(\w+\) is not).*"
+    r"|Invalid (?:value|type) assigned: .*|Cannot merge .*|Cannot assign .*|field '.*' is not Optional",
+    re.DOTALL,
+)
 PLUGINS = {"submitit_slurm": "hydra/launcher=slurm needs hydra-submitit-launcher: pip install 'sweeper[slurm]'"}
 
 
-def explain(error: Exception, keys: Iterable[str] = (), nested: Iterable[str] = ()) -> str:
+def explain(
+    error: Exception, keys: Iterable[str] = (), nested: Iterable[str] = (), types: Mapping[str, str] | None = None
+) -> str:
     """Return the few lines that a user needs of an exception raised while the configuration is read.
 
     For suggestions: `keys` are the dotted keys that exist, `nested` the options in folders of a group, with the group,
-    e.g. `model/timm/dla102`.
+    e.g. `model/timm/dla102`. `types` says what each key takes, e.g. `a whole number or null`.
     """
     from hydra.errors import HydraException, MissingConfigException
     from omegaconf.errors import OmegaConfBaseException
@@ -30,25 +38,34 @@ def explain(error: Exception, keys: Iterable[str] = (), nested: Iterable[str] = 
         return _explain_yaml(error)
     cause = error.__cause__ if isinstance(error, HydraException) else error
     if isinstance(cause, OmegaConfBaseException):
-        return _explain_value(cause, "", list(keys))
+        return _explain_value(cause, "", list(keys), types or {})
     text = str(error)
     if match := re.match(r"Could not override '([^'/]+)/([^']+)'", text):
         return f"{match[1]}/{match[2]}: write {match[1]}={match[2]}/NAME\n{LIST_OPTIONS}"
     if match := re.match(r"Could not override '([^']+)'", text):
         return f"{match[1]}: no such key; {nearest(match[1], keys)}\n{LIST_OPTIONS}"
     if match := re.match(r"(In '[^']+'): .*\n(Key '.+' not in .*\n.*full_key: [\s\S]*)", text):
-        return _explain_value(ValueError(match[2]), match[1], list(keys))
+        return _explain_value(ValueError(match[2]), match[1], list(keys), types or {})
     if match := re.match(r"Ambiguous value for argument '(.+)'", text):
         one = match[1].startswith("experiment=")
         return f"{match[1]}: {'one experiment per command' if one else 'several values make a grid; add -m'}"
     if text.startswith("LexerNoViableAlt"):
         return f"{_first_lines(text)}\nquote a value with unusual characters twice, e.g. \"model.name='a+b'\""
+    if match := re.match(r"no viable alternative at input '(.*)'", text):
+        return f"{match[1]}: it cannot be read; close each bracket and each quotation mark"
+    if match := re.match(r"Config group override must be a string or a list\. Got (\w+)", text):
+        came = {"NoneType": "null", "int": "a number", "float": "a number", "bool": "true or false"}
+        return f"a group takes the name of an option, e.g. measure=quick, not {came.get(match[1], match[1])}"
+    if match := re.match(r"Multiple values for (\S+)\.", text):
+        return f"{match[1]}: the group has an option already; write {match[1]}=OPTION without +"
+    if match := re.match(r"Could not delete from config\. '(.+)' does not exist", text):
+        return f"~{match[1]}: only what was added with + can be taken away; write {match[1]}=null for none"
     return _first_lines(text) or type(error).__name__
 
 
 def _explain_option(error: Exception, nested: Iterable[str]) -> str:
     """An option that a group does not have, with those that it has."""
-    match = re.search(r"(?:Could not find|Could not load) '([\w.-]+(?:/launcher)?)/([^']*)'", str(error))
+    match = re.search(r"(?:Could not find|Could not load) '([\w.-]+(?:/launcher|/sweeper)?)/([^']*)'", str(error))
     options = getattr(error, "options", None)
     if not match or not options:
         return _first_lines(str(error))
@@ -67,7 +84,7 @@ def _nearest_option(name: str, options: list[str]) -> str:
     return f"nearest: {', '.join(found[:4])}" if found else nearest(name, options)
 
 
-def _explain_value(cause: Exception, context: str, keys: list[str]) -> str:
+def _explain_value(cause: Exception, context: str, keys: list[str], types: Mapping[str, str]) -> str:
     """OmegaConf's complaint about one value, led by the key that it is about."""
     complaint, *details = str(cause).splitlines()
     key = next((line.split(":", 1)[1].strip() for line in details if line.strip().startswith("full_key:")), "")
@@ -75,6 +92,13 @@ def _explain_value(cause: Exception, context: str, keys: list[str]) -> str:
         known = [item for item in keys if item.rpartition(".")[0] == key.rpartition(".")[0]] or keys
         where = f" ({context})" if context.startswith("In '") else ""
         return f"{key}: no such key{where}; {nearest(key, known)}\n{LIST_OPTIONS}"
+    name = re.sub(r"\[\d+\]$", "", key)
+    takes = types.get(name) or types.get(name.rpartition(".")[0])
+    verb = "it has" if takes and takes.startswith("keys of its own") else "give"
+    if takes and (match := WRONG_TYPE.match(str(cause).partition("\n    full_key")[0])):
+        return f"{key}{'' if match['value'] is None else '=' + match['value']}: {verb} {takes}"
+    if match := re.match(r"Interpolation key '(.+)' not found", complaint):
+        return f"{key}: there is no key {match[1]} to take the value from"
     return f"{key}: {complaint}" if key else complaint
 
 
@@ -87,4 +111,5 @@ def _explain_yaml(error: Exception) -> str:
 
 
 def _first_lines(text: str) -> str:
-    return "\n".join([line for line in text.splitlines() if line.strip()][:MAX_LINES])
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("See https://hydra.cc/")]
+    return "\n".join(lines[:MAX_LINES])

@@ -6,11 +6,15 @@ dictionary only after `+`. Users should not have to know.
 
 from __future__ import annotations
 
+import argparse
 import datetime as dt
 import re
 import secrets
 from collections.abc import Sequence
+from itertools import zip_longest
+from typing import NoReturn
 
+from sweeper.core.errors import ConfigError, nearest
 from sweeper.core.paths import check_sweep_name
 
 SWEEP = re.compile(r"\+{0,2}sweep=(.*)", re.DOTALL)
@@ -18,15 +22,28 @@ OPEN_DICTIONARIES = r"compile\.options|model\.arguments|measure\.phase_timeouts_
 OPEN_DICTIONARY = re.compile(rf"({OPEN_DICTIONARIES})(\.[^=]+=|=\{{)")
 
 
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Read Hydra's flags and the overrides, which may stand among each other. Raises ConfigError for other flags."""
+    from hydra._internal.utils import get_args_parser
+
+    def refuse(message: str) -> NoReturn:
+        raise ConfigError(f"{message}\nall flags, groups and keys: python -m sweeper --help")
+
+    parser = get_args_parser()
+    parser.error = refuse  # type: ignore[method-assign]
+    return parser.parse_intermixed_args(list(arguments))
+
+
 def normalise(arguments: Sequence[str]) -> list[str]:
     """Rewrite the arguments for Hydra; a sweep without a name gets one.
 
-    Raises ConfigError for a sweep name that cannot name a folder.
+    Raises ConfigError for a word that is no override, and a sweep name that cannot name a folder.
     """
-    from hydra._internal.utils import get_args_parser
-
-    overrides: list[str] = get_args_parser().parse_intermixed_args(list(arguments)).overrides or []
+    overrides: list[str] = parse(arguments).overrides or []
+    _check_words(overrides)
     flags = list(arguments)
+    if "--hydra-help" in flags:  # Hydra then composes a configuration without ours
+        return flags
     for override in overrides:
         flags.remove(override)
     names = [match.group(1) for item in overrides if (match := SWEEP.fullmatch(item))]
@@ -34,6 +51,21 @@ def normalise(arguments: Sequence[str]) -> list[str]:
     # Without a name: local time, and four digits against two sweeps in one second.
     name = names[-1].strip("'\"") if names else f"{dt.datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     return [f"sweep='{check_sweep_name(name)}'", *others, *flags]
+
+
+def _check_words(overrides: Sequence[str]) -> None:
+    """Raises ConfigError for a word without `=`: `model resnet18`, or a command that is not in the first place."""
+    from sweeper.config.reference import COMMANDS, PURPOSES, read_keys
+
+    for word, following in zip_longest(overrides, overrides[1:]):
+        if "=" in word or word.startswith("~"):
+            continue
+        if word in PURPOSES or word in read_keys():
+            value = following if following and "=" not in following else "VALUE"
+            raise ConfigError(f"{word}: it has no value; write {word}={value}")
+        if word in COMMANDS:
+            raise ConfigError(f"{word}: a command stands first: sweeper {word} ...")
+        raise ConfigError(f"{word}: write KEY=VALUE, or a command; {nearest(word, [*COMMANDS, *PURPOSES])}")
 
 
 def allow_new_keys(override: str) -> str:

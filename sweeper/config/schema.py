@@ -24,10 +24,10 @@ class ModelConf:
     name: str | None = None  # the library's own name
     factory: str | None = None  # a model of your own: package.module:function, called with (batch_size, device)
     family: str = "other"  # cnn, vit, nlp, ...: a row of summary.csv
-    suite: str | None = None
-    image_size: int | None = None
-    sequence_length: int | None = None
-    num_classes: int | None = None
+    suite: str | None = None  # timm, huggingface, torchbench, ...: a row of summary.csv
+    image_size: int | None = None  # pixels of a side; null: the model's own
+    sequence_length: int | None = None  # tokens of a text; null: the model's own
+    num_classes: int | None = None  # null: the library's own
     # Dropout and drop-path; null: as the library builds the model, where it trains; true: that; false: all rates are 0
     dropout: bool | None = None
     arguments: dict[str, Any] = field(default_factory=dict)  # for the constructor of the model or of its configuration
@@ -62,11 +62,11 @@ class OptimizerConf:
 class PrecisionConf:
     """`conf/precision/*.yaml`; see `sweeper.core.trial.Precision`."""
 
-    parameters: str = "float32"
-    autocast: str | None = None
+    parameters: str = "float32"  # of parameters and inputs
+    autocast: str | None = None  # of operations under autocast; null: no autocast
     auto: str | None = None  # what autocast=auto means; null: bfloat16 where the device has it, else float16
-    grad_scaler: bool = False
-    tf32: bool | None = None
+    grad_scaler: bool = False  # true: losses are scaled, as float16 needs
+    tf32: bool | None = None  # for products of matrices and convolutions in fp32; null: torch's default of each
     float8: bool = False  # true: torchao's float8 linear layers, in both arms
     weight: str | None = None  # amp or fp32: the share of the weighted geomean that this option carries
 
@@ -75,12 +75,12 @@ class PrecisionConf:
 class CompileConf:
     """Arguments of `torch.compile` beside mode and backend."""
 
-    dynamic: bool | None = None
-    fullgraph: bool = False
+    dynamic: bool | None = None  # true: compiled for any size; false: for each size; null: as torch decides
+    fullgraph: bool = False  # true: a graph break is an error
     # model: the module is wrapped; step: the whole training step; blocks: each of the model's repeated blocks;
     # optimizer: the optimizer's step alone; loss: the loss function alone
     scope: str = "model"
-    # Inductor options, e.g. compile.options.epilogue_fusion=false
+    # Options of Inductor, e.g. compile.options.epilogue_fusion=false
     options: dict[str, Any] = field(default_factory=dict)
     # Above 0, up to 1: the share of activations that is saved for backward, the rest is computed again; null: torch's
     memory_budget: float | None = None
@@ -101,9 +101,9 @@ class TextConf:
 class VaryConf:
     """Sizes that the steps of both arms go through in turn, e.g. vary.sequence_length=[64,96,128]; one key of these."""
 
-    batch_size: list[int] | None = None
-    image_size: list[int] | None = None
-    sequence_length: list[int] | None = None
+    batch_size: list[int] | None = None  # batches of these sizes in turn; null: of one size
+    image_size: list[int] | None = None  # images of these sizes in turn
+    sequence_length: list[int] | None = None  # texts of these lengths in turn
 
 
 @dataclass
@@ -132,7 +132,7 @@ class WorkerConf:
 class Config:
     """Everything that can be overridden on the command line."""
 
-    sweep: str = MISSING
+    sweep: str = MISSING  # its folder is runs/SWEEP/; without a name it gets one
     batch_size: int | None = None  # null: the model's own
     device: str | None = None  # cpu, cuda or cuda:N; null: the GPU where there is one
     dry_run: bool = False  # print the plan, check it as a sweep would, estimate its time, and stop

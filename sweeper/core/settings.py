@@ -63,8 +63,8 @@ class Measure:
 class Tracking:
     """Where MLflow keeps the runs."""
 
-    enabled: bool = True
-    uri: str | None = None  # None: sqlite in `runs/mlflow.db`
+    enabled: bool = True  # false: no MLflow
+    uri: str | None = None  # null: sqlite in `runs/mlflow.db`
 
 
 @dataclass

@@ -30,6 +30,7 @@ from sweeper.core.errors import ConfigError
 from sweeper.core.gpus import Device, GpuReading
 from sweeper.core.host import Host, Part
 from sweeper.core.paths import write_text
+from sweeper.core.pipes import run_until_closed
 from sweeper.core.protocol import Software, Verdict
 from sweeper.core.serialization import from_json, to_json
 from sweeper.doctor import noise, probes
@@ -269,4 +270,4 @@ def _print_section(title: str, rows: Iterable[Sequence[str]], console: Console) 
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_until_closed(main))

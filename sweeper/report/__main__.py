@@ -15,6 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from sweeper.core.pipes import run_until_closed
+
 if TYPE_CHECKING:
     from sweeper.report.tables.decision import Limits
 
@@ -117,4 +119,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_until_closed(main))

@@ -135,6 +135,9 @@ class _Sweep:
             changed = ", ".join(differences)
             self.console.print(f"note: changed since the earlier run of this sweep, whose records are kept: {changed}")
         tracker = Tracker(self.settings.tracking.uri, sweep) if self.settings.tracking.enabled else None
+        if tracker:
+            tracker.begin()
+            self._print_link(tracker)
         interrupted = False
         try:
             interrupted = self._run_trials(plan, placement, tracker)
@@ -182,6 +185,11 @@ class _Sweep:
         tracker.log_overview(overview(report.findings))
         tracker.log_report(report.paths)
         tracker.finish()
+        self._print_link(tracker)
+
+    def _print_link(self, tracker: Tracker) -> None:
+        """Print where MLflow shows the sweep, or why it cannot."""
+        console, sweep = self.console, self.settings.sweep
         if tracker.failure:
             console.print(f"MLflow: {tracker.failure}; nothing is lost, send it: python -m sweeper.sync {sweep}")
         elif sqlite_file(tracker.uri):

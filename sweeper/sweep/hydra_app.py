@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import hydra
@@ -71,11 +71,16 @@ def _read_option(files: IConfigRepository, file: str) -> dict[str, Any]:
 
 
 def run_grid(
-    composed: Iterable[Composed], files: IConfigRepository, launcher: str | None = None, launch: Launch | None = None
+    composed: Iterable[Composed],
+    files: IConfigRepository,
+    launcher: str | None = None,
+    launch: Launch | None = None,
+    prepare: Callable[[], None] | None = None,
 ) -> int:
     """Run every configuration of a grid as one sweep, in this process or as jobs of a cluster; the exit code.
 
-    Raises ConfigError before anything has started.
+    `prepare` joins the cluster, and raises ConfigError where there is none. Raises ConfigError before anything has
+    started.
     """
     trials: list[Trial] = []
     overrides: dict[str, tuple[str, ...]] = {}
@@ -93,4 +98,6 @@ def run_grid(
         return run_sweep(trials, settings)
     if settings.device is None:
         raise ConfigError(f"{launcher}: say device=cuda or device=cpu; this machine's may be another than the jobs'")
+    if prepare is not None and not settings.dry_run:
+        prepare()
     return run_sweep(trials, settings, make_cluster_launcher(launcher, launch, overrides))

@@ -13,6 +13,7 @@ Try: `mlflow ui --backend-store-uri sqlite:///runs/mlflow.db`
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 import json
 import time
@@ -57,11 +58,19 @@ class Tracker:
         self._artifacts = artifact_location(self.uri, runs)
         self._runs: _SweepRuns | None = None
         self._interrupted = False
+        self._running = False  # whether the sweep runs now, and ends with `finish`
 
     @property
     def page(self) -> str | None:
-        """The path of the runs in MLflow's pages. MLflow itself opens with traces instead."""
-        return f"/#/experiments/{self._runs.experiment_id}/runs" if self._runs else None
+        """The path of the sweep's trials in MLflow's pages, with figures. MLflow itself opens with traces."""
+        if self._runs is None:
+            return None
+        return f"/#/experiments/{self._runs.experiment_id}/runs?viewStateShareKey={self._runs.page_key}"
+
+    def begin(self) -> None:
+        """Open the store and create the run of a sweep that begins now, so that its page can be looked at."""
+        self._running = True
+        self._attempt(lambda sweep_runs: sweep_runs.resume())
 
     def log(self, record: Record, result: Result | None = None, files: TrialPaths | None = None) -> bool | None:
         """Send a record as the child run of its trial. False when it is there already, None when MLflow is not reached.
@@ -98,7 +107,10 @@ class Tracker:
         """Send `sweep.json` and end the parent run: KILLED after an interrupted trial, else FINISHED."""
         if self._runs is not None:
             status = "KILLED" if self._interrupted else "FINISHED"
-            self._attempt(lambda sweep_runs: sweep_runs.finish(_read_public_manifest(self._paths.sweep), status))
+            manifest = _read_public_manifest(self._paths.sweep)
+            times_s = [] if self._running else [path.stat().st_mtime for path in self._paths.records()]
+            end_ms = int(1000 * max(times_s, default=time.time()))  # of a sweep that ran earlier: its last record
+            self._attempt(lambda sweep_runs: sweep_runs.finish(manifest, status, end_ms))
 
     def _attempt(self, action: Callable[[_SweepRuns], T]) -> T | None:
         if self.failure is not None:
@@ -108,7 +120,8 @@ class Tracker:
                 client, experiment_id = connect(self.uri, lambda client: _ensure_experiment(client, self._artifacts))
             with translate_errors(self.uri):
                 # No time limit as `connect` has one: finding the runs of ten thousand trials takes many calls.
-                self._runs = self._runs or _SweepRuns(client, experiment_id, self._paths.folder.name)
+                started_ms = _read_start_ms(self._paths.sweep)
+                self._runs = self._runs or _SweepRuns(client, experiment_id, self._paths.folder.name, started_ms)
                 return action(self._runs)
         except TrackingError as error:
             self.failure = str(error)
@@ -126,7 +139,7 @@ class _Child(NamedTuple):
 class _SweepRuns:
     """The runs of one sweep: one search finds them all, and what is sent later is remembered."""
 
-    def __init__(self, client: MlflowClient, experiment_id: str, sweep: str) -> None:
+    def __init__(self, client: MlflowClient, experiment_id: str, sweep: str, started_ms: int | None) -> None:
         self._client = client
         self._sweep = sweep
         self.experiment_id = experiment_id
@@ -142,11 +155,13 @@ class _SweepRuns:
                 old = self._children.setdefault(found.get(runs.TRIAL, ""), new)
                 kept = self._children[found.get(runs.TRIAL, "")] = old if old.digest else new
                 doubles += {old.run_id, run_id} - {kept.run_id}
-        self._use_parent(parents[0] if parents else self._create_parent())
+        self._use_parent(parents[0] if parents else self._create_parent(started_ms))
+        self.page_key, page = runs.build_page(sweep)
+        client.set_experiment_tag(experiment_id, f"{runs.SHARED_VIEW}{self.page_key}", page)
         for run_id in [*doubles, *(run.info.run_id for run in parents[1:])]:
             client.delete_run(run_id)
 
-    def _create_parent(self, started_ms: int | None = None) -> Run:
+    def _create_parent(self, started_ms: int | None) -> Run:
         parent_tags = {runs.SWEEP: self._sweep, runs.KIND: "sweep"}
         return self._client.create_run(self.experiment_id, started_ms, parent_tags, run_name=self._sweep)
 
@@ -164,7 +179,7 @@ class _SweepRuns:
         if child is not None and child.digest == digest:
             self._move_to_parent(record.trial_id, child)
             return False
-        self._resume()
+        self.resume()
         view = runs.build_view(record, result or derive(record), self._sweep, self._parent_id)
         end_ms = int(1000 * (files.record.stat().st_mtime if files.record.exists() else time.time()))
         run_id = self._prepare_child(record, child, view, end_ms)
@@ -201,20 +216,20 @@ class _SweepRuns:
 
         self._send_once(runs.REPORT, "".join(f"{name} {found.hexdigest()}\n" for name, found in hashes), send)
 
-    def finish(self, manifest: str | None, status: str) -> None:
+    def finish(self, manifest: str | None, status: str, end_ms: int) -> None:
         """Put `sweep.json` on the parent, for the head of a report from MLflow, and end it if anything was sent."""
         if manifest is not None:
             send = partial(self._client.log_text, self._parent_id, manifest, "sweep.json")
             self._send_once(runs.MANIFEST, manifest, send)
         if self._running:
-            self._client.set_terminated(self._parent_id, status)
+            self._client.set_terminated(self._parent_id, status, end_ms)
             self._running = False
 
     def _send_once(self, tag: str, text: str, send: Callable[[], object]) -> None:
         """Send what `text` stands for to the parent, and note the text's digest there, unless the parent has it."""
         digest = hashlib.sha256(text.encode()).hexdigest()
         if self._digests.get(tag) != digest:
-            self._resume()
+            self.resume()
             send()
             self._client.set_tag(self._parent_id, tag, digest)
             self._digests[tag] = digest
@@ -227,7 +242,7 @@ class _SweepRuns:
             self._move_to_parent(trial_id, child)
         self._client.delete_run(old)
 
-    def _resume(self) -> None:
+    def resume(self) -> None:
         """Set the parent of a resumed sweep to running again."""
         if not self._running:
             self._client.update_run(self._parent_id, status="RUNNING")
@@ -281,6 +296,15 @@ def _ensure_experiment(client: MlflowClient, artifacts: str | None) -> str:
         if found := runs.find_experiment(client):  # another driver was faster
             return found
         raise
+
+
+def _read_start_ms(path: Path) -> int | None:
+    """Read when the first command of a sweep began, from its `sweep.json`; None where that does not say."""
+    try:
+        started = json.loads(path.read_text(encoding="utf-8"))["invocations"][0]["started"]
+        return int(1000 * dt.datetime.fromisoformat(started).timestamp())
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
 
 
 def _read_public_manifest(path: Path) -> str | None:

@@ -37,7 +37,23 @@ def assert_refused(run: Run, folder: Path, arguments: list[str], *says: str) -> 
         (["mode=reduce_overhead"], ["nearest: reduce-overhead"]),
         (["backend=inducter"], ["nearest: inductor"]),
         (["precision=fp16"], ["amp_fp16"]),
-        (["batch_size=abc"], ["batch_size", "'abc'"]),
+        (["batch_size=abc"], ["batch_size=abc: give a whole number or null"]),
+        (["dry_run=maybe"], ["dry_run=maybe: give true or false"]),
+        (["measure.rounds=1.5"], ["measure.rounds=1.5: give a whole number"]),
+        (["measure.timeout_s=[1]"], ["measure.timeout_s=[1]: give a number"]),
+        (["vary.sequence_length=64"], ["vary.sequence_length: give a list of whole numbers, e.g. vary.sequence"]),
+        (["vary.batch_size=[8,b]"], ["vary.batch_size[1]=b: give a list of whole numbers"]),
+        (["vary=3"], ["vary: it has keys of its own: vary.batch_size"]),
+        (["compile.options=3"], ["compile.options.NAME=VALUE"]),
+        (["batch_size=${foo}"], ["no key foo"]),
+        (["model", "resnet18"], ["write model=resnet18"]),
+        (["batch_size", "mode=default"], ["write batch_size=VALUE"]),
+        (["reprot", "night"], ["nearest: report"]),
+        (["model=resnet18", "report"], ["a command stands first"]),
+        (["--no-such-flag"], ["--no-such-flag", "python -m sweeper --help"]),
+        (["--help", "bakend"], ["nearest: backend"]),
+        (["+model=resnet50"], ["without +"]),
+        (["~batch_size"], ["batch_size=null"]),
         (["batch_size=0"], ["at least 1"]),
         (["batchsize=4"], ["nearest: batch_size"]),
         (["compile.fulgraph=true"], ["nearest: compile.fullgraph"]),
@@ -50,10 +66,10 @@ def assert_refused(run: Run, folder: Path, arguments: list[str], *says: str) -> 
         (["-m", "batch_size=4,0"], ["at least 1"]),
         (["-m", "batch_size=range(1,4)", "model=timm"], ["model.name=convnext_tiny"]),
         (["-m", "batch_size=interval(1,4)"], ["list the values"]),
-        (["batch_size=[1"], []),
+        (["batch_size=[1"], ["close each bracket"]),
         (["model=résnet"], ["quote"]),
-        (["tracking=null"], []),
-        (["measure=null"], []),
+        (["tracking=null"], ["the name of an option"]),
+        (["measure=null"], ["not null"]),
         (["--resolve"], ["--cfg"]),
         (["experiment=cpu_demo,modes"], ["one experiment per command"]),
         (["measure.target=2"], ["0.02 for 2 %"]),
@@ -85,6 +101,14 @@ def test_bad_yaml_of_the_user(run_module: Run, tmp_path: Path, name: str, says: 
     (tmp_path / "mine" / "model").mkdir(parents=True)
     (tmp_path / "mine" / "model" / f"{name}.yaml").write_text(YAMLS[name])
     assert_refused(run_module, tmp_path, ["--config-dir", "mine", f"model={name}", "device=cpu"], *says)
+
+
+def test_slurm_that_does_not_answer(run_module: Run, tmp_path: Path) -> None:
+    """Where SLURM is installed, its commands find no cluster; elsewhere there are no commands."""
+    result = run_module("sweeper", "-m", "hydra/launcher=slurm", "device=cpu", SLURM_CONF=str(tmp_path / "none"))
+    assert result.returncode == 2, result.stdout + result.stderr
+    assert "sweeper: hydra/launcher=slurm needs a SLURM that answers: " in result.stderr
+    assert not (tmp_path / "runs").exists()
 
 
 def test_gpu_that_is_not_there(run_module: Run, tmp_path: Path) -> None:

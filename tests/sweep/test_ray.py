@@ -114,6 +114,17 @@ def test_what_ray_does_not_take_is_bad_configuration(
     assert not records(tmp_path, "none")
 
 
+@needs_ray
+def test_cluster_that_is_not_there_is_said_before_anything_is_written(
+    variables: Mapping[str, str], run_module: Run, tmp_path: Path
+) -> None:
+    nowhere = "hydra.launcher.ray.init.address=auto"
+    result = run_module("sweeper", *RAY, nowhere, *custom("mlp"), "sweep=none", "tracking=none", *FAST, **variables)
+    assert result.returncode == 2, result.stdout + result.stderr
+    assert "sweeper: hydra.launcher.ray.init={" in result.stderr
+    assert not (tmp_path / "runs").exists()
+
+
 def test_missing_installation_is_said_before_anything_runs(run_module: Run, tmp_path: Path) -> None:
     """As in an environment without the package: Python is told that there is no such module."""
     (tmp_path / "without_ray.py").write_text(

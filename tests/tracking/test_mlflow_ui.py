@@ -58,9 +58,15 @@ def browser(chromium: None, tmp_path: Path) -> Iterator[Chrome]:
         driver.quit()
 
 
+@pytest.fixture
+def pages(link: str) -> str:
+    """The address of the runs page without the state that our link brings."""
+    return link.partition("?")[0]
+
+
 @pytest.fixture(scope="module")
-def pages(chromium: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """MLflow's server on the store of a sweep with a fast, a slow and a failed trial; the address of its runs page."""
+def link(chromium: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The link to a sweep with a fast, a slow and a failed trial, in MLflow's server on its store."""
     folder = tmp_path_factory.mktemp("pages")
     with mock.patch.dict(os.environ):
         write_sweep(folder / "runs", [QUICK, SLOW, BROKEN])
@@ -135,6 +141,12 @@ def points_drawn(browser: Chrome) -> list[int]:
 def expand_sweep(browser: Chrome) -> None:
     """The little plus in the cell with the sweep's name."""
     click(browser, "//div[@role='gridcell'][.//a[normalize-space()='night']]//button")
+
+
+def test_link_opens_speedup_and_status_of_every_trial(browser: Chrome, link: str) -> None:
+    browser.get(link)
+    wait_for(browser, "night", QUICK.label, SLOW.label, BROKEN.label)
+    wait_for(browser, "speedup_low", "1.549", "flags", "status", BROKEN.status)
 
 
 def test_sweep_opens_to_its_trials(browser: Chrome, pages: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import signal
@@ -524,6 +525,61 @@ def test_store_that_cannot_be_opened_is_a_failure(uri: str) -> None:
     tracker = log(make_record(), uri=uri)
     assert tracker.failure is not None
     assert tracker.failure.startswith(uri)
+
+
+def started_at(seconds: int) -> str:
+    """`sweep.json` of a sweep that began then."""
+    started = dt.datetime.fromtimestamp(seconds, dt.UTC).isoformat(timespec="seconds")
+    return json.dumps({"sweep": "night", "invocations": [{"started": started}]})
+
+
+def test_run_of_a_sweep_that_ran_earlier_has_its_real_start_and_end() -> None:
+    folder = write_sweep(RUNS, [make_record("one"), make_record("two")])
+    write_text(folder / "sweep.json", started_at(1_700_000_000))
+    for number, path in enumerate(sorted(folder.glob("*/record.json"))):
+        os.utime(path, (0, 1_700_000_100 + number))
+    tracker = Tracker(None, "night")
+    assert tracker.catch_up() == Sent(2, 0)
+    tracker.finish()
+    (parent,) = runs_of(client_of(default_uri()), "sweep")
+    assert (parent.info.start_time, parent.info.end_time) == (1_700_000_000_000, 1_700_000_101_000)
+
+
+def test_run_of_a_sweep_that_runs_now_is_there_before_the_first_record_and_ends_with_it() -> None:
+    folder = write_sweep(RUNS, [])
+    began_s = int(time.time()) - 60
+    write_text(folder / "sweep.json", started_at(began_s))
+    tracker = Tracker(None, "night")
+    tracker.begin()
+    client = client_of(default_uri())
+    (parent,) = runs_of(client, "sweep")
+    assert (parent.info.status, parent.info.start_time) == ("RUNNING", 1000 * began_s)
+    assert "viewStateShareKey=" in str(tracker.page)
+    before_ms = int(1000 * time.time())
+    tracker.log(make_record())
+    tracker.finish()
+    (parent,) = runs_of(client, "sweep")
+    assert parent.info.status == "FINISHED"
+    assert parent.info.end_time >= before_ms
+
+
+def test_a_resumed_sweep_runs_again_in_the_same_run() -> None:
+    log(make_record()).finish()
+    client = client_of(default_uri())
+    tracker = Tracker(None, "night")
+    tracker.begin()
+    assert [run.info.status for run in runs_of(client, "sweep")] == ["RUNNING"]
+    tracker.finish()
+    assert [run.info.status for run in runs_of(client, "sweep")] == ["FINISHED"]
+
+
+def test_link_names_a_state_that_the_experiment_keeps() -> None:
+    tracker = log(make_record())
+    experiment = client_of(default_uri()).get_experiment_by_name("sweeper")
+    key = str(tracker.page).rpartition("=")[2]
+    state = json.loads(experiment.tags[f"mlflow.sharedViewState.{key}"])
+    assert state["searchFilter"] == "tags.sweep = 'night'"
+    assert {"metrics.`speedup`", "tags.`status`"} <= set(state["selectedColumns"])
 
 
 def test_server_keeps_records_and_gives_them_back(server: Server) -> None:

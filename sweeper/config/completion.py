@@ -1,0 +1,91 @@
+"""Shell completion: the words that can stand at the end of a command line.
+
+Hydra has the code for the shells (`sweeper -sc install=bash`); that code asks `sweeper -sc query=bash`. Hydra's own
+answer takes a second and knows neither our commands nor flags between overrides, so we give it.
+
+Try: `COMP_LINE='sweeper mode=' python -m sweeper -sc query=bash`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from sweeper.config.reference import COMMANDS, PURPOSES, list_options, read_keys
+from sweeper.config.schema import conf_folder
+from sweeper.core.paths import RUNS
+
+FLAGS = (
+    "-m",
+    "--multirun",
+    "--help",
+    "--version",
+    "--hydra-help",
+    "--cfg",
+    "--resolve",
+    "--config-dir",
+    "--info",
+    "-sc",
+)
+OF_SWEEPS = ("report", "compare", "sync")  # commands that take names of sweeps
+
+
+def complete(line: str) -> list[str]:
+    """Complete the last word of a command line up to the cursor; its first word is the program."""
+    words = line.split()[1:]
+    last = words.pop() if words and not line[-1].isspace() else ""
+    return sorted({word for word in _list_words(words, last) if word.startswith(last) and word != last})
+
+
+def _list_words(before: Sequence[str], last: str) -> Iterator[str]:
+    if before and before[0] in COMMANDS:
+        yield from _list_sweeps() if before[0] in OF_SWEEPS else ()
+        return
+    folders = [
+        conf_folder(),
+        *(Path(folder) for flag, folder in pairwise(before) if flag == "--config-dir"),
+    ]
+    if "=" in last:
+        yield from _list_values(last, folders)
+    elif before[-1:] in (["--help"], ["-h"]):
+        yield from ["models", *PURPOSES, *(name for name in read_keys())]
+    elif before[-1:] in (["--cfg"], ["-c"]):
+        yield from ["job", "hydra", "all"]
+    elif before[-1:] == ["-sc"]:
+        yield from (f"{verb}={shell}" for verb in ("install", "uninstall") for shell in ("bash", "zsh", "fish"))
+    elif before[-1:] != ["--config-dir"]:
+        yield from FLAGS if last.startswith("-") else [*(COMMANDS if not before else ()), *_list_names(last)]
+
+
+def _list_names(last: str) -> Iterator[str]:
+    """List groups and keys; keys below another one come when that one is there."""
+    sign = last[: len(last) - len(last.lstrip("+~"))]
+    yield from (f"{sign}{group}=" for group in PURPOSES)
+    keys = read_keys()
+    for name in keys:
+        parent, _, _ = name.rpartition(".")
+        if parent == "" or last.removeprefix(sign).startswith(f"{parent}."):
+            has_inside = any(other.startswith(f"{name}.") for other in keys)
+            yield f"{sign}{name}{'.' if has_inside else '='}"
+
+
+def _list_values(last: str, folders: Sequence[Path]) -> Iterator[str]:
+    """List what can follow `KEY=`, or the last comma behind it."""
+    key, _, typed = last.partition("=")
+    name = key.lstrip("+")
+    begun, comma, value = typed.rpartition(",")
+    if name == "sweep":
+        options: Sequence[str] = list(_list_sweeps())
+    elif name in PURPOSES:
+        found = list_options(name, folders)
+        here = value.count("/")  # suites of models are folders, of which the first word is the folder
+        options = [option if option.count("/") <= here else f"{option.split('/')[0]}/" for option in found]
+    else:
+        known = read_keys().get(name)
+        options = () if known is None else known.values or ((known.default,) if known.default else ())
+    yield from (f"{key}={begun}{comma}{option}" for option in options)
+
+
+def _list_sweeps() -> Iterator[str]:
+    yield from (path.parent.name for path in RUNS.glob("*/sweep.json"))

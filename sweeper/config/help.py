@@ -1,0 +1,131 @@
+"""`--help` and `--version`: what can be typed, with the values that are allowed and a line about each.
+
+Try: `python -m sweeper --help`, `python -m sweeper --help models`, `python -m sweeper --help backend`
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import shutil
+import textwrap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from sweeper.config.reference import COMMANDS, PURPOSES, Key, list_default_options, list_options, read_keys
+from sweeper.config.schema import conf_folder
+from sweeper.core.backends import GONE
+from sweeper.core.errors import ConfigError, nearest
+
+MAX_WIDTH = 120
+INTRODUCTION = """\
+sweeper measures how much faster torch.compile makes your model on your machine, and how certain the figure is.
+
+  one trial       sweeper model=resnet18 batch_size=8
+  a grid          sweeper -m model=resnet50,vit_b16 mode=default,reduce-overhead precision=fp32,amp
+  the plan only   sweeper -m model=resnet50,vit_b16 dry_run=true
+  resume          the same command with sweep=NAME runs the trials without an ok record
+                  (retry=none: those without any record; retry=all: every trial again, e.g. with another measure)
+  any model       model=timm model.name=convnext_tiny        model=torchvision model.name=densenet121
+                  model=transformers model.name=ModernBertForMaskedLM
+  a suite's model model=timm/dla102   model=transformers/T5Small   model=torchbench/hf_Bert
+  a ladder        sweeper experiment=ladder model=resnet50   (what torch.compile gives beyond free one-liners)
+  your model      model=custom model.factory=package.module:function   (or your own YAML, with --config-dir)
+
+`python -m sweeper ...` is the same as `sweeper ...`.
+Exit codes: 0 every trial is ok, 1 some trial is not ok, 2 bad configuration (nothing ran), 130 interrupted.
+"""
+FLAGS = """\
+Flags:
+  -m                  run a grid: several values of a group or key, separated by commas
+  --help TOPIC        models, or a group or key of these, e.g. sweeper --help backend
+  --cfg job           print the composed configuration of this command, and run nothing
+  --config-dir DIR    a folder of your own YAML files, e.g. DIR/model/mine.yaml for model=mine
+  -sc install=bash    print the code that completes sweeper's command lines in bash (zsh, fish); docs/cli.md
+  --version           versions of sweeper, Python, torch and Hydra
+  --hydra-help        the flags of Hydra"""
+
+
+def describe_versions() -> str:
+    """Describe the versions in one line, without an import of torch."""
+
+    def describe(package: str) -> str:
+        try:
+            return f"{package} {importlib.metadata.version(package)}"
+        except importlib.metadata.PackageNotFoundError:
+            return f"{package} is not installed"
+
+    first, *others = map(describe, ("sweeper", "torch", "hydra-core"))
+    return ", ".join([first, f"Python {platform.python_version()}", *others])
+
+
+def write_help(topics: Sequence[str], config_dir: str | None = None) -> str:
+    """Write the help on topics, or on everything; `config_dir` has YAML files of the user.
+
+    Raises ConfigError for a topic that there is not.
+    """
+    folders = [conf_folder(), *([Path(config_dir)] if config_dir else [])]
+    keys = read_keys()
+    if topics:
+        return "\n".join(line for topic in topics for line in _describe_topic(topic, folders, keys))
+    commands = [_line(f"sweeper {name}", purpose) for name, purpose in COMMANDS.items()]
+    groups = [line for group in PURPOSES for line in _summarise_group(group, folders)]
+    lines = [_describe_key(key) for key in keys.values() if not key.has_keys]
+    return "\n".join(
+        [
+            INTRODUCTION,
+            "Commands (each has --help):",
+            *commands,
+            "\nGroups: write GROUP=OPTION; with -m several, separated by commas; * is the default:",
+            *groups,
+            "\nKeys: write KEY=VALUE; with -m several, separated by commas; each is shown with its default:",
+            *lines,
+            "",
+            FLAGS,
+        ]
+    )
+
+
+def _describe_topic(topic: str, folders: Sequence[Path], keys: dict[str, Key]) -> Iterator[str]:
+    """Write the options of a group, a line each, and the keys of that name or below it."""
+    group = {"models": "model", "launcher": "hydra/launcher"}.get(topic, topic)
+    inside = [key for name, key in keys.items() if name == topic or name.startswith(f"{topic}.")]
+    inside = [key for key in inside if not key.has_keys]
+    if group not in PURPOSES and not inside:
+        raise ConfigError(f"--help {topic}: no such group or key; {nearest(topic, [*PURPOSES, *keys])}")
+    if group in PURPOSES:
+        default = list_default_options().get(group)
+        yield f"{group}: {PURPOSES[group]}; write {group}=OPTION"
+        for option, about in list_options(group, folders).items():
+            yield _line(f"{option}{' *' if option == default else ''}", about)
+    for key in inside:
+        yield _describe_key(key)
+
+
+def _summarise_group(group: str, folders: Sequence[Path]) -> Iterator[str]:
+    """Write what a group chooses and its options; of models those that need no folder, or none of them all."""
+    options, default = list_options(group, folders), list_default_options().get(group)
+    if group == "model":
+        suites = sorted({option.partition("/")[0] for option in options if "/" in option})
+        num_suite = sum("/" in option for option in options)
+        text = f"{len(options) - num_suite} options (default {default}), and {num_suite} in {', '.join(suites)}"
+        yield _line(group, f"{PURPOSES[group]}: {text}: sweeper --help models")
+        return
+    gone = [option for option in options if option in GONE] if group == "backend" else []
+    shown = [f"{option}{'*' if option == default else ''}" for option in options if option not in gone]
+    removed = f"; removed from torch: {', '.join(gone)}" if gone else ""
+    yield _line(group, f"{PURPOSES[group]}: {', '.join(shown)}{removed}")
+
+
+def _describe_key(key: Key) -> str:
+    head = key.name if key.default is None else f"{key.name}={key.default}"
+    return _line(head, f"[{key.takes}] {key.comment}".strip())
+
+
+def _line(head: str, text: str) -> str:
+    """Put a head of up to 30 characters and its text side by side, in lines as wide as the terminal."""
+    width = min(shutil.get_terminal_size((MAX_WIDTH, 0)).columns, MAX_WIDTH)
+    start = f"  {head:<30}" if len(head) <= 30 else f"  {head}"
+    return textwrap.fill(
+        f"{start} {text}".rstrip(), width, subsequent_indent=" " * 33, break_long_words=False, break_on_hyphens=False
+    )

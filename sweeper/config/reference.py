@@ -1,0 +1,155 @@
+"""What a command line can say: commands, groups with their options, keys with what each takes, and a line about each.
+
+The lines are the comments of `schema` and `core.settings`, and those at the head of the files in `conf/`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import types
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from sweeper.config.reader import CHOICES
+from sweeper.config.schema import GROUPS, Config, conf_folder
+from sweeper.core.trial import SCOPES
+
+COMMANDS = {  # `sweeper NAME ...` is `python -m sweeper.NAME ...`
+    "report": "tables and a page of sweeps that have run",
+    "compare": "two sweeps: what got slower, faster or broke",
+    "doctor": "what this machine can do, and how noisy its measurements are",
+    "sync": "send to MLflow what it lacks of a sweep",
+    "explain": "what a flag or a status means, and what to do about it",
+}
+PURPOSES = {
+    "model": "what is trained",
+    "mode": "the mode of torch.compile",
+    "backend": "the backend of torch.compile, or a compiler in its place",
+    "precision": "number formats",
+    "workload": "what a step is",
+    "optimizer": "the optimizer of both arms",
+    "text": "how texts come to a language model",
+    "measure": "how long and how often to measure",
+    "tracking": "whether MLflow shows the runs",
+    "experiment": "a grid that is ready to run",
+    "preset": "several settings under one name",
+    "rung": "a rung of the ladder",
+    "hydra/launcher": "where trials run",
+}
+ALLOWED = {**CHOICES, "compile.scope": SCOPES}
+WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of the configuration."""
+
+    name: str
+    takes: str  # e.g. `a whole number or null`
+    values: tuple[str, ...]  # all that are allowed; empty: too many to list
+    default: str | None  # as it is typed; None: there is none, or each option of its group has its own
+    comment: str
+    has_keys: bool = False  # whether it stands for the keys below it
+
+
+def read_keys() -> dict[str, Key]:
+    """Read every key of the schema, by its dotted name; keys that only name a group's option are left out."""
+    chosen = {f"{group}.name" for group in PURPOSES} - {"model.name"}
+    found = {key.name: key for key in _read_keys(Config, "", _read_defaults())}
+    return {name: key for name, key in found.items() if name not in chosen}
+
+
+def _read_keys(schema: Any, prefix: str, defaults: Mapping[str, Mapping[str, Any]]) -> Iterator[Key]:
+    comments, hints = _read_comments(schema), typing.get_type_hints(schema)
+    own: Mapping[str, Any] = defaults.get(prefix.rstrip("."), {})
+    for entry in fields(schema):
+        name, hint = f"{prefix}{entry.name}", hints[entry.name]
+        if is_dataclass(hint):
+            inside = list(_read_keys(hint, f"{name}.", defaults))
+            yield Key(name, f"keys of its own: {', '.join(key.name for key in inside)}", (), None, "", has_keys=True)
+            yield from inside
+            continue
+        kinds = set(typing.get_args(hint)) if isinstance(hint, types.UnionType) else {hint}
+        values = tuple(ALLOWED.get(name, ("true", "false") if bool in kinds else ()))
+        value = own.get(entry.name, {} if entry.default is MISSING else entry.default)
+        is_open = prefix == "model." or value == "???"
+        default = None if is_open else json.dumps(value).strip('"')
+        yield Key(name, _describe_type(name, kinds), values, default, comments.get(entry.name, ""))
+
+
+def _describe_type(name: str, kinds: set[Any]) -> str:
+    (kind, *_) = [kind for kind in kinds if kind is not type(None)]
+    if name in ALLOWED:
+        text = ", ".join(ALLOWED[name])
+    elif typing.get_origin(kind) is list:
+        text = f"a list of {WORDS[typing.get_args(kind)[0]].removeprefix('a ')}s, e.g. {name}=[64,96]"
+    elif typing.get_origin(kind) is dict:
+        numbers = typing.get_args(kind)[1] is float
+        text = f"numbers by name, e.g. {name}.NAME=600" if numbers else f"keys with values, e.g. {name}.NAME=VALUE"
+    else:
+        text = WORDS.get(kind, "a list or a text")  # the one key of any type is text.lengths
+    return f"{text} or null" if type(None) in kinds else text
+
+
+def _read_comments(schema: type) -> dict[str, str]:
+    """Read the comment of each field from the source: at the end of its line, else in the lines above it."""
+    comments: dict[str, str] = {}
+    above: list[str] = []
+    for line in inspect.getsource(schema).splitlines():
+        code, _, comment = line.strip().partition("# ")
+        if not code and comment:
+            above.append(comment)
+            continue
+        if match := re.match(r"(\w+): ", code):
+            comments[match[1]] = comment or _phrase(" ".join(above))
+        above = []
+    return comments
+
+
+def _phrase(sentence: str) -> str:
+    """`The model.` -> `the model`, as comments behind a field are written."""
+    return (sentence[:1].lower() + sentence[1:]).removesuffix(".")
+
+
+def _read_defaults() -> dict[str, dict[str, Any]]:
+    """Read what the option that each group has by default says, by group."""
+    options = list_default_options()
+    files = {group: conf_folder() / group / f"{options[group]}.yaml" for group in GROUPS if group in options}
+    return {group: _read_yaml(file) for group, file in files.items()}
+
+
+def list_default_options() -> dict[str, str]:
+    """Read the option that each group has when the command line names none."""
+    entries = _read_yaml(conf_folder() / "config.yaml")["defaults"]
+    found = {group: option for entry in entries if isinstance(entry, dict) for group, option in entry.items() if option}
+    return {group.removeprefix("override "): str(option) for group, option in found.items()}
+
+
+def _read_yaml(file: Path) -> dict[str, Any]:
+    from yaml import safe_load
+
+    values: dict[str, Any] = safe_load(file.read_text(encoding="utf-8"))
+    return values
+
+
+def list_options(group: str, folders: Sequence[Path]) -> dict[str, str]:
+    """List the options of a group in folders of YAML files, each with the line about it, those in subfolders last."""
+    found = {} if group != "hydra/launcher" else {"local": "trials run on this machine, the default"}
+    for folder in folders:
+        files = sorted((folder / group).rglob("*.yaml"), key=lambda file: (len(file.parts), file))
+        found |= {file.relative_to(folder / group).with_suffix("").as_posix(): _read_line(file) for file in files}
+    return found
+
+
+def _read_line(file: Path) -> str:
+    """Read the words in parentheses after the example command at the head of an option's file, or its main values."""
+    text = file.read_text(encoding="utf-8", errors="replace")
+    if match := re.search(r"^# python -m sweeper .* {3}\((.+)\)$", text, re.MULTILINE):
+        return match[1]
+    values = [re.search(rf"^{key}: *(\S+)", text, re.MULTILINE) for key in ("library", "name", "batch_size")]
+    return ", ".join(f"{label}{match[1]}" for label, match in zip(("", "", "batch "), values, strict=True) if match)
