@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from sweeper.analysis.meanings import CAUSES, FLAGS, RANKS, STATUSES, Meaning
 from sweeper.core.errors import nearest
+from sweeper.core.pipes import run_until_closed
 from sweeper.report.formatting import sentence
 
 OK, BAD_INPUT = 0, 2
@@ -66,4 +67,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_until_closed(main))

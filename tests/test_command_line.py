@@ -50,7 +50,7 @@ def test_program_plans_a_sweep(program: Path) -> None:
     assert "2 trials to run" in result.stdout
 
 
-@pytest.mark.parametrize("command", ["report", "compare", "sync", "doctor"])
+@pytest.mark.parametrize("command", ["report", "compare", "sync", "doctor", "explain"])
 def test_a_command_is_the_module_of_its_name(program: Path, run_module: Run, command: str) -> None:
     result = run_program(program, command, "nigth", "--no-such-flag")
     direct = run_module(f"sweeper.{command}", "nigth", "--no-such-flag")
