@@ -46,9 +46,11 @@ def run_sweep(grid: Sequence[Trial], settings: Settings, launcher: Launcher = LO
             sweep.print_estimate(plan, placement)
         return OK
     if placement.devices:
-        require_runnable(plan.trials, placement.devices[0])
+        notes = require_runnable(plan.trials, placement.devices[0])
     else:  # jobs may run on other machines, so the check must not ask for a GPU of this one
-        require_runnable([replace(trial, device="cpu") for trial in plan.trials], Device("cpu"))
+        notes = require_runnable([replace(trial, device="cpu") for trial in plan.trials], Device("cpu"))
+    for note in notes:
+        sweep.console.print(note, markup=False)
     with hold_lock(sweep.paths.lock, f"sweep={settings.sweep}"):
         plan = sweep.make_plan()  # another driver may have ended meanwhile
         if min(placement.concurrency, len(plan.trials)) > 1:
