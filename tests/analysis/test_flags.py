@@ -117,7 +117,7 @@ def test_a_trial_that_failed_again_is_not_called_unverified() -> None:
 
 
 def test_every_flag_is_explained_and_either_is_a_doubt_or_not_with_a_reason() -> None:
-    text = (Path(__file__).parents[2] / "docs/measuring.md").read_text()
+    text = (Path(__file__).parents[2] / "docs/reading-a-report.md").read_text()
     table = text.partition("## Flags")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| `(\w+)` \| (yes)? ?\|", table, re.MULTILINE)
     explained = [name for name, _ in rows]
