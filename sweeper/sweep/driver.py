@@ -47,24 +47,17 @@ def run_sweep(grid: Sequence[Trial], settings: Settings, launcher: Launcher = LO
     placement = Placement(launcher.name) if launcher.name else place_trials(settings, len(plan.trials))
     if settings.dry_run:
         sweep.announce(plan, placement)
-        _require_runnable(plan, placement)
+        sweep.require_runnable(plan, placement)
         if plan.trials:
             sweep.print_estimate(plan, placement)
         return OK
     disturbances = read_disturbances(placement.devices) if plan.trials else []  # before the check, which is work too
-    _require_runnable(plan, placement)
+    sweep.require_runnable(plan, placement)
     with hold_lock(sweep.paths.lock, f"sweep={settings.sweep}"):
         plan = sweep.make_plan()  # another driver may have ended meanwhile
         if min(placement.concurrency, len(plan.trials)) > 1:
             plan = replace(plan, trials=_read_history(placement, settings.measure)[0].longest_first(plan.trials))
         return sweep.run(plan, placement, disturbances)
-
-
-def _require_runnable(plan: Plan, placement: Placement) -> None:
-    if placement.devices:
-        require_runnable(plan.trials, placement.devices[0])
-    else:  # jobs may run on other machines, so the check must not ask for a GPU of this one
-        require_runnable([replace(trial, device="cpu") for trial in plan.trials], Device("cpu"))
 
 
 @dataclass(frozen=True)
@@ -79,6 +72,15 @@ class _Sweep:
     @property
     def paths(self) -> SweepPaths:
         return SweepPaths.of(self.settings.sweep)
+
+    def require_runnable(self, plan: Plan, placement: Placement) -> None:
+        """Ask the libraries, and print what they say of the trials. Raises ConfigError for what cannot be built."""
+        if placement.devices:
+            notes = require_runnable(plan.trials, placement.devices[0])
+        else:  # jobs may run on other machines, so the check must not ask for a GPU of this one
+            notes = require_runnable([replace(trial, device="cpu") for trial in plan.trials], Device("cpu"))
+        for note in notes:
+            self.console.print(note, markup=False)
 
     def make_plan(self) -> Plan:
         """Raises ConfigError where records that stay were measured with other settings than the rest would be."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sweeper.core.errors import ConfigError
 from sweeper.core.gpus import Device
-from sweeper.core.protocol import AT
+from sweeper.core.protocol import AT, NOTES
 from sweeper.core.trial import Trial
 from sweeper.execution import processes
 
@@ -22,19 +22,25 @@ MAX_PROBLEMS = 10
 LAST_LINES = 4  # of the log, where the process gives no answer
 
 
-def require_runnable(trials: Sequence[Trial], device: Device) -> None:
-    """Raise ConfigError that lists what cannot be built here, or says why the process gave no answer."""
-    problems = []
+def require_runnable(trials: Sequence[Trial], device: Device) -> list[str]:
+    """Return notes about what the trials will do, e.g. the loss of a factory's model.
+
+    Raises ConfigError that lists what cannot be built here, or says why the process gave no answer.
+    """
+    problems, notes = [], []
     for python in dict.fromkeys(trial.python for trial in trials):
         own = [trial for trial in trials if trial.python == python]
         prefix = f"worker.python={python}: " if python else ""
-        problems += [f"{prefix}{problem}" for problem in _find_problems(own, python, device, prefix)]
+        found, noted = _ask(own, python, device, prefix)
+        problems += [f"{prefix}{problem}" for problem in found]
+        notes += noted
     if problems:
         raise ConfigError("\n".join(problems[:MAX_PROBLEMS]))
+    return list(dict.fromkeys(notes))
 
 
-def _find_problems(trials: Sequence[Trial], python: str | None, device: Device, prefix: str) -> list[str]:
-    """Ask in a process group of its own: a user's factory may print, exit or leave children behind."""
+def _ask(trials: Sequence[Trial], python: str | None, device: Device, prefix: str) -> tuple[list[str], list[str]]:
+    """Problems and notes, from a process group of its own: a factory may print, exit or leave children behind."""
     with tempfile.TemporaryDirectory() as name, processes.expose_package(python) as variables:
         folder = Path(name)
         question, answer, log, at = (folder / file for file in ("trials.json", "problems.json", "log", AT))
@@ -48,5 +54,4 @@ def _find_problems(trials: Sequence[Trial], python: str | None, device: Device, 
         if not answer.exists():
             how = f"{prefix}the check of {model} {processes.describe_exit(code)} and gave no answer"
             raise ConfigError(":\n".join(filter(None, [how, "\n".join(processes.read_last_lines(log, LAST_LINES))])))
-        problems: list[str] = json.loads(answer.read_text())
-        return problems
+        return json.loads(answer.read_text()), json.loads((folder / NOTES).read_text())

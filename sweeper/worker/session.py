@@ -132,6 +132,7 @@ def _measure(job: Job, part: Part, notes: Notes) -> None:
     with notes.enter("eager"):
         setup.bench.run(setup.eager, setup.bench.round_up(EAGER_STEPS))
         setup.require_finite(setup.eager, EagerError("the eager step gives NaN or infinity"))
+        notes.settings["loss"] = setup.loss_name  # which one an output decides shows in the first step
         _measure_memory(setup, notes, setup.eager)
     with notes.enter("compiling"):
         counters = _compile(setup, notes)

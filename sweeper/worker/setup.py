@@ -16,7 +16,7 @@ from sweeper.worker.measurement import memory, step
 from sweeper.worker.measurement.bench import Arm, Bench
 from sweeper.worker.measurement.capture import OutputCapture
 from sweeper.worker.models import Built, build, read_attention, read_memory_format
-from sweeper.worker.models.batches import find_tensors
+from sweeper.worker.models.batches import find_tensors, name_loss
 from sweeper.worker.models.decoding import CachedDecoder
 from sweeper.worker.monitoring.round_monitor import RoundMonitor
 
@@ -100,6 +100,11 @@ class TrialSetup:
         """Free what only the eager arm keeps, so that it does not count as the compiled arm's memory."""
         if self.trial.compile.has_optimizer and self.optimizers[0] is not None:
             self.optimizers[0].state.clear()
+
+    @property
+    def loss_name(self) -> str | None:
+        """What the record calls the loss of a training step; None in inference."""
+        return name_loss(self._loss) if self._trains else None
 
     def read_gradient_scales(self) -> tuple[float, ...]:
         return tuple(scaler.get_scale() for scaler in self._scalers if scaler is not None)

@@ -708,3 +708,51 @@ def with_whole_numbers(batch_size, device):
             return self.layer(x) * self.steps.sum()
 
     return Counted().to(device), _inputs(batch_size, device)
+
+
+class WithLoss(nn.Module):
+    """A model that computes its own loss, as those of transformers do; with `times` it gives several."""
+
+    def __init__(self, times=1):
+        super().__init__()
+        self.times = times
+        self.layer = nn.Linear(WIDTH, 4)
+
+    def forward(self, x):
+        output = self.layer(x)
+        return {"loss": output.square().mean().expand(self.times), "logits": output}
+
+
+def dict_with_a_loss(batch_size, device):
+    return WithLoss().to(device), _inputs(batch_size, device)
+
+
+def dict_with_losses(batch_size, device):
+    """One loss per sample, which is no loss to train on."""
+    return WithLoss(2).to(device), _inputs(batch_size, device)
+
+
+def bert_with_labels(batch_size, device):
+    """A model of transformers that is given labels, so that it computes its loss; the second text is padded."""
+    inputs = bert_without_labels(batch_size, device)
+    return inputs[0], inputs[1] | {"labels": torch.arange(batch_size, device=device) % 2}
+
+
+def bert_without_labels(batch_size, device):
+    import transformers
+
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    config = transformers.BertConfig(vocab_size=20, max_position_embeddings=8, **sizes)
+    mask = torch.ones(batch_size, 8, dtype=torch.long, device=device)
+    mask[1:, 5:] = 0
+    tokens = torch.randint(20, (batch_size, 8), device=device) * mask
+    model = transformers.BertForSequenceClassification(config).to(device)
+    return model, {"input_ids": tokens, "attention_mask": mask}
+
+
+def needs_torchvision(batch_size, device):
+    import torchvision
+
+    return torchvision.models.squeezenet1_1(num_classes=4).to(device), (
+        torch.randn(batch_size, 3, 32, 32, device=device),
+    )

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from sweeper.core.protocol import NOTES
 from sweeper.core.trial import Compile, Labels, Model, Trial
 
 pytestmark = pytest.mark.compile
@@ -86,3 +87,9 @@ def test_compile_option_that_cannot_be(tmp_path: Path, options: dict[str, object
 
 def test_what_can_be_built_has_no_problem(tmp_path: Path) -> None:
     assert problems(tmp_path, trial_of(RESNET18), trial_of(Model("custom", "factories:mlp"))) == []
+
+
+def test_the_loss_of_a_factory_is_noted(tmp_path: Path) -> None:
+    trial = trial_of(Model("custom", "factories:bert_with_labels"))
+    assert problems(tmp_path, trial, replace(trial, mode="reduce-overhead"), trial_of(RESNET18)) == []
+    assert json.loads((tmp_path / NOTES).read_text()) == ["loss of factories:bert_with_labels: output.loss"]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from worker_runs import custom, private_cache, run
 
+from sweeper.core.trial import Compile
 from sweeper.worker import models
 from sweeper.worker.models import Built, batches, custom_models
 
@@ -124,3 +128,49 @@ def test_batches_that_differ_in_more_than_values_are_told_before_the_sweep(facto
 def test_inputs_without_tensors_are_refused(inputs: object) -> None:
     with pytest.raises(ValueError, match=r"model\.factory=mine: it must return"):
         custom_models.take_apart((torch.nn.Linear(1, 1), inputs), "mine")
+
+
+@pytest.mark.parametrize(
+    ("factory", "planned", "kind"),
+    [
+        ("bert_with_labels", "output.loss", "output.loss"),
+        ("bert_without_labels", "mean of outputs", "mean of outputs"),
+        ("dict_and_loss", "own", "own"),
+        ("dict_with_a_loss", "output.loss if the model gives one, else mean of outputs", "output.loss"),
+        ("dict_with_losses", "output.loss if the model gives one, else mean of outputs", "mean of outputs"),
+        ("mlp", "output.loss if the model gives one, else mean of outputs", "mean of outputs"),
+    ],
+)
+def test_loss_is_the_one_that_the_plan_names(factory: str, planned: str, kind: str) -> None:
+    assert custom_models.problems(custom(factory)) == []
+    assert custom_models.describe_loss(custom(factory)) == planned
+    built = build(factory)
+    batch = built.batches[0]
+    output = built.module(*batch.args, **batch.kwargs)
+    loss = built.loss(output, batch)
+    assert batches.name_loss(built.loss) == kind
+    if kind == "output.loss":
+        assert loss is output["loss"]
+    elif kind == "mean of outputs":
+        assert torch.equal(loss, batches.mean_of_floats(output, batch))
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("scope", ["model", "step"])
+def test_model_of_transformers_trains_on_its_own_loss(scope: str) -> None:
+    outcome, _ = run(custom("bert_with_labels", compile=Compile(scope=scope)))
+    assert outcome.status == "ok", outcome.message
+    assert outcome.diagnostics is not None
+    assert outcome.diagnostics.settings["loss"] == "output.loss"
+
+
+def test_factory_may_use_torchvision() -> None:
+    assert custom_models.problems(custom("needs_torchvision")) == []
+    assert build("needs_torchvision").module(torch.randn(1, 3, 32, 32)).shape == (1, 4)
+
+
+@pytest.mark.parametrize(
+    "module", ["sweeper.worker.preflight", "sweeper.worker.session", "sweeper.worker.backend_check"]
+)
+def test_torchvision_can_be_imported_after_what_runs_models(module: str) -> None:
+    subprocess.run([sys.executable, "-c", f"import {module}, torchvision"], check=True)

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import torch
 
+import sweeper.worker.models.torchvision_without_cuda  # noqa: F401  # before anything imports torchvision
 from sweeper.core.libraries import LIBRARIES
 from sweeper.core.trial import Model, Trial
 from sweeper.worker.models.batches import (
@@ -87,8 +88,6 @@ class Builder(Protocol):
 
 def builder(library: str) -> Builder:
     """Import the builder of a library, and of no other one."""
-    import sweeper.worker.models.torchvision_without_cuda  # noqa: F401  # before anything imports torchvision
-
     return importlib.import_module(LIBRARIES[library].builder)
 
 

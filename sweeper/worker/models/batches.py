@@ -12,6 +12,7 @@ import torch
 
 MIXED = 0.1  # the next sample's share in a derived batch
 Loss = Callable[[Any, "Batch"], torch.Tensor]
+OWN, OUTPUT_LOSS, MEAN = "own", "output.loss", "mean of outputs"
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,36 @@ def mean_of_floats(output: Any, _batch: Batch) -> torch.Tensor:
         raise ValueError("the model's output holds no floating-point tensor; give a loss_fn")
     halves = (torch.float16, torch.bfloat16)
     return torch.stack([(item.float() if item.dtype in halves else item).mean() for item in tensors]).mean()
+
+
+def find_loss(output: Any) -> torch.Tensor | None:
+    """The loss that a model computed by itself, as those of transformers do from labels: `output.loss`, one number."""
+    loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    is_loss = isinstance(loss, torch.Tensor) and loss.is_floating_point() and loss.numel() == 1
+    return loss if is_loss else None
+
+
+class OwnLossOrMean:
+    """The loss that the model computed by itself, else the mean of its floating-point output.
+
+    `kind` says which of them it is, once a step has run.
+    """
+
+    kind: str | None = None
+
+    def __call__(self, output: Any, batch: Batch) -> torch.Tensor:
+        loss = find_loss(output)
+        if self.kind is None:
+            self.kind = MEAN if loss is None else OUTPUT_LOSS
+        return mean_of_floats(output, batch) if loss is None else loss
+
+
+def name_loss(loss: Loss) -> str | None:
+    """What the plan and the record call a loss; None where that shows in the first step."""
+    if isinstance(loss, OwnLossOrMean):
+        return loss.kind
+    names: Mapping[Loss, str] = {cross_entropy: "cross-entropy", mean_of_floats: MEAN}
+    return names.get(loss, OWN)
 
 
 def find_tensors(output: Any) -> list[torch.Tensor]:

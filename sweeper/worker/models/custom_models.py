@@ -5,13 +5,16 @@ shapes: with three or more the last is kept for the check, and the others are ti
 makes others, by moving and mixing the samples of floats with two dimensions or more; whatever may carry structure stays
 as it is: whole numbers, booleans, vectors, and masks with infinity.
 
-`loss_fn(output)` gives a scalar; without one the loss is the mean of the floating-point output.
+`loss_fn(output)` gives a scalar. Without one the loss is `output.loss` where the model computes one by itself, as those
+of transformers do from labels, and otherwise the mean of the floating-point output.
 """
 
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -19,8 +22,18 @@ import torch
 from sweeper.core.trial import Model, Trial
 from sweeper.worker.failures import describe_error
 from sweeper.worker.models import Built, build_from_batches
-from sweeper.worker.models.batches import Batch, Loss, describe_tensors, make_batch, mean_of_floats
+from sweeper.worker.models.batches import (
+    MEAN,
+    OUTPUT_LOSS,
+    Batch,
+    Loss,
+    OwnLossOrMean,
+    describe_tensors,
+    make_batch,
+    name_loss,
+)
 
+LABELS = {"labels", "start_positions", "return_loss"}  # arguments with which a model of transformers computes its loss
 SHAPE = (
     "(module, inputs) or (module, inputs, loss_fn), inputs a tensor, a tuple or a dict of tensors, "
     "or a list of such tuples or dicts"
@@ -35,9 +48,9 @@ def problems(trial: Trial) -> list[str]:
     """Call the factory once with the trial's batch size and device; what is wrong with it or with what it returns."""
     name = trial.model.name
     try:
-        factory = find_factory(name)
+        find_factory(name)
         try:
-            returned = factory(trial.batch_size, torch.device(trial.device))
+            returned = _call_once(name, trial.batch_size, trial.device)
         except torch.OutOfMemoryError:
             return []  # that is what the trial is for: it has a status
         except (Exception, SystemExit) as error:  # noqa: BLE001  # a user's factory may do anything, that is the answer
@@ -46,6 +59,23 @@ def problems(trial: Trial) -> list[str]:
     except ValueError as error:
         return [str(error)]
     return []
+
+
+def describe_loss(trial: Trial) -> str:
+    """Say which loss a model without `problems` trains on, as far as that shows before its first step."""
+    module, batches, loss = take_apart(_call_once(trial.model.name, trial.batch_size, trial.device), trial.model.name)
+    if (name := name_loss(loss)) is not None:
+        return name
+    transformers = sys.modules.get("transformers")
+    if transformers is None or not isinstance(module, transformers.PreTrainedModel):
+        return f"{OUTPUT_LOSS} if the model gives one, else {MEAN}"
+    return OUTPUT_LOSS if LABELS & batches[0].kwargs.keys() else MEAN
+
+
+@lru_cache(maxsize=1)
+def _call_once(name: str, batch_size: int, device: str) -> Any:
+    """What the factory returns, for `problems` and `describe_loss`; building a model takes long."""
+    return find_factory(name)(batch_size, torch.device(device))
 
 
 def load(model: Model) -> None:
@@ -93,7 +123,7 @@ def take_apart(returned: Any, name: str) -> tuple[torch.nn.Module, list[Batch], 
     _require_equal_shapes(batches, name)
     loss_fn = rest[0] if rest else None
     if loss_fn is None:
-        return module, batches, mean_of_floats
+        return module, batches, OwnLossOrMean()
     if not callable(loss_fn):
         raise ValueError(f"model.factory={name}: it must return {SHAPE}; its loss_fn is {_describe(loss_fn)}")
     return module, batches, lambda output, _batch: loss_fn(output)

@@ -1,15 +1,20 @@
-"""Two models to learn from: `model=pointwise` and `model=control_flow`, each a factory as a user would write it.
+"""Small models to learn from, each a factory as a user would write it: `pointwise`, `control_flow` and `resnet8`.
 
 Try: `python -m sweeper model=control_flow batch_size=8`
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
+from torch import nn
 
 LENGTH = 1 << 16  # of a vector; 256 of them are 64 MiB, enough to keep a GPU busy beyond the launch of a kernel
 WIDTH = 256
 FAR = -20.0  # times a number between 0 and 1
+STAGES = (16, 32, 64)  # channels of the CIFAR ResNets, https://arxiv.org/abs/1512.03385, section 4.2
+CLASSES, IMAGE_SIZE = 10, 32  # of CIFAR-10
 
 
 class Pointwise(torch.nn.Module):
@@ -61,3 +66,33 @@ def control_flow(batch_size: int, device: torch.device) -> tuple[torch.nn.Module
     x = torch.rand(batch_size, WIDTH, device=device)
     x[-1] *= FAR
     return ControlFlow().to(device), (x,)
+
+
+class ResidualBlock(nn.Module):
+    """Two convolutions beside a shortcut, which is a convolution where the shape changes."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        stride = 1 if inputs == outputs else 2
+        first, second = (
+            nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False),
+            nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False),
+        )
+        self.body = nn.Sequential(first, nn.BatchNorm2d(outputs), nn.ReLU(), second, nn.BatchNorm2d(outputs))
+        projection = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+        self.shortcut = nn.Identity() if stride == 1 else projection
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.body(x) + self.shortcut(x))
+
+
+def resnet8(
+    batch_size: int, device: torch.device
+) -> tuple[nn.Module, tuple[torch.Tensor], Callable[[torch.Tensor], torch.Tensor]]:
+    """The smallest ResNet for CIFAR-10, one block per stage; images float32 [batch, 3, 32, 32]."""
+    stem = nn.Sequential(nn.Conv2d(3, STAGES[0], 3, 1, 1, bias=False), nn.BatchNorm2d(STAGES[0]), nn.ReLU())
+    blocks = [ResidualBlock(inputs, outputs) for inputs, outputs in zip((STAGES[0], *STAGES), STAGES, strict=False)]
+    head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(STAGES[-1], CLASSES))
+    images = torch.randn(batch_size, 3, IMAGE_SIZE, IMAGE_SIZE, device=device)
+    labels = torch.randint(CLASSES, (batch_size,), device=device)
+    return nn.Sequential(stem, *blocks, head).to(device), (images,), lambda y: nn.functional.cross_entropy(y, labels)

@@ -19,7 +19,7 @@ from sweeper.core.errors import nearest
 from sweeper.core.trial import CACHED, Model, Trial
 from sweeper.worker.failures import UnavailableError
 from sweeper.worker.models import Built, read_attention
-from sweeper.worker.models.batches import Batch, mean_of_floats
+from sweeper.worker.models.batches import Batch, OwnLossOrMean, mean_of_floats
 from sweeper.worker.models.decoding import CachedDecoder, list_problems
 from sweeper.worker.models.pretrained import report_unreachable_hub
 from sweeper.worker.models.texts import Shape, TextMaker, choose_form, ignore_padding, may_be_packed
@@ -83,10 +83,8 @@ def build(trial: Trial, device: torch.device) -> Built:
         return _build_decoder(trial, module.to(device), device)
     texts = _make_text_maker(trial, module, config, device)
     first, second, unseen = (_make_batch(trial, module, config, texts, device) for _ in range(3))
-    has_loss = {"labels", "start_positions", "return_loss"} & first.kwargs.keys()
-    loss = _read_loss if has_loss else mean_of_floats
     text = texts.describe() if "input_ids" in first.kwargs else None
-    return Built(module.to(device), (first, second), unseen, loss, text=text)
+    return Built(module.to(device), (first, second), unseen, OwnLossOrMean(), text=text)
 
 
 def _build_decoder(trial: Trial, module: Any, device: torch.device) -> Built:
@@ -222,10 +220,6 @@ def _make_pixels(config: Any, batch_size: int, device: torch.device) -> torch.Te
     """float32 [batch, channels, side, side]"""
     channels = getattr(config, "num_channels", 3)
     return torch.randn(batch_size, channels, config.image_size, config.image_size, device=device)
-
-
-def _read_loss(output: Any, _batch: Batch) -> torch.Tensor:  # the labels went into the model
-    return output.loss  # type: ignore[no-any-return]
 
 
 def _silence_dropout(config: Any) -> None:

@@ -250,3 +250,14 @@ def test_pointwise_has_something_to_train() -> None:
     assert torch.equal(output, batch.args[0].sin() + batch.args[1].cos())
     built.loss(output, batch).backward()
     assert built.module.phase.grad.abs().max() > 0
+
+
+def test_resnet8_is_as_large_as_the_paper_has_it_and_each_parameter_trains() -> None:
+    built = models.build(trial_of(Model("custom", "sweeper.worker.models.examples:resnet8")), 0, CPU)
+    batch = built.batches[0]
+    output = built.module(*batch.args)
+    assert output.shape == (len(batch.args[0]), 10)
+    convolutions = [layer for layer in built.module.modules() if isinstance(layer, torch.nn.Conv2d)]
+    assert len([layer for layer in convolutions if layer.kernel_size == (3, 3)]) == 7  # and one linear layer
+    built.loss(output, batch).backward()
+    assert all(parameter.grad.abs().max() > 0 for parameter in built.module.parameters())
