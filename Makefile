@@ -33,7 +33,8 @@ $(VENV)/.installed-ray: $(VENV)/.installed-dev
 sweep: install ## run a small real sweep on the CPU: three families, fp32 and AMP; results in runs/cpu_demo
 	@echo "Three tiny models of three families, in fp32 and AMP: about three minutes on two quiet cores."
 	@echo "Each is trained in eager, compiled (the longest phase), checked against fp64, and timed in both ways in turn."
-	$(BIN)/python -m sweeper experiment=cpu_demo sweep=$(SWEEP)
+	@echo "Inductor does not try out the vector instructions of this CPU in each trial, so compile times are some seconds short."
+	TORCHINDUCTOR_VEC_ISA_OK=1 $(BIN)/python -m sweeper experiment=cpu_demo sweep=$(SWEEP)
 
 test: check ## run the checks and all tests except make ray, make catalog and make slow, which take minutes more
 	$(BIN)/python -m pytest -n 3 --dist loadgroup -m "not ray and not catalog and not slow" $(PYTEST_ARGS)

@@ -45,7 +45,8 @@ def _problems(trials: list[Trial], at: Path, notes: list[str]) -> Iterator[str]:
         at.write_text(f"{trial.model.library} {trial.model.name}")
         found = list(_model_problems(trial))
         yield from found
-        if not found and trial.model.library == "custom" and trial.workload == "train":
+        is_users = LIBRARIES[trial.model.library].named_by == "factory"
+        if not found and is_users and trial.workload == "train":
             notes.append(f"loss of {trial.model.name}: {custom_models.describe_loss(trial)}")
 
 
