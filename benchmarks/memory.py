@@ -32,7 +32,7 @@ from sweeper.core.protocol import Outcome, Phase, encode
 
 WORKER = """#!/bin/bash
 # Answers what every worker of these sweeps would: the check finds no problem, a trial's only process is fine.
-if [[ " $* " == *" --check "* ]]; then echo "[]" > "${{@: -1}}"; exit; fi
+if [[ " $* " == *" --check "* ]]; then echo '{{"problems": [], "notes": []}}' > "${{@: -1}}"; exit; fi
 while [[ $1 != --answer-fd ]]; do shift; done
 cat {answer} >&"$2"
 """

@@ -100,7 +100,6 @@ def decode(line: str) -> Message:
 
 
 AT = "at"  # the file in which the preflight check names its current model
-NOTES = "notes.json"  # the file in which it leaves what is worth knowing before the sweep
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from sweeper.analysis.flags import DOUBTS
+from sweeper.analysis.flags import DOUBTS, UNVERIFIED
 from sweeper.analysis.metrics import MIN_PROCESSES_IF_HOST_BOUND
 from sweeper.loading.sources import Source
 from sweeper.report.formatting import (
@@ -80,7 +80,7 @@ def make_verdict(tables: Mapping[str, Table], sources: Sequence[Source]) -> Verd
     rows, trials = tables["recommendations"].rows, tables["speedups"].rows
     failed = tables["failures"].rows
     return Verdict(
-        tuple(filter(None, (*_answer_whether(rows), _answer_which(rows), _answer_how_sure(rows)))),
+        tuple(filter(None, (*_answer_whether(rows), _answer_which(rows), _answer_how_sure(rows, trials)))),
         tuple(_list_again(rows, trials, sources)),
         _count_failures(failed, len(trials)),
         tuple(_list_failures(failed, trials)),
@@ -174,11 +174,13 @@ def _answer_which(rows: Sequence[Row]) -> str:
     return f"Which mode: {named}." if named and len(rows) > 1 else ""
 
 
-def _answer_how_sure(rows: Sequence[Row]) -> str:
-    """Say how many answers rest on several processes and no doubt, and what the others lack."""
+def _answer_how_sure(rows: Sequence[Row], trials: Sequence[Row]) -> str:
+    """Say how many answers rest on several processes and no doubt, what the others lack, and what may be wrong."""
+    unverified = sum(UNVERIFIED in read_texts(row, "flags") for row in trials if row["status"] == "ok")
+    not_verified = f"{unverified} not verified" if unverified else ""
     answered = [row for row in rows if row["certainty"] and row["recommended"] != NOT_KNOWN]
     if not answered:
-        return ""
+        return sentence(not_verified)
     sure = sum(row["certainty"] == "tested" and not has_doubts(row) for row in answered)
     flags = Counter(flag for row in answered for flag in _name_doubts(row)).most_common()
     single = sum(row["certainty"] == "single_process" for row in answered)
@@ -188,8 +190,9 @@ def _answer_how_sure(rows: Sequence[Row]) -> str:
     lacks = [f"{single} {'rests' if single == 1 else 'rest'} on one process"] if single else []
     if flags:
         named = ", ".join(f"{count} {flag}" for flag, count in flags[:MAX_FLAGS])
-        lacks.append(f"flagged are {named}")
-    return f"Sure: {sure or 'none'} of {len(answered)} answers{': ' if lacks else ''}{', '.join(lacks)}."
+        lacks.append(f"flagged {named}")
+    lacks += filter(None, [not_verified])
+    return f"Sure: {sure or 'none'} of {len(answered)}{': ' if lacks else ''}{', '.join(lacks)}."
 
 
 def _count_failures(failed: Sequence[Row], trials: int) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sweeper.core.errors import ConfigError
 from sweeper.core.gpus import Device
-from sweeper.core.protocol import AT, NOTES
+from sweeper.core.protocol import AT
 from sweeper.core.trial import Trial
 from sweeper.execution import processes
 
@@ -43,7 +43,7 @@ def _ask(trials: Sequence[Trial], python: str | None, device: Device, prefix: st
     """Problems and notes, from a process group of its own: a factory may print, exit or leave children behind."""
     with tempfile.TemporaryDirectory() as name, processes.expose_package(python) as variables:
         folder = Path(name)
-        question, answer, log, at = (folder / file for file in ("trials.json", "problems.json", "log", AT))
+        question, answer, log, at = (folder / file for file in ("trials.json", "answer.json", "log", AT))
         question.write_text(json.dumps([trial.to_json() for trial in trials]))
         asked = [*processes.make_command(python, "sweeper.worker"), "--check", str(question), str(answer)]
         process = processes.start_group(asked, {**device.environment(), **variables}, log)
@@ -54,4 +54,5 @@ def _ask(trials: Sequence[Trial], python: str | None, device: Device, prefix: st
         if not answer.exists():
             how = f"{prefix}the check of {model} {processes.describe_exit(code)} and gave no answer"
             raise ConfigError(":\n".join(filter(None, [how, "\n".join(processes.read_last_lines(log, LAST_LINES))])))
-        return json.loads(answer.read_text()), json.loads((folder / NOTES).read_text())
+        found = json.loads(answer.read_text())
+        return found["problems"], found["notes"]

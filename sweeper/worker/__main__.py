@@ -2,7 +2,7 @@
 
     python -m sweeper.worker runs/<sweep>/<trial>/trial.json      measure once, print the outcome (also under pdb)
     python -m sweeper.worker runs/<sweep>/<trial>/trial.json --inspect FOLDER    write what the compiler does
-    python -m sweeper.worker --check trials.json problems.json    say which trials cannot be built here
+    python -m sweeper.worker --check trials.json answer.json      say which trials cannot be built here
 
 The driver passes `--answer-fd`; without it the answer goes to standard output. torch is imported after the arguments
 are read, because what it reads of the environment has to be set before.
@@ -87,7 +87,7 @@ def _parse() -> argparse.Namespace:
     add("--answer-fd", type=int, help="file descriptor for phases and the outcome, as JSON lines")
     add("--inspect", type=Path, metavar="FOLDER", help="write what the compiler does there, time nothing")
     add("--timed", metavar="FINGERPRINT", help="of the code that was timed, to say if this is the same")
-    add("--check", type=Path, nargs=2, metavar=("TRIALS", "PROBLEMS"), help="list what cannot be built")
+    add("--check", type=Path, nargs=2, metavar=("TRIALS", "ANSWER"), help="list what cannot be built")
     arguments = parser.parse_args()
     if not arguments.check and arguments.trial is None:
         parser.error("give the path of a trial.json")

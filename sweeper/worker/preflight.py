@@ -1,6 +1,4 @@
-"""`python -m sweeper.worker --check trials.json problems.json`: which trials cannot be built here, and why.
-
-Beside the problems it leaves notes about what the trials will do.
+"""`python -m sweeper.worker --check trials.json answer.json`: what cannot be built here, and notes on the rest.
 
 Only the libraries that the trials need are imported.
 """
@@ -15,7 +13,7 @@ import torch
 
 from sweeper.core.errors import nearest
 from sweeper.core.libraries import LIBRARIES
-from sweeper.core.protocol import AT, NOTES
+from sweeper.core.protocol import AT
 from sweeper.core.trial import Trial
 from sweeper.worker.compilation.compiler import compile_arguments
 from sweeper.worker.models import builder, custom_models
@@ -24,30 +22,29 @@ ALL_OPTIONS = "python -c 'import torch; print(*torch._inductor.list_options(), s
 
 
 def check(question: Path, answer: Path) -> None:
-    """Read trials, write the list of problems, and where there are none the list of notes."""
+    """Read trials, and write `problems`, and where there are none `notes` about what the trials will do."""
     trials = [Trial.from_json(data) for data in json.loads(question.read_text())]
-    notes: list[str] = []
-    problems = list(dict.fromkeys(_problems(trials, question.with_name(AT), notes)))
-    question.with_name(NOTES).write_text(json.dumps([] if problems else list(dict.fromkeys(notes))))
-    answer.write_text(json.dumps(problems))
+    problems = list(dict.fromkeys(_problems(trials, question.with_name(AT))))
+    notes = [] if problems else list(dict.fromkeys(_notes(trials)))
+    answer.write_text(json.dumps({"problems": problems, "notes": notes}))
 
 
-def _problems(trials: list[Trial], at: Path, notes: list[str]) -> Iterator[str]:
-    """List everything that is wrong; each model is checked once, after the file `at` has named it.
-
-    Adds to `notes` the loss on which each model of the user trains.
-    """
+def _problems(trials: list[Trial], at: Path) -> Iterator[str]:
+    """List everything that is wrong; each model is checked once, after the file `at` has named it."""
     if any(trial.device == "cuda" for trial in trials) and not torch.cuda.is_available():
         yield f"torch {torch.__version__} cannot use the GPU: install torch's CUDA build, or take device=cpu"
         return
     yield from _option_problems(trials)
     for trial in {(trial.model.key, trial.batch_size, trial.workload, trial.text): trial for trial in trials}.values():
         at.write_text(f"{trial.model.library} {trial.model.name}")
-        found = list(_model_problems(trial))
-        yield from found
-        is_users = LIBRARIES[trial.model.library].named_by == "factory"
-        if not found and is_users and trial.workload == "train":
-            notes.append(f"loss of {trial.model.name}: {custom_models.describe_loss(trial)}")
+        yield from _model_problems(trial)
+
+
+def _notes(trials: Iterable[Trial]) -> Iterator[str]:
+    """Name the loss on which each model of the user trains."""
+    for trial in trials:
+        if LIBRARIES[trial.model.library].named_by == "factory" and trial.workload == "train":
+            yield f"loss of {trial.model.name}: {custom_models.describe_loss(trial)}"
 
 
 def _option_problems(trials: Iterable[Trial]) -> Iterator[str]:

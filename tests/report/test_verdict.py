@@ -78,7 +78,7 @@ def test_sentences_say_whether_which_and_how_sure(tmp_path: Path) -> None:
     assert report_on(tmp_path, [*fast, *slow]).verdict.sentences == (
         "Compile in AMP: 3 of 3 gain more than 5 %, median 1.40x; in fp32 it mostly does not pay (0 of 3).",
         "Which mode: stay eager for 3, default for 3.",
-        "Sure: none of 6 answers: 6 rest on one process, flagged are 1 throttled.",
+        "Sure: none of 6: 6 rest on one process, flagged 1 throttled.",
     )
 
 

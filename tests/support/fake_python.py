@@ -15,7 +15,7 @@ from sweeper.core.protocol import Outcome, Phase, LeaseRequest, encode
 from sweeper.core.record import Accuracy, Process, Round
 
 if "--check" in sys.argv:
-    open(sys.argv[-1], "w").write("[]")
+    open(sys.argv[-1], "w").write(json.dumps({{"problems": [], "notes": []}}))
     sys.exit()
 parser = argparse.ArgumentParser()
 parser.add_argument("-m")

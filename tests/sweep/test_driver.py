@@ -115,7 +115,7 @@ def test_dry_run_estimates_from_similar_trials_on_the_same_kind_of_device(
 def test_dry_run_asks_the_libraries(trial: Trial, capsys: pytest.CaptureFixture[str]) -> None:
     """The plan is printed before the question, which takes seconds."""
     answers = Path(trial.python or "")
-    answers.write_text(answers.read_text().replace('write("[]")', "write('[\"no such model\"]')"))
+    answers.write_text(answers.read_text().replace('"problems": []', '"problems": ["no such model"]'))
     with pytest.raises(ConfigError, match="no such model"):
         run_sweep([trial], replace(SETTINGS, dry_run=True))
     assert capsys.readouterr().out.splitlines()[-1].startswith(trial.id)

@@ -9,21 +9,24 @@ from typing import Any
 
 import pytest
 
-from sweeper.core.protocol import NOTES
 from sweeper.core.trial import Compile, Labels, Model, Trial
 
 pytestmark = pytest.mark.compile
 RESNET18 = Model("torchvision", "resnet18")
 
 
-def problems(folder: Path, *trials: Trial) -> list[str]:
+def ask(folder: Path, *trials: Trial) -> dict[str, list[str]]:
     """As the check process is asked, without the process."""
     from sweeper.worker.preflight import check
 
     (folder / "trials.json").write_text(json.dumps([trial.to_json() for trial in trials]))
-    check(folder / "trials.json", folder / "problems.json")
-    found: list[str] = json.loads((folder / "problems.json").read_text())
+    check(folder / "trials.json", folder / "answer.json")
+    found: dict[str, list[str]] = json.loads((folder / "answer.json").read_text())
     return found
+
+
+def problems(folder: Path, *trials: Trial) -> list[str]:
+    return ask(folder, *trials)["problems"]
 
 
 def trial_of(model: Model, **changes: object) -> Trial:
@@ -91,5 +94,5 @@ def test_what_can_be_built_has_no_problem(tmp_path: Path) -> None:
 
 def test_the_loss_of_a_factory_is_noted(tmp_path: Path) -> None:
     trial = trial_of(Model("custom", "factories:bert_with_labels"))
-    assert problems(tmp_path, trial, replace(trial, mode="reduce-overhead"), trial_of(RESNET18)) == []
-    assert json.loads((tmp_path / NOTES).read_text()) == ["loss of factories:bert_with_labels: output.loss"]
+    found = ask(tmp_path, trial, replace(trial, mode="reduce-overhead"), trial_of(RESNET18))
+    assert found == {"problems": [], "notes": ["loss of factories:bert_with_labels: output.loss"]}

@@ -44,7 +44,7 @@ def store(trial: Trial, status: str = "ok", measure: Measure = OLD) -> Record:
 
 def resume(trials: list[Trial], measure: Measure, monkeypatch: pytest.MonkeyPatch, **changes: object) -> list[str]:
     """The ids of the trials that ran, in a sweep whose workers are not started."""
-    monkeypatch.setattr("sweeper.sweep.driver.require_runnable", lambda *_: None)
+    monkeypatch.setattr("sweeper.sweep.driver.require_runnable", lambda *_: [])
     ran = []
 
     def run(planned, _settings, _placement) -> Generator[Event, None, None]:

@@ -78,8 +78,8 @@ def trial_of(*overrides: str) -> Trial:
 
 def problems(folder: Path, trial: Trial) -> list[str]:
     (folder / "trials.json").write_text(json.dumps([trial.to_json()]))
-    check(folder / "trials.json", folder / "problems.json")
-    found: list[str] = json.loads((folder / "problems.json").read_text())
+    check(folder / "trials.json", folder / "answer.json")
+    found: list[str] = json.loads((folder / "answer.json").read_text())["problems"]
     return found
 
 
