@@ -47,7 +47,7 @@ def test_factory_of_the_readme_gives_padded_batches_and_trains_on_the_models_los
     monkeypatch.delitem(sys.modules, "my_model", raising=False)
     trial = Trial(Model("custom", "my_model:build"), 4, Labels("mine", "fp32"), device="cpu")
     assert custom_models.problems(trial) == []
-    assert custom_models.describe_loss(trial) == "output.loss"
+    assert custom_models.examine(trial) == ([], "output.loss")
     built = models.build(trial, 0, torch.device("cpu"))
     assert (len(built.batches), built.unseen_origin) == (2, "given")
     for batch in (*built.batches, built.unseen):

@@ -62,7 +62,7 @@ def describe_versions() -> str:
 def write_help(topics: Sequence[str], config_dir: str | None = None) -> str:
     """Write the help on topics, or on everything; `config_dir` has YAML files of the user.
 
-    Raises ConfigError for a topic that there is not.
+    Raises ConfigError for an unknown topic.
     """
     folders = [conf_folder(), *([Path(config_dir)] if config_dir else [])]
     keys = read_keys()
@@ -91,8 +91,10 @@ def _describe_topic(topic: str, folders: Sequence[Path], keys: dict[str, Key]) -
     group = {"models": "model", "launcher": "hydra/launcher"}.get(topic, topic)
     inside = [key for name, key in keys.items() if name == topic or name.startswith(f"{topic}.")]
     inside = [key for key in inside if not key.has_keys]
+    if topic in COMMANDS:
+        raise ConfigError(f"--help {topic}: {topic} is a command; write sweeper {topic} --help")
     if group not in PURPOSES and not inside:
-        raise ConfigError(f"--help {topic}: no such group or key; {nearest(topic, [*PURPOSES, *keys])}")
+        raise ConfigError(f"--help {topic}: no such group or key; {nearest(topic, [*PURPOSES, *keys, *COMMANDS])}")
     if group in PURPOSES:
         default = list_default_options().get(group)
         yield f"{group}: {PURPOSES[group]}; write {group}=OPTION"

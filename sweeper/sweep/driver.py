@@ -87,8 +87,9 @@ class _Sweep:
         kept = self._read_kept()
         statuses = {trial_id: found.status for trial_id, found in kept.items()}
         plan = make_plan(self.grid, statuses, self.settings.retry)
-        stay = (kept[item.trial.id] for item in plan.left_out if item.finished)
-        require_same_settings(self.settings.sweep, stay, self.settings.measure)
+        if plan.trials:
+            stay = (kept[item.trial.id] for item in plan.left_out if item.finished)
+            require_same_settings(self.settings.sweep, stay, self.settings.measure)
         return plan
 
     def _read_kept(self) -> dict[str, Kept]:
@@ -123,9 +124,8 @@ class _Sweep:
             where += f" with {placement.concurrency} trials in flight"
         if (unknown := len(plan.trials) - len(known)) == 0:
             return f"about {duration} on {where}, judging by similar trials on this kind of device"
-        return (
-            f"about {duration} on {where} for {len(known)} trials, no estimate yet for {unknown} unlike any earlier one"
-        )
+        counted = f"{len(known)} trial{'' if len(known) == 1 else 's'}"
+        return f"about {duration} on {where} for {counted}, no estimate yet for {unknown} unlike any earlier one"
 
     def run(self, plan: Plan, placement: Placement, disturbances: Sequence[str]) -> int:
         """Run the plan, report even after an interruption or on a full disk, and return the exit code."""
@@ -134,10 +134,10 @@ class _Sweep:
         for disturbance in disturbances:
             self.console.print(f"[bold yellow]{UNRELIABLE}[/] {escape(disturbance)}")
         if differences := manifest.add_invocation(self.paths, self.settings, plan, placement.name):
-            changed = ", ".join(differences)
-            self.console.print(f"note: changed since the earlier run of this sweep, whose records are kept: {changed}")
+            kept = "; its records are kept" if any(item.finished for item in plan.left_out) else ""
+            self.console.print(f"note: changed since the last run of this sweep: {', '.join(differences)}{kept}")
         tracker = Tracker(self.settings.tracking.uri, sweep) if self.settings.tracking.enabled else None
-        if tracker:
+        if tracker and plan.trials:
             tracker.begin()
             self._print_link(tracker)
         interrupted = False
@@ -170,22 +170,23 @@ class _Sweep:
 
     def _report(self, tracker: Tracker | None) -> None:
         """Write the tables of the whole sweep to files, terminal and MLflow, and print what to do next."""
-        console, sweep, paths = self.console, self.settings.sweep, self.paths
+        report = None
         try:
-            report = write_report([paths.folder], paths.report)
+            report = write_report([self.paths.folder], self.paths.report)
         except ConfigError as error:  # an earlier run of this sweep used another option for the same weight
             print(f"no tables: {error}", file=sys.stderr)
-            return
-        for problem in report.problems:
-            print(f"note: {problem}", file=sys.stderr)
-        print_verdict(report, console)
-        for line in suggest_next(report, paths.report, sweep):
-            console.print(line)
+        if report:
+            for problem in report.problems:
+                print(f"note: {problem}", file=sys.stderr)
+            print_verdict(report, self.console)
+            for line in suggest_next(report, self.paths.report, self.settings.sweep):
+                self.console.print(line)
         if tracker is None:
             return
         tracker.catch_up()  # what an earlier run of this sweep could not send
-        tracker.log_overview(overview(report.findings))
-        tracker.log_report(report.paths)
+        if report:
+            tracker.log_overview(overview(report.findings))
+            tracker.log_report(report.paths)
         tracker.finish()
         self._print_link(tracker)
 

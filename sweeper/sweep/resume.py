@@ -56,7 +56,7 @@ def require_same_settings(sweep: str, kept: Iterable[Kept], measure: Measure) ->
         return
     those = "1 of these trials has a record" if len(before) == 1 else f"{len(before)} of these trials have records"
     lines = [f"sweep={sweep}: {those} with other settings, which change figures"]
-    for name in dict.fromkeys(name for found in (*before, now) for name in found):
+    for name in (name for name in now if all(name in found for found in before)):  # the others are not used on one side
         was = dict.fromkeys(_show(found.get(name)) for found in before)
         is_now = _show(now.get(name))
         if list(was) != [is_now]:

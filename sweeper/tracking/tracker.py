@@ -120,8 +120,9 @@ class Tracker:
                 client, experiment_id = connect(self.uri, lambda client: _ensure_experiment(client, self._artifacts))
             with translate_errors(self.uri):
                 # No time limit as `connect` has one: finding the runs of ten thousand trials takes many calls.
-                started_ms = _read_start_ms(self._paths.sweep)
-                self._runs = self._runs or _SweepRuns(client, experiment_id, self._paths.folder.name, started_ms)
+                if self._runs is None:
+                    started_ms = _read_start_ms(self._paths.sweep)
+                    self._runs = _SweepRuns(client, experiment_id, self._paths.folder.name, started_ms)
                 return action(self._runs)
         except TrackingError as error:
             self.failure = str(error)

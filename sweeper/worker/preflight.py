@@ -24,27 +24,28 @@ ALL_OPTIONS = "python -c 'import torch; print(*torch._inductor.list_options(), s
 def check(question: Path, answer: Path) -> None:
     """Read trials, and write `problems`, and where there are none `notes` about what the trials will do."""
     trials = [Trial.from_json(data) for data in json.loads(question.read_text())]
-    problems = list(dict.fromkeys(_problems(trials, question.with_name(AT))))
-    notes = [] if problems else list(dict.fromkeys(_notes(trials)))
-    answer.write_text(json.dumps({"problems": problems, "notes": notes}))
+    problems, notes = (list(dict.fromkeys(lines)) for lines in _examine(trials, question.with_name(AT)))
+    answer.write_text(json.dumps({"problems": problems, "notes": [] if problems else notes}))
 
 
-def _problems(trials: list[Trial], at: Path) -> Iterator[str]:
-    """List everything that is wrong; each model is checked once, after the file `at` has named it."""
+def _examine(trials: list[Trial], at: Path) -> tuple[list[str], list[str]]:
+    """List everything that is wrong, and on which losses models of the user train.
+
+    Each model is looked at once, after the file `at` has named it.
+    """
     if any(trial.device == "cuda" for trial in trials) and not torch.cuda.is_available():
-        yield f"torch {torch.__version__} cannot use the GPU: install torch's CUDA build, or take device=cpu"
-        return
-    yield from _option_problems(trials)
+        return [f"torch {torch.__version__} cannot use the GPU: install torch's CUDA build, or take device=cpu"], []
+    problems, notes = list(_option_problems(trials)), []
     for trial in {(trial.model.key, trial.batch_size, trial.workload, trial.text): trial for trial in trials}.values():
         at.write_text(f"{trial.model.library} {trial.model.name}")
-        yield from _model_problems(trial)
-
-
-def _notes(trials: Iterable[Trial]) -> Iterator[str]:
-    """Name the loss on which each model of the user trains."""
-    for trial in trials:
-        if LIBRARIES[trial.model.library].named_by == "factory" and trial.workload == "train":
-            yield f"loss of {trial.model.name}: {custom_models.describe_loss(trial)}"
+        if LIBRARIES[trial.model.library].named_by != "factory":
+            problems += _model_problems(trial)
+            continue
+        found, loss = custom_models.examine(trial)
+        problems += found
+        if loss and trial.workload == "train":
+            notes.append(f"loss of {trial.model.name}: {loss}")
+    return problems, notes
 
 
 def _option_problems(trials: Iterable[Trial]) -> Iterator[str]:

@@ -7,7 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import factories
 import pytest
+import torch
 
 from sweeper.core.trial import Compile, Labels, Model, Trial
 
@@ -96,3 +98,24 @@ def test_the_loss_of_a_factory_is_noted(tmp_path: Path) -> None:
     trial = trial_of(Model("custom", "factories:bert_with_labels"))
     found = ask(tmp_path, trial, replace(trial, mode="reduce-overhead"), trial_of(RESNET18))
     assert found == {"problems": [], "notes": ["loss of factories:bert_with_labels: output.loss"]}
+
+
+def test_a_factory_is_called_once_for_each_batch_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    mlp = factories.mlp
+    monkeypatch.setattr(
+        factories, "mlp", lambda batch_size, _device: calls.append(batch_size) or mlp(batch_size, _device)
+    )
+    grid = [trial_of(Model("custom", "factories:mlp"), mode=mode) for mode in ("default", "reduce-overhead")]
+    ask(tmp_path, *grid, *(replace(trial, batch_size=8) for trial in grid))
+    assert calls == [4, 8]
+
+
+def test_a_factory_that_runs_out_of_memory_is_a_trial_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def needs_too_much(_batch_size: int, _device: torch.device) -> None:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(factories, "mlp", needs_too_much)
+    assert ask(tmp_path, trial_of(Model("custom", "factories:mlp"))) == {"problems": [], "notes": []}

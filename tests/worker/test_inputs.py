@@ -135,15 +135,14 @@ def test_inputs_without_tensors_are_refused(inputs: object) -> None:
     [
         ("bert_with_labels", "output.loss", "output.loss"),
         ("bert_without_labels", "mean of outputs", "mean of outputs"),
-        ("dict_and_loss", "own", "own"),
+        ("dict_and_loss", batches.OWN, batches.OWN),
         ("dict_with_a_loss", "output.loss if the model gives one, else mean of outputs", "output.loss"),
         ("dict_with_losses", "output.loss if the model gives one, else mean of outputs", "mean of outputs"),
         ("mlp", "output.loss if the model gives one, else mean of outputs", "mean of outputs"),
     ],
 )
 def test_loss_is_the_one_that_the_plan_names(factory: str, planned: str, kind: str) -> None:
-    assert custom_models.problems(custom(factory)) == []
-    assert custom_models.describe_loss(custom(factory)) == planned
+    assert custom_models.examine(custom(factory)) == ([], planned)
     built = build(factory)
     batch = built.batches[0]
     output = built.module(*batch.args, **batch.kwargs)

@@ -12,7 +12,7 @@ import torch
 
 MIXED = 0.1  # the next sample's share in a derived batch
 Loss = Callable[[Any, "Batch"], torch.Tensor]
-OWN, OUTPUT_LOSS, MEAN = "own", "output.loss", "mean of outputs"
+OWN, OUTPUT_LOSS, MEAN = "the factory's loss_fn", "output.loss", "mean of outputs"
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -45,37 +44,36 @@ def names() -> None:
 
 
 def problems(trial: Trial) -> list[str]:
-    """Call the factory once with the trial's batch size and device; what is wrong with it or with what it returns."""
+    return examine(trial)[0]
+
+
+def examine(trial: Trial) -> tuple[list[str], str | None]:
+    """Call the factory once with the trial's batch size and device.
+
+    Returns what is wrong with it or with what it returns, and on which loss its model trains, as far as that shows
+    before a first step.
+    """
     name = trial.model.name
     try:
-        find_factory(name)
+        factory = find_factory(name)
         try:
-            returned = _call_once(name, trial.batch_size, trial.device)
+            returned = factory(trial.batch_size, torch.device(trial.device))
         except torch.OutOfMemoryError:
-            return []  # that is what the trial is for: it has a status
+            return [], None  # that is what the trial is for: it has a status
         except (Exception, SystemExit) as error:  # noqa: BLE001  # a user's factory may do anything, that is the answer
-            return [f"model.factory={name}: calling it failed: {describe_error(error)}"]
-        take_apart(returned, name)
+            return [f"model.factory={name}: calling it failed: {describe_error(error)}"], None
+        return [], _describe_loss(*take_apart(returned, name))
     except ValueError as error:
-        return [str(error)]
-    return []
+        return [str(error)], None
 
 
-def describe_loss(trial: Trial) -> str:
-    """Say which loss a model without `problems` trains on, as far as that shows before its first step."""
-    module, batches, loss = take_apart(_call_once(trial.model.name, trial.batch_size, trial.device), trial.model.name)
+def _describe_loss(module: torch.nn.Module, batches: list[Batch], loss: Loss) -> str:
     if (name := name_loss(loss)) is not None:
         return name
     transformers = sys.modules.get("transformers")
     if transformers is None or not isinstance(module, transformers.PreTrainedModel):
         return f"{OUTPUT_LOSS} if the model gives one, else {MEAN}"
     return OUTPUT_LOSS if LABELS & batches[0].kwargs.keys() else MEAN
-
-
-@lru_cache(maxsize=1)
-def _call_once(name: str, batch_size: int, device: str) -> Any:
-    """What the factory returns, for `problems` and `describe_loss`; building a model takes long."""
-    return find_factory(name)(batch_size, torch.device(device))
 
 
 def load(model: Model) -> None:
