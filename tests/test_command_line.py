@@ -8,6 +8,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import archives
 import pytest
 from checkout import ENVIRONMENT, ROOT, Run
 
@@ -90,3 +91,16 @@ def test_output_that_nobody_reads_is_no_error(arguments: list[str], tmp_path: Pa
         )
     assert result.stderr == ""
     assert result.returncode in (0, 141)  # argparse itself says nothing of it
+
+
+def test_a_report_that_nobody_reads_ends_like_a_closed_pipe(tmp_path: Path) -> None:
+    """rich prints it, and would end with 1, which says that a trial is not ok."""
+    archives.unpack("h200-resnet50-modes", tmp_path / "runs")
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "sweeper.report", "h200-resnet50-modes"]
+    with os.fdopen(writer, "wb") as output:
+        result = subprocess.run(
+            command, cwd=tmp_path, env=ENVIRONMENT, stdout=output, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (result.returncode, result.stderr) == (141, "")

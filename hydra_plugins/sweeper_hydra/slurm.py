@@ -32,10 +32,12 @@ class SlurmLauncher(Launcher):
         from sweeper.core.errors import ConfigError
 
         needs = "hydra/launcher=slurm needs a SLURM that answers"
-        if shutil.which("sbatch") is None or shutil.which("scontrol") is None:
-            raise ConfigError(f"{needs}: there is no sbatch on this machine; without SLURM leave hydra/launcher out")
+        if missing := [command for command in ("sbatch", "scontrol") if shutil.which(command) is None]:
+            raise ConfigError(
+                f"{needs}: there is no {missing[0]} on this machine; without SLURM leave hydra/launcher out"
+            )
         try:
-            asked = subprocess.run(["scontrol", "ping"], capture_output=True, text=True, timeout=60, check=False)  # noqa: S607  # SLURM is found by PATH
+            asked = subprocess.run(["scontrol", "ping"], capture_output=True, text=True, timeout=20, check=False)  # noqa: S607  # SLURM is found by PATH
         except subprocess.TimeoutExpired as error:
             raise ConfigError(f"{needs}: scontrol ping has no answer within {error.timeout:g} s") from error
         if asked.returncode != 0:

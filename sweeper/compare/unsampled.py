@@ -27,9 +27,9 @@ def find_unsampled_logs(sides: tuple[Side, Side], quantity: Quantity, moved: boo
 
     `moved`: eager's step times say that the sessions differ, so that no number of processes samples the host.
     """
-    device = sides[0].trial.device
+    kind = "cpu" if sides[0].trial.device == "cpu" else "cuda"
     is_sampled = count_fewest(sides, quantity) >= _needed_processes(sides, quantity) and not moved
-    return math.log1p(DRAW_NOISE[device]), 0.0 if is_sampled else math.log1p(HOST_NOISES[device])
+    return math.log1p(DRAW_NOISE[kind]), 0.0 if is_sampled else math.log1p(HOST_NOISES[kind])
 
 
 def count_fewest(sides: Sequence[Side], quantity: Quantity) -> int:

@@ -133,10 +133,8 @@ def judge(pairs: Sequence[Pair], min_effect: float | None = None) -> Comparison:
         for quantity in QUANTITIES
     }
     for quantity in STEP_TIMES:
-        control, places = (
-            controls[quantity.control],
-            zip(measured, judged[quantity.name], raw[quantity.control], strict=True),
-        )
+        control = controls[quantity.control]
+        places = zip(measured, judged[quantity.name], raw[quantity.control], strict=True)
         judged[quantity.name] = [judge_by_size(quantity, *place, control, min_effect) for place in places]
     changes = (dict(zip(judged, of_pair, strict=True)) for of_pair in zip(*judged.values(), strict=True))
     return Comparison(tuple(_judge_pair(pair, next(changes) if pair.ok else None) for pair in pairs), controls)
@@ -298,7 +296,7 @@ def judge_by_size(
     limit = max(_find_margin(quantity, change, min_effect), draws + max(host, change.estimate.half_width() or 0.0))
     if abs(least) <= limit:
         return change
-    reason = "not significant beside the other rows" if change.adjusted_p is not None else change.reason
+    reason = "not significant once all rows and clocks count" if change.adjusted_p is not None else change.reason
     return replace(change, verdict=quantity.verdicts[least < 0], reason=f"size uncertain ({reason})")
 
 
@@ -340,8 +338,8 @@ def _judge_step(wall: Change, device: Change | None) -> tuple[str, str | None, s
     """
     if device is None or device.verdict != "SLOWER" or wall.verdict == "SLOWER":
         return wall.verdict, wall.reason, None
-    if wall.verdict == "FASTER":
-        return wall.verdict, wall.reason, f"by device time it is SLOWER ({percent(device.log)})"
+    if wall.verdict == "FASTER" and wall.reason is None:
+        return wall.verdict, None, f"by device time it is SLOWER ({percent(device.log)})"
     why = f" ({wall.reason})" if wall.reason else ""
     size = f", {device.reason}" if device.reason else ""
     return "SLOWER", f"wall {wall.verdict}{why}, device SLOWER{size}", None

@@ -33,7 +33,8 @@ sweeper measures how much faster torch.compile makes your model on your machine,
   your model      model=custom model.factory=package.module:function   (or your own YAML, with --config-dir)
 
 `python -m sweeper ...` is the same as `sweeper ...`.
-Exit codes: 0 every trial is ok, 1 some trial is not ok, 2 bad configuration (nothing ran), 130 interrupted.
+Exit codes: 0 every trial is ok, 1 some trial is not ok, 2 bad configuration (nothing ran), 130 interrupted,
+141 nobody reads the output any more.
 """
 FLAGS = """\
 Flags:

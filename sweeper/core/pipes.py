@@ -16,6 +16,9 @@ def run_until_closed(main: Callable[[], int]) -> int:
             return main()
         finally:
             sys.stdout.flush()  # what is still in the buffer would fail when the interpreter ends
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit) as error:
+        # rich ends the program with exit code 1 when it meets a closed pipe.
+        if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CLOSED

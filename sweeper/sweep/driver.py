@@ -87,9 +87,8 @@ class _Sweep:
         kept = self._read_kept()
         statuses = {trial_id: found.status for trial_id, found in kept.items()}
         plan = make_plan(self.grid, statuses, self.settings.retry)
-        if plan.trials:
-            stay = (kept[item.trial.id] for item in plan.left_out if item.finished)
-            require_same_settings(self.settings.sweep, stay, self.settings.measure)
+        stay = (kept[item.trial.id] for item in plan.left_out if item.finished)
+        require_same_settings(self.settings.sweep, stay, self.settings.measure)
         return plan
 
     def _read_kept(self) -> dict[str, Kept]:

@@ -222,7 +222,7 @@ def test_two_processes_show_no_less_than_one() -> None:
     """On one degree of freedom three times the time is not significant beside five other rows."""
     still = [pair(measured(f"m{i}", wobble=(1.0, 1.02)), measured(f"m{i}", wobble=(1.02, 1.0))) for i in range(5)]
     row = judge([pair(measured(wobble=(1.0, 1.0)), measured(wobble=(0.95, 1.05), compiled=3.0)), *still]).rows[0]
-    assert (row.verdict, row.reason) == ("SLOWER", "size uncertain (not significant beside the other rows)")
+    assert (row.verdict, row.reason) == ("SLOWER", "size uncertain (not significant once all rows and clocks count)")
 
 
 def test_a_backend_that_races_no_kernels_needs_no_draws() -> None:

@@ -103,7 +103,7 @@ def test_dry_run_estimates_from_similar_trials_on_the_same_kind_of_device(
     on_this_cpu = {"device": {"type": "cpu", "name": host.read().cpu}}
     write_text(path, replace(record(), environment=on_this_cpu, wall_s=60.0).dumps())
     assert "; about 1 min 00 s on one device, judging by similar trials" in estimate(other_batch)
-    partly = "; about 1 min 00 s on one device for 1 trials, no estimate yet for 1 unlike any earlier one; "
+    partly = "; about 1 min 00 s on one device for 1 trial, no estimate yet for 1 unlike any earlier one; "
     assert partly in estimate(other_batch, other_model)
     assert estimate(other_model) == none
     assert estimate(other_batch, measure=replace(SETTINGS.measure, rounds=99)) == none

@@ -137,7 +137,7 @@ def test_other_versions_and_limits_are_said(
     assert resume(trials, replace(OLD, timeout_s=60.0), monkeypatch) == [trials[1].id]
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "changed since" in line]
     assert "torch 1.2.3 -> " in line
-    assert line.endswith("measure.timeout_s 1800.0 -> 60.0")
+    assert line.endswith("measure.timeout_s 1800.0 -> 60.0; its records are kept")
 
 
 def test_an_older_record_has_the_settings_of_its_workers(trials: list[Trial]) -> None:

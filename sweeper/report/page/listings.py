@@ -102,10 +102,10 @@ def read_end_of_log(entry: Entry) -> str:
 
     The page has them in itself, since its links to files lead nowhere once it is sent to somebody.
     """
-    if not entry.record.log:
+    if (path := _find_inside(entry, entry.record.log)) is None or not path.is_file():
         return ""
     try:
-        with (entry.folder / entry.record.log).open("rb") as log:
+        with path.open("rb") as log:
             size = log.seek(0, os.SEEK_END)
             log.seek(max(0, size - MAX_LOG_BYTES))
             text = log.read().decode("utf-8", "replace")
@@ -113,6 +113,12 @@ def read_end_of_log(entry: Entry) -> str:
         return ""
     lines = [printable_line for line in text.splitlines() if (printable_line := _clean(line)).strip()]
     return "\n".join(lines[-MAX_LOG_LINES:])
+
+
+def _find_inside(entry: Entry, name: str | None) -> Path | None:
+    """Find what a record names in its trial's folder; None for anything else, since records may be somebody else's."""
+    path = (entry.folder / name).resolve() if name else None
+    return path if path and path.exists() and path.is_relative_to(entry.folder.resolve()) else None
 
 
 def _clean(line: str) -> str:
@@ -165,8 +171,8 @@ def _link_files(entry: Entry, address: str) -> list[list[str]]:
         return []
     record, folder = entry.record, f"{'' if address == '.' else f'{address}/'}{quote(entry.folder.name)}"
     found = [["folder", f"{folder}/"], ["record.json", f"{folder}/record.json"]]
-    if record.log and (entry.folder / record.log).is_file():
+    if record.log and _find_inside(entry, record.log):
         found.append(["log", f"{folder}/{quote(record.log)}"])
-    if (seen := record.inspection) and seen.folder and (entry.folder / seen.folder).is_dir():
+    if (seen := record.inspection) and seen.folder and _find_inside(entry, seen.folder):
         found.append(["what the compiler did", f"{folder}/{quote(seen.folder)}/summary.md"])
     return found

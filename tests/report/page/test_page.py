@@ -630,6 +630,20 @@ def test_failures_stand_near_the_top_with_the_end_of_their_logs(tmp_path: Path) 
     assert all("end of the log" not in dict(row["details"]) for row in tables["speedups"]["rows"])  # once is enough
 
 
+@pytest.mark.parametrize("log", ["../../secret", "{folder}/secret"])
+def test_a_record_shows_no_file_from_outside_of_its_folder(tmp_path: Path, log: str) -> None:
+    """Sweeps are shared, and a page may be sent on."""
+    (tmp_path / "secret").write_text("the secret\n")
+    failed = replace(make_record(status="compile_error", message="first"), log=log.format(folder=tmp_path))
+    sweep = write_sweep(tmp_path / "runs", [failed])
+    write_report([sweep], sweep / "report")
+    text = (sweep / "report" / "report.html").read_text()
+    (row,) = data_of(text)["tables"]["failures"]["rows"]
+    assert "end of the log" not in dict(row["details"])
+    assert [name for name, _ in row["links"]] == ["folder", "record.json"]
+    assert "the secret" not in text
+
+
 def test_without_failures_nothing_is_said_of_them(tmp_path: Path) -> None:
     text = write_page(tmp_path, PAIR)
     assert 'href="#failures"' not in text
