@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from sweeper.analysis.flags import DOUBTS, UNVERIFIED
+from sweeper.analysis.flags import UNVERIFIED
 from sweeper.analysis.metrics import MIN_PROCESSES_IF_HOST_BOUND
 from sweeper.loading.sources import Source
 from sweeper.report.formatting import (
@@ -94,12 +94,8 @@ def classify(row: Row) -> str:
 
 
 def has_doubts(row: Row) -> bool:
-    return bool(_name_doubts(row))
-
-
-def _name_doubts(row: Row) -> list[str]:
-    """Name the doubt flags of the trial that a recommendation rests on; its reason has them."""
-    return [flag for flag in DOUBTS if flag in text(row["reason"])]
+    """Whether doubt flags are on the trial that the answer rests on."""
+    return bool(row["doubts"])
 
 
 def _gains(row: Row) -> bool:
@@ -182,7 +178,7 @@ def _answer_how_sure(rows: Sequence[Row], trials: Sequence[Row]) -> str:
     if not answered:
         return sentence(not_verified)
     sure = sum(row["certainty"] == "tested" and not has_doubts(row) for row in answered)
-    flags = Counter(flag for row in answered for flag in _name_doubts(row)).most_common()
+    flags = Counter(flag for row in answered for flag in read_texts(row, "doubts")).most_common()
     single = sum(row["certainty"] == "single_process" for row in answered)
     if len(rows) == 1:
         lacks = [*(["a single process"] if single else []), *(flag for flag, _ in flags)]

@@ -153,3 +153,15 @@ def test_a_command_is_narrowed_to_some_models(command: str, model: str, narrowed
 def test_names_and_messages_are_no_markup(tmp_path: Path) -> None:
     record = replace(make_record("[bold]x", status="crashed", message="[red]no[/]"), phase=None)
     assert any("[red]no[/]" in line for line in printed(report_on(tmp_path, [record])))
+
+
+def test_the_doubts_of_another_mode_are_not_those_of_the_answer(tmp_path: Path) -> None:
+    records = [
+        make_record(speedups=[1.50, 1.51, 1.49]),
+        make_record(speedups=[7.0, 7.05, 6.95], mode="reduce-overhead", flags=("host_busy", "unsteady")),
+    ]
+    report = report_on(tmp_path, records)
+    (row,) = report.tables["recommendations"].rows
+    assert (row["recommended"], row["doubts"], row["unknown"]) == ("default", (), ())
+    assert report.verdict.sentences[-1] == "Sure: yes."
+    assert "from figures flagged" not in (tmp_path / "report/report.md").read_text()
