@@ -255,7 +255,7 @@ class _Need(NamedTuple):
             why = "speedup not known; more processes on an idle machine may tell"
             options = [name.partition(" ")[::2] for name in self.unknown]
             changes["mode"] = ",".join(dict.fromkeys(mode for mode, _ in options))
-            if "backend" in self.command:
+            if "backend" in self.command or any(backend for _, backend in options):
                 changes["backend"] = ",".join(dict.fromkeys(backend or "inductor" for _, backend in options))
             changes |= {"measure.processes": str(MIN_PROCESSES_IF_HOST_BOUND), "sweep": f"{self.sweep}-again"}
         command = narrow(self.command, models, changes) if self.command else ""
