@@ -140,5 +140,8 @@ def suggest_next(report: Report, out: Path, sweep: str | None) -> list[str]:
     lines = [f"tables: {out}" + (f"; for a browser: {page}" if page else "")]
     again = [entry for entry in report.findings.entries if entry.record.may_end_differently]
     if again and sweep:
-        lines.append(f"{len(again)} not ok that may do better: the same command with sweep={sweep} runs them again")
+        count, them = ("1 trial", "it") if len(again) == 1 else (f"{len(again)} trials", "them")
+        lines.append(
+            f"{count} that failed may succeed in another run: the same command with sweep={sweep} runs {them} again"
+        )
     return lines

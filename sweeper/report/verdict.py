@@ -13,11 +13,12 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from sweeper.analysis.flags import DOUBTS, UNVERIFIED
+from sweeper.analysis.flags import UNVERIFIED
 from sweeper.analysis.metrics import MIN_PROCESSES_IF_HOST_BOUND
+from sweeper.core.text import printable
 from sweeper.loading.sources import Source
 from sweeper.report.formatting import (
-    AXES,
+    TRIAL_AXES,
     find_varying,
     finite,
     interval,
@@ -35,8 +36,9 @@ from sweeper.report.text.provenance import read_invocations
 
 GAIN = f"more than {100 * NOISE:.0f} %"
 MAX_MESSAGE_CHARACTERS = 90
-MAX_FLAGS = 2  # that a sentence names
-_CASE = ("model", "workload", "variant", "precision", "batch_size")  # what a recommendation is for
+MAX_FLAGS = 2  # that a sentence names, or fewer where it gets longer than `MAX_CHARACTERS`
+MAX_CHARACTERS = 100
+_CASE = ("model", "suite", "workload", "variant", "precision", "batch_size")  # what a recommendation is for
 _NOT_RUN = ("unavailable", "interrupted")  # statuses of which a log says least
 _WORKLOADS = {"train": "training"}
 _OWN_KEYS = ("dry_run", "retry")  # of a command, which would be wrong in the next one
@@ -47,8 +49,13 @@ class Again:
     """Trials that are worth another run: why, which models, and what to type; "" where no command is known."""
 
     why: str
-    names: tuple[str, ...]
+    models: tuple[str, ...]
+    precisions: tuple[str, ...]
     command: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(f"{model} ({', '.join(self.precisions)})" for model in self.models)
 
     @property
     def line(self) -> str:
@@ -94,12 +101,8 @@ def classify(row: Row) -> str:
 
 
 def has_doubts(row: Row) -> bool:
-    return bool(_name_doubts(row))
-
-
-def _name_doubts(row: Row) -> list[str]:
-    """Name the doubt flags of the trial that a recommendation rests on; its reason has them."""
-    return [flag for flag in DOUBTS if flag in text(row["reason"])]
+    """Whether doubt flags are on the trial that the answer rests on."""
+    return bool(row["doubts"])
 
 
 def _gains(row: Row) -> bool:
@@ -140,6 +143,9 @@ def _describe_precision(rows: Sequence[Row]) -> str:
         return f"compile in {precision}: {gain} of {len(judged)} gain {GAIN}, median {median(speedups):.2f}x"
     if 2 * (gain + unknown) >= len(judged):
         return f"in {precision} {gain} of {len(judged)} gain {GAIN}, and {unknown} are open"
+    taken = sum(row["mode"] is not None and (finite(row, "speedup") or 0.0) > 1 for row in judged)
+    if 2 * taken >= len(judged):
+        return f"in {precision} {taken} of {len(judged)} gain, {gain or 'none'} of them {GAIN}"
     return f"in {precision} it mostly does not pay ({gain} of {len(judged)})"
 
 
@@ -178,31 +184,34 @@ def _answer_how_sure(rows: Sequence[Row], trials: Sequence[Row]) -> str:
     """Say how many answers rest on several processes and no doubt, what the others lack, and what may be wrong."""
     unverified = sum(UNVERIFIED in read_texts(row, "flags") for row in trials if row["status"] == "ok")
     not_verified = f"{unverified} not verified" if unverified else ""
-    answered = [row for row in rows if row["certainty"] and row["recommended"] != NOT_KNOWN]
+    answered = [row for row in rows if row["certainty"] and not _is_open(row)]
     if not answered:
         return sentence(not_verified)
     sure = sum(row["certainty"] == "tested" and not has_doubts(row) for row in answered)
-    flags = Counter(flag for row in answered for flag in _name_doubts(row)).most_common()
+    found = (flag for row in answered for flag in read_texts(row, "doubts") if flag != UNVERIFIED)
+    flags = Counter(found).most_common()
     single = sum(row["certainty"] == "single_process" for row in answered)
     if len(rows) == 1:
-        lacks = [*(["a single process"] if single else []), *(flag for flag, _ in flags)]
+        lacks = [*(["a single process"] if single else []), *filter(None, [not_verified]), *(flag for flag, _ in flags)]
         return f"Sure: {'yes' if sure else 'no'}{f' ({shorten_names(lacks)})' if lacks else ''}."
-    lacks = [f"{single} {'rests' if single == 1 else 'rest'} on one process"] if single else []
-    if flags:
-        named = ", ".join(f"{count} {flag}" for flag, count in flags[:MAX_FLAGS])
-        lacks.append(f"flagged {named}")
-    lacks += filter(None, [not_verified])
-    return f"Sure: {sure or 'none'} of {len(answered)}{': ' if lacks else ''}{', '.join(lacks)}."
+    rest = [f"{single} {'rests' if single == 1 else 'rest'} on one process"] if single else []
+    named = [f"{count} flagged {flag}" for flag, count in flags[:MAX_FLAGS]]
+    while True:
+        lacks = [*rest, *named, *filter(None, [not_verified])]
+        line = f"Sure: {sure or 'none'} of {len(answered)}{': ' if lacks else ''}{', '.join(lacks)}."
+        if len(line) <= MAX_CHARACTERS or not named:
+            return line
+        named.pop()
 
 
 def _count_failures(failed: Sequence[Row], trials: int) -> str:
     counts = Counter(text(row["status"]) for row in failed).most_common()
-    named = shorten_names([f"{status} {count}" for status, count in counts])
+    named = ", ".join(f"{count} {status}" for status, count in counts)
     return f"{len(failed)} of {trials} trial{'' if trials == 1 else 's'} failed: {named}" if failed else ""
 
 
 def _list_failures(failed: Sequence[Row], trials: Sequence[Row]) -> list[Failure]:
-    axes = find_varying(trials, AXES)
+    axes = find_varying(trials, TRIAL_AXES)
     return [
         Failure(
             trial_name(row, axes),
@@ -230,12 +239,12 @@ class _Need(NamedTuple):
 
     recommended: str
     not_tried: tuple[str, ...]  # modes; without one, it is the speedup that is not known
+    unknown: tuple[str, ...]  # `mode` or `mode backend`, whose speedup is not known
     command: str
     sweep: str
 
     def describe(self, models: Sequence[_Model], precisions: Sequence[str]) -> Again:
         """Describe what these models lack in these precisions, with the command for it."""
-        names = tuple(f"{model.name} ({', '.join(precisions)})" for model in models)
         changes = {"precision": ",".join(precisions)}
         if self.not_tried:
             why = self.recommended
@@ -244,8 +253,13 @@ class _Need(NamedTuple):
                 changes["backend"] = "inductor"
         else:
             why = "speedup not known; more processes on an idle machine may tell"
+            options = [name.partition(" ")[::2] for name in self.unknown]
+            changes["mode"] = ",".join(dict.fromkeys(mode for mode, _ in options))
+            if "backend" in self.command or any(backend for _, backend in options):
+                changes["backend"] = ",".join(dict.fromkeys(backend or "inductor" for _, backend in options))
             changes |= {"measure.processes": str(MIN_PROCESSES_IF_HOST_BOUND), "sweep": f"{self.sweep}-again"}
-        return Again(why, names, narrow(self.command, models, changes) if self.command else "")
+        command = narrow(self.command, models, changes) if self.command else ""
+        return Again(why, tuple(model.name for model in models), tuple(precisions), command)
 
 
 def _list_again(rows: Sequence[Row], trials: Sequence[Row], sources: Sequence[Source]) -> list[Again]:
@@ -255,7 +269,7 @@ def _list_again(rows: Sequence[Row], trials: Sequence[Row], sources: Sequence[So
     for row in rows:
         if _is_open(row):
             command = commands.get(_name_case(row), ("", ""))
-            need = _Need(text(row["recommended"]), read_texts(row, "not_tried"), *command)
+            need = _Need(text(row["recommended"]), read_texts(row, "not_tried"), read_texts(row, "unknown"), *command)
             lacking[need, text(row["precision"])][_Model(text(row["model"]), row["suite"] is not None)] = None
     precisions: dict[tuple[_Need, tuple[_Model, ...]], list[str]] = defaultdict(list)
     for (need, precision), models in lacking.items():
@@ -271,7 +285,7 @@ def _find_commands(trials: Sequence[Row], sources: Sequence[Source]) -> dict[tup
     """Find the last command that planned a trial of each case, and the name of its sweep."""
     by_trial: dict[tuple[str, str], str] = {}
     for source in sources:
-        sweep = source.folder.resolve().name
+        sweep = printable(source.folder.resolve().name)
         for invocation in read_invocations(source)[0]:
             command, plan = invocation.get("command"), invocation.get("plan")
             if isinstance(command, str) and isinstance(plan, list) and _split(command):
@@ -286,8 +300,10 @@ def _split(command: str) -> tuple[list[str], list[str]] | None:
         words = shlex.split(command)
     except ValueError:
         return None
+    if not command.isprintable():  # it would reach a terminal as it is
+        return None
     if words[1:3] == ["-m", "sweeper"]:
-        return words[:3], words[3:]
+        return ["python", "-m", "sweeper"], words[3:]
     is_script = len(words) > 1 and Path(words[1]).name == "sweeper"
     return (["sweeper"], words[2:]) if is_script else None
 

@@ -127,7 +127,9 @@ def test_the_last_lines_say_what_to_type_next(tmp_path: Path) -> None:
     write_sweep(tmp_path / "runs", [make_record()], "other")
     lines = report(tmp_path, "night").stdout.splitlines()
     assert lines[-2].startswith("tables: runs/night/report")
-    assert lines[-1] == "1 not ok that may do better: the same command with sweep=night runs them again"
+    assert (
+        lines[-1] == "1 trial that failed may succeed in another run: the same command with sweep=night runs it again"
+    )
     assert report(tmp_path, "other").stdout.splitlines()[-1].startswith("tables: ")
     assert report(tmp_path, "night", "other").stdout.splitlines()[-1].startswith("tables: ")
     write_sweep(tmp_path / "elsewhere", [make_record(), *failed])

@@ -19,6 +19,8 @@ from rich.console import Console
 from sweeper.core.record import Record
 from sweeper.report.build import print_verdict, suggest_next, write_report
 from sweeper.report.contents import Report
+from sweeper.report.table import Row
+from sweeper.report.tables.speedups import memory_change
 from sweeper.report.verdict import _Model, narrow
 
 WIDTH, LINES_OF_VERDICT, LINES = 100, 12, 40
@@ -78,7 +80,7 @@ def test_sentences_say_whether_which_and_how_sure(tmp_path: Path) -> None:
     assert report_on(tmp_path, [*fast, *slow]).verdict.sentences == (
         "Compile in AMP: 3 of 3 gain more than 5 %, median 1.40x; in fp32 it mostly does not pay (0 of 3).",
         "Which mode: stay eager for 3, default for 3.",
-        "Sure: none of 6: 6 rest on one process, flagged 1 throttled.",
+        "Sure: none of 6: 6 rest on one process, 1 flagged throttled.",
     )
 
 
@@ -89,7 +91,7 @@ def test_a_single_trial_has_a_sentence_of_its_own(tmp_path: Path) -> None:
     assert sure == "Sure: yes."
     failed = report_on(tmp_path / "failed", [make_record(status="oom", message="out of memory\nat line 3")])
     assert failed.verdict.sentences == ("In AMP resnet50: stay eager (no mode gave a right result).",)
-    assert failed.verdict.failed == "1 of 1 trial failed: oom 1"
+    assert failed.verdict.failed == "1 of 1 trial failed: 1 oom"
     (failure,) = failed.verdict.failures
     assert (failure.trial, failure.message) == ("resnet50 amp default", "out of memory")
     assert failure.log.endswith("worker-0.log")
@@ -109,10 +111,11 @@ def test_what_is_worth_another_run_has_its_command(tmp_path: Path) -> None:
     )
     assert again.names == ("alexnet (amp)",)
     assert again.command == (
-        "python -m sweeper -m measure=quick model=alexnet precision=amp measure.processes=5 sweep=night-again"
+        "python -m sweeper -m measure=quick model=alexnet precision=amp mode=default measure.processes=5"
+        " sweep=night-again"
     )
     text, page = (tmp_path / "report/report.md").read_text(), (tmp_path / "report/report.html").read_text()
-    assert f"{first.why}: {first.command}" in text
+    assert f"- resnet50 (amp, fp32), vgg16 (amp, fp32): {first.why}\n\n      {first.command}\n" in text
     assert f"<code>{first.command}</code>" in page
     assert report.verdict.sentences[0] in text
 
@@ -153,3 +156,82 @@ def test_a_command_is_narrowed_to_some_models(command: str, model: str, narrowed
 def test_names_and_messages_are_no_markup(tmp_path: Path) -> None:
     record = replace(make_record("[bold]x", status="crashed", message="[red]no[/]"), phase=None)
     assert any("[red]no[/]" in line for line in printed(report_on(tmp_path, [record])))
+
+
+def test_the_doubts_of_another_mode_are_not_those_of_the_answer(tmp_path: Path) -> None:
+    records = [
+        make_record(speedups=[1.50, 1.51, 1.49]),
+        make_record(speedups=[7.0, 7.05, 6.95], mode="reduce-overhead", flags=("host_busy", "unsteady")),
+    ]
+    report = report_on(tmp_path, records)
+    (row,) = report.tables["recommendations"].rows
+    assert (row["recommended"], row["doubts"], row["unknown"]) == ("default", (), ())
+    assert report.verdict.sentences[-1] == "Sure: yes."
+    assert "from figures flagged" not in (tmp_path / "report/report.md").read_text()
+
+
+def test_a_command_that_is_no_plain_text_is_not_repeated(tmp_path: Path) -> None:
+    record = make_record(speedups=[1.0])
+    (again,) = report_on(tmp_path, [record], "python -m sweeper -m model=resnet50 '\x1b]0;x\x07'").verdict.again
+    assert again.command == ""
+    (again,) = report_on(tmp_path / "other", [record], "/tmp/evil -m sweeper model=resnet50").verdict.again
+    assert again.command.startswith("python -m sweeper -m model=resnet50 ")
+
+
+def test_small_gains_are_gains(tmp_path: Path) -> None:
+    records = [make_record(name, speedups=[1.03, 1.031, 1.029]) for name in "abc"]
+    assert report_on(tmp_path, records).verdict.sentences == (
+        "In AMP 3 of 3 gain, none of them more than 5 %.",
+        "Which mode: default for 3.",
+        "Sure: 3 of 3.",
+    )
+
+
+def test_an_open_answer_is_not_sure(tmp_path: Path) -> None:
+    open_ones = [make_record(name, speedups=[1.0, 1.001, 0.999]) for name in "ab"]
+    sure = make_record("c", speedups=[1.4, 1.41, 1.39])
+    assert report_on(tmp_path, [*open_ones, sure]).verdict.sentences[-1] == "Sure: 1 of 1."
+
+
+def test_the_command_names_the_modes_that_are_not_known(tmp_path: Path) -> None:
+    flags = ("host_busy", "unsteady")
+    records = [
+        make_record(mode="max-autotune", speedups=[7.0], flags=flags),
+        make_record(trial=make_trial(backend="aot_eager"), speedups=[5.0], flags=flags),
+        make_record(mode="reduce-overhead", speedups=[1.0]),
+    ]
+    (again,) = report_on(tmp_path, records, "python -m sweeper mode=reduce-overhead").verdict.again
+    changed = dict(word.split("=") for word in again.command.split() if "=" in word)
+    assert set(changed["mode"].split(",")) == {"default", "max-autotune"}
+    assert set(changed["backend"].split(",")) == {"aot_eager", "inductor"}
+    (again,) = report_on(tmp_path / "inductor", records[::2], "python -m sweeper mode=lite").verdict.again
+    assert " mode=max-autotune " in again.command
+    assert "backend" not in again.command
+
+
+def test_a_single_answer_that_is_not_verified_says_so_once(tmp_path: Path) -> None:
+    record = make_record(speedups=[2.0, 2.02, 1.98], flags=("accuracy_unverified",))
+    assert report_on(tmp_path, [record]).verdict.sentences[-1] == "Sure: no (1 not verified)."
+
+
+def test_models_are_counted_once_and_kept_apart_by_suite(tmp_path: Path) -> None:
+    command = f"python -m sweeper -m model=glob(*) {'x' * 700}=1"
+    records = [make_record(precision=precision, speedups=[1.0]) for precision in ("amp", "fp32")]
+    other = make_trial("resnet50")
+    of_suite = replace(other, labels=replace(other.labels, suite="torchbench"), model=replace(other.model, name="timm"))
+    lines = printed(report_on(tmp_path, [*records, make_record(trial=of_suite, speedups=[3.0])], command))
+    (line,) = (line for line in lines if "torchbench" in line)
+    assert "default 3.00x" in line
+    assert "try" not in line
+    assert "worth another run: 1 model, with commands in report.md" in lines
+
+
+def test_a_failure_without_a_message_ends_with_its_name(tmp_path: Path) -> None:
+    lines = printed(report_on(tmp_path, [make_record("a"), make_record("b", status="oom")]))
+    assert "1 of 2 trials failed: 1 oom; first b amp default" in lines
+
+
+@pytest.mark.parametrize(("compiled", "shown"), [(999.0, "+0 %"), (1190.0, "+19 %"), (700.0, "-30 %")])
+def test_a_change_of_memory_has_no_minus_zero(compiled: float, shown: str) -> None:
+    row: Row = {"status": "ok", "eager_peak_memory_mib": 1000.0, "compiled_peak_memory_mib": compiled}
+    assert memory_change(row) == shown

@@ -83,7 +83,7 @@ def test_a_sweep_ends_with_how_to_run_again_what_failed(trial: Trial, capsys: py
 
     run_sweep([trial], SETTINGS, Launcher(None, fails))
     last = capsys.readouterr().out.splitlines()[-1]
-    assert last == "1 not ok that may do better: the same command with sweep=night runs them again"
+    assert last == "1 trial that failed may succeed in another run: the same command with sweep=night runs it again"
 
 
 def test_dry_run_estimates_from_similar_trials_on_the_same_kind_of_device(

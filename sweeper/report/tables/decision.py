@@ -184,6 +184,8 @@ class Choice:
     tied: tuple[str, ...] = ()  # other modes that cannot be told apart from it
     ruled_out: tuple[str, ...] = ()  # `mode: why`
     not_tried: tuple[str, ...] = ()  # modes that could help where no mode that was tried does
+    unknown: tuple[str, ...] = ()  # with `not known`: `mode`, or `mode backend`, whose speedup may lie above eager's
+    doubts: tuple[str, ...] = ()  # doubt flags of the chosen mode, or of the one that came nearest to eager
     eager_s: float | None = None  # per step, over all trials; of the chosen one's where they do not agree
 
 
@@ -233,8 +235,9 @@ def choose(entries: Sequence[Entry], limits: Limits) -> Choice:
         return _choose_what_fits(choice, nearest)
     if unknown:
         reason = "; ".join(map(_explain_unknown, unknown))
-        return replace(choice, recommended=NOT_KNOWN, reason=reason)
-    return _stay_eager(choice, nearest, candidates)
+        names = tuple(_name_options(one.entry.record.trial) for one in unknown)
+        return replace(choice, recommended=NOT_KNOWN, reason=reason, unknown=names)
+    return _stay_eager(choice, nearest, left, candidates)
 
 
 def find_positive(ratios: Sequence[tuple[Estimate, float]]) -> list[bool]:
@@ -322,6 +325,11 @@ def _explain_unknown(one: Candidate) -> str:
     return f"{one.name} measured {one.described_speedup}, but {one.unknown}"
 
 
+def _name_options(trial: Trial) -> str:
+    """Name the mode, and the backend where it is not Inductor."""
+    return trial.mode if trial.backend in ("inductor", None) else f"{trial.mode} {trial.backend}"
+
+
 def _choose_fastest(
     choice: Choice, faster: Sequence[Candidate], left: Sequence[Candidate], unknown: Sequence[Candidate]
 ) -> Choice:
@@ -375,7 +383,13 @@ def _explain_why_not_faster(modes: Sequence[Candidate]) -> dict[str, list[str]]:
 def _take(choice: Choice, chosen: Candidate, reason: str, tied: Sequence[Candidate] = ()) -> Choice:
     names = tuple(one.name for one in tied)
     return replace(
-        choice, recommended=chosen.name, chosen=chosen, tied=names, reason=reason, eager_s=chosen.eager.ratio
+        choice,
+        recommended=chosen.name,
+        chosen=chosen,
+        tied=names,
+        reason=reason,
+        doubts=_select_doubts(chosen),
+        eager_s=chosen.eager.ratio,
     )
 
 
@@ -392,13 +406,16 @@ def _choose_what_fits(choice: Choice, nearest: Candidate | None) -> Choice:
     return _take(choice, nearest, reason)
 
 
-def _stay_eager(choice: Choice, nearest: Candidate | None, candidates: Sequence[Candidate]) -> Choice:
-    """Say why no mode is recommended: none is faster than eager, or none is left."""
+def _stay_eager(
+    choice: Choice, nearest: Candidate | None, left: Sequence[Candidate], candidates: Sequence[Candidate]
+) -> Choice:
+    """Say why no mode is recommended: none is faster than eager, or none is in `left`, which keeps the limits."""
     if nearest:
+        choice = replace(choice, doubts=_select_doubts(nearest))
         reason = f"no mode is faster than eager {nearest.described_margin}; nearest is {nearest.name}"
         reason = "; ".join([f"{reason}, {nearest.described_speedup}", *_doubt_speedup(nearest)])
-        if not_tried := _list_untried(choice, candidates):
-            names = [one.name for one in candidates]
+        if not_tried := _list_untried(choice, left):
+            names = [one.name for one in left]
             pay = f"{shorten_names(names)} {'does' if len(names) == 1 else 'do'} not pay"
             recommended = f"{pay}; {shorten_names(not_tried)} not tried"
             return replace(choice, recommended=recommended, reason=reason, not_tried=tuple(not_tried))
@@ -411,18 +428,21 @@ def _stay_eager(choice: Choice, nearest: Candidate | None, candidates: Sequence[
     return replace(choice, recommended=None, reason=f"nothing could be compared: {', '.join(statuses)}")
 
 
-def _list_untried(choice: Choice, candidates: Sequence[Candidate]) -> list[str]:
+def _list_untried(choice: Choice, left: Sequence[Candidate]) -> list[str]:
     """List the modes of Inductor that could help: one without CUDA graphs, and on a GPU one with them.
 
     Graphs help a step whose device waits for the host, and a trial that does not know that may be one.
     """
     tried = [one.record.trial for one in choice.entries if one.record.judges_the_compiler]
     inductor = [trial for trial in tried if trial.backend == "inductor"]
-    if not any(trial.mode in WITHOUT_GRAPHS or trial.device == "cpu" for trial in inductor):
+    # On a CPU the modes with graphs have none.
+    if not any(
+        trial.mode in WITHOUT_GRAPHS or (trial.device == "cpu" and trial.mode in GRAPH_MODES) for trial in inductor
+    ):
         return ["default"]
     if any(trial.mode in GRAPH_MODES or trial.device == "cpu" or _asks_for_graphs(trial) for trial in inductor):
         return []
-    of_inductor = [one for one in candidates if one.entry.record.trial.backend == "inductor"]
+    of_inductor = [one for one in left if one.entry.record.trial.backend == "inductor"]
     return ["reduce-overhead"] if any(one.gains_from_graphs for one in of_inductor) else []
 
 
@@ -459,5 +479,10 @@ def _list_doubts(chosen: Candidate, choice: Choice) -> str:
 
 def _doubt_speedup(one: Candidate) -> list[str]:
     """List what makes the speedup of a mode less sure than it looks."""
-    named = [flag for flag in one.entry.flags if flag in DOUBTS and not (flag == "eager_moved" and one.is_paired)]
+    named = _select_doubts(one)
     return [EAGER_MOVED] * one.is_paired + [f"flagged {', '.join(named)}"] * bool(named)
+
+
+def _select_doubts(one: Candidate) -> tuple[str, ...]:
+    """Select the doubt flags of a mode; with its own eager step, that others moved does not matter."""
+    return tuple(flag for flag in one.entry.flags if flag in DOUBTS and not (flag == "eager_moved" and one.is_paired))

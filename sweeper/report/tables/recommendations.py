@@ -18,6 +18,8 @@ does not pay and which was not tried, or `nothing fits`; empty: nothing could be
 | `reason` | one sentence |
 | `not_tried` | modes that could help where no mode that was tried does |
 | `sweep` | of the trial that is recommended; with `stay eager`, of all that were compared |
+| `unknown` | with `not known`: the modes it is about, with the backend where it is not Inductor |
+| `doubts` | doubt flags of the trial that is recommended, or that came nearest to eager where none is |
 """
 
 from __future__ import annotations
@@ -88,6 +90,8 @@ COLUMNS: tuple[Column[Choice], ...] = (
     Column("reason", lambda choice: choice.reason),
     Column("not_tried", lambda choice: choice.not_tried, tuple),
     Column("sweep", lambda choice: _name_sweeps(choice)),
+    Column("unknown", lambda choice: choice.unknown, tuple),
+    Column("doubts", lambda choice: choice.doubts, tuple),
 )
 
 
@@ -152,9 +156,12 @@ def _notes(rows: Sequence[Row]) -> list[str]:
     titles = {
         **{flag: f"from figures flagged {flag}" for flag in DOUBTS},
         UNVERIFIED: f"recommended without a verdict on the result ({UNVERIFIED})",
-        EAGER_MOVED: EAGER_MOVED,
     }
-    named = [(title, [row for row in rows if doubt in text(row["reason"])]) for doubt, title in titles.items()]
+    named = [
+        (title, [row for row in rows if doubt in formatting.read_texts(row, "doubts")])
+        for doubt, title in titles.items()
+    ]
+    named.append((EAGER_MOVED, [row for row in rows if EAGER_MOVED in text(row["reason"])]))
     return [
         "; ".join(meaning for kind, meaning in _CERTAINTY.items() if kind in kinds),
         *(f"{title}: {shorten_names(list(map(_name, found)))}" for title, found in named if found),

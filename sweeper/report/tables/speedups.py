@@ -171,7 +171,7 @@ def mark_upper_bound(row: Row) -> str:
 def memory_change(row: Row) -> str:
     """Show by how much the compiled peak lies above eager's, e.g. `+19 %`."""
     change = memory_change_percent(row)
-    return f"{change:+.0f} %" if change is not None else NOT_KNOWN if row["memory_missing"] else ""
+    return f"{round(change):+d} %" if change is not None else NOT_KNOWN if row["memory_missing"] else ""
 
 
 def memory_change_percent(row: Row) -> float | None:

@@ -35,11 +35,13 @@ def document(report: Report) -> str:
 def _write_verdict(verdict: Verdict) -> list[str]:
     """Write the sentences, and what is worth another run with its command."""
     failed = [f"{verdict.failed[:1].upper()}{verdict.failed[1:]}."] if verdict.failed else []
-    again = [
-        f"{', '.join(item.names)}: {item.why}{f': {item.command}' if item.command else ''}" for item in verdict.again
-    ]
+    again = []
+    for item in verdict.again:
+        names = ", ".join(item.names)
+        again.append(f"- {escape(f'{names}: {item.why}')}")
+        again += [f"      {printable(item.command)}"] if item.command else []  # code, to be copied as it is
     sentences = [escape(line) for line in (*verdict.sentences, *failed)]
-    return ["\n".join(f"- {line}" for line in sentences), *(["## Worth another run", bullets(again)] if again else [])]
+    return ["\n".join(f"- {line}" for line in sentences), *(["## Worth another run", *again] if again else [])]
 
 
 def _write_section(spec: TableSpec, report: Report) -> list[str]:

@@ -53,14 +53,15 @@ def _write_verdict(verdict: Verdict) -> Iterator[Sequence[Sequence[str]]]:
     if verdict.failures:
         first = verdict.failures[0]
         log = [f"  log: {first.log}"] if first.log else []
-        yield [[f"{verdict.failed}; first {first.trial}: {first.message}", *log], [verdict.failed, *log]]
+        named = ": ".join(filter(None, (first.trial, first.message)))
+        yield [[f"{verdict.failed}; first {named}", *log], [verdict.failed, *log]]
     if verdict.again:
         lines = []
         for item in verdict.again:
             lines += [f"worth another run: {item.line}", *([f"  {item.command}"] if item.command else [])]
-        count = sum(len(item.names) for item in verdict.again)
-        where = "with commands in report.md" if verdict.again[0].command else "named in report.md"
-        yield [lines, [f"worth another run: {count} models, {where}"]]
+        count = len({model for item in verdict.again for model in item.models})
+        where = "with commands in report.md" if any(item.command for item in verdict.again) else "named in report.md"
+        yield [lines, [f"worth another run: {count} model{'' if count == 1 else 's'}, {where}"]]
 
 
 def _print_best(rows: Sequence[Row], console: Console) -> None:
@@ -68,7 +69,7 @@ def _print_best(rows: Sequence[Row], console: Console) -> None:
     if len(rows) < 2:
         return
     precisions = list(dict.fromkeys(text(row["precision"]) for row in rows))
-    names = ["model", *find_varying(rows, ("workload", "batch_size", "variant"))]
+    names = ["model", *find_varying(rows, ("suite", "workload", "batch_size", "variant"))]
     best: dict[tuple[str, ...], dict[str, Value]] = {}
     for row in sorted(rows, key=lambda row: -(finite(row, "speedup") or 0.0)):
         key = tuple(text(row[name]) for name in names)
@@ -76,9 +77,11 @@ def _print_best(rows: Sequence[Row], console: Console) -> None:
     blank: Row = {f"in {precision}": "" for precision in precisions}
     columns = [text_column(name, folds=True) for name in names]
     columns += [replace(text_column(f"in {precision}", folds=True), title=precision) for precision in precisions]
-    print_table(columns, [{**blank, **row} for row in best.values()][:MAX_BEST], console)
+    shown = [{**blank, **row} for row in best.values()][:MAX_BEST]
+    print_table(columns, shown, console)
     hidden = len(best) - MAX_BEST
-    print_line("? : flagged, see the report" if any(map(has_doubts, rows)) else "", console)
+    is_flagged = any(text(row[name]).endswith(" ?") for row in shown for name in blank)
+    print_line("? : flagged, see the report" if is_flagged else "", console)
     print_line(f"and {hidden} more in report.md" if hidden > 0 else "", console)
 
 

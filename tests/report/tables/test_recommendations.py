@@ -200,6 +200,8 @@ def on_device(device: str, mode: str, backend: str = "inductor", compiled_device
         ([on_device("cuda", "default", "cudagraphs")], ("default",)),
         ([on_device("cpu", "default")], ()),
         ([on_device("cpu", "default", "aot_eager")], ("default",)),
+        ([on_device("cpu", "lite")], ("default",)),
+        ([on_device("cpu", "reduce-overhead")], ()),
     ],
 )
 def test_stay_eager_is_said_where_the_modes_that_could_help_were_tried(
@@ -210,6 +212,13 @@ def test_stay_eager_is_said_where_the_modes_that_could_help_were_tried(
     name = records[0].trial.backend if records[0].trial.backend != "inductor" else records[0].trial.mode
     said = f"{name} does not pay; {not_tried[0]} not tried" if not_tried else "stay eager"
     assert (row["recommended"], row["not_tried"]) == (said, not_tried)
+
+
+def test_a_mode_beyond_the_limits_is_not_said_not_to_pay(tmp_path: Path) -> None:
+    slow = with_costs(make_record(speedups=[1.0]), 3.0, 1.0)
+    large = with_costs(make_record(speedups=[1.5], mode="max-autotune-no-cudagraphs"), 3.0, 50.0)
+    row = only(tmp_path, slow, large, limits=Limits(memory_gib=10))
+    assert (row["recommended"], row["ruled_out"]) == (UNTRIED, ("max-autotune-no-cudagraphs: needs 50.0 GiB",))
 
 
 def test_a_failure_to_compile_says_that_graphs_would_not_help(tmp_path: Path) -> None:
