@@ -43,7 +43,7 @@ def _examine(trials: list[Trial], at: Path) -> tuple[list[str], list[str]]:
             continue
         found, loss = custom_models.examine(trial)
         problems += found
-        if loss and trial.workload == "train":
+        if loss and trial.workload == "train" and not trial.model.name.startswith("sweeper."):  # not of conf/
             notes.append(f"loss of {trial.model.name}: {loss}")
     return problems, notes
 
