@@ -51,6 +51,17 @@ def test_program_plans_a_sweep(program: Path) -> None:
     assert "2 trials to run" in result.stdout
 
 
+def run_into_closed_pipe(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a module as behind `| head`, when that has ended."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", *arguments]
+    with os.fdopen(writer, "wb") as output:
+        return subprocess.run(
+            command, cwd=folder, env=ENVIRONMENT, stdout=output, stderr=subprocess.PIPE, text=True, check=False
+        )
+
+
 @pytest.mark.parametrize("command", ["report", "compare", "sync", "doctor", "explain"])
 def test_a_command_is_the_module_of_its_name(program: Path, run_module: Run, command: str) -> None:
     result = run_program(program, command, "nigth", "--no-such-flag")
@@ -81,14 +92,7 @@ def test_bash_completes(program: Path) -> None:
     ids=" ".join,
 )  # fmt: skip
 def test_output_that_nobody_reads_is_no_error(arguments: list[str], tmp_path: Path) -> None:
-    """As behind `| head`, when it has ended."""
-    reader, writer = os.pipe()
-    os.close(reader)
-    command = [sys.executable, "-m", *arguments]
-    with os.fdopen(writer, "wb") as output:
-        result = subprocess.run(
-            command, cwd=tmp_path, env=ENVIRONMENT, stdout=output, stderr=subprocess.PIPE, text=True, check=False
-        )
+    result = run_into_closed_pipe(arguments, tmp_path)
     assert result.stderr == ""
     assert result.returncode in (0, 141)  # argparse itself says nothing of it
 
@@ -96,11 +100,5 @@ def test_output_that_nobody_reads_is_no_error(arguments: list[str], tmp_path: Pa
 def test_a_report_that_nobody_reads_ends_like_a_closed_pipe(tmp_path: Path) -> None:
     """rich prints it, and would end with 1, which says that a trial is not ok."""
     archives.unpack("h200-resnet50-modes", tmp_path / "runs")
-    reader, writer = os.pipe()
-    os.close(reader)
-    command = [sys.executable, "-m", "sweeper.report", "h200-resnet50-modes"]
-    with os.fdopen(writer, "wb") as output:
-        result = subprocess.run(
-            command, cwd=tmp_path, env=ENVIRONMENT, stdout=output, stderr=subprocess.PIPE, text=True, check=False
-        )
+    result = run_into_closed_pipe(["sweeper.report", "h200-resnet50-modes"], tmp_path)
     assert (result.returncode, result.stderr) == (141, "")

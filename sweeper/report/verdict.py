@@ -105,8 +105,8 @@ def has_doubts(row: Row) -> bool:
     return bool(row["doubts"])
 
 
-def _gains(row: Row) -> bool:
-    return row["mode"] is not None and (finite(row, "speedup") or 0.0) > 1 + NOISE
+def _gains(row: Row, more_than: float = NOISE) -> bool:
+    return row["mode"] is not None and (finite(row, "speedup") or 0.0) > 1 + more_than
 
 
 def _answer_whether(rows: Sequence[Row]) -> list[str]:
@@ -143,7 +143,7 @@ def _describe_precision(rows: Sequence[Row]) -> str:
         return f"compile in {precision}: {gain} of {len(judged)} gain {GAIN}, median {median(speedups):.2f}x"
     if 2 * (gain + unknown) >= len(judged):
         return f"in {precision} {gain} of {len(judged)} gain {GAIN}, and {unknown} are open"
-    taken = sum(row["mode"] is not None and (finite(row, "speedup") or 0.0) > 1 for row in judged)
+    taken = sum(_gains(row, more_than=0.0) for row in judged)
     if 2 * taken >= len(judged):
         return f"in {precision} {taken} of {len(judged)} gain, {gain or 'none'} of them {GAIN}"
     return f"in {precision} it mostly does not pay ({gain} of {len(judged)})"
