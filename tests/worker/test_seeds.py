@@ -211,6 +211,23 @@ def test_a_zero_more_in_a_small_gradient_is_no_fault(more: int, passed: bool):
     assert verdict.passed is passed
 
 
+@pytest.mark.parametrize(("size", "passed"), [(1e-9, True), (0.5, False)])
+def test_zeros_among_elements_that_are_nothing_but_rounding_are_no_fault(size: float, passed: bool):
+    """The gradient of a bias of queries, keys and values: that of the keys is zero, and each kernel rounds it anew."""
+
+    def with_keys(seed: int, zeros: int) -> Step:
+        *others, (name, gradient) = draw_step(seed)
+        keys = size * (1 + torch.randn(250, generator=torch.Generator().manual_seed(1000 + seed)))
+        keys[torch.randperm(250, generator=torch.Generator().manual_seed(2000 + seed))[:zeros]] = 0
+        return [*others, (name, torch.cat([gradient, keys]))]
+
+    def right(seed: int) -> Step:
+        return with_keys(seed, 1)
+
+    verdict = judge(lambda seed: with_keys(seed, 10), right, reliable=lambda seed: with_keys(seed, 10))
+    assert verdict.passed is passed
+
+
 def test_steps_that_differ_too_much_between_seeds_are_unverified():
     def wild(seed: int) -> Step:
         return [("output", torch.randn(3, generator=torch.Generator().manual_seed(seed)))]

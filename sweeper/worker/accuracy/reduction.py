@@ -15,6 +15,7 @@ from sweeper.worker.measurement.capture import GRADIENT, LOSS, Named, to_reals
 BLOCKS = 64
 CPU_CHUNK = 1 << 16  # elements at a time: 512 KiB in fp64 stay in the cache, and sums take a fifth of the time
 MAX_EPS = 1e-6  # of the number format of parameters that can be displaced
+NEGLIGIBLE = 1e-3  # of a direction's root mean square: whether smaller elements are zero is up to rounding
 
 
 class Reduced(NamedTuple):
@@ -22,7 +23,7 @@ class Reduced(NamedTuple):
 
     blocks: torch.Tensor  # <x, m> by blocks of elements, float64 [BLOCKS]
     distance: float  # |x - m|^2
-    zeros: int
+    zeros: int  # among the elements where m is not negligible
     finite: bool = True
 
 
@@ -31,6 +32,8 @@ class Size(NamedTuple):
 
     square: float  # <m, m>
     elements: int
+    least: float  # elements of m up to this one are negligible
+    counted: int  # elements that are not
     has_nan: bool = False
     has_infinity: bool = False
 
@@ -55,14 +58,26 @@ class Direction:
         Raises DifferentTensorsError when it does not have the tensors of the direction.
         """
         found = {
-            name: (_sum_up(tensor, mean, self.sizes[name].has_infinity), tensor.numel())
-            for name, tensor, mean in pair_up(step, self._means, "eager")
+            name: _sum_up(tensor, mean, self.sizes[name]) for name, tensor, mean in pair_up(step, self._means, "eager")
         }
         if not found:
             return {}
-        device = next(iter(found.values()))[0].device
-        on_host = torch.stack([sums.to(device) for sums, _ in found.values()]).cpu()  # the host waits once
-        return {name: _read(row, numel) for (name, (_, numel)), row in zip(found.items(), on_host, strict=True)}
+        device = next(iter(found.values())).device
+        on_host = torch.stack([sums.to(device) for sums in found.values()]).cpu()  # the host waits once
+        return {name: _read(row) for name, row in zip(found, on_host, strict=True)}
+
+    def compare(self, step: Named, other: Mapping[str, torch.Tensor]) -> dict[str, Change]:
+        """Compare two steps of one seed; elements that are not finite in both are left out."""
+        return {name: self._measure_change(name, tensor, other[name]) for name, tensor in step}
+
+    def _measure_change(self, name: str, step: torch.Tensor, other: torch.Tensor) -> Change:
+        square = 0.0
+        for x, y in _split(step, other):
+            square += float((x - y).nan_to_num(0.0, 0.0, 0.0).square().sum())
+        size, mean = self.sizes[name], self._means[name]
+        zeros = (sum(_count_zeros(x, m, size.least) for x, m in _split(side, mean)) for side in (step, other))
+        one, two = (compute_log_odds(torch.as_tensor(count), size.counted) for count in zeros)
+        return Change(square, float((one - two).abs()))
 
     @property
     def loss(self) -> float:
@@ -89,15 +104,6 @@ class Direction:
         self._means = {name: mean.to(place) for name, mean in self._means.items()}
 
 
-def measure_change(step: torch.Tensor, other: torch.Tensor) -> Change:
-    """Compare two steps of one seed; elements that are not finite in both are left out."""
-    square = 0.0
-    for x, y in _split(step, other):
-        square += float((x - y).nan_to_num(0.0, 0.0, 0.0).square().sum())
-    odds = [compute_log_odds(torch.tensor(float(_count_zeros(side))), side.numel()) for side in (step, other)]
-    return Change(square, float((odds[0] - odds[1]).abs()))
-
-
 def join(parts: Iterable[Reduced]) -> Reduced:
     """Several tensors as one; exact zeros are left to the single ones."""
     blocks, distances, _, finite = zip(*parts, strict=True)
@@ -111,26 +117,28 @@ def compute_log_odds(zeros: torch.Tensor, elements: int) -> torch.Tensor:
 
 def _measure_size(mean: torch.Tensor) -> Size:
     square = sum(float(m.nan_to_num(0.0, 0.0, 0.0).square().sum()) for m, _ in _split(mean, mean))
-    return Size(square, mean.numel(), bool(mean.isnan().any()), bool(mean.isinf().any()))
+    least = NEGLIGIBLE * math.sqrt(square / max(1, mean.numel()))
+    counted = sum(int(_is_counted(m, least).sum()) for m, _ in _split(mean, mean))
+    return Size(square, mean.numel(), least, counted, bool(mean.isnan().any()), bool(mean.isinf().any()))
 
 
-def _sum_up(tensor: torch.Tensor, mean: torch.Tensor, has_infinity: bool) -> torch.Tensor:
+def _sum_up(tensor: torch.Tensor, mean: torch.Tensor, size: Size) -> torch.Tensor:
     """The numbers of a `Reduced`, where the tensor lies, without waiting for them: float64 [BLOCKS + 2]."""
     sums = torch.zeros(BLOCKS + 2, dtype=torch.float64, device=tensor.device)
     for x, m in _split(tensor, mean):
-        if has_infinity:
+        sums[BLOCKS + 1] += _count_zeros(x, m, size.least)
+        if size.has_infinity:
             finite = torch.isfinite(m)
             x, m = (torch.where(finite, side, 0.0) for side in (x, m))
         sums[:BLOCKS] += pad(x * m, (0, -len(x) % BLOCKS)).view(-1, BLOCKS).sum(0)
         difference = x - m
         sums[BLOCKS] += torch.dot(difference, difference)
-    sums[BLOCKS + 1] = torch.count_nonzero(tensor)
     return sums
 
 
-def _read(sums: torch.Tensor, elements: int) -> Reduced:
-    distance, nonzero = sums[BLOCKS:].tolist()
-    return Reduced(sums[:BLOCKS], distance, elements - int(nonzero), bool(sums.isfinite().all()))
+def _read(sums: torch.Tensor) -> Reduced:
+    distance, zeros = sums[BLOCKS:].tolist()
+    return Reduced(sums[:BLOCKS], distance, int(zeros), bool(sums.isfinite().all()))
 
 
 def _split(one: torch.Tensor, other: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -140,5 +148,9 @@ def _split(one: torch.Tensor, other: torch.Tensor) -> Iterator[tuple[torch.Tenso
         yield x.double(), y.to(one.device).double()
 
 
-def _count_zeros(tensor: torch.Tensor) -> int:
-    return tensor.numel() - int(torch.count_nonzero(tensor))
+def _count_zeros(x: torch.Tensor, m: torch.Tensor, least: float) -> torch.Tensor:
+    return ((x == 0) & _is_counted(m, least)).sum()
+
+
+def _is_counted(m: torch.Tensor, least: float) -> torch.Tensor:
+    return (m.abs() > least) & m.isfinite()

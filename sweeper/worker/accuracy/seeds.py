@@ -12,8 +12,9 @@ how steps are distributed over seeds. All steps start from the same state with t
 
 Each step is reduced to a few numbers for each tensor x with the direction m: the coefficient <x, m> / <m, m> (a factor,
 a sign, a lost scale), the distance |x - m| / |m| (another keep rate, gradients of another mask), the log odds of exact
-zeros (the keep rate itself, where zeros reach an output or a gradient), and <x, m> by blocks of elements, of which the
-variance over the steps is the spread (masks that are the same for every seed). All gradients together count as one more
+zeros (the keep rate itself, where zeros reach an output or a gradient; elements of which m is next to nothing are left
+out, since rounding alone may make them zero), and <x, m> by blocks of elements, of which the variance over the steps is
+the spread (masks that are the same for every seed). All gradients together count as one more
 tensor. Parameters are displaced by what the seed adds to their gradients, x - m: the loss must rise by <x, x - m>, else
 the backward pass has other masks than the forward pass, and the excess over this slope says so.
 
@@ -41,7 +42,7 @@ from sweeper.worker.accuracy.permutation import (
     list_splits,
     rank,
 )
-from sweeper.worker.accuracy.reduction import Change, Direction, Reduced, Size, compute_log_odds, join, measure_change
+from sweeper.worker.accuracy.reduction import Change, Direction, Reduced, Size, compute_log_odds, join
 from sweeper.worker.accuracy.rule import ALL_GRADIENTS, LEAST_SIZE, MAX_TIMES
 from sweeper.worker.measurement.capture import GRADIENT, HOST, LOSS, Named
 
@@ -124,8 +125,8 @@ class SeedTest:
 
     def add_rounding(self, step: Named) -> None:
         """Take an eager step with the seed of the last one, and with perturbed parameters and inputs."""
-        self._changes = {name: measure_change(tensor, self._last[name]) for name, tensor in step}
-        self._last = {}
+        last = self._last
+        self._changes = self._find_direction().compare(step, last)
 
     def add_eager(self, step: Named) -> None:
         """Take an eager step with a seed of its own."""
@@ -258,28 +259,28 @@ def _relate(sizes: Mapping[str, Size], changes: Mapping[str, Change], steps: Ste
     A gradient that is tiny beside the others counts as LEAST_SIZE of their size: it may be nothing but rounding.
     """
     gradients = [name for name in sizes if name.startswith(GRADIENT)]
-    total = Size(sum(sizes[name].square for name in gradients), sum(sizes[name].elements for name in gradients))
-    floor = LEAST_SIZE**2 * total.square / max(1, total.elements)
+    square, elements = sum(sizes[name].square for name in gradients), sum(sizes[name].elements for name in gradients)
+    floor = LEAST_SIZE**2 * square / max(1, elements)
     samples = []
     for name, size in sizes.items():
         least = floor * size.elements if name in gradients else 0.0
         change = changes.get(name, Change())
-        sample = _sample(name, max(size.square, least), size.elements, change, [step[name] for step in steps])
+        sample = _sample(name, max(size.square, least), size.counted, change, [step[name] for step in steps])
         is_noise = size.square < least  # rounding alone says how many of its numbers are zeros
         samples.append(replace(sample, log_odds=torch.zeros_like(sample.log_odds)) if is_noise else sample)
     if gradients:
         change = Change(sum(changes[name].square for name in gradients if name in changes))
         joined = [join(step[name] for name in gradients) for step in steps]
-        samples.append(_sample(ALL_GRADIENTS, total.square, total.elements, change, joined))
+        samples.append(_sample(ALL_GRADIENTS, square, 0, change, joined))
     return samples
 
 
-def _sample(name: str, square: float, elements: int, change: Change, steps: Sequence[Reduced]) -> Sample:
+def _sample(name: str, square: float, counted: int, change: Change, steps: Sequence[Reduced]) -> Sample:
     square = square or 1.0
     blocks = torch.stack([step.blocks for step in steps]) / square
     distance, zeros = torch.tensor([(step.distance / square, step.zeros) for step in steps], dtype=torch.float64).T
-    odds, mean = compute_log_odds(zeros, elements), float(zeros.mean())
-    one_more = 1 / (mean + 0.5) + 1 / (elements - mean + 0.5)  # zero, as of a channel that is dead but for rounding
+    odds, mean = compute_log_odds(zeros, counted), float(zeros.mean())
+    one_more = 1 / (mean + 0.5) + 1 / (counted - mean + 0.5)  # zero, as of a channel that is dead but for rounding
     odds_change = max(change.log_odds, one_more)
     return Sample(name, blocks, distance.sqrt(), odds, math.sqrt(change.square / square), odds_change)
 
