@@ -153,4 +153,4 @@ def _count_zeros(x: torch.Tensor, m: torch.Tensor, least: float) -> torch.Tensor
 
 
 def _is_counted(m: torch.Tensor, least: float) -> torch.Tensor:
-    return (m.abs() > least) & m.isfinite()
+    return m.abs() > least
