@@ -51,6 +51,8 @@ def run_sweep(grid: Sequence[Trial], settings: Settings, launcher: Launcher = LO
         if plan.trials:
             sweep.print_estimate(plan, placement)
         return OK
+    if plan.trials and launcher.prepare:
+        launcher.prepare()
     disturbances = read_disturbances(placement.devices) if plan.trials else []  # before the check, which is work too
     sweep.require_runnable(plan, placement)
     with hold_lock(sweep.paths.lock, f"sweep={settings.sweep}"):
