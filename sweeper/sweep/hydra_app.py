@@ -79,8 +79,8 @@ def run_grid(
 ) -> int:
     """Run every configuration of a grid as one sweep, in this process or as jobs of a cluster; the exit code.
 
-    `prepare` joins the cluster, and raises ConfigError where there is none; it is called where a trial would run. Raises
-    ConfigError before anything has started.
+    `prepare` joins the cluster, and raises ConfigError where there is none; it is called where a trial would run.
+    Raises ConfigError before anything has started.
     """
     trials: list[Trial] = []
     overrides: dict[str, tuple[str, ...]] = {}

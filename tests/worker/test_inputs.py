@@ -24,7 +24,7 @@ def build(factory: str, **changes: object) -> Built:
 
 
 def problem(factory: str) -> str:
-    (found,) = custom_models.problems(custom(factory))
+    (found,) = custom_models.examine(custom(factory)).problems
     return found
 
 
@@ -142,7 +142,7 @@ def test_inputs_without_tensors_are_refused(inputs: object) -> None:
     ],
 )
 def test_loss_is_the_one_that_the_plan_names(factory: str, planned: str, kind: str) -> None:
-    assert custom_models.examine(custom(factory)) == ([], planned)
+    assert custom_models.examine(custom(factory)) == models.Examined(loss=planned)
     built = build(factory)
     batch = built.batches[0]
     output = built.module(*batch.args, **batch.kwargs)
@@ -164,7 +164,7 @@ def test_model_of_transformers_trains_on_its_own_loss(scope: str) -> None:
 
 
 def test_factory_may_use_torchvision() -> None:
-    assert custom_models.problems(custom("needs_torchvision")) == []
+    assert not custom_models.examine(custom("needs_torchvision")).problems
     assert build("needs_torchvision").module(torch.randn(1, 3, 32, 32)).shape == (1, 4)
 
 
