@@ -5,11 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import given_inputs
 import pytest
 import torch
-from worker_runs import custom, private_cache, run
+import worker_runs
+from worker_runs import private_cache, run
 
-from sweeper.core.trial import Compile
+from sweeper.core.trial import Compile, Trial
 from sweeper.worker import models
 from sweeper.worker.models import Built, batches, custom_models
 
@@ -17,6 +19,11 @@ assert private_cache  # a fixture that every test here uses
 
 STRUCTURED = ["bags_with_offsets", "graph_with_edges", "sorted_lengths", "cumulative_lengths", "mask_of_infinities"]
 CPU = torch.device("cpu")
+
+
+def custom(name: str, **changes: object) -> Trial:
+    module = "given_inputs" if hasattr(given_inputs, name) else "factories"
+    return worker_runs.custom(name, module, **changes)
 
 
 def build(factory: str, **changes: object) -> Built:
@@ -119,7 +126,7 @@ def test_list_of_tensors_is_one_batch() -> None:
 )
 def test_batches_that_differ_in_more_than_values_are_told_before_the_sweep(factory: str, says: str) -> None:
     found = problem(factory)
-    assert found.startswith(f"model.factory=factories:{factory}: ")
+    assert found.startswith(f"model.factory=given_inputs:{factory}: ")
     assert "vary.*" in found
     assert says in found
 
