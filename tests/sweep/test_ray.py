@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import ray_cluster
 from checkout import SEARCH_PATH, Run
-from real_sweeps import FAST, SIX, Start, assert_six, custom, records, rows
+from real_sweeps import FAST, Start, custom, records, rows, run_six
 
 pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("ray")]
 needs_ray = pytest.mark.skipif(
@@ -40,13 +40,7 @@ def cluster() -> Iterator[tuple[list[str], Mapping[str, str]]]:
 def test_six_trials_on_a_ray_of_their_own_and_a_killed_worker_is_one_row(
     variables: Mapping[str, str], run_module: Run, tmp_path: Path
 ) -> None:
-    arguments = [*RAY, *ON_CPUS, *SIX, *FAST]
-    result = run_module("sweeper", *arguments, **variables)
-    assert "ConfigStore" not in result.stderr
-    assert_six(result, tmp_path)
-
-    again = run_module("sweeper", *arguments, "retry=none", **variables)
-    assert "sweep six: 0 trials to run" in again.stdout, again.stdout + again.stderr
+    run_six(run_module, tmp_path, "hydra/launcher=ray", *ON_CPUS, **variables)
 
 
 @needs_ray
@@ -116,7 +110,7 @@ def test_what_ray_does_not_take_is_said_before_anything_is_written(
     assert not (tmp_path / "runs").exists()
 
 
-def test_missing_installation_is_said_before_anything_runs(run_module: Run, tmp_path: Path) -> None:
+def test_missing_installation_is_said_where_anything_would_run(run_module: Run, tmp_path: Path) -> None:
     """As in an environment without the package: Python is told that there is no such module."""
     (tmp_path / "without_ray.py").write_text(
         "import runpy, sys\n"
@@ -127,3 +121,5 @@ def test_missing_installation_is_said_before_anything_runs(run_module: Run, tmp_
     assert result.returncode == 2, result.stdout + result.stderr
     assert result.stderr == "sweeper: hydra/launcher=ray needs hydra-ray-launcher: pip install 'sweeper[ray]'\n"
     assert not (tmp_path / "runs").exists()
+    result = run_module("without_ray", *RAY, *custom("mlp"), "sweep=none", *FAST, "dry_run=true")
+    assert result.returncode == 0, result.stdout + result.stderr
