@@ -46,8 +46,7 @@ def test_factory_of_the_readme_gives_padded_batches_and_trains_on_the_models_los
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "my_model", raising=False)
     trial = Trial(Model("custom", "my_model:build"), 4, Labels("mine", "fp32"), device="cpu")
-    assert custom_models.problems(trial) == []
-    assert custom_models.examine(trial) == ([], "output.loss")
+    assert custom_models.examine(trial) == models.Examined(loss="output.loss")
     built = models.build(trial, 0, torch.device("cpu"))
     assert (len(built.batches), built.unseen_origin) == (2, "given")
     for batch in (*built.batches, built.unseen):

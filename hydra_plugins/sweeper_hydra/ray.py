@@ -25,11 +25,6 @@ class RayLauncher(Launcher):
         self._arguments = ray
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        """Raises ConfigError where hydra-ray-launcher is not installed."""
-        from sweeper.core.errors import ConfigError
-
-        if None in map(importlib.util.find_spec, ("ray", "hydra_plugins.hydra_ray_launcher")):
-            raise ConfigError("hydra/launcher=ray needs hydra-ray-launcher: pip install 'sweeper[ray]'")
         self._context = hydra_context
         self._task_function = task_function
         self._config = config
@@ -45,11 +40,16 @@ class RayLauncher(Launcher):
         return results
 
     def prepare(self) -> None:
-        """Join the cluster of the arguments, or start a Ray for this sweep. Raises ConfigError where that fails."""
+        """Join the cluster of the arguments, or start a Ray for this sweep.
+
+        Raises ConfigError where that fails, or hydra-ray-launcher is not installed.
+        """
+        from sweeper.core.errors import ConfigError
+
+        if None in map(importlib.util.find_spec, ("ray", "hydra_plugins.hydra_ray_launcher")):
+            raise ConfigError("hydra/launcher=ray needs hydra-ray-launcher: pip install 'sweeper[ray]'")
         import ray
         from hydra_plugins.hydra_ray_launcher._launcher_util import start_ray
-
-        from sweeper.core.errors import ConfigError
 
         on_termination = signal.getsignal(signal.SIGTERM)
         try:

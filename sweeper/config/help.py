@@ -25,7 +25,7 @@ sweeper measures how much faster torch.compile makes your model on your machine,
   a grid          sweeper -m model=resnet50,vit_b16 mode=default,reduce-overhead precision=fp32,amp
   the plan only   sweeper -m model=resnet50,vit_b16 dry_run=true
   resume          the same command with sweep=NAME runs the trials without an ok record
-                  (retry=none: those without any record; retry=all: every trial again, e.g. with another measure)
+                  (retry=changed: also those measured with another measure; retry=all: every trial again)
   any model       model=timm model.name=convnext_tiny        model=torchvision model.name=densenet121
                   model=transformers model.name=ModernBertForMaskedLM
   a suite's model model=timm/dla102   model=transformers/T5Small   model=torchbench/hf_Bert

@@ -136,8 +136,8 @@ class Config:
     batch_size: int | None = None  # null: the model's own
     device: str | None = None  # cpu, cuda or cuda:N; null: the GPU where there is one
     dry_run: bool = False  # print the plan, check it as a sweep would, estimate its time, and stop
-    # Which trials of an earlier run of this sweep run again. failed: all without an ok record; none: those without any
-    # record; all: every trial, also those with an ok record, e.g. after a change of measure.
+    # Which trials of an earlier run of this sweep run again. failed: all without an ok record; changed: also those that
+    # were measured under another measure; none: those without any record; all: every trial.
     retry: str = "failed"
     # true: one more process of each trial that runs keeps what the compiler did: code, graphs, breaks, a summary
     inspect: bool = False

@@ -21,7 +21,7 @@ CLOCKS = ("block", "step")
 # `back_off`, whose smaller batch the row itself names.
 SAMPLING = ("processes", "draws", "target", "max_processes", "seed")  # what is sampled, and how often
 TIMING = ("rounds", "rounds_s", "block_s", "block_steps", "clock", "energy")  # what one process measures
-RETRIES = ("failed", "none", "all")
+RETRIES = ("failed", "changed", "none", "all")
 
 
 @dataclass
@@ -82,7 +82,7 @@ class Settings:
     sweep: str
     device: str | None = None  # cpu, cuda, cuda:N; None: the GPU where there is one
     dry_run: bool = False
-    retry: str = "failed"  # trials that have a record and run again: failed ones, none, or all
+    retry: str = "failed"  # trials that have a record and run again: failed, changed, none, all
     inspect: bool = False  # one more process per trial writes what the compiler did; it changes no figure
     measure: Measure = field(default_factory=Measure)
     tracking: Tracking = field(default_factory=Tracking)

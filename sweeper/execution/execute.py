@@ -69,22 +69,30 @@ def _run_and_write(
 
 @dataclass(frozen=True)
 class Launcher:
-    """How trials are run; `name` is None where this process runs them itself."""
+    """How trials are run; `name` is None where this process runs them itself.
+
+    `prepare` joins the cluster, and raises ConfigError where there is none. It is called where there are trials to run.
+    """
 
     name: str | None
     run: Callable[[Sequence[Trial], Settings, Placement], Generator[Event, None, None]]
+    prepare: Callable[[], object] | None = None
 
 
 LOCAL = Launcher(None, execute)
 
 
-def make_cluster_launcher(name: str, launch: Launch, overrides: Mapping[str, Sequence[str]]) -> Launcher:
+def make_cluster_launcher(
+    name: str, launch: Launch, overrides: Mapping[str, Sequence[str]], prepare: Callable[[], object] | None = None
+) -> Launcher:
     """Make a launcher that runs each trial as a job; `overrides` are those of the trials by their ids.
 
     `launch` raises ConfigError when it can start no job, anything else when some job is lost.
     """
 
     def run(trials: Sequence[Trial], settings: Settings, _placement: Placement) -> Generator[Event, None, None]:
+        if not trials:  # submitit refuses an array of no jobs
+            return
         begin = time.time()
         try:
             launch([overrides[trial.id] for trial in trials])
@@ -97,7 +105,7 @@ def make_cluster_launcher(name: str, launch: Launch, overrides: Mapping[str, Seq
             record = _read_record(trial, settings, name, begin)
             yield Finished(record, derive(record))
 
-    return Launcher(name, run)
+    return Launcher(name, run, prepare)
 
 
 def _read_record(trial: Trial, settings: Settings, name: str, begin: float) -> Record:

@@ -30,7 +30,7 @@ from sweeper.sweep import manifest
 from sweeper.sweep.plan import History, Plan, describe_plan, estimate_s, make_plan
 from sweeper.sweep.preflight import require_runnable
 from sweeper.sweep.progress import Progress, format_duration
-from sweeper.sweep.resume import Kept, read_kept, read_measure, require_same_settings
+from sweeper.sweep.resume import Kept, is_alike, read_kept, read_measure, require_same_settings
 from sweeper.tracking.store import sqlite_file
 from sweeper.tracking.tracker import Tracker
 
@@ -51,6 +51,8 @@ def run_sweep(grid: Sequence[Trial], settings: Settings, launcher: Launcher = LO
         if plan.trials:
             sweep.print_estimate(plan, placement)
         return OK
+    if plan.trials and launcher.prepare:
+        launcher.prepare()
     disturbances = read_disturbances(placement.devices) if plan.trials else []  # before the check, which is work too
     sweep.require_runnable(plan, placement)
     with hold_lock(sweep.paths.lock, f"sweep={settings.sweep}"):
@@ -84,11 +86,11 @@ class _Sweep:
 
     def make_plan(self) -> Plan:
         """Raises ConfigError where records that stay were measured with other settings than the rest would be."""
-        kept = self._read_kept()
-        statuses = {trial_id: found.status for trial_id, found in kept.items()}
-        plan = make_plan(self.grid, statuses, self.settings.retry)
+        kept, measure, retry = self._read_kept(), self.settings.measure, self.settings.retry
+        counted = (item for item in kept.items() if retry != "changed" or is_alike(item[1], measure))
+        plan = make_plan(self.grid, {trial_id: found.status for trial_id, found in counted}, retry)
         stay = (kept[item.trial.id] for item in plan.left_out if item.finished)
-        require_same_settings(self.settings.sweep, stay, self.settings.measure)
+        require_same_settings(self.settings.sweep, stay, measure)
         return plan
 
     def _read_kept(self) -> dict[str, Kept]:

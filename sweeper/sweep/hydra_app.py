@@ -75,12 +75,12 @@ def run_grid(
     files: IConfigRepository,
     launcher: str | None = None,
     launch: Launch | None = None,
-    prepare: Callable[[], None] | None = None,
+    prepare: Callable[[], object] | None = None,
 ) -> int:
     """Run every configuration of a grid as one sweep, in this process or as jobs of a cluster; the exit code.
 
-    `prepare` joins the cluster, and raises ConfigError where there is none. Raises ConfigError before anything has
-    started.
+    `prepare` joins the cluster, and raises ConfigError where there is none; it is called where a trial would run.
+    Raises ConfigError before anything has started.
     """
     trials: list[Trial] = []
     overrides: dict[str, tuple[str, ...]] = {}
@@ -98,6 +98,4 @@ def run_grid(
         return run_sweep(trials, settings)
     if settings.device is None:
         raise ConfigError(f"{launcher}: say device=cuda or device=cpu; this machine's may be another than the jobs'")
-    if prepare is not None and not settings.dry_run:
-        prepare()
-    return run_sweep(trials, settings, make_cluster_launcher(launcher, launch, overrides))
+    return run_sweep(trials, settings, make_cluster_launcher(launcher, launch, overrides, prepare))

@@ -37,7 +37,7 @@ class Plan:
 
 
 def make_plan(grid: Sequence[Trial], statuses: Mapping[str, str], retry: str = "failed") -> Plan:
-    """Decide what to run of `grid`; `statuses` maps a trial's id to the status of its record from an earlier run.
+    """Decide what to run of `grid`; `statuses` maps a trial's id to the status of its record that counts.
 
     Raises ConfigError when no combination of the grid can run.
     """
@@ -56,7 +56,7 @@ def make_plan(grid: Sequence[Trial], statuses: Mapping[str, str], retry: str = "
     kept = []
     for trial in possible.values():
         status = statuses.get(trial.id)
-        if status is None or retry == "all" or (retry == "failed" and status != "ok"):
+        if status is None or retry == "all" or (retry in ("failed", "changed") and status != "ok"):
             kept.append(trial)
         else:
             left_out.append(LeftOut(trial, f"has a record: {status}", finished=True))

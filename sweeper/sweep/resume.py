@@ -48,10 +48,15 @@ def read_measure(of_record: Mapping[str, Any], trial: TrialPaths) -> Measure | N
     return None
 
 
+def is_alike(kept: Kept, measure: Measure) -> bool:
+    """Whether a record was measured with the same settings that change figures; an unknown one counts as alike."""
+    return kept.measure is None or kept.measure.figure_settings() == measure.figure_settings()
+
+
 def require_same_settings(sweep: str, kept: Iterable[Kept], measure: Measure) -> None:
     """Raise ConfigError when records that stay were measured with other settings that change figures."""
     now = measure.figure_settings()
-    before = [found for item in kept if item.measure and (found := item.measure.figure_settings()) != now]
+    before = [item.measure.figure_settings() for item in kept if item.measure and not is_alike(item, measure)]
     if not before:
         return
     those = "1 of these trials has a record" if len(before) == 1 else f"{len(before)} of these trials have records"
@@ -61,7 +66,8 @@ def require_same_settings(sweep: str, kept: Iterable[Kept], measure: Measure) ->
         is_now = _show(now.get(name))
         if list(was) != [is_now]:
             lines.append(f"  measure.{name}: {' or '.join(was)} -> {is_now}")
-    lines.append("nothing was started; add retry=all to measure all trials again, or give another sweep=NAME")
+    again = "add retry=changed to measure these trials again, retry=all to measure all again"
+    lines.append(f"nothing was started; {again}, or give another sweep=NAME")
     raise ConfigError("\n".join(lines))
 
 

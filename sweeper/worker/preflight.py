@@ -16,7 +16,7 @@ from sweeper.core.libraries import LIBRARIES
 from sweeper.core.protocol import AT
 from sweeper.core.trial import Trial
 from sweeper.worker.compilation.compiler import compile_arguments
-from sweeper.worker.models import builder, custom_models
+from sweeper.worker.models import Examined, builder
 
 ALL_OPTIONS = "python -c 'import torch; print(*torch._inductor.list_options(), sep=\"\\n\")'"
 
@@ -29,7 +29,7 @@ def check(question: Path, answer: Path) -> None:
 
 
 def _examine(trials: list[Trial], at: Path) -> tuple[list[str], list[str]]:
-    """List everything that is wrong, and on which losses models of the user train.
+    """List everything that is wrong, and on which losses models train where a builder tells.
 
     Each model is looked at once, after the file `at` has named it.
     """
@@ -38,13 +38,9 @@ def _examine(trials: list[Trial], at: Path) -> tuple[list[str], list[str]]:
     problems, notes = list(_option_problems(trials)), []
     for trial in {(trial.model.key, trial.batch_size, trial.workload, trial.text): trial for trial in trials}.values():
         at.write_text(f"{trial.model.library} {trial.model.name}")
-        if LIBRARIES[trial.model.library].named_by != "factory":
-            problems += _model_problems(trial)
-            continue
-        found, loss = custom_models.examine(trial)
-        problems += found
-        if loss and trial.workload == "train" and not trial.model.name.startswith("sweeper."):  # not of conf/
-            notes.append(f"loss of {trial.model.name}: {loss}")
+        found = _examine_model(trial)
+        problems += found.problems
+        notes += [f"loss of {trial.model.name}: {found.loss}"] if found.loss else []
     return problems, notes
 
 
@@ -63,15 +59,13 @@ def _option_problems(trials: Iterable[Trial]) -> Iterator[str]:
                 yield f"compile.options: {error}"
 
 
-def _model_problems(trial: Trial) -> Iterator[str]:
+def _examine_model(trial: Trial) -> Examined:
     model = trial.model
     try:
         library = builder(model.library)
     except ImportError as error:
-        yield f"model.library={model.library}: cannot be imported: {error}"
-        return
+        return Examined([f"model.library={model.library}: cannot be imported: {error}"])
     if (names := library.names()) is None or model.name in names:
-        yield from library.problems(trial)
-    else:
-        hint = f"{nearest(model.name, names)}\nall models: {LIBRARIES[model.library].all_models}"
-        yield f"model.name={model.name}: {model.library} has no such model; {hint}"
+        return library.examine(trial)
+    hint = f"{nearest(model.name, names)}\nall models: {LIBRARIES[model.library].all_models}"
+    return Examined([f"model.name={model.name}: {model.library} has no such model; {hint}"])

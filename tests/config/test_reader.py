@@ -227,7 +227,7 @@ def test_device_of_a_trial_is_its_type(device: str | None, gpu: bool, kind: str)
         (["vary.batch_size=[8,4]", "batch_size=8"], "give one of them"),
         (["vary.batch_size=[8,4]", "vary.image_size=[64,32]"], "one of batch_size, image_size"),
         (["vary.sequence_length=[8,4]"], "allowed are transformers"),
-        (["retry=often"], "allowed are failed, none, all"),
+        (["retry=often"], "allowed are failed, changed, none, all"),
         (["measure.rounds=0"], "greater than 0"),
         (["mode.name=fastest"], "allowed are eager, lite, default"),
         (["precision.weight=0.5"], "allowed are amp, fp32"),

@@ -1,37 +1,27 @@
-"""The verdict: sentences, what is worth another run, what failed, and how many lines of a terminal that takes."""
+"""The verdict: sentences, what failed, and how many lines of a terminal that takes."""
 
 from __future__ import annotations
 
 import io
-import json
 import math
 import shutil
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import archives
 import pytest
-from records import make_record, make_trial, write_sweep
+from records import make_record, make_trial
+from reports import report_on
 from rich.cells import cell_len
 from rich.console import Console
 
-from sweeper.core.record import Record
 from sweeper.report.build import print_verdict, suggest_next, write_report
 from sweeper.report.contents import Report
 from sweeper.report.table import Row
 from sweeper.report.tables.speedups import memory_change
-from sweeper.report.verdict import _Model, narrow
 
 WIDTH, LINES_OF_VERDICT, LINES = 100, 12, 40
 LINES_OF_MLFLOW = 2  # that a sweep prints last
-
-
-def report_on(tmp_path: Path, records: Sequence[Record], command: str = "") -> Report:
-    folder = write_sweep(tmp_path, records)
-    plan = [{"trial_id": record.trial_id} for record in records]
-    (folder / "sweep.json").write_text(json.dumps({"invocations": [{"command": command, "plan": plan}]}))
-    return write_report([folder], tmp_path / "report")
 
 
 def printed(report: Report) -> list[str]:
@@ -97,60 +87,10 @@ def test_a_single_trial_has_a_sentence_of_its_own(tmp_path: Path) -> None:
     assert failure.log.endswith("worker-0.log")
 
 
-def test_what_is_worth_another_run_has_its_command(tmp_path: Path) -> None:
-    command = "python -m sweeper -m model=resnet50,vgg16,alexnet precision=amp,fp32 measure=quick sweep=old retry=all"
-    names = ("resnet50", "vgg16")
-    untried = [make_record(name, precision, [1.0]) for name in names for precision in ("amp", "fp32")]
-    unknown = make_record("alexnet", speedups=[7.0], flags=("host_busy", "unsteady"))
-    report = report_on(tmp_path, [*untried, unknown], command)
-    again, first = report.verdict.again
-    assert first.names == ("resnet50 (amp, fp32)", "vgg16 (amp, fp32)")
-    assert first.why == "default does not pay; reduce-overhead not tried"
-    assert first.command == (
-        "python -m sweeper -m measure=quick model=resnet50,vgg16 precision=amp,fp32 mode=reduce-overhead sweep=night"
-    )
-    assert again.names == ("alexnet (amp)",)
-    assert again.command == (
-        "python -m sweeper -m measure=quick model=alexnet precision=amp mode=default measure.processes=5"
-        " sweep=night-again"
-    )
-    text, page = (tmp_path / "report/report.md").read_text(), (tmp_path / "report/report.html").read_text()
-    assert f"- resnet50 (amp, fp32), vgg16 (amp, fp32): {first.why}\n\n      {first.command}\n" in text
-    assert f"<code>{first.command}</code>" in page
-    assert report.verdict.sentences[0] in text
-
-
-def test_another_backend_gives_way_to_inductor(tmp_path: Path) -> None:
-    record = make_record(trial=make_trial(backend="aot_eager"), speedups=[1.0])
-    (again,) = report_on(tmp_path, [record], "python -m sweeper model=resnet50 backend=aot_eager").verdict.again
-    assert again.command.endswith(" precision=amp mode=default sweep=night backend=inductor")
-
-
 def test_many_commands_are_in_the_files_alone(tmp_path: Path) -> None:
     records = [make_record(f"m{number}", precision, [1.0]) for number in range(4) for precision in ("amp", "fp32")]
     lines = printed(report_on(tmp_path, records, f"python -m sweeper -m model=glob(*) {'x' * 700}=1"))
     assert "worth another run: 4 models, with commands in report.md" in lines
-
-
-def test_without_a_command_of_the_sweep_none_is_made_up(tmp_path: Path) -> None:
-    (again,) = report_on(tmp_path, [make_record(speedups=[1.0])], "python benchmarks/other.py").verdict.again
-    assert again.command == ""
-
-
-@pytest.mark.parametrize(
-    ("command", "model", "narrowed"),
-    [
-        ("python -m sweeper model=vgg16 dry_run=true", "vgg16", "python -m sweeper -m model=vgg16"),
-        ("python /venv/bin/sweeper -m mode=a,b", "resnet50", "sweeper -m model=resnet50"),
-        ("python -m sweeper -m 'model=glob(*)'", "resnet50", "python -m sweeper -m model=resnet50"),
-        ("python -m sweeper experiment=cnn", "resnet50", "python -m sweeper -m experiment=cnn model=resnet50"),
-        ("python -m sweeper -m model=timm/dla102,b", "timm/dla102", "python -m sweeper -m model=timm/dla102"),
-        ("python -m sweeper -m model=a,b", "c", "python -m sweeper -m model=a,b"),
-    ],
-)
-def test_a_command_is_narrowed_to_some_models(command: str, model: str, narrowed: str) -> None:
-    one = _Model(model.rpartition("/")[2], "/" in model)
-    assert narrow(command, [one], {"mode": "lite"}) == f"{narrowed} mode=lite"
 
 
 def test_names_and_messages_are_no_markup(tmp_path: Path) -> None:
@@ -170,14 +110,6 @@ def test_the_doubts_of_another_mode_are_not_those_of_the_answer(tmp_path: Path) 
     assert "from figures flagged" not in (tmp_path / "report/report.md").read_text()
 
 
-def test_a_command_that_is_no_plain_text_is_not_repeated(tmp_path: Path) -> None:
-    record = make_record(speedups=[1.0])
-    (again,) = report_on(tmp_path, [record], "python -m sweeper -m model=resnet50 '\x1b]0;x\x07'").verdict.again
-    assert again.command == ""
-    (again,) = report_on(tmp_path / "other", [record], "/tmp/evil -m sweeper model=resnet50").verdict.again
-    assert again.command.startswith("python -m sweeper -m model=resnet50 ")
-
-
 def test_small_gains_are_gains(tmp_path: Path) -> None:
     records = [make_record(name, speedups=[1.03, 1.031, 1.029]) for name in "abc"]
     assert report_on(tmp_path, records).verdict.sentences == (
@@ -191,22 +123,6 @@ def test_an_open_answer_is_not_sure(tmp_path: Path) -> None:
     open_ones = [make_record(name, speedups=[1.0, 1.001, 0.999]) for name in "ab"]
     sure = make_record("c", speedups=[1.4, 1.41, 1.39])
     assert report_on(tmp_path, [*open_ones, sure]).verdict.sentences[-1] == "Sure: 1 of 1."
-
-
-def test_the_command_names_the_modes_that_are_not_known(tmp_path: Path) -> None:
-    flags = ("host_busy", "unsteady")
-    records = [
-        make_record(mode="max-autotune", speedups=[7.0], flags=flags),
-        make_record(trial=make_trial(backend="aot_eager"), speedups=[5.0], flags=flags),
-        make_record(mode="reduce-overhead", speedups=[1.0]),
-    ]
-    (again,) = report_on(tmp_path, records, "python -m sweeper mode=reduce-overhead").verdict.again
-    changed = dict(word.split("=") for word in again.command.split() if "=" in word)
-    assert set(changed["mode"].split(",")) == {"default", "max-autotune"}
-    assert set(changed["backend"].split(",")) == {"aot_eager", "inductor"}
-    (again,) = report_on(tmp_path / "inductor", records[::2], "python -m sweeper mode=lite").verdict.again
-    assert " mode=max-autotune " in again.command
-    assert "backend" not in again.command
 
 
 def test_a_single_answer_that_is_not_verified_says_so_once(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
-import itertools
 import os
 import signal
 import subprocess
@@ -20,22 +19,22 @@ from torch import nn
 WIDTH = 16
 
 
-def _inputs(batch_size, device):
+def make_inputs(batch_size, device):
     return (torch.randn(batch_size, WIDTH, device=device),)
 
 
-def _mlp():
+def make_mlp():
     return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Linear(WIDTH, 4))
 
 
 def mlp(batch_size, device):
-    return _mlp().to(device), _inputs(batch_size, device)
+    return make_mlp().to(device), make_inputs(batch_size, device)
 
 
 class Residual(nn.Module):
     def __init__(self):
         super().__init__()
-        self.inner = _mlp()
+        self.inner = make_mlp()
         self.back = nn.Linear(4, WIDTH)
 
     def forward(self, x):
@@ -44,12 +43,13 @@ class Residual(nn.Module):
 
 def tower(batch_size, device):
     """Three blocks of one class, and a head."""
-    return nn.Sequential(*(Residual() for _ in range(3)), nn.Linear(WIDTH, 4)).to(device), _inputs(batch_size, device)
+    blocks = nn.Sequential(*(Residual() for _ in range(3)), nn.Linear(WIDTH, 4))
+    return blocks.to(device), make_inputs(batch_size, device)
 
 
 def output_is_dropped(batch_size, device):
     """A loss of which nothing is kept for backward but what it was called with is large."""
-    return _mlp().to(device), _inputs(batch_size, device), lambda output: output.float().mean()
+    return make_mlp().to(device), make_inputs(batch_size, device), lambda output: output.float().mean()
 
 
 def dict_and_loss(batch_size, device):
@@ -70,7 +70,7 @@ class _Special(nn.Module):
 
     def __init__(self, act):
         super().__init__()
-        self.mlp = _mlp()
+        self.mlp = make_mlp()
         self.act = act
 
     def forward(self, x):
@@ -79,29 +79,29 @@ class _Special(nn.Module):
 
 
 def killed(batch_size, device):
-    return _Special(lambda: os.kill(os.getpid(), signal.SIGKILL)).to(device), _inputs(batch_size, device)
+    return _Special(lambda: os.kill(os.getpid(), signal.SIGKILL)).to(device), make_inputs(batch_size, device)
 
 
 def hangs(batch_size, device):
-    return _Special(lambda: time.sleep(3600)).to(device), _inputs(batch_size, device)
+    return _Special(lambda: time.sleep(3600)).to(device), make_inputs(batch_size, device)
 
 
 def exits(batch_size, device):
-    return _Special(lambda: os._exit(0)).to(device), _inputs(batch_size, device)
+    return _Special(lambda: os._exit(0)).to(device), make_inputs(batch_size, device)
 
 
 def raises(batch_size, device):
     def act():
         raise ZeroDivisionError("this model divides by zero")
 
-    return _Special(act).to(device), _inputs(batch_size, device)
+    return _Special(act).to(device), make_inputs(batch_size, device)
 
 
 def out_of_memory(batch_size, device):
     def act():
         raise torch.OutOfMemoryError("out of memory, says the test")
 
-    return _Special(act).to(device), _inputs(batch_size, device)
+    return _Special(act).to(device), make_inputs(batch_size, device)
 
 
 def gives_nan(batch_size, device):
@@ -113,7 +113,7 @@ def gives_nan(batch_size, device):
         def forward(self, x):
             return self.layer(x) * float("nan")
 
-    return Nan().to(device), _inputs(batch_size, device)
+    return Nan().to(device), make_inputs(batch_size, device)
 
 
 def skipped_by_dynamo(batch_size, device):
@@ -133,7 +133,7 @@ def skipped_by_dynamo(batch_size, device):
                 raise ValueError("not while compiling")
             return super().forward(x)
 
-    return Skipped().to(device), _inputs(batch_size, device)
+    return Skipped().to(device), make_inputs(batch_size, device)
 
 
 def breaks_once(batch_size, device):
@@ -147,7 +147,7 @@ def breaks_once(batch_size, device):
             torch._dynamo.graph_break()
             return self.second(x)
 
-    return Breaks().to(device), _inputs(batch_size, device)
+    return Breaks().to(device), make_inputs(batch_size, device)
 
 
 def breaks_and_fuses(batch_size, device):
@@ -162,7 +162,7 @@ def breaks_and_fuses(batch_size, device):
             print(end="")
             return self.second(self.first(x).sin().exp())
 
-    return Breaks().to(device), _inputs(batch_size, device)
+    return Breaks().to(device), make_inputs(batch_size, device)
 
 
 def backward_in_a_thread(batch_size, device):
@@ -189,7 +189,7 @@ def only_compiled_raises(batch_size, device):
                 x = x.reshape(-1, WIDTH + 1)
             return self.layer(x)
 
-    return CompilerHater().to(device), _inputs(batch_size, device)
+    return CompilerHater().to(device), make_inputs(batch_size, device)
 
 
 def never_captured(batch_size, device):
@@ -202,7 +202,7 @@ def never_captured(batch_size, device):
         def forward(self, x):
             return self.layer(x)
 
-    return Disabled().to(device), _inputs(batch_size, device)
+    return Disabled().to(device), make_inputs(batch_size, device)
 
 
 def recompiles_each_time(batch_size, device):
@@ -216,15 +216,15 @@ def recompiles_each_time(batch_size, device):
             self.calls += 1  # a guard on a Python number, which is another one each time
             return self.layer(x) * (1.0 + 1e-3 * (self.calls % 64))
 
-    return Counting().to(device), _inputs(batch_size, device)
+    return Counting().to(device), make_inputs(batch_size, device)
 
 
 def returns_a_list(batch_size, device):
-    return [_mlp(), _inputs(batch_size, device)]
+    return [make_mlp(), make_inputs(batch_size, device)]
 
 
 def returns_no_tensor(batch_size, device):
-    return _mlp(), ("x",)
+    return make_mlp(), ("x",)
 
 
 def fails_to_build(batch_size, device):
@@ -237,7 +237,7 @@ def waits_for_a_file(batch_size, device):
             Path("waiting").touch()
             time.sleep(3600)
 
-    return _Special(act).to(device), _inputs(batch_size, device)
+    return _Special(act).to(device), make_inputs(batch_size, device)
 
 
 def transformer_layer(batch_size, device):
@@ -259,7 +259,7 @@ def turns_nan(batch_size, device):
 
     module = TurnsNan().to(device)
     poisoned.append(module)
-    return module, _inputs(batch_size, device)
+    return module, make_inputs(batch_size, device)
 
 
 poisoned = []
@@ -269,12 +269,12 @@ def compiles_itself(batch_size, device):
     class Wrapper(nn.Module):
         def __init__(self):
             super().__init__()
-            self.inner = torch.compile(_mlp(), backend="aot_eager")
+            self.inner = torch.compile(make_mlp(), backend="aot_eager")
 
         def forward(self, x):
             return self.inner(x)
 
-    return Wrapper().to(device), _inputs(batch_size, device)
+    return Wrapper().to(device), make_inputs(batch_size, device)
 
 
 def masks_with_infinity(batch_size, device):
@@ -286,7 +286,7 @@ def masks_with_infinity(batch_size, device):
         def forward(self, x):
             return self.layer(x).masked_fill(torch.eye(4, device=x.device, dtype=torch.bool)[0], float("-inf"))
 
-    return Masked().to(device), _inputs(batch_size, device)
+    return Masked().to(device), make_inputs(batch_size, device)
 
 
 def leaves(batch_size, device):
@@ -312,7 +312,7 @@ def random_each_time(batch_size, device):
         def forward(self, x):
             return self.layer(x * torch.rand_like(x))
 
-    return Random().to(device), _inputs(batch_size, device)
+    return Random().to(device), make_inputs(batch_size, device)
 
 
 @dataclasses.dataclass
@@ -334,15 +334,15 @@ def _answering(answer):
 
 
 def gives_tuple(batch_size, device):
-    return _answering(lambda x: (x, (x.sin(), None))).to(device), _inputs(batch_size, device)
+    return _answering(lambda x: (x, (x.sin(), None))).to(device), make_inputs(batch_size, device)
 
 
 def gives_dict(batch_size, device):
-    return _answering(lambda x: {"logits": x, "more": [x.sin()]}).to(device), _inputs(batch_size, device)
+    return _answering(lambda x: {"logits": x, "more": [x.sin()]}).to(device), make_inputs(batch_size, device)
 
 
 def gives_dataclass(batch_size, device):
-    return _answering(lambda x: Answer(x, {"sin": x.sin()})).to(device), _inputs(batch_size, device)
+    return _answering(lambda x: Answer(x, {"sin": x.sin()})).to(device), make_inputs(batch_size, device)
 
 
 def noisy_cnn(batch_size, device):
@@ -365,7 +365,7 @@ def refuses_fp64(batch_size, device):
                 raise TypeError("no float64 here")
             return self.layer(x)
 
-    return OnlyFp32().to(device), _inputs(batch_size, device)
+    return OnlyFp32().to(device), make_inputs(batch_size, device)
 
 
 def wide_mlp(batch_size, device):
@@ -385,7 +385,7 @@ def changes_its_input(batch_size, device):
         def forward(self, x):
             return self.layer(x.clamp_(-1, 1))
 
-    return Changes().to(device), _inputs(batch_size, device)
+    return Changes().to(device), make_inputs(batch_size, device)
 
 
 def long_on_the_device(batch_size, device):
@@ -411,7 +411,7 @@ def complex_layer(batch_size, device):
         def forward(self, x):
             return torch.view_as_real(x.to(torch.complex64) @ self.weight)
 
-    return Complex().to(device), _inputs(batch_size, device), lambda output: output.square().mean()
+    return Complex().to(device), make_inputs(batch_size, device), lambda output: output.square().mean()
 
 
 def other_path_in_fp64(batch_size, device):
@@ -425,7 +425,7 @@ def other_path_in_fp64(batch_size, device):
         def forward(self, x):
             return self.layer(x).cos() if x.dtype == torch.float64 else self.layer(x).sin()
 
-    return Other().to(device), _inputs(batch_size, device), lambda output: output.square().mean()
+    return Other().to(device), make_inputs(batch_size, device), lambda output: output.square().mean()
 
 
 def has_a_table_of_formats(batch_size, device):
@@ -437,7 +437,7 @@ def has_a_table_of_formats(batch_size, device):
         def forward(self, x):
             return self.layer(x) * {torch.float32: 1.0}[x.dtype]
 
-    return Table().to(device), _inputs(batch_size, device)
+    return Table().to(device), make_inputs(batch_size, device)
 
 
 def sparse_gradients(batch_size, device):
@@ -459,7 +459,7 @@ def puts_another_buffer_in_place(batch_size, device):
             self.average = 0.9 * self.average + 0.1 * self.seen.detach().mean(0)
             return self.seen + self.average
 
-    return Rebinds().to(device), _inputs(batch_size, device), lambda output: output.square().mean()
+    return Rebinds().to(device), make_inputs(batch_size, device), lambda output: output.square().mean()
 
 
 def autoencoder(batch_size, device):
@@ -488,7 +488,7 @@ def one_gradient_is_infinite(batch_size, device):
         def forward(self, x):
             return self.layer(x) + self.scale * 1e38 * 1e3  # a slope that fp64 can hold
 
-    return Overflows().to(device), _inputs(batch_size, device), lambda output: output.square().mean()
+    return Overflows().to(device), make_inputs(batch_size, device), lambda output: output.square().mean()
 
 
 def allows_tf32(batch_size, device):
@@ -505,7 +505,7 @@ def cancels_its_job(batch_size, device):
             subprocess.run(["scancel", job], check=True)
             time.sleep(600)
 
-    return _Special(act).to(device), _inputs(batch_size, device)
+    return _Special(act).to(device), make_inputs(batch_size, device)
 
 
 def takes_its_task_down(batch_size, device):
@@ -516,7 +516,7 @@ def takes_its_task_down(batch_size, device):
             os.kill(os.getppid(), signal.SIGKILL)
             time.sleep(600)
 
-    return _Special(act).to(device), _inputs(batch_size, device)
+    return _Special(act).to(device), make_inputs(batch_size, device)
 
 
 def meets_another_node(batch_size, device):
@@ -529,7 +529,7 @@ def meets_another_node(batch_size, device):
             while len(list(Path().glob("node-*"))) < 2:
                 time.sleep(0.1)
 
-    return _Special(act).to(device), _inputs(batch_size, device)
+    return _Special(act).to(device), make_inputs(batch_size, device)
 
 
 class _Branching(nn.Module):
@@ -553,135 +553,15 @@ def branches_on_data(batch_size, device):
     return _Branching().to(device), (inputs,)
 
 
-# Inputs with structure, and several batches.
-
-
-class _Bags(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.bags, self.head = nn.EmbeddingBag(50, WIDTH), nn.Linear(WIDTH, 4)
-
-    def forward(self, words, offsets):
-        return self.head(self.bags(words, offsets))
-
-
-def bags_with_offsets(batch_size, device):
-    """The first offset has to be 0."""
-    offsets = torch.arange(batch_size, device=device) * 3
-    words = torch.randint(50, (3 * batch_size,), device=device)
-    return _Bags().to(device), (words, offsets), lambda output: output.square().mean()
-
-
-class _Graph(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(WIDTH, 4)
-
-    def forward(self, nodes, edge_index):
-        source, target = edge_index
-        messages = self.layer(nodes)[source]
-        return messages.new_zeros(3, 4).index_add(0, target, messages)
-
-
-def graph_with_edges(batch_size, device):
-    """Edges [2, E] from any number of nodes to three others: the other way round they lead nowhere."""
-    source = torch.arange(5 * batch_size, device=device)
-    nodes = torch.randn(5 * batch_size, WIDTH, device=device)
-    return _Graph().to(device), {"nodes": nodes, "edge_index": torch.stack([source, source % 3])}
-
-
-class _Packed(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer, self.rnn = nn.Linear(WIDTH, WIDTH), nn.GRU(WIDTH, 4, batch_first=True)
-
-    def forward(self, x, lengths):
-        x = self.layer(x).sin()  # Dynamo leaves a recurrent network to eager
-        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
-        return self.rnn(packed)[1]
-
-
-def sorted_lengths(batch_size, device):
-    """Lengths in descending order, on the host, as `pack_padded_sequence` wants them."""
-    lengths = torch.arange(batch_size, 0, -1)
-    return _Packed().to(device), (torch.randn(batch_size, batch_size, WIDTH, device=device), lengths)
-
-
-class _Segments(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(WIDTH, 4)
-
-    def forward(self, x, cu_seqlens):
-        ends = cu_seqlens.tolist()
-        return torch.stack([self.layer(x[a:b]).mean(0) for a, b in itertools.pairwise(ends)])
-
-
-def cumulative_lengths(batch_size, device):
-    """Sequences end to end; a slice between ends in another order is empty, and its mean NaN."""
-    cu_seqlens = torch.arange(batch_size + 1, dtype=torch.int32, device=device) * 2
-    return _Segments().to(device), (torch.randn(2 * batch_size, WIDTH, device=device), cu_seqlens)
-
-
-class _Attends(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x, mask):
-        x = self.layer(x)
-        return nn.functional.scaled_dot_product_attention(x, x, x, attn_mask=mask)
-
-
-def mask_of_infinities(batch_size, device):
-    """Causal: in another order, queries would see what comes after them."""
-    mask = torch.full((batch_size, batch_size), -torch.inf, device=device).triu(1)
-    return _Attends().to(device), (torch.randn(batch_size, WIDTH, device=device), mask)
-
-
-def words_only(batch_size, device):
-    module = nn.Sequential(nn.Embedding(50, WIDTH), nn.Flatten(), nn.Linear(3 * WIDTH, 4))
-    return module.to(device), (torch.randint(50, (batch_size, 3), device=device),), lambda out: out.square().mean()
-
-
-def two_batches(batch_size, device):
-    return _mlp().to(device), [_inputs(batch_size, device) for _ in range(2)]
-
-
-def four_batches(batch_size, device):
-    """The number in a batch is its place."""
-    module = nn.Linear(WIDTH, 4).to(device)
-    return module, [{"input": torch.full((batch_size, WIDTH), float(place), device=device)} for place in range(4)]
-
-
-def batches_of_two_shapes(batch_size, device):
-    return _mlp().to(device), [_inputs(batch_size, device), _inputs(batch_size + 1, device)]
-
-
-def batches_of_two_formats(batch_size, device):
-    (first,) = _inputs(batch_size, device)
-    return _mlp().to(device), [{"x": first}, {"x": first.double()}]
-
-
-def batches_of_two_structures(batch_size, device):
-    (first,) = _inputs(batch_size, device)
-    return _mlp().to(device), [{"x": first}, {"x": first, "y": first}]
-
-
-def list_of_tensors(batch_size, device):
-    """The arguments of one batch, no matter that they are in a list."""
-    return nn.Bilinear(WIDTH, WIDTH, 4).to(device), [*_inputs(batch_size, device), *_inputs(batch_size, device)]
-
-
 # Parameters in other formats than the precision's.
 
 
 def in_bfloat16(batch_size, device):
-    return _mlp().to(device, torch.bfloat16), (_inputs(batch_size, device)[0].bfloat16(),)
+    return make_mlp().to(device, torch.bfloat16), (make_inputs(batch_size, device)[0].bfloat16(),)
 
 
 def in_float64(batch_size, device):
-    return _mlp().to(device, torch.float64), (_inputs(batch_size, device)[0].double(),)
+    return make_mlp().to(device, torch.float64), (make_inputs(batch_size, device)[0].double(),)
 
 
 def half_in_bfloat16(batch_size, device):
@@ -694,7 +574,7 @@ def half_in_bfloat16(batch_size, device):
         def forward(self, x):
             return self.second(self.first(x).to(self.second.weight.dtype))
 
-    return Halved().to(device), _inputs(batch_size, device)
+    return Halved().to(device), make_inputs(batch_size, device)
 
 
 def with_whole_numbers(batch_size, device):
@@ -707,52 +587,4 @@ def with_whole_numbers(batch_size, device):
         def forward(self, x):
             return self.layer(x) * self.steps.sum()
 
-    return Counted().to(device), _inputs(batch_size, device)
-
-
-class WithLoss(nn.Module):
-    """A model that computes its own loss, as those of transformers do; with `times` it gives several."""
-
-    def __init__(self, times=1):
-        super().__init__()
-        self.times = times
-        self.layer = nn.Linear(WIDTH, 4)
-
-    def forward(self, x):
-        output = self.layer(x)
-        return {"loss": output.square().mean().expand(self.times), "logits": output}
-
-
-def dict_with_a_loss(batch_size, device):
-    return WithLoss().to(device), _inputs(batch_size, device)
-
-
-def dict_with_losses(batch_size, device):
-    """One loss per sample, which is no loss to train on."""
-    return WithLoss(2).to(device), _inputs(batch_size, device)
-
-
-def bert_with_labels(batch_size, device):
-    """A model of transformers that is given labels, so that it computes its loss; the second text is padded."""
-    inputs = bert_without_labels(batch_size, device)
-    return inputs[0], inputs[1] | {"labels": torch.arange(batch_size, device=device) % 2}
-
-
-def bert_without_labels(batch_size, device):
-    import transformers
-
-    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
-    config = transformers.BertConfig(vocab_size=20, max_position_embeddings=8, **sizes)
-    mask = torch.ones(batch_size, 8, dtype=torch.long, device=device)
-    mask[1:, 5:] = 0
-    tokens = torch.randint(20, (batch_size, 8), device=device) * mask
-    model = transformers.BertForSequenceClassification(config).to(device)
-    return model, {"input_ids": tokens, "attention_mask": mask}
-
-
-def needs_torchvision(batch_size, device):
-    import torchvision
-
-    return torchvision.models.squeezenet1_1(num_classes=4).to(device), (
-        torch.randn(batch_size, 3, 32, 32, device=device),
-    )
+    return Counted().to(device), make_inputs(batch_size, device)

@@ -7,6 +7,8 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+from checkout import Run
+
 from sweeper.core.record import Record
 
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -23,12 +25,12 @@ def custom(*names: str) -> list[str]:
     return ["model=custom", f"model.factory={','.join(f'factories:{name}' for name in names)}"]
 
 
-SIX = [*custom("mlp", "killed", "dict_and_loss"), "precision=fp32,bf16", "sweep=six"]
-
-
-def assert_six(ended: subprocess.CompletedProcess[str], folder: Path) -> None:
-    """What `SIX` ends with on any engine: the killed workers are rows of their own, and the report is complete."""
+def run_six(run_module: Run, folder: Path, *launcher: str, **variables: str) -> None:
+    """Run six trials as jobs: the killed workers are rows of their own, the report is complete, and nothing is left."""
+    arguments = ["-m", *launcher, *custom("mlp", "killed", "dict_and_loss"), "precision=fp32,bf16", "sweep=six", *FAST]
+    ended = run_module("sweeper", *arguments, **variables)
     assert ended.returncode == 1, ended.stdout + ended.stderr
+    assert "ConfigStore" not in ended.stderr
     assert {name: record.status for name, record in records(folder, "six").items()} == {
         "mlp/fp32": "ok",
         "mlp/bf16": "ok",
@@ -38,6 +40,9 @@ def assert_six(ended: subprocess.CompletedProcess[str], folder: Path) -> None:
         "dict_and_loss/bf16": "ok",
     }
     assert len(rows(folder, "six", "speedups")) == 6
+    again = run_module("sweeper", *arguments, "retry=none", **variables)
+    assert "sweep six: 0 trials to run" in again.stdout, again.stdout + again.stderr
+    assert "note: hydra/launcher" not in again.stderr
 
 
 def records(folder: Path, sweep: str) -> dict[str, Record]:

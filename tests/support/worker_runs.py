@@ -24,9 +24,9 @@ def private_cache(tmp_path, monkeypatch) -> None:
     torch._dynamo.reset()
 
 
-def custom(name: str, **changes: object) -> Trial:
+def custom(name: str, module: str = "factories", **changes: object) -> Trial:
     trial = Trial(
-        Model("custom", f"factories:{name}"),
+        Model("custom", f"{module}:{name}"),
         4,
         Labels(name, "fp32"),
         backend="aot_eager",

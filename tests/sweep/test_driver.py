@@ -21,7 +21,7 @@ from sweeper.core.paths import write_text
 from sweeper.core.record import Inspection, Record
 from sweeper.core.settings import Measure, Settings, Tracking
 from sweeper.core.trial import Model, Trial
-from sweeper.execution.execute import Launcher, execute
+from sweeper.execution.execute import Launcher, execute, make_cluster_launcher
 from sweeper.execution.scheduler import Event, Finished, PhaseBegan, Started
 from sweeper.sweep.driver import INTERRUPTED, OK, run_sweep
 from sweeper.sweep.progress import Progress
@@ -128,6 +128,24 @@ def test_dry_run_for_a_cluster_says_that_its_devices_were_not_asked(
     assert run_sweep([trial], replace(SETTINGS, dry_run=True), Launcher("slurm", execute)) == OK
     last = capsys.readouterr().out.splitlines()[-1]
     assert "; the devices of the jobs were not asked; no estimate yet; nothing was started" in last
+
+
+def test_a_cluster_is_asked_for_only_where_a_trial_would_run(trial: Trial) -> None:
+    """submitit refuses an array of no jobs."""
+    launched: list[object] = []
+
+    def refuse() -> None:
+        raise ConfigError("no cluster")
+
+    cluster = make_cluster_launcher("slurm", launched.append, {trial.id: ()}, refuse)
+    with pytest.raises(ConfigError, match="no cluster"):
+        run_sweep([trial], SETTINGS, cluster)
+    assert not Path("runs").exists()
+    assert run_sweep([trial], replace(SETTINGS, dry_run=True), cluster) == OK
+
+    assert run_sweep([trial], SETTINGS) == OK
+    assert run_sweep([trial], SETTINGS, cluster) == OK
+    assert launched == []
 
 
 def test_a_busy_machine_is_told_before_the_first_trial(

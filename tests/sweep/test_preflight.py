@@ -95,9 +95,9 @@ def test_what_can_be_built_has_no_problem(tmp_path: Path) -> None:
 
 
 def test_the_loss_of_a_factory_is_noted(tmp_path: Path) -> None:
-    trial = trial_of(Model("custom", "factories:bert_with_labels"))
+    trial = trial_of(Model("custom", "given_inputs:bert_with_labels"))
     found = ask(tmp_path, trial, replace(trial, mode="reduce-overhead"), trial_of(RESNET18))
-    assert found == {"problems": [], "notes": ["loss of factories:bert_with_labels: output.loss"]}
+    assert found == {"problems": [], "notes": ["loss of given_inputs:bert_with_labels: output.loss"]}
 
 
 def test_a_factory_is_called_once_for_each_batch_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

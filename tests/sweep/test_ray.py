@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import ray_cluster
 from checkout import SEARCH_PATH, Run
-from real_sweeps import FAST, SIX, Start, assert_six, custom, records, rows
+from real_sweeps import FAST, Start, custom, records, rows, run_six
 
 pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("ray")]
 needs_ray = pytest.mark.skipif(
@@ -40,13 +40,7 @@ def cluster() -> Iterator[tuple[list[str], Mapping[str, str]]]:
 def test_six_trials_on_a_ray_of_their_own_and_a_killed_worker_is_one_row(
     variables: Mapping[str, str], run_module: Run, tmp_path: Path
 ) -> None:
-    arguments = [*RAY, *ON_CPUS, *SIX, *FAST]
-    result = run_module("sweeper", *arguments, **variables)
-    assert "ConfigStore" not in result.stderr
-    assert_six(result, tmp_path)
-
-    again = run_module("sweeper", *arguments, "retry=none", **variables)
-    assert "sweep six: 0 trials to run" in again.stdout, again.stdout + again.stderr
+    run_six(run_module, tmp_path, "hydra/launcher=ray", *ON_CPUS, **variables)
 
 
 @needs_ray
@@ -103,29 +97,20 @@ def test_interrupted_driver_ends_its_tasks_and_keeps_what_they_finished(
 
 
 @needs_ray
-def test_what_ray_does_not_take_is_bad_configuration(
-    variables: Mapping[str, str], run_module: Run, tmp_path: Path
+@pytest.mark.parametrize("argument", ["no_such_key=1", "address=auto"], ids=["unknown argument", "no cluster there"])
+def test_what_ray_does_not_take_is_said_before_anything_is_written(
+    variables: Mapping[str, str], argument: str, run_module: Run, tmp_path: Path
 ) -> None:
-    unknown = "hydra.launcher.ray.init.no_such_key=1"
-    result = run_module("sweeper", *RAY, unknown, *custom("mlp"), "sweep=none", "tracking=none", *FAST, **variables)
+    given = [f"hydra.launcher.ray.init.{argument}", *custom("mlp"), "sweep=none", "tracking=none", *FAST]
+    result = run_module("sweeper", *RAY, *given, **variables)
     assert result.returncode == 2, result.stdout + result.stderr
     assert "sweeper: hydra.launcher.ray.init={" in result.stderr
-    assert "no_such_key" in result.stderr.splitlines()[-1]
-    assert not records(tmp_path, "none")
-
-
-@needs_ray
-def test_cluster_that_is_not_there_is_said_before_anything_is_written(
-    variables: Mapping[str, str], run_module: Run, tmp_path: Path
-) -> None:
-    nowhere = "hydra.launcher.ray.init.address=auto"
-    result = run_module("sweeper", *RAY, nowhere, *custom("mlp"), "sweep=none", "tracking=none", *FAST, **variables)
-    assert result.returncode == 2, result.stdout + result.stderr
-    assert "sweeper: hydra.launcher.ray.init={" in result.stderr
+    if argument != "address=auto":
+        assert "no_such_key" in result.stderr.splitlines()[-1]
     assert not (tmp_path / "runs").exists()
 
 
-def test_missing_installation_is_said_before_anything_runs(run_module: Run, tmp_path: Path) -> None:
+def test_missing_installation_is_said_where_anything_would_run(run_module: Run, tmp_path: Path) -> None:
     """As in an environment without the package: Python is told that there is no such module."""
     (tmp_path / "without_ray.py").write_text(
         "import runpy, sys\n"
@@ -136,3 +121,5 @@ def test_missing_installation_is_said_before_anything_runs(run_module: Run, tmp_
     assert result.returncode == 2, result.stdout + result.stderr
     assert result.stderr == "sweeper: hydra/launcher=ray needs hydra-ray-launcher: pip install 'sweeper[ray]'\n"
     assert not (tmp_path / "runs").exists()
+    result = run_module("without_ray", *RAY, *custom("mlp"), "sweep=none", *FAST, "dry_run=true")
+    assert result.returncode == 0, result.stdout + result.stderr

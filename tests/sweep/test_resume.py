@@ -76,6 +76,7 @@ def test_a_setting_that_changes_figures_is_refused(
     first, *changed, last = str(refused.value).splitlines()
     assert first.startswith("sweep=night: 1 of these trials has a record with other settings")
     assert f"  measure.{name}: {json.dumps(was)} -> {json.dumps(now)}".replace('"', "") in changed
+    assert "retry=changed" in last
     assert "retry=all" in last
     assert "another sweep=NAME" in last
     assert not SweepPaths.of("night").sweep.exists()
@@ -118,6 +119,18 @@ def test_only_records_that_stay_count(
     else:
         assert resume(trials, other, monkeypatch, retry=retry) == [trial.id for trial in trials]
         assert resume(trials, other, monkeypatch) == []
+
+
+def test_retry_changed_goes_on_where_it_was_interrupted(trials: list[Trial], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial that has been measured with the new settings is not measured again, and a failed one is."""
+    for trial in trials:
+        store(trial)
+    other = replace(OLD, rounds=4)
+    assert resume(trials[:1], other, monkeypatch, retry="changed") == [trials[0].id]
+    assert resume(trials, other, monkeypatch, retry="changed") == [trials[1].id]
+    assert resume(trials, other, monkeypatch, retry="changed") == []
+    store(trials[0], "oom", other)
+    assert resume(trials, other, monkeypatch, retry="changed") == [trials[0].id]
 
 
 def test_where_every_trial_is_new_nothing_is_refused(trials: list[Trial], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import given_inputs
 import pytest
 import torch
-from worker_runs import custom, private_cache, run
+import worker_runs
+from worker_runs import private_cache, run
 
-from sweeper.core.trial import Compile
+from sweeper.core.trial import Compile, Trial
 from sweeper.worker import models
 from sweeper.worker.models import Built, batches, custom_models
 
@@ -19,12 +21,17 @@ STRUCTURED = ["bags_with_offsets", "graph_with_edges", "sorted_lengths", "cumula
 CPU = torch.device("cpu")
 
 
+def custom(name: str, **changes: object) -> Trial:
+    module = "given_inputs" if hasattr(given_inputs, name) else "factories"
+    return worker_runs.custom(name, module, **changes)
+
+
 def build(factory: str, **changes: object) -> Built:
     return models.build(custom(factory, **changes), 0, CPU)
 
 
 def problem(factory: str) -> str:
-    (found,) = custom_models.problems(custom(factory))
+    (found,) = custom_models.examine(custom(factory)).problems
     return found
 
 
@@ -119,7 +126,7 @@ def test_list_of_tensors_is_one_batch() -> None:
 )
 def test_batches_that_differ_in_more_than_values_are_told_before_the_sweep(factory: str, says: str) -> None:
     found = problem(factory)
-    assert found.startswith(f"model.factory=factories:{factory}: ")
+    assert found.startswith(f"model.factory=given_inputs:{factory}: ")
     assert "vary.*" in found
     assert says in found
 
@@ -142,7 +149,7 @@ def test_inputs_without_tensors_are_refused(inputs: object) -> None:
     ],
 )
 def test_loss_is_the_one_that_the_plan_names(factory: str, planned: str, kind: str) -> None:
-    assert custom_models.examine(custom(factory)) == ([], planned)
+    assert custom_models.examine(custom(factory)) == models.Examined(loss=planned)
     built = build(factory)
     batch = built.batches[0]
     output = built.module(*batch.args, **batch.kwargs)
@@ -164,7 +171,7 @@ def test_model_of_transformers_trains_on_its_own_loss(scope: str) -> None:
 
 
 def test_factory_may_use_torchvision() -> None:
-    assert custom_models.problems(custom("needs_torchvision")) == []
+    assert not custom_models.examine(custom("needs_torchvision")).problems
     assert build("needs_torchvision").module(torch.randn(1, 3, 32, 32)).shape == (1, 4)
 
 

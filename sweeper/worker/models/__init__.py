@@ -64,14 +64,22 @@ class Built:
         return replace(self, batches=batches, unseen=map_tensors(self.unseen, change))
 
 
+@dataclass(frozen=True)
+class Examined:
+    """What shows of a trial's model before it runs: what is wrong, and a loss that the user should know of."""
+
+    problems: Sequence[str] = ()
+    loss: str | None = None
+
+
 class Builder(Protocol):
     """The functions of a builder module; `sweeper.core.libraries.LIBRARIES` says which module builds which models."""
 
     def names(self) -> list[str] | None:
         """Every model name that the library knows or knew; None where there is no list of them."""
 
-    def problems(self, trial: Trial) -> list[str]:
-        """What is wrong with the settings of a trial's model whose name is right.
+    def examine(self, trial: Trial) -> Examined:
+        """Find what is wrong with the settings of a trial's model whose name is right.
 
         Nothing for a model that no settings could make run here, e.g. because a package is missing: `load` says that.
         """
@@ -176,8 +184,8 @@ def build_from_batches(module: torch.nn.Module, given: Sequence[Batch], loss: Lo
     return Built(module.to(device), timed, unseen, loss, len(timed) if others else 1, origin)
 
 
-def try_classifier(make_module: Callable[[Model], torch.nn.Module], build: Build, trial: Trial) -> list[str]:
-    """Whether a model of images takes the user's arguments and image size, if there are any.
+def try_classifier(make_module: Callable[[Model], torch.nn.Module], build: Build, trial: Trial) -> Examined:
+    """Find out whether a model of images takes the user's arguments and image size, if there are any.
 
     The size is tried on the meta device, where nothing is computed. A model that cannot run there with images of its
     own size either is left to the trial.
@@ -192,7 +200,7 @@ def try_classifier(make_module: Callable[[Model], torch.nn.Module], build: Build
     if failure is not None and _failure_on_meta(build, trial, replace(model, image_size=None)) is None:
         reason = (str(failure).strip().splitlines() or ["it is built for other sizes"])[0]
         problems.append(f"model.image_size={model.image_size}: {model.library}'s {model.name} cannot take it: {reason}")
-    return problems
+    return Examined(problems)
 
 
 def _failure_on_meta(build: Build, trial: Trial, model: Model) -> Exception | None:

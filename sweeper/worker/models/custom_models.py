@@ -20,7 +20,7 @@ import torch
 
 from sweeper.core.trial import Model, Trial
 from sweeper.worker.failures import describe_error
-from sweeper.worker.models import Built, build_from_batches
+from sweeper.worker.models import Built, Examined, build_from_batches
 from sweeper.worker.models.batches import (
     MEAN,
     OUTPUT_LOSS,
@@ -43,15 +43,11 @@ def names() -> None:
     """Return None: there is no list of factories."""
 
 
-def problems(trial: Trial) -> list[str]:
-    return examine(trial)[0]
-
-
-def examine(trial: Trial) -> tuple[list[str], str | None]:
+def examine(trial: Trial) -> Examined:
     """Call the factory once with the trial's batch size and device.
 
-    Returns what is wrong with it or with what it returns, and on which loss its model trains, as far as that shows
-    before a first step.
+    Finds what is wrong with it or with what it returns, and on which loss the model of a user's own factory trains, as
+    far as that shows before a first step.
     """
     name = trial.model.name
     try:
@@ -59,12 +55,14 @@ def examine(trial: Trial) -> tuple[list[str], str | None]:
         try:
             returned = factory(trial.batch_size, torch.device(trial.device))
         except torch.OutOfMemoryError:
-            return [], None  # that is what the trial is for: it has a status
+            return Examined()  # that is what the trial is for: it has a status
         except (Exception, SystemExit) as error:  # noqa: BLE001  # a user's factory may do anything, that is the answer
-            return [f"model.factory={name}: calling it failed: {describe_error(error)}"], None
-        return [], _describe_loss(*take_apart(returned, name))
+            return Examined([f"model.factory={name}: calling it failed: {describe_error(error)}"])
+        loss = _describe_loss(*take_apart(returned, name))
     except ValueError as error:
-        return [str(error)], None
+        return Examined([str(error)])
+    is_own = not name.startswith("sweeper.")  # those are of conf/
+    return Examined(loss=loss if is_own and trial.workload == "train" else None)
 
 
 def _describe_loss(module: torch.nn.Module, batches: list[Batch], loss: Loss) -> str:

@@ -8,7 +8,7 @@ import timm
 import torch
 
 from sweeper.core.trial import Model, Trial
-from sweeper.worker.models import Built, build_classifier, try_classifier
+from sweeper.worker.models import Built, Examined, build_classifier, try_classifier
 from sweeper.worker.models.pretrained import report_unreachable_hub
 
 
@@ -16,10 +16,10 @@ def names() -> list[str]:
     return [*timm.list_models(), *(name for name, now in timm.models.get_deprecated_models().items() if now)]
 
 
-def problems(trial: Trial) -> list[str]:
+def examine(trial: Trial) -> Examined:
     model = trial.model
     if model.pretrained and not _has_weights(model):
-        return [f"model.pretrained=true: timm has no weights of {model.name}"]
+        return Examined([f"model.pretrained=true: timm has no weights of {model.name}"])
     return try_classifier(_make_module, build, trial)
 
 

@@ -17,7 +17,7 @@ import torch
 
 from sweeper.core.trial import Model, Trial
 from sweeper.worker.failures import UnavailableError
-from sweeper.worker.models import Built, build_from_batches
+from sweeper.worker.models import Built, Examined, build_from_batches
 from sweeper.worker.models.batches import make_batch, mean_of_floats
 
 FOLDERS = ("models", "canary_models")
@@ -32,9 +32,9 @@ def names() -> list[str] | None:
     return None if importlib.util.find_spec("torchbenchmark") is None else sorted(_find_folders())
 
 
-def problems(trial: Trial) -> list[str]:  # noqa: ARG001  # the same shape in every builder
-    """List no problems: the configuration rejects every setting that a TorchBench model cannot take."""
-    return []
+def examine(trial: Trial) -> Examined:  # noqa: ARG001  # the same shape in every builder
+    """Find nothing: the configuration rejects every setting that a TorchBench model cannot take."""
+    return Examined()
 
 
 def load(model: Model) -> None:

@@ -8,7 +8,7 @@ import torch
 import torchvision.models
 
 from sweeper.core.trial import Model, Trial
-from sweeper.worker.models import Built, build_classifier, try_classifier
+from sweeper.worker.models import Built, Examined, build_classifier, try_classifier
 from sweeper.worker.models.pretrained import report_unreachable_hub
 
 IMAGE_SIZES = {"inception_v3": 299}
@@ -21,13 +21,14 @@ def names() -> list[str]:
     return list(torchvision.models.list_models(module=torchvision.models))
 
 
-def problems(trial: Trial) -> list[str]:
+def examine(trial: Trial) -> Examined:
     model = trial.model
     if model.pretrained and model.num_classes not in (None, CLASSES):
-        return [f"model.num_classes={model.num_classes}: torchvision's weights have {CLASSES}; timm's take others"]
+        problem = f"model.num_classes={model.num_classes}: torchvision's weights have {CLASSES}; timm's take others"
+        return Examined([problem])
     if model.pretrained and model.image_size and _has_positions(model.name):
         weights = f"torchvision's weights of {model.name}"
-        return [f"model.image_size={model.image_size}: {weights} are for its own image size"]
+        return Examined([f"model.image_size={model.image_size}: {weights} are for its own image size"])
     return try_classifier(_make_module, build, trial)
 
 

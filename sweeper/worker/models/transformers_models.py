@@ -18,7 +18,7 @@ import transformers
 from sweeper.core.errors import nearest
 from sweeper.core.trial import CACHED, Model, Trial
 from sweeper.worker.failures import UnavailableError
-from sweeper.worker.models import Built, read_attention
+from sweeper.worker.models import Built, Examined, read_attention
 from sweeper.worker.models.batches import Batch, OwnLossOrMean, mean_of_floats
 from sweeper.worker.models.decoding import CachedDecoder, list_problems
 from sweeper.worker.models.pretrained import report_unreachable_hub
@@ -40,17 +40,17 @@ def names() -> list[str]:
     return [*(name for name in found if "For" in name or name.endswith("Model")), *REMOVED]
 
 
-def problems(trial: Trial) -> list[str]:
-    """Whether a class wants other inputs, and settings that its configuration lacks (it takes them silently)."""
+def examine(trial: Trial) -> Examined:
+    """Find a class that wants other inputs, and settings that its configuration lacks (it takes them silently)."""
     model = trial.model
     if _is_removed(model.name):
-        return []
+        return Examined()
     model_class = getattr(transformers, model.name)
     config_class = getattr(model_class, "config_class", None)
     config = config_class() if config_class else None
     if config is None or _main_input(model_class, config) is None:
         reads = "reads neither tokens nor images nor Whisper's spectrograms; no others are fed"
-        return [f"model.name={model.name}: {reads}"]
+        return Examined([f"model.name={model.name}: {reads}"])
     known, wrong = config.to_dict(), f"{type(config).__name__} has no such setting"
     unknown = (key for key in model.arguments if key not in known)
     found = [f"model.arguments.{key}: {wrong}; {nearest(key, known)}" for key in unknown]
@@ -60,7 +60,7 @@ def problems(trial: Trial) -> list[str]:
     reads_text = _main_input(model_class, config) == "input_ids"
     if longest > length and reads_text and not may_be_packed(trial.text, model_class, trial.workload == "train"):
         found.append(f"text.lengths: the longest text has {longest} tokens, and model.sequence_length is {length}")
-    return found + (list_problems(trial, model_class, config) if trial.workload in CACHED else [])
+    return Examined(found + (list_problems(trial, model_class, config) if trial.workload in CACHED else []))
 
 
 def load(model: Model) -> None:

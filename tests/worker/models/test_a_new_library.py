@@ -27,15 +27,16 @@ from sweeper.worker.probe import list_software
 BUILDER = """
 import torch
 
-from sweeper.worker.models import build_classifier
+from sweeper.worker.models import Examined, build_classifier
 
 
 def names():
     return ["vase", "bowl"]
 
 
-def problems(trial):
-    return ["model.num_classes=13: no pottery has so many"] if trial.model.num_classes == 13 else []
+def examine(trial):
+    unlucky = trial.model.num_classes == 13
+    return Examined(["model.num_classes=13: no pottery has so many"] if unlucky else [], loss="weight of the clay")
 
 
 def load(model):
@@ -76,10 +77,10 @@ def trial_of(*overrides: str) -> Trial:
     return read(cfg, choices, {"model": {}, "precision": {}}, gpu=False).trial
 
 
-def problems(folder: Path, trial: Trial) -> list[str]:
+def checked(folder: Path, trial: Trial) -> dict[str, list[str]]:
     (folder / "trials.json").write_text(json.dumps([trial.to_json()]))
     check(folder / "trials.json", folder / "answer.json")
-    found: list[str] = json.loads((folder / "answer.json").read_text())["problems"]
+    found: dict[str, list[str]] = json.loads((folder / "answer.json").read_text())
     return found
 
 
@@ -111,9 +112,12 @@ def test_configuration_says_what_the_library_takes(overrides: list[str], says: s
     ],
 )
 def test_check_before_a_sweep_asks_the_builder(tmp_path: Path, overrides: list[str], says: str) -> None:
-    assert problems(tmp_path, trial_of("model.name=bowl")) == []
-    (problem,) = problems(tmp_path, trial_of(*overrides))
+    right = checked(tmp_path, trial_of("model.name=bowl"))
+    assert right == {"problems": [], "notes": ["loss of bowl: weight of the clay"]}
+    found = checked(tmp_path, trial_of(*overrides))
+    (problem,) = found["problems"]
     assert says in problem
+    assert found["notes"] == []
 
 
 def test_model_is_built_with_batches_whose_sizes_vary() -> None:

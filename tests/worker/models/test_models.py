@@ -26,7 +26,7 @@ def trial_of(model: Model, batch_size: int = 2, workload: str = "train") -> Tria
 
 
 def problems(model: Model) -> list[str]:
-    return builder(model.library).problems(trial_of(model))
+    return list(builder(model.library).examine(trial_of(model)).problems)
 
 
 def load(model: Model) -> None:
