@@ -24,6 +24,7 @@ from sweeper.core.settings import Settings
 from sweeper.core.trial import Trial
 from sweeper.execution.attempts import read_attempts
 from sweeper.execution.placement import DeviceSlot, Placement, claim_devices, make_slots
+from sweeper.execution.processes import OWN_MARK
 from sweeper.execution.reaper import run_reaper
 from sweeper.execution.scheduler import Event, Finished, OnPhase, Started, run_all
 from sweeper.execution.trial_runner import run_trial
@@ -43,7 +44,7 @@ def execute(trials: Sequence[Trial], settings: Settings, placement: Placement) -
     After an interruption the last records are those of interrupted trials. Raises ConfigError when another driver has
     every device, NoSpaceError when the disk has too little space for another trial.
     """
-    with claim_devices(placement.devices) as claimed, run_reaper() as reaper:
+    with claim_devices(placement.devices) as claimed, run_reaper(OWN_MARK) as reaper:
         slots = make_slots(placement, claimed, reaper)
         yield from run_all(trials, slots, functools.partial(_run_and_write, settings))
 
