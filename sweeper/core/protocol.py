@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -83,6 +84,7 @@ class Outcome:
     environment: Mapping[str, Json] = field(default_factory=dict)
 
 
+SURROGATES = re.compile("[\ud800-\udfff]")  # JSON can name them, but they are no characters
 MAX_DEPTH = 30  # of nested values; a usual answer has eight
 TOO_DEEP = f"its values are nested deeper than {MAX_DEPTH} levels"
 MAX_DIGITS = 20  # of whole numbers: 64 bits and a sign
@@ -142,7 +144,7 @@ def _clean(value: Any, depth: int = 0) -> Any:
     if depth > MAX_DEPTH:
         raise ValueError(TOO_DEEP)
     if isinstance(value, str):
-        return value.encode(errors="replace").decode()
+        return SURROGATES.sub("\ufffd", value)
     if isinstance(value, list):
         return [_clean(item, depth + 1) for item in value]
     if isinstance(value, dict):

@@ -13,7 +13,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -55,7 +55,7 @@ def run_trial(trial: Trial, settings: Settings, slot: DeviceSlot, on_phase: OnPh
         record = replace(record, flags=find_flags(record, result, settings.measure))
         if settings.inspect and record.status in INSPECTED and trial.mode != "eager":
             record = replace(record, inspection=_inspect(run, record))
-    return Finished(record, result)
+    return Finished(record, result, "; ".join(run.lacking) or None)
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,7 @@ class _TrialRun:
     batch_size: int  # the trial's own, or a smaller one
     begin_s: float = field(default_factory=time.monotonic)
     idle_s: list[float] = field(default_factory=list)  # for memory; per worker: for the device, or stopped
+    lacking: list[str] = field(default_factory=list)  # why a worker could not be started
 
     @property
     def paths(self) -> TrialPaths:
@@ -177,7 +178,12 @@ def _run_worker(
     `draw` is None for an inspection, whose answer is about no timed process.
     """
     lease = run.slot.lease
-    with _start_worker(run, arguments, cache, log) as (process, pipe, tenant):
+    with ExitStack() as running:
+        try:
+            process, pipe, tenant = running.enter_context(_start_worker(run, arguments, cache, log))
+        except OSError as error:  # what earlier processes have measured is kept
+            run.lacking.append(processes.describe_failed_start(error))
+            return Outcome("crashed", "starting", run.lacking[-1])
         channel = WorkerChannel(pipe, run.settings.measure, lease, tenant, lambda phase: run.on_phase(phase, index))
         try:
             exceeded = channel.read(process, run.stop)
@@ -218,15 +224,20 @@ def _start_worker(
     """Start a worker in a process group of its own, with the pipe that it answers on; the group is killed afterwards.
 
     The worker holds the other end of `stdin`: when this process dies, the pipe closes and the worker exits. Its
-    lease ends once the worker has exited and its device memory is free.
+    lease ends once the worker has exited and its device memory is free. Raises OSError where it cannot be started.
     """
     receive, send = os.pipe()
     cores = ["--cores", ",".join(map(str, run.slot.cores))] if run.slot.cores else []
     told = [str(run.paths.trial), *cores, *arguments, "--answer-fd", str(send)]
     environment = {**run.slot.device.environment(), **run.variables, **processes.make_cache_variables(cache)}
     command = [*processes.make_command(run.trial.python, "sweeper.worker"), *told]
-    process = processes.start_group(command, environment, log, stdin=subprocess.PIPE, pass_fds=[send])
-    os.close(send)
+    try:
+        process = processes.start_group(command, environment, log, stdin=subprocess.PIPE, pass_fds=[send])
+    except OSError:
+        os.close(receive)
+        raise
+    finally:
+        os.close(send)
     stdin = process.stdin
     assert stdin is not None
 
