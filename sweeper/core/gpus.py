@@ -131,6 +131,15 @@ def total_memory_bytes(gpu: Gpu) -> float | None:
     return None
 
 
+def computing_pids(gpu: Gpu) -> frozenset[int]:
+    """The processes that compute on a GPU; empty where NVML does not tell."""
+    import pynvml
+
+    with suppress(pynvml.NVMLError):
+        return read(gpu).pids or frozenset()
+    return frozenset()
+
+
 def cores_near(gpu: Gpu) -> tuple[int, ...]:
     """Numbers of the cores on the GPU's side of the machine; empty where NVML does not tell."""
     import pynvml

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sweeper.core.errors import ConfigError
+from sweeper.core.leftovers import make_prefix
 
 RUNS = Path("runs")
 RESERVED = ("mlflow.db", "mlartifacts")  # MLflow's own, beside the sweeps
@@ -33,7 +34,7 @@ def check_sweep_name(name: str) -> str:
 def write_text(path: Path, text: str) -> None:
     """Replace `path` as a whole or not at all, so that a reader never sees half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=make_prefix(f".{path.name}"))
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)

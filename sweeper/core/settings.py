@@ -73,6 +73,8 @@ class Scheduler:
 
     # Trials in flight per device: they prepare at the same time and are measured alone. null: from the machine.
     prepare: int | None = None
+    # false: no locks, for file systems without; then you see to it that one driver runs the sweep and has its devices
+    locks: bool = True
 
 
 @dataclass

@@ -25,9 +25,10 @@ class Tenant:
     """A worker of the device. Times are of `time.monotonic`, in seconds."""
 
     group: int  # the number of its process group, which is that of the worker itself
-    send: Callable[[LeaseGrant], None]
+    send: Callable[[LeaseGrant], bool]  # must not block; False: the worker does not read
     wants: str = NOTHING
     has_used_device: bool = False
+    is_deaf: bool = False  # a grant could not be sent; whoever reads its channel ends it
     waits_since: float | None = None
     stopped_since: float | None = None
     stopped_s: float = 0.0  # since it last let go of the device, while it did not wait
@@ -46,7 +47,7 @@ class DeviceLease:
         self._alone = False
 
     @contextmanager
-    def register(self, group: int, send: Callable[[LeaseGrant], None]) -> Iterator[Tenant]:
+    def register(self, group: int, send: Callable[[LeaseGrant], bool]) -> Iterator[Tenant]:
         """Register a worker as long as the body runs; the device goes to the next worker afterwards.
 
         The body has to end the worker.
@@ -107,7 +108,8 @@ class DeviceLease:
         tenant.has_used_device = True
         grant = LeaseGrant(tenant.stopped_s, tuple(other.group for other in others if other.has_used_device))
         tenant.stopped_s = 0.0
-        tenant.send(grant)
+        if not tenant.send(grant):
+            tenant.is_deaf = True
 
     def _release(self) -> None:
         self._holder = None

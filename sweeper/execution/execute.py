@@ -9,14 +9,19 @@ from __future__ import annotations
 import functools
 import shutil
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
 
 from sweeper.analysis.flags import find_flags
 from sweeper.analysis.metrics import derive
 from sweeper.core.errors import ConfigError
+from sweeper.core.leftovers import remove_leftovers
 from sweeper.core.paths import SweepPaths, write_text
 from sweeper.core.record import Record
 from sweeper.core.serialization import to_json
@@ -24,6 +29,7 @@ from sweeper.core.settings import Settings
 from sweeper.core.trial import Trial
 from sweeper.execution.attempts import read_attempts
 from sweeper.execution.placement import DeviceSlot, Placement, claim_devices, make_slots
+from sweeper.execution.processes import OWN_MARK, TEMPORARY, describe_failed_start
 from sweeper.execution.reaper import run_reaper
 from sweeper.execution.scheduler import Event, Finished, OnPhase, Started, run_all
 from sweeper.execution.trial_runner import run_trial
@@ -34,16 +40,24 @@ CLOCKS_APART_S = 5.0  # of the machine that writes a record and this one
 
 
 class NoSpaceError(Exception):
-    """The disk is too full to begin another trial."""
+    """The machine lacks what another trial needs: disk, memory, file handles. The text ends with how to go on."""
 
 
 def execute(trials: Sequence[Trial], settings: Settings, placement: Placement) -> Generator[Event, None, None]:
     """Run the trials on the devices of the placement, and yield the events. Closing the generator ends what still runs.
 
     After an interruption the last records are those of interrupted trials. Raises ConfigError when another driver has
-    every device, NoSpaceError when the disk has too little space for another trial.
+    every device, NoSpaceError when the machine lacks disk, memory or file handles for another trial.
     """
-    with claim_devices(placement.devices) as claimed, run_reaper() as reaper:
+    paths = SweepPaths.of(settings.sweep)
+    temporary = Path(tempfile.gettempdir())
+    remove_leftovers(chain(temporary.glob(f"{TEMPORARY}.*"), paths.folder.glob(".*"), paths.report.glob(".*")))
+    with ExitStack() as running:
+        claimed = running.enter_context(claim_devices(placement.devices, settings.scheduler.locks))
+        try:
+            reaper = running.enter_context(run_reaper(OWN_MARK))
+        except OSError as error:
+            raise NoSpaceError(f"{describe_failed_start(error)}, then go on with the same command") from error
         slots = make_slots(placement, claimed, reaper)
         yield from run_all(trials, slots, functools.partial(_run_and_write, settings))
 
@@ -58,11 +72,18 @@ def _run_and_write(
     if free_bytes < needed_bytes:
         needed = f"what runs may need {needed_bytes / 2**20:.0f}; free some space, then go on with the same command"
         raise NoSpaceError(f"{paths.folder.absolute()} has {free_bytes / 2**20:.0f} MiB left and {needed}")
-    finished = run_trial(trial, settings, slot, on_phase, stop)
-    record = finished.record
-    path = paths.trial(record.label, record.trial_id).record
-    if record.status != "interrupted" or not path.exists():  # an interrupted trial replaces no earlier record
-        write_text(path, record.dumps())
+    own = paths.trial(trial.label, trial.id)
+    remove_leftovers(own.folder.glob(".*"))
+    try:
+        finished = run_trial(trial, settings, slot, on_phase, stop)
+        record = finished.record
+        if record.status != "interrupted" or not own.record.exists():  # an interrupted trial replaces no earlier record
+            write_text(own.record, record.dumps())
+    except OSError as error:  # an earlier record is still there
+        failed = f"{trial.label} was not measured: {error.strerror} ({error.filename or own.folder})"
+        raise NoSpaceError(f"{failed}; see to it, then go on with the same command") from error
+    if finished.lacking:
+        raise NoSpaceError(f"{finished.lacking}, then go on with the same command")
     slot.peak_memory.learn(record)
     return finished
 

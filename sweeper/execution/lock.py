@@ -1,52 +1,81 @@
 """Locks between processes of one machine or of one shared folder; the file says who holds it.
 
-The kernel releases a lock when its holder ends, however it ends; a file that is left behind holds nothing.
+The kernel releases a lock when its holder ends, however it ends; a file that is left behind holds nothing. The folder
+of a lock may be open to others, so its file may be theirs: links are not followed, and no file is ever truncated.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import errno
 import fcntl
 import os
 import socket
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
 
 from sweeper.core.errors import ConfigError
 
+GO_ON = "scheduler.locks=false goes on without locks; then no second driver may run the sweep or use its devices"
+OPEN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # nor waits for the other end of a pipe
+MAX_HOLDER_BYTES = 200
+
 
 @contextmanager
-def hold_lock(path: Path, what: str) -> Iterator[None]:
-    """Hold the lock `path` as long as the body runs.
+def hold_lock(path: Path, what: str, enabled: bool = True) -> Iterator[None]:
+    """Hold the lock `path` as long as the body runs; where it is not enabled, only run the body.
 
-    Raises ConfigError that names the holder, if somebody else holds it, and when the file cannot be written.
+    Raises ConfigError that names the holder, if somebody else holds it, when the file cannot be written or is not a
+    regular one, and when its file system has no locks.
     """
+    if not enabled:
+        yield
+        return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = _open_lock(path)
+        handle, writable = _open_lock(path)
     except OSError as error:
-        raise ConfigError(f"cannot write to {path.parent}: {error.strerror}; nothing was started") from error
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            raise ConfigError(f"{what} is in use by {file.read().strip() or 'another process'}") from None
-        if file.writable():
-            file.truncate(0)
-            started = dt.datetime.now().astimezone().isoformat(timespec="seconds")
-            file.write(f"process {os.getpid()} on {socket.gethostname()} since {started}\n")
-            file.flush()
+        why = "it is a link, which is not followed" if error.errno == errno.ELOOP else error.strerror
+        raise ConfigError(f"cannot write to {path}: {why}; nothing was started") from error
+    try:
+        _take(handle, path, what)
+        if writable and os.fstat(handle).st_nlink == 1:  # else it has another name, and may be anything
+            _name_holder(handle)
         yield
+    finally:
+        os.close(handle)
 
 
-def _open_lock(path: Path) -> TextIO:
+def _open_lock(path: Path) -> tuple[int, bool]:
     """Open the file, for reading alone where it is another user's: it can be locked all the same."""
     try:
-        return path.open("a+")
-    except PermissionError:
-        if not path.exists():
-            raise
-        return path.open()
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | OPEN, 0o644)
+        os.fchmod(handle, 0o644)  # whatever the umask: other users have to be able to lock it
+        return handle, True
+    except FileExistsError:
+        try:
+            return os.open(path, os.O_RDWR | OPEN), True
+        except PermissionError:
+            return os.open(path, os.O_RDONLY | OPEN), False
+
+
+def _take(handle: int, path: Path, what: str) -> None:
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        raise ConfigError(f"{path} is not a regular file; remove it. Nothing was started")
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        text = os.pread(handle, MAX_HOLDER_BYTES, 0).decode(errors="replace").strip()
+        holder = "".join(filter(str.isprintable, text)) or "another process"
+        raise ConfigError(f"{what} is in use by {holder}") from None
+    except OSError as error:
+        where = f"the file system of {path.absolute().parent} has no locks ({error.strerror})"
+        raise ConfigError(f"{where}; nothing was started. {GO_ON}") from error
+
+
+def _name_holder(handle: int) -> None:
+    started = dt.datetime.now().astimezone().isoformat(timespec="seconds")
+    text = f"process {os.getpid()} on {socket.gethostname()} since {started}"
+    os.pwrite(handle, text.encode().ljust(MAX_HOLDER_BYTES - 1) + b"\n", 0)  # covers what the last holder wrote

@@ -7,7 +7,10 @@ import.
 
 from __future__ import annotations
 
+import errno
+import itertools
 import os
+import secrets
 import signal
 import sys
 import tempfile
@@ -19,8 +22,29 @@ from pathlib import Path
 from subprocess import DEVNULL, Popen
 from typing import Any
 
+from sweeper.core.leftovers import make_prefix
+from sweeper.execution.reaper import MARK, kill_marked
+
+OWN_MARK = f"{os.getpid()}-{secrets.token_hex(8)}"  # of everything that this process starts; see `reaper`
+_numbers = itertools.count()
+TEMPORARY = "sweeper"  # begins the names of our folders in the temporary folder of the system
 PACKAGE = Path(__file__).resolve().parents[1]
 POLL_S = 0.05
+START_HINTS = {
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENFILE: "close other programs, which have all file handles of the machine",
+    errno.ENOMEM: "free some memory",
+    errno.EAGAIN: "end other processes, or raise their limit (ulimit -u)",
+    errno.ENOSPC: "free some space",
+}
+
+
+class Group(Popen[bytes]):
+    """The leader of a process group; `mark` is in the environment of everything that it has started."""
+
+    def __init__(self, mark: str, command: Sequence[str], **options: Any) -> None:
+        self.mark = mark
+        super().__init__(command, **options)
 
 
 def make_command(python: str | None, module: str) -> list[str]:
@@ -34,7 +58,7 @@ def expose_package(python: str | None) -> Iterator[Mapping[str, str]]:
     if python is None:
         yield {}
         return
-    with tempfile.TemporaryDirectory(prefix="sweeper-") as folder:
+    with tempfile.TemporaryDirectory(prefix=make_prefix(TEMPORARY)) as folder:
         (Path(folder) / PACKAGE.name).symlink_to(PACKAGE)
         yield {"PYTHONPATH": os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])}
 
@@ -45,26 +69,28 @@ def make_cache_variables(folder: Path) -> Mapping[str, str]:
     return {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"), "TRITON_CACHE_DIR": str(folder / "triton")}
 
 
-def start_group(command: Sequence[str], environment: Mapping[str, str], log: Path, **options: Any) -> Popen[bytes]:
+def start_group(command: Sequence[str], environment: Mapping[str, str], log: Path, **options: Any) -> Group:
     """Start a program as the leader of a new process group; `environment` is added to the one of this process.
 
     Its output goes to `log`, unless the options (of `Popen`) say otherwise: to files in any case, because a child that
     outlives the program would hold a pipe open.
     """
     inherited = {key: value for key, value in os.environ.items() if key != "HYDRA_FULL_ERROR"}  # ours alone
+    mark = f"{OWN_MARK}.{next(_numbers)}"
     with log.open("wb") as output:
         options = {"stdin": DEVNULL, "stdout": output, "stderr": output, **options}
-        return Popen(command, env={**inherited, **environment}, start_new_session=True, **options)
+        return Group(mark, command, env={**inherited, **environment, MARK: mark}, start_new_session=True, **options)
 
 
-def kill_group(process: Popen[bytes]) -> None:
-    """Kill every process of the group and wait for its leader."""
+def kill_group(process: Group) -> None:
+    """Kill every process of the group, and what it has started in sessions of their own, and wait for its leader."""
     with suppress(ProcessLookupError):  # every process of the group has already ended
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+    kill_marked(process.mark)
 
 
-def wait_for_end(process: Popen[bytes], limit_s: float, stop: threading.Event | None = None) -> int | None:
+def wait_for_end(process: Group, limit_s: float, stop: threading.Event | None = None) -> int | None:
     """Wait for a program and kill its whole group; its exit code, or None when the limit or `stop` came first."""
     stop, deadline = stop or threading.Event(), time.monotonic() + limit_s
     try:
@@ -82,6 +108,12 @@ def describe_exit(code: int) -> str:
         return f"exited with code {code}"
     hint = "; the kernel kills so when memory runs out" if -code == signal.SIGKILL else ""
     return f"was killed by {signal.Signals(-code).name}{hint}"
+
+
+def describe_failed_start(error: OSError) -> str:
+    """Say why a process could not be started, and what to do, as the beginning of a sentence."""
+    hint = START_HINTS.get(error.errno or 0, "see to it")
+    return f"no process can be started: {error.strerror}; {hint}"
 
 
 def read_last_lines(log: Path, count: int) -> list[str]:

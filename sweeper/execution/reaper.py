@@ -2,10 +2,11 @@
 
 Workers end with their driver by themselves. What they have started, and what is stopped with them while another worker
 measures, does not. So the driver tells the reaper which process groups there are. When the pipe between them closes,
-the reaper kills those groups.
+the reaper kills those groups, and what has left them for a session of its own: everything that a driver starts has the
+environment variable `MARK`, whose value begins with the driver's own.
 
 The reaper runs as a program of its own and imports nothing of sweeper, so that it starts within milliseconds:
-`python -IS reaper.py`, with lines `+GROUP` and `-GROUP` on standard input.
+`python -IS reaper.py VALUE`, with lines `+GROUP` and `-GROUP` on standard input.
 """
 
 from __future__ import annotations
@@ -14,37 +15,107 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
+
+MARK = "SWEEPER_STARTED_BY"
+POLL_S, LIMIT_S = 0.05, 10.0
+RESTART_S = 1.0
+END_S = 10.0
 
 
 class Reaper:
-    """The driver's end of the pipe."""
+    """The driver's end of the pipe. A reaper that ends before it should is started anew."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._process = process
+    def __init__(self, mark: str) -> None:
+        self._command = [sys.executable, "-IS", __file__, mark]
+        self._lock = threading.Lock()
+        self._groups: set[int] = set()
+        self._done = threading.Event()
+        self._process = self._start()
+        threading.Thread(target=self._keep, daemon=True).start()
 
     def watch(self, group: int) -> None:
-        self._send(f"+{group}\n")
+        with self._lock:
+            self._groups.add(group)
+            self._send(f"+{group}\n")
 
     def forget(self, group: int) -> None:
-        self._send(f"-{group}\n")
+        with self._lock:
+            self._groups.discard(group)
+            self._send(f"-{group}\n")
+
+    def end(self) -> None:
+        """Have the reaper do its work, and wait for it."""
+        self._done.set()
+        with self._lock:
+            process = self._process
+        try:
+            process.communicate(timeout=END_S)
+        except subprocess.TimeoutExpired:  # somebody has stopped it
+            process.kill()
+            process.communicate()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
+
+    def _keep(self) -> None:
+        """Start another reaper whenever the last one has ended."""
+        while True:
+            self._process.wait()
+            with self._lock:
+                if self._done.is_set():
+                    return
+                try:
+                    process = self._start()
+                except OSError as error:  # no memory or file handles at the moment
+                    print(f"note: cannot start the reaper again: {error.strerror}", file=sys.stderr)
+                else:
+                    assert self._process.stdin
+                    self._process.stdin.close()
+                    self._process = process
+                    for group in self._groups:
+                        self._send(f"+{group}\n")
+            self._done.wait(RESTART_S)
 
     def _send(self, line: str) -> None:
         assert self._process.stdin
-        with suppress(BrokenPipeError):  # somebody has killed it; workers that are not stopped watch us themselves
+        with suppress(BrokenPipeError):  # it has ended; the next one hears of all groups
             os.write(self._process.stdin.fileno(), line.encode())
 
 
 @contextmanager
-def run_reaper() -> Iterator[Reaper]:
-    """Run a reaper as long as the body runs; it outlives this process only to do its work."""
-    command = [sys.executable, "-IS", __file__]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
+def run_reaper(mark: str) -> Iterator[Reaper]:
+    """Run a reaper as long as the body runs; it outlives this process only to do its work.
+
+    `mark` begins the value of `MARK` in all that this process starts. Raises OSError where no process can be started.
+    """
+    reaper = Reaper(mark)
     try:
-        yield Reaper(process)
+        yield reaper
     finally:
-        process.communicate()
+        reaper.end()
+
+
+def kill_marked(mark: str) -> None:
+    """Kill every process that has `MARK` with this value, or one that continues it behind a dot, and see it end."""
+    needle, deadline = f"{MARK}={mark}".encode(), time.monotonic() + LIMIT_S
+    while (found := list(_find_marked(needle))) and time.monotonic() < deadline:
+        for pid in found:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(POLL_S)
+
+
+def _find_marked(needle: bytes) -> Iterator[int]:
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):  # it has just ended, or is somebody else's
+            variables = path.read_bytes().split(b"\0")
+            if any(one == needle or one.startswith(needle + b".") for one in variables):
+                yield int(path.parent.name)
 
 
 def kill_registered_groups(lines: Iterable[str]) -> None:
@@ -59,3 +130,4 @@ def kill_registered_groups(lines: Iterable[str]) -> None:
 
 if __name__ == "__main__":
     kill_registered_groups(sys.stdin)
+    kill_marked(sys.argv[1])

@@ -39,6 +39,7 @@ class Finished:
 
     record: Record
     result: Result
+    lacking: str | None = None  # what the machine lacked to start a worker, so that no other trial should begin
 
 
 Event = Started | PhaseBegan | Finished

@@ -6,20 +6,21 @@ they started outlives them.
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import subprocess
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sweeper.analysis.flags import find_flags, is_resolved
 from sweeper.analysis.metrics import derive
 from sweeper.core.paths import SweepPaths, TrialPaths, write_text
-from sweeper.core.protocol import Job, LeaseGrant, Outcome
+from sweeper.core.protocol import Job, Outcome
 from sweeper.core.record import Inspection, Process, Record
 from sweeper.core.serialization import to_json
 from sweeper.core.settings import MIN_PROCESSES_FOR_TARGET, Settings
@@ -30,7 +31,7 @@ from sweeper.execution.device_lease import Tenant
 from sweeper.execution.memory_budget import WHOLE_DEVICE
 from sweeper.execution.placement import DeviceSlot
 from sweeper.execution.scheduler import Finished, OnPhase
-from sweeper.execution.worker_channel import WorkerChannel
+from sweeper.execution.worker_channel import NOT_UNDERSTOOD, ProtocolError, WorkerChannel, send_grant
 
 INSPECTED = ("ok", "accuracy_mismatch", "not_compiled", "compile_error")  # the compiler was reached
 GRACE_S = 1.0  # for a hanging worker to write its stack to the log before it is killed
@@ -54,7 +55,7 @@ def run_trial(trial: Trial, settings: Settings, slot: DeviceSlot, on_phase: OnPh
         record = replace(record, flags=find_flags(record, result, settings.measure))
         if settings.inspect and record.status in INSPECTED and trial.mode != "eager":
             record = replace(record, inspection=_inspect(run, record))
-    return Finished(record, result)
+    return Finished(record, result, "; ".join(run.lacking) or None)
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ class _TrialRun:
     batch_size: int  # the trial's own, or a smaller one
     begin_s: float = field(default_factory=time.monotonic)
     idle_s: list[float] = field(default_factory=list)  # for memory; per worker: for the device, or stopped
+    lacking: list[str] = field(default_factory=list)  # why a worker could not be started
 
     @property
     def paths(self) -> TrialPaths:
@@ -133,7 +135,7 @@ def _run_timed_process(run: _TrialRun, earlier: Sequence[Outcome]) -> Outcome:
         arguments += ["--checked", verified.artifact]
     if done and done[0].steps_per_block:
         arguments += ["--steps-per-block", str(done[0].steps_per_block)]
-    outcome = _run_worker(run, arguments, paths.cache(draw), paths.log(index), index)
+    outcome = _run_worker(run, arguments, paths.cache(draw), paths.log(index), index, draw)
     return _copy_verdict(outcome, verified) if verified else outcome
 
 
@@ -168,54 +170,79 @@ def _interrupted(phase: str = "starting") -> Outcome:
     return Outcome("interrupted", phase, "interrupted by the user")
 
 
-def _run_worker(run: _TrialRun, arguments: Sequence[str], cache: Path, log: Path, index: int) -> Outcome:
-    """Run one worker within its limits; where it sends no outcome, make one from the way it ended."""
+def _run_worker(
+    run: _TrialRun, arguments: Sequence[str], cache: Path, log: Path, index: int, draw: int | None = None
+) -> Outcome:
+    """Run one worker within its limits; where it sends no outcome, make one from the way it ended.
+
+    `draw` is None for an inspection, whose answer is about no timed process.
+    """
     lease = run.slot.lease
-    with _start_worker(run, arguments, cache, log) as (process, pipe, tenant):
+    with ExitStack() as running:
+        try:
+            process, pipe, tenant = running.enter_context(_start_worker(run, arguments, cache, log))
+        except OSError as error:  # what earlier processes have measured is kept
+            run.lacking.append(processes.describe_failed_start(error))
+            return Outcome("crashed", "starting", run.lacking[-1])
         channel = WorkerChannel(pipe, run.settings.measure, lease, tenant, lambda phase: run.on_phase(phase, index))
         try:
             exceeded = channel.read(process, run.stop)
-        except ValueError as error:
-            return Outcome("crashed", channel.phase, f"the worker's answer cannot be understood: {error}")
+            if channel.outcome is not None:
+                _require_record(run, channel.outcome, index, draw)
+                return channel.outcome
+        except ProtocolError as error:
+            return Outcome("crashed", channel.phase, str(error))
         finally:
             run.idle_s.append(lease.idle_s(tenant))
-        if channel.outcome is not None:
-            return channel.outcome
         if run.stop.is_set():
             return _interrupted(channel.phase)
         if exceeded is not None:
             process.send_signal(signal.SIGUSR1)  # the worker's fault handler writes every thread's stack to the log
             time.sleep(GRACE_S)
             return Outcome("timeout", channel.phase, f"still {channel.phase} after {exceeded}")
-        code = process.wait()
+        code = process.wait()  # it has ended
         without_result = " without a result" if code >= 0 else ""
         return Outcome("crashed", channel.phase, f"the worker {processes.describe_exit(code)}{without_result}")
+
+
+def _require_record(run: _TrialRun, outcome: Outcome, index: int, draw: int | None) -> None:
+    """Raise ProtocolError unless a record with this outcome can be written, read again and evaluated."""
+    process = outcome.process
+    if draw is not None and process and (process.index, process.draw) != (index, draw):
+        raise ProtocolError(f"{NOT_UNDERSTOOD}: it is about process {process.index} of draw {process.draw}")
+    try:
+        record = Record.loads(_make_record(run, [outcome]).dumps())
+        find_flags(record, derive(record), run.settings.measure)
+    except (ValueError, ArithmeticError, TypeError) as error:
+        raise ProtocolError(f"{NOT_UNDERSTOOD}: {error}") from error
 
 
 @contextmanager
 def _start_worker(
     run: _TrialRun, arguments: Sequence[str], cache: Path, log: Path
-) -> Iterator[tuple[subprocess.Popen[bytes], int, Tenant]]:
+) -> Iterator[tuple[processes.Group, int, Tenant]]:
     """Start a worker in a process group of its own, with the pipe that it answers on; the group is killed afterwards.
 
     The worker holds the other end of `stdin`: when this process dies, the pipe closes and the worker exits. Its
-    lease ends once the worker has exited and its device memory is free.
+    lease ends once the worker has exited and its device memory is free. Raises OSError where it cannot be started.
     """
     receive, send = os.pipe()
     cores = ["--cores", ",".join(map(str, run.slot.cores))] if run.slot.cores else []
     told = [str(run.paths.trial), *cores, *arguments, "--answer-fd", str(send)]
     environment = {**run.slot.device.environment(), **run.variables, **processes.make_cache_variables(cache)}
     command = [*processes.make_command(run.trial.python, "sweeper.worker"), *told]
-    process = processes.start_group(command, environment, log, stdin=subprocess.PIPE, pass_fds=[send])
-    os.close(send)
+    try:
+        process = processes.start_group(command, environment, log, stdin=subprocess.PIPE, pass_fds=[send])
+    except OSError:
+        os.close(receive)
+        raise
+    finally:
+        os.close(send)
     stdin = process.stdin
     assert stdin is not None
 
-    def send_grant(grant: LeaseGrant) -> None:
-        with suppress(BrokenPipeError):  # the worker has just ended; the reader of its channel will notice
-            os.write(stdin.fileno(), grant.dumps().encode())
-
-    with stdin, run.slot.lease.register(process.pid, send_grant) as tenant:
+    os.set_blocking(stdin.fileno(), False)
+    with stdin, run.slot.lease.register(process.pid, functools.partial(send_grant, stdin.fileno())) as tenant:
         try:
             yield process, receive, tenant
         finally:

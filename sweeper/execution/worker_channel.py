@@ -1,4 +1,7 @@
-"""Worker channel: reads the messages of a worker, and says which time limit the worker has exceeded."""
+"""Worker channel: both directions of a worker's messages, and the limits of time and size that the worker has.
+
+Nothing that a worker does blocks the driver: it writes without waiting, and it reads only what is there.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,20 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
-from sweeper.core.protocol import LeaseRequest, Outcome, Phase, decode
+from sweeper.core.protocol import LeaseGrant, LeaseRequest, Outcome, Phase, decode
 from sweeper.core.settings import Measure
 from sweeper.execution.device_lease import DeviceLease, Tenant
 
-POLL_S = 0.5
+POLL_S, END_POLL_S = 0.5, 0.05
+CLOSED_S = 5.0  # for a worker to end after it has closed its pipe
+NOT_UNDERSTOOD = "the worker's answer cannot be understood"
+MAX_ANSWER_BYTES = 2**26  # of everything that a worker says; a usual answer has some ten thousand
+
+
+class ProtocolError(Exception):
+    """The worker does not do what the protocol asks of it; the text says what, as a sentence about the worker."""
 
 
 class WorkerChannel:
@@ -27,7 +38,8 @@ class WorkerChannel:
     ) -> None:
         self._pipe, self._measure, self._on_phase = pipe, measure, on_phase
         self._lease, self._tenant = lease, tenant
-        self._tail = b""
+        self._tail: list[bytes] = []
+        self._num_bytes = 0
         self._begin_s = self._phase_begin_s = self._now_s()
         self.phase = "starting"
         self.outcome: Outcome | None = None
@@ -35,30 +47,52 @@ class WorkerChannel:
     def read(self, process: subprocess.Popen[bytes], stop: threading.Event) -> str | None:
         """Read until the worker has given its outcome or has ended, or `stop` is set.
 
-        Returns the limit that came first, as the user would type it, or None. Besides the end of the pipe, which a
-        child of the worker may hold open, it looks for the end of the process.
-        Raises ValueError for what is no message.
+        Returns the limit that came first, as the user would type it, or None. A limit counts once nothing is left to
+        read: this process itself may have been stopped meanwhile. Besides the end of the pipe, which a child of the
+        worker may hold open, it looks for the end of the process.
+        Raises ProtocolError for what is no message, for too many bytes, and for a worker that closes its pipe and stays
+        or does not read what it is sent.
         """
         with selectors.DefaultSelector() as selector:
             selector.register(self._pipe, selectors.EVENT_READ)
             while self.outcome is None and not stop.is_set():
+                if self._tenant.is_deaf:
+                    raise ProtocolError("the worker does not read what it is sent")
                 remaining_s, limit = self._find_limit()
-                if remaining_s <= 0:
-                    return limit
                 ended = process.poll() is not None
-                if selector.select(0 if ended else min(remaining_s, POLL_S)):
+                if selector.select(0 if ended else min(max(remaining_s, 0.0), POLL_S)):
                     data = os.read(self._pipe, 1 << 16)
                     if not data:
+                        self._await_end(process, stop)
                         break
                     self._feed(data)
                 elif ended:
                     break
+                elif remaining_s <= 0:
+                    return limit
         return None
 
+    def _await_end(self, process: subprocess.Popen[bytes], stop: threading.Event) -> None:
+        """Wait for the end of a worker that has closed its pipe, at most until `stop` is set."""
+        deadline_s = self._now_s() + CLOSED_S
+        while process.poll() is None and not stop.wait(END_POLL_S):
+            if self._now_s() > deadline_s:
+                raise ProtocolError(f"the worker closed its pipe and went on for {CLOSED_S:g} s")
+
     def _feed(self, data: bytes) -> None:
-        *lines, self._tail = (self._tail + data).split(b"\n")
+        self._num_bytes += len(data)
+        if self._num_bytes > MAX_ANSWER_BYTES:
+            raise ProtocolError(f"{NOT_UNDERSTOOD}: it has more than {MAX_ANSWER_BYTES >> 20} MiB")
+        self._tail.append(data)
+        if b"\n" not in data:
+            return
+        *lines, rest = b"".join(self._tail).split(b"\n")
+        self._tail = [rest]
         for line in lines:
-            message = decode(line.decode())
+            try:
+                message = decode(line.decode())
+            except ValueError as error:
+                raise ProtocolError(f"{NOT_UNDERSTOOD}: {error}") from error
             if isinstance(message, Phase):
                 if message.name != self.phase:
                     self.phase, self._phase_begin_s = message.name, self._now_s()
@@ -67,6 +101,7 @@ class WorkerChannel:
                 self._lease.request(self._tenant, message.wants)
             else:
                 self.outcome = message
+                return
 
     def _find_limit(self) -> tuple[float, str]:
         """Find the nearest limit: the seconds that are left until it, and how the user would type it."""
@@ -80,3 +115,16 @@ class WorkerChannel:
 
     def _now_s(self) -> float:
         return time.monotonic() - self._lease.idle_s(self._tenant)
+
+
+def send_grant(pipe: int, grant: LeaseGrant) -> bool:
+    """Write a grant to a worker's standard input, which does not block; False where the pipe is full.
+
+    A grant is shorter than PIPE_BUF, so it is written as a whole or not at all.
+    """
+    with suppress(BrokenPipeError):  # the worker has just ended; the reader of its channel will notice
+        try:
+            os.write(pipe, grant.dumps().encode())
+        except BlockingIOError:
+            return False
+    return True

@@ -55,7 +55,7 @@ def run_sweep(grid: Sequence[Trial], settings: Settings, launcher: Launcher = LO
         launcher.prepare()
     disturbances = read_disturbances(placement.devices) if plan.trials else []  # before the check, which is work too
     sweep.require_runnable(plan, placement)
-    with hold_lock(sweep.paths.lock, f"sweep={settings.sweep}"):
+    with hold_lock(sweep.paths.lock, f"sweep={settings.sweep}", settings.scheduler.locks):
         plan = sweep.make_plan()  # another driver may have ended meanwhile
         if min(placement.concurrency, len(plan.trials)) > 1:
             plan = replace(plan, trials=_read_history(placement, settings.measure)[0].longest_first(plan.trials))

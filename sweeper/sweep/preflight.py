@@ -13,6 +13,7 @@ from pathlib import Path
 
 from sweeper.core.errors import ConfigError
 from sweeper.core.gpus import Device
+from sweeper.core.leftovers import make_prefix
 from sweeper.core.protocol import AT
 from sweeper.core.trial import Trial
 from sweeper.execution import processes
@@ -31,7 +32,11 @@ def require_runnable(trials: Sequence[Trial], device: Device) -> list[str]:
     for python in dict.fromkeys(trial.python for trial in trials):
         own = [trial for trial in trials if trial.python == python]
         prefix = f"worker.python={python}: " if python else ""
-        found, noted = _ask(own, python, device, prefix)
+        try:
+            found, noted = _ask(own, python, device, prefix)
+        except OSError as error:
+            why = processes.describe_failed_start(error)
+            raise ConfigError(f"{prefix}the models cannot be checked: {why}. Nothing was started") from error
         problems += [f"{prefix}{problem}" for problem in found]
         notes += noted
     if problems:
@@ -41,7 +46,8 @@ def require_runnable(trials: Sequence[Trial], device: Device) -> list[str]:
 
 def _ask(trials: Sequence[Trial], python: str | None, device: Device, prefix: str) -> tuple[list[str], list[str]]:
     """Problems and notes, from a process group of its own: a factory may print, exit or leave children behind."""
-    with tempfile.TemporaryDirectory() as name, processes.expose_package(python) as variables:
+    temporary = tempfile.TemporaryDirectory(prefix=make_prefix(processes.TEMPORARY))
+    with temporary as name, processes.expose_package(python) as variables:
         folder = Path(name)
         question, answer, log, at = (folder / file for file in ("trials.json", "answer.json", "log", AT))
         question.write_text(json.dumps([trial.to_json() for trial in trials]))

@@ -47,9 +47,13 @@ class Worker:
 
     def __init__(self, lease: DeviceLease, group: int) -> None:
         self.grants: list[LeaseGrant] = []
-        self._context = lease.register(group, self.grants.append)
+        self._context = lease.register(group, self._receive)
         self.tenant: Tenant = self._context.__enter__()
         self.lease, self.group = lease, group
+
+    def _receive(self, grant: LeaseGrant) -> bool:
+        self.grants.append(grant)
+        return True
 
     def ask(self, wants: str) -> None:
         self.lease.request(self.tenant, wants)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -16,7 +18,8 @@ DEVICES = [Device("cuda", Gpu(str(index), f"GPU-{index}", "A GPU")) for index in
 
 @pytest.fixture(autouse=True)
 def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    tmp_path.chmod(0o1777)
+    monkeypatch.setattr(placement, "LOCK_FOLDERS", (tmp_path,))
 
 
 def test_claimed_devices_have_leases_of_their_own_and_learn_from_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,3 +48,43 @@ def test_a_gpu_has_one_owner_and_a_cpu_none() -> None:
             pass
     with claim_devices(DEVICES) as later:
         assert later == tuple(DEVICES)
+
+
+def test_temporary_folder_of_the_environment_changes_no_lock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "private").mkdir()
+    with claim_devices(DEVICES[:1]):
+        monkeypatch.setenv("TMPDIR", str(tmp_path / "private"))
+        monkeypatch.setattr(tempfile, "tempdir", None)
+        with pytest.raises(ConfigError, match="GPU GPU-0 is in use"), claim_devices(DEVICES[:1]):
+            pass
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o755], ids=["not sticky", "not for all"])
+def test_folder_in_which_others_could_take_locks_away_is_not_used(tmp_path: Path, mode: int) -> None:
+    tmp_path.chmod(mode)
+    refused = pytest.raises(ConfigError, match=r"no place for the locks of GPUs.*scheduler\.locks=false")
+    with refused, claim_devices(DEVICES[:1]):
+        pass
+    with claim_devices(DEVICES[:1], locks=False) as claimed:
+        assert claimed == tuple(DEVICES[:1])
+
+
+@pytest.mark.parametrize(("program", "taken"), [("sweeper.worker", True), ("another", False)])
+def test_worker_that_computes_on_a_gpu_is_seen_without_its_lock(
+    monkeypatch: pytest.MonkeyPatch, program: str, taken: bool
+) -> None:
+    monkeypatch.setattr(placement, "FREE_S", 0.0)
+    command = [sys.executable, "-c", "print(flush=True); import time; time.sleep(600)", program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        monkeypatch.setattr(
+            placement, "computing_pids", lambda gpu: frozenset({other.pid}) if gpu.uuid == "GPU-0" else frozenset()
+        )
+        with claim_devices(DEVICES[:2]) as claimed:
+            assert claimed == tuple(DEVICES[1 if taken else 0 : 2])
+        if taken:
+            refused = pytest.raises(ConfigError, match=f"by process {other.pid}, a worker of another sweep")
+            with refused, claim_devices(DEVICES[:1]):
+                pass
+        other.kill()

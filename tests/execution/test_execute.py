@@ -1,21 +1,28 @@
 from __future__ import annotations
 
+import errno
+import itertools
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import fake_python
 import pytest
 
 from sweeper.core.gpus import Gpu
+from sweeper.core.leftovers import make_prefix
 from sweeper.core.record import Attempt, Record
 from sweeper.core.settings import Measure, Settings
 from sweeper.core.trial import Labels, Model, Trial
-from sweeper.execution import placement
+from sweeper.execution import execute as execute_module
+from sweeper.execution import placement, processes, reaper
 from sweeper.execution.execute import MIN_FREE_BYTES, NoSpaceError, execute, make_cluster_launcher
 from sweeper.execution.placement import Placement, place_trials
 from sweeper.execution.scheduler import Event, Finished, Started
@@ -53,7 +60,8 @@ def test_each_gpu_has_a_trial_at_a_time(trials: list[Trial], monkeypatch: pytest
     gpus = tuple(Gpu(str(index), f"GPU-{index}", "A GPU") for index in range(2))
     monkeypatch.setattr(placement, "visible_gpus", lambda: gpus)
     monkeypatch.setattr(placement, "cores_near", lambda _gpu: ())
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    tmp_path.chmod(0o1777)
+    monkeypatch.setattr(placement, "LOCK_FOLDERS", (tmp_path,))
     body = (
         "open(f'here-{os.environ[\"CUDA_VISIBLE_DEVICES\"]}', 'w').close()\n"
         "while not (os.path.exists('here-0') and os.path.exists('here-1')): time.sleep(0.05)"
@@ -74,6 +82,93 @@ def test_full_disk_is_said_before_a_trial_and_keeps_what_there_is(
     with pytest.raises(NoSpaceError, match="1024 MiB left"):
         next(records)
     assert len(list(Path("runs/s").glob("*/record.json"))) == 1
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
+    """Has the start of one worker fail."""
+
+    def fail(position: int, number: int) -> None:
+        starts, start_group = itertools.count(), processes.start_group
+
+        def start(*arguments: Any, **options: Any) -> processes.Group:
+            if next(starts) == position:
+                raise OSError(number, os.strerror(number))
+            return start_group(*arguments, **options)
+
+        monkeypatch.setattr(processes, "start_group", start)
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("number", "says"), [(errno.EMFILE, "Too many open files"), (errno.ENOMEM, "Cannot allocate memory")]
+)
+def test_worker_that_cannot_be_started_is_said_and_tried_again_at_the_next_run(
+    trials: list[Trial], failing: Callable[[int, int], None], number: int, says: str
+) -> None:
+    failing(1, number)
+    records = (event.record for event in start(trials) if isinstance(event, Finished))
+    assert next(records).status == "ok"
+    with pytest.raises(NoSpaceError, match=f"no process can be started: {says}; .*, then go on with the same command"):
+        next(records)
+    record = read_record(trials[1])
+    assert (record.status, record.phase) == ("crashed", "starting")
+    assert says in str(record.message)
+    assert [event.record.status for event in start(trials[1:]) if isinstance(event, Finished)] == ["ok", "ok"]
+
+
+def test_what_earlier_processes_measured_is_kept_when_the_next_cannot_be_started(
+    trials: list[Trial], failing: Callable[[int, int], None]
+) -> None:
+    failing(1, errno.EAGAIN)
+    with pytest.raises(NoSpaceError):
+        list(start(trials[:1], replace(SETTINGS, measure=Measure(processes=2))))
+    assert (read_record(trials[0]).status, len(read_record(trials[0]).processes)) == ("crashed", 1)
+
+
+def test_record_that_cannot_be_written_leaves_the_earlier_one(
+    trials: list[Trial], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    earlier = run_here(trials[0]).record
+
+    def refuse(path: Path, text: str) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(execute_module, "write_text", refuse)
+    with pytest.raises(NoSpaceError, match=f"{trials[0].label} was not measured: Too many open files"):
+        run_here(trials[0])
+    assert read_record(trials[0]) == earlier
+
+
+def test_reaper_that_cannot_be_started_is_said(trials: list[Trial], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_arguments: object, **_options: object) -> None:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    monkeypatch.setattr(reaper.subprocess, "Popen", refuse)
+    with pytest.raises(NoSpaceError, match="no process can be started: Cannot allocate memory; free some memory"):
+        list(start(trials))
+
+
+def test_leftovers_of_killed_processes_are_removed(trials: list[Trial], monkeypatch: pytest.MonkeyPatch) -> None:
+    record, here = run_here(trials[0]).record, Path.cwd()
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    with monkeypatch.context() as then:
+        then.setattr(os, "getpid", lambda: gone.pid)
+        names = [make_prefix(name) for name in ("sweeper", ".record.json", ".sweep.json", ".speedups.csv")]
+    (here / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(here / "temporary"))
+    own = Path("runs/s") / f"{record.label}-{record.trial_id}"
+    folders = (here / "temporary", own, Path("runs/s"), Path("runs/s/report"))
+    left = [folder / f"{name}abcdefgh" for folder, name in zip(folders, names, strict=True)]
+    left[0].mkdir()
+    left[3].parent.mkdir()
+    for path in left[1:]:
+        path.touch()
+    run_here(trials[0])
+    assert [path for path in left if path.exists()] == []
+    assert list((here / "temporary").iterdir()) == []
 
 
 WRONG = """

@@ -22,9 +22,10 @@ from sweeper.core.protocol import DEVICE, NOTHING, Job
 from sweeper.core.record import SCHEMA_VERSION, Attempt, Inspection, Record
 from sweeper.core.settings import Measure, Settings
 from sweeper.core.trial import Trial
-from sweeper.execution import processes, trial_runner
+from sweeper.execution import processes, trial_runner, worker_channel
 from sweeper.execution.device_lease import Tenant
 from sweeper.execution.placement import DeviceSlot
+from sweeper.execution.scheduler import OnPhase
 
 ROOT = Path(__file__).parents[2]
 PRELUDE = """
@@ -58,6 +59,7 @@ def run(in_empty_folder: Path, monkeypatch: pytest.MonkeyPatch, trial: Trial):
         cores: tuple[int, ...] | None = None,
         slot: DeviceSlot | None = None,
         inspect: bool = False,
+        on_phase: OnPhase = lambda _phase, _index: None,
         **measure: object,
     ) -> Record:
         script = in_empty_folder / "worker.py"
@@ -67,7 +69,7 @@ def run(in_empty_folder: Path, monkeypatch: pytest.MonkeyPatch, trial: Trial):
         settings = Settings("s", measure=Measure(**{"processes": 1, "timeout_s": 30.0, **measure}), inspect=inspect)  # type: ignore[arg-type]
         slot = slot or DeviceSlot(Device("cpu"), cores)
         stop = stop or threading.Event()
-        return trial_runner.run_trial(trial, settings, slot, lambda _phase, _index: None, stop).record
+        return trial_runner.run_trial(trial, settings, slot, on_phase, stop).record
 
     return run
 
@@ -121,10 +123,86 @@ def test_worker_that_dies_is_a_crashed_record(run, body: str, says: str) -> None
     assert says in str(record.message)
 
 
-def test_worker_that_talks_nonsense_is_a_crashed_record(run) -> None:
-    record = run("answer.write('{\\n'); answer.flush(); time.sleep(60)")
-    assert record.status == "crashed"
-    assert "cannot be understood" in str(record.message)
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ("timed['eager_s'] = float('nan')", "NaN"),
+        ("timed['eager_s'] = float('-inf')", "-Infinity"),
+        ("timed['eager_s'] = 0.0", ""),
+        ("timed['compiled_s'] = -1.0", ""),
+        ("timed['compiled_s'] = 1e300", ""),
+        ("timed['compiled_s'] = 'fast'", "'fast' has the wrong type"),
+        ("measured['steps_per_block'] = 0", ""),
+        ("measured['index'] = 10**400", ""),
+        ("measured['index'] = 7", "process 7 of draw 0"),
+        ("measured['device_step_s'] = {'eager': -1.0, 'compiled': 1.0}", ""),
+        ("measured['rounds'] = {}", "has the wrong type"),
+        ("measured['faster'] = True", "unknown key faster"),
+        ("said['status'] = '[/x]'", "status '[/x]' is not one of"),
+        ("said['phase'] = '[/x]'", "phase '[/x]' is not one of"),
+        ("said['kind'] = 'Phase'", "unknown key"),
+        ("for _ in range(400): said['environment'] = {'more': said['environment']}", "nested"),
+        ("said = [said]", "unknown message ''"),
+        ("answer.write('[' * 100_000)", "nested"),
+        ("answer.write('{')", ""),
+        (r"answer.buffer.write(b'\xff')", ""),
+        ("answer.write(' ' * 2**26)", "more than 64 MiB"),
+        ("say(Phase('[/x]'))", "phase '[/x]' is not one of"),
+        ("say(LeaseRequest('two devices'))", "wants 'two devices' is not one of"),
+    ],
+)
+def test_answer_that_cannot_be_understood_is_a_crashed_record(run, change: str, why: str) -> None:
+    record = run(
+        f"""
+        said = json.loads(encode(Outcome("ok", process=process())))
+        measured = said["process"]; timed = measured["rounds"][0]
+        say(Phase("measuring"))
+        {change}
+        answer.write(json.dumps(said) + "\\n"); answer.flush(); time.sleep(60)
+        """
+    )
+    assert (record.status, record.phase, record.processes) == ("crashed", "measuring", ())
+    assert str(record.message).startswith("the worker's answer cannot be understood: ")
+    assert why in str(record.message)
+    assert Record.loads(record.dumps()) == record
+
+
+def test_text_that_is_no_unicode_is_made_so(run) -> None:
+    record = run("say(Outcome('eager_error', 'eager', 'no file caf' + chr(0xdce9), environment={chr(0xd800): ['x']}))")
+    assert (record.status, record.message, record.environment) == (
+        "eager_error",
+        "no file caf\ufffd",
+        {"\ufffd": ["x"]},
+    )
+
+
+def test_worker_that_closes_its_pipe_and_stays_is_ended(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_channel, "CLOSED_S", 0.5)
+    record = run("say(Phase('eager')); answer.close(); open('pid', 'w').write(str(os.getpid())); time.sleep(600)")
+    assert (record.status, record.phase) == ("crashed", "eager")
+    assert record.message == "the worker closed its pipe and went on for 0.5 s"
+    assert_gone(int(Path("pid").read_text()))
+
+
+def test_stop_ends_a_worker_that_has_closed_its_pipe(run, in_empty_folder: Path) -> None:
+    stop = set_when_there(in_empty_folder / "closed")
+    record = run("answer.close(); open('closed', 'w').close(); time.sleep(600)", stop=stop)
+    assert record.status == "interrupted"
+
+
+def test_worker_that_reads_no_grants_is_ended(run) -> None:
+    record = run("say(Phase('eager'))\nwhile True: say(LeaseRequest('device')); say(LeaseRequest('nothing'))")
+    assert (record.status, record.phase) == ("crashed", "eager")
+    assert record.message == "the worker does not read what it is sent"
+
+
+def test_what_a_worker_said_while_its_driver_was_stopped_counts_before_its_limit(run, in_empty_folder: Path) -> None:
+    def be_stopped(_phase: str, _index: int) -> None:
+        wait_for(in_empty_folder / "said")
+        time.sleep(2.0)
+
+    body = "say(Phase('building')); say(Outcome('ok', process=process())); open('said', 'w').close(); time.sleep(60)"
+    assert run(body, on_phase=be_stopped, timeout_s=1.5).status == "ok"
 
 
 def test_failure_in_a_later_process_keeps_what_the_first_measured(run) -> None:
@@ -187,6 +265,15 @@ def test_timeout_kills_the_whole_process_group(run, in_empty_folder: Path) -> No
     assert_gone(int((in_empty_folder / "child").read_text()))
 
 
+def test_daemon_in_a_session_of_its_own_ends_with_its_worker(run) -> None:
+    body = """
+        daemon = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+        open("daemon", "w").write(str(daemon.pid)); say(Outcome("ok", process=process()))
+    """
+    assert run(body).status == "ok"
+    assert_gone(int(Path("daemon").read_text()))
+
+
 def test_phase_has_a_limit_of_its_own(run) -> None:
     record = run(
         "say(Phase('building')); time.sleep(1); say(Phase('compiling')); time.sleep(600)",
@@ -200,7 +287,7 @@ def test_waiting_for_the_device_counts_in_no_limit_and_not_as_time_of_the_trial(
     run, in_empty_folder: Path, trial: Trial
 ) -> None:
     """Somebody else has the device for longer than the trial may last."""
-    slot, others = DeviceSlot(Device("cpu")), Tenant(0, lambda _grant: None)
+    slot, others = DeviceSlot(Device("cpu")), Tenant(0, lambda _grant: True)
     slot.lease.request(others, DEVICE)
     threading.Timer(3.0, lambda: slot.lease.request(others, NOTHING)).start()
     record = run(
@@ -394,12 +481,16 @@ def set_when_there(file: Path) -> threading.Event:
     stop = threading.Event()
 
     def wait() -> None:
-        while not file.exists():
-            time.sleep(0.05)
+        wait_for(file)
         stop.set()
 
     threading.Thread(target=wait).start()
     return stop
+
+
+def wait_for(file: Path) -> None:
+    while not file.exists():
+        time.sleep(0.05)
 
 
 def test_stop_in_an_inspection_ends_it_and_keeps_the_record(run, in_empty_folder: Path) -> None:

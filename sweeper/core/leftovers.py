@@ -1,0 +1,40 @@
+"""Temporary files and folders: their names say which process made them, so a later one removes what a kill has left."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import socket
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+
+@functools.cache
+def _machine() -> str:
+    """The host and its namespace of process numbers: containers share folders and host names, but not these."""
+    with suppress(OSError):  # a kernel without namespaces
+        return f"{socket.gethostname()}-{Path('/proc/self/ns/pid').stat().st_ino}"
+    return socket.gethostname()
+
+
+def make_prefix(name: str) -> str:
+    """Make the beginning of the name of a temporary file, for `tempfile`, which adds random characters."""
+    return f"{name}.{_machine()}-{os.getpid()}."
+
+
+def remove_leftovers(paths: Iterable[Path]) -> None:
+    """Remove those of the files and folders that a process of this user and machine has made that runs no more."""
+    for path in paths:
+        made_by, _, _random = path.name.rpartition(".")
+        machine, _, pid = made_by.rpartition("-")
+        if not (machine.endswith(f".{_machine()}") and pid.isdecimal()) or Path(f"/proc/{pid}").exists():
+            continue
+        with suppress(FileNotFoundError):  # another start removes it too
+            if path.lstat().st_uid != os.getuid():
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink()
