@@ -94,7 +94,7 @@ class TextConf:
     name: str = MISSING
     # Tokens of each text, in turn: a list, or a file of whole numbers; null: drawn from the seed
     lengths: Any = None
-    labels: bool = False  # true: in inference too the model gets labels and computes its loss
+    labels: bool = False  # true: the model gets labels in inference too, and computes its loss
 
 
 @dataclass
