@@ -12,7 +12,7 @@ from sweeper.explain import ALL, BAD_INPUT, OK, main
 
 
 def test_a_flag_is_explained_with_its_rank_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["host_bound", "graph_break"]) == OK
+    assert main(["host-bound", "graph_break"]) == OK, "the report's column is called host-bound"
     flag, _, cause = capsys.readouterr().out.partition("\n\n")
     said = " ".join(flag.split())
     assert said.startswith("host_bound (flag, doubt) The device waits for the host")

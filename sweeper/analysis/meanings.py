@@ -74,8 +74,9 @@ STATUSES: Mapping[str, Meaning] = {
     ),
     "oom": Meaning(
         "out of device or host memory",
-        "Also with half the batch and with a quarter of it (with `measure.back_off=false`: with the trial's own "
-        "batch). A trial that ran out of device memory beside other trials of the sweep ran once more alone first.",
+        "The batch was halved again and again, down to one sample (with `measure.back_off=false` only the trial's "
+        "own batch was tried). A trial that ran out of device memory beside other trials of the sweep ran once more "
+        "alone first.",
         "Give a smaller batch (`batch_size=N`) or a device with more memory.",
     ),
     "timeout": Meaning(

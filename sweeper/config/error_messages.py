@@ -9,14 +9,15 @@ from difflib import get_close_matches
 from sweeper.core.errors import nearest
 
 LIST_OPTIONS = "all options and keys: python -m sweeper --help"
+LIST_LAUNCHER_KEYS = "those of SLURM: python -m sweeper --cfg hydra hydra/launcher=slurm, those of Ray: docs/ray.md"
 MAX_LINES = 6
-# How to install an option of `hydra/launcher` that ours build on.
 # What OmegaConf says of a value that a key does not take; the group is the value, where it says that.
 WRONG_TYPE = re.compile(
     r"Value '(?P<value>.*)' (?:of type '\w+' could not be converted to|is not a valid|\(\w+\) is not).*"
     r"|Invalid (?:value|type) assigned: .*|Cannot merge .*|Cannot assign .*|field '.*' is not Optional",
     re.DOTALL,
 )
+# How to install an option of `hydra/launcher` that ours build on.
 PLUGINS = {"submitit_slurm": "hydra/launcher=slurm needs hydra-submitit-launcher: pip install 'sweeper[slurm]'"}
 
 
@@ -89,6 +90,8 @@ def _explain_value(cause: Exception, context: str, keys: list[str], types: Mappi
     complaint, *details = str(cause).splitlines()
     key = next((line.split(":", 1)[1].strip() for line in details if line.strip().startswith("full_key:")), "")
     if re.match(r"Key '.+' (is not in struct|not in ')", complaint):
+        if key.startswith("hydra.launcher."):
+            return f"{key}: the launcher has no such key; {LIST_LAUNCHER_KEYS}"
         known = [item for item in keys if item.rpartition(".")[0] == key.rpartition(".")[0]] or keys
         where = f" ({context})" if context.startswith("In '") else ""
         return f"{key}: no such key{where}; {nearest(key, known)}\n{LIST_OPTIONS}"

@@ -18,7 +18,8 @@ from sweeper.core.errors import ConfigError, nearest
 from sweeper.core.paths import check_sweep_name
 
 SWEEP = re.compile(r"\+{0,2}sweep=(.*)", re.DOTALL)
-OPEN_DICTIONARIES = r"compile\.options|model\.arguments|measure\.phase_timeouts_s|hydra\.launcher\.ray\.(init|remote)"
+OPEN_LAUNCHER = r"hydra\.launcher\.(ray\.(init|remote)|additional_parameters)"
+OPEN_DICTIONARIES = rf"compile\.options|model\.arguments|measure\.phase_timeouts_s|{OPEN_LAUNCHER}"
 OPEN_DICTIONARY = re.compile(rf"({OPEN_DICTIONARIES})(\.[^=]+=|=\{{)")
 
 

@@ -28,7 +28,7 @@ class ModelConf:
     image_size: int | None = None  # pixels of a side; null: the model's own
     sequence_length: int | None = None  # tokens of a text; null: the model's own
     num_classes: int | None = None  # null: the library's own
-    # Dropout and drop-path; null: as the library builds the model, where it trains; true: that; false: all rates are 0
+    # Dropout and drop-path; true, and null in training: as the library builds the model; false: all rates are 0
     dropout: bool | None = None
     arguments: dict[str, Any] = field(default_factory=dict)  # for the constructor of the model or of its configuration
     # channels_last: weights of convolutions and images with the channels innermost, in both arms
@@ -94,7 +94,7 @@ class TextConf:
     name: str = MISSING
     # Tokens of each text, in turn: a list, or a file of whole numbers; null: drawn from the seed
     lengths: Any = None
-    labels: bool = False  # true: in inference too the model gets labels and computes its loss
+    labels: bool = False  # true: the model gets labels in inference too, and computes its loss
 
 
 @dataclass

@@ -108,7 +108,7 @@ class _Sweep:
 
     def print_estimate(self, plan: Plan, placement: Placement) -> None:
         """Print the last lines of a dry run."""
-        asked = "torch and the model libraries have all that these trials name"
+        asked = "torch and the model libraries have these models and options"
         asked += "" if placement.devices else "; the devices of the jobs were not asked"
         self.console.print(f"{asked}; {self._describe_estimate(plan, placement)}; nothing was started")
 

@@ -40,6 +40,9 @@ def job(cfg: DictConfig) -> str:
     in_job = not OmegaConf.is_missing(command.job, "num")
     try:
         point = read_point(Composed(cfg, list_choices(command), ()), files)
+        launcher = command.runtime.choices["hydra/launcher"]
+        if not in_job and launcher != "local":  # Hydra asks launchers for grids only
+            raise ConfigError(f"hydra/launcher={launcher} is for a grid, also for a grid of one trial: add -m")
         if in_job:
             os.chdir(command.runtime.cwd)  # a launcher may start its jobs elsewhere
             events = execute([point.trial], point.settings, place_trials(point.settings, num_trials=1))

@@ -31,7 +31,13 @@ def test_two_unnamed_sweeps_have_two_names() -> None:
 
 
 @pytest.mark.parametrize(
-    "key", ["compile.options.triton.cudagraphs", "model.arguments.hidden_size", "hydra.launcher.ray.init.num_cpus"]
+    "key",
+    [
+        "compile.options.triton.cudagraphs",
+        "model.arguments.hidden_size",
+        "hydra.launcher.ray.init.num_cpus",
+        "hydra.launcher.additional_parameters.nice",
+    ],
 )
 def test_new_keys_of_open_dictionaries_are_allowed(key: str) -> None:
     assert allow_new_keys(f"{key}=1") == f"++{key}=1"

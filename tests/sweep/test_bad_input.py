@@ -77,6 +77,8 @@ def assert_refused(run: Run, folder: Path, arguments: list[str], *says: str) -> 
         (["+precission=amp"], ["precission"]),
         (["-m", "+junk=3,4"], ["junk"]),
         (["hydra/launcher=nope"], ["hydra/launcher=nope"]),
+        (["hydra/launcher=basic", "device=cpu"], ["hydra/launcher=basic is for a grid", "add -m"]),
+        (["-m", "hydra.launcher.partition=gpu"], ["hydra.launcher.partition: ", "--cfg hydra hydra/launcher=slurm"]),
         (["-m", "hydra/launcher=basic", "dry_run=true"], ["say device=cuda or device=cpu"]),
         (["model=[resnet18,resnet50]"], ["give one option"]),
     ],

@@ -96,7 +96,7 @@ def test_dry_run_estimates_from_similar_trials_on_the_same_kind_of_device(
 
     assert run_sweep([trial], SETTINGS) == OK
     other_batch, other_model = replace(trial, batch_size=7), replace(trial, model=Model("timm", "other"))
-    none = "torch and the model libraries have all that these trials name; no estimate yet; nothing was started"
+    none = "torch and the model libraries have these models and options; no estimate yet; nothing was started"
     assert estimate(other_batch) == none, "the fake worker names no device"
 
     path = next(Path("runs/night").glob("*/record.json"))
