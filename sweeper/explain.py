@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         epilog="exit code: 0 explained, 2 no such name",
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="e.g. host_bound, accuracy_mismatch or graph_break")
-    names = parser.parse_args(arguments).names
+    names = [name.replace("-", "_") for name in parser.parse_args(arguments).names]
     if unknown := [name for name in names if name not in ALL]:
         for name in unknown:
             print(f"{name}: no flag, status or cause; {nearest(name, ALL)}", file=sys.stderr)
