@@ -29,6 +29,11 @@ def test_without_a_name_every_name_has_a_line(capsys: pytest.CaptureFixture[str]
     assert [line for line in lines if line.startswith("flags, ")] == [f"flags, {rank}: {RANKS[rank]}" for rank in RANKS]
 
 
+def test_a_name_may_have_hyphens(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["host-bound"]) == OK
+    assert capsys.readouterr().out.startswith("host_bound (flag, doubt)")
+
+
 def test_an_unknown_name_is_bad_input_with_the_nearest() -> None:
     command = [sys.executable, "-m", "sweeper.explain", "hostbound"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)

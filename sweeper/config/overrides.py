@@ -17,6 +17,7 @@ from typing import NoReturn
 from sweeper.core.errors import ConfigError, nearest
 from sweeper.core.paths import check_sweep_name
 
+LIST_ALL = "all flags, groups and keys: python -m sweeper --help"
 SWEEP = re.compile(r"\+{0,2}sweep=(.*)", re.DOTALL)
 OPEN_LAUNCHER = r"hydra\.launcher\.(ray\.(init|remote)|additional_parameters)"
 OPEN_DICTIONARIES = rf"compile\.options|model\.arguments|measure\.phase_timeouts_s|{OPEN_LAUNCHER}"
@@ -28,11 +29,20 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     from hydra._internal.utils import get_args_parser
 
     def refuse(message: str) -> NoReturn:
-        raise ConfigError(f"{message}\nall flags, groups and keys: python -m sweeper --help")
+        raise ConfigError(f"{message}{_advise_without_dashes(message)}\n{LIST_ALL}")
 
     parser = get_args_parser()
     parser.error = refuse  # type: ignore[method-assign]
     return parser.parse_intermixed_args(list(arguments))
+
+
+def _advise_without_dashes(message: str) -> str:
+    """Say what to write for `--dry-run` and `--model`, which are a key and a group with dashes before them."""
+    from sweeper.config.reference import PURPOSES, read_keys
+
+    words = [flag.replace("-", "_") for flag in re.findall(r" --([\w./-]+)", message)]
+    known = [word for word in words if word in PURPOSES or word in read_keys()]
+    return f"; write {' '.join(f'{word}=VALUE' for word in known)}, without dashes" if known else ""
 
 
 def normalise(arguments: Sequence[str]) -> list[str]:
@@ -55,8 +65,9 @@ def normalise(arguments: Sequence[str]) -> list[str]:
 
 
 def _check_words(overrides: Sequence[str]) -> None:
-    """Raises ConfigError for a word without `=`: `model resnet18`, or a command that is not in the first place."""
+    """Raises ConfigError for a word without `=`: `model resnet18`, `vit_b16` alone, or a command that is not first."""
     from sweeper.config.reference import COMMANDS, PURPOSES, read_keys
+    from sweeper.config.schema import conf_folder
 
     for word, following in zip_longest(overrides, overrides[1:]):
         if "=" in word or word.startswith("~"):
@@ -66,7 +77,9 @@ def _check_words(overrides: Sequence[str]) -> None:
             raise ConfigError(f"{word}: it has no value; write {word}={value}")
         if word in COMMANDS:
             raise ConfigError(f"{word}: a command stands first: sweeper {word} ...")
-        raise ConfigError(f"{word}: write KEY=VALUE, or a command; {nearest(word, [*COMMANDS, *PURPOSES])}")
+        if options := [f"{group}={word}" for group in PURPOSES if (conf_folder() / group / f"{word}.yaml").is_file()]:
+            raise ConfigError(f"{word}: write {' or '.join(options)}; several with -m and a comma, without spaces")
+        raise ConfigError(f"{word}: write KEY=VALUE, or a command; {nearest(word, [*COMMANDS, *PURPOSES])}\n{LIST_ALL}")
 
 
 def allow_new_keys(override: str) -> str:

@@ -42,3 +42,20 @@ def test_two_unnamed_sweeps_have_two_names() -> None:
 def test_new_keys_of_open_dictionaries_are_allowed(key: str) -> None:
     assert allow_new_keys(f"{key}=1") == f"++{key}=1"
     assert allow_new_keys("compile.scope=step") == "compile.scope=step"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "advice"),
+    [
+        (["--dry-run", "model=resnet18"], "write dry_run=VALUE, without dashes"),
+        (["--model", "resnet18"], "write model=VALUE, without dashes"),
+        (["-m", "model=resnet50", "vit_b16"], "write model=vit_b16; several with -m and a comma"),
+        (["-m", "mode=default,", "eager"], "write mode=eager or backend=eager or rung=eager"),
+        (["timm/dla102"], "write model=timm/dla102"),
+        (["help"], "all flags, groups and keys: python -m sweeper --help"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_people_type_instead_of_an_override_is_told_in_overrides(arguments: list[str], advice: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(advice)):
+        normalise(arguments)
