@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from sweeper.core.errors import ConfigError, nearest, remove_password
+from sweeper.core.errors import ConfigError, nearest
 from sweeper.core.paths import RUNS, SweepPaths
 from sweeper.core.pipes import run_until_closed
 from sweeper.loading.sources import SweepFolder, read_settings

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, Union
 
 from sweeper.core import paths
-from sweeper.core.errors import ConfigError, nearest, remove_password
+from sweeper.core.errors import ConfigError, nearest
 from sweeper.core.paths import SWEEP_NAME, SweepPaths, TrialPaths
 from sweeper.core.serialization import get_mapping
 from sweeper.tracking.reader import RunReader, StoredRun, StoredSweep, map_concurrently

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from sweeper.core import host
-from sweeper.core.errors import ConfigError, remove_password
+from sweeper.core.errors import ConfigError
 from sweeper.core.gpus import Device
 from sweeper.core.paths import RUNS, SweepPaths, TrialPaths
 from sweeper.core.record import Record

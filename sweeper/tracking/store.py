@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from sweeper.core import paths
-from sweeper.core.errors import remove_password
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

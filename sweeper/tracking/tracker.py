@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from sweeper.analysis.metrics import Result, derive
 from sweeper.core import paths
-from sweeper.core.errors import remove_password
 from sweeper.core.paths import SweepPaths, TrialPaths
 from sweeper.core.record import Record
 from sweeper.tracking import runs
