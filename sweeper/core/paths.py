@@ -145,8 +145,8 @@ class SweepPaths:
         """Raise ConfigError if the folder holds links: what a sweep writes would land elsewhere."""
         links = sorted(path.name for path in self.folder.iterdir() if path.is_symlink()) if self.folder.is_dir() else ()
         if links:
-            named = f"{links[0]!a} is a link" if len(links) == 1 else f"{links[0]!a} and {len(links) - 1} more are links"
-            raise ConfigError(f"{self.folder}: {named}, and a sweep writes to real files only; move it away")
+            named = f"{links[0]!a} is a link{f', like {len(links) - 1} more' if links[1:] else ''}"
+            raise ConfigError(f"{self.folder}: {named}, and a sweep writes through none; move it away")
 
     def trial(self, label: str, trial_id: str) -> TrialPaths:
         """The folder of a trial: the one that ends in its id, or a new `<label>-<id>`."""

@@ -6,6 +6,7 @@ The kernel releases a lock when its holder ends, however it ends; a file that is
 from __future__ import annotations
 
 import datetime as dt
+import errno
 import fcntl
 import os
 import socket
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import TextIO
 
 from sweeper.core.errors import ConfigError
+from sweeper.core.paths import require_regular
 
 
 @contextmanager
@@ -43,10 +45,27 @@ def hold_lock(path: Path, what: str) -> Iterator[None]:
 
 
 def _open_lock(path: Path) -> TextIO:
-    """Open the file, for reading alone where it is another user's: it can be locked all the same."""
+    """Open the file, for reading alone where it is another user's: it can be locked all the same.
+
+    Raises OSError for a link and for anything else that is no regular file: taking the lock would empty it.
+    """
+
+    def open_file(_: str, flags: int) -> int:
+        handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+        try:
+            require_regular(handle, path)
+        except OSError:
+            os.close(handle)
+            raise
+        return handle
+
     try:
-        return path.open("a+")
+        return open(path, "a+", opener=open_file)
     except PermissionError:
         if not path.exists():
             raise
-        return path.open()
+        return open(path, opener=open_file)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(error.errno, f"{path.name} is a link", str(path)) from error
+        raise

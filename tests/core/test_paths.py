@@ -43,6 +43,10 @@ def test_files_have_the_rights_that_the_umask_leaves(tmp_path: Path) -> None:
     assert (tmp_path / "private").stat().st_mode & 0o777 == 0o600
 
 
+def count_handles() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 @pytest.fixture
 def strange(tmp_path: Path) -> Path:
     """A folder in which somebody else has put all kinds of files; `secret` lies outside."""
@@ -65,16 +69,21 @@ def test_a_regular_file_is_opened_also_where_the_sweep_itself_is_a_link(strange:
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        *(("link.log", "a link"), ("inner.log", "a link"), ("linked/secret", "a link"), ("pipe.log", "no regular file")),
+        *(
+            ("link.log", "a link"),
+            ("inner.log", "a link"),
+            ("linked/secret", "a link"),
+            ("pipe.log", "no regular file"),
+        ),
         *(("trial", "no regular file"), ("../secret", "not inside"), ("/etc/passwd", "not inside"), ("", "not inside")),
         *(("none.log", "No such file"), ("trial/plain.log", "4 bytes, more than 3")),
     ],
 )
 def test_nothing_else_is_opened(strange: Path, name: str, why: str) -> None:
-    handles = len(os.listdir("/proc/self/fd"))
+    handles = count_handles()
     with pytest.raises(OSError, match=why):
         open_inside(strange, name, 3)
-    assert len(os.listdir("/proc/self/fd")) == handles
+    assert count_handles() == handles
 
 
 def test_links_in_a_trial_are_removed_before_workers_write_through_them(tmp_path: Path) -> None:
