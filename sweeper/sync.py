@@ -15,6 +15,7 @@ from sweeper.core.uris import remove_credentials
 from sweeper.loading.sources import SweepFolder, read_settings
 from sweeper.report.text.mlflow_overview import load_overview
 from sweeper.tracking import trusted
+from sweeper.tracking.store import sqlite_file
 from sweeper.tracking.tracker import Tracker
 
 OK, NOT_OK, BAD_CONFIGURATION = 0, 1, 2
@@ -49,6 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"sweeper.sync: {line}", file=sys.stderr)
     if tracker.failure is not None:
         print(f"sweeper.sync: {tracker.failure}", file=sys.stderr)
+        if uri and not options.tracking_uri and not sqlite_file(uri):
+            print("sweeper.sync: sweep.json keeps no passwords; --tracking-uri can have one", file=sys.stderr)
         return NOT_OK
     if options.tracking_uri:
         try:
