@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Sequence
 
-from sweeper.core.errors import ConfigError, nearest, remove_password
+from sweeper.core.errors import ConfigError, nearest
 from sweeper.core.paths import RUNS, SweepPaths
 from sweeper.core.pipes import run_until_closed
+from sweeper.core.text import printable
+from sweeper.core.uris import remove_credentials
 from sweeper.loading.sources import SweepFolder, read_settings
 from sweeper.report.text.mlflow_overview import load_overview
+from sweeper.tracking import trusted
+from sweeper.tracking.store import sqlite_file
 from sweeper.tracking.tracker import Tracker
 
 OK, NOT_OK, BAD_CONFIGURATION = 0, 1, 2
@@ -21,15 +26,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     what = "Send to MLflow what it lacks of a sweep."
     parser = argparse.ArgumentParser("python -m sweeper.sync", description=what, allow_abbrev=False)
     parser.add_argument("name", metavar="NAME", help="the sweep, a folder under runs/")
-    parser.add_argument("--tracking-uri", metavar="URI", help="where to; default: where the sweep sent its runs")
+    where = "where to; default: where the sweep sent its runs, if a command of yours on this machine named that store"
+    parser.add_argument("--tracking-uri", metavar="URI", help=where)
     options = parser.parse_args(arguments)
     try:
         paths = _find_sweep(options.name)
+        uri = options.tracking_uri or _find_store(paths)
     except ValueError as error:
         print(f"sweeper.sync: {error}", file=sys.stderr)
         return BAD_CONFIGURATION
-    last_uri = read_settings(SweepFolder(paths.folder), "tracking").get("uri")
-    tracker = Tracker(options.tracking_uri or (last_uri and str(last_uri)), options.name)
+    tracker = Tracker(uri, options.name)
     result = tracker.catch_up()
     if tracker.failure is None and paths.records():
         try:
@@ -39,13 +45,46 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tracker.log_report(sorted(paths.report.iterdir()) if paths.report.is_dir() else [])
     tracker.finish()
     for path in result.unreadable:
-        print(f"sweeper.sync: {path} holds no record that this version can read", file=sys.stderr)
+        print(printable(f"sweeper.sync: {path} holds no record that this version can read"), file=sys.stderr)
+    for line in tracker.not_sent:
+        print(f"sweeper.sync: {line}", file=sys.stderr)
     if tracker.failure is not None:
         print(f"sweeper.sync: {tracker.failure}", file=sys.stderr)
+        if uri and not options.tracking_uri and not sqlite_file(uri):
+            print("sweeper.sync: sweep.json keeps no passwords; --tracking-uri can have one", file=sys.stderr)
         return NOT_OK
-    where = remove_password(tracker.uri)
+    if options.tracking_uri:
+        try:
+            trusted.remember(options.tracking_uri)
+        except OSError as error:
+            print(f"sweeper.sync: this store is not remembered: {error}", file=sys.stderr)
+    where = remove_credentials(tracker.uri)
     print(f"{paths.folder.name}: {result.sent} records sent, {result.unchanged} were there already; {where}")
-    return NOT_OK if result.unreadable else OK
+    return NOT_OK if result.unreadable or tracker.not_sent else OK
+
+
+def _find_store(paths: SweepPaths) -> str | None:
+    """Find where the sweep sent its runs, None for the store in `runs/`.
+
+    Raises ConfigError for a store that only `sweep.json` names: the folder may be somebody else's, and MLflow would
+    send that server the credentials of this machine.
+    """
+    found = read_settings(SweepFolder(paths.folder), "tracking").get("uri")
+    own = trusted.environment_uri()
+    if own and found and trusted.normalize(own) == trusted.normalize(str(found)):
+        return own  # with its password, of which `sweep.json` has none
+    if own:
+        where = "the store that sweep.json names" if found else "runs/"
+        print(f"sweeper.sync: {trusted.VARIABLE} is not used: the sweep's runs are in {where}", file=sys.stderr)
+    if not found or trusted.is_trusted(str(found)):
+        return str(found) if found else None
+    uri = printable(remove_credentials(str(found)))
+    confirm = shlex.join(["python", "-m", "sweeper.sync", paths.folder.name, "--tracking-uri", uri])
+    raise ConfigError(
+        f"{paths.sweep} says that the runs are at {uri}, a store that no command of yours has named on this machine. "
+        f"Nothing was sent. If you know this store and want it to get these records, logs and your MLflow credentials: "
+        f"{confirm}"
+    )
 
 
 def _find_sweep(name: str) -> SweepPaths:

@@ -28,6 +28,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(f"server of {item.path.stem}"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The stores that the developer has named are none of the tests' business, and theirs none of the developer's."""
+    with mock.patch.dict(os.environ, XDG_STATE_HOME=str(tmp_path_factory.mktemp("state"))):
+        os.environ.pop("MLFLOW_TRACKING_URI", None)
+        yield
+
+
 @pytest.fixture
 def trial() -> Trial:
     return Trial(

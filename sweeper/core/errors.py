@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -18,8 +17,3 @@ def nearest(name: str, allowed: Iterable[str], count: int = 4) -> str:
     if close := get_close_matches(name.lower(), lowered, n=count, cutoff=0.5):
         return f"nearest: {', '.join(lowered[item] for item in close)}"
     return f"allowed: {', '.join(names[:12])}{', ...' if len(names) > 12 else ''}"
-
-
-def remove_password(uri: str) -> str:
-    """Remove user names and passwords from a URI, or from a text with URIs."""
-    return re.sub(r'//[^/@\s"]*@', "//", uri)

@@ -1,16 +1,21 @@
-"""Every path under `runs/`, and the one way to write there: to a temporary name, then rename.
+"""Every path under `runs/`, the one way to write there, and the one way to read what somebody else may have put there.
 
-`docs/formats.md` describes the files.
+A file is written under a temporary name and then renamed. `docs/formats.md` describes the files, and
+`docs/security.md` says who is trusted with what.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import secrets
 import shutil
-import tempfile
+import stat
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from typing import BinaryIO
 
 from sweeper.core.errors import ConfigError
 from sweeper.core.leftovers import make_prefix
@@ -18,6 +23,8 @@ from sweeper.core.leftovers import make_prefix
 RUNS = Path("runs")
 RESERVED = ("mlflow.db", "mlartifacts")  # MLflow's own, beside the sweeps
 MAX_NAME_CHARACTERS = 200  # file systems take 255 bytes
+MAX_LOG_BYTES = 1 << 30
+READ_ONLY = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # without O_NONBLOCK a pipe that nobody fills is waited for
 SWEEP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -32,19 +39,54 @@ def check_sweep_name(name: str) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace `path` as a whole or not at all, so that a reader never sees half a file."""
+    """Replace `path` as a whole or not at all, so that a reader never sees half a file. A link is replaced, too."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=make_prefix(f".{path.name}"))
+    temporary = path.with_name(f"{make_prefix(f'.{path.name}')}{secrets.token_hex(8)}")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with temporary.open("x", encoding="utf-8") as file:  # with the rights that the umask leaves
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
+        temporary.replace(path)
     except BaseException:
-        Path(temporary).unlink()
+        temporary.unlink(missing_ok=True)
         raise
+
+
+def open_inside(folder: Path, name: str | Path, max_bytes: int) -> BinaryIO:
+    """Open a regular file under `folder` for reading. No link is followed below `folder`, which itself may be one.
+
+    Raises OSError, whose `strerror` says why, for what is missing, a link, no regular file, elsewhere or too large.
+    """
+    path, parts = folder / name, Path(name).parts
+    if not parts or ".." in parts or Path(name).is_absolute():
+        raise OSError(errno.EPERM, f"not inside of {folder}", str(path))
+    try:
+        with ExitStack() as folders:
+            at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            folders.callback(os.close, at)
+            for parent in parts[:-1]:
+                at = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=at)
+                folders.callback(os.close, at)
+            handle = os.open(parts[-1], READ_ONLY, dir_fd=at)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            raise OSError(error.errno, "a link, which is not followed", str(path)) from error
+        raise
+    try:
+        require_regular(handle, path)
+        if (size := os.fstat(handle).st_size) > max_bytes:
+            raise OSError(errno.EFBIG, f"{size:,} bytes, more than {max_bytes:,}", str(path))
+        return os.fdopen(handle, "rb")
+    except OSError:
+        os.close(handle)
+        raise
+
+
+def require_regular(handle: int, path: Path) -> None:
+    """Raise OSError unless an open file is a regular one."""
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        raise OSError(errno.EINVAL, "no regular file", str(path))
 
 
 class TrialPaths:
@@ -66,13 +108,20 @@ class TrialPaths:
     def clear_caches(self) -> None:
         """Remove the caches of every draw, also those that a killed driver left."""
         for folder in self.folder.glob("cache-*"):
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove_folder(folder)
 
     def clear_logs(self) -> None:
         """Remove logs and inspection of an earlier attempt."""
-        shutil.rmtree(self.inspection, ignore_errors=True)
+        _remove_folder(self.inspection)
         for log in self.folder.glob("worker-*.log"):
             log.unlink()
+
+
+def _remove_folder(folder: Path) -> None:
+    """Remove a folder with everything in it, or a link in its place, through which workers would write elsewhere."""
+    if folder.is_symlink():
+        folder.unlink()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 class SweepPaths:
@@ -92,6 +141,13 @@ class SweepPaths:
         """The folder for tables of this sweep and others; they do not replace its own tables."""
         names = "-".join(path.resolve().name for path in others)
         return self.folder / f"report-with-{names}"[:MAX_NAME_CHARACTERS] if others else self.report
+
+    def require_no_links(self) -> None:
+        """Raise ConfigError if the folder holds links: what a sweep writes would land elsewhere."""
+        links = sorted(path.name for path in self.folder.iterdir() if path.is_symlink()) if self.folder.is_dir() else ()
+        if links:
+            named = f"{links[0]!a} is a link{f', like {len(links) - 1} more' if links[1:] else ''}"
+            raise ConfigError(f"{self.folder}: {named}, and a sweep writes through none; move it away")
 
     def trial(self, label: str, trial_id: str) -> TrialPaths:
         """The folder of a trial: the one that ends in its id, or a new `<label>-<id>`."""

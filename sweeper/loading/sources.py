@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, Union
 
 from sweeper.core import paths
-from sweeper.core.errors import ConfigError, nearest, remove_password
+from sweeper.core.errors import ConfigError, nearest
 from sweeper.core.paths import SWEEP_NAME, SweepPaths, TrialPaths
 from sweeper.core.serialization import get_mapping
+from sweeper.core.text import printable
+from sweeper.core.uris import remove_credentials
 from sweeper.tracking.reader import RunReader, StoredRun, StoredSweep, map_concurrently
 
 MIN_OF_A_PART = 250  # trials; to start a process takes as long as to read some ten
@@ -91,7 +93,7 @@ class SweepInStore:
         return map_concurrently(self._read, sorted(self.runs.trials, key=lambda run: f"{run.name}-{run.trial_id}"))
 
     def _read(self, run: StoredRun) -> FoundRecord:
-        name = f"{run.name}-{run.trial_id}"
+        name = printable(f"{run.name}-{run.trial_id}").replace("/", "_")  # whoever writes to the store names its runs
         folder, where = self.folder / name, f"{name}, run {run.run_id}"
         try:
             return FoundRecord(folder, where, self.store.read(run, "record.json"))
@@ -146,8 +148,8 @@ def find_sources(names: Sequence[str], tracking_uri: str | None = None) -> Seque
     for source in sources:
         if not source.runs.trials:
             known = store.sweeps()
-            others = nearest(source.folder.name, known) if known else "there are none"
-            raise ConfigError(f"{source.folder.name}: no such sweep at {remove_password(store.uri)}; {others}")
+            others = printable(nearest(source.folder.name, known)) if known else "there are none"
+            raise ConfigError(f"{source.folder.name}: no such sweep at {remove_credentials(store.uri)}; {others}")
     return sources
 
 

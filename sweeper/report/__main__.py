@@ -98,6 +98,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return BAD_INPUT
     first, *others = (source.folder for source in sources)
     out = parsed.out or SweepPaths(first).report_with(others)
+    if parsed.out is None and out.is_symlink():
+        print(f"{out} is a link, which is not followed; name it with --out to write there", file=sys.stderr)
+        return BAD_INPUT
     write = build.begin_files(report, out, parallel.count_cores())
     try:
         (build.print_report if parsed.tables else build.print_verdict)(report, console)

@@ -16,7 +16,8 @@ Row = Mapping[str, Value]
 T = TypeVar("T")
 
 NEEDS_QUOTES = re.compile('[,"\r\n]')
-FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")  # https://owasp.org/www-community/attacks/CSV_Injection
+# A formula, also after characters that a spreadsheet drops. https://owasp.org/www-community/attacks/CSV_Injection
+FORMULA = re.compile(r"[\t\r]|[\s\x00-\x1f\x7f-\x9f\u200b-\u200f\ufeff]*[=+\-@\uff1d\uff0b\uff0d\uff20]")
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ def _encodable(text: str) -> str:
 def cell(value: Value) -> str:
     """Show a value as `plain` does, with an apostrophe before text that a spreadsheet would take for a formula."""
     text = plain(value)
-    return f"'{text}" if text.startswith(FORMULA_STARTS) and isinstance(value, (str, tuple)) else text
+    return f"'{text}" if isinstance(value, (str, tuple)) and FORMULA.match(text) else text
 
 
 def quote(text: str) -> str:

@@ -12,13 +12,14 @@ from rich.console import Console
 from rich.markup import escape
 
 from sweeper.core import host
-from sweeper.core.errors import ConfigError, remove_password
+from sweeper.core.errors import ConfigError
 from sweeper.core.gpus import Device
 from sweeper.core.paths import RUNS, SweepPaths, TrialPaths
 from sweeper.core.record import Record
 from sweeper.core.serialization import get_mapping
 from sweeper.core.settings import MIN_PROCESSES_FOR_TARGET, TIMING, Measure, Settings
 from sweeper.core.trial import Trial
+from sweeper.core.uris import remove_credentials
 from sweeper.execution.disturbances import UNRELIABLE, read_disturbances
 from sweeper.execution.execute import LOCAL, Launcher, NoSpaceError
 from sweeper.execution.lock import hold_lock
@@ -31,6 +32,7 @@ from sweeper.sweep.plan import History, Plan, describe_plan, estimate_s, make_pl
 from sweeper.sweep.preflight import require_runnable
 from sweeper.sweep.progress import Progress, format_duration
 from sweeper.sweep.resume import Kept, is_alike, read_kept, read_measure, require_same_settings
+from sweeper.tracking import trusted
 from sweeper.tracking.store import sqlite_file
 from sweeper.tracking.tracker import Tracker
 
@@ -42,6 +44,8 @@ def run_sweep(grid: Sequence[Trial], settings: Settings, launcher: Launcher = LO
 
     Raises ConfigError before anything has started.
     """
+    if settings.tracking.uri is None:
+        settings = replace(settings, tracking=replace(settings.tracking, uri=trusted.environment_uri()))
     sweep = _Sweep(grid, settings, launcher, Console(highlight=False, soft_wrap=True))
     plan = sweep.make_plan()
     placement = Placement(launcher.name) if launcher.name else place_trials(settings, len(plan.trials))
@@ -55,6 +59,7 @@ def run_sweep(grid: Sequence[Trial], settings: Settings, launcher: Launcher = LO
         launcher.prepare()
     disturbances = read_disturbances(placement.devices) if plan.trials else []  # before the check, which is work too
     sweep.require_runnable(plan, placement)
+    sweep.paths.require_no_links()
     with hold_lock(sweep.paths.lock, f"sweep={settings.sweep}", settings.scheduler.locks):
         plan = sweep.make_plan()  # another driver may have ended meanwhile
         if min(placement.concurrency, len(plan.trials)) > 1:
@@ -141,6 +146,7 @@ class _Sweep:
         if tracker and plan.trials:
             tracker.begin()
             self._print_link(tracker)
+            self._remember_store()
         interrupted = False
         try:
             interrupted = self._run_trials(plan, placement, tracker)
@@ -189,7 +195,18 @@ class _Sweep:
             tracker.log_overview(overview(report.findings))
             tracker.log_report(report.paths)
         tracker.finish()
+        for line in tracker.not_sent:
+            print(f"note: {line}", file=sys.stderr)
         self._print_link(tracker)
+
+    def _remember_store(self) -> None:
+        """Remember the store if the command line or the environment names it, so that `sync` may send there."""
+        uri = self.settings.tracking.uri
+        if uri and (uri == trusted.environment_uri() or trusted.is_named_by(sys.argv[1:])):
+            try:
+                trusted.remember(uri)
+            except OSError as error:
+                print(f"note: sync will ask for --tracking-uri, since {error}", file=sys.stderr)
 
     def _print_link(self, tracker: Tracker) -> None:
         """Print where MLflow shows the sweep, or why it cannot."""
@@ -202,7 +219,7 @@ class _Sweep:
             console.print(f"MLflow: {typed} -m mlflow ui --backend-store-uri {tracker.uri}")
             console.print(f"        then open http://127.0.0.1:5000{tracker.page}")
         else:
-            console.print(f"MLflow: {remove_password(tracker.uri)}{tracker.page}")
+            console.print(f"MLflow: {remove_credentials(tracker.uri)}{tracker.page}")
 
 
 def _describe_processes(measure: Measure) -> str:

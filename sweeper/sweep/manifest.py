@@ -10,6 +10,7 @@ import shlex
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from sweeper.core.errors import ConfigError
@@ -17,6 +18,7 @@ from sweeper.core.libraries import library_packages
 from sweeper.core.paths import SweepPaths, write_text
 from sweeper.core.serialization import get_mapping, to_json
 from sweeper.core.settings import Settings
+from sweeper.core.uris import remove_credentials, remove_passwords
 from sweeper.sweep.plan import Plan
 
 
@@ -25,17 +27,19 @@ def add_invocation(paths: SweepPaths, settings: Settings, plan: Plan, device: st
 
     Raises ConfigError when the folder cannot be written or its sweep.json is not ours.
     """
+    uri = settings.tracking.uri
+    public = replace(settings, tracking=replace(settings.tracking, uri=uri and remove_credentials(uri)))
     versions = {"python": platform.python_version()}
     for package in ("sweeper", "torch", *library_packages(), "hydra-core", "omegaconf", "mlflow", "pandas"):
         with suppress(importlib.metadata.PackageNotFoundError):  # a checkout, or a package that is not needed
             versions[package] = importlib.metadata.version(package)
     left_out = [{"trial_id": item.trial.id, "label": item.trial.label, "reason": item.reason} for item in plan.left_out]
     invocation: dict[str, Any] = {
-        "command": shlex.join(["python", *sys.orig_argv[1:]]),
+        "command": shlex.join(["python", *(remove_passwords(word, uri) for word in sys.orig_argv[1:])]),
         "started": dt.datetime.now().astimezone().isoformat(timespec="seconds"),
         "versions": versions,
         "device": device,
-        "settings": to_json(settings),
+        "settings": to_json(public),
         "plan": [{"trial_id": trial.id, "label": trial.label} for trial in plan.trials],
         "left_out": left_out,
     }

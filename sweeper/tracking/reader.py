@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from sweeper.tracking import runs
-from sweeper.tracking.store import TrackingError, connect, sqlite_file, translate_errors
+from sweeper.tracking.store import TrackingError, check_artifacts, connect, sqlite_file, translate_errors
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -58,7 +58,7 @@ class RunReader:
         if file is not None and not file.exists():
             raise TrackingError(f"{file} does not exist")
         self.uri = uri
-        self._client, self._experiment_id = connect(uri, runs.find_experiment)
+        self._client, self._experiment = connect(uri, runs.find_experiment)
 
     def sweeps(self) -> list[str]:
         """List the names of all sweeps."""
@@ -80,6 +80,11 @@ class RunReader:
         """Read the text of an artifact. Raises OSError when it is missing, UnicodeDecodeError when it is not text."""
         from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
+        assert self._experiment is not None  # it has a run
+        try:
+            check_artifacts(self.uri, self._experiment.artifact_location, run.artifacts)
+        except TrackingError as error:
+            raise OSError(str(error)) from error
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / Path(name).name
             try:
@@ -95,9 +100,9 @@ class RunReader:
             return file.read_text(encoding="utf-8")
 
     def _search(self, filter_: str) -> Iterator[Run]:
-        if self._experiment_id is not None:
+        if self._experiment is not None:
             with translate_errors(self.uri):
-                yield from runs.search_runs(self._client, self._experiment_id, filter_)
+                yield from runs.search_runs(self._client, self._experiment.experiment_id, filter_)
 
 
 def _describe_run(run: Run) -> StoredRun:

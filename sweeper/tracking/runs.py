@@ -14,11 +14,12 @@ from sweeper.analysis.metrics import METRICS, Result
 from sweeper.core.paths import check_sweep_name
 from sweeper.core.record import Record
 from sweeper.core.serialization import get_mapping
+from sweeper.core.text import escape_markdown
 from sweeper.tracking.store import TrackingError
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Run
+    from mlflow.entities import Experiment, Run
 
 EXPERIMENT = "sweeper"
 # Tags by which sweeper recognises its runs.
@@ -27,9 +28,6 @@ PARENT, NOTE = "mlflow.parentRunId", "mlflow.note.content"  # MLflow's pages kno
 # Digests of what a run shows, so that nothing is sent twice.
 RECORD, REPORT, MANIFEST, OVERVIEW = "sweeper.record", "sweeper.report", "sweeper.invocations", "sweeper.overview"
 RUN_STATUSES = {"ok": "FINISHED", "interrupted": "KILLED"}  # every other status: FAILED
-
-# Characters that Markdown gives a meaning in the middle of a line.
-_ESCAPES = str.maketrans({sign: f"\\{sign}" for sign in "\\`*[]<>&!~|"})
 
 # Limits of mlflow.utils.validation; that of tags is the one of older servers. Longer values are cut.
 MAX_PARAM_CHARACTERS = 6000
@@ -136,14 +134,14 @@ def _describe_result(record: Record, result: Result) -> str:
     bounds = f" [{low:.2f}, {high:.2f}]" if low is not None and high is not None else ""
     device = ", {} {:.2f}".format(*result.by_device) if result.by_device else ""
     count = f"{result.processes} process{'' if result.processes == 1 else 'es'}"
-    flags = f"; {', '.join(record.flags)}".translate(_ESCAPES) if record.flags else ""
+    flags = f"; {escape_markdown(', '.join(record.flags))}" if record.flags else ""
     return f"speedup {result.speedup:.2f}{bounds} over {count}{device}{flags}"
 
 
 def _describe_failure(record: Record) -> str:
     """Quote the message: the first line as text, the others as an indented block, which no character in them ends."""
     first, *others = (record.message or "").splitlines() or [""]
-    line = f"{record.phase or record.status}: {first}".translate(_ESCAPES) if first or others else ""
+    line = escape_markdown(f"{record.phase or record.status}: {first}") if first or others else ""
     return "\n".join([line, *(["", *(f"    {other}" for other in others)] if others else [])])
 
 
@@ -175,21 +173,20 @@ def digest_record(record: Record) -> str:
     return hashlib.sha256(f"{VIEW_VERSION}\n{record.dumps()}".encode()).hexdigest()
 
 
-def find_experiment(client: MlflowClient) -> str | None:
-    """Find the id of our experiment, None when there is none.
+def find_experiment(client: MlflowClient) -> Experiment | None:
+    """Find our experiment, None when there is none.
 
     Raises TrackingError when the experiment was deleted, or when no MLflow server answers.
     """
     experiment = client.get_experiment_by_name(EXPERIMENT)
     if experiment is None:
         return None
-    experiment_id = str(experiment.experiment_id)
-    if not experiment_id:
+    if not experiment.experiment_id:
         raise TrackingError("it answers, but not as an MLflow server does")
     if experiment.lifecycle_stage != "active":
-        restore = f"mlflow experiments restore -x {experiment_id}"
+        restore = f"mlflow experiments restore -x {experiment.experiment_id}"
         raise TrackingError(f"its experiment {EXPERIMENT} was deleted; bring it back: {restore}")
-    return experiment_id
+    return experiment
 
 
 def build_sweep_filter(sweep: str) -> str:

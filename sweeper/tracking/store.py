@@ -15,9 +15,11 @@ from contextlib import closing, contextmanager
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import unquote, urlsplit
 
 from sweeper.core import paths
-from sweeper.core.errors import remove_password
+from sweeper.core.text import printable
+from sweeper.core.uris import remove_credentials, remove_passwords
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -38,6 +40,10 @@ ENVIRONMENT = {
 # mlflow imports these packages where they are installed; mlflow-skinny shows that runs and artifacts do not need them.
 # Hiding them keeps 70 of 190 MiB out of a driver: docs/decisions/mlflow-without-pandas.md.
 NOT_NEEDED = ("pandas", "pyarrow")
+
+# Object stores, whose libraries take the credentials for their own provider and send them nowhere else.
+OBJECT_STORES = ("s3", "gs", "wasbs", "abfss", "r2", "b2", "hdfs")
+ARTIFACT_FOLDERS = {"mlartifacts", "mlruns"}  # ours, and MLflow's own
 
 T = TypeVar("T")
 
@@ -67,6 +73,48 @@ def artifact_location(uri: str, runs: Path = paths.RUNS) -> str | None:
         return (file.parent / "mlartifacts").as_uri()
     database = uri.startswith(("postgresql", "mysql", "mssql"))
     return (runs / "mlartifacts").absolute().as_uri() if database else None
+
+
+def check_artifacts(uri: str, experiment: str, artifacts: str) -> None:
+    """Check where a run of the store at `uri` keeps its files. Raises TrackingError if nothing may be sent there.
+
+    Whoever can write to a store can give its runs any address: that of another server, which would get records, logs
+    and credentials, or of a folder on this machine. `experiment` is the address that the experiment gives its runs.
+    """
+    if not f"{artifacts.rstrip('/')}/".startswith(f"{experiment.rstrip('/')}/"):
+        reason = f"outside of the experiment's {remove_credentials(experiment)}"
+    elif not _is_place_of(uri, artifacts):
+        reason = "which this store's runs have no reason to"
+    else:
+        return
+    raise TrackingError(f"a run keeps its files at {remove_credentials(artifacts)}, {reason}; nothing goes there")
+
+
+def _is_place_of(uri: str, artifacts: str) -> bool:
+    """Say whether a store at `uri` gives its runs such a place for files."""
+    try:
+        store, place = urlsplit(uri), urlsplit(artifacts)
+        host, own_host = (place.hostname, place.port), (store.hostname, store.port)
+    except ValueError:  # no port, no IPv6 address
+        return False
+    path = Path(unquote(place.path))
+    is_server = store.scheme in ("http", "https")
+    match place.scheme:
+        case _ if ".." in path.parts:
+            return False
+        case "mlflow-artifacts":  # by way of the tracking server
+            return is_server and (not place.netloc or host == own_host)
+        case "http" | "https":
+            return (place.scheme, *host) == (store.scheme, *own_host)
+        case "dbfs":
+            return uri.startswith("databricks")
+        case "" | "file":  # a server cannot know the folders of this machine
+            file = sqlite_file(uri)
+            own = file.parent if file else Path(unquote(store.path)).absolute()
+            is_beside = (file is not None or store.scheme in ("", "file")) and path.is_relative_to(own)
+            named = bool(ARTIFACT_FOLDERS & set(path.parts))
+            return place.hostname in (None, "localhost") and not is_server and (is_beside or named)
+    return place.scheme in OBJECT_STORES
 
 
 def connect(uri: str, first: Callable[[MlflowClient], T]) -> tuple[MlflowClient, T]:
@@ -151,10 +199,10 @@ def translate_errors(uri: str) -> Iterator[None]:
         # OSError: also what requests raises. ImportError: the driver of a database.
         text = next(iter(str(error).splitlines()), "") or type(error).__name__
         cause = re.search(r"\(Caused by \w+\(['\"](.+)['\"]\)\)", text)
-        reason = remove_password(cause[1] if cause else text)[:300]
-        raise TrackingError(f"{remove_password(uri)}: {reason}") from error
+        reason = remove_passwords(cause[1] if cause else text, uri)[:300]
+        raise TrackingError(printable(f"{remove_credentials(uri)}: {reason}")) from error
     except TrackingError as error:
-        raise TrackingError(f"{remove_password(uri)}: {error}") from error
+        raise TrackingError(printable(f"{remove_credentials(uri)}: {error}")) from error
 
 
 def _call_in_time(action: Callable[[], T]) -> T:

@@ -16,24 +16,37 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import json
+import shutil
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from sweeper.analysis.metrics import Result, derive
 from sweeper.core import paths
-from sweeper.core.errors import remove_password
-from sweeper.core.paths import SweepPaths, TrialPaths
+from sweeper.core.paths import MAX_LOG_BYTES, SweepPaths, TrialPaths, open_inside, write_text
 from sweeper.core.record import Record
+from sweeper.core.serialization import get_mapping
+from sweeper.core.text import printable
+from sweeper.core.uris import remove_passwords
 from sweeper.tracking import runs
 from sweeper.tracking.runs import EXPERIMENT, Overview, View
-from sweeper.tracking.store import TrackingError, artifact_location, connect, default_uri, translate_errors
+from sweeper.tracking.store import (
+    TrackingError,
+    artifact_location,
+    check_artifacts,
+    connect,
+    default_uri,
+    translate_errors,
+)
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Run
+    from mlflow.entities import Experiment, Run
 
 MAX_PARAMS_PER_CALL = 100  # a limit of mlflow.utils.validation
 
@@ -54,6 +67,7 @@ class Tracker:
     def __init__(self, uri: str | None, sweep: str, runs: Path = paths.RUNS) -> None:
         self.uri = uri or default_uri(runs)
         self.failure: str | None = None
+        self.not_sent: list[str] = []  # files that stay here, and why
         self._paths = SweepPaths.of(sweep, runs)
         self._artifacts = artifact_location(self.uri, runs)
         self._runs: _SweepRuns | None = None
@@ -117,12 +131,13 @@ class Tracker:
             return None
         try:
             if self._runs is None:
-                client, experiment_id = connect(self.uri, lambda client: _ensure_experiment(client, self._artifacts))
+                client, experiment = connect(self.uri, lambda client: _ensure_experiment(client, self._artifacts))
             with translate_errors(self.uri):
                 # No time limit as `connect` has one: finding the runs of ten thousand trials takes many calls.
                 if self._runs is None:
                     started_ms = _read_start_ms(self._paths.sweep)
-                    self._runs = _SweepRuns(client, experiment_id, self._paths.folder.name, started_ms)
+                    upload = _Upload(self.uri, client, experiment, self._paths.folder, self.not_sent)
+                    self._runs = _SweepRuns(client, upload, self._paths.folder.name, started_ms)
                 return action(self._runs)
         except TrackingError as error:
             self.failure = str(error)
@@ -137,13 +152,67 @@ class _Child(NamedTuple):
     digest: str | None  # of the record that it shows; None: it is not complete
 
 
+@dataclass(frozen=True)
+class _Upload:
+    """Puts files of a sweep's folder among the artifacts of its runs, both of which may be somebody else's work."""
+
+    uri: str
+    client: MlflowClient
+    experiment: Experiment
+    folder: Path
+    not_sent: list[str]
+
+    def send(self, run: Run, files: Mapping[Path, Path], texts: Mapping[str, str], path: str | None = None) -> None:
+        """Send texts and files, by their names under `path`. What is no regular file of the sweep stays here."""
+        with self.copy(files) as (copies, _):
+            for name, text in texts.items():
+                write_text(copies / name, text)
+            self.send_folder(run, copies, path)
+
+    def send_folder(self, run: Run, folder: Path, path: str | None = None) -> None:
+        """Send what lies in a folder of our own."""
+        check_artifacts(self.uri, self.experiment.artifact_location, run.info.artifact_uri)
+        self.client.log_artifacts(run.info.run_id, str(folder), path)
+
+    @contextmanager
+    def copy(self, files: Mapping[Path, Path]) -> Iterator[tuple[Path, dict[str, str]]]:
+        """Copy files by their names to a folder that goes with the body, so that what is sent is what was checked.
+
+        The body also gets the SHA-256 of each.
+        """
+        hashes: dict[str, str] = {}
+        with tempfile.TemporaryDirectory(prefix="sweeper-upload-") as folder:
+            for name, file in files.items():
+                try:
+                    source = open_inside(self.folder, file.relative_to(self.folder), MAX_LOG_BYTES)
+                except OSError as error:
+                    self.not_sent.append(printable(f"{file}: {error.strerror}; it is not sent to MLflow"))
+                    continue
+                target = Path(folder, name)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with source, target.open("wb") as copy:
+                    shutil.copyfileobj(source, copy)
+                with target.open("rb") as copy:
+                    hashes[str(name)] = hashlib.file_digest(copy, "sha256").hexdigest()
+            yield Path(folder), hashes
+
+
+def _list_files(top: Path) -> list[Path]:
+    """List a file, or everything in a folder but its folders; links are files here."""
+    if top.is_symlink() or not top.is_dir():
+        return [top]
+    return sorted(found for path in top.iterdir() for found in _list_files(path))
+
+
 class _SweepRuns:
     """The runs of one sweep: one search finds them all, and what is sent later is remembered."""
 
-    def __init__(self, client: MlflowClient, experiment_id: str, sweep: str, started_ms: int | None) -> None:
+    def __init__(self, client: MlflowClient, upload: _Upload, sweep: str, started_ms: int | None) -> None:
         self._client = client
+        self._upload = upload
         self._sweep = sweep
-        self.experiment_id = experiment_id
+        self.experiment_id: str = upload.experiment.experiment_id
+        experiment_id = self.experiment_id
         self._children: dict[str, _Child] = {}
         parents: list[Run] = []
         doubles: list[str] = []  # duplicate runs, left behind when MLflow's answer was lost
@@ -167,6 +236,7 @@ class _SweepRuns:
         return self._client.create_run(self.experiment_id, started_ms, parent_tags, run_name=self._sweep)
 
     def _use_parent(self, parent: Run) -> None:
+        self._parent = parent
         self._parent_id: str = parent.info.run_id
         self._started_ms: int = parent.info.start_time
         self._running: bool = parent.info.status == "RUNNING"
@@ -183,12 +253,12 @@ class _SweepRuns:
         self.resume()
         view = runs.build_view(record, result or derive(record), self._sweep, self._parent_id)
         end_ms = int(1000 * (files.record.stat().st_mtime if files.record.exists() else time.time()))
-        run_id = self._prepare_child(record, child, view, end_ms)
-        self._client.log_text(run_id, record.dumps(), "record.json")
-        for log in sorted(files.folder.glob("*.log")):
-            self._client.log_artifact(run_id, str(log))
-        if record.inspection and record.inspection.folder and files.inspection.is_dir():
-            self._client.log_artifacts(run_id, str(files.inspection), files.inspection.name)
+        run = self._prepare_child(record, child, view, end_ms)
+        run_id = run.info.run_id
+        sent = sorted(files.folder.glob("*.log"))
+        if record.inspection and record.inspection.folder and files.inspection.exists():
+            sent += _list_files(files.inspection)
+        self._upload.send(run, {path.relative_to(files.folder): path for path in sent}, {"record.json": record.dumps()})
         self._client.set_terminated(run_id, runs.RUN_STATUSES.get(record.status, "FAILED"), end_ms)
         self._log_batch(run_id, view)  # last, because it holds the digest
         self._children[record.trial_id] = _Child(run_id, self._parent_id, digest)
@@ -208,19 +278,18 @@ class _SweepRuns:
 
     def send_report(self, files: Sequence[Path]) -> None:
         """Put files, and folders with everything in them, under `report/` of the parent."""
-        inside = [(file.relative_to(top.parent), file) for top in files for file in (top, *top.rglob("*"))]
-        hashes = [(name, hashlib.sha256(file.read_bytes())) for name, file in sorted(inside) if file.is_file()]
+        inside = sorted((file.relative_to(top.parent), file) for top in files for file in _list_files(top))
+        with self._upload.copy(dict(inside)) as (folder, hashes):
 
-        def send() -> None:
-            for file in files:
-                self._client.log_artifact(self._parent_id, str(file), "report")
+            def send() -> None:
+                self._upload.send_folder(self._parent, folder, "report")
 
-        self._send_once(runs.REPORT, "".join(f"{name} {found.hexdigest()}\n" for name, found in hashes), send)
+            self._send_once(runs.REPORT, "".join(f"{name} {digest}\n" for name, digest in hashes.items()), send)
 
     def finish(self, manifest: str | None, status: str, end_ms: int) -> None:
         """Put `sweep.json` on the parent, for the head of a report from MLflow, and end it if anything was sent."""
         if manifest is not None:
-            send = partial(self._client.log_text, self._parent_id, manifest, "sweep.json")
+            send = partial(self._upload.send, self._parent, {}, {"sweep.json": manifest})
             self._send_once(runs.MANIFEST, manifest, send)
         if self._running:
             self._client.set_terminated(self._parent_id, status, end_ms)
@@ -255,22 +324,21 @@ class _SweepRuns:
             self._client.set_tag(child.run_id, runs.PARENT, self._parent_id)
             self._children[trial_id] = child._replace(parent_id=self._parent_id)
 
-    def _prepare_child(self, record: Record, child: _Child | None, view: View, end_ms: int) -> str:
-        """Return the id of a run that can show the view: the existing child, or a new run in its place.
+    def _prepare_child(self, record: Record, child: _Child | None, view: View, end_ms: int) -> Run:
+        """Return a run that can show the view: the existing child, or a new run in its place.
 
         A run can change to another view if no param changes or is lost, and no metric is. Points count as metrics here,
         so a run that has points is always replaced.
         """
         if child is not None:
-            shown = self._client.get_run(child.run_id).data
-            if shown.params.items() <= view.params.items() and shown.metrics.keys() <= view.metrics.keys():
-                return child.run_id
+            run = self._client.get_run(child.run_id)
+            if run.data.params.items() <= view.params.items() and run.data.metrics.keys() <= view.metrics.keys():
+                return run
             self._client.delete_run(child.run_id)
             del self._children[record.trial_id]
         run_tags = {key: value for key, value in view.tags.items() if key != runs.RECORD}
         start_ms = end_ms - int(1000 * sum(sum(process.phases_s.values()) for process in record.processes))
-        run = self._client.create_run(self.experiment_id, start_ms, run_tags, run_name=record.label)
-        return str(run.info.run_id)
+        return self._client.create_run(self.experiment_id, start_ms, run_tags, run_name=record.label)
 
     def _log_batch(self, run_id: str, view: View) -> None:
         from mlflow.entities import Metric, Param, RunTag
@@ -285,14 +353,14 @@ class _SweepRuns:
         self._client.log_batch(run_id, metrics, params[:MAX_PARAMS_PER_CALL], run_tags, synchronous=True)
 
 
-def _ensure_experiment(client: MlflowClient, artifacts: str | None) -> str:
-    """Return the id of our experiment, which is created when there is none."""
+def _ensure_experiment(client: MlflowClient, artifacts: str | None) -> Experiment:
+    """Return our experiment, which is created when there is none."""
     from mlflow.exceptions import MlflowException
 
     if found := runs.find_experiment(client):
         return found
     try:
-        return client.create_experiment(EXPERIMENT, artifact_location=artifacts)
+        return client.get_experiment(client.create_experiment(EXPERIMENT, artifact_location=artifacts))
     except MlflowException:
         if found := runs.find_experiment(client):  # another driver was faster
             return found
@@ -318,4 +386,6 @@ def _read_public_manifest(path: Path) -> str | None:
         kept = [{key: item[key] for key in item if key not in ("plan", "left_out")} for item in data["invocations"]]
     except (OSError, ValueError, LookupError, TypeError):
         return None
-    return remove_password(json.dumps({"sweep": path.parent.name, "invocations": kept}, indent=1))
+    uris = (get_mapping(item, "settings", "tracking").get("uri") for item in kept)
+    known = [json.dumps(uri)[1:-1] for uri in uris if isinstance(uri, str)]  # as they stand in the text
+    return remove_passwords(json.dumps({"sweep": path.parent.name, "invocations": kept}, indent=1), *known)

@@ -31,6 +31,13 @@ def test_link_in_the_place_of_a_lock_is_not_followed(tmp_path: Path) -> None:
     assert (tmp_path / "notes").read_text() == "mine"
 
 
+def test_link_to_nothing_makes_no_file(tmp_path: Path) -> None:
+    (tmp_path / ".lock").symlink_to(tmp_path / "target")
+    with pytest.raises(ConfigError, match="it is a link"):
+        try_to_hold(tmp_path / ".lock")
+    assert not (tmp_path / "target").exists()
+
+
 def test_file_with_another_name_is_locked_and_stays_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("mine")
     (tmp_path / ".lock").hardlink_to(tmp_path / "notes")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
+import sys
 from collections.abc import Generator
 from dataclasses import replace
 from io import StringIO
@@ -25,6 +28,7 @@ from sweeper.execution.execute import Launcher, execute, make_cluster_launcher
 from sweeper.execution.scheduler import Event, Finished, PhaseBegan, Started
 from sweeper.sweep.driver import INTERRUPTED, OK, run_sweep
 from sweeper.sweep.progress import Progress
+from sweeper.tracking import trusted
 
 INSPECTS = """
 if options.inspect:
@@ -110,6 +114,37 @@ def test_dry_run_estimates_from_similar_trials_on_the_same_kind_of_device(
     assert "about 3 min" in estimate(other_batch, measure=replace(SETTINGS.measure, processes=3))
     write_text(path, replace(record(), environment={"device": {"type": "cpu", "name": "another"}}).dumps())
     assert estimate(other_batch) == none
+
+
+@pytest.mark.parametrize("named_by", ["environment", "command line", "a file of options"])
+@pytest.mark.usefixtures("fresh_environment")
+def test_a_store_is_remembered_where_the_user_named_it(
+    trial: Trial, named_by: str, empty_database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(Path("state").absolute()))
+    shutil.copy(empty_database, "other.db")
+    uri = f"sqlite:///{Path('other.db').absolute()}"  # MLflow keeps stores by their address
+    if named_by == "environment":
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    elif named_by == "command line":
+        monkeypatch.setattr(sys, "argv", ["sweeper", f"++tracking.uri={uri}"])
+    tracking = Tracking(uri=None if named_by == "environment" else uri)
+    assert run_sweep([trial], replace(SETTINGS, tracking=tracking)) == OK
+    (invocation,) = json.loads(Path("runs/night/sweep.json").read_text())["invocations"]
+    assert invocation["settings"]["tracking"]["uri"] == uri
+    assert list(Path().glob("mlartifacts/**/record.json"))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    assert trusted.is_trusted(uri) is (named_by != "a file of options")
+
+
+def test_a_folder_with_links_in_it_is_no_place_for_a_sweep(trial: Trial, tmp_path: Path) -> None:
+    """It may have come as somebody's archive."""
+    (tmp_path / "elsewhere").mkdir()
+    Path("runs/night").mkdir(parents=True)
+    Path(f"runs/night/{trial.label}-{trial.id}").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match="is a link"):
+        run_sweep([trial], SETTINGS)
+    assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 def test_dry_run_asks_the_libraries(trial: Trial, capsys: pytest.CaptureFixture[str]) -> None:

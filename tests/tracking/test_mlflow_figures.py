@@ -270,7 +270,7 @@ def test_kill_between_points_and_tags_leaves_none_twice(store: MlflowClient) -> 
         ),
         pytest.param(
             make_record(status="oom", message="<b>no</b> ![x](http://y)\n# more"),
-            "compiling: \\<b\\>no\\</b\\> \\!\\[x\\](http://y)\n\n    # more",
+            "compiling: &lt;b&gt;no&lt;/b&gt; \\!\\[x\\](http\\://y)\n\n    # more",
             id="what a message holds is no markup",
         ),
         pytest.param(make_record(status="timeout"), "", id="nothing to say"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from sweeper.core.text import printable
+from sweeper.core.text import escape_markdown, printable
 from sweeper.report.contents import Report
 from sweeper.report.formatting import sentence, text
 from sweeper.report.registry import TABLES
@@ -14,12 +14,10 @@ from sweeper.report.verdict import Verdict
 
 MAX_ROWS = 1000  # of a table; the files have all
 
-# Names come from users and messages from anywhere: neither may end a cell, start HTML or make a link.
-_ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", **{sign: f"\\{sign}" for sign in "\\|`*[]"}})
-
 
 def escape(value: str) -> str:
-    return printable(value).translate(_ESCAPES)
+    """Escape names, which come from users, and messages, which come from anywhere."""
+    return escape_markdown(printable(value))
 
 
 def document(report: Report) -> str:

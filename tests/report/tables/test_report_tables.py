@@ -165,7 +165,9 @@ def test_whole_numbers_stay_whole_when_a_column_has_gaps(tmp_path: Path) -> None
     assert [row["graph_breaks"] for row in rows] == ["", "2"]
 
 
-@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r"])
+@pytest.mark.parametrize(
+    "start", ["=", "+", "-", "@", "\t", "\r", "\n=", "\0@", " \r\n-", "\x0b+", "\ufeff=", "\xa0=", "\uff1d", "\u200b="]
+)
 def test_no_text_cell_is_a_formula(start: str) -> None:
     assert cell(f"{start}HYPERLINK(1)") == f"'{start}HYPERLINK(1)"
     assert cell((f"{start}1", "b")) == f"'{start}1;b"

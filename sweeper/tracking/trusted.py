@@ -1,0 +1,81 @@
+"""Which stores the user has named on this machine.
+
+A sweep's folder may come from somebody else, and MLflow sends the credentials of the environment to whatever server it
+talks to. So an address that only the folder names is no reason to connect.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+from sweeper.core.paths import open_inside, write_text
+from sweeper.core.uris import remove_credentials
+from sweeper.tracking.store import sqlite_file
+
+VARIABLE = "MLFLOW_TRACKING_URI"
+MAX_LIST_BYTES = 1 << 20
+MAX_ADDRESSES = 1000
+
+
+def state_folder() -> Path | None:
+    """Return the folder where sweeper keeps what it knows about the user; None for a user without a home.
+
+    https://specifications.freedesktop.org/basedir-spec/latest/
+    """
+    named = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if named.is_absolute():
+        return named / "sweeper"
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111 (`Path.expanduser` raises for a user without a home)
+    return home / ".local" / "state" / "sweeper" if home.is_absolute() else None
+
+
+def environment_uri() -> str | None:
+    return os.environ.get(VARIABLE, "").strip() or None
+
+
+def is_named_by(arguments: Iterable[str]) -> bool:
+    """Say whether a sweep's command line names the store, as `tracking.uri=...`."""
+    return any(argument.partition("=")[0].lstrip("+") == "tracking.uri" for argument in arguments)
+
+
+def normalize(uri: str) -> str:
+    """Return the address by which a store is known: without credentials, and not relative to a folder."""
+    file = sqlite_file(uri)
+    return f"sqlite:///{file}" if file else remove_credentials(uri).rstrip("/")
+
+
+def is_trusted(uri: str) -> bool:
+    """Say whether the environment or an earlier command of this user named the store."""
+    named = environment_uri()
+    return normalize(uri) in {*_read(), *([normalize(named)] if named else [])}
+
+
+def remember(uri: str) -> None:
+    """Remember a store that the command line or the environment names. Raises OSError when that is impossible."""
+    folder, known, address = state_folder(), _read(), normalize(uri)
+    if folder is None or address in known or "\n" in address:
+        return
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    before = os.umask(0o077)
+    try:
+        write_text(folder / "stores", "".join(f"{line}\n" for line in [*known, address][-MAX_ADDRESSES:]))
+    finally:
+        os.umask(before)
+
+
+def _read() -> list[str]:
+    """Read the list; empty unless it is the user's own and nobody else can write to it."""
+    folder = state_folder()
+    if folder is None:
+        return []
+    try:
+        with open_inside(folder, "stores", MAX_LIST_BYTES) as file:
+            status = os.fstat(file.fileno())
+            if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                return []
+            return file.read().decode("utf-8", "replace").splitlines()
+    except OSError:  # there is no list yet, or none that can be read: nothing is trusted
+        return []
