@@ -7,13 +7,12 @@ import sys
 from collections.abc import Sequence
 
 from sweeper.core.errors import ConfigError, nearest, remove_password
+from sweeper.core.exit_codes import BAD_INPUT, NOT_OK, OK
 from sweeper.core.paths import RUNS, SweepPaths
 from sweeper.core.pipes import run_until_closed
 from sweeper.loading.sources import SweepFolder, read_settings
 from sweeper.report.text.mlflow_overview import load_overview
 from sweeper.tracking.tracker import Tracker
-
-OK, NOT_OK, BAD_CONFIGURATION = 0, 1, 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         paths = _find_sweep(options.name)
     except ValueError as error:
         print(f"sweeper.sync: {error}", file=sys.stderr)
-        return BAD_CONFIGURATION
+        return BAD_INPUT
     last_uri = read_settings(SweepFolder(paths.folder), "tracking").get("uri")
     tracker = Tracker(options.tracking_uri or (last_uri and str(last_uri)), options.name)
     result = tracker.catch_up()

@@ -49,11 +49,13 @@ class RayLauncher(Launcher):
         import ray
         from hydra_plugins.hydra_ray_launcher._launcher_util import start_ray
 
+        from sweeper.core import interrupts
         from sweeper.core.errors import ConfigError
 
         on_termination = signal.getsignal(signal.SIGTERM)
         try:
-            start_ray(self._arguments.init)
+            with interrupts.allow():
+                start_ray(self._arguments.init)
         except (OSError, RuntimeError, TypeError, ValueError) as error:
             raise ConfigError(f"hydra.launcher.ray.init={self._arguments.init}: {error}") from error
         finally:
