@@ -114,7 +114,8 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
     _state.received += 1
     if _state.received >= AT_ONCE:
         with suppress(OSError):  # nobody reads it
-            os.write(2, f"\nsweeper: ended at once; go on with: {describe_command()}\n".encode())
+            cursor = "\x1b[?25h" if 2 in _state.terminals else ""  # shown again; the live view has hidden it
+            os.write(2, f"{cursor}\nsweeper: ended at once; go on with: {describe_command()}\n".encode())
         os._exit(INTERRUPTED)  # the reaper ends the workers
     if _state.allowed:
         raise KeyboardInterrupt

@@ -43,6 +43,8 @@ def run_sweep(grid: Sequence[Trial], settings: Settings, launcher: Launcher = LO
     Raises ConfigError before anything has started.
     """
     interrupts.name_sweep(settings.sweep)
+    if not settings.dry_run:  # whose output is all there is
+        outlive_output()
     sweep = _Sweep(grid, settings, launcher, Console(highlight=False, soft_wrap=True))
     try:
         interrupts.check()  # what has come since the start of the program
@@ -63,7 +65,6 @@ def _plan_and_run(sweep: _Sweep, settings: Settings, launcher: Launcher) -> int:
         if plan.trials:
             sweep.print_estimate(plan, placement)
         return OK
-    outlive_output()
     disturbances = read_disturbances(placement.devices) if plan.trials else []  # before the check, which is work too
     sweep.require_runnable(plan, placement)
     with hold_lock(sweep.paths.lock, f"sweep={settings.sweep}"):

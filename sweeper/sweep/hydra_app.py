@@ -45,7 +45,7 @@ def job(cfg: DictConfig) -> str:
         if in_job:
             os.chdir(command.runtime.cwd)  # a launcher may start its jobs elsewhere
             events = execute([point.trial], point.settings, place_trials(point.settings, num_trials=1))
-            return [event.record.status for event in events if isinstance(event, Finished)][-1]
+            return [event.record.status for event in interrupts.receive(events) if isinstance(event, Finished)][-1]
         code = run_sweep([point.trial], point.settings)
     except ConfigError as error:  # Hydra would print the job's overrides before it passes the error on
         print(f"sweeper: {error}", file=sys.stderr)

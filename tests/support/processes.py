@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -40,3 +42,13 @@ def list_processes() -> Iterator[Seen]:
 def find_workers(python: Path) -> list[int]:
     """The processes that run a fake interpreter."""
     return [seen.pid for seen in list_processes() if str(python).encode() in seen.command.split(b"\0")[:2]]
+
+
+def wait_for_handlers(driver: subprocess.Popen[str]) -> None:
+    """Until a driver handles SIGTERM; before, for the first 50 ms, the interpreter itself is loaded."""
+    caught = 0
+    while not caught >> (signal.SIGTERM - 1) & 1:
+        assert driver.poll() is None, driver.communicate()
+        lines = Path(f"/proc/{driver.pid}/status").read_text().splitlines()
+        (caught,) = (int(line.split()[1], 16) for line in lines if line.startswith("SigCgt:"))
+        time.sleep(0.001)
