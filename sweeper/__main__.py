@@ -8,44 +8,44 @@ from __future__ import annotations
 
 import os
 import runpy
-import signal
 import sys
 import traceback
 import warnings
 from collections.abc import Sequence
 
-from sweeper.config.error_messages import explain
-from sweeper.core.errors import ConfigError
+from sweeper.core import interrupts
+from sweeper.core.exit_codes import BAD_INPUT, OK
 from sweeper.core.pipes import run_until_closed
-
-BAD_CONFIGURATION, INTERRUPTED = 2, 130
 
 
 def main() -> int:
     """Run the command line of this process; the exit code."""
+    interrupts.install()  # before anything that takes longer to import
     return run_until_closed(_run)
 
 
 def _run() -> int:
     from sweeper.config.reference import COMMANDS
+    from sweeper.core.errors import ConfigError
 
     if sys.argv[1:2] and sys.argv[1] in COMMANDS:
         return _run_command(sys.argv[1])
     try:
         if (answer := _answer(sys.argv[1:])) is not None:
             print(answer)
-            return 0
+            return OK
     except ConfigError as error:
         print(f"sweeper: {error}", file=sys.stderr)
-        return BAD_CONFIGURATION
+        return BAD_INPUT
     return _run_sweep()
 
 
 def _run_command(name: str) -> int:
     """Run `python -m sweeper.NAME` with the arguments behind the name."""
+    interrupts.release()
     del sys.argv[1]
     runpy.run_module(f"sweeper.{name}", run_name="__main__", alter_sys=True)
-    return 0
+    return OK
 
 
 def _answer(arguments: Sequence[str]) -> str | None:
@@ -70,8 +70,6 @@ def _answer(arguments: Sequence[str]) -> str | None:
 
 def _run_sweep() -> int:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra's own handling prints tracebacks and exits with 1
-    # End a sweep on a termination, as clusters and containers send it, like on Ctrl-C.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     # Hydra warns that our launcher has the name of hydra-ray-launcher's, which it replaces.
     warnings.filterwarnings("ignore", r"\n'hydra/launcher/ray' is validated against ConfigStore schema", UserWarning)
     from hydra.errors import HydraException
@@ -79,8 +77,10 @@ def _run_sweep() -> int:
     from yaml import YAMLError
 
     from sweeper.config import schema
+    from sweeper.config.error_messages import explain
     from sweeper.config.overrides import normalise
     from sweeper.config.reference import read_keys
+    from sweeper.core.errors import ConfigError
     from sweeper.sweep.hydra_app import job
 
     expected = (ConfigError, HydraException, OmegaConfBaseException, YAMLError)
@@ -92,10 +92,8 @@ def _run_sweep() -> int:
             raise
         types = {name: key.takes for name, key in read_keys().items()}
         print(f"sweeper: {explain(error, schema.keys(), schema.nested_options(), types)}", file=sys.stderr)
-        return BAD_CONFIGURATION
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    return 0
+        return BAD_INPUT
+    return OK
 
 
 def _came_from_hydra_app(error: Exception) -> bool:

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 
 from sweeper.analysis.meanings import CAUSES, FLAGS, RANKS, STATUSES, Meaning
 from sweeper.core.errors import nearest
+from sweeper.core.exit_codes import BAD_INPUT, OK
 from sweeper.core.pipes import run_until_closed
 from sweeper.report.formatting import sentence
 
-OK, BAD_INPUT = 0, 2
 WIDTH = 100  # characters of a line
 ALL = {**STATUSES, **FLAGS, **CAUSES}
 

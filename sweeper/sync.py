@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from sweeper.core.errors import ConfigError, nearest
+from sweeper.core.exit_codes import BAD_INPUT, NOT_OK, OK
 from sweeper.core.paths import RUNS, SweepPaths
 from sweeper.core.pipes import run_until_closed
 from sweeper.core.text import printable
@@ -17,8 +18,6 @@ from sweeper.report.text.mlflow_overview import load_overview
 from sweeper.tracking import trusted
 from sweeper.tracking.store import sqlite_file
 from sweeper.tracking.tracker import Tracker
-
-OK, NOT_OK, BAD_CONFIGURATION = 0, 1, 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         uri = options.tracking_uri or _find_store(paths)
     except ValueError as error:
         print(f"sweeper.sync: {error}", file=sys.stderr)
-        return BAD_CONFIGURATION
+        return BAD_INPUT
     tracker = Tracker(uri, options.name)
     result = tracker.catch_up()
     if tracker.failure is None and paths.records():

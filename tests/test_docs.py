@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from sweeper.core import exit_codes
+
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/**/*.md")])
 LINK = re.compile(r"\]\(([^()\s]+)\)")
@@ -54,3 +56,9 @@ def test_a_reader_finds_the_glossary() -> None:
     """From the first page, and from the page on measuring."""
     for document in ("README.md", "docs/measuring.md"):
         assert "reading-a-report.md" in (ROOT / document).read_text(encoding="utf-8")
+
+
+def test_every_exit_code_is_told() -> None:
+    rows = re.findall(r"^\| (\d+) \|", (ROOT / "docs/cli.md").read_text(encoding="utf-8"), re.MULTILINE)
+    codes = [value for name, value in vars(exit_codes).items() if name.isupper()]
+    assert [int(row) for row in rows] == sorted(codes)

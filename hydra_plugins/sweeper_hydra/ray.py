@@ -51,9 +51,12 @@ class RayLauncher(Launcher):
         import ray
         from hydra_plugins.hydra_ray_launcher._launcher_util import start_ray
 
+        from sweeper.core import interrupts
+
         on_termination = signal.getsignal(signal.SIGTERM)
         try:
-            start_ray(self._arguments.init)
+            with interrupts.allow():
+                start_ray(self._arguments.init)
         except (OSError, RuntimeError, TypeError, ValueError) as error:
             raise ConfigError(f"hydra.launcher.ray.init={self._arguments.init}: {error}") from error
         finally:

@@ -29,6 +29,7 @@ class SlurmLauncher(Launcher):
 
     def prepare(self) -> None:
         """Raises ConfigError where no SLURM answers."""
+        from sweeper.core import interrupts
         from sweeper.core.errors import ConfigError
 
         needs = "hydra/launcher=slurm needs a SLURM that answers"
@@ -37,7 +38,8 @@ class SlurmLauncher(Launcher):
                 f"{needs}: there is no {missing[0]} on this machine; without SLURM leave hydra/launcher out"
             )
         try:
-            asked = subprocess.run(["scontrol", "ping"], capture_output=True, text=True, timeout=20, check=False)  # noqa: S607  # SLURM is found by PATH
+            with interrupts.allow():
+                asked = subprocess.run(["scontrol", "ping"], capture_output=True, text=True, timeout=20, check=False)  # noqa: S607  # SLURM is found by PATH
         except subprocess.TimeoutExpired as error:
             raise ConfigError(f"{needs}: scontrol ping has no answer within {error.timeout:g} s") from error
         if asked.returncode != 0:

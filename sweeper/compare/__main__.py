@@ -28,12 +28,11 @@ from sweeper.compare.quantities import DEVICE_MIN_EFFECT, MIN_EFFECT
 from sweeper.compare.text import FORMATS, Document, advise_if_nothing_is_judged, print_document, render
 from sweeper.compare.verdicts import judge
 from sweeper.core.errors import ConfigError
+from sweeper.core.exit_codes import BAD_INPUT, NOT_OK, NOTHING_JUDGED, OK
 from sweeper.core.paths import write_text
 from sweeper.core.pipes import run_until_closed
 from sweeper.loading.sources import add_tracking_uri, find_sources
 from sweeper.tracking.store import TrackingError
-
-OK, REGRESSION, BAD_INPUT, NOTHING_JUDGED = 0, 1, 2, 3
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -97,9 +96,9 @@ def _choose_exit_code(document: Document, parsed: argparse.Namespace) -> int:
     if parsed.fail_unresolved and unresolved:
         rows, are = ("1 row", "is") if unresolved == 1 else (f"{unresolved} rows", "are")
         print(f"--fail-unresolved: {rows} that both sides measured {are} UNRESOLVED", file=sys.stderr)
-        return REGRESSION
+        return NOT_OK
     if document.comparison.regressed:
-        return REGRESSION
+        return NOT_OK
     if document.problems:
         return BAD_INPUT
     if parsed.allow_unresolved or not advise_if_nothing_is_judged(document.comparison):

@@ -1,24 +1,54 @@
-"""What to do when nobody reads a program's output any more, as behind `| head`."""
+"""What to do when a program's output cannot be written any more, as behind `| head` or after its terminal has gone."""
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
 
-CLOSED = 141  # the exit code that shells give a program that SIGPIPE has ended
+from sweeper.core.exit_codes import CLOSED, INTERRUPTED
 
 
 def run_until_closed(main: Callable[[], int]) -> int:
-    """Call `main` and return its exit code; end without a traceback where its output is closed meanwhile."""
+    """Call `main` and return its exit code; end without a traceback where its output is closed, or by Ctrl-C."""
     try:
         try:
             return main()
         finally:
             sys.stdout.flush()  # what is still in the buffer would fail when the interpreter ends
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
     except (BrokenPipeError, SystemExit) as error:
         # rich ends the program with exit code 1 when it meets a closed pipe.
         if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CLOSED
+
+
+def outlive_output() -> None:
+    """From now on drop what cannot be written: closed pipe, terminal that has gone, full disk. Nothing is raised."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None or stream is not getattr(sys, f"__{name}__"):  # closed, or somebody else's
+            continue
+        with suppress(OSError):
+            stream.flush()
+        raw = io.BufferedWriter(_LastingFile(stream.fileno(), "wb", closefd=False))
+        lasting = io.TextIOWrapper(raw, stream.encoding, stream.errors, line_buffering=stream.line_buffering)
+        setattr(sys, name, lasting)
+        setattr(sys, f"__{name}__", lasting)
+
+
+class _LastingFile(io.FileIO):
+    """A file whose writes never fail; a later one succeeds where a full disk has space again."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except OSError:
+            return memoryview(data).nbytes

@@ -27,6 +27,7 @@ from rich.markup import escape
 from sweeper.core import gpus, host
 from sweeper.core.backends import GONE
 from sweeper.core.errors import ConfigError
+from sweeper.core.exit_codes import BAD_INPUT, INTERRUPTED, NOT_OK, OK
 from sweeper.core.gpus import Device, GpuReading
 from sweeper.core.host import Host, Part
 from sweeper.core.paths import write_text
@@ -37,7 +38,6 @@ from sweeper.doctor import noise, probes
 from sweeper.doctor.noise import Noise
 from sweeper.execution.disturbances import UNRELIABLE, find_disturbances
 
-OK, NOT_OK, BAD_ARGUMENTS, INTERRUPTED = 0, 1, 2, 130
 MODES = ("reduce-overhead", "max-autotune")  # of Inductor, beside the default; on a GPU
 MAX_PARALLEL_PROBES = 4
 MIN_PROCESSES_FOR_SPREAD = 10  # from 10 on, a standard deviation is known to 0.7 to 1.8 times its estimate
@@ -94,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         findings = examine(device, options, Console(highlight=False, soft_wrap=True))
     except ConfigError as error:
         print(f"sweeper.doctor: {error}", file=sys.stderr)
-        return BAD_ARGUMENTS
+        return BAD_INPUT
     except KeyboardInterrupt:
         print("sweeper.doctor: interrupted", file=sys.stderr)
         return INTERRUPTED

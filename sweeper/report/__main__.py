@@ -15,12 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from sweeper.core.exit_codes import BAD_INPUT, NOT_OK, OK
 from sweeper.core.pipes import run_until_closed
 
 if TYPE_CHECKING:
     from sweeper.report.tables.decision import Limits
 
-OK, NOT_READ, BAD_INPUT = 0, 1, 2
 N = TypeVar("N", int, float)
 
 
@@ -118,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.print(line, soft_wrap=True, markup=False, highlight=False)
     for problem in report.problems:
         print(problem, file=sys.stderr)
-    return NOT_READ if report.problems else OK
+    return NOT_OK if report.problems else OK
 
 
 if __name__ == "__main__":

@@ -11,10 +11,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from sweeper.core import host
+from sweeper.core import host, interrupts
 from sweeper.core.errors import ConfigError
+from sweeper.core.exit_codes import INTERRUPTED, NOT_OK, OK
 from sweeper.core.gpus import Device
 from sweeper.core.paths import RUNS, SweepPaths, TrialPaths
+from sweeper.core.pipes import outlive_output
 from sweeper.core.record import Record
 from sweeper.core.serialization import get_mapping
 from sweeper.core.settings import MIN_PROCESSES_FOR_TARGET, TIMING, Measure, Settings
@@ -36,17 +38,29 @@ from sweeper.tracking import trusted
 from sweeper.tracking.store import sqlite_file
 from sweeper.tracking.tracker import Tracker
 
-OK, NOT_OK, BAD_CONFIGURATION, INTERRUPTED = 0, 1, 2, 130
-
 
 def run_sweep(grid: Sequence[Trial], settings: Settings, launcher: Launcher = LOCAL) -> int:
     """Plan a grid, run the planned trials and return the exit code.
 
     Raises ConfigError before anything has started.
     """
+    interrupts.name_sweep(settings.sweep)
+    if not settings.dry_run:  # whose output is all there is
+        outlive_output()
     if settings.tracking.uri is None:
         settings = replace(settings, tracking=replace(settings.tracking, uri=trusted.environment_uri()))
     sweep = _Sweep(grid, settings, launcher, Console(highlight=False, soft_wrap=True))
+    try:
+        interrupts.check()  # what has come since the start of the program
+        return _plan_and_run(sweep, settings, launcher)
+    except KeyboardInterrupt:  # before the first trial
+        if not settings.dry_run and sweep.paths.records():
+            sweep.report(None)
+        sweep.print_how_to_go_on()
+        return INTERRUPTED
+
+
+def _plan_and_run(sweep: _Sweep, settings: Settings, launcher: Launcher) -> int:
     plan = sweep.make_plan()
     placement = Placement(launcher.name) if launcher.name else place_trials(settings, len(plan.trials))
     if settings.dry_run:
@@ -154,9 +168,10 @@ class _Sweep:
             interrupted = True
         except NoSpaceError as error:
             print(f"sweeper: {error} and sweep={sweep}", file=sys.stderr)
-        self._report(tracker)
+        if not self.report(tracker, interrupted):
+            interrupted = True
         if interrupted:
-            self.console.print(f"interrupted; go on with the same command and sweep={sweep}")
+            self.print_how_to_go_on()
             return INTERRUPTED
         wanted = {trial.id for trial in plan.trials} | {item.trial.id for item in plan.left_out if item.finished}
         statuses = {trial_id: found.status for trial_id, found in self._read_kept().items()}
@@ -167,7 +182,7 @@ class _Sweep:
         statuses = []
         progress = Progress(len(plan.trials), self.settings.measure.process_limit, self.console)
         with progress, closing(self.launcher.run(plan.trials, self.settings, placement)) as events:
-            for event in events:
+            for event in interrupts.receive(events):
                 if isinstance(event, Finished):
                     statuses.append(event.record.status)
                     if tracker:
@@ -175,8 +190,14 @@ class _Sweep:
                 progress.show(event)
         return "interrupted" in statuses or len(statuses) < len(plan.trials)  # ended while a trial was inspected
 
-    def _report(self, tracker: Tracker | None) -> None:
-        """Write the tables of the whole sweep to files, terminal and MLflow, and print what to do next."""
+    def print_how_to_go_on(self) -> None:
+        self.console.print(f"interrupted; go on with: {interrupts.describe_command()}", markup=False)
+
+    def report(self, tracker: Tracker | None, interrupted: bool = False) -> bool:
+        """Write the tables of the whole sweep to files, terminal and MLflow, and print what to do next.
+
+        `interrupted` is what the sweep was so far. False when an interrupt has kept something from MLflow.
+        """
         report = None
         try:
             report = write_report([self.paths.folder], self.paths.report)
@@ -189,15 +210,19 @@ class _Sweep:
             for line in suggest_next(report, self.paths.report, self.settings.sweep):
                 self.console.print(line)
         if tracker is None:
-            return
-        tracker.catch_up()  # what an earlier run of this sweep could not send
-        if report:
-            tracker.log_overview(overview(report.findings))
-            tracker.log_report(report.paths)
-        tracker.finish()
+            return True
+        complete = False
+        with suppress(KeyboardInterrupt):
+            tracker.catch_up()  # what an earlier run of this sweep could not send
+            if report:
+                tracker.log_overview(overview(report.findings))
+                tracker.log_report(report.paths)
+            complete = True
+        tracker.finish(interrupted or not complete)
         for line in tracker.not_sent:
             print(f"note: {line}", file=sys.stderr)
         self._print_link(tracker)
+        return complete
 
     def _remember_store(self) -> None:
         """Remember the store if the command line or the environment names it, so that `sync` may send there."""

@@ -19,14 +19,16 @@ from omegaconf import DictConfig, OmegaConf
 
 from sweeper.config import reader, schema
 from sweeper.config.grid import Composed, list_choices, make_repository
+from sweeper.core import interrupts
 from sweeper.core.errors import ConfigError
+from sweeper.core.exit_codes import BAD_INPUT
 from sweeper.core.gpus import visible_gpus
 from sweeper.core.settings import Settings
 from sweeper.core.trial import Trial
 from sweeper.execution.execute import Launch, execute, make_cluster_launcher
 from sweeper.execution.placement import place_trials
 from sweeper.execution.scheduler import Finished
-from sweeper.sweep.driver import BAD_CONFIGURATION, run_sweep
+from sweeper.sweep.driver import run_sweep
 
 
 @hydra.main(version_base="1.3", config_path=str(schema.conf_folder()), config_name="config")
@@ -46,11 +48,11 @@ def job(cfg: DictConfig) -> str:
         if in_job:
             os.chdir(command.runtime.cwd)  # a launcher may start its jobs elsewhere
             events = execute([point.trial], point.settings, place_trials(point.settings, num_trials=1))
-            return [event.record.status for event in events if isinstance(event, Finished)][-1]
+            return [event.record.status for event in interrupts.receive(events) if isinstance(event, Finished)][-1]
         code = run_sweep([point.trial], point.settings)
     except ConfigError as error:  # Hydra would print the job's overrides before it passes the error on
         print(f"sweeper: {error}", file=sys.stderr)
-        code = BAD_CONFIGURATION
+        code = BAD_INPUT
     sys.exit(code)
 
 
@@ -96,6 +98,8 @@ def run_grid(
             raise ConfigError(f"{', '.join(keys)}: cannot be swept, every trial of a sweep shares it; run two sweeps")
         trials.append(point.trial)
         overrides[point.trial.id] = item.overrides
+        if interrupts.is_pending():  # `run_sweep` says what is kept, and how to go on
+            return run_sweep(trials, settings)
     assert settings is not None
     if launcher is None or launch is None:
         return run_sweep(trials, settings)

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from sweeper.core import interrupts
 from sweeper.core.errors import ConfigError
 from sweeper.core.gpus import Device
 from sweeper.core.leftovers import make_prefix
@@ -53,7 +54,8 @@ def _ask(trials: Sequence[Trial], python: str | None, device: Device, prefix: st
         question.write_text(json.dumps([trial.to_json() for trial in trials]))
         asked = [*processes.make_command(python, "sweeper.worker"), "--check", str(question), str(answer)]
         process = processes.start_group(asked, {**device.environment(), **variables}, log)
-        code = processes.wait_for_end(process, TIMEOUT_S)
+        with interrupts.allow():
+            code = processes.wait_for_end(process, TIMEOUT_S)
         model = f"model {at.read_text()}" if at.exists() else "the models"
         if code is None:
             raise ConfigError(f"checking {model} took longer than {TIMEOUT_S} s; nothing was started")

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from sweeper.analysis.metrics import Result, derive
-from sweeper.core import paths
+from sweeper.core import interrupts, paths
 from sweeper.core.paths import MAX_LOG_BYTES, SweepPaths, TrialPaths, open_inside, write_text
 from sweeper.core.record import Record
 from sweeper.core.serialization import get_mapping
@@ -96,10 +96,11 @@ class Tracker:
         return self._attempt(lambda sweep_runs: sweep_runs.send(record, found, result))
 
     def catch_up(self) -> Sent:
-        """Send every record in the sweep's folder that MLflow lacks."""
+        """Send every record in the sweep's folder that MLflow lacks. An interrupt takes effect between two records."""
         sent: list[bool | None] = []
         unreadable = []
         for path in self._paths.records():
+            interrupts.check()
             try:
                 record = Record.loads(path.read_text(encoding="utf-8"))
             except ValueError:
@@ -117,10 +118,10 @@ class Tracker:
         if files:
             self._attempt(lambda sweep_runs: sweep_runs.send_report(files))
 
-    def finish(self) -> None:
-        """Send `sweep.json` and end the parent run: KILLED after an interrupted trial, else FINISHED."""
+    def finish(self, interrupted: bool = False) -> None:
+        """Send `sweep.json` and end the parent run: KILLED after an interrupted trial or sweep, else FINISHED."""
         if self._runs is not None:
-            status = "KILLED" if self._interrupted else "FINISHED"
+            status = "KILLED" if self._interrupted or interrupted else "FINISHED"
             manifest = _read_public_manifest(self._paths.sweep)
             times_s = [] if self._running else [path.stat().st_mtime for path in self._paths.records()]
             end_ms = int(1000 * max(times_s, default=time.time()))  # of a sweep that ran earlier: its last record

@@ -19,6 +19,7 @@ from rich.console import Console
 from sweeper.analysis.metrics import derive
 from sweeper.core import host
 from sweeper.core.errors import ConfigError
+from sweeper.core.exit_codes import INTERRUPTED, OK
 from sweeper.core.host import Host
 from sweeper.core.paths import write_text
 from sweeper.core.record import Inspection, Record
@@ -26,7 +27,7 @@ from sweeper.core.settings import Measure, Settings, Tracking
 from sweeper.core.trial import Model, Trial
 from sweeper.execution.execute import Launcher, execute, make_cluster_launcher
 from sweeper.execution.scheduler import Event, Finished, PhaseBegan, Started
-from sweeper.sweep.driver import INTERRUPTED, OK, run_sweep
+from sweeper.sweep.driver import run_sweep
 from sweeper.sweep.progress import Progress
 from sweeper.tracking import trusted
 

@@ -13,6 +13,7 @@ from records import make_record, make_trial, write_sweep
 
 from sweeper.analysis.metrics import derive
 from sweeper.core.errors import ConfigError
+from sweeper.core.exit_codes import NOT_OK, OK
 from sweeper.core.paths import SweepPaths
 from sweeper.core.record import Record
 from sweeper.core.serialization import to_json
@@ -20,7 +21,7 @@ from sweeper.core.settings import SAMPLING, TIMING, Measure, Settings, Tracking
 from sweeper.core.trial import Trial
 from sweeper.execution.execute import Launcher
 from sweeper.execution.scheduler import Event, Finished, Started
-from sweeper.sweep.driver import NOT_OK, OK, run_sweep
+from sweeper.sweep.driver import run_sweep
 from sweeper.sweep.resume import read_kept
 
 LIMITS = {"warmup_s": 1.0, "timeout_s": 60.0, "phase_timeouts_s": {"compiling": 9.0}, "back_off": False}

@@ -1,0 +1,135 @@
+"""The signals that end a sweep or tell it that its terminal has gone: this module alone handles them.
+
+SIGINT (Ctrl-C) and SIGTERM take effect as KeyboardInterrupt where the sweep waits or asks (`allow`, `check`), never in
+the middle of an import, a write or a call of MLflow: an interrupted import of mlflow leaves a package that cannot be
+imported again, and an exception that is raised in `__del__` is lost. The third signal ends the program at once.
+
+Without `install`, as in a cluster's job and in the other commands, Python's own handlers work and nothing here does
+anything.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import TypeVar
+
+from sweeper.core.exit_codes import INTERRUPTED
+
+AT_ONCE = 3  # the number of the signal that waits for nothing; `timeout` and wrappers of programs send two
+
+T = TypeVar("T")
+
+
+class _State:
+    """What has come so far. Signals belong to the whole process, so there is one; `dataclasses` would load too long."""
+
+    def __init__(self) -> None:
+        self.received = 0
+        self.pending = False  # one has come that was not raised yet
+        self.allowed = False
+        self.terminals: tuple[int, ...] = ()  # of the file descriptors of standard output and error
+        self.sweep: str | None = None
+
+
+_state = _State()
+
+
+def install() -> None:
+    """Handle the signals from now on. Ignored ones stay so, as SIGHUP under nohup; SIGTERM is handled in any case."""
+    _state.terminals = tuple(number for number in (1, 2) if os.isatty(number))
+    atexit.register(_ignore)  # the first one registered runs last: Python then gives signals their default actions
+    for number, handler in ((signal.SIGINT, _interrupt), (signal.SIGTERM, _interrupt), (signal.SIGHUP, _hang_up)):
+        if number == signal.SIGTERM or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, handler)
+
+
+def release() -> None:
+    """Give the signals back to Python, for a command that has nothing to keep."""
+    for number, own, default in (
+        (signal.SIGINT, _interrupt, signal.default_int_handler),
+        (signal.SIGTERM, _interrupt, signal.SIG_DFL),
+        (signal.SIGHUP, _hang_up, signal.SIG_DFL),
+    ):
+        if signal.getsignal(number) == own:
+            signal.signal(number, default)
+    check()
+
+
+@contextmanager
+def allow() -> Iterator[None]:
+    """Let signals raise KeyboardInterrupt in the body; one that has come before raises it at once."""
+    before, _state.allowed = _state.allowed, True
+    try:
+        check()
+        yield
+    finally:
+        _state.allowed = before
+
+
+def check() -> None:
+    """Raise KeyboardInterrupt if a signal has come that was not raised yet."""
+    if _state.pending:
+        _state.pending = False
+        raise KeyboardInterrupt
+
+
+def is_pending() -> bool:
+    """Whether the next `check` raises."""
+    return _state.pending
+
+
+def receive(items: Iterator[T]) -> Iterator[T]:
+    """Yield the items; signals raise KeyboardInterrupt while one is waited for, not while it is used."""
+    while True:
+        with allow():
+            try:
+                item = next(items)
+            except StopIteration:
+                return
+        yield item
+
+
+def name_sweep(sweep: str) -> None:
+    """Say which sweep this command is about, for `describe_command`."""
+    _state.sweep = sweep
+
+
+def describe_command() -> str:
+    """The command that goes on with the sweep of this one, to be copied."""
+    import shlex  # not at the start, when every import delays `install`
+
+    words = ["python", *sys.orig_argv[1:]]
+    if _state.sweep and not any(word.startswith("sweep=") for word in words):
+        words.append(f"sweep={_state.sweep}")
+    return shlex.join(words)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    _state.received += 1
+    if _state.received >= AT_ONCE:
+        with suppress(OSError):  # nobody reads it
+            cursor = "\x1b[?25h" if 2 in _state.terminals else ""  # shown again; the live view has hidden it
+            os.write(2, f"{cursor}\nsweeper: ended at once; go on with: {describe_command()}\n".encode())
+        os._exit(INTERRUPTED)  # the reaper ends the workers
+    if _state.allowed:
+        raise KeyboardInterrupt
+    _state.pending = True
+
+
+def _hang_up(_number: int, _frame: FrameType | None) -> None:
+    """Write no more to the terminal, which has gone; a file or a pipe gets all output as before."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    for number in _state.terminals:
+        os.dup2(nothing, number)
+    os.close(nothing)
+
+
+def _ignore() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
