@@ -38,14 +38,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"sweeper.sync: no key figures: {error}", file=sys.stderr)
     tracker.log_report(sorted(paths.report.iterdir()) if paths.report.is_dir() else [])
     tracker.finish()
-    for path in result.unreadable:
-        print(f"sweeper.sync: {path} holds no record that this version can read", file=sys.stderr)
+    for problem in result.problems:
+        print(f"sweeper.sync: {problem}", file=sys.stderr)
     if tracker.failure is not None:
         print(f"sweeper.sync: {tracker.failure}", file=sys.stderr)
         return NOT_OK
     where = remove_password(tracker.uri)
     print(f"{paths.folder.name}: {result.sent} records sent, {result.unchanged} were there already; {where}")
-    return NOT_OK if result.unreadable else OK
+    return NOT_OK if result.problems else OK
 
 
 def _find_sweep(name: str) -> SweepPaths:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -23,3 +24,12 @@ def nearest(name: str, allowed: Iterable[str], count: int = 4) -> str:
 def remove_password(uri: str) -> str:
     """Remove user names and passwords from a URI, or from a text with URIs."""
     return re.sub(r'//[^/@\s"]*@', "//", uri)
+
+
+def explain_unreadable(error: Exception) -> str:
+    """Explain to people why a file or its JSON cannot be read."""
+    if isinstance(error, (json.JSONDecodeError, UnicodeDecodeError)):
+        return f"not JSON, or cut short ({error})"
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return f"cannot be read ({error})"

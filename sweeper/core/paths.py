@@ -1,14 +1,17 @@
-"""Every path under `runs/`, and the one way to write there: to a temporary name, then rename.
+"""Every path under `runs/`, how to write there (to a temporary name, then rename) and how to read what others wrote.
 
 `docs/formats.md` describes the files.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
+import stat
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -44,6 +47,32 @@ def write_text(path: Path, text: str) -> None:
     except BaseException:
         Path(temporary).unlink()
         raise
+
+
+def read_text(path: Path, max_bytes: int) -> str:
+    """Read a regular file. Raises OSError for a link, a pipe and a file with more bytes, UnicodeDecodeError."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, "a symbolic link, which is not followed", str(path)) from error
+        raise
+    with os.fdopen(handle, "rb", buffering=0) as file:
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        if found.st_size > max_bytes:
+            raise OSError(errno.EFBIG, f"larger than {max_bytes / 2**20:.0f} MiB", str(path))
+        return file.read().decode()
+
+
+def move_aside(path: Path) -> Path:
+    """Rename a file that cannot be read to `NAME.unreadable-TIME`, which replaces nothing, and return its new path."""
+    moved = path.with_name(f"{path.name}.unreadable-{time.strftime('%Y%m%d-%H%M%S')}")
+    number = 1
+    while os.path.lexists(aside := moved if number == 1 else moved.with_name(f"{moved.name}-{number}")):
+        number += 1
+    return path.rename(aside)
 
 
 class TrialPaths:

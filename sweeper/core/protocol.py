@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from sweeper.core.host import Part
 from sweeper.core.record import Diagnostics, Process
-from sweeper.core.serialization import Json, from_json, to_json
+from sweeper.core.serialization import Json, from_json, parse_json, to_json
 from sweeper.core.settings import Measure
 from sweeper.core.trial import Trial
 
@@ -92,7 +92,7 @@ def encode(message: Message) -> str:
 
 def decode(line: str) -> Message:
     """The inverse of `encode`. Raises ValueError for anything else."""
-    data = json.loads(line)
+    data = parse_json(line)
     kind = str(data.pop("kind", None)) if isinstance(data, dict) else ""
     if kind not in _KINDS:
         raise ValueError(f"unknown message {kind!r}")

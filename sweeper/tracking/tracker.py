@@ -26,7 +26,8 @@ from sweeper.analysis.metrics import Result, derive
 from sweeper.core import paths
 from sweeper.core.errors import remove_password
 from sweeper.core.paths import SweepPaths, TrialPaths
-from sweeper.core.record import Record
+from sweeper.core.record import Record, RecordError
+from sweeper.core.text import printable
 from sweeper.tracking import runs
 from sweeper.tracking.runs import EXPERIMENT, Overview, View
 from sweeper.tracking.store import TrackingError, artifact_location, connect, default_uri, translate_errors
@@ -41,11 +42,11 @@ T = TypeVar("T")
 
 
 class Sent(NamedTuple):
-    """The result of `Tracker.catch_up`: how many records were sent or already there, and which files hold none."""
+    """The result of `Tracker.catch_up`: how many records were sent or already there, and a line per problem."""
 
     sent: int
     unchanged: int
-    unreadable: tuple[Path, ...] = ()
+    problems: tuple[str, ...] = ()
 
 
 class Tracker:
@@ -84,15 +85,15 @@ class Tracker:
     def catch_up(self) -> Sent:
         """Send every record in the sweep's folder that MLflow lacks."""
         sent: list[bool | None] = []
-        unreadable = []
+        problems = []
         for path in self._paths.records():
             try:
-                record = Record.loads(path.read_text(encoding="utf-8"))
-            except ValueError:
-                unreadable.append(path)
+                record = Record.read(path)
+            except RecordError as error:
+                problems.append(printable(f"{path}: {error}"))
             else:
                 sent.append(self.log(record, files=TrialPaths(path.parent)))
-        return Sent(sent.count(True), sent.count(False), tuple(unreadable))
+        return Sent(sent.count(True), sent.count(False), tuple(problems))
 
     def log_overview(self, overview: Overview) -> None:
         """Show key figures and a description on the parent run, unless it shows them already."""

@@ -21,7 +21,7 @@ from sweeper.core.trial import Trial
 from sweeper.execution.execute import Launcher
 from sweeper.execution.scheduler import Event, Finished, Started
 from sweeper.sweep.driver import NOT_OK, OK, run_sweep
-from sweeper.sweep.resume import read_kept
+from sweeper.sweep.resume import read_on_disk
 
 LIMITS = {"warmup_s": 1.0, "timeout_s": 60.0, "phase_timeouts_s": {"compiling": 9.0}, "back_off": False}
 OTHERS = {
@@ -146,6 +146,6 @@ def test_an_older_record_has_the_settings_of_its_workers(trials: list[Trial]) ->
     paths = SweepPaths.of("night")
     file = paths.trial("", trials[0].id).trial
     file.write_text(json.dumps({"trial": {}, "measure": to_json(replace(OLD, rounds=4))}))
-    kept = read_kept(paths, {trial.id for trial in trials})
+    kept = read_on_disk(paths, {trial.id for trial in trials}).kept
     assert kept[trials[0].id].measure == replace(OLD, rounds=4)
     assert kept[trials[1].id].measure is None
