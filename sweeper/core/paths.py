@@ -57,13 +57,16 @@ def read_text(path: Path, max_bytes: int) -> str:
         if error.errno == errno.ELOOP:
             raise OSError(errno.ELOOP, "a symbolic link, which is not followed", str(path)) from error
         raise
-    with os.fdopen(handle, "rb", buffering=0) as file:
+    try:
         found = os.fstat(handle)
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
         if found.st_size > max_bytes:
             raise OSError(errno.EFBIG, f"larger than {max_bytes / 2**20:.0f} MiB", str(path))
-        return file.read().decode()
+        with os.fdopen(handle, "rb", buffering=0, closefd=False) as file:
+            return file.read().decode()
+    finally:
+        os.close(handle)
 
 
 def move_aside(path: Path) -> Path:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.core.paths import SweepPaths, check_sweep_name, write_text
+from sweeper.core.paths import SweepPaths, check_sweep_name, move_aside, write_text
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "", ".hidden", "-x", "a b", "x" * 101, "a\n", "=1"])
@@ -31,3 +31,12 @@ def test_trial_folder_is_found_by_id_whatever_its_label(tmp_path: Path) -> None:
     paths = SweepPaths.of("s", tmp_path)
     write_text(paths.trial("old-label", "abc123").record, "{}")
     assert paths.trial("new-label", "abc123").folder.name == "old-label-abc123"
+
+
+def test_what_is_moved_aside_replaces_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    for text in ("one", "two", "three"):
+        write_text(path, text)
+        move_aside(path)
+    assert {file.read_text() for file in tmp_path.glob("record.json.unreadable-*")} == {"one", "two", "three"}
+    assert not path.exists()

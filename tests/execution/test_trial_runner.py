@@ -121,6 +121,16 @@ def test_worker_that_dies_is_a_crashed_record(run, body: str, says: str) -> None
     assert says in str(record.message)
 
 
+def test_text_of_a_worker_is_cleaned_where_it_enters(run) -> None:
+    """An exception may have any text: surrogates are no characters, and a terminal obeys control characters."""
+    record = run(r"say(Outcome('runtime_error', 'eager', 'no \ud800 \x1b]0;x\x07', environment={'a': '\udcff\x00'}))")
+    assert (record.status, record.message) == ("runtime_error", "no \ufffd \ufffd]0;x\ufffd")
+    assert record.environment == {"a": "\ufffd\ufffd"}
+    record = run("say(Phase('eager')); answer.write('\"\\x1b[2J\\ud800\"' + chr(10)); answer.flush(); time.sleep(60)")
+    assert record.status == "crashed"
+    str(record.message).encode()
+
+
 def test_worker_that_talks_nonsense_is_a_crashed_record(run) -> None:
     record = run("answer.write('{\\n'); answer.flush(); time.sleep(60)")
     assert record.status == "crashed"

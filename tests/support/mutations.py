@@ -9,7 +9,18 @@ from typing import Any
 
 SEED = 1906
 NUMBERS = (0, -1, 1e-320, 1e308, -1e308, 2**63, 10**400, 1e16, -0.0, 0.5, True)
-TEXTS = ("", "[/x]", "\ud800", "\x1b]0;owned\x07\x1b[2J", "=1+1", "\n=1", "a\r\nb", "../../etc", "é" * 300, "x" * 100_000)
+TEXTS = (
+    "",
+    "[/x]",
+    "\ud800",
+    "\x1b]0;owned\x07\x1b[2J",
+    "=1+1",
+    "\n=1",
+    "a\r\nb",
+    "../../etc",
+    "é" * 300,
+    "x" * 100_000,
+)
 OTHERS = (None, [], {}, [[]], {"x": 1}, [None], "1", False, ["\x00"])
 WHOLE = (
     b"", b"[" * 100_000, b'{"schema_version": 5', b"null", b"\xff\xfe", b'{"schema_version": NaN}', b"5",
