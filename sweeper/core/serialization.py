@@ -11,7 +11,7 @@ import json
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Annotated, Any, NamedTuple, NoReturn, TypeVar
 
@@ -151,7 +151,8 @@ def _reader(name: str, hint: Any) -> Callable[[Any], Any]:
     """Return a function that makes the field from any other value, or raises."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
-        return _reader_within(name, arguments[0], arguments[1])
+        hint, limits = arguments
+        return _reader_among(name, limits) if hint is str else _reader_within(name, hint, limits)
     if origin in (typing.Union, types.UnionType):
         options = [option for option in arguments if option is not type(None)]
         if len(options) > 1:  # `Json`
@@ -194,6 +195,17 @@ def _reader_within(name: str, hint: Any, limits: Between) -> Callable[[Any], Any
         if not low <= value <= high:
             raise ValueError(f"{name}: {value!r:.40} is not between {low:g} and {high:g}")
         return value
+
+    return read
+
+
+def _reader_among(name: str, allowed: Collection[str]) -> Callable[[Any], str]:
+    """Return a reader of text that raises for any but some words."""
+
+    def read(value: Any) -> str:
+        if _checked(name, (str,), value) not in allowed:
+            raise ValueError(f"{name}: {value!r:.40} is not one of: {', '.join(allowed)}")
+        return str(value)
 
     return read
 

@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import Annotated, Any
 
 from sweeper.core.backends import GRAPHED
-from sweeper.core.libraries import has_texts
+from sweeper.core.libraries import LIBRARIES, has_texts
 from sweeper.core.serialization import Between, Json, drop_defaults, from_json, to_json
 
 WORKLOADS = ("train", "inference", "prefill", "decode")
@@ -41,7 +41,7 @@ ATTENTIONS = ("sdpa", "eager", "flash_attention_2", "flex_attention")
 class Model:
     """What to build: `library` is a key of `LIBRARIES`, `name` the library's own name, or `package.module:function`."""
 
-    library: str
+    library: Annotated[str, tuple(LIBRARIES)]
     name: str
     image_size: int | None = None  # pixels per side; None: the model's own
     sequence_length: int | None = None  # tokens

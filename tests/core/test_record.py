@@ -193,6 +193,7 @@ def nest(depth: int) -> Any:
         (("processes", 0, "steps_per_block"), 0, "steps_per_block: 0 is not between"),
         (("processes", 0, "phases_s"), {"eager": "1"}, "phases_s: '1' has the wrong type"),
         (("processes", 0, "device_step_s"), {"eager": -1.0, "compiled": 1.0}, "device_step_s.eager: -1.0 is not"),
+        (("trial", "model", "library"), "x", "library: 'x' is not one of: torchvision"),
         (("trial", "batch_size"), 0, "batch_size: 0 is not between"),
         (("trial", "vary"), {"batch_size": [1, "2"]}, "vary: '2' has the wrong type"),
         (("diagnostics", "parameters"), {"float32": None}, "parameters: None has the wrong type"),
