@@ -166,8 +166,8 @@ def _reader(name: str, hint: Any) -> Callable[[Any], Any]:
         make = tuple if origin is tuple else list
         return lambda value: make([one if type(one) in plain else item(one) for one in _checked(name, LISTS, value)])
     if origin in (dict, Mapping):
-        of_mapping = _reader(name, arguments[1])
-        return lambda value: {key: of_mapping(one) for key, one in _checked(name, Mapping, value).items()}
+        of_mapping, allowed = _reader(name, arguments[1]), (dict, Mapping)
+        return lambda value: {key: of_mapping(one) for key, one in _checked(name, allowed, value).items()}
     if hint in LIMITS:
         return _reader_within(name, hint, LIMITS[hint])
     return functools.partial(_checked, name, ALLOWED[hint]) if hint in ALLOWED else lambda value: value
@@ -214,14 +214,13 @@ def _check_json(name: str, value: Any, depth: int = 0) -> Any:
     """Return a JSON value of any shape as it is. Raises ValueError for infinite numbers and deep nesting."""
     if depth > MAX_DEPTH:
         raise ValueError(f"{name}: nested too deeply")
-    if isinstance(value, Mapping):
-        for item in value.values():
+    if type(value) in LIMITS:
+        low, high = LIMITS[type(value)]
+        if not low <= value <= high:
+            raise ValueError(f"{name}: {value!r:.40} is out of range")
+    elif type(value) not in PLAIN:  # an abstract class takes longer to ask
+        for item in value.values() if isinstance(value, (dict, Mapping)) else value:
             _check_json(name, item, depth + 1)
-    elif isinstance(value, LISTS):
-        for item in value:
-            _check_json(name, item, depth + 1)
-    elif type(value) in LIMITS and not LIMITS[type(value)].low <= value <= LIMITS[type(value)].high:
-        raise ValueError(f"{name}: {value!r:.40} is out of range")
     return value
 
 
