@@ -43,9 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"sweeper.sync: no key figures: {error}", file=sys.stderr)
     tracker.log_report(sorted(paths.report.iterdir()) if paths.report.is_dir() else [])
     tracker.finish()
-    for path in result.unreadable:
-        print(printable(f"sweeper.sync: {path} holds no record that this version can read"), file=sys.stderr)
-    for line in tracker.not_sent:
+    for line in (*result.problems, *tracker.not_sent):
         print(f"sweeper.sync: {line}", file=sys.stderr)
     if tracker.failure is not None:
         print(f"sweeper.sync: {tracker.failure}", file=sys.stderr)
@@ -59,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"sweeper.sync: this store is not remembered: {error}", file=sys.stderr)
     where = remove_credentials(tracker.uri)
     print(f"{paths.folder.name}: {result.sent} records sent, {result.unchanged} were there already; {where}")
-    return NOT_OK if result.unreadable or tracker.not_sent else OK
+    return NOT_OK if result.problems or tracker.not_sent else OK
 
 
 def _find_store(paths: SweepPaths) -> str | None:

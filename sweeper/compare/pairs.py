@@ -18,14 +18,13 @@ from typing import Any, NamedTuple
 from sweeper.analysis.metrics import derive
 from sweeper.compare.quantities import QUANTITIES, Quantity
 from sweeper.core.errors import ConfigError
-from sweeper.core.paths import TrialPaths
-from sweeper.core.record import Process, Record
-from sweeper.core.serialization import get_mapping
+from sweeper.core.paths import TrialPaths, read_text
+from sweeper.core.record import MAX_BYTES, Process, Record, RecordError
+from sweeper.core.serialization import get_mapping, parse_json
 from sweeper.core.text import printable
 from sweeper.core.trial import MODES, Compile, Trial
 from sweeper.loading.device_names import Device, read_device
-from sweeper.loading.entries import UNREADABLE_ERRORS
-from sweeper.loading.sources import FoundRecord, Source, explain_unreadable
+from sweeper.loading.sources import FoundRecord, Source
 
 # Statuses of a trial without a record, and how they are said of BASE or HEAD.
 LOST: Mapping[str, str] = {"unreadable": "its record in {} cannot be read", "unfinished": "has not ended in {}"}
@@ -81,28 +80,26 @@ def read_sides(source: Source) -> SweepSides:
     lost: dict[str, tuple[str, Trial | None]] = {}
     problems = []
     for found in source.records():
-        problem = found.problem
         try:
-            side = make_side(Record.loads(found.text)) if problem is None else None
-        except UNREADABLE_ERRORS as error:
-            side, problem = None, explain_unreadable(error)
-        if side is None:
+            side = make_side(found.read())
+        except RecordError as error:
+            problems.append(printable(f"{found.where}: {error}"))
             trial_id, trial = _identify(found)
             lost[trial_id] = "unreadable" if found.ended else "unfinished", trial
-        else:
-            if side.trial.id in sides:
-                problem = "stands for the same trial as another record, which is left out"
-            sides[side.trial.id] = side
-        if problem is not None:
+            continue
+        if side.trial.id in sides:
+            problem = "stands for the same trial as another record, which is left out"
             problems.append(printable(f"{found.where}: {problem}"))
+        sides[side.trial.id] = side
     return SweepSides(sides, {key: lost[key] for key in lost if key not in sides}, tuple(problems))
 
 
 def _identify(found: FoundRecord) -> tuple[str, Trial | None]:
     """The id in the folder's name or of `trial.json`, empty where neither has one, and the trial if it is known."""
     trial: Trial | None = None
-    with suppress(OSError, LookupError, TypeError, *UNREADABLE_ERRORS):
-        trial = Trial.from_json(json.loads(TrialPaths(found.folder).trial.read_text(encoding="utf-8"))["trial"])
+    with suppress(OSError, ValueError):
+        text = read_text(TrialPaths(found.folder).trial, MAX_BYTES)
+        trial = Trial.from_json(get_mapping(parse_json(text), "trial"))
     named = TRIAL_ID.fullmatch(found.folder.name.rpartition("-")[2])
     trial_id = named[0] if named else trial.id if trial else ""
     # After an out of memory trial.json holds the smaller batch, so a trial with another id.

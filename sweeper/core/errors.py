@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -17,3 +18,12 @@ def nearest(name: str, allowed: Iterable[str], count: int = 4) -> str:
     if close := get_close_matches(name.lower(), lowered, n=count, cutoff=0.5):
         return f"nearest: {', '.join(lowered[item] for item in close)}"
     return f"allowed: {', '.join(names[:12])}{', ...' if len(names) > 12 else ''}"
+
+
+def explain_unreadable(error: Exception) -> str:
+    """Explain to people why a file or its JSON cannot be read."""
+    if isinstance(error, (json.JSONDecodeError, UnicodeDecodeError)):
+        return f"not JSON, or cut short ({error})"
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return f"cannot be read ({error})"

@@ -12,6 +12,7 @@ import re
 import secrets
 import shutil
 import stat
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -87,6 +88,21 @@ def require_regular(handle: int, path: Path) -> None:
     """Raise OSError unless an open file is a regular one."""
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         raise OSError(errno.EINVAL, "no regular file", str(path))
+
+
+def read_text(path: Path, max_bytes: int) -> str:
+    """Read a regular file. Raises OSError as `open_inside` does, and UnicodeDecodeError."""
+    with open_inside(path.parent, path.name, max_bytes) as file:
+        return file.read().decode()
+
+
+def move_aside(path: Path) -> Path:
+    """Rename a file that cannot be read to `NAME.unreadable-TIME`, which replaces nothing, and return its new path."""
+    moved = path.with_name(f"{path.name}.unreadable-{time.strftime('%Y%m%d-%H%M%S')}")
+    number = 1
+    while os.path.lexists(aside := moved if number == 1 else moved.with_name(f"{moved.name}-{number}")):
+        number += 1
+    return path.rename(aside)
 
 
 class TrialPaths:

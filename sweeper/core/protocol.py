@@ -8,15 +8,13 @@ each request for the device with a `LeaseGrant` on the worker's standard input.
 from __future__ import annotations
 
 import json
-import math
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated
 
 from sweeper.core.host import Part
-from sweeper.core.record import PHASES, STATUSES, Diagnostics, PerArm, Process
-from sweeper.core.serialization import Json, from_json, to_json
+from sweeper.core.record import PHASES, STATUSES, Diagnostics, Process
+from sweeper.core.serialization import Json, from_json, parse_json, to_json
 from sweeper.core.settings import Measure
 from sweeper.core.trial import Trial
 
@@ -43,7 +41,7 @@ class Job:
 class Phase:
     """The worker has begun this phase."""
 
-    name: str
+    name: Annotated[str, PHASES]
 
 
 NOTHING, DEVICE, ALONE = "nothing", "device", "alone"
@@ -53,7 +51,7 @@ NOTHING, DEVICE, ALONE = "nothing", "device", "alone"
 class LeaseRequest:
     """The worker wants to share the device, wants it alone, or gives it back."""
 
-    wants: str
+    wants: Annotated[str, (NOTHING, DEVICE, ALONE)]
 
 
 @dataclass(frozen=True)
@@ -76,23 +74,13 @@ class LeaseGrant:
 class Outcome:
     """The worker's last message. `process` holds what was measured before a failure, if anything."""
 
-    status: str
-    phase: str | None = None
+    status: Annotated[str, STATUSES]
+    phase: Annotated[str, PHASES] | None = None
     message: str | None = None
     process: Process | None = None
     diagnostics: Diagnostics | None = None
     environment: Mapping[str, Json] = field(default_factory=dict)
 
-
-SURROGATES = re.compile("[\ud800-\udfff]")  # JSON can name them, but they are no characters
-MAX_DEPTH = 30  # of nested values; a usual answer has eight
-TOO_DEEP = f"its values are nested deeper than {MAX_DEPTH} levels"
-MAX_DIGITS = 20  # of whole numbers: 64 bits and a sign
-MAX_MEASURED = 1e18  # seconds, bytes, joules or a number of kernels
-NOT_NEGATIVE = (
-    "index", "draw", "compile_s", "device_time_s", "device_kernels", "device_step_s", "device_gap_s", "host_step_s",
-    "failed_allocations", "allocator_peak_bytes", "tokens_per_step", "energy_j", "waited_s",
-)  # fmt: skip
 
 Message = Phase | LeaseRequest | Outcome
 _KINDS: Mapping[str, type[Message]] = {kind.__name__: kind for kind in (Phase, LeaseRequest, Outcome)}
@@ -104,78 +92,12 @@ def encode(message: Message) -> str:
 
 
 def decode(line: str) -> Message:
-    """The inverse of `encode`. Text that is not valid Unicode is made so.
-
-    Raises ValueError for anything else: other keys and types, numbers that are not finite, measurements that cannot be,
-    unknown names, and values that are nested too deep.
-    """
-    try:
-        data = json.loads(line, parse_constant=_parse_float, parse_float=_parse_float, parse_int=_parse_int)
-    except RecursionError:
-        raise ValueError(TOO_DEEP) from None
-    data = _clean(data)
+    """The inverse of `encode`. Raises ValueError for anything else, as `parse_json` and `from_json` do."""
+    data = parse_json(line)
     kind = str(data.pop("kind", None)) if isinstance(data, dict) else ""
     if kind not in _KINDS:
         raise ValueError(f"unknown message {kind!r:.40}")
-    message = from_json(_KINDS[kind], data)
-    if isinstance(message, LeaseRequest):
-        _require_one_of("wants", message.wants, (NOTHING, DEVICE, ALONE))
-    elif isinstance(message, Phase):
-        _require_one_of("phase", message.name, PHASES)
-    else:
-        _check_outcome(message)
-    return message
-
-
-def _parse_float(text: str) -> float:
-    if not math.isfinite(number := float(text)):
-        raise ValueError(f"the number {text:.40} is not finite")
-    return number
-
-
-def _parse_int(text: str) -> int:
-    if len(text) > MAX_DIGITS:
-        raise ValueError(f"the number {text:.40} is too large")
-    return int(text)
-
-
-def _clean(value: Any, depth: int = 0) -> Any:
-    """Replace what is no valid Unicode, such as file names of other encodings; see that nothing is nested too deep."""
-    if depth > MAX_DEPTH:
-        raise ValueError(TOO_DEEP)
-    if isinstance(value, str):
-        return SURROGATES.sub("\ufffd", value)
-    if isinstance(value, list):
-        return [_clean(item, depth + 1) for item in value]
-    if isinstance(value, dict):
-        return {_clean(key): _clean(item, depth + 1) for key, item in value.items()}
-    return value
-
-
-def _require_one_of(name: str, value: str, allowed: Sequence[str]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{name} {value!r:.40} is not one of: {', '.join(allowed)}")
-
-
-def _check_outcome(outcome: Outcome) -> None:
-    """Raise ValueError for names that do not exist, and for measurements that cannot be."""
-    _require_one_of("status", outcome.status, STATUSES)
-    if outcome.phase is not None:
-        _require_one_of("phase", outcome.phase, PHASES)
-    process = outcome.process
-    if process is None:
-        return
-    if process.steps_per_block is not None and process.steps_per_block < 1:
-        raise ValueError(f"steps_per_block {process.steps_per_block} is less than 1")
-    for timed in process.rounds:
-        for time_s in (timed.eager_s, timed.compiled_s):
-            if time_s is not None and not 0 < time_s < MAX_MEASURED:
-                raise ValueError(f"a round of {time_s:g} s")
-    for name in NOT_NEGATIVE:
-        value = getattr(process, name)
-        for number in (value.eager, value.compiled) if isinstance(value, PerArm) else (value,):
-            if number is not None and not 0 <= number < MAX_MEASURED:
-                raise ValueError(f"{name} {number:g} cannot be")
+    return from_json(_KINDS[kind], data)
 
 
 AT = "at"  # the file in which the preflight check names its current model

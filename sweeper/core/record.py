@@ -9,16 +9,29 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Annotated
 
-from sweeper.core.serialization import Json, from_json, get_mapping, to_json
+from sweeper.core.errors import explain_unreadable
+from sweeper.core.paths import read_text
+from sweeper.core.serialization import Between, Json, clean_text, from_json, parse_json, to_json
 from sweeper.core.trial import Trial
 
 # 1 had no accuracy, no state of device and host, no fingerprints. 2 had no attempts, no formats of parameters, and of
 # the check one case alone. 3 had fewer axes in the trial. 4 had of the device its busy time alone, and no host time.
 # All are read with what they lack as missing.
 SCHEMA_VERSION = 5
+
+MAX_BYTES = 100 * 2**20  # of a record; large ones have 100 kB
+
+# A record from elsewhere may hold any number. Figures are ratios and logs of times, so these have to be above 0.
+Seconds = Annotated[float, Between(0, 1e9)]
+Duration = Annotated[float, Between(1e-9, 1e9)]  # which a clock can tell from 0
+Count = Annotated[int, Between(0, 2**53)]
+Positive = Annotated[int, Between(1, 2**53)]
+DURATIONS = Between(1e-12, 1e9)  # of both arms, per step
+NOT_NEGATIVE = Between(0, 1e100)
 
 STATUSES = (
     "ok", "accuracy_mismatch", "not_compiled", "eager_error", "compile_error", "runtime_error",
@@ -41,8 +54,8 @@ class Round:
     """Two blocks, one per arm. Times are wall seconds of a whole block of `Process.steps_per_block` steps."""
 
     order: str  # AB: eager first; BA: compiled first
-    eager_s: float | None
-    compiled_s: float | None
+    eager_s: Duration | None
+    compiled_s: Duration | None
     void: str | None = None  # why the round does not count
 
 
@@ -61,10 +74,10 @@ PERCENTILES = ("p50", "p90", "p99")
 class Latency:
     """Percentiles of the wall seconds of single steps, each waited for, over the rounds that count."""
 
-    p50_s: float
-    p90_s: float
-    p99_s: float
-    steps: int
+    p50_s: Duration
+    p90_s: Duration
+    p99_s: Duration
+    steps: Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +100,15 @@ class Accuracy:
     passed: bool | None  # None: it could not be judged
     unverified: str | None = None  # why it could not be judged
     nondeterministic: bool = False  # eager, run twice from one state, differs from itself by more than the bound
-    tensors: int = 0  # how many were judged
-    unjudged: int = 0  # how many were not: eager is not finite there, or over seeds rounding explains anything
+    tensors: Count = 0  # how many were judged
+    unjudged: Count = 0  # how many were not: eager is not finite there, or over seeds rounding explains anything
     worst: str | None = None  # e.g. `gradient of layer1.0.conv1.weight`
     too_small: bool = False  # it has less than a third of eager's size, where that has to decide
-    compiled_error: float | None = None
-    eager_error: float | None = None
-    bound: float | None = None  # compiled_error may be so large
+    compiled_error: Annotated[float, NOT_NEGATIVE] | None = None
+    eager_error: Annotated[float, NOT_NEGATIVE] | None = None
+    bound: Annotated[float, NOT_NEGATIVE] | None = None  # compiled_error may be so large
     of_process: int | None = None  # whose verdict this is, where the process ran the same code as one that was checked
-    elements: int | None = None  # how many numbers were compared, over all cases
+    elements: Count | None = None  # how many numbers were compared, over all cases
     cases: tuple[str, ...] = ()  # that were judged, e.g. `as built, unseen batch` or `moved, batch 1`
     case: str | None = None  # of the worst tensor
     batch: str | None = None  # what the unseen batch is: drawn, given, mixed (of the first), timed (the first itself)
@@ -111,11 +124,11 @@ class Accuracy:
 class GpuState:
     """What NVML said of the GPU right after blocks; medians over an arm's blocks."""
 
-    clock_mhz: PerArm
-    power_w: PerArm
+    clock_mhz: Annotated[PerArm, NOT_NEGATIVE]
+    power_w: Annotated[PerArm, NOT_NEGATIVE]
     temperature_c: PerArm
     slowdowns: tuple[str, ...] | None = None  # reasons for lowered clocks that were seen, e.g. power_cap, thermal
-    other_processes: int | None = None  # the most that computed on this GPU beside us, before and in the rounds
+    other_processes: Count | None = None  # the most that computed on this GPU beside us, before and in the rounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,49 +137,55 @@ class HostState:
 
     busy_while_compiling: float | None = None  # share kept busy by others
     busy_while_measuring: float | None = None
-    throttled_s: float | None = None  # seconds in the rounds for which the cgroup's quota stopped us
+    throttled_s: Seconds | None = None  # seconds in the rounds for which the cgroup's quota stopped us
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
     """What one fresh worker process measured."""
 
-    index: int
-    draw: int
+    index: Count
+    draw: Count
     cold: bool  # the first process of its draw, with an empty compile cache
-    compile_s: float | None = None  # extra wall seconds that the first compiled steps took over steady ones
-    compile_parts_s: Mapping[str, float] = field(default_factory=dict)  # dynamo, aot_autograd, inductor, autotuning
-    compile_cache: Mapping[str, int] = field(default_factory=dict)  # hits, misses, bypassed: graphs in Inductor's cache
-    first_steps_s: tuple[float, ...] = ()  # wall seconds of the first compiled steps, each synchronised
+    compile_s: Seconds | None = None  # extra wall seconds that the first compiled steps took over steady ones
+    compile_parts_s: Mapping[str, Seconds] = field(default_factory=dict)  # dynamo, aot_autograd, inductor, autotuning
+    compile_cache: Mapping[str, Count] = field(
+        default_factory=dict
+    )  # hits, misses, bypassed: graphs in Inductor's cache
+    first_steps_s: tuple[Duration, ...] = ()  # wall seconds of the first compiled steps, each synchronised
     # From the start of the process to the end of its first compiled step, less what eager took and it waited.
-    time_to_first_step_s: float | None = None
+    time_to_first_step_s: Seconds | None = None
     code_fingerprint: str | None = None  # of the generated code
     autotuning_fingerprint: str | None = None  # of the kernel configurations that autotuning chose
     accuracy: Accuracy | None = None
-    steps_per_block: int | None = None
+    steps_per_block: Positive | None = None
     warm_up_flat: bool | None = None  # whether the step times of both arms became flat
     rounds: tuple[Round, ...] = ()
     changed_settings: Mapping[str, Json] = field(default_factory=dict)  # global switches that did not stay as they were
-    device_time_s: PerArm | None = None  # device busy seconds per step
-    device_kernels: PerArm | None = None  # kernels, copies and memsets per step
-    device_step_s: PerArm | None = None  # device busy seconds per step, and the device's own gaps
-    device_gap_s: PerArm | None = None  # seconds between two kernels up to which a gap is the device's own
+    device_time_s: Annotated[PerArm, DURATIONS] | None = None  # device busy seconds per step
+    device_kernels: Annotated[PerArm, NOT_NEGATIVE] | None = None  # kernels, copies and memsets per step
+    device_step_s: Annotated[PerArm, DURATIONS] | None = None  # device busy seconds per step, and the device's own gaps
+    device_gap_s: Annotated[PerArm, NOT_NEGATIVE] | None = (
+        None  # seconds between two kernels up to which a gap is the device's own
+    )
     device_gap_source: Mapping[str, str] = field(default_factory=dict)  # by arm: steps, or calibration without steps
-    host_step_s: PerArm | None = None  # seconds in which the host prepares and launches a step, without waiting
+    host_step_s: Annotated[PerArm, DURATIONS] | None = (
+        None  # seconds in which the host prepares and launches a step, without waiting
+    )
     host_time_missing: str | None = None  # why an arm has no host time
     device_time_missing: str | None = None  # why an arm has no device time
     gpu: GpuState | None = None
     host: HostState | None = None
     memory_bytes: PerArm | None = None  # device memory in use after three steps, less that before building
     memory_missing: str | None = None  # why an arm has no memory
-    failed_allocations: int | None = None  # allocations that found no room at first, even if a second try succeeded
+    failed_allocations: Count | None = None  # allocations that found no room at first, even if a second try succeeded
     allocator_peak_bytes: PerArm | None = None  # torch's own peak, which misses what lives in graph pools
-    tokens_per_step: float | None = None  # of models that read text
+    tokens_per_step: Annotated[float, NOT_NEGATIVE] | None = None  # of models that read text
     latencies: Latencies | None = None  # with measure.clock=step
-    energy_j: PerArm | None = None  # joules of the whole GPU per step, with measure.energy
+    energy_j: Annotated[PerArm, NOT_NEGATIVE] | None = None  # joules of the whole GPU per step, with measure.energy
     energy_missing: str | None = None  # why there is no energy
-    phases_s: Mapping[str, float] = field(default_factory=dict)  # wall seconds spent in each phase, waits left out
-    waited_s: float | None = None  # wall seconds in which it waited for the device, or was stopped for another
+    phases_s: Mapping[str, Seconds] = field(default_factory=dict)  # wall seconds spent in each phase, waits left out
+    waited_s: Seconds | None = None  # wall seconds in which it waited for the device, or was stopped for another
 
     @property
     def artifact(self) -> str | None:
@@ -200,21 +219,21 @@ class GraphBreak:
 
     reason: str
     where: str | None = None  # file:line of the user's code
-    count: int = 1
+    count: Count = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnostics:
     """What the compiler did, from the first process that got so far."""
 
-    graphs: int | None = None  # graphs that reached the backend
+    graphs: Count | None = None  # graphs that reached the backend
     graph_breaks: tuple[GraphBreak, ...] = ()
-    recompiles: int | None = None
+    recompiles: Count | None = None
     cudagraph_skips: tuple[str, ...] = ()
     settings: Mapping[str, Json] = field(default_factory=dict)  # equal in both arms: TF32, cudnn, optimizer, ...
-    graphs_run_eager: int = 0  # graphs that the backend ran as they were, uncompiled
-    parameters: Mapping[str, int] = field(default_factory=dict)  # how many numbers of each format the model has
-    kernels: int | None = None  # that Inductor wrote; all else in its programs calls ATen or a library
+    graphs_run_eager: Count = 0  # graphs that the backend ran as they were, uncompiled
+    parameters: Mapping[str, Count] = field(default_factory=dict)  # how many numbers of each format the model has
+    kernels: Count | None = None  # that Inductor wrote; all else in its programs calls ATen or a library
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,15 +272,18 @@ class Record:
     environment: Mapping[str, Json] = field(default_factory=dict)
     processes: tuple[Process, ...] = ()
     diagnostics: Diagnostics | None = None
-    smaller_batch_size: int | None = None  # of both arms, after the trial's own batch size ran out of memory
-    wall_s: float | None = None  # from the start of the trial to its end, without waits and stops
+    smaller_batch_size: Positive | None = None  # of both arms, after the trial's own batch size ran out of memory
+    wall_s: Seconds | None = None  # from the start of the trial to its end, without waits and stops
     inspection: Inspection | None = None  # None: not asked for, or the trial has nothing to inspect
     attempts: tuple[Attempt, ...] = ()  # earlier ones that were not ok, the oldest first
     measure: Mapping[str, Json] = field(default_factory=dict)  # `core.settings.Measure`; empty in older records
     schema_version: int = SCHEMA_VERSION
 
     def __post_init__(self) -> None:
-        _check_status(self.status)
+        if self.status not in STATUSES:
+            raise ValueError(f"status {self.status!r:.40} is not one of: {', '.join(STATUSES)}")
+        if self.message is not None:
+            object.__setattr__(self, "message", clean_text(self.message))
 
     @property
     def judges_the_compiler(self) -> bool:
@@ -293,27 +315,39 @@ class Record:
         return json.dumps({**{key: data[key] for key in order}, **data}, indent=1, allow_nan=False)
 
     @staticmethod
+    def read(path: Path) -> Record:
+        """Read a record's file. Raises RecordError as `loads`, also where there is no file."""
+        try:
+            text = read_text(path, MAX_BYTES)
+        except (OSError, UnicodeDecodeError) as error:
+            raise RecordError(explain_unreadable(error)) from error
+        return Record.loads(text)
+
+    @staticmethod
     def loads(text: str) -> Record:
-        """Read what `dumps` wrote. Raises ValueError for text that is no record, or of a newer schema."""
-        return from_json(Record, _read_object(text))
+        """Read what `dumps` wrote, wherever it comes from: the one boundary that every reader of records goes through.
+
+        Raises NewerRecordError for a record of a newer schema, RecordError for everything else that is none.
+        """
+        try:
+            if len(text) > MAX_BYTES:
+                raise ValueError(f"larger than {MAX_BYTES / 2**20:.0f} MiB")
+            data = parse_json(text)
+            if not isinstance(data, dict) or "schema_version" not in data:
+                raise ValueError("not a record: no schema_version")
+            if isinstance(version := data["schema_version"], int) and version > SCHEMA_VERSION:
+                newer = f"schema_version {version} is newer than {SCHEMA_VERSION}: upgrade sweeper"
+                raise NewerRecordError(f"cannot be read ({newer})")
+            return from_json(Record, data)
+        except RecordError:
+            raise
+        except ValueError as error:
+            raise RecordError(explain_unreadable(error)) from error
 
 
-def read_status(text: str) -> tuple[str, Mapping[str, Any]]:
-    """Read status and `measure` alone, which is faster than the whole record. Raises ValueError as `Record.loads`."""
-    data = _read_object(text)
-    return _check_status(data.get("status", "")), get_mapping(data, "measure")
+class RecordError(ValueError):
+    """A file or a text that holds no record; the message goes on after its name."""
 
 
-def _check_status(status: str) -> str:
-    if status not in STATUSES:
-        raise ValueError(f"status {status!r} is not one of: {', '.join(STATUSES)}")
-    return status
-
-
-def _read_object(text: str) -> dict[str, Any]:
-    data: Any = json.loads(text)
-    if not isinstance(data, dict) or "schema_version" not in data:
-        raise ValueError("not a record: no schema_version")
-    if isinstance(version := data["schema_version"], int) and version > SCHEMA_VERSION:
-        raise ValueError(f"schema_version {version} is newer than {SCHEMA_VERSION}: upgrade sweeper")
-    return data
+class NewerRecordError(RecordError):
+    """A record that a newer version of sweeper wrote."""

@@ -1,13 +1,19 @@
-"""Frozen dataclasses to plain JSON values and back, so that every value between two stages can be saved and read."""
+"""Frozen dataclasses to plain JSON values and back, so that every value between two stages can be saved and read.
+
+`parse_json` and `from_json` are the boundary to files and programs that may hold anything: what they return has the
+types of its dataclass, finite numbers, bounded nesting, and text that a terminal and UTF-8 can take.
+"""
 
 from __future__ import annotations
 
 import functools
+import json
+import re
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
-from typing import Any, TypeVar
+from typing import Annotated, Any, NamedTuple, NoReturn, TypeVar
 
 Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
 T = TypeVar("T")
@@ -16,6 +22,55 @@ LISTS = (list, tuple)
 PLAIN = frozenset({type(None), bool, int, float, str})  # the same in JSON
 # The types of values that a field of a plain type takes.
 ALLOWED: Mapping[Any, tuple[type, ...]] = {**{plain: (plain,) for plain in PLAIN}, float: (float, int)}
+MAX_DEPTH = 20  # of values of any shape, such as an environment
+# Escape sequences of a terminal; control characters but tab and line feed; marks that change the direction of text;
+# and surrogates, which are no characters.
+UNSAFE = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+class Between(NamedTuple):
+    """The range of a number, or of each field of a dataclass: `Annotated[float, Between(0, 1)]`, both ends included."""
+
+    low: float
+    high: float
+
+
+# Of numbers without a range of their own. Squares and ratios of such floats are finite.
+LIMITS: Mapping[Any, Between] = {float: Between(-1e100, 1e100), int: Between(-(2**63), 2**63 - 1)}
+
+
+def clean_text(text: str) -> str:
+    """Return `text` without what would change a terminal, and with a replacement character for what is no character."""
+    if text.isascii() and text.isprintable():
+        return text
+    return UNSAFE.sub(lambda found: "" if len(found[0]) > 1 else "\ufffd", re.sub(r"\r\n?", "\n", text))
+
+
+def parse_json(text: str) -> Any:
+    """Parse JSON, and clean its text as `clean_text` does. Raises ValueError for NaN and infinity, and deep nesting."""
+    try:
+        data = _DECODER.decode(text)
+        # `json.dumps` writes as an escape what is not ASCII, so most records have nothing to look at.
+        return data if "\\" not in text and text.isascii() and "\x7f" not in text else _clean(data)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, str):
+        return clean_text(value)
+    if isinstance(value, dict):
+        return {clean_text(key): _clean(item) for key, item in value.items()}
+    return [_clean(item) for item in value] if isinstance(value, list) else value
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number that JSON has")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def to_json(value: Any) -> Any:
@@ -50,7 +105,7 @@ def from_json(cls: type[T], data: Any) -> T:
     """Build the dataclass `cls` from what `to_json` gave.
 
     Raises ValueError when `data` is no mapping, has a key that `cls` does not know, lacks one that it needs, or has a
-    value of the wrong type.
+    value of the wrong type or out of range.
     """
     return typing.cast(T, _reader_of(cls)(data))  # type: ignore[arg-type]
 
@@ -58,7 +113,8 @@ def from_json(cls: type[T], data: Any) -> T:
 @functools.cache
 def _reader_of(cls: type) -> Callable[[Any], Any]:
     """Return a function that makes a `cls` from JSON; cached, since resolving type hints costs more than reading."""
-    known = {name: (_plain(hint), _reader(name, hint)) for name, hint in typing.get_type_hints(cls).items()}
+    hints = typing.get_type_hints(cls, include_extras=True)
+    known = {name: (_plain(hint), _reader(name, hint)) for name, hint in hints.items()}
     # Reading a record would spend half of its time in the `__init__` of frozen classes. Classes with slots and without
     # `__post_init__` can do without it: their fields are set one by one.
     slots: dict[str, Any] = {name: getattr(getattr(cls, name, None), "__set__", None) for name in known}
@@ -69,7 +125,7 @@ def _reader_of(cls: type) -> Callable[[Any], Any]:
             raise ValueError(f"{cls.__name__}: expected an object, got {type(data).__name__}")
         if not data.keys() <= known.keys():
             unknown = ", ".join(sorted(data.keys() - known.keys()))
-            raise ValueError(f"{cls.__name__}: unknown key {unknown}; allowed: {', '.join(sorted(known))}")
+            raise ValueError(f"{cls.__name__}: unknown key {unknown:.80}; allowed: {', '.join(sorted(known))}")
         try:
             if len(data) < len(known) or not skip_init:
                 return cls(**{name: known[name][1](value) for name, value in data.items()})
@@ -85,25 +141,87 @@ def _reader_of(cls: type) -> Callable[[Any], Any]:
 
 
 def _plain(hint: Any) -> frozenset[type]:
-    """The types of which a value is taken as it is; most values are."""
+    """The types of which a value is taken as it is; many values are. Numbers have a range to be in."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return frozenset().union(*map(_plain, typing.get_args(hint)))
-    return frozenset({dict} if typing.get_origin(hint) is Mapping else ALLOWED.get(hint, ()))
+        return frozenset().union(*map(_plain, typing.get_args(hint))) - LIMITS.keys()
+    return frozenset(ALLOWED.get(hint, ())) - LIMITS.keys()
 
 
 def _reader(name: str, hint: Any) -> Callable[[Any], Any]:
     """Return a function that makes the field from any other value, or raises."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        hint, limits = arguments
+        return _reader_among(name, limits) if hint is str else _reader_within(name, hint, limits)
     if origin in (typing.Union, types.UnionType):
-        some, *others = [_reader(name, option) for option in arguments if option is not type(None)]
-        return lambda value: value if value is None or others else some(value)
+        options = [option for option in arguments if option is not type(None)]
+        if len(options) > 1:  # `Json`
+            return lambda value: _check_json(name, value)
+        some = _reader(name, options[0])
+        return lambda value: value if value is None else some(value)
     if is_dataclass(hint):
         return _reader_of(typing.cast(type, hint))
-    if origin is tuple:
+    if origin in (tuple, Sequence):
         plain, item = _plain(arguments[0]), _reader(name, arguments[0])
-        return lambda value: tuple([one if type(one) in plain else item(one) for one in _checked(name, LISTS, value)])
-    allowed = (Mapping,) if origin is Mapping else ALLOWED.get(hint)
-    return functools.partial(_checked, name, allowed) if allowed else lambda value: value
+        make = tuple if origin is tuple else list
+        return lambda value: make([one if type(one) in plain else item(one) for one in _checked(name, LISTS, value)])
+    if origin in (dict, Mapping):
+        of_mapping, allowed = _reader(name, arguments[1]), (dict, Mapping)
+        return lambda value: {key: of_mapping(one) for key, one in _checked(name, allowed, value).items()}
+    if hint in LIMITS:
+        return _reader_within(name, hint, LIMITS[hint])
+    return functools.partial(_checked, name, ALLOWED[hint]) if hint in ALLOWED else lambda value: value
+
+
+def _reader_within(name: str, hint: Any, limits: Between) -> Callable[[Any], Any]:
+    """Return a reader of numbers, or of a dataclass of numbers, that raises for one that is out of range."""
+    low, high = limits
+    if is_dataclass(hint):
+        whole, parts = _reader(name, hint), [field.name for field in fields(hint)]
+
+        def read_whole(value: Any) -> Any:
+            made = whole(value)
+            for part in parts:
+                if (number := getattr(made, part)) is not None and not low <= number <= high:
+                    raise ValueError(f"{name}.{part}: {number!r:.40} is not between {low:g} and {high:g}")
+            return made
+
+        return read_whole
+    allowed = ALLOWED[hint]
+
+    def read(value: Any) -> Any:
+        if type(value) not in allowed:
+            _checked(name, allowed, value)
+        if not low <= value <= high:
+            raise ValueError(f"{name}: {value!r:.40} is not between {low:g} and {high:g}")
+        return value
+
+    return read
+
+
+def _reader_among(name: str, allowed: Collection[str]) -> Callable[[Any], str]:
+    """Return a reader of text that raises for any but some words."""
+
+    def read(value: Any) -> str:
+        if _checked(name, (str,), value) not in allowed:
+            raise ValueError(f"{name}: {value!r:.40} is not one of: {', '.join(allowed)}")
+        return str(value)
+
+    return read
+
+
+def _check_json(name: str, value: Any, depth: int = 0) -> Any:
+    """Return a JSON value of any shape as it is. Raises ValueError for infinite numbers and deep nesting."""
+    if depth > MAX_DEPTH:
+        raise ValueError(f"{name}: nested too deeply")
+    if type(value) in LIMITS:
+        low, high = LIMITS[type(value)]
+        if not low <= value <= high:
+            raise ValueError(f"{name}: {value!r:.40} is out of range")
+    elif type(value) not in PLAIN:  # an abstract class takes longer to ask
+        for item in value.values() if isinstance(value, (dict, Mapping)) else value:
+            _check_json(name, item, depth + 1)
+    return value
 
 
 def get_mapping(value: object, *keys: str) -> Mapping[str, Any]:

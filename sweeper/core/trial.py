@@ -11,11 +11,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import Any
+from typing import Annotated, Any
 
 from sweeper.core.backends import GRAPHED
-from sweeper.core.libraries import has_texts
-from sweeper.core.serialization import Json, drop_defaults, from_json, to_json
+from sweeper.core.libraries import LIBRARIES, has_texts
+from sweeper.core.serialization import Between, Json, drop_defaults, from_json, to_json
 
 WORKLOADS = ("train", "inference", "prefill", "decode")
 CACHED = ("prefill", "decode")  # forwards of a decoder language model with a static key-value cache
@@ -28,6 +28,7 @@ PARAMETER_DTYPES = ("float32", "bfloat16", "float16")
 HALVES = ("bfloat16", "float16")
 AUTOCASTS = ("auto", *HALVES)
 WEIGHTS = ("amp", "fp32")
+Size = Annotated[int, Between(1, 2**53)]
 MAX_SHOWN = 8  # lengths of texts
 TEXTS = ("auto", "padded", "packed", "full", "words", "none")
 PRECISION_CASTS = "emulate_precision_casts"  # Inductor's own name for `Compile.precision_casts`
@@ -40,7 +41,7 @@ ATTENTIONS = ("sdpa", "eager", "flash_attention_2", "flex_attention")
 class Model:
     """What to build: `library` is a key of `LIBRARIES`, `name` the library's own name, or `package.module:function`."""
 
-    library: str
+    library: Annotated[str, tuple(LIBRARIES)]
     name: str
     image_size: int | None = None  # pixels per side; None: the model's own
     sequence_length: int | None = None  # tokens
@@ -122,7 +123,7 @@ class Trial:
     """One experiment. `mode="eager"` times eager against eager and has neither backend nor options."""
 
     model: Model
-    batch_size: int
+    batch_size: Size
     labels: Labels
     workload: str = "train"
     precision: Precision = field(default_factory=Precision)
@@ -134,7 +135,7 @@ class Trial:
     python: str | None = None  # the workers' interpreter, with a torch of its own; None: the driver's
     # A kind of size (batch_size, image_size or sequence_length) and those that the steps go through in turn, in both
     # arms; the field of that name holds the largest.
-    vary: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    vary: Mapping[str, Sequence[Size]] = field(default_factory=dict)
     optimizer_impl: str = "default"  # default: as torch chooses; foreach, fused
     text: Text = field(default_factory=Text)  # of models whose library has texts
     decode_position: int | None = None  # how many rows of the cache are full before a step of workload=decode

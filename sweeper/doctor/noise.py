@@ -55,8 +55,7 @@ def run_noise_sweep(device: Device, processes: int) -> tuple[str, int]:
 
 def read_noise(sweep: str) -> tuple[Noise, ...]:
     """Read the noise of each model of a sweep."""
-    paths = SweepPaths.of(sweep).records()
-    return tuple(compute_noise(Record.loads(path.read_text(encoding="utf-8"))) for path in paths)
+    return tuple(compute_noise(Record.read(path)) for path in SweepPaths.of(sweep).records())
 
 
 def compute_noise(record: Record) -> Noise:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from sweeper.analysis.metrics import find_worst_accuracy
-from sweeper.core.record import Attempt, Record
+from sweeper.core.record import Attempt, Record, RecordError
 
 # Nothing was wrong with the trial: it was measured, ended by the user, or could not be tried.
 NOT_KEPT = ("ok", "interrupted", "unavailable")
@@ -14,10 +14,10 @@ NOT_KEPT = ("ok", "interrupted", "unavailable")
 def read_attempts(path: Path) -> tuple[Attempt, ...]:
     """List the attempts up to the record at `path`, the oldest first; none where it is missing or cannot be read."""
     try:
-        record = Record.loads(path.read_text(encoding="utf-8"))
-        return (*record.attempts, *([] if record.status in NOT_KEPT else [_make_attempt(record)]))
-    except (OSError, ValueError, ArithmeticError, RecursionError):  # the driver has said that it cannot be read
+        record = Record.read(path)
+    except RecordError:  # there is none, or the driver has said that it cannot be read
         return ()
+    return (*record.attempts, *([] if record.status in NOT_KEPT else [_make_attempt(record)]))
 
 
 def _make_attempt(record: Record) -> Attempt:

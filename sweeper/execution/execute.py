@@ -22,8 +22,8 @@ from sweeper.analysis.flags import find_flags
 from sweeper.analysis.metrics import derive
 from sweeper.core.errors import ConfigError
 from sweeper.core.leftovers import remove_leftovers
-from sweeper.core.paths import SweepPaths, write_text
-from sweeper.core.record import Record
+from sweeper.core.paths import SweepPaths, move_aside, write_text
+from sweeper.core.record import Record, RecordError
 from sweeper.core.serialization import to_json
 from sweeper.core.settings import Settings
 from sweeper.core.trial import Trial
@@ -136,8 +136,12 @@ def _read_record(trial: Trial, settings: Settings, name: str, begin: float) -> R
     """
     path = SweepPaths.of(settings.sweep).trial(trial.label, trial.id).record
     if path.exists() and path.stat().st_mtime >= begin - CLOCKS_APART_S:
-        return Record.loads(path.read_text(encoding="utf-8"))
-    message = f"the job of {name} ended without a record; its own log says why"
+        try:
+            return Record.read(path)
+        except RecordError as error:
+            message = f"the record of the job of {name} cannot be used: {error}; it is now {move_aside(path).name}"
+    else:
+        message = f"the job of {name} ended without a record; its own log says why"
     record = Record(trial.id, settings.sweep, trial.label, "crashed", trial, phase="starting", message=message)
     record = replace(record, attempts=read_attempts(path), measure=to_json(settings.measure))
     record = replace(record, flags=find_flags(record, derive(record), settings.measure))

@@ -12,16 +12,13 @@ from typing import Any, NamedTuple, TypeVar
 
 from sweeper.analysis.metrics import Result, derive, find_worst_accuracy
 from sweeper.analysis.stats import Estimate, Interval
-from sweeper.core.record import Accuracy, Record
+from sweeper.core.record import Accuracy, Record, RecordError
 from sweeper.core.text import printable
 from sweeper.core.trial import name_variants
 from sweeper.loading import parallel
 from sweeper.loading.device_names import name_origins
-from sweeper.loading.sources import Source, SweepFolder, explain_unreadable
+from sweeper.loading.sources import Source, SweepFolder
 from sweeper.loading.step_series import ProcessSeries, read_step_series
-
-# What `Record.loads` and `derive` raise for JSON of the right shape whose values make no sense, e.g. text for a number.
-UNREADABLE_ERRORS = (ValueError, ArithmeticError, RecursionError)
 
 T = TypeVar("T")
 
@@ -99,17 +96,15 @@ def _read(source: Source, shared: dict[str, Any]) -> tuple[list[Entry], list[str
     entries: list[Entry] = []
     problems: list[str] = []
     for found in source.records():
-        if found.problem is not None:
-            problems.append(printable(f"{found.where}: {found.problem}"))
-            continue
         try:
-            record = Record.loads(found.text)
-            result, worst, series = derive(record), find_worst_accuracy(record), read_step_series(record)
-            small = _slim(record, shared)
-            unnamed = ""  # `load_from` gives the variants, which depend on all trials
-            entries.append(Entry(small, result, found.folder, unnamed, record.flags, worst, series=series))
-        except UNREADABLE_ERRORS as error:
-            problems.append(printable(f"{found.where}: {explain_unreadable(error)}"))
+            record = found.read()
+        except RecordError as error:
+            problems.append(printable(f"{found.where}: {error}"))
+            continue
+        result, worst, series = derive(record), find_worst_accuracy(record), read_step_series(record)
+        small = _slim(record, shared)
+        unnamed = ""  # `load_from` gives the variants, which depend on all trials
+        entries.append(Entry(small, result, found.folder, unnamed, record.flags, worst, series=series))
     return entries, problems
 
 

@@ -116,9 +116,10 @@ def _strip(trial: Trial) -> Trial:
 
 
 def _build(plain: Trial, origin: tuple[str, ...], group: Sequence[Entry]) -> Ladder | None:
+    if not any(_is_variant(entry.record.trial) for entry in group):
+        return None
     steps = [step for rung in ladder.RUNGS for step in _find_steps(plain, rung, group)]
-    has_variant = any(_is_variant(entry.record.trial) for entry in group)
-    if not has_variant or not steps or steps[0].rung != ladder.EAGER:
+    if not steps or steps[0].rung != ladder.EAGER:
         return None
     compiled = tuple(entry for entry in group if entry.record.trial.backend not in (None, GRAPHED))
     return Ladder(plain, origin, tuple(steps), compiled)

@@ -3,33 +3,36 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, Union
+from typing import Any, NamedTuple, NoReturn, TypeAlias, Union
 
 from sweeper.core import paths
-from sweeper.core.errors import ConfigError, nearest
+from sweeper.core.errors import ConfigError, explain_unreadable, nearest
 from sweeper.core.paths import SWEEP_NAME, SweepPaths, TrialPaths
+from sweeper.core.record import Record, RecordError
 from sweeper.core.serialization import get_mapping
 from sweeper.core.text import printable
 from sweeper.core.uris import remove_credentials
 from sweeper.tracking.reader import RunReader, StoredRun, StoredSweep, map_concurrently
 
 MIN_OF_A_PART = 250  # trials; to start a process takes as long as to read some ten
+UNFINISHED = "no record.json; the trial has not ended"
 
 Source: TypeAlias = Union["SweepFolder", "SweepInStore"]
 
 
 class FoundRecord(NamedTuple):
-    """The text of a trial's record, or why there is none."""
+    """Where the record of a trial is, and how to read it."""
 
     folder: Path  # of the trial
-    where: str  # begins a message about the text
-    text: str = ""
-    problem: str | None = None
+    where: str  # begins a message about the record
+    read: Callable[[], Record]  # raises RecordError
     ended: bool = True  # False: the trial has left no record yet
 
 
@@ -49,15 +52,10 @@ class SweepFolder:
     def records(self) -> Iterator[FoundRecord]:
         """Yield the record of every trial, one at a time, ordered by the names of the trials' folders."""
         for trial in self._trials():
-            where = str(trial.record)
-            try:
-                yield FoundRecord(trial.folder, where, trial.record.read_text(encoding="utf-8"))
-            except (FileNotFoundError, NotADirectoryError):
-                if trial.trial.exists():
-                    problem = "no record.json; the trial has not ended"
-                    yield FoundRecord(trial.folder, str(trial.folder), problem=problem, ended=False)
-            except (OSError, UnicodeDecodeError) as error:
-                yield FoundRecord(trial.folder, where, problem=explain_unreadable(error))
+            if _is_there(trial.record):
+                yield FoundRecord(trial.folder, str(trial.record), functools.partial(Record.read, trial.record))
+            elif _is_there(trial.trial):
+                yield FoundRecord(trial.folder, str(trial.folder), functools.partial(_refuse, UNFINISHED), ended=False)
 
     def read_manifest(self) -> str:
         """Read `sweep.json`. Raises OSError or ValueError when there is none."""
@@ -65,7 +63,7 @@ class SweepFolder:
 
     @property
     def holds_trials(self) -> bool:
-        return any(trial.record.exists() or trial.trial.exists() for trial in self._trials())
+        return any(_is_there(trial.record) or _is_there(trial.trial) for trial in self._trials())
 
     def _trials(self) -> Iterator[TrialPaths]:
         """Yield everything in the folder; what holds neither a record nor a trial is none."""
@@ -96,9 +94,10 @@ class SweepInStore:
         name = printable(f"{run.name}-{run.trial_id}").replace("/", "_")  # whoever writes to the store names its runs
         folder, where = self.folder / name, f"{name}, run {run.run_id}"
         try:
-            return FoundRecord(folder, where, self.store.read(run, "record.json"))
+            read: Callable[[], Record] = functools.partial(Record.loads, self.store.read(run, "record.json"))
         except (OSError, UnicodeDecodeError) as error:
-            return FoundRecord(folder, where, problem=explain_unreadable(error))
+            read = functools.partial(_refuse, explain_unreadable(error))
+        return FoundRecord(folder, where, read)
 
     def read_manifest(self) -> str:
         """Read `sweep.json`. Raises OSError or ValueError when there is none."""
@@ -160,13 +159,19 @@ def _known_folders(name: str) -> str:
     return nearest(name, known) if known else f"there are no sweeps in {paths.RUNS.absolute()}"
 
 
-def explain_unreadable(error: Exception) -> str:
-    """Explain to people why a file or its JSON cannot be read."""
-    if isinstance(error, (json.JSONDecodeError, UnicodeDecodeError)):
-        return f"not JSON, or cut short ({error})"
-    if isinstance(error, OSError):
-        return error.strerror or str(error)
-    return f"cannot be read ({error})"
+def _is_there(path: Path) -> bool:
+    """Whether there is such a file, or a link, or whether it is not allowed to look."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _refuse(problem: str) -> NoReturn:
+    raise RecordError(problem)
 
 
 def add_tracking_uri(parser: argparse.ArgumentParser) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from sweeper.core.exit_codes import INTERRUPTED, NOT_OK, OK
 from sweeper.core.gpus import Device
 from sweeper.core.paths import RUNS, SweepPaths, TrialPaths
 from sweeper.core.pipes import outlive_output
-from sweeper.core.record import Record
+from sweeper.core.record import Record, RecordError
 from sweeper.core.serialization import get_mapping
 from sweeper.core.settings import MIN_PROCESSES_FOR_TARGET, TIMING, Measure, Settings
 from sweeper.core.trial import Trial
@@ -33,7 +33,7 @@ from sweeper.sweep import manifest
 from sweeper.sweep.plan import History, Plan, describe_plan, estimate_s, make_plan
 from sweeper.sweep.preflight import require_runnable
 from sweeper.sweep.progress import Progress, format_duration
-from sweeper.sweep.resume import Kept, is_alike, read_kept, read_measure, require_same_settings
+from sweeper.sweep.resume import OnDisk, is_alike, move_unreadable, read_measure, read_on_disk, require_same_settings
 from sweeper.tracking import trusted
 from sweeper.tracking.store import sqlite_file
 from sweeper.tracking.tracker import Tracker
@@ -61,9 +61,11 @@ def run_sweep(grid: Sequence[Trial], settings: Settings, launcher: Launcher = LO
 
 
 def _plan_and_run(sweep: _Sweep, settings: Settings, launcher: Launcher) -> int:
-    plan = sweep.make_plan()
+    plan, unreadable = sweep.make_plan()
     placement = Placement(launcher.name) if launcher.name else place_trials(settings, len(plan.trials))
     if settings.dry_run:
+        for path, problem in unreadable.items():
+            print(f"note: {path}: {problem}; a run moves it aside and measures the trial again", file=sys.stderr)
         sweep.announce(plan, placement)
         sweep.require_runnable(plan, placement)
         if plan.trials:
@@ -75,7 +77,8 @@ def _plan_and_run(sweep: _Sweep, settings: Settings, launcher: Launcher) -> int:
     sweep.require_runnable(plan, placement)
     sweep.paths.require_no_links()
     with hold_lock(sweep.paths.lock, f"sweep={settings.sweep}", settings.scheduler.locks):
-        plan = sweep.make_plan()  # another driver may have ended meanwhile
+        plan, unreadable = sweep.make_plan()  # another driver may have ended meanwhile
+        move_unreadable(unreadable)
         if min(placement.concurrency, len(plan.trials)) > 1:
             plan = replace(plan, trials=_read_history(placement, settings.measure)[0].longest_first(plan.trials))
         return sweep.run(plan, placement, disturbances)
@@ -103,17 +106,21 @@ class _Sweep:
         for note in notes:
             self.console.print(note, markup=False)
 
-    def make_plan(self) -> Plan:
-        """Raises ConfigError where records that stay were measured with other settings than the rest would be."""
-        kept, measure, retry = self._read_kept(), self.settings.measure, self.settings.retry
+    def make_plan(self) -> tuple[Plan, Mapping[Path, str]]:
+        """Make the plan, and say by path why a record that it counts as none cannot be read.
+
+        Raises ConfigError where a record is newer, or stays and was measured with other settings than this command's.
+        """
+        kept, unreadable = self._read_on_disk()
+        measure, retry = self.settings.measure, self.settings.retry
         counted = (item for item in kept.items() if retry != "changed" or is_alike(item[1], measure))
         plan = make_plan(self.grid, {trial_id: found.status for trial_id, found in counted}, retry)
         stay = (kept[item.trial.id] for item in plan.left_out if item.finished)
         require_same_settings(self.settings.sweep, stay, measure)
-        return plan
+        return plan, unreadable
 
-    def _read_kept(self) -> dict[str, Kept]:
-        return read_kept(self.paths, {trial.id for trial in self.grid})
+    def _read_on_disk(self) -> OnDisk:
+        return read_on_disk(self.paths, {trial.id for trial in self.grid})
 
     def announce(self, plan: Plan, placement: Placement) -> None:
         count, settings = len(plan.trials), self.settings
@@ -174,7 +181,7 @@ class _Sweep:
             self.print_how_to_go_on()
             return INTERRUPTED
         wanted = {trial.id for trial in plan.trials} | {item.trial.id for item in plan.left_out if item.finished}
-        statuses = {trial_id: found.status for trial_id, found in self._read_kept().items()}
+        statuses = {trial_id: found.status for trial_id, found in self._read_on_disk().kept.items()}
         return OK if all(statuses.get(trial_id) == "ok" for trial_id in wanted) else NOT_OK
 
     def _run_trials(self, plan: Plan, placement: Placement, tracker: Tracker | None) -> bool:
@@ -265,9 +272,9 @@ def _read_history(placement: Placement, measure: Measure) -> tuple[History, Hist
     names = {device.gpu.name if device.gpu else host.read().cpu for device in placement.devices}
     timing = [getattr(measure, name) for name in TIMING]
     whole, on_device = [], []
-    for path in sorted(RUNS.glob("*/*/record.json") if names else (), key=lambda path: path.stat().st_mtime):
-        with suppress(ValueError, OSError):  # a report says what cannot be read
-            record = Record.loads(path.read_text(encoding="utf-8"))
+    for path in sorted(RUNS.glob("*/*/record.json") if names else (), key=lambda path: path.lstat().st_mtime):
+        with suppress(RecordError):  # a report says what cannot be read
+            record = Record.read(path)
             if not (record.status == "ok" and record.wall_s and record.processes):
                 continue
             found = read_measure(record.measure, TrialPaths(path.parent))

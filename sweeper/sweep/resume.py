@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from sweeper.core.errors import ConfigError
-from sweeper.core.paths import SweepPaths, TrialPaths
-from sweeper.core.record import read_status
-from sweeper.core.serialization import from_json, get_mapping
+from sweeper.core.paths import SweepPaths, TrialPaths, move_aside, read_text
+from sweeper.core.record import MAX_BYTES, NewerRecordError, Record, RecordError
+from sweeper.core.serialization import from_json, get_mapping, parse_json
 from sweeper.core.settings import Measure
+from sweeper.core.text import printable
+
+MAX_SHOWN = 5  # records of a newer version
 
 
 @dataclass(frozen=True)
@@ -24,26 +29,53 @@ class Kept:
     measure: Measure | None
 
 
-def read_kept(paths: SweepPaths, trial_ids: Set[str]) -> dict[str, Kept]:
-    """Read what is on disk of the trials; an unreadable record counts as none."""
-    kept, known = {}, paths.trials()
+class OnDisk(NamedTuple):
+    """The records of a sweep's trials: what they say by trial id, and why others cannot be read by their paths."""
+
+    kept: Mapping[str, Kept]
+    unreadable: Mapping[Path, str]
+
+
+def read_on_disk(paths: SweepPaths, trial_ids: Set[str]) -> OnDisk:
+    """Read what is on disk of the trials. Raises ConfigError where a newer sweeper wrote some of it."""
+    kept, unreadable, newer, known = {}, {}, [], paths.trials()
     for trial_id in trial_ids & known.keys():
         trial = known[trial_id]
+        if not os.path.lexists(trial.record):
+            continue
         try:
-            status, measure = read_status(trial.record.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            continue
-        except ValueError as error:
-            print(f"note: {trial.record} cannot be read ({error}); the trial runs again", file=sys.stderr)
-            continue
-        kept[trial_id] = Kept(status, read_measure(measure, trial))
-    return kept
+            record = Record.read(trial.record)
+        except NewerRecordError as error:
+            newer.append(f"  {trial.record} {error}")
+        except RecordError as error:
+            unreadable[trial.record] = printable(str(error))
+        else:
+            kept[trial_id] = Kept(record.status, read_measure(record.measure, trial))
+    if newer:
+        count = "1 of these trials has a record" if len(newer) == 1 else f"{len(newer)} of these trials have records"
+        shown = [*sorted(newer)[:MAX_SHOWN], *(["  ..."] if len(newer) > MAX_SHOWN else [])]
+        lines = [f"sweep={paths.folder.name}: {count} of a newer version of sweeper", *shown]
+        raise ConfigError("\n".join([*lines, "nothing was started; upgrade sweeper, or give another sweep=NAME"]))
+    return OnDisk(kept, dict(sorted(unreadable.items())))
+
+
+def move_unreadable(unreadable: Mapping[Path, str]) -> None:
+    """Move records that cannot be read out of the way of new ones. Raises ConfigError where that is impossible."""
+    for path, problem in unreadable.items():
+        try:
+            moved = move_aside(path)
+        except OSError as error:
+            raise ConfigError(
+                f"{path} {problem}, and it cannot be moved out of the way of a new record: {error.strerror}; "
+                "move it away, or give another sweep=NAME"
+            ) from error
+        print(f"note: {path}: {problem}; moved to {moved.name}, and the trial runs again", file=sys.stderr)
 
 
 def read_measure(of_record: Mapping[str, Any], trial: TrialPaths) -> Measure | None:
     """The settings of a record; an older one has none, and `trial.json` beside it has those of its workers."""
     with suppress(OSError, ValueError):
-        found = of_record or get_mapping(json.loads(trial.trial.read_text(encoding="utf-8")), "measure")
+        found = of_record or get_mapping(parse_json(read_text(trial.trial, MAX_BYTES)), "measure")
         return from_json(Measure, found) if found else None
     return None
 

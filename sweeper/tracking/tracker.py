@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from sweeper.analysis.metrics import Result, derive
 from sweeper.core import interrupts, paths
 from sweeper.core.paths import MAX_LOG_BYTES, SweepPaths, TrialPaths, open_inside, write_text
-from sweeper.core.record import Record
+from sweeper.core.record import Record, RecordError
 from sweeper.core.serialization import get_mapping
 from sweeper.core.text import printable
 from sweeper.core.uris import remove_passwords
@@ -54,11 +54,11 @@ T = TypeVar("T")
 
 
 class Sent(NamedTuple):
-    """The result of `Tracker.catch_up`: how many records were sent or already there, and which files hold none."""
+    """The result of `Tracker.catch_up`: how many records were sent or already there, and a line per problem."""
 
     sent: int
     unchanged: int
-    unreadable: tuple[Path, ...] = ()
+    problems: tuple[str, ...] = ()
 
 
 class Tracker:
@@ -98,16 +98,16 @@ class Tracker:
     def catch_up(self) -> Sent:
         """Send every record in the sweep's folder that MLflow lacks. An interrupt takes effect between two records."""
         sent: list[bool | None] = []
-        unreadable = []
+        problems = []
         for path in self._paths.records():
             interrupts.check()
             try:
-                record = Record.loads(path.read_text(encoding="utf-8"))
-            except ValueError:
-                unreadable.append(path)
+                record = Record.read(path)
+            except RecordError as error:
+                problems.append(printable(f"{path}: {error}"))
             else:
                 sent.append(self.log(record, files=TrialPaths(path.parent)))
-        return Sent(sent.count(True), sent.count(False), tuple(unreadable))
+        return Sent(sent.count(True), sent.count(False), tuple(problems))
 
     def log_overview(self, overview: Overview) -> None:
         """Show key figures and a description on the parent run, unless it shows them already."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.core.paths import SweepPaths, TrialPaths, check_sweep_name, open_inside, write_text
+from sweeper.core.paths import SweepPaths, TrialPaths, check_sweep_name, move_aside, open_inside, write_text
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "", ".hidden", "-x", "a b", "x" * 101, "a\n", "=1"])
@@ -106,3 +106,12 @@ def test_a_sweep_with_links_in_it_is_refused_by_name(tmp_path: Path) -> None:
     paths.report.symlink_to(tmp_path)
     with pytest.raises(ValueError, match="'report' is a link"):
         paths.require_no_links()
+
+
+def test_what_is_moved_aside_replaces_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    for text in ("one", "two", "three"):
+        write_text(path, text)
+        move_aside(path)
+    assert {file.read_text() for file in tmp_path.glob("record.json.unreadable-*")} == {"one", "two", "three"}
+    assert not path.exists()

@@ -2,12 +2,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import pickle
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sweeper.core.record import (
+    MAX_BYTES,
     SCHEMA_VERSION,
     Accuracy,
     Attempt,
@@ -15,9 +20,11 @@ from sweeper.core.record import (
     GpuState,
     GraphBreak,
     HostState,
+    NewerRecordError,
     PerArm,
     Process,
     Record,
+    RecordError,
     Round,
 )
 from sweeper.core.serialization import from_json
@@ -142,13 +149,13 @@ def test_artifacts_are_those_of_all_processes_each_once(record: Record) -> None:
 
 def test_newer_schema_is_refused(record: Record) -> None:
     newer = {**json.loads(record.dumps()), "schema_version": SCHEMA_VERSION + 1}
-    with pytest.raises(ValueError, match="newer than"):
+    with pytest.raises(NewerRecordError, match="newer than"):
         Record.loads(json.dumps(newer))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"schema_version": 1}', '"text"'])
 def test_text_that_is_no_record_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"."):
+    with pytest.raises(RecordError):
         Record.loads(text)
 
 
@@ -166,3 +173,79 @@ def test_record_read_back_is_built_as_by_its_constructor() -> None:
         from_json(PerArm, {"eager": 1.0, "compiled": "x"})
     with pytest.raises(dataclasses.FrozenInstanceError):
         from_json(PerArm, figures).eager = 3.0
+
+
+def nest(depth: int) -> Any:
+    return [nest(depth - 1)] if depth else 0
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "reason"),
+    [
+        (("wall_s",), float("nan"), "NaN"),
+        (("processes", 0, "rounds", 0, "eager_s"), float("-inf"), "-Infinity"),
+        (("processes", 0, "memory_bytes", "eager"), 1e308, "eager: 1e.308 is not between"),
+        (("environment",), {"device": {"memory_bytes": 10**400}}, "environment: 1.* is out of range"),
+        (("environment",), {"deep": nest(30)}, "environment: nested too deeply"),
+        (("environment",), {"deep": nest(900)}, "nested too deeply"),
+        (("processes", 0, "rounds", 0, "compiled_s"), 0.0, "compiled_s: 0.0 is not between"),
+        (("processes", 0, "rounds", 0, "compiled_s"), -1, "compiled_s: -1 is not between"),
+        (("processes", 0, "steps_per_block"), 0, "steps_per_block: 0 is not between"),
+        (("processes", 0, "phases_s"), {"eager": "1"}, "phases_s: '1' has the wrong type"),
+        (("processes", 0, "device_step_s"), {"eager": -1.0, "compiled": 1.0}, "device_step_s.eager: -1.0 is not"),
+        (("trial", "model", "library"), "x", "library: 'x' is not one of: torchvision"),
+        (("trial", "batch_size"), 0, "batch_size: 0 is not between"),
+        (("trial", "vary"), {"batch_size": [1, "2"]}, "vary: '2' has the wrong type"),
+        (("diagnostics", "parameters"), {"float32": None}, "parameters: None has the wrong type"),
+        (("schema_version",), True, "schema_version: True has the wrong type"),
+    ],
+)  # fmt: skip
+def test_values_that_make_no_sense_are_refused(
+    record: Record, path: tuple[str | int, ...], value: object, reason: str
+) -> None:
+    data = json.loads(record.dumps())
+    found = data
+    for key in path[:-1]:
+        found = found[key]
+    found[path[-1]] = value
+    with pytest.raises(RecordError, match=reason):
+        Record.loads(json.dumps(data))
+
+
+def make_larger(path: Path) -> None:
+    with path.open("w") as file:
+        file.truncate(MAX_BYTES + 1)
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (make_larger, "bytes, more than"),
+        (lambda path: path.symlink_to(path.with_name("other.json")), "a link, which is not followed"),
+        (os.mkfifo, "no regular file"),
+        (Path.mkdir, "no regular file"),
+        (lambda _path: None, "No such file"),
+        (lambda path: path.write_bytes(b"\xff"), "not JSON"),
+    ],
+    ids=["larger", "link", "pipe", "folder", "missing", "no text"],
+)
+def test_what_is_no_file_of_a_record_is_refused(
+    record: Record, tmp_path: Path, make: Callable[[Path], object], reason: str
+) -> None:
+    (tmp_path / "other.json").write_text(record.dumps())
+    assert Record.read(tmp_path / "other.json") == record
+    make(tmp_path / "record.json")
+    with pytest.raises(RecordError, match=reason):
+        Record.read(tmp_path / "record.json")
+
+
+def test_text_is_cleaned_where_it_enters(record: Record) -> None:
+    """Line feeds and letters of any language stay."""
+    dirty = "é\ud800 \x1b[31mred\x1b[0m\x07\r\nnext\tline\u202e"
+    clean = "é\ufffd red\ufffd\nnext\tline\ufffd"
+    assert replace(record, message=dirty).message == clean
+    data = json.loads(record.dumps()) | {"message": dirty, "environment": {"a\x00": {"b": [dirty]}}}
+    for text in (json.dumps(data), json.dumps(data, ensure_ascii=False).replace("\ud800", "\\ud800")):
+        read = Record.loads(text)
+        assert (read.message, read.environment) == (clean, {"a\ufffd": {"b": [clean]}})
+        assert Record.loads(read.dumps()) == read

@@ -18,6 +18,7 @@ import pytest
 
 from sweeper.core.gpus import Gpu
 from sweeper.core.leftovers import make_prefix
+from sweeper.core.paths import SweepPaths, write_text
 from sweeper.core.record import Attempt, Record
 from sweeper.core.settings import Measure, Settings
 from sweeper.core.trial import Labels, Model, Trial
@@ -220,3 +221,18 @@ def test_lost_job_names_the_attempts_before_it_and_leaves_the_record_on_disk(tri
     assert isinstance(lost, Finished)
     assert (lost.record.status, lost.record.attempts, lost.record.flags) == ("crashed", (ATTEMPT,), ("failed_before",))
     assert read_record(trials[0]) == wrong
+
+
+def test_record_of_a_job_that_cannot_be_read_is_a_crashed_trial(trials: list[Trial]) -> None:
+    def launch(_overrides: object) -> None:
+        write_text(SweepPaths.of("s").trial(trials[0].label, trials[0].id).record, "{")
+
+    *_, ended = make_cluster_launcher("slurm", launch, {trials[0].id: ()}).run(
+        [trials[0]], SETTINGS, Placement("slurm")
+    )
+    assert isinstance(ended, Finished)
+    assert ended.record.status == "crashed"
+    assert "not JSON, or cut short" in str(ended.record.message)
+    assert read_record(trials[0]) == ended.record
+    (aside,) = Path("runs/s").glob("*/record.json.unreadable-*")
+    assert aside.read_text() == "{"

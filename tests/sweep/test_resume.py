@@ -15,14 +15,14 @@ from sweeper.analysis.metrics import derive
 from sweeper.core.errors import ConfigError
 from sweeper.core.exit_codes import NOT_OK, OK
 from sweeper.core.paths import SweepPaths
-from sweeper.core.record import Record
+from sweeper.core.record import SCHEMA_VERSION, Record
 from sweeper.core.serialization import to_json
 from sweeper.core.settings import SAMPLING, TIMING, Measure, Settings, Tracking
 from sweeper.core.trial import Trial
 from sweeper.execution.execute import Launcher
 from sweeper.execution.scheduler import Event, Finished, Started
 from sweeper.sweep.driver import run_sweep
-from sweeper.sweep.resume import read_kept
+from sweeper.sweep.resume import read_on_disk
 
 LIMITS = {"warmup_s": 1.0, "timeout_s": 60.0, "phase_timeouts_s": {"compiling": 9.0}, "back_off": False}
 OTHERS = {
@@ -160,6 +160,71 @@ def test_an_older_record_has_the_settings_of_its_workers(trials: list[Trial]) ->
     paths = SweepPaths.of("night")
     file = paths.trial("", trials[0].id).trial
     file.write_text(json.dumps({"trial": {}, "measure": to_json(replace(OLD, rounds=4))}))
-    kept = read_kept(paths, {trial.id for trial in trials})
+    kept = read_on_disk(paths, {trial.id for trial in trials}).kept
     assert kept[trials[0].id].measure == replace(OLD, rounds=4)
     assert kept[trials[1].id].measure is None
+
+
+@pytest.mark.parametrize("changes", [{}, {"retry": "all"}, {"retry": "none"}, {"dry_run": True}])
+def test_a_record_of_a_newer_version_ends_the_command_before_anything(
+    trials: list[Trial], changes: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = SweepPaths.of("night").trial("", store(trials[0]).trial_id).record
+    text = json.dumps(json.loads(path.read_text()) | {"schema_version": SCHEMA_VERSION + 1, "new": {}})
+    path.write_text(text)
+    with pytest.raises(ConfigError) as refused:
+        resume(trials, OLD, monkeypatch, **changes)
+    assert str(path) in str(refused.value)
+    assert f"schema_version {SCHEMA_VERSION + 1} is newer than {SCHEMA_VERSION}" in str(refused.value)
+    assert "upgrade sweeper, or give another sweep=NAME" in str(refused.value)
+    assert path.read_text() == text
+    assert not SweepPaths.of("night").sweep.exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{", '{"schema_version": 5, "status": "ok"}', "[" * 100_000, '{"schema_version": NaN}', "null"],
+    ids=["cut", "no trial", "nested", "nan", "null"],
+)
+def test_a_record_that_cannot_be_read_moves_aside_before_its_trial_runs_again(
+    trials: list[Trial], text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = SweepPaths.of("night").trial("", store(trials[0]).trial_id).record
+    store(trials[1])
+    path.write_text(text)
+    assert resume(trials, OLD, monkeypatch, dry_run=True) == []
+    assert "a run moves it aside" in capsys.readouterr().err
+    assert path.read_text() == text
+    assert resume(trials, OLD, monkeypatch) == [trials[0].id]
+    (aside,) = path.parent.glob("record.json.unreadable-*")
+    assert aside.read_text() == text
+    (note,) = [line for line in capsys.readouterr().err.splitlines() if aside.name in line]
+    assert note.startswith(f"note: {path}: ")
+    assert resume(trials, OLD, monkeypatch) == []
+
+
+def test_a_link_in_place_of_a_record_moves_aside_and_is_not_followed(
+    trials: list[Trial], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = SweepPaths.of("night").trial("", store(trials[0]).trial_id).record
+    path.rename(tmp_path / "elsewhere.json")
+    path.symlink_to(tmp_path / "elsewhere.json")
+    assert resume(trials[:1], OLD, monkeypatch) == [trials[0].id]
+    assert next(path.parent.glob("record.json.unreadable-*")).is_symlink()
+    assert not path.is_symlink()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"wall_s": "1"}, {"environment": {"device": []}}, {"environment": {}, "processes": [{"phases_s": {"eager": ""}}]}],
+    ids=str,
+)
+def test_a_bad_record_of_another_sweep_ends_no_dry_run(
+    trials: list[Trial], changes: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_sweep(Path("runs"), [make_record(device="cpu"), make_record("vgg16", device="cpu")], "other")
+    first, second = folder.glob("*/record.json")
+    first.write_text("[" * 100_000)
+    data = json.loads(second.read_text()) | {"wall_s": 1.0}
+    second.write_text(json.dumps(data | changes))
+    assert resume(trials, OLD, monkeypatch, dry_run=True) == []

@@ -665,6 +665,17 @@ def test_sync_names_the_nearest_sweeps(name: str, expected: str, capsys: pytest.
     assert expected in capsys.readouterr().err
 
 
+def test_a_message_that_is_no_text_stops_no_later_record(
+    store: MlflowClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_sweep(RUNS, [make_record("a", status="crashed"), make_record("b")])
+    path = next(folder.glob("a-*/record.json"))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"message": "\ud800 \x1b[2J"}))
+    assert sync.main(["night"]) == 0
+    assert "2 records sent" in capsys.readouterr().out
+    assert {run.data.tags["status"] for run in runs_of(store, "trial")} == {"crashed", "ok"}
+
+
 def test_sync_reports_files_that_are_no_records(store: MlflowClient, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_sweep(RUNS, [make_record()])
     write_text(folder / "broken-0" / "record.json", "{")

@@ -7,11 +7,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from sweeper.core.errors import explain_unreadable
 from sweeper.core.record import Record
 from sweeper.core.serialization import get_mapping
 from sweeper.core.text import printable
 from sweeper.loading.entries import Entry
-from sweeper.loading.sources import Source, explain_unreadable
+from sweeper.loading.sources import Source
 from sweeper.report.formatting import shorten_names
 
 MAX_CHARACTERS = 60  # of one setting
