@@ -102,6 +102,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{out} is a link, which is not followed; name it with --out to write there", file=sys.stderr)
         return BAD_INPUT
     write = build.begin_files(report, out, parallel.count_cores())
+    for problem in report.problems:  # before the verdict, which is to be seen at once
+        print(problem, file=sys.stderr)
     try:
         (build.print_report if parsed.tables else build.print_verdict)(report, console)
     except SystemExit:  # rich's, when nobody reads on (`| head`): the files shall be there
@@ -116,8 +118,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ran_here = not others and folder.parent == RUNS.resolve() and folder.is_dir()
     for line in build.suggest_next(report, out, folder.name if ran_here else None):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
-    for problem in report.problems:
-        print(problem, file=sys.stderr)
     return NOT_OK if report.problems else OK
 
 
