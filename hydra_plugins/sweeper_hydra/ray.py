@@ -29,7 +29,7 @@ class RayLauncher(Launcher):
         from sweeper.core.errors import ConfigError
 
         if None in map(importlib.util.find_spec, ("ray", "hydra_plugins.hydra_ray_launcher")):
-            raise ConfigError("hydra/launcher=ray needs hydra-ray-launcher: pip install 'sweeper[ray]'")
+            raise ConfigError("hydra/launcher=ray needs hydra-ray-launcher: pip install hydra-ray-launcher")
         self._context = hydra_context
         self._task_function = task_function
         self._config = config

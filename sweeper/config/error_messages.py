@@ -17,7 +17,7 @@ WRONG_TYPE = re.compile(
     r"|Invalid (?:value|type) assigned: .*|Cannot merge .*|Cannot assign .*|field '.*' is not Optional",
     re.DOTALL,
 )
-PLUGINS = {"submitit_slurm": "hydra/launcher=slurm needs hydra-submitit-launcher: pip install 'sweeper[slurm]'"}
+PLUGINS = {"submitit_slurm": "hydra/launcher=slurm needs hydra-submitit-launcher: pip install hydra-submitit-launcher"}
 
 
 def explain(
