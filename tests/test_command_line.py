@@ -1,8 +1,10 @@
-"""The program `sweeper`: its commands, completion in a real bash, and output that nobody reads to its end."""
+"""The program `sweeper`: its commands, completion in real shells, and output that nobody reads to its end."""
 
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -12,19 +14,8 @@ import archives
 import pytest
 from checkout import ENVIRONMENT, ROOT, Run
 
-BASH = """
-eval "$(sweeper -sc install=bash)"
-complete -p sweeper
-press_tab() {
-    COMP_LINE=$1 COMP_POINT=${#1} COMP_WORDS=($1) COMPREPLY=()
-    COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
-    hydra_bash_completion
-    echo "${COMPREPLY[*]}"
-}
-press_tab "sweeper -m mode=default,max-autotune-"
-press_tab "sweeper dry"
-press_tab "sweeper comp"
-"""
+SHELLS = {"bash": "bash --norc -i", "zsh": "zsh -f -i", "fish": "fish --no-config -i"}  # without the user's own files
+BEGINNING_OF_LINE = "\x01"  # Ctrl-A
 
 
 @pytest.fixture
@@ -71,15 +62,31 @@ def test_a_command_is_the_module_of_its_name(program: Path, run_module: Run, com
     assert run_program(program, command, "--help").returncode == 0
 
 
-def test_bash_completes(program: Path) -> None:
-    environment = {**ENVIRONMENT, "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}"}
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_tab_key_completes(program: Path, shell: str) -> None:
+    """At a terminal, after what docs/cli.md says to type."""
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed: apt-get install {shell}")
+    documented = re.search(rf"^\| {shell} \| `(.+?)` in ", (ROOT / "docs/cli.md").read_text(), re.MULTILINE)
+    assert documented is not None
+    words = ["-m mode=default,max-autotune-", "dry", "explain", "compile.sco"]
+    typed = [f"sweeper {word}\t{BEGINNING_OF_LINE}echo [ \n" for word in words]
     result = subprocess.run(
-        ["bash", "--norc", "-c", BASH], cwd=program.parent, env=environment, capture_output=True, text=True, check=False
+        ["script", "--quiet", "--command", SHELLS[shell], "/dev/null"],  # runs the shell at a terminal of its own
+        input="".join([documented[1].replace(r"\|", "|"), "\n", *typed, "exit\n"]),
+        cwd=program.parent,
+        env={
+            **ENVIRONMENT,
+            "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}",
+            "TERM": "dumb",
+            "HOME": str(program.parent),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert result.stderr == ""
-    registered, *words = result.stdout.splitlines()
-    assert registered.endswith("-F hydra_bash_completion sweeper")
-    assert words == ["mode=default,max-autotune-no-cudagraphs", "dry_run=", "compare compile."]
+    completed = re.findall(r"^\[ sweeper (.+?) *$", result.stdout, re.MULTILINE)
+    assert completed == ["-m mode=default,max-autotune-no-cudagraphs", "dry_run=", "explain", "compile.scope="]
 
 
 @pytest.mark.parametrize(

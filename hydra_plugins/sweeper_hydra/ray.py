@@ -47,7 +47,7 @@ class RayLauncher(Launcher):
         from sweeper.core.errors import ConfigError
 
         if None in map(importlib.util.find_spec, ("ray", "hydra_plugins.hydra_ray_launcher")):
-            raise ConfigError("hydra/launcher=ray needs hydra-ray-launcher: pip install 'sweeper[ray]'")
+            raise ConfigError("hydra/launcher=ray needs hydra-ray-launcher: pip install hydra-ray-launcher")
         import ray
         from hydra_plugins.hydra_ray_launcher._launcher_util import start_ray
 

@@ -18,7 +18,7 @@ WRONG_TYPE = re.compile(
     re.DOTALL,
 )
 # How to install an option of `hydra/launcher` that ours build on.
-PLUGINS = {"submitit_slurm": "hydra/launcher=slurm needs hydra-submitit-launcher: pip install 'sweeper[slurm]'"}
+PLUGINS = {"submitit_slurm": "hydra/launcher=slurm needs hydra-submitit-launcher: pip install hydra-submitit-launcher"}
 
 
 def explain(

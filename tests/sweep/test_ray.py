@@ -16,7 +16,7 @@ from real_sweeps import FAST, Start, custom, records, rows, run_six
 pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("ray")]
 needs_ray = pytest.mark.skipif(
     importlib.util.find_spec("hydra_plugins.hydra_ray_launcher") is None,
-    reason="hydra-ray-launcher is not installed: pip install 'sweeper[ray]'",
+    reason="hydra-ray-launcher is not installed: pip install hydra-ray-launcher",
 )
 RAY = ["-m", "hydra/launcher=ray"]
 ON_CPUS = ["hydra.launcher.ray.remote.num_gpus=0", "hydra.launcher.ray.init.num_cpus=2"]
@@ -119,7 +119,7 @@ def test_missing_installation_is_said_where_anything_would_run(run_module: Run, 
     )
     result = run_module("without_ray", *RAY, *custom("mlp"), "sweep=none", *FAST)
     assert result.returncode == 2, result.stdout + result.stderr
-    assert result.stderr == "sweeper: hydra/launcher=ray needs hydra-ray-launcher: pip install 'sweeper[ray]'\n"
+    assert result.stderr == "sweeper: hydra/launcher=ray needs hydra-ray-launcher: pip install hydra-ray-launcher\n"
     assert not (tmp_path / "runs").exists()
     result = run_module("without_ray", *RAY, *custom("mlp"), "sweep=none", *FAST, "dry_run=true")
     assert result.returncode == 0, result.stdout + result.stderr

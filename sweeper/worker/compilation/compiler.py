@@ -155,7 +155,7 @@ class LegacyModule:
             torch.set_autocast_cache_enabled(False)  # a trace would keep the cached casts as constants
             try:
                 with warnings.catch_warnings():
-                    warnings.filterwarnings("ignore", message="`torch.jit", category=DeprecationWarning)
+                    warnings.filterwarnings("ignore", message="`torch.jit")  # a FutureWarning from torch 2.15 on
                     self._converted = CONVERTERS[self._backend](self._module, args, kwargs)
             finally:
                 torch.set_autocast_cache_enabled(cached)

@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,8 @@ def _inductor_config() -> list[str]:
 
     entries = config._config.items()  # type: ignore[attr-defined]
     plain = {name: entry.default for name, entry in entries if entry.justknob is None and entry.alias is None}
-    values = ((name, getattr(config, name)) for name, default in plain.items() if default is not None)
+    with warnings.catch_warnings(action="ignore", category=FutureWarning):  # of settings that torch is to remove
+        values = [(name, getattr(config, name)) for name, default in plain.items() if default is not None]
     return sorted(f"{name}={value!r}"[:200] for name, value in values if value != plain[name])
 
 
