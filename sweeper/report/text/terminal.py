@@ -25,7 +25,8 @@ from sweeper.report.formatting import (
 from sweeper.report.registry import TABLES
 from sweeper.report.spec import TableSpec
 from sweeper.report.table import TERMINAL, Row, Table, TextColumn, Value
-from sweeper.report.verdict import Verdict, classify, has_doubts
+from sweeper.report.tables.recommendations import classify
+from sweeper.report.verdict import Verdict, has_doubts
 
 MIN_FOLDED = 12  # characters; a number that was cut would be another number, so those keep their width
 MAX_ROWS = 60  # of a table; the files have all
