@@ -53,11 +53,12 @@ from sweeper.report.tables.units import Unit
 
 DIGITS = 6  # of a number in a figure
 MAX_CARDS = 12
+CARD_LINES = 4  # of a card that show at once
 MAX_CARDS_UNWEIGHTED = 4  # where no mode has the weighted mean
 MEANS = {"weighted": "0.75 AMP + 0.25 fp32", "geomean_amp": "AMP alone", "geomean_fp32": "fp32 alone"}
 CONVENTIONS = (
     "Geometric means of eager / compiled step time, wall clock. In brackets the 95 % interval for these models, in "
-    "parentheses how many; sure, or without doubt: over the models without a flag that says that a speedup may be off, "
+    "parentheses how many; without doubt: over the models without a flag that says that a speedup may be off, "
     "which are fewer and other models, so it does not correct the mean over all; weighted = 0.75 AMP + 0.25 fp32 over "
     "the models that are ok in both, with a verdict on their results; a new model: where one more of the same kind "
     "would lie."
@@ -136,9 +137,11 @@ def _render(report: Report, published: References, parts: Sequence[_Part]) -> st
         count=f"{len(rows):,} trials, {sum(row['status'] == 'ok' for row in rows):,} ok",
         verdict=report.verdict,
         cards=cards,
+        card_lines=CARD_LINES,
         rest=rest,
         conventions=f"{CONVENTIONS} AMP: {report.findings.amp}." if report.findings.amp else CONVENTIONS,
         facts=[fact.partition(": ") for fact in report.facts],
+        machine=_name_machine(report.facts),
         precedence=next((fact.partition(": ")[2] for fact in report.facts if fact.startswith(PRECEDENCE)), ""),
         failed=sum(row["status"] != "ok" for row in rows),
         legend=make_legend(rows, report.tables["causes"].rows),
@@ -166,6 +169,13 @@ def _list_contents(tables: Iterable[Listing], report: Report) -> list[tuple[str,
     return [(name, title) for name, title in named.items() if name in shown | always]
 
 
+def _name_machine(facts: Iterable[str]) -> str:
+    """Name what the figures hold for, e.g. `NVIDIA H200 · torch 2.11.0+cu130`; as much of it as is known."""
+    known = {name: value for name, _, value in (fact.partition(": ") for fact in facts)}
+    torch = re.search(r"\btorch [^,;]+", known.get("versions", ""))
+    return " · ".join(filter(None, (known.get("device"), torch and torch[0])))
+
+
 def make_title(facts: Iterable[str]) -> str:
     """Make the title of the page, e.g. `night: speedups of torch.compile`."""
     sweeps = [fact.removeprefix("sweeps: ") for fact in facts if fact.startswith("sweeps: ")]
@@ -189,7 +199,8 @@ def make_cards(summary: Sequence[Row], published: References) -> tuple[list[Card
 def _make_card(row: Row, published: References) -> Card:
     name = next(name for name in MEANS if row[name] is not None)
     interval = formatting.interval(row, name)
-    lines = [MEANS[name], count_models(row, name), f"{text(row['passed'])} of {text(row['models'])} passed"]
+    right = f"{text(row['passed'])} of {text(row['models'])} gave right results"
+    lines = [f"geometric mean, {MEANS[name]}", count_models(row, name), right]
     lines.append(f"these models {interval}" if interval else "no interval for these models")
     if name == "weighted":
         new, by_device = show_new_model(row), show_device_mean(row)

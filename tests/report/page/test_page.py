@@ -112,19 +112,26 @@ def test_header_has_the_weighted_mean_and_its_interval(tmp_path: Path) -> None:
 def test_header_says_how_sure_the_mean_is_and_what_it_is_with_unverified_models(tmp_path: Path) -> None:
     flags = {"amp": ("accuracy_unverified",), "fp32": ()}
     text = write_page(tmp_path, [*PAIR, *(make_record("vgg16", name, [2.0], flags=flags[name]) for name in flags)])
-    assert "<span>1 model, all without doubt</span><span>1 of 2 passed</span>" in text.replace("\n", "")
+    assert "<span>1 model, all without doubt</span><span>1 of 2 gave right results</span>" in text.replace("\n", "")
     assert "with 1 unverified" in text
     (row,) = (row for row in data_of(text)["tables"]["summary"]["rows"] if row["cells"][0] == "cnn")
-    assert [cell.partition("(")[2] for cell in row["cells"] if " sure)" in cell] == [
-        "1, all sure)",
-        "2, all sure)",
-        "1, all sure)",
+    assert [cell.partition("(")[2] for cell in row["cells"] if " doubt)" in cell] == [
+        "1, all without doubt)",
+        "2, all without doubt)",
+        "1, all without doubt)",
     ]
     bars = [trace for trace in data_of(text)["figures"][1]["choices"][0]["traces"] if trace["type"] == "bar"]
     assert [bar["hovertext"][0].partition(" over ")[2] for bar in bars] == [
         "1 model, all without doubt",
         "2 models, all without doubt",
     ]
+
+
+def test_header_says_what_ran_what_failed_and_leads_to_it(tmp_path: Path) -> None:
+    header = write_page(tmp_path, [*PAIR, make_record("vgg16", status="oom")]).partition("</header>")[0]
+    assert "3 trials, 2 ok · NVIDIA H200 · torch 2.13.0</p>" in header
+    assert '<p class="verdict">1 of 3 trials failed: 1 oom. <a href="#failures">' in header
+    assert "failed" not in write_page(tmp_path / "right", PAIR).partition("</header>")[0]
 
 
 def test_rows_open_to_their_earlier_attempts(tmp_path: Path) -> None:
