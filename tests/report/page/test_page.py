@@ -18,7 +18,7 @@ from checkout import ROOT
 from records import make_process, make_record, make_trial, write_sweep
 
 from sweeper.analysis.meanings import FLAGS
-from sweeper.core.record import Attempt, Diagnostics, GraphBreak, PerArm, Record, Round
+from sweeper.core.record import Accuracy, Attempt, Diagnostics, GraphBreak, PerArm, Record, Round
 from sweeper.core.trial import Text
 from sweeper.loading.entries import Entry, load
 from sweeper.report.build import write_report
@@ -354,6 +354,44 @@ def test_rows_open_to_why_the_device_could_not_tell(tmp_path: Path) -> None:
     assert row["cells"][[column["title"] for column in table["columns"]].index("device")] == "not known"
     assert ["device_time_missing", "no kernels were seen"] in row["details"]
     assert "Device time not known: resnet50 amp default: no kernels were seen." in text
+
+
+def test_rows_open_to_why_they_are_slow(tmp_path: Path) -> None:
+    slow = replace(make_process(0.9), device_time_s=PerArm(0.02, 0.025))
+    attention = {"attention_ran_eager": "cudnn", "attention_ran_compiled": ""}
+    found = Diagnostics(graphs=1, graph_breaks=(GraphBreak("print", count=2),), recompiles=1, settings=attention)
+    record = replace(make_record(flags=("attention_differs",)), processes=(slow,), diagnostics=found)
+    text = write_page(tmp_path, [record, make_record("vgg16", speedups=[1.0])])
+    details = {row["cells"][0]: dict(row["details"]) for row in data_of(text)["tables"]["speedups"]["rows"]}
+    assert details["resnet50"]["why not faster"].splitlines() == [
+        "the compiled kernels take longer than eager's (busy speedup 0.80); inspect=true shows which are generated and "
+        "which are library calls",
+        "recompile, 1 time: TORCH_LOGS=recompiles or inspect=true says why",
+        "2 graph breaks, see below",
+    ]
+    assert details["resnet50"]["attention kernels"] == "eager cudnn, compiled none of cuDNN, flash, memory-efficient"
+    assert details["vgg16"]["why not faster"] == "2 graph breaks, see below"  # nobody knows of its kernels
+    assert "attention kernels" not in details["vgg16"]
+
+
+def test_rows_open_to_why_nobody_knows_whether_the_result_is_right(tmp_path: Path) -> None:
+    accuracy = Accuracy("float64", None, "eager is too far from it", worst="output", compiled_error=0.8, bound=2.5)
+    record = replace(make_record(), processes=(replace(make_process(), accuracy=accuracy),))
+    (row,) = data_of(write_page(tmp_path, [record]))["tables"]["speedups"]["rows"]
+    assert dict(row["details"])["accuracy"] == (
+        "no verdict: eager is too far from it; output: error 0.8, allowed 2.5, against float64"
+    )
+
+
+def test_rows_of_failures_open_to_what_their_status_means(tmp_path: Path) -> None:
+    text = write_page(tmp_path, [make_record(status="oom", message="first\nsecond"), make_record("vgg16")])
+    tables = data_of(text)["tables"]
+    (row,) = tables["failures"]["rows"]
+    assert 'class="caption">1 trial is not ok; pass rates count it.</p>' in text
+    assert dict(row["details"])["status"].startswith("oom: Out of device or host memory. Give a smaller batch (batch_")
+    assert "first" in row["cells"]  # the table has the first line, the opened row all of the message
+    assert dict(row["details"])["message"] == "first\nsecond"
+    assert ["status" in dict(row["details"]) for row in tables["speedups"]["rows"]] == [True, False]
 
 
 def test_a_flag_of_every_trial_stands_above_the_rows(tmp_path: Path) -> None:
