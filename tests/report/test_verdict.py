@@ -101,6 +101,14 @@ def test_many_commands_are_in_the_files_alone(tmp_path: Path) -> None:
     assert "worth another run: 4 models, with commands in report.md" in lines
 
 
+def test_failures_of_all_kinds_leave_room_for_what_to_do_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    sweep = archives.unpack("cpu-statuses", Path("runs"))
+    lines = printed(write_report([sweep], sweep / "report"))[-LINES_OF_VERDICT:]
+    assert any(line.startswith("13 of 26 trials failed: ") for line in lines)
+    assert "worth another run: 7 models, with commands in report.md" in lines
+
+
 def test_names_and_messages_are_no_markup(tmp_path: Path) -> None:
     record = replace(make_record("[bold]x", status="crashed", message="[red]no[/]"), phase=None)
     assert any("[red]no[/]" in line for line in printed(report_on(tmp_path, [record])))

@@ -93,9 +93,15 @@ def _describe_trials(spec: TableSpec, report: Report, rows: Sequence[Row], out: 
     found: dict[int, dict[str, Any]] = {}
     for row, entry in zip(rows, entries, strict=True):
         log = read_end_of_log(entry) if spec.shows_log and len(found) < MAX_LOGS else ""
-        why = causes.explain(row, losses[row["sweep"], row["trial_id"]]) if row["status"] == "ok" else []
-        why_slow = ("why not faster", "\n".join(why))
-        details = [why_slow, *_describe_record(entry), ("end of the log", log), *_describe_figures(row)]
+        why: list[str] = []
+        if spec.name == "speedups" and row["status"] == "ok":
+            why = causes.explain(row, losses[row["sweep"], row["trial_id"]])
+        details = [
+            ("why not faster", "\n".join(why)),
+            *_describe_record(entry),
+            ("end of the log", log),
+            *_describe_figures(row),
+        ]
         links = _link_files(entry, addresses[entry.folder.parent])
         named = name_sweep(entry.folder.parent) if len(folders) > 1 else ""
         found[id(row)] = {

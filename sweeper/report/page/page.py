@@ -39,8 +39,10 @@ from sweeper.report.page.published import (
 )
 from sweeper.report.registry import TABLES
 from sweeper.report.table import Row, TextColumn
+from sweeper.report.tables.decision import MAX_SPAN
 from sweeper.report.tables.groups import ALL, Group
 from sweeper.report.tables.summary import (
+    COUNTS,
     DEVICE_MEANS,
     choose_clock,
     count_models,
@@ -86,6 +88,7 @@ class Card(NamedTuple):
     key: str
     value: str
     lines: Sequence[str]
+    doubt: str  # why the mean says little; empty: it does not
 
 
 class References(NamedTuple):
@@ -199,8 +202,8 @@ def make_cards(summary: Sequence[Row], published: References) -> tuple[list[Card
 def _make_card(row: Row, published: References) -> Card:
     name = next(name for name in MEANS if row[name] is not None)
     interval = formatting.interval(row, name)
-    right = f"{text(row['passed'])} of {text(row['models'])} gave right results"
-    lines = [f"geometric mean, {MEANS[name]}", count_models(row, name), right]
+    lines = [f"geometric mean, {MEANS[name]}", count_models(row, name)]
+    lines += [f"{text(row['passed'])} of {text(row['models'])} gave right results"] if row["models"] else []
     lines.append(f"these models {interval}" if interval else "no interval for these models")
     if name == "weighted":
         new, by_device = show_new_model(row), show_device_mean(row)
@@ -211,7 +214,15 @@ def _make_card(row: Row, published: References) -> Card:
         reference = published.figures.get(ALL)
         if reference and (row["mode"], row["backend"]) == ("default", "inductor"):
             lines.append(f"published: {reference.label}{', measured otherwise' if published.differences else ''}")
-    return Card(formatting.key(row), ratio(formatting.number(row, name)), lines)
+    return Card(formatting.key(row), ratio(formatting.number(row, name)), lines, _explain_doubt(row, name))
+
+
+def _explain_doubt(row: Row, name: str) -> str:
+    """Say why a mean says little: no model is without doubt, or the interval is too wide."""
+    low, high = (formatting.number(row, f"{name}_{end}") for end in ("low", "high"))
+    if low and high and high / low >= MAX_SPAN:
+        return "the interval is too wide to say more"
+    return "" if row[COUNTS[name][1]] else "every model has a flag that says that its speedup may be off"
 
 
 def _make_tables(

@@ -149,10 +149,10 @@ def _text_columns(rows: Sequence[Row], trials: Sequence[Row]) -> list[TextColumn
             replace(column, media=(PAGE,))
             for column in (
                 text_column("cause"),
-                number_column("trials", "trials", lambda row: text(row["trials"])),
-                TextColumn("lost at most", _describe_loss, lambda row: number(row, "lost_fraction")),
                 text_column("reason"),
                 text_column("fix"),
+                TextColumn("lost at most", _describe_loss, lambda row: number(row, "lost_fraction")),
+                number_column("trials", "trials", lambda row: text(row["trials"])),
                 text_column("models"),
             )
         ),

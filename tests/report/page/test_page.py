@@ -134,6 +134,18 @@ def test_header_says_what_ran_what_failed_and_leads_to_it(tmp_path: Path) -> Non
     assert "failed" not in write_page(tmp_path / "right", PAIR).partition("</header>")[0]
 
 
+@pytest.mark.parametrize(
+    ("speedups", "flags", "is_doubted"),
+    [([2.0, 2.1], (), False), ([1.0, 9.0], (), True), ([2.0, 2.1], ("throttled",), True)],
+    ids=["sure", "wide interval", "flagged"],
+)
+def test_a_mean_that_says_little_is_pale(
+    tmp_path: Path, speedups: Sequence[float], flags: tuple[str, ...], is_doubted: bool
+) -> None:
+    header = write_page(tmp_path, [make_record(speedups=speedups, flags=flags)]).partition("</header>")[0]
+    assert ('<b class="unsure"' in header) is is_doubted
+
+
 def test_rows_open_to_their_earlier_attempts(tmp_path: Path) -> None:
     attempts = (Attempt("crashed", "compiling", "killed by SIGKILL\nmore"), Attempt("timeout"))
     text = write_page(tmp_path, [replace(make_record(), attempts=attempts)])
@@ -637,7 +649,7 @@ def test_causes_are_grouped_by_cause_and_fix_and_open_to_their_trials(tmp_path: 
     records = [waiting("a"), waiting("b", 64), waiting("c", mode="reduce-overhead"), make_record("d"), broken]
     table = data_of(write_page(tmp_path, records))["tables"]["causes"]
     titles = [column["title"] for column in table["columns"]]
-    assert titles == ["cause", "trials", "lost at most", "reason", "fix", "models"]
+    assert titles == ["cause", "reason", "fix", "lost at most", "trials", "models"]
     rows = [dict(zip(titles, row["cells"], strict=True)) for row in table["rows"]]
     assert [(row["cause"], row["trials"], row["models"]) for row in rows] == [
         ("host_bound", "2", "a, b"),
@@ -650,7 +662,7 @@ def test_causes_are_grouped_by_cause_and_fix_and_open_to_their_trials(tmp_path: 
     (first, _), (second, said) = table["rows"][0]["details"]
     assert (first, second) == ("a amp default 32", "b amp default 64")
     assert said.startswith("4.99 ms per step (50 %): the device waits for the host")
-    assert [row["numbers"][1] for row in table["rows"]] == [2, 1, 2]
+    assert [row["numbers"][4] for row in table["rows"]] == [2, 1, 2]
     csv = (tmp_path / "runs/night/report/causes.csv").read_text().splitlines()
     assert len(csv) == 7  # the file keeps every trial
 
