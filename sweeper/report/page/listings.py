@@ -56,7 +56,7 @@ def make_listing(
         shown = [fold.row for fold in folds]
         details = {id(fold.row): _describe_fold(number, fold) for number, fold in enumerate(folds, 1)}
     columns = [*spec.columns_for(PAGE, shown, report.tables["speedups"].rows), *more]
-    columns = [column for column in columns if not column.number or any(text(column.text(row)) for row in shown)]
+    columns = [column for column in columns if column is columns[0] or any(text(column.text(row)) for row in shown)]
     filters = [name for name in FILTERS if shown and name in shown[0] and not spec.fold]
     filters = [name for name in filters if name != "sweep" or find_varying(shown, [name])]
     listed = []

@@ -203,7 +203,7 @@ def _make_card(row: Row, published: References) -> Card:
     name = next(name for name in MEANS if row[name] is not None)
     interval = formatting.interval(row, name)
     lines = [f"geometric mean, {MEANS[name]}", count_models(row, name)]
-    lines += [f"{text(row['passed'])} of {text(row['models'])} gave right results"] if row["models"] else []
+    lines += [f"{text(row['passed'])} of {text(row['models'])} with verified results"] if row["models"] else []
     lines.append(f"these models {interval}" if interval else "no interval for these models")
     if name == "weighted":
         new, by_device = show_new_model(row), show_device_mean(row)

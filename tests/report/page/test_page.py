@@ -112,7 +112,7 @@ def test_header_has_the_weighted_mean_and_its_interval(tmp_path: Path) -> None:
 def test_header_says_how_sure_the_mean_is_and_what_it_is_with_unverified_models(tmp_path: Path) -> None:
     flags = {"amp": ("accuracy_unverified",), "fp32": ()}
     text = write_page(tmp_path, [*PAIR, *(make_record("vgg16", name, [2.0], flags=flags[name]) for name in flags)])
-    assert "<span>1 model, all without doubt</span><span>1 of 2 gave right results</span>" in text.replace("\n", "")
+    assert "<span>1 model, all without doubt</span><span>1 of 2 with verified results</span>" in text.replace("\n", "")
     assert "with 1 unverified" in text
     (row,) = (row for row in data_of(text)["tables"]["summary"]["rows"] if row["cells"][0] == "cnn")
     assert [cell.partition("(")[2] for cell in row["cells"] if " doubt)" in cell] == [
