@@ -54,7 +54,6 @@ class ReportedModel(NamedTuple):
 class _Need(NamedTuple):
     """What a model lacks, and the command that ran it; "" where that is not known."""
 
-    recommended: str
     not_tried: tuple[str, ...]  # modes; without one, it is the speedup that is not known
     unknown: tuple[str, ...]  # `mode` or `mode backend`, whose speedup is not known
     command: str
@@ -64,7 +63,7 @@ class _Need(NamedTuple):
         """Describe what these models lack in these precisions, with the command for it."""
         changes = {"precision": ",".join(precisions)}
         if self.not_tried:
-            why = self.recommended
+            why = f"no sure gain so far; {shorten_names(self.not_tried)} not tried"
             changes |= {"mode": ",".join(self.not_tried), "sweep": self.sweep}
             if "backend" in self.command:  # else it is Inductor's
                 changes["backend"] = "inductor"
@@ -87,7 +86,7 @@ def list_again(rows: Sequence[Row], trials: Sequence[Row], sources: Sequence[Sou
         if is_open(row):
             command = commands.get(_name_case(row), ("", ""))
             suite = text(row["suite"]) or None
-            need = _Need(text(row["recommended"]), read_texts(row, "not_tried"), read_texts(row, "unknown"), *command)
+            need = _Need(read_texts(row, "not_tried"), read_texts(row, "unknown"), *command)
             lacking[need, text(row["precision"])][ReportedModel(text(row["model"]), suite)] = None
     precisions: dict[tuple[_Need, tuple[ReportedModel, ...]], list[str]] = defaultdict(list)
     for (need, precision), models in lacking.items():

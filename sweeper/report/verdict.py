@@ -28,6 +28,7 @@ from sweeper.report.formatting import (
 from sweeper.report.next_steps import Again, is_open, list_again
 from sweeper.report.table import Row, Table
 from sweeper.report.tables.decision import NOISE, NOT_KNOWN
+from sweeper.report.tables.recommendations import classify
 
 GAIN = f"more than {100 * NOISE:.0f} %"
 MAX_MESSAGE_CHARACTERS = 90
@@ -62,17 +63,11 @@ def make_verdict(tables: Mapping[str, Table], sources: Sequence[Source]) -> Verd
     rows, trials = tables["recommendations"].rows, tables["speedups"].rows
     failed = tables["failures"].rows
     return Verdict(
-        tuple(filter(None, (*_answer_whether(rows), _answer_which(rows), _answer_how_sure(rows, trials)))),
+        tuple(filter(None, (*_answer_whether(rows), _answer_which(rows, trials), _answer_how_sure(rows, trials)))),
         tuple(list_again(rows, trials, sources)),
         _count_failures(failed, len(trials)),
         tuple(_list_failures(failed, trials)),
     )
-
-
-def classify(row: Row) -> str:
-    """Name the answer of a recommendation: a mode, `stay eager`, `not known`, or `try MODE`."""
-    not_tried = read_texts(row, "not_tried")
-    return f"try {' and '.join(not_tried)}" if not_tried else text(row["recommended"])
 
 
 def has_doubts(row: Row) -> bool:
@@ -143,11 +138,21 @@ def _explain_one(row: Row) -> str:
     return f" ({text(row['reason'])})" if row["mode"] is None else ""
 
 
-def _answer_which(rows: Sequence[Row]) -> str:
-    """Count the answers, the most frequent first; a single one stands in the first sentence."""
+def _answer_which(rows: Sequence[Row], trials: Sequence[Row]) -> str:
+    """Count the answers, the most frequent first, and say where the sweep compares no modes.
+
+    A single answer stands in the first sentence.
+    """
     answers = Counter(classify(row) for row in rows if row["recommended"] is not None)
     named = ", ".join(f"{answer} for {count}" for answer, count in answers.most_common())
-    return f"Which mode: {named}." if named and len(rows) > 1 else ""
+    if not named or len(rows) == 1:
+        return ""
+    tried = {(text(row["mode"]), text(row["backend"])) for row in trials if row["mode"] != "eager"}
+    if len(tried) > 1:
+        return f"Which mode: {named}."
+    ((mode, backend),) = tried
+    only = backend if mode == "default" and backend != "inductor" else mode
+    return _choose_shorter([f"Which mode: {named}; no other mode was tried.", f"Only {only} tried: {named}."])
 
 
 def _answer_how_sure(rows: Sequence[Row], trials: Sequence[Row]) -> str:
@@ -164,12 +169,19 @@ def _answer_how_sure(rows: Sequence[Row], trials: Sequence[Row]) -> str:
     if len(rows) == 1:
         lacks = [*(["a single process"] if single else []), *filter(None, [not_verified]), *(flag for flag, _ in flags)]
         return f"Sure: {'yes' if sure else 'no'}{f' ({shorten_names(lacks)})' if lacks else ''}."
-    rest = [f"{single} {'rests' if single == 1 else 'rest'} on one process"] if single else []
+    resting = "all rest" if single == len(answered) > 1 else f"{single} {'rests' if single == 1 else 'rest'}"
+    rest = [f"{resting} on one process"] if single else []
     named = [f"{count} flagged {flag}" for flag, count in flags[:MAX_FLAGS]]
     lines = []
     for count in range(len(named), -1, -1):
         lacks = [*rest, *named[:count], *filter(None, [not_verified])]
-        lines.append(f"Sure: {sure or 'none'} of {len(answered)}{': ' if lacks else ''}{', '.join(lacks)}.")
+        answers = f"{sure or 'none'} of {len(answered)} answer{'' if len(answered) == 1 else 's'}"
+        lines.append(f"Sure: {answers}{': ' if lacks else ''}{', '.join(lacks)}.")
+    return _choose_shorter(lines)
+
+
+def _choose_shorter(lines: Sequence[str]) -> str:
+    """Choose the first line that a terminal need not break, else the last."""
     return next((line for line in lines if len(line) <= MAX_CHARACTERS), lines[-1])
 
 

@@ -21,7 +21,7 @@ def test_what_is_worth_another_run_has_its_command(tmp_path: Path) -> None:
     report = report_on(tmp_path, [*untried, unknown], command)
     again, first = report.verdict.again
     assert first.names == ("resnet50 (amp, fp32)", "vgg16 (amp, fp32)")
-    assert first.why == "default does not pay; reduce-overhead not tried"
+    assert first.why == "no sure gain so far; reduce-overhead not tried"
     assert first.command == (
         "python -m sweeper -m measure=quick model=resnet50,vgg16 precision=amp,fp32 mode=reduce-overhead sweep=night"
     )

@@ -56,6 +56,8 @@ def test_the_last_twelve_lines_of_a_terminal_are_the_verdict(
     assert len(lines) + LINES_OF_MLFLOW <= LINES
     last = lines[-(LINES_OF_VERDICT - LINES_OF_MLFLOW) :]
     assert [line for line in last if line in report.verdict.sentences] == list(report.verdict.sentences)
+    if count == 180:  # a long sentence
+        assert report.verdict.sentences[1].startswith("Only default tried: default for ")
     assert not any("weight" in line or "torch 2." in line for line in lines)
     if report.verdict.again:
         assert any(line.startswith("worth another run: ") for line in last)
@@ -69,9 +71,15 @@ def test_sentences_say_whether_which_and_how_sure(tmp_path: Path) -> None:
     slow = [make_record(name, "fp32", [1.0], device="cpu") for name in "abc"]
     assert report_on(tmp_path, [*fast, *slow]).verdict.sentences == (
         "Compile in AMP: 3 of 3 gain more than 5 %, median 1.40x; in fp32 it mostly does not pay (0 of 3).",
-        "Which mode: stay eager for 3, default for 3.",
-        "Sure: none of 6: 6 rest on one process, 1 flagged throttled.",
+        "Which mode: stay eager for 3, default for 3; no other mode was tried.",
+        "Sure: none of 6 answers: all rest on one process, 1 flagged throttled.",
     )
+
+
+def test_only_a_sweep_of_several_modes_compares_them(tmp_path: Path) -> None:
+    modes = ("default", "reduce-overhead")
+    records = [make_record(name, speedups=[1.4], mode=mode) for name in "ab" for mode in modes]
+    assert report_on(tmp_path, records).verdict.sentences[1] == "Which mode: default for 2."
 
 
 def test_a_single_trial_has_a_sentence_of_its_own(tmp_path: Path) -> None:
@@ -91,6 +99,14 @@ def test_many_commands_are_in_the_files_alone(tmp_path: Path) -> None:
     records = [make_record(f"m{number}", precision, [1.0]) for number in range(4) for precision in ("amp", "fp32")]
     lines = printed(report_on(tmp_path, records, f"python -m sweeper -m model=glob(*) {'x' * 700}=1"))
     assert "worth another run: 4 models, with commands in report.md" in lines
+
+
+def test_failures_of_all_kinds_leave_room_for_what_to_do_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    sweep = archives.unpack("cpu-statuses", Path("runs"))
+    lines = printed(write_report([sweep], sweep / "report"))[-LINES_OF_VERDICT:]
+    assert any(line.startswith("13 of 26 trials failed: ") for line in lines)
+    assert "worth another run: 7 models, with commands in report.md" in lines
 
 
 def test_names_and_messages_are_no_markup(tmp_path: Path) -> None:
@@ -114,15 +130,15 @@ def test_small_gains_are_gains(tmp_path: Path) -> None:
     records = [make_record(name, speedups=[1.03, 1.031, 1.029]) for name in "abc"]
     assert report_on(tmp_path, records).verdict.sentences == (
         "In AMP 3 of 3 gain, none of them more than 5 %.",
-        "Which mode: default for 3.",
-        "Sure: 3 of 3.",
+        "Which mode: default for 3; no other mode was tried.",
+        "Sure: 3 of 3 answers.",
     )
 
 
 def test_an_open_answer_is_not_sure(tmp_path: Path) -> None:
     open_ones = [make_record(name, speedups=[1.0, 1.001, 0.999]) for name in "ab"]
     sure = make_record("c", speedups=[1.4, 1.41, 1.39])
-    assert report_on(tmp_path, [*open_ones, sure]).verdict.sentences[-1] == "Sure: 1 of 1."
+    assert report_on(tmp_path, [*open_ones, sure]).verdict.sentences[-1] == "Sure: 1 of 1 answer."
 
 
 def test_a_single_answer_that_is_not_verified_says_so_once(tmp_path: Path) -> None:

@@ -7,21 +7,24 @@ from __future__ import annotations
 
 import os
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from sweeper.analysis.meanings import STATUSES
 from sweeper.analysis.metrics import METRICS
 from sweeper.core.paths import MAX_LOG_BYTES, open_inside
-from sweeper.core.record import Attempt
+from sweeper.core.record import ARMS, Accuracy, Attempt, Diagnostics
 from sweeper.core.text import printable
 from sweeper.loading.entries import Entry
 from sweeper.report.contents import Report
 from sweeper.report.formatting import figure, find_varying, finite, sentence, text
 from sweeper.report.spec import Fold, TableSpec
-from sweeper.report.table import PAGE, Row, TextColumn, plain
+from sweeper.report.table import PAGE, Row, TextColumn, Value, plain
+from sweeper.report.tables import causes
 from sweeper.report.tables.speedups import name_sweep
 
 FILTERS = ("sweep", "status", "mode", "precision", "family")
@@ -53,7 +56,7 @@ def make_listing(
         shown = [fold.row for fold in folds]
         details = {id(fold.row): _describe_fold(number, fold) for number, fold in enumerate(folds, 1)}
     columns = [*spec.columns_for(PAGE, shown, report.tables["speedups"].rows), *more]
-    columns = [column for column in columns if not column.number or any(text(column.text(row)) for row in shown)]
+    columns = [column for column in columns if column is columns[0] or any(text(column.text(row)) for row in shown)]
     filters = [name for name in FILTERS if shown and name in shown[0] and not spec.fold]
     filters = [name for name in filters if name != "sweep" or find_varying(shown, [name])]
     listed = []
@@ -84,10 +87,21 @@ def _describe_trials(spec: TableSpec, report: Report, rows: Sequence[Row], out: 
     entries = spec.entries(report.findings)
     folders = {entry.folder.parent for entry in entries}
     addresses = {folder: quote(Path(os.path.relpath(folder, out)).as_posix()) for folder in folders}
+    losses: dict[tuple[Value, Value], list[Row]] = defaultdict(list)
+    for row in report.tables["causes"].rows:
+        losses[row["sweep"], row["trial_id"]].append(row)
     found: dict[int, dict[str, Any]] = {}
     for row, entry in zip(rows, entries, strict=True):
         log = read_end_of_log(entry) if spec.shows_log and len(found) < MAX_LOGS else ""
-        details = [*_describe_record(entry), ("end of the log", log), *_describe_figures(row)]
+        why: list[str] = []
+        if spec.name == "speedups" and row["status"] == "ok":
+            why = causes.explain(row, losses[row["sweep"], row["trial_id"]])
+        details = [
+            ("why not faster", "\n".join(why)),
+            *_describe_record(entry),
+            ("end of the log", log),
+            *_describe_figures(row),
+        ]
         links = _link_files(entry, addresses[entry.folder.parent])
         named = name_sweep(entry.folder.parent) if len(folders) > 1 else ""
         found[id(row)] = {
@@ -129,26 +143,51 @@ def _clean(line: str) -> str:
 
 
 def _describe_record(entry: Entry) -> list[tuple[str, str]]:
-    record, found, worst = entry.record, entry.record.diagnostics, entry.worst
-    accuracy = worst.unverified or "" if worst else ""
-    if worst and worst.compiled_error is not None and worst.bound is not None:
-        error, bound = f"{worst.compiled_error:.3g}", f"{worst.bound:.3g}"
-        accuracy = f"{worst.worst}: error {error}, allowed {bound}, against {worst.reference}"
+    record, found = entry.record, entry.record.diagnostics
     breaks = found.graph_breaks[:MAX_PLACES] if found else ()
-    places = [f"{item.count} times: {item.reason} ({item.where or 'no place'})" for item in breaks]
+    times = ("time" if item.count == 1 else "times" for item in breaks)
+    places = [
+        f"{item.count} {unit}: {item.reason} ({item.where or 'no place'})"
+        for item, unit in zip(breaks, times, strict=True)
+    ]
     return [
-        ("trial", record.trial_id),
-        ("ended while", record.phase or ""),
         ("message", (record.message or "")[:MAX_MESSAGE_CHARACTERS]),
+        ("status", _explain_status(record.status)),
+        ("ended while", record.phase or ""),
         ("flags", ", ".join(entry.flags)),
+        ("accuracy", _describe_accuracy(entry.worst) if entry.worst else ""),
+        ("attention kernels", _describe_attention(found) if found and "attention_differs" in entry.flags else ""),
+        ("trial", record.trial_id),
         ("batch size", f"{record.trial.batch_size} ran out of memory" if record.smaller_batch_size else ""),
         ("graphs", plain(found.graphs) if found else ""),
         ("kernels that Inductor wrote", plain(found.kernels) if found else ""),
         ("graph breaks", "\n".join(places)),
         ("CUDA graphs skipped", "\n".join(found.cudagraph_skips[:MAX_PLACES]) if found else ""),
-        ("accuracy", accuracy),
         ("earlier attempts", "\n".join(map(_describe_attempt, record.attempts))),
     ]
+
+
+def _explain_status(status: str) -> str:
+    """Say what a status means and what to do, as the legend does; nothing of `ok`."""
+    if status == "ok" or status not in STATUSES:
+        return ""
+    meaning = STATUSES[status]
+    return f"{status}: {sentence(meaning.says)} {meaning.todo.replace('`', '')}".strip()
+
+
+def _describe_accuracy(worst: Accuracy) -> str:
+    """Describe the check of the tensor that came nearest to its bound, first why there is no verdict."""
+    parts = [f"no verdict: {worst.unverified}"] if worst.unverified else []
+    if worst.compiled_error is not None and worst.bound is not None:
+        error, bound = f"{worst.compiled_error:.3g}", f"{worst.bound:.3g}"
+        parts.append(f"{worst.worst}: error {error}, allowed {bound}, against {worst.reference}")
+    return "; ".join(parts)
+
+
+def _describe_attention(found: Diagnostics) -> str:
+    """Name the attention kernels of both arms, e.g. `eager flash, compiled none of cuDNN, flash, memory-efficient`."""
+    ran = ((arm, found.settings.get(f"attention_ran_{arm}")) for arm in ARMS)
+    return ", ".join(f"{arm} {kinds or 'none of cuDNN, flash, memory-efficient'}" for arm, kinds in ran)
 
 
 def _describe_attempt(attempt: Attempt) -> str:

@@ -154,11 +154,16 @@
 
   // Names of flags, statuses and causes say what they mean, and lead to the legend.
   const terms = new Map([...document.querySelectorAll("[data-term]")].map((item) => [item.dataset.term, item]));
-  const linkTerm = (part) => {
-    const term = terms.get(part);
-    return term ? make("a", { href: `#term-${part}`, class: `term ${term.className}`, title: term.dataset.says }, part) : part;
+  const linkTerm = (name, shown = name) => {
+    const term = terms.get(name);
+    return term ? make("a", { href: `#term-${name}`, class: `term ${term.className}`, title: term.dataset.says }, shown) : shown;
   };
-  const linkTerms = (text) => (terms.size ? text.split(/([A-Za-z_]+)/).map(linkTerm) : [text]);
+  const linkTerms = (text) => (terms.size ? text.split(/([A-Za-z_]+)/).map((part) => linkTerm(part)) : [text]);
+  const PHRASES = { "one process": "single_process", "a single process": "single_process", "not verified": "accuracy_unverified" };
+  document.querySelectorAll(".verdict").forEach(({ firstChild }) => {
+    const parts = firstChild.data.split(new RegExp(`(${Object.keys(PHRASES).join("|")})`));
+    firstChild.replaceWith(...parts.flatMap((part) => (PHRASES[part] ? linkTerm(PHRASES[part], part) : linkTerms(part))));
+  });
   document.addEventListener("click", (event) => { // the housekeeping flags of the legend are folded
     const target = document.getElementById((event.target.hash || "#").slice(1));
     target?.closest("details")?.setAttribute("open", "");

@@ -39,8 +39,10 @@ from sweeper.report.page.published import (
 )
 from sweeper.report.registry import TABLES
 from sweeper.report.table import Row, TextColumn
+from sweeper.report.tables.decision import MAX_SPAN
 from sweeper.report.tables.groups import ALL, Group
 from sweeper.report.tables.summary import (
+    COUNTS,
     DEVICE_MEANS,
     choose_clock,
     count_models,
@@ -53,11 +55,12 @@ from sweeper.report.tables.units import Unit
 
 DIGITS = 6  # of a number in a figure
 MAX_CARDS = 12
+CARD_LINES = 4  # of a card that show at once
 MAX_CARDS_UNWEIGHTED = 4  # where no mode has the weighted mean
 MEANS = {"weighted": "0.75 AMP + 0.25 fp32", "geomean_amp": "AMP alone", "geomean_fp32": "fp32 alone"}
 CONVENTIONS = (
     "Geometric means of eager / compiled step time, wall clock. In brackets the 95 % interval for these models, in "
-    "parentheses how many; sure, or without doubt: over the models without a flag that says that a speedup may be off, "
+    "parentheses how many; without doubt: over the models without a flag that says that a speedup may be off, "
     "which are fewer and other models, so it does not correct the mean over all; weighted = 0.75 AMP + 0.25 fp32 over "
     "the models that are ok in both, with a verdict on their results; a new model: where one more of the same kind "
     "would lie."
@@ -85,6 +88,7 @@ class Card(NamedTuple):
     key: str
     value: str
     lines: Sequence[str]
+    doubt: str  # why the mean says little; empty: it does not
 
 
 class References(NamedTuple):
@@ -136,9 +140,11 @@ def _render(report: Report, published: References, parts: Sequence[_Part]) -> st
         count=f"{len(rows):,} trials, {sum(row['status'] == 'ok' for row in rows):,} ok",
         verdict=report.verdict,
         cards=cards,
+        card_lines=CARD_LINES,
         rest=rest,
         conventions=f"{CONVENTIONS} AMP: {report.findings.amp}." if report.findings.amp else CONVENTIONS,
         facts=[fact.partition(": ") for fact in report.facts],
+        machine=_name_machine(report.facts),
         precedence=next((fact.partition(": ")[2] for fact in report.facts if fact.startswith(PRECEDENCE)), ""),
         failed=sum(row["status"] != "ok" for row in rows),
         legend=make_legend(rows, report.tables["causes"].rows),
@@ -166,6 +172,13 @@ def _list_contents(tables: Iterable[Listing], report: Report) -> list[tuple[str,
     return [(name, title) for name, title in named.items() if name in shown | always]
 
 
+def _name_machine(facts: Iterable[str]) -> str:
+    """Name what the figures hold for, e.g. `NVIDIA H200 · torch 2.11.0+cu130`; as much of it as is known."""
+    known = {name: value for name, _, value in (fact.partition(": ") for fact in facts)}
+    torch = re.search(r"\btorch [^,;]+", known.get("versions", ""))
+    return " · ".join(filter(None, (known.get("device"), torch and torch[0])))
+
+
 def make_title(facts: Iterable[str]) -> str:
     """Make the title of the page, e.g. `night: speedups of torch.compile`."""
     sweeps = [fact.removeprefix("sweeps: ") for fact in facts if fact.startswith("sweeps: ")]
@@ -189,7 +202,8 @@ def make_cards(summary: Sequence[Row], published: References) -> tuple[list[Card
 def _make_card(row: Row, published: References) -> Card:
     name = next(name for name in MEANS if row[name] is not None)
     interval = formatting.interval(row, name)
-    lines = [MEANS[name], count_models(row, name), f"{text(row['passed'])} of {text(row['models'])} passed"]
+    lines = [f"geometric mean, {MEANS[name]}", count_models(row, name)]
+    lines += [f"{text(row['passed'])} of {text(row['models'])} with verified results"] if row["models"] else []
     lines.append(f"these models {interval}" if interval else "no interval for these models")
     if name == "weighted":
         new, by_device = show_new_model(row), show_device_mean(row)
@@ -200,7 +214,15 @@ def _make_card(row: Row, published: References) -> Card:
         reference = published.figures.get(ALL)
         if reference and (row["mode"], row["backend"]) == ("default", "inductor"):
             lines.append(f"published: {reference.label}{', measured otherwise' if published.differences else ''}")
-    return Card(formatting.key(row), ratio(formatting.number(row, name)), lines)
+    return Card(formatting.key(row), ratio(formatting.number(row, name)), lines, _explain_doubt(row, name))
+
+
+def _explain_doubt(row: Row, name: str) -> str:
+    """Say why a mean says little: no model is without doubt, or the interval is too wide."""
+    low, high = (formatting.number(row, f"{name}_{end}") for end in ("low", "high"))
+    if low and high and high / low >= MAX_SPAN:
+        return "the interval is too wide to say more"
+    return "" if row[COUNTS[name][1]] else "every model has a flag that says that its speedup may be off"
 
 
 def _make_tables(

@@ -28,8 +28,10 @@ from sweeper.report.formatting import (
     axis_columns,
     figure,
     find_varying,
+    finite,
     number,
     number_column,
+    ratio,
     shorten_names,
     text,
     text_column,
@@ -38,11 +40,13 @@ from sweeper.report.formatting import (
 from sweeper.report.spec import Fold, TableSpec
 from sweeper.report.table import MARKDOWN, PAGE, TERMINAL, Column, Row, Table, TextColumn, Value
 from sweeper.report.tables import speedups
+from sweeper.report.tables.decision import NOISE
 
 GRAPH_MODES = ("reduce-overhead", "max-autotune")  # they record CUDA graphs
 WAITS = "the device waits for the host"
 GRAPHS = "mode=reduce-overhead launches its kernels all at once"
 LARGER_BATCH = "a larger batch gives the device more to do"
+HAVE_PLACES = {"graph_break": "graph break", "cudagraph_skip": "skipped CUDA graph"}
 MAX_TRIALS = 200  # that a cause on the page opens to
 _AXES = ("model", "batch_size", "workload", "precision", "mode", "backend", "variant", "trial_id")
 
@@ -145,10 +149,10 @@ def _text_columns(rows: Sequence[Row], trials: Sequence[Row]) -> list[TextColumn
             replace(column, media=(PAGE,))
             for column in (
                 text_column("cause"),
-                number_column("trials", "trials", lambda row: text(row["trials"])),
-                TextColumn("lost at most", _describe_loss, lambda row: number(row, "lost_fraction")),
                 text_column("reason"),
                 text_column("fix"),
+                TextColumn("lost at most", _describe_loss, lambda row: number(row, "lost_fraction")),
+                number_column("trials", "trials", lambda row: text(row["trials"])),
                 text_column("models"),
             )
         ),
@@ -193,6 +197,31 @@ def _describe(row: Row) -> tuple[str, str]:
     count = number(row, "count")
     times = f", {count:.0f} {'time' if count == 1 else 'times'}" if count is not None else ""
     return text(row["cause"]), f"{cost}{times}: {text(row['detail'])}"
+
+
+def explain(trial: Row, found: Sequence[Row]) -> list[str]:
+    """Say why a trial, a row of speedups, is not faster; `found` are its rows of this table.
+
+    Causes that have places are counted: whoever shows these lines shows the places too.
+    """
+    lines = [_explain_kernels(trial), *("".join(_describe(row)) for row in found if row["cause"] not in HAVE_PLACES)]
+    for cause, name in HAVE_PLACES.items():
+        count = sum(number(row, "count") or 0 for row in found if row["cause"] == cause)
+        lines.append(f"{count:.0f} {name}{'' if count == 1 else 's'}, see below" if count else "")
+    return list(filter(None, lines))
+
+
+def _explain_kernels(trial: Row) -> str:
+    """Say that the device itself is not faster where that is so and known; else nothing."""
+    clock = "busy" if trial["device_speedup"] is None else "device"
+    speedup, by_device = finite(trial, "speedup"), finite(trial, f"{clock}_speedup")
+    if speedup is None or by_device is None or max(speedup, by_device) > 1 + NOISE:
+        return ""
+    longer = "longer than" if by_device < 1 - NOISE else "about as long as"
+    return (
+        f"the compiled kernels take {longer} eager's ({clock} speedup {ratio(by_device)}); "
+        "inspect=true shows which are generated and which are library calls"
+    )
 
 
 SPEC = TableSpec(

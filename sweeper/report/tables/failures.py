@@ -14,7 +14,7 @@ from sweeper.loading.entries import Entry
 from sweeper.report.findings import Findings
 from sweeper.report.formatting import TRIAL_AXES, axis_columns, sort_rows, text, text_column
 from sweeper.report.spec import TableSpec
-from sweeper.report.table import MARKDOWN, TERMINAL, Column, Row, Table, TextColumn
+from sweeper.report.table import MARKDOWN, PAGE, TERMINAL, Column, Row, Table, TextColumn
 from sweeper.report.tables import speedups
 
 _TRIAL = ("trial_id", "model", "family", "workload", "mode", "backend", "precision", "batch_size", "variant", "status")
@@ -39,15 +39,19 @@ def select_failed(findings: Findings) -> list[Entry]:
 
 def _text_columns(rows: Sequence[Row], trials: Sequence[Row]) -> list[TextColumn]:
     names = (text_column(name, is_name=True) for name in ("precision", "mode"))
-    said = map(text_column, ("status", "phase", "message"))
-    log = text_column("log", media=(MARKDOWN, TERMINAL))  # rows of the page open to its end
-    return [text_column("model"), *axis_columns(trials or rows, TRIAL_AXES), *names, *said, log]
+    said = map(text_column, ("status", "phase"))
+    message = text_column("message", media=(MARKDOWN, TERMINAL))
+    first_line = TextColumn("message", lambda row: text(row["message"]).partition(" | ")[0], media=(PAGE,))
+    log = text_column("log", media=(MARKDOWN, TERMINAL))  # rows of the page open to its end, and to all of the message
+    return [text_column("model"), *axis_columns(trials or rows, TRIAL_AXES), *names, *said, message, first_line, log]
 
 
 def _explain(_findings: Findings, rows: Sequence[Row]) -> str:
     left_out = sum(row["in_pass_rate"] is not True for row in rows)
     verb = "trial is" if len(rows) == 1 else "trials are"
-    return f"{len(rows)} {verb} not ok; {left_out or 'none'} left out of pass rates."
+    all_ = "it" if len(rows) == 1 else "all of them"
+    counted = f"leave {all_ if left_out == len(rows) else f'{left_out} of them'} out" if left_out else f"count {all_}"
+    return f"{len(rows)} {verb} not ok; pass rates {counted}."
 
 
 def _describe(row: Row) -> tuple[str, str]:

@@ -123,6 +123,12 @@ def _order(choice: Choice) -> tuple[str, str, int, str, str]:
     return trial.labels.model, trial.workload, choice.batch_size, variant, trial.labels.precision
 
 
+def classify(row: Row) -> str:
+    """Name the answer of a row: a mode, `stay eager`, `not known`, or `try MODE`."""
+    not_tried = formatting.read_texts(row, "not_tried")
+    return f"try {' and '.join(not_tried)}" if not_tried else text(row["recommended"])
+
+
 def recommendations(found: Iterable[Choice]) -> Table:
     return Table.make(COLUMNS, found)
 
@@ -132,7 +138,7 @@ def text_columns(rows: Sequence[Row], _trials: Sequence[Row]) -> list[TextColumn
         text_column("model", folds=True),
         *formatting.axis_columns(rows, ("workload", "batch_size", "variant", "sweep")),
         text_column("precision", is_name=True),
-        text_column("recommended", folds=True),
+        TextColumn("recommended", classify, folds=True),
         number_column("speedup", "speedup", lambda row: estimate(row, "speedup")),
         TextColumn("total s", lambda row: figure(_total_s(row)), _total_s, align_right=True, needs="steps"),
         *(_list_column(name) for name in ("tied", "ruled_out") if any(row[name] for row in rows)),

@@ -267,7 +267,7 @@ def text_columns(rows: Sequence[Row], _trials: Sequence[Row]) -> list[TextColumn
     common = find_common_flags(rows)
     return [
         text_column("model", folds=True, is_name=True),
-        text_column("family", media=(PAGE,)),
+        *(text_column(name, media=(PAGE,)) for name in formatting.find_varying(rows, ["family"])),
         *formatting.axis_columns(rows, formatting.TRIAL_AXES),
         text_column("precision", is_name=True),
         text_column("mode", is_name=True),

@@ -145,13 +145,13 @@ def _mean_text_columns(title: str, name: str) -> list[TextColumn]:
 
 
 def _show_in_cell(row: Row, name: str) -> str:
-    """Show a mean, e.g. `1.44 [1.40, 1.48] (42); 1.31 (2 sure)`, `2.10 (4, all sure)` or `1.70 (3, none sure)`."""
+    """Show a mean, e.g. `1.44 [1.40, 1.48] (42); 1.31 (2 without doubt)` or `2.10 (4, all without doubt)`."""
     if not (found := estimate(row, name)):
         return ""
     count, sure = (row[column] for column in COUNTS[name])
     if sure == count or not sure:
-        return f"{found} ({count}, {'all' if sure else 'none'} sure)"
-    return f"{found} ({count}); {ratio(number(row, f'{name}_without_doubt'))} ({sure} sure)"
+        return f"{found} ({count}, {'all' if sure else 'none'} without doubt)"
+    return f"{found} ({count}); {ratio(number(row, f'{name}_without_doubt'))} ({sure} without doubt)"
 
 
 def count_models(row: Row, name: str) -> str:

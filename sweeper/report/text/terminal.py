@@ -25,7 +25,8 @@ from sweeper.report.formatting import (
 from sweeper.report.registry import TABLES
 from sweeper.report.spec import TableSpec
 from sweeper.report.table import TERMINAL, Row, Table, TextColumn, Value
-from sweeper.report.verdict import Verdict, classify, has_doubts
+from sweeper.report.tables.recommendations import classify
+from sweeper.report.verdict import Verdict, has_doubts
 
 MIN_FOLDED = 12  # characters; a number that was cut would be another number, so those keep their width
 MAX_ROWS = 60  # of a table; the files have all
@@ -37,13 +38,21 @@ def print_verdict(report: Report, console: Console) -> None:
     """Print the best modes, and a verdict of at most `MAX_LINES` lines."""
     _print_best(report.tables["recommendations"].rows, console)
     console.print()
+    parts = list(_write_verdict(report.verdict))
+    heights = [[_count_lines(lines, console.width) for lines in choices] for choices in parts]
     left = MAX_LINES
-    for choices in _write_verdict(report.verdict):
-        heights = [sum(math.ceil(cell_len(line) / console.width) for line in lines) for lines in choices]
-        fitting = (index for index, height in enumerate(heights) if height <= left)
-        if (index := next(fitting, None)) is not None:
-            left -= heights[index]
-            console.print("\n".join(choices[index]), soft_wrap=True, markup=False, highlight=False)
+    for number, choices in enumerate(parts):
+        free = left - sum(min(later) for later in heights[number + 1 :])  # in few lines, the others have room too
+        fitting = [index for index, height in enumerate(heights[number]) if height <= free]
+        fitting += [index for index, height in enumerate(heights[number]) if height <= left]
+        if fitting:
+            left -= heights[number][fitting[0]]
+            console.print("\n".join(choices[fitting[0]]), soft_wrap=True, markup=False, highlight=False)
+
+
+def _count_lines(lines: Sequence[str], width: int) -> int:
+    """Count the lines that a terminal of this width makes of these."""
+    return sum(math.ceil(cell_len(line) / width) for line in lines)
 
 
 def _write_verdict(verdict: Verdict) -> Iterator[Sequence[Sequence[str]]]:

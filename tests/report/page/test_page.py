@@ -18,7 +18,7 @@ from checkout import ROOT
 from records import make_process, make_record, make_trial, write_sweep
 
 from sweeper.analysis.meanings import FLAGS
-from sweeper.core.record import Attempt, Diagnostics, GraphBreak, PerArm, Record, Round
+from sweeper.core.record import Accuracy, Attempt, Diagnostics, GraphBreak, PerArm, Record, Round
 from sweeper.core.trial import Text
 from sweeper.loading.entries import Entry, load
 from sweeper.report.build import write_report
@@ -112,19 +112,38 @@ def test_header_has_the_weighted_mean_and_its_interval(tmp_path: Path) -> None:
 def test_header_says_how_sure_the_mean_is_and_what_it_is_with_unverified_models(tmp_path: Path) -> None:
     flags = {"amp": ("accuracy_unverified",), "fp32": ()}
     text = write_page(tmp_path, [*PAIR, *(make_record("vgg16", name, [2.0], flags=flags[name]) for name in flags)])
-    assert "<span>1 model, all without doubt</span><span>1 of 2 passed</span>" in text.replace("\n", "")
+    assert "<span>1 model, all without doubt</span><span>1 of 2 with verified results</span>" in text.replace("\n", "")
     assert "with 1 unverified" in text
     (row,) = (row for row in data_of(text)["tables"]["summary"]["rows"] if row["cells"][0] == "cnn")
-    assert [cell.partition("(")[2] for cell in row["cells"] if " sure)" in cell] == [
-        "1, all sure)",
-        "2, all sure)",
-        "1, all sure)",
+    assert [cell.partition("(")[2] for cell in row["cells"] if " doubt)" in cell] == [
+        "1, all without doubt)",
+        "2, all without doubt)",
+        "1, all without doubt)",
     ]
     bars = [trace for trace in data_of(text)["figures"][1]["choices"][0]["traces"] if trace["type"] == "bar"]
     assert [bar["hovertext"][0].partition(" over ")[2] for bar in bars] == [
         "1 model, all without doubt",
         "2 models, all without doubt",
     ]
+
+
+def test_header_says_what_ran_what_failed_and_leads_to_it(tmp_path: Path) -> None:
+    header = write_page(tmp_path, [*PAIR, make_record("vgg16", status="oom")]).partition("</header>")[0]
+    assert "3 trials, 2 ok · NVIDIA H200 · torch 2.13.0</p>" in header
+    assert '<p class="verdict">1 of 3 trials failed: 1 oom. <a href="#failures">' in header
+    assert "failed" not in write_page(tmp_path / "right", PAIR).partition("</header>")[0]
+
+
+@pytest.mark.parametrize(
+    ("speedups", "flags", "is_doubted"),
+    [([2.0, 2.1], (), False), ([1.0, 9.0], (), True), ([2.0, 2.1], ("throttled",), True)],
+    ids=["sure", "wide interval", "flagged"],
+)
+def test_a_mean_that_says_little_is_pale(
+    tmp_path: Path, speedups: Sequence[float], flags: tuple[str, ...], is_doubted: bool
+) -> None:
+    header = write_page(tmp_path, [make_record(speedups=speedups, flags=flags)]).partition("</header>")[0]
+    assert ('<b class="unsure"' in header) is is_doubted
 
 
 def test_rows_open_to_their_earlier_attempts(tmp_path: Path) -> None:
@@ -347,6 +366,44 @@ def test_rows_open_to_why_the_device_could_not_tell(tmp_path: Path) -> None:
     assert row["cells"][[column["title"] for column in table["columns"]].index("device")] == "not known"
     assert ["device_time_missing", "no kernels were seen"] in row["details"]
     assert "Device time not known: resnet50 amp default: no kernels were seen." in text
+
+
+def test_rows_open_to_why_they_are_slow(tmp_path: Path) -> None:
+    slow = replace(make_process(0.9), device_time_s=PerArm(0.02, 0.025))
+    attention = {"attention_ran_eager": "cudnn", "attention_ran_compiled": ""}
+    found = Diagnostics(graphs=1, graph_breaks=(GraphBreak("print", count=2),), recompiles=1, settings=attention)
+    record = replace(make_record(flags=("attention_differs",)), processes=(slow,), diagnostics=found)
+    text = write_page(tmp_path, [record, make_record("vgg16", speedups=[1.0])])
+    details = {row["cells"][0]: dict(row["details"]) for row in data_of(text)["tables"]["speedups"]["rows"]}
+    assert details["resnet50"]["why not faster"].splitlines() == [
+        "the compiled kernels take longer than eager's (busy speedup 0.80); inspect=true shows which are generated and "
+        "which are library calls",
+        "recompile, 1 time: TORCH_LOGS=recompiles or inspect=true says why",
+        "2 graph breaks, see below",
+    ]
+    assert details["resnet50"]["attention kernels"] == "eager cudnn, compiled none of cuDNN, flash, memory-efficient"
+    assert details["vgg16"]["why not faster"] == "2 graph breaks, see below"  # nobody knows of its kernels
+    assert "attention kernels" not in details["vgg16"]
+
+
+def test_rows_open_to_why_nobody_knows_whether_the_result_is_right(tmp_path: Path) -> None:
+    accuracy = Accuracy("float64", None, "eager is too far from it", worst="output", compiled_error=0.8, bound=2.5)
+    record = replace(make_record(), processes=(replace(make_process(), accuracy=accuracy),))
+    (row,) = data_of(write_page(tmp_path, [record]))["tables"]["speedups"]["rows"]
+    assert dict(row["details"])["accuracy"] == (
+        "no verdict: eager is too far from it; output: error 0.8, allowed 2.5, against float64"
+    )
+
+
+def test_rows_of_failures_open_to_what_their_status_means(tmp_path: Path) -> None:
+    text = write_page(tmp_path, [make_record(status="oom", message="first\nsecond"), make_record("vgg16")])
+    tables = data_of(text)["tables"]
+    (row,) = tables["failures"]["rows"]
+    assert 'class="caption">1 trial is not ok; pass rates count it.</p>' in text
+    assert dict(row["details"])["status"].startswith("oom: Out of device or host memory. Give a smaller batch (batch_")
+    assert "first" in row["cells"]  # the table has the first line, the opened row all of the message
+    assert dict(row["details"])["message"] == "first\nsecond"
+    assert ["status" in dict(row["details"]) for row in tables["speedups"]["rows"]] == [True, False]
 
 
 def test_a_flag_of_every_trial_stands_above_the_rows(tmp_path: Path) -> None:
@@ -592,7 +649,7 @@ def test_causes_are_grouped_by_cause_and_fix_and_open_to_their_trials(tmp_path: 
     records = [waiting("a"), waiting("b", 64), waiting("c", mode="reduce-overhead"), make_record("d"), broken]
     table = data_of(write_page(tmp_path, records))["tables"]["causes"]
     titles = [column["title"] for column in table["columns"]]
-    assert titles == ["cause", "trials", "lost at most", "reason", "fix", "models"]
+    assert titles == ["cause", "reason", "fix", "lost at most", "trials", "models"]
     rows = [dict(zip(titles, row["cells"], strict=True)) for row in table["rows"]]
     assert [(row["cause"], row["trials"], row["models"]) for row in rows] == [
         ("host_bound", "2", "a, b"),
@@ -605,7 +662,7 @@ def test_causes_are_grouped_by_cause_and_fix_and_open_to_their_trials(tmp_path: 
     (first, _), (second, said) = table["rows"][0]["details"]
     assert (first, second) == ("a amp default 32", "b amp default 64")
     assert said.startswith("4.99 ms per step (50 %): the device waits for the host")
-    assert [row["numbers"][1] for row in table["rows"]] == [2, 1, 2]
+    assert [row["numbers"][4] for row in table["rows"]] == [2, 1, 2]
     csv = (tmp_path / "runs/night/report/causes.csv").read_text().splitlines()
     assert len(csv) == 7  # the file keeps every trial
 

@@ -348,7 +348,8 @@ def test_flags_say_what_they_mean_and_lead_to_the_legend(browser: Chrome, tmp_pa
     write_report([sweep], sweep / "report")
     look(browser, (sweep / "report" / "report.html").as_uri())
     link = find(browser, "#speedups td a.term.doubt")
-    assert (link.text, link.get_attribute("title")) == ("throttled", sentence(meanings.FLAGS["throttled"].says))
+    meaning = meanings.FLAGS["throttled"]
+    assert (link.text, link.get_attribute("title")) == ("throttled", f"{sentence(meaning.says)} {meaning.todo}")
     link.click()
     wait_until(browser, "location.hash === '#term-throttled'")
     assert find(browser, "#term-throttled").is_displayed()
@@ -357,6 +358,21 @@ def test_flags_say_what_they_mean_and_lead_to_the_legend(browser: Chrome, tmp_pa
     find(browser, "#speedups .row:nth-child(1) .open").click()
     find(browser, "#speedups .details a.housekeeping").click()
     assert find(browser, "#term-compile_contended").is_displayed()
+
+
+def test_words_of_the_verdict_lead_to_the_legend(browser: Chrome, tmp_path: Path) -> None:
+    records = [make_record(name, speedups=[2.0], flags=("single_process",)) for name in "ab"]
+    sweep = write_sweep(tmp_path, [*records, make_record("c", status="oom")])
+    write_report([sweep], sweep / "report")
+    look(browser, (sweep / "report" / "report.html").as_uri())
+    links = "[...document.querySelectorAll('.verdict a')].map((link) => link.textContent + link.getAttribute('href'))"
+    assert browser.execute_script(f"return {links}") == [
+        "one process#term-single_process",
+        "oom#term-oom",
+        "What failed, and why#failures",
+    ]
+    find(browser, ".verdict a").click()
+    assert find(browser, "#term-single_process").is_displayed()  # of the folded housekeeping flags
 
 
 def test_on_a_phone_each_speedup_is_in_sight_beside_the_name_of_its_trial(browser: Chrome, report: str) -> None:

@@ -121,7 +121,7 @@ def test_every_mean_says_how_many_of_its_models_are_sure(tmp_path: Path) -> None
     assert f"**{line} \\[0.58, 6.89\\]; with 1 unverified 2.48**" in markdown
     assert "models without doubt: AMP 1.50 over 4 of 6, fp32 1.50 over 4 of 6 (train, default, inductor)" in text
     assert re.search(r"cnn +6 of 7 +2.00 \(6\) +2.00 \(6\) +2.00 \(6\)", text)
-    assert "| cnn | 6 of 7 |" + 3 * " 2.00 (6); 1.50 (4 sure) |" in markdown
+    assert "| cnn | 6 of 7 |" + 3 * " 2.00 (6); 1.50 (4 without doubt) |" in markdown
 
 
 def test_what_is_not_verified_is_named_beside_means_and_recommendations(tmp_path: Path) -> None:
