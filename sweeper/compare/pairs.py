@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 from sweeper.analysis.metrics import derive
 from sweeper.compare.quantities import QUANTITIES, Quantity
 from sweeper.core.errors import ConfigError
-from sweeper.core.paths import TrialPaths, read_text
+from sweeper.core.files import read_text
+from sweeper.core.paths import TrialPaths
 from sweeper.core.record import MAX_BYTES, Process, Record, RecordError
 from sweeper.core.serialization import get_mapping, parse_json
 from sweeper.core.text import printable

@@ -14,7 +14,7 @@ from statistics import median
 from typing import Annotated
 
 from sweeper.core.errors import explain_unreadable
-from sweeper.core.paths import read_text
+from sweeper.core.files import read_text
 from sweeper.core.serialization import Between, Json, clean_text, from_json, parse_json, to_json
 from sweeper.core.trial import Trial
 

@@ -28,9 +28,9 @@ from sweeper.core import gpus, host
 from sweeper.core.backends import GONE
 from sweeper.core.errors import ConfigError
 from sweeper.core.exit_codes import BAD_INPUT, INTERRUPTED, NOT_OK, OK
+from sweeper.core.files import write_text
 from sweeper.core.gpus import Device, GpuReading
 from sweeper.core.host import Host, Part
-from sweeper.core.paths import write_text
 from sweeper.core.pipes import run_until_closed
 from sweeper.core.protocol import Software, Verdict
 from sweeper.core.serialization import from_json, to_json

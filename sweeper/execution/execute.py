@@ -21,8 +21,9 @@ from pathlib import Path
 from sweeper.analysis.flags import find_flags
 from sweeper.analysis.metrics import derive
 from sweeper.core.errors import ConfigError
+from sweeper.core.files import move_aside, write_text
 from sweeper.core.leftovers import remove_leftovers
-from sweeper.core.paths import SweepPaths, move_aside, write_text
+from sweeper.core.paths import SweepPaths
 from sweeper.core.record import Record, RecordError
 from sweeper.core.serialization import to_json
 from sweeper.core.settings import Settings

@@ -14,8 +14,9 @@ from dataclasses import replace
 from typing import Any
 
 from sweeper.core.errors import ConfigError
+from sweeper.core.files import write_text
 from sweeper.core.libraries import library_packages
-from sweeper.core.paths import SweepPaths, write_text
+from sweeper.core.paths import SweepPaths
 from sweeper.core.serialization import get_mapping, to_json
 from sweeper.core.settings import Settings
 from sweeper.core.uris import remove_credentials, remove_passwords

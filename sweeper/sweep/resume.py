@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sweeper.core.errors import ConfigError
-from sweeper.core.paths import SweepPaths, TrialPaths, move_aside, read_text
+from sweeper.core.files import move_aside, read_text
+from sweeper.core.paths import SweepPaths, TrialPaths
 from sweeper.core.record import MAX_BYTES, NewerRecordError, Record, RecordError
 from sweeper.core.serialization import from_json, get_mapping, parse_json
 from sweeper.core.settings import Measure

@@ -28,7 +28,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from sweeper.analysis.metrics import Result, derive
 from sweeper.core import interrupts, paths
-from sweeper.core.paths import MAX_LOG_BYTES, SweepPaths, TrialPaths, open_inside, write_text
+from sweeper.core.files import MAX_FILE_BYTES, open_inside, write_text
+from sweeper.core.paths import SweepPaths, TrialPaths
 from sweeper.core.record import Record, RecordError
 from sweeper.core.serialization import get_mapping
 from sweeper.core.text import printable
@@ -164,7 +165,7 @@ class _Upload:
     not_sent: list[str]
 
     def send(self, run: Run, files: Mapping[Path, Path], texts: Mapping[str, str], path: str | None = None) -> None:
-        """Send texts and files, by their names under `path`. What is no regular file of the sweep stays here."""
+        """Send texts and files, by their names under `path`. What is not a regular file of the sweep stays here."""
         with self.copy(files) as (copies, _):
             for name, text in texts.items():
                 write_text(copies / name, text)
@@ -185,7 +186,7 @@ class _Upload:
         with tempfile.TemporaryDirectory(prefix="sweeper-upload-") as folder:
             for name, file in files.items():
                 try:
-                    source = open_inside(self.folder, file.relative_to(self.folder), MAX_LOG_BYTES)
+                    source = open_inside(self.folder, file.relative_to(self.folder), MAX_FILE_BYTES)
                 except OSError as error:
                     self.not_sent.append(printable(f"{file}: {error.strerror}; it is not sent to MLflow"))
                     continue

@@ -13,12 +13,12 @@ from sweeper.core.leftovers import make_prefix, remove_leftovers
 KILLED = """
 import os, signal, sys, tempfile
 from pathlib import Path
-from sweeper.core import paths
+from sweeper.core.files import write_text
 from sweeper.core.leftovers import make_prefix
 folder = Path(tempfile.mkdtemp(prefix=make_prefix("sweeper"), dir="."))
 (folder / "sweeper").symlink_to(Path("kept").absolute())
 os.fsync = lambda _handle: os.kill(os.getpid(), signal.SIGKILL)
-paths.write_text(Path("record.json"), "half")
+write_text(Path("record.json"), "half")
 """
 
 

@@ -222,8 +222,8 @@ def make_larger(path: Path) -> None:
     [
         (make_larger, "bytes, more than"),
         (lambda path: path.symlink_to(path.with_name("other.json")), "a link, which is not followed"),
-        (os.mkfifo, "no regular file"),
-        (Path.mkdir, "no regular file"),
+        (os.mkfifo, "not a regular file"),
+        (Path.mkdir, "not a regular file"),
         (lambda _path: None, "No such file"),
         (lambda path: path.write_bytes(b"\xff"), "not JSON"),
     ],

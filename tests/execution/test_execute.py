@@ -16,9 +16,10 @@ from typing import Any
 import fake_python
 import pytest
 
+from sweeper.core.files import write_text
 from sweeper.core.gpus import Gpu
 from sweeper.core.leftovers import make_prefix
-from sweeper.core.paths import SweepPaths, write_text
+from sweeper.core.paths import SweepPaths
 from sweeper.core.record import Attempt, Record
 from sweeper.core.settings import Measure, Settings
 from sweeper.core.trial import Labels, Model, Trial

@@ -19,7 +19,8 @@ import pytest
 from records import make_record, write_sweep
 
 from sweeper import sync
-from sweeper.core.paths import SweepPaths, write_text
+from sweeper.core.files import write_text
+from sweeper.core.paths import SweepPaths
 from sweeper.core.record import Inspection
 from sweeper.core.settings import Settings, Tracking
 from sweeper.loading.sources import find_sources
@@ -191,7 +192,7 @@ def test_files_that_are_links_stay_here_and_are_named(
 
 
 def test_a_log_that_is_too_large_stays_here(store: MlflowClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sweeper.tracking.tracker.MAX_LOG_BYTES", 10)
+    monkeypatch.setattr("sweeper.tracking.tracker.MAX_FILE_BYTES", 10)
     record = make_record()
     write_text(SweepPaths.of("night").trial(record.label, record.trial_id).log(0), "x" * 11)
     tracker = Tracker(None, "night")

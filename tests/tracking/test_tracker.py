@@ -23,7 +23,8 @@ from records import make_process, make_record, make_trial, write_sweep
 from tracking_server import Server, free_port, mlflow_server
 
 from sweeper import sync
-from sweeper.core.paths import SweepPaths, write_text
+from sweeper.core.files import write_text
+from sweeper.core.paths import SweepPaths
 from sweeper.core.record import Inspection, Record
 from sweeper.core.trial import Compile
 from sweeper.tracking.reader import RunReader
