@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+TEMPORARY = "sweeper"  # begins the names of our folders in the temporary folder of the system
+
 
 @functools.cache
 def _machine() -> str:
@@ -19,13 +21,13 @@ def _machine() -> str:
     return socket.gethostname()
 
 
-def make_prefix(name: str) -> str:
+def make_prefix(name: str = TEMPORARY) -> str:
     """Make the beginning of the name of a temporary file, for `tempfile`, which adds random characters."""
     return f"{name}.{_machine()}-{os.getpid()}."
 
 
 def remove_leftovers(paths: Iterable[Path]) -> None:
-    """Remove those of the files and folders that a process of this user and machine has made that runs no more."""
+    """Remove those of the files and folders whose makers, processes of this user on this machine, have ended."""
     for path in paths:
         made_by, _, _random = path.name.rpartition(".")
         machine, _, pid = made_by.rpartition("-")

@@ -27,7 +27,6 @@ from sweeper.execution.reaper import MARK, kill_marked
 
 OWN_MARK = f"{os.getpid()}-{secrets.token_hex(8)}"  # of everything that this process starts; see `reaper`
 _numbers = itertools.count()
-TEMPORARY = "sweeper"  # begins the names of our folders in the temporary folder of the system
 PACKAGE = Path(__file__).resolve().parents[1]
 POLL_S = 0.05
 START_HINTS = {
@@ -58,7 +57,7 @@ def expose_package(python: str | None) -> Iterator[Mapping[str, str]]:
     if python is None:
         yield {}
         return
-    with tempfile.TemporaryDirectory(prefix=make_prefix(TEMPORARY)) as folder:
+    with tempfile.TemporaryDirectory(prefix=make_prefix()) as folder:
         (Path(folder) / PACKAGE.name).symlink_to(PACKAGE)
         yield {"PYTHONPATH": os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])}
 

@@ -327,6 +327,7 @@ def test_kill_while_the_database_is_made_does_not_spoil_it() -> None:
     assert not (RUNS / "mlflow.db").exists()
     assert log(make_record()).failure is None
     assert records(None, "night") == [make_record()]
+    assert not list(RUNS.glob(".mlflow.db.*"))
 
 
 def test_runs_that_a_lost_answer_doubled_are_one_again(store: MlflowClient) -> None:

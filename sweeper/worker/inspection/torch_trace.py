@@ -86,7 +86,7 @@ class Trace:
 def request_trace(environment: MutableMapping[str, str]) -> None:
     """Have torch, once it is imported, write its trace to a new folder, and compile into caches of our own."""
     if "TORCHINDUCTOR_CACHE_DIR" not in environment:
-        cache = tempfile.mkdtemp(prefix=make_prefix("sweeper"))
+        cache = tempfile.mkdtemp(prefix=make_prefix())
         environment.update(TORCHINDUCTOR_CACHE_DIR=f"{cache}/inductor", TRITON_CACHE_DIR=f"{cache}/triton")
     parent = Path(environment["TORCHINDUCTOR_CACHE_DIR"]).parent
     parent.mkdir(parents=True, exist_ok=True)
