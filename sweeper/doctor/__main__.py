@@ -95,9 +95,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print(f"sweeper.doctor: {error}", file=sys.stderr)
         return BAD_INPUT
-    except KeyboardInterrupt:
-        print("sweeper.doctor: interrupted", file=sys.stderr)
-        return INTERRUPTED
     if options.json:
         write_text(options.json, json.dumps(to_json(findings), indent=1) + "\n")
     return decide_exit_code(findings)
