@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from sweeper.core import host, interrupts
+from sweeper.core.command_line import make_resume_command, remember_sweep
 from sweeper.core.errors import ConfigError
 from sweeper.core.exit_codes import INTERRUPTED, NOT_OK, OK
 from sweeper.core.gpus import Device
@@ -44,7 +45,7 @@ def run_sweep(grid: Sequence[Trial], settings: Settings, launcher: Launcher = LO
 
     Raises ConfigError before anything has started.
     """
-    interrupts.name_sweep(settings.sweep)
+    remember_sweep(settings.sweep)
     if not settings.dry_run:  # whose output is all there is
         outlive_output()
     if settings.tracking.uri is None:
@@ -198,7 +199,7 @@ class _Sweep:
         return "interrupted" in statuses or len(statuses) < len(plan.trials)  # ended while a trial was inspected
 
     def print_how_to_go_on(self) -> None:
-        self.console.print(f"interrupted; go on with: {interrupts.describe_command()}", markup=False)
+        self.console.print(f"interrupted; go on with: {make_resume_command()}", markup=False)
 
     def report(self, tracker: Tracker | None, interrupted: bool = False) -> bool:
         """Write the tables of the whole sweep to files, terminal and MLflow, and print what to do next.

@@ -7,12 +7,12 @@ import importlib.metadata
 import json
 import platform
 import shlex
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from sweeper.core.command_line import list_words
 from sweeper.core.errors import ConfigError
 from sweeper.core.files import write_text
 from sweeper.core.libraries import library_packages
@@ -36,7 +36,7 @@ def add_invocation(paths: SweepPaths, settings: Settings, plan: Plan, device: st
             versions[package] = importlib.metadata.version(package)
     left_out = [{"trial_id": item.trial.id, "label": item.trial.label, "reason": item.reason} for item in plan.left_out]
     invocation: dict[str, Any] = {
-        "command": shlex.join(["python", *(remove_passwords(word, uri) for word in sys.orig_argv[1:])]),
+        "command": shlex.join(remove_passwords(word, uri) for word in list_words()),
         "started": dt.datetime.now().astimezone().isoformat(timespec="seconds"),
         "versions": versions,
         "device": device,
