@@ -14,10 +14,12 @@ import stat
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from sweeper.core.leftovers import make_prefix
+from sweeper.core.serialization import parse_json
 
+MAX_JSON_BYTES = 100 * 2**20  # large records have 100 kB
 MAX_FILE_BYTES = 1 << 30  # of a log, or of another file that is shown or sent
 READ_ONLY = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # without O_NONBLOCK a pipe that nobody fills is waited for
 
@@ -74,6 +76,11 @@ def read_text(path: Path, max_bytes: int) -> str:
     """Read a regular file. Raises OSError as `open_inside` does, and UnicodeDecodeError."""
     with open_inside(path.parent, path.name, max_bytes) as file:
         return file.read().decode()
+
+
+def read_json(path: Path) -> Any:
+    """Read a regular file of JSON. Raises OSError as `open_inside` does, and ValueError as `parse_json` does."""
+    return parse_json(read_text(path, MAX_JSON_BYTES))
 
 
 def move_aside(path: Path) -> Path:

@@ -14,7 +14,7 @@ from statistics import median
 from typing import Annotated
 
 from sweeper.core.errors import explain_unreadable
-from sweeper.core.files import read_text
+from sweeper.core.files import MAX_JSON_BYTES, read_text
 from sweeper.core.serialization import Between, Json, from_json, parse_json, to_json
 from sweeper.core.text import clean_text
 from sweeper.core.trial import Trial
@@ -23,8 +23,6 @@ from sweeper.core.trial import Trial
 # the check one case alone. 3 had fewer axes in the trial. 4 had of the device its busy time alone, and no host time.
 # All are read with what they lack as missing.
 SCHEMA_VERSION = 5
-
-MAX_BYTES = 100 * 2**20  # of a record; large ones have 100 kB
 
 # A record from elsewhere may hold any number. Figures are ratios and logs of times, so these have to be above 0.
 Seconds = Annotated[float, Between(0, 1e9)]
@@ -315,7 +313,7 @@ class Record:
     def read(path: Path) -> Record:
         """Read a record's file. Raises RecordError as `loads`, also where there is no file."""
         try:
-            text = read_text(path, MAX_BYTES)
+            text = read_text(path, MAX_JSON_BYTES)
         except (OSError, UnicodeDecodeError) as error:
             raise RecordError(explain_unreadable(error)) from error
         return Record.loads(text)
@@ -327,8 +325,8 @@ class Record:
         Raises NewerRecordError for a record of a newer schema, RecordError for everything else that is none.
         """
         try:
-            if len(text) > MAX_BYTES:
-                raise ValueError(f"larger than {MAX_BYTES / 2**20:.0f} MiB")
+            if len(text) > MAX_JSON_BYTES:
+                raise ValueError(f"larger than {MAX_JSON_BYTES / 2**20:.0f} MiB")
             data = parse_json(text)
             if not isinstance(data, dict) or "schema_version" not in data:
                 raise ValueError("not a record: no schema_version")

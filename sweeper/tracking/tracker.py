@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from sweeper.analysis.metrics import Result, derive
 from sweeper.core import interrupts, paths
-from sweeper.core.files import MAX_FILE_BYTES, open_inside, write_text
+from sweeper.core.files import MAX_FILE_BYTES, open_inside, read_json, write_text
 from sweeper.core.leftovers import make_prefix
 from sweeper.core.paths import SweepPaths, TrialPaths
 from sweeper.core.record import Record, RecordError
@@ -373,7 +373,7 @@ def _ensure_experiment(client: MlflowClient, artifacts: str | None) -> Experimen
 def _read_start_ms(path: Path) -> int | None:
     """Read when the first command of a sweep began, from its `sweep.json`; None where that does not say."""
     try:
-        started = json.loads(path.read_text(encoding="utf-8"))["invocations"][0]["started"]
+        started = read_json(path)["invocations"][0]["started"]
         return int(1000 * dt.datetime.fromisoformat(started).timestamp())
     except (OSError, ValueError, LookupError, TypeError):
         return None
@@ -385,7 +385,7 @@ def _read_public_manifest(path: Path) -> str | None:
     None when there is no such file, or it is not ours.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = read_json(path)
         kept = [{key: item[key] for key in item if key not in ("plan", "left_out")} for item in data["invocations"]]
     except (OSError, ValueError, LookupError, TypeError):
         return None
