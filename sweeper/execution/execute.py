@@ -29,7 +29,8 @@ from sweeper.core.serialization import to_json
 from sweeper.core.settings import Settings
 from sweeper.core.trial import Trial
 from sweeper.execution.attempts import read_attempts
-from sweeper.execution.placement import DeviceSlot, Placement, claim_devices, make_slots
+from sweeper.execution.device_claim import claim_devices
+from sweeper.execution.placement import DeviceSlot, Placement, make_slots
 from sweeper.execution.processes import OWN_MARK, describe_failed_start
 from sweeper.execution.reaper import run_reaper
 from sweeper.execution.scheduler import Event, Finished, OnPhase, Started, run_all
