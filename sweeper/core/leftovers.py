@@ -21,7 +21,7 @@ def _machine() -> str:
     return socket.gethostname()
 
 
-def make_prefix(name: str = TEMPORARY) -> str:
+def make_prefix(name: str) -> str:
     """Make the beginning of the name of a temporary file, for `tempfile`, which adds random characters."""
     return f"{name}.{_machine()}-{os.getpid()}."
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from subprocess import DEVNULL, Popen
 from typing import Any
 
-from sweeper.core.leftovers import make_prefix
+from sweeper.core.leftovers import TEMPORARY, make_prefix
 from sweeper.execution.reaper import MARK, kill_marked
 
 OWN_MARK = f"{os.getpid()}-{secrets.token_hex(8)}"  # of everything that this process starts; see `reaper`
@@ -57,7 +57,7 @@ def expose_package(python: str | None) -> Iterator[Mapping[str, str]]:
     if python is None:
         yield {}
         return
-    with tempfile.TemporaryDirectory(prefix=make_prefix()) as folder:
+    with tempfile.TemporaryDirectory(prefix=make_prefix(TEMPORARY)) as folder:
         (Path(folder) / PACKAGE.name).symlink_to(PACKAGE)
         yield {"PYTHONPATH": os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])}
 

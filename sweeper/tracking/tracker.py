@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from sweeper.analysis.metrics import Result, derive
 from sweeper.core import interrupts, paths
 from sweeper.core.files import MAX_FILE_BYTES, open_inside, read_json, write_text
-from sweeper.core.leftovers import make_prefix
+from sweeper.core.leftovers import TEMPORARY, make_prefix
 from sweeper.core.paths import SweepPaths, TrialPaths
 from sweeper.core.record import Record, RecordError
 from sweeper.core.serialization import get_mapping
@@ -184,7 +184,7 @@ class _Upload:
         The body also gets the SHA-256 of each.
         """
         hashes: dict[str, str] = {}
-        with tempfile.TemporaryDirectory(prefix=make_prefix()) as folder:
+        with tempfile.TemporaryDirectory(prefix=make_prefix(TEMPORARY)) as folder:
             for name, file in files.items():
                 try:
                     source = open_inside(self.folder, file.relative_to(self.folder), MAX_FILE_BYTES)

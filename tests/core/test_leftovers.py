@@ -16,7 +16,7 @@ import os, signal, sys, tempfile
 from pathlib import Path
 from sweeper.core.files import write_text
 from sweeper.core.leftovers import make_prefix
-folder = Path(tempfile.mkdtemp(prefix=make_prefix(), dir="."))
+folder = Path(tempfile.mkdtemp(prefix=make_prefix("sweeper"), dir="."))
 (folder / "sweeper").symlink_to(Path("kept").absolute())
 os.fsync = lambda _handle: os.kill(os.getpid(), signal.SIGKILL)
 write_text(Path("record.json"), "half")
@@ -33,7 +33,7 @@ def test_what_a_killed_process_has_left_is_removed_and_nothing_else(
     assert len(list(tmp_path.iterdir())) == 3
     (theirs := tmp_path / ".record.json.another-host-4026531836-1.abcdefgh").touch()
     (tmp_path / ".record.json.abcdefgh").touch()
-    ours = Path(tempfile.mkdtemp(prefix=make_prefix(), dir=tmp_path))
+    ours = Path(tempfile.mkdtemp(prefix=make_prefix("sweeper"), dir=tmp_path))
     remove_leftovers(tmp_path.iterdir())
     assert set(tmp_path.iterdir()) == {theirs, tmp_path / ".record.json.abcdefgh", ours, kept}
     assert (kept / "file").exists(), "a link in it is not followed"
