@@ -16,7 +16,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from sweeper.core.paths import SweepPaths, write_text
+from sweeper.core.files import write_text
+from sweeper.core.paths import SweepPaths
 from sweeper.core.record import Accuracy, Diagnostics, Process, Record, Round
 from sweeper.core.trial import Labels, Model, Precision, Trial
 

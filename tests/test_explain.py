@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from sweeper.analysis.meanings import FLAGS, RANKS
-from sweeper.explain import ALL, BAD_INPUT, OK, main
+from sweeper.core.exit_codes import BAD_INPUT, OK
+from sweeper.explain import ALL, main
 
 
 def test_a_flag_is_explained_with_its_rank_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
@@ -27,11 +28,6 @@ def test_without_a_name_every_name_has_a_line(capsys: pytest.CaptureFixture[str]
     lines = capsys.readouterr().out.splitlines()
     assert sorted(line.split()[0] for line in lines if line.startswith("  ")) == sorted(ALL)
     assert [line for line in lines if line.startswith("flags, ")] == [f"flags, {rank}: {RANKS[rank]}" for rank in RANKS]
-
-
-def test_a_name_may_have_hyphens(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["host-bound"]) == OK
-    assert capsys.readouterr().out.startswith("host_bound (flag, doubt)")
 
 
 def test_an_unknown_name_is_bad_input_with_the_nearest() -> None:

@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 from sweeper.analysis.metrics import derive
 from sweeper.compare.quantities import QUANTITIES, Quantity
 from sweeper.core.errors import ConfigError
-from sweeper.core.paths import TrialPaths, read_text
-from sweeper.core.record import MAX_BYTES, Process, Record, RecordError
-from sweeper.core.serialization import get_mapping, parse_json
+from sweeper.core.files import read_json
+from sweeper.core.paths import TrialPaths
+from sweeper.core.record import Process, Record, RecordError
+from sweeper.core.serialization import get_mapping
 from sweeper.core.text import printable
 from sweeper.core.trial import MODES, Compile, Trial
 from sweeper.loading.device_names import Device, read_device
@@ -98,8 +99,7 @@ def _identify(found: FoundRecord) -> tuple[str, Trial | None]:
     """The id in the folder's name or of `trial.json`, empty where neither has one, and the trial if it is known."""
     trial: Trial | None = None
     with suppress(OSError, ValueError):
-        text = read_text(TrialPaths(found.folder).trial, MAX_BYTES)
-        trial = Trial.from_json(get_mapping(parse_json(text), "trial"))
+        trial = Trial.from_json(get_mapping(read_json(TrialPaths(found.folder).trial), "trial"))
     named = TRIAL_ID.fullmatch(found.folder.name.rpartition("-")[2])
     trial_id = named[0] if named else trial.id if trial else ""
     # After an out of memory trial.json holds the smaller batch, so a trial with another id.

@@ -13,12 +13,12 @@ from __future__ import annotations
 import atexit
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TypeVar
 
+from sweeper.core.command_line import make_resume_command
 from sweeper.core.exit_codes import INTERRUPTED
 
 AT_ONCE = 3  # the number of the signal that waits for nothing; `timeout` and wrappers of programs send two
@@ -34,7 +34,6 @@ class _State:
         self.pending = False  # one has come that was not raised yet
         self.allowed = False
         self.terminals: tuple[int, ...] = ()  # of the file descriptors of standard output and error
-        self.sweep: str | None = None
 
 
 _state = _State()
@@ -95,27 +94,12 @@ def receive(items: Iterator[T]) -> Iterator[T]:
         yield item
 
 
-def name_sweep(sweep: str) -> None:
-    """Say which sweep this command is about, for `describe_command`."""
-    _state.sweep = sweep
-
-
-def describe_command() -> str:
-    """The command that goes on with the sweep of this one, to be copied."""
-    import shlex  # not at the start, when every import delays `install`
-
-    words = ["python", *sys.orig_argv[1:]]
-    if _state.sweep and not any(word.startswith("sweep=") for word in words):
-        words.append(f"sweep={_state.sweep}")
-    return shlex.join(words)
-
-
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
     _state.received += 1
     if _state.received >= AT_ONCE:
         with suppress(OSError):  # nobody reads it
             cursor = "\x1b[?25h" if 2 in _state.terminals else ""  # shown again; the live view has hidden it
-            os.write(2, f"{cursor}\nsweeper: ended at once; go on with: {describe_command()}\n".encode())
+            os.write(2, f"{cursor}\nsweeper: ended at once; go on with: {make_resume_command()}\n".encode())
         os._exit(INTERRUPTED)  # the reaper ends the workers
     if _state.allowed:
         raise KeyboardInterrupt

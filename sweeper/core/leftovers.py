@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+TEMPORARY = "sweeper"  # begins the names of our folders in the temporary folder of the system
+
 
 @functools.cache
 def _machine() -> str:
@@ -25,7 +27,7 @@ def make_prefix(name: str) -> str:
 
 
 def remove_leftovers(paths: Iterable[Path]) -> None:
-    """Remove those of the files and folders that a process of this user and machine has made that runs no more."""
+    """Remove those of the files and folders whose makers, processes of this user on this machine, have ended."""
     for path in paths:
         made_by, _, _random = path.name.rpartition(".")
         machine, _, pid = made_by.rpartition("-")

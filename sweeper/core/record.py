@@ -14,8 +14,9 @@ from statistics import median
 from typing import Annotated
 
 from sweeper.core.errors import explain_unreadable
-from sweeper.core.paths import read_text
-from sweeper.core.serialization import Between, Json, clean_text, from_json, parse_json, to_json
+from sweeper.core.files import MAX_JSON_BYTES, read_text
+from sweeper.core.serialization import Between, Json, from_json, parse_json, to_json
+from sweeper.core.text import clean_text
 from sweeper.core.trial import Trial
 
 # 1 had no accuracy, no state of device and host, no fingerprints. 2 had no attempts, no formats of parameters, and of
@@ -23,15 +24,13 @@ from sweeper.core.trial import Trial
 # All are read with what they lack as missing.
 SCHEMA_VERSION = 5
 
-MAX_BYTES = 100 * 2**20  # of a record; large ones have 100 kB
-
 # A record from elsewhere may hold any number. Figures are ratios and logs of times, so these have to be above 0.
 Seconds = Annotated[float, Between(0, 1e9)]
 Duration = Annotated[float, Between(1e-9, 1e9)]  # which a clock can tell from 0
 Count = Annotated[int, Between(0, 2**53)]
 Positive = Annotated[int, Between(1, 2**53)]
-DURATIONS = Between(1e-12, 1e9)  # of both arms, per step
 NOT_NEGATIVE = Between(0, 1e100)
+Amount = Annotated[float, NOT_NEGATIVE]
 
 STATUSES = (
     "ok", "accuracy_mismatch", "not_compiled", "eager_error", "compile_error", "runtime_error",
@@ -67,6 +66,8 @@ class PerArm:
     compiled: float | None = None
 
 
+Amounts = Annotated[PerArm, NOT_NEGATIVE]
+Durations = Annotated[PerArm, Between(1e-12, 1e9)]  # of a step
 PERCENTILES = ("p50", "p90", "p99")
 
 
@@ -104,9 +105,9 @@ class Accuracy:
     unjudged: Count = 0  # how many were not: eager is not finite there, or over seeds rounding explains anything
     worst: str | None = None  # e.g. `gradient of layer1.0.conv1.weight`
     too_small: bool = False  # it has less than a third of eager's size, where that has to decide
-    compiled_error: Annotated[float, NOT_NEGATIVE] | None = None
-    eager_error: Annotated[float, NOT_NEGATIVE] | None = None
-    bound: Annotated[float, NOT_NEGATIVE] | None = None  # compiled_error may be so large
+    compiled_error: Amount | None = None
+    eager_error: Amount | None = None
+    bound: Amount | None = None  # compiled_error may be so large
     of_process: int | None = None  # whose verdict this is, where the process ran the same code as one that was checked
     elements: Count | None = None  # how many numbers were compared, over all cases
     cases: tuple[str, ...] = ()  # that were judged, e.g. `as built, unseen batch` or `moved, batch 1`
@@ -124,8 +125,8 @@ class Accuracy:
 class GpuState:
     """What NVML said of the GPU right after blocks; medians over an arm's blocks."""
 
-    clock_mhz: Annotated[PerArm, NOT_NEGATIVE]
-    power_w: Annotated[PerArm, NOT_NEGATIVE]
+    clock_mhz: Amounts
+    power_w: Amounts
     temperature_c: PerArm
     slowdowns: tuple[str, ...] | None = None  # reasons for lowered clocks that were seen, e.g. power_cap, thermal
     other_processes: Count | None = None  # the most that computed on this GPU beside us, before and in the rounds
@@ -149,9 +150,7 @@ class Process:
     cold: bool  # the first process of its draw, with an empty compile cache
     compile_s: Seconds | None = None  # extra wall seconds that the first compiled steps took over steady ones
     compile_parts_s: Mapping[str, Seconds] = field(default_factory=dict)  # dynamo, aot_autograd, inductor, autotuning
-    compile_cache: Mapping[str, Count] = field(
-        default_factory=dict
-    )  # hits, misses, bypassed: graphs in Inductor's cache
+    compile_cache: Mapping[str, Count] = field(default_factory=dict)  # hits, misses, bypassed: graphs of Inductor
     first_steps_s: tuple[Duration, ...] = ()  # wall seconds of the first compiled steps, each synchronised
     # From the start of the process to the end of its first compiled step, less what eager took and it waited.
     time_to_first_step_s: Seconds | None = None
@@ -162,16 +161,12 @@ class Process:
     warm_up_flat: bool | None = None  # whether the step times of both arms became flat
     rounds: tuple[Round, ...] = ()
     changed_settings: Mapping[str, Json] = field(default_factory=dict)  # global switches that did not stay as they were
-    device_time_s: Annotated[PerArm, DURATIONS] | None = None  # device busy seconds per step
-    device_kernels: Annotated[PerArm, NOT_NEGATIVE] | None = None  # kernels, copies and memsets per step
-    device_step_s: Annotated[PerArm, DURATIONS] | None = None  # device busy seconds per step, and the device's own gaps
-    device_gap_s: Annotated[PerArm, NOT_NEGATIVE] | None = (
-        None  # seconds between two kernels up to which a gap is the device's own
-    )
+    device_time_s: Durations | None = None  # device busy seconds per step
+    device_kernels: Amounts | None = None  # kernels, copies and memsets per step
+    device_step_s: Durations | None = None  # device busy seconds per step, and the device's own gaps
+    device_gap_s: Amounts | None = None  # seconds between two kernels up to which a gap is the device's own
     device_gap_source: Mapping[str, str] = field(default_factory=dict)  # by arm: steps, or calibration without steps
-    host_step_s: Annotated[PerArm, DURATIONS] | None = (
-        None  # seconds in which the host prepares and launches a step, without waiting
-    )
+    host_step_s: Durations | None = None  # seconds in which the host prepares and launches a step, without waiting
     host_time_missing: str | None = None  # why an arm has no host time
     device_time_missing: str | None = None  # why an arm has no device time
     gpu: GpuState | None = None
@@ -180,9 +175,9 @@ class Process:
     memory_missing: str | None = None  # why an arm has no memory
     failed_allocations: Count | None = None  # allocations that found no room at first, even if a second try succeeded
     allocator_peak_bytes: PerArm | None = None  # torch's own peak, which misses what lives in graph pools
-    tokens_per_step: Annotated[float, NOT_NEGATIVE] | None = None  # of models that read text
+    tokens_per_step: Amount | None = None  # of models that read text
     latencies: Latencies | None = None  # with measure.clock=step
-    energy_j: Annotated[PerArm, NOT_NEGATIVE] | None = None  # joules of the whole GPU per step, with measure.energy
+    energy_j: Amounts | None = None  # joules of the whole GPU per step, with measure.energy
     energy_missing: str | None = None  # why there is no energy
     phases_s: Mapping[str, Seconds] = field(default_factory=dict)  # wall seconds spent in each phase, waits left out
     waited_s: Seconds | None = None  # wall seconds in which it waited for the device, or was stopped for another
@@ -318,7 +313,7 @@ class Record:
     def read(path: Path) -> Record:
         """Read a record's file. Raises RecordError as `loads`, also where there is no file."""
         try:
-            text = read_text(path, MAX_BYTES)
+            text = read_text(path, MAX_JSON_BYTES)
         except (OSError, UnicodeDecodeError) as error:
             raise RecordError(explain_unreadable(error)) from error
         return Record.loads(text)
@@ -330,8 +325,8 @@ class Record:
         Raises NewerRecordError for a record of a newer schema, RecordError for everything else that is none.
         """
         try:
-            if len(text) > MAX_BYTES:
-                raise ValueError(f"larger than {MAX_BYTES / 2**20:.0f} MiB")
+            if len(text) > MAX_JSON_BYTES:
+                raise ValueError(f"larger than {MAX_JSON_BYTES / 2**20:.0f} MiB")
             data = parse_json(text)
             if not isinstance(data, dict) or "schema_version" not in data:
                 raise ValueError("not a record: no schema_version")

@@ -28,9 +28,9 @@ from sweeper.core import gpus, host
 from sweeper.core.backends import GONE
 from sweeper.core.errors import ConfigError
 from sweeper.core.exit_codes import BAD_INPUT, INTERRUPTED, NOT_OK, OK
+from sweeper.core.files import write_text
 from sweeper.core.gpus import Device, GpuReading
 from sweeper.core.host import Host, Part
-from sweeper.core.paths import write_text
 from sweeper.core.pipes import run_until_closed
 from sweeper.core.protocol import Software, Verdict
 from sweeper.core.serialization import from_json, to_json
@@ -95,9 +95,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print(f"sweeper.doctor: {error}", file=sys.stderr)
         return BAD_INPUT
-    except KeyboardInterrupt:
-        print("sweeper.doctor: interrupted", file=sys.stderr)
-        return INTERRUPTED
     if options.json:
         write_text(options.json, json.dumps(to_json(findings), indent=1) + "\n")
     return decide_exit_code(findings)

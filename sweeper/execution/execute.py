@@ -21,15 +21,17 @@ from pathlib import Path
 from sweeper.analysis.flags import find_flags
 from sweeper.analysis.metrics import derive
 from sweeper.core.errors import ConfigError
-from sweeper.core.leftovers import remove_leftovers
-from sweeper.core.paths import SweepPaths, move_aside, write_text
+from sweeper.core.files import move_aside, write_text
+from sweeper.core.leftovers import TEMPORARY, remove_leftovers
+from sweeper.core.paths import SweepPaths
 from sweeper.core.record import Record, RecordError
 from sweeper.core.serialization import to_json
 from sweeper.core.settings import Settings
 from sweeper.core.trial import Trial
 from sweeper.execution.attempts import read_attempts
-from sweeper.execution.placement import DeviceSlot, Placement, claim_devices, make_slots
-from sweeper.execution.processes import OWN_MARK, TEMPORARY, describe_failed_start
+from sweeper.execution.device_claim import claim_devices
+from sweeper.execution.placement import DeviceSlot, Placement, make_slots
+from sweeper.execution.processes import OWN_MARK, describe_failed_start
 from sweeper.execution.reaper import run_reaper
 from sweeper.execution.scheduler import Event, Finished, OnPhase, Started, run_all
 from sweeper.execution.trial_runner import run_trial

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sweeper.core.errors import ConfigError
+from sweeper.core.text import printable
 
 GO_ON = "scheduler.locks=false goes on without locks; then no second driver may run the sweep or use its devices"
 OPEN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # nor waits for the other end of a pipe
@@ -67,8 +68,7 @@ def _take(handle: int, path: Path, what: str) -> None:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        text = os.pread(handle, MAX_HOLDER_BYTES, 0).decode(errors="replace").strip()
-        holder = "".join(filter(str.isprintable, text)) or "another process"
+        holder = printable(os.pread(handle, MAX_HOLDER_BYTES, 0).decode(errors="replace")) or "another process"
         raise ConfigError(f"{what} is in use by {holder}") from None
     except OSError as error:
         where = f"the file system of {path.absolute().parent} has no locks ({error.strerror})"

@@ -22,9 +22,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 MARK = "SWEEPER_STARTED_BY"
-POLL_S, LIMIT_S = 0.05, 10.0
-RESTART_S = 1.0
-END_S = 10.0
+POLL_S, LIMIT_S = 0.05, 10.0  # of seeing marked processes end
+RESTART_S = 1.0  # between two starts of a reaper that ends before it should
+END_S = 10.0  # for the reaper to do its work
 
 
 class Reaper:

@@ -19,7 +19,8 @@ from pathlib import Path
 
 from sweeper.analysis.flags import find_flags, is_resolved
 from sweeper.analysis.metrics import derive
-from sweeper.core.paths import SweepPaths, TrialPaths, write_text
+from sweeper.core.files import write_text
+from sweeper.core.paths import SweepPaths, TrialPaths
 from sweeper.core.protocol import Job, Outcome
 from sweeper.core.record import Inspection, Process, Record
 from sweeper.core.serialization import to_json

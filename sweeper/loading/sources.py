@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,9 +13,10 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias, Union
 
 from sweeper.core import paths
 from sweeper.core.errors import ConfigError, explain_unreadable, nearest
+from sweeper.core.files import MAX_JSON_BYTES, read_text
 from sweeper.core.paths import SWEEP_NAME, SweepPaths, TrialPaths
 from sweeper.core.record import Record, RecordError
-from sweeper.core.serialization import get_mapping
+from sweeper.core.serialization import get_mapping, parse_json
 from sweeper.core.text import printable
 from sweeper.core.uris import remove_credentials
 from sweeper.tracking.reader import RunReader, StoredRun, StoredSweep, map_concurrently
@@ -59,7 +59,7 @@ class SweepFolder:
 
     def read_manifest(self) -> str:
         """Read `sweep.json`. Raises OSError or ValueError when there is none."""
-        return SweepPaths(self.folder).sweep.read_text(encoding="utf-8")
+        return read_text(SweepPaths(self.folder).sweep, MAX_JSON_BYTES)
 
     @property
     def holds_trials(self) -> bool:
@@ -114,7 +114,7 @@ def read_settings(source: Source, group: str) -> Mapping[str, Any]:
 def read_last_run(source: Source, key: str) -> Mapping[str, Any]:
     """Read what `sweep.json` says of the sweep's last run; empty for a folder of records that is no sweep of ours."""
     try:
-        return get_mapping(json.loads(source.read_manifest())["invocations"][-1], key)
+        return get_mapping(parse_json(source.read_manifest())["invocations"][-1], key)
     except (OSError, ValueError, LookupError, TypeError):
         return {}
 

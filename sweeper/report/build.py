@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from sweeper.core.paths import write_text
+from sweeper.core.files import write_text
 from sweeper.core.text import printable
 from sweeper.loading import parallel
 from sweeper.loading.cross_trial import add_cross_trial_findings

@@ -11,15 +11,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from sweeper.core import host, interrupts
+from sweeper.core import interrupts
+from sweeper.core.command_line import make_resume_command, remember_sweep
 from sweeper.core.errors import ConfigError
 from sweeper.core.exit_codes import INTERRUPTED, NOT_OK, OK
 from sweeper.core.gpus import Device
-from sweeper.core.paths import RUNS, SweepPaths, TrialPaths
+from sweeper.core.paths import SweepPaths
 from sweeper.core.pipes import outlive_output
-from sweeper.core.record import Record, RecordError
-from sweeper.core.serialization import get_mapping
-from sweeper.core.settings import MIN_PROCESSES_FOR_TARGET, TIMING, Measure, Settings
+from sweeper.core.settings import MIN_PROCESSES_FOR_TARGET, Measure, Settings
 from sweeper.core.trial import Trial
 from sweeper.core.uris import remove_credentials
 from sweeper.execution.disturbances import UNRELIABLE, read_disturbances
@@ -30,10 +29,11 @@ from sweeper.execution.scheduler import Finished
 from sweeper.report.build import print_verdict, suggest_next, write_report
 from sweeper.report.text.mlflow_overview import overview
 from sweeper.sweep import manifest
-from sweeper.sweep.plan import History, Plan, describe_plan, estimate_s, make_plan
+from sweeper.sweep.estimate import describe_estimate, read_history
+from sweeper.sweep.plan import Plan, describe_plan, make_plan
 from sweeper.sweep.preflight import require_runnable
-from sweeper.sweep.progress import Progress, format_duration
-from sweeper.sweep.resume import OnDisk, is_alike, move_unreadable, read_measure, read_on_disk, require_same_settings
+from sweeper.sweep.progress import Progress
+from sweeper.sweep.resume import OnDisk, is_alike, move_unreadable, read_on_disk, require_same_settings
 from sweeper.tracking import trusted
 from sweeper.tracking.store import sqlite_file
 from sweeper.tracking.tracker import Tracker
@@ -44,7 +44,7 @@ def run_sweep(grid: Sequence[Trial], settings: Settings, launcher: Launcher = LO
 
     Raises ConfigError before anything has started.
     """
-    interrupts.name_sweep(settings.sweep)
+    remember_sweep(settings.sweep)
     if not settings.dry_run:  # whose output is all there is
         outlive_output()
     if settings.tracking.uri is None:
@@ -80,7 +80,7 @@ def _plan_and_run(sweep: _Sweep, settings: Settings, launcher: Launcher) -> int:
         plan, unreadable = sweep.make_plan()  # another driver may have ended meanwhile
         move_unreadable(unreadable)
         if min(placement.concurrency, len(plan.trials)) > 1:
-            plan = replace(plan, trials=_read_history(placement, settings.measure)[0].longest_first(plan.trials))
+            plan = replace(plan, trials=read_history(placement, settings.measure)[0].longest_first(plan.trials))
         return sweep.run(plan, placement, disturbances)
 
 
@@ -136,23 +136,7 @@ class _Sweep:
         """Print the last lines of a dry run."""
         asked = "torch and the model libraries have these models and options"
         asked += "" if placement.devices else "; the devices of the jobs were not asked"
-        self.console.print(f"{asked}; {self._describe_estimate(plan, placement)}; nothing was started")
-
-    def _describe_estimate(self, plan: Plan, placement: Placement) -> str:
-        whole, on_device = _read_history(placement, self.settings.measure)
-        known = whole.select_known(plan.trials)
-        if not known:
-            return "no estimate yet"
-        num_devices = len(placement.devices)
-        process_s = estimate_s(known, whole, on_device, num_devices, max(placement.concurrency // num_devices, 1))
-        duration = format_duration(process_s * self.settings.measure.processes * self.settings.measure.draws)
-        where = "one device" if num_devices == 1 else f"{num_devices} devices"
-        if placement.concurrency > num_devices:
-            where += f" with {placement.concurrency} trials in flight"
-        if (unknown := len(plan.trials) - len(known)) == 0:
-            return f"about {duration} on {where}, judging by similar trials on this kind of device"
-        counted = f"{len(known)} trial{'' if len(known) == 1 else 's'}"
-        return f"about {duration} on {where} for {counted}, no estimate yet for {unknown} unlike any earlier one"
+        self.console.print(f"{asked}; {describe_estimate(plan, placement, self.settings.measure)}; nothing was started")
 
     def run(self, plan: Plan, placement: Placement, disturbances: Sequence[str]) -> int:
         """Run the plan, report even after an interruption or on a full disk, and return the exit code."""
@@ -198,7 +182,7 @@ class _Sweep:
         return "interrupted" in statuses or len(statuses) < len(plan.trials)  # ended while a trial was inspected
 
     def print_how_to_go_on(self) -> None:
-        self.console.print(f"interrupted; go on with: {interrupts.describe_command()}", markup=False)
+        self.console.print(f"interrupted; go on with: {make_resume_command()}", markup=False)
 
     def report(self, tracker: Tracker | None, interrupted: bool = False) -> bool:
         """Write the tables of the whole sweep to files, terminal and MLflow, and print what to do next.
@@ -262,25 +246,3 @@ def _describe_processes(measure: Measure) -> str:
         return f"{count} process{'' if count == 1 else 'es'}{draws}"
     minimum = max(measure.processes, MIN_PROCESSES_FOR_TARGET)
     return f"{minimum} to {max(minimum, measure.process_limit)} processes"
-
-
-def _read_history(placement: Placement, measure: Measure) -> tuple[History, History]:
-    """Read the seconds per process, in total and on the device, of ok trials that were measured alike on such a device.
-
-    Empty where a cluster places the trials, since its devices are not known.
-    """
-    names = {device.gpu.name if device.gpu else host.read().cpu for device in placement.devices}
-    timing = [getattr(measure, name) for name in TIMING]
-    whole, on_device = [], []
-    for path in sorted(RUNS.glob("*/*/record.json") if names else (), key=lambda path: path.lstat().st_mtime):
-        with suppress(RecordError):  # a report says what cannot be read
-            record = Record.read(path)
-            if not (record.status == "ok" and record.wall_s and record.processes):
-                continue
-            found = read_measure(record.measure, TrialPaths(path.parent))
-            alike = found is not None and [getattr(found, name) for name in TIMING] == timing
-            if alike and get_mapping(record.environment, "device").get("name") in names:
-                whole.append((record.trial, record.wall_s / len(record.processes)))
-                device_s = sum(process.device_s for process in record.processes)
-                on_device.append((record.trial, device_s / len(record.processes)))
-    return History(whole), History(on_device)

@@ -7,15 +7,16 @@ import importlib.metadata
 import json
 import platform
 import shlex
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from sweeper.core.command_line import list_words
 from sweeper.core.errors import ConfigError
+from sweeper.core.files import read_json, write_text
 from sweeper.core.libraries import library_packages
-from sweeper.core.paths import SweepPaths, write_text
+from sweeper.core.paths import SweepPaths
 from sweeper.core.serialization import get_mapping, to_json
 from sweeper.core.settings import Settings
 from sweeper.core.uris import remove_credentials, remove_passwords
@@ -35,7 +36,7 @@ def add_invocation(paths: SweepPaths, settings: Settings, plan: Plan, device: st
             versions[package] = importlib.metadata.version(package)
     left_out = [{"trial_id": item.trial.id, "label": item.trial.label, "reason": item.reason} for item in plan.left_out]
     invocation: dict[str, Any] = {
-        "command": shlex.join(["python", *(remove_passwords(word, uri) for word in sys.orig_argv[1:])]),
+        "command": shlex.join(remove_passwords(word, uri) for word in list_words()),
         "started": dt.datetime.now().astimezone().isoformat(timespec="seconds"),
         "versions": versions,
         "device": device,
@@ -45,9 +46,12 @@ def add_invocation(paths: SweepPaths, settings: Settings, plan: Plan, device: st
     }
     path = paths.sweep
     try:
-        earlier = json.loads(path.read_text())["invocations"] if path.exists() else []
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{path} is not a sweep's file ({error}); take another sweep=NAME or move it away") from error
+        earlier = list(read_json(path)["invocations"])
+    except FileNotFoundError:
+        earlier = []
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"{path} cannot be used: {why}; take another sweep=NAME or move it away") from error
     try:
         write_text(path, json.dumps({"sweep": settings.sweep, "invocations": [*earlier, invocation]}, indent=1))
     except OSError as error:

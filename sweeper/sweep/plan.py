@@ -6,9 +6,8 @@ Nothing here touches files or processes.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from sweeper.analysis.weights import check_weights
 from sweeper.core.backends import GRAPHED, WITHOUT_DYNAMO, WITHOUT_MEMORY_BUDGET, WITHOUT_MODE
@@ -107,64 +106,6 @@ def _explain_budget(trial: Trial) -> str | None:
     if trial.backend in WITHOUT_MEMORY_BUDGET:
         return f"backend={trial.backend} does not heed compile.memory_budget: use backend=inductor"
     return None
-
-
-class History:
-    """How long similar earlier trials took on the same device, in wall seconds per process.
-
-    A trial that ran before is expected to take as long as the last time. Any other is expected to take the median of
-    those with its model, workload, mode, backend and compile settings.
-    """
-
-    def __init__(self, earlier: Iterable[tuple[Trial, float]]) -> None:
-        similar: dict[tuple[object, ...], list[float]] = {}
-        self._by_trial: dict[str, float] = {}
-        for trial, process_s in earlier:
-            self._by_trial[trial.id] = process_s
-            similar.setdefault(_make_likeness(trial), []).append(process_s)
-        self._by_likeness = {likeness: median(times_s) for likeness, times_s in similar.items()}
-
-    def __len__(self) -> int:
-        """How many different trials it knows."""
-        return len(self._by_trial)
-
-    def expected_s(self, trial: Trial) -> float | None:
-        """Seconds per process; None when no similar trial is known."""
-        return self._by_trial.get(trial.id, self._by_likeness.get(_make_likeness(trial)))
-
-    def select_known(self, trials: Iterable[Trial]) -> list[Trial]:
-        """The trials of which something is expected."""
-        return [trial for trial in trials if self.expected_s(trial) is not None]
-
-    def total_s(self, trials: Iterable[Trial]) -> float:
-        """Seconds of one process of each trial of which something is expected, one after the other."""
-        return sum(self.expected_s(trial) or 0.0 for trial in trials)
-
-    def longest_first(self, trials: Sequence[Trial]) -> tuple[Trial, ...]:
-        """Sort trials for several devices: a long one that begins last would keep the others waiting.
-
-        Trials of which nothing is known go in the middle.
-        """
-        expected_s = {trial.id: self.expected_s(trial) for trial in trials}
-        middle_s = median([known_s for known_s in expected_s.values() if known_s is not None] or [0.0])
-        order = {key: middle_s if found_s is None else found_s for key, found_s in expected_s.items()}
-        return tuple(sorted(trials, key=lambda trial: -order[trial.id]))
-
-
-def _make_likeness(trial: Trial) -> tuple[object, ...]:
-    """What decides how long a process of a trial takes: mostly how much there is to compile, and how hard it tries."""
-    return trial.model.key, trial.workload, trial.mode, trial.backend, str(trial.compile), trial.device, trial.python
-
-
-def estimate_s(
-    trials: Sequence[Trial], whole: History, on_device: History, devices: int = 1, concurrency: int = 1
-) -> float:
-    """Estimate the seconds of one process of each trial that is known, `concurrency` in flight per device.
-
-    Only one process at a time works on a device; whatever else processes do goes on beside it.
-    """
-    whole_s, device_s = whole.total_s(trials), on_device.total_s(trials)
-    return (device_s + (whole_s - device_s) / concurrency) / devices
 
 
 def describe_plan(plan: Plan) -> list[str]:

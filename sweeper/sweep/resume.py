@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sweeper.core.errors import ConfigError
-from sweeper.core.paths import SweepPaths, TrialPaths, move_aside, read_text
-from sweeper.core.record import MAX_BYTES, NewerRecordError, Record, RecordError
-from sweeper.core.serialization import from_json, get_mapping, parse_json
+from sweeper.core.files import move_aside, read_json
+from sweeper.core.paths import SweepPaths, TrialPaths
+from sweeper.core.record import NewerRecordError, Record, RecordError
+from sweeper.core.serialization import from_json, get_mapping
 from sweeper.core.settings import Measure
 from sweeper.core.text import printable
 
@@ -75,7 +76,7 @@ def move_unreadable(unreadable: Mapping[Path, str]) -> None:
 def read_measure(of_record: Mapping[str, Any], trial: TrialPaths) -> Measure | None:
     """The settings of a record; an older one has none, and `trial.json` beside it has those of its workers."""
     with suppress(OSError, ValueError):
-        found = of_record or get_mapping(parse_json(read_text(trial.trial, MAX_BYTES)), "measure")
+        found = of_record or get_mapping(read_json(trial.trial), "measure")
         return from_json(Measure, found) if found else None
     return None
 

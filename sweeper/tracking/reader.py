@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from sweeper.core.leftovers import TEMPORARY, make_prefix
 from sweeper.tracking import runs
 from sweeper.tracking.store import TrackingError, check_artifacts, connect, sqlite_file, translate_errors
 
@@ -85,7 +86,7 @@ class RunReader:
             check_artifacts(self.uri, self._experiment.artifact_location, run.artifacts)
         except TrackingError as error:
             raise OSError(str(error)) from error
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory(prefix=make_prefix(TEMPORARY)) as folder:
             file = Path(folder) / Path(name).name
             try:
                 with translate_errors(self.uri):

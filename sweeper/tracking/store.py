@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from sweeper.core import paths
+from sweeper.core.leftovers import make_prefix, remove_leftovers
 from sweeper.core.text import printable
 from sweeper.core.uris import remove_credentials, remove_passwords
 
@@ -224,7 +225,8 @@ def _create_database(file: Path) -> None:
     from mlflow import MlflowClient
 
     file.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=file.parent, prefix=f".{file.name}.") as folder:
+    remove_leftovers(file.parent.glob(f".{file.name}.*"))
+    with tempfile.TemporaryDirectory(dir=file.parent, prefix=make_prefix(f".{file.name}")) as folder:
         draft = Path(folder) / file.name
         MlflowClient(f"sqlite:///{draft}").search_experiments(max_results=1)
         try:

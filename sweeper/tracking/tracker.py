@@ -28,7 +28,9 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from sweeper.analysis.metrics import Result, derive
 from sweeper.core import interrupts, paths
-from sweeper.core.paths import MAX_LOG_BYTES, SweepPaths, TrialPaths, open_inside, write_text
+from sweeper.core.files import MAX_FILE_BYTES, open_inside, read_json, write_text
+from sweeper.core.leftovers import TEMPORARY, make_prefix
+from sweeper.core.paths import SweepPaths, TrialPaths
 from sweeper.core.record import Record, RecordError
 from sweeper.core.serialization import get_mapping
 from sweeper.core.text import printable
@@ -164,7 +166,7 @@ class _Upload:
     not_sent: list[str]
 
     def send(self, run: Run, files: Mapping[Path, Path], texts: Mapping[str, str], path: str | None = None) -> None:
-        """Send texts and files, by their names under `path`. What is no regular file of the sweep stays here."""
+        """Send texts and files, by their names under `path`. What is not a regular file of the sweep stays here."""
         with self.copy(files) as (copies, _):
             for name, text in texts.items():
                 write_text(copies / name, text)
@@ -182,10 +184,10 @@ class _Upload:
         The body also gets the SHA-256 of each.
         """
         hashes: dict[str, str] = {}
-        with tempfile.TemporaryDirectory(prefix="sweeper-upload-") as folder:
+        with tempfile.TemporaryDirectory(prefix=make_prefix(TEMPORARY)) as folder:
             for name, file in files.items():
                 try:
-                    source = open_inside(self.folder, file.relative_to(self.folder), MAX_LOG_BYTES)
+                    source = open_inside(self.folder, file.relative_to(self.folder), MAX_FILE_BYTES)
                 except OSError as error:
                     self.not_sent.append(printable(f"{file}: {error.strerror}; it is not sent to MLflow"))
                     continue
@@ -371,7 +373,7 @@ def _ensure_experiment(client: MlflowClient, artifacts: str | None) -> Experimen
 def _read_start_ms(path: Path) -> int | None:
     """Read when the first command of a sweep began, from its `sweep.json`; None where that does not say."""
     try:
-        started = json.loads(path.read_text(encoding="utf-8"))["invocations"][0]["started"]
+        started = read_json(path)["invocations"][0]["started"]
         return int(1000 * dt.datetime.fromisoformat(started).timestamp())
     except (OSError, ValueError, LookupError, TypeError):
         return None
@@ -383,7 +385,7 @@ def _read_public_manifest(path: Path) -> str | None:
     None when there is no such file, or it is not ours.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = read_json(path)
         kept = [{key: item[key] for key in item if key not in ("plan", "left_out")} for item in data["invocations"]]
     except (OSError, ValueError, LookupError, TypeError):
         return None

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
-from sweeper.core.paths import open_inside, write_text
+from sweeper.core.files import open_inside, write_text
 from sweeper.core.uris import remove_credentials
 from sweeper.tracking.store import sqlite_file
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from sweeper.core.files import MAX_JSON_BYTES
 from sweeper.core.record import (
-    MAX_BYTES,
     SCHEMA_VERSION,
     Accuracy,
     Attempt,
@@ -214,7 +214,7 @@ def test_values_that_make_no_sense_are_refused(
 
 def make_larger(path: Path) -> None:
     with path.open("w") as file:
-        file.truncate(MAX_BYTES + 1)
+        file.truncate(MAX_JSON_BYTES + 1)
 
 
 @pytest.mark.parametrize(
@@ -222,8 +222,8 @@ def make_larger(path: Path) -> None:
     [
         (make_larger, "bytes, more than"),
         (lambda path: path.symlink_to(path.with_name("other.json")), "a link, which is not followed"),
-        (os.mkfifo, "no regular file"),
-        (Path.mkdir, "no regular file"),
+        (os.mkfifo, "not a regular file"),
+        (Path.mkdir, "not a regular file"),
         (lambda _path: None, "No such file"),
         (lambda path: path.write_bytes(b"\xff"), "not JSON"),
     ],

@@ -10,8 +10,9 @@ import pytest
 
 from sweeper.core.errors import ConfigError
 from sweeper.core.gpus import Device, Gpu
-from sweeper.execution import placement
-from sweeper.execution.placement import DeviceShare, Placement, claim_devices, make_slots
+from sweeper.execution import device_claim, placement
+from sweeper.execution.device_claim import claim_devices
+from sweeper.execution.placement import DeviceShare, Placement, make_slots
 
 DEVICES = [Device("cuda", Gpu(str(index), f"GPU-{index}", "A GPU")) for index in range(4)]
 
@@ -19,7 +20,7 @@ DEVICES = [Device("cuda", Gpu(str(index), f"GPU-{index}", "A GPU")) for index in
 @pytest.fixture(autouse=True)
 def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tmp_path.chmod(0o1777)
-    monkeypatch.setattr(placement, "LOCK_FOLDERS", (tmp_path,))
+    monkeypatch.setattr(device_claim, "LOCK_FOLDERS", (tmp_path,))
 
 
 def test_claimed_devices_have_leases_of_their_own_and_learn_from_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,13 +74,13 @@ def test_folder_in_which_others_could_take_locks_away_is_not_used(tmp_path: Path
 def test_worker_that_computes_on_a_gpu_is_seen_without_its_lock(
     monkeypatch: pytest.MonkeyPatch, program: str, taken: bool
 ) -> None:
-    monkeypatch.setattr(placement, "FREE_S", 0.0)
+    monkeypatch.setattr(device_claim, "FREE_S", 0.0)
     command = [sys.executable, "-c", "print(flush=True); import time; time.sleep(600)", program]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         other.stdout.readline()
         monkeypatch.setattr(
-            placement, "computing_pids", lambda gpu: frozenset({other.pid}) if gpu.uuid == "GPU-0" else frozenset()
+            device_claim, "computing_pids", lambda gpu: frozenset({other.pid}) if gpu.uuid == "GPU-0" else frozenset()
         )
         with claim_devices(DEVICES[:2]) as claimed:
             assert claimed == tuple(DEVICES[1 if taken else 0 : 2])

@@ -16,14 +16,15 @@ from typing import Any
 import fake_python
 import pytest
 
+from sweeper.core.files import write_text
 from sweeper.core.gpus import Gpu
 from sweeper.core.leftovers import make_prefix
-from sweeper.core.paths import SweepPaths, write_text
+from sweeper.core.paths import SweepPaths
 from sweeper.core.record import Attempt, Record
 from sweeper.core.settings import Measure, Settings
 from sweeper.core.trial import Labels, Model, Trial
+from sweeper.execution import device_claim, placement, processes, reaper
 from sweeper.execution import execute as execute_module
-from sweeper.execution import placement, processes, reaper
 from sweeper.execution.execute import MIN_FREE_BYTES, NoSpaceError, execute, make_cluster_launcher
 from sweeper.execution.placement import Placement, place_trials
 from sweeper.execution.scheduler import Event, Finished, Started
@@ -62,7 +63,7 @@ def test_each_gpu_has_a_trial_at_a_time(trials: list[Trial], monkeypatch: pytest
     monkeypatch.setattr(placement, "visible_gpus", lambda: gpus)
     monkeypatch.setattr(placement, "cores_near", lambda _gpu: ())
     tmp_path.chmod(0o1777)
-    monkeypatch.setattr(placement, "LOCK_FOLDERS", (tmp_path,))
+    monkeypatch.setattr(device_claim, "LOCK_FOLDERS", (tmp_path,))
     body = (
         "open(f'here-{os.environ[\"CUDA_VISIBLE_DEVICES\"]}', 'w').close()\n"
         "while not (os.path.exists('here-0') and os.path.exists('here-1')): time.sleep(0.05)"

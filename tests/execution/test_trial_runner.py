@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from processes import assert_gone
 
+from sweeper.core.files import write_text
 from sweeper.core.gpus import Device
-from sweeper.core.paths import write_text
 from sweeper.core.protocol import DEVICE, NOTHING, Job
 from sweeper.core.record import SCHEMA_VERSION, Attempt, Inspection, Record
 from sweeper.core.settings import Measure, Settings

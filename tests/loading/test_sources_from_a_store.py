@@ -14,7 +14,7 @@ import pytest
 from records import make_process, make_record, write_sweep
 from tracking_server import Server, free_port, mlflow_server
 
-from sweeper.core.paths import write_text
+from sweeper.core.files import write_text
 from sweeper.core.record import Record
 from sweeper.report.__main__ import main
 from sweeper.tracking.reader import MAX_AHEAD, map_concurrently

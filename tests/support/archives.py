@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from sweeper.core.paths import write_text
+from sweeper.core.files import write_text
 from sweeper.loading.sources import SweepFolder
 from sweeper.report.build import write_report_of
 from sweeper.report.tables.decision import Limits

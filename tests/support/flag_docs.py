@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from checkout import ROOT
 
 from sweeper.analysis.meanings import CAUSES, FLAGS, RANKS, STATUSES, Meaning
-from sweeper.core.paths import write_text
+from sweeper.core.files import write_text
 from sweeper.report.formatting import sentence
 
 FILE = ROOT / "docs" / "flags.md"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from checkout import ROOT
 
 from sweeper.analysis.metrics import METRICS, Metric
-from sweeper.core.paths import write_text
+from sweeper.core.files import write_text
 
 FILE = ROOT / "docs" / "metrics.md"
 HEAD = """# Metrics

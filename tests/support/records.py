@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from sweeper.core.paths import SweepPaths, write_text
+from sweeper.core.files import write_text
+from sweeper.core.paths import SweepPaths
 from sweeper.core.record import Diagnostics, GraphBreak, Process, Record, Round
 from sweeper.core.trial import Labels, Model, Precision, Trial
 

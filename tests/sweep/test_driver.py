@@ -20,8 +20,8 @@ from sweeper.analysis.metrics import derive
 from sweeper.core import host
 from sweeper.core.errors import ConfigError
 from sweeper.core.exit_codes import INTERRUPTED, OK
+from sweeper.core.files import write_text
 from sweeper.core.host import Host
-from sweeper.core.paths import write_text
 from sweeper.core.record import Inspection, Record
 from sweeper.core.settings import Measure, Settings, Tracking
 from sweeper.core.trial import Model, Trial

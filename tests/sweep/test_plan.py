@@ -3,11 +3,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from records import make_trial
 
 from sweeper.core.errors import ConfigError
 from sweeper.core.trial import Compile, Model, Precision, Trial
-from sweeper.sweep.plan import History, describe_plan, estimate_s, make_plan
+from sweeper.sweep.plan import describe_plan, make_plan
 
 LLAMA = Model("transformers", "LlamaForCausalLM")
 
@@ -84,38 +83,3 @@ def test_description_has_a_line_a_trial_that_starts_with_its_id(trial: Trial) ->
     assert lines[0].startswith(f"{trial.id}  {trial.label}")
     assert lines[-1].startswith(trial.id)
     assert "left out:" in lines
-
-
-def test_a_trial_takes_what_it_took_or_what_similar_ones_took() -> None:
-    def trial(name: str, batch_size: int, **axes: object) -> Trial:
-        return replace(make_trial(name), batch_size=batch_size, **axes)
-
-    history = History([(trial("a", 1), 9.0), (trial("a", 1), 10.0), (trial("a", 2), 30.0), (trial("b", 1), 2.0)])
-    assert history.expected_s(trial("a", 1)) == 10.0, "the last time"
-    assert history.expected_s(trial("a", 4)) == 10.0, "the median of 9, 10 and 30"
-    unlike = [
-        trial("c", 4),
-        trial("a", 1, mode="max-autotune"),
-        trial("a", 1, workload="inference"),
-        trial("a", 1, compile=Compile(scope="step")),
-        trial("a", 1, model=replace(trial("a", 1).model, image_size=32)),
-    ]
-    assert [history.expected_s(one) for one in unlike] == [None] * len(unlike)
-    assert history.select_known([*unlike, trial("b", 9)]) == [trial("b", 9)]
-    assert history.total_s([trial("c", 4), trial("a", 4), trial("b", 1)]) == 12.0
-    order = history.longest_first([trial("b", 1), trial("a", 1), trial("c", 1), trial("a", 2), trial("b", 2)])
-    assert order == (trial("a", 2), trial("a", 1), trial("c", 1), trial("b", 1), trial("b", 2))
-
-
-def test_without_a_history_nothing_is_expected_and_the_order_stays() -> None:
-    trials = [make_trial("a"), make_trial("b")]
-    assert History([]).select_known(trials) == []
-    assert History([]).longest_first(trials) == tuple(trials)
-
-
-def test_estimate_divides_what_can_go_on_beside() -> None:
-    trials = [make_trial("a"), make_trial("b")]
-    whole, on_device = (History([(trial, seconds) for trial in trials]) for seconds in (40.0, 15.0))
-    assert estimate_s(trials, whole, on_device) == 80.0
-    assert estimate_s(trials, whole, on_device, concurrency=5) == 2 * 15.0 + 2 * 25.0 / 5
-    assert estimate_s(trials, whole, on_device, devices=2, concurrency=5) == 15.0 + 25.0 / 5

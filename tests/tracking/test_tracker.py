@@ -23,7 +23,8 @@ from records import make_process, make_record, make_trial, write_sweep
 from tracking_server import Server, free_port, mlflow_server
 
 from sweeper import sync
-from sweeper.core.paths import SweepPaths, write_text
+from sweeper.core.files import write_text
+from sweeper.core.paths import SweepPaths
 from sweeper.core.record import Inspection, Record
 from sweeper.core.trial import Compile
 from sweeper.tracking.reader import RunReader
@@ -326,6 +327,7 @@ def test_kill_while_the_database_is_made_does_not_spoil_it() -> None:
     assert not (RUNS / "mlflow.db").exists()
     assert log(make_record()).failure is None
     assert records(None, "night") == [make_record()]
+    assert not list(RUNS.glob(".mlflow.db.*"))
 
 
 def test_runs_that_a_lost_answer_doubled_are_one_again(store: MlflowClient) -> None:

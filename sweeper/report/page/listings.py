@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from sweeper.analysis.meanings import STATUSES
 from sweeper.analysis.metrics import METRICS
-from sweeper.core.paths import MAX_LOG_BYTES, open_inside
+from sweeper.core.files import MAX_FILE_BYTES, open_inside
 from sweeper.core.record import ARMS, Accuracy, Attempt, Diagnostics
 from sweeper.core.text import printable
 from sweeper.loading.entries import Entry
@@ -31,7 +31,7 @@ FILTERS = ("sweep", "status", "mode", "precision", "family")
 ASIDE = ("sweep", "family", "status", "phase")  # titles that stand under the name of a row where the page is narrow
 MAX_MESSAGE_CHARACTERS = 2000
 MAX_PLACES = 10  # graph breaks and skips that a row opens to
-MAX_END_BYTES, MAX_LOG_LINES = 6000, 40  # of the end of a log
+MAX_LOG_BYTES, MAX_LOG_LINES = 6000, 40  # of the end of a log
 MAX_LOGS = 500  # whose ends are in the page
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")  # colours of terminals
 
@@ -120,9 +120,9 @@ def read_end_of_log(entry: Entry) -> str:
     if not entry.record.log:
         return ""
     try:
-        with open_inside(entry.folder, entry.record.log, MAX_LOG_BYTES) as log:
+        with open_inside(entry.folder, entry.record.log, MAX_FILE_BYTES) as log:
             size = log.seek(0, os.SEEK_END)
-            log.seek(max(0, size - MAX_END_BYTES))
+            log.seek(max(0, size - MAX_LOG_BYTES))
             text = log.read().decode("utf-8", "replace")
     except OSError:  # records are often kept without logs, and may name what is none of their trial's
         return ""

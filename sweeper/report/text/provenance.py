@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sweeper.core.errors import explain_unreadable
 from sweeper.core.record import Record
-from sweeper.core.serialization import get_mapping
+from sweeper.core.serialization import get_mapping, parse_json
 from sweeper.core.text import printable
 from sweeper.loading.entries import Entry
 from sweeper.loading.sources import Source
@@ -131,12 +130,12 @@ def list_unreadable_manifests(sources: Iterable[Source]) -> list[str]:
 def read_invocations(source: Source) -> tuple[list[Mapping[str, Any]], str]:
     """Read the invocations in `sweep.json`, and say why it cannot be read; records alone are no sweep of ours."""
     try:
-        manifest = json.loads(source.read_manifest())
+        manifest = parse_json(source.read_manifest())
     except FileNotFoundError:
         return [], ""
     except (OSError, ValueError) as error:
         name = source.folder.resolve().name
-        return [], f"sweep.json of {name} {explain_unreadable(error)}: when and how it was measured is not known"
+        return [], f"sweep.json of {name}: {explain_unreadable(error)}; when and how it was measured is not known"
     found = manifest.get("invocations") if isinstance(manifest, Mapping) else None
     return [item for item in found if isinstance(item, Mapping)] if isinstance(found, list) else [], ""
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from sweeper.core.paths import write_text
+from sweeper.core.files import write_text
 from sweeper.core.protocol import Job
 from sweeper.core.trial import Trial
 from sweeper.worker.compilation import artifacts

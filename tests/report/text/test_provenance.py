@@ -45,7 +45,7 @@ def test_a_sweep_json_that_cannot_be_read_is_said(tmp_path: Path) -> None:
     assert not [note for note in write_report([folder], tmp_path / "out").notes if "sweep.json" in note]
     (folder / "sweep.json").write_text('{"sweep": "night", "invoc')
     (said,) = [note for note in write_report([folder], tmp_path / "out").notes if "sweep.json" in note]
-    assert said.startswith("sweep.json of night not JSON, or cut short")
+    assert said.startswith("sweep.json of night: not JSON, or cut short")
 
 
 def test_a_record_that_says_little_has_few_facts(tmp_path: Path) -> None:

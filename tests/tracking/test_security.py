@@ -8,7 +8,7 @@ import shutil
 import sqlite3
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,7 +19,9 @@ import pytest
 from records import make_record, write_sweep
 
 from sweeper import sync
-from sweeper.core.paths import SweepPaths, write_text
+from sweeper.core.errors import ConfigError
+from sweeper.core.files import write_text
+from sweeper.core.paths import SweepPaths
 from sweeper.core.record import Inspection
 from sweeper.core.settings import Settings, Tracking
 from sweeper.loading.sources import find_sources
@@ -190,8 +192,36 @@ def test_files_that_are_links_stay_here_and_are_named(
         assert any(f"{name}: " in line and "not sent" in line for line in lines)
 
 
+def make_link(path: Path) -> None:
+    (path.parent.parent / "secret.json").write_text('{"invocations": [{"command": "s3cret"}]}')
+    path.symlink_to(path.parent.parent / "secret.json")
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (make_link, "a link, which is not followed"),
+        (os.mkfifo, "not a regular file"),
+        (lambda path: path.write_text('{"invocations": ' + "[" * 100_000), "nested too deeply"),
+    ],
+    ids=["link", "pipe", "nested"],
+)
+def test_a_strange_sweep_json_is_named_and_not_sent(
+    store: MlflowClient, make: Callable[[Path], object], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_sweep(RUNS, [make_record()])
+    make(folder / "sweep.json")
+    assert sync.main(["night", "--tracking-uri", default_uri()]) == 0
+    assert "sweep.json" not in artifacts(store, "sweep")
+    assert report.main(["night"]) == 0
+    (line,) = [line for line in (folder / "report" / "report.md").read_text().splitlines() if "sweep.json of " in line]
+    assert why in line
+    with pytest.raises(ConfigError, match=f"sweep.json cannot be used: .*{why}"):
+        manifest.add_invocation(SweepPaths(folder), Settings("night"), Plan((), ()), "cpu")
+
+
 def test_a_log_that_is_too_large_stays_here(store: MlflowClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sweeper.tracking.tracker.MAX_LOG_BYTES", 10)
+    monkeypatch.setattr("sweeper.tracking.tracker.MAX_FILE_BYTES", 10)
     record = make_record()
     write_text(SweepPaths.of("night").trial(record.label, record.trial_id).log(0), "x" * 11)
     tracker = Tracker(None, "night")

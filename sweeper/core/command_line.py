@@ -1,0 +1,26 @@
+"""The command line of this process: what `sweep.json` keeps, and what people type to go on with the sweep."""
+
+from __future__ import annotations
+
+import sys
+
+_sweeps: list[str] = []  # that this command runs: one, once it is known
+
+
+def list_words() -> list[str]:
+    """List the words of the command line, with `python` in place of the interpreter's path."""
+    return ["python", *sys.orig_argv[1:]]
+
+
+def remember_sweep(name: str) -> None:
+    """Remember which sweep this command runs; a command need not name it."""
+    _sweeps[:] = [name]
+
+
+def make_resume_command() -> str:
+    """Make the command that goes on with this sweep, to be copied."""
+    import shlex  # signals are handled only once all imports at the start of the program are done
+
+    words = list_words()
+    is_named = any(word.lstrip("+").startswith("sweep=") for word in words)
+    return shlex.join(words if is_named else [*words, *(f"sweep={name}" for name in _sweeps)])

@@ -1,0 +1,99 @@
+"""How files of a sweep are written, read, moved and removed where somebody else may have put anything in their place.
+
+A file is written under a temporary name and then renamed. No link is followed. `docs/security.md` says who is trusted
+with what.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import shutil
+import stat
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from sweeper.core.leftovers import make_prefix
+from sweeper.core.serialization import parse_json
+
+MAX_JSON_BYTES = 100 * 2**20  # large records have 100 kB
+MAX_FILE_BYTES = 1 << 30  # of a log, or of another file that is shown or sent
+READ_ONLY = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # without O_NONBLOCK a pipe that nobody fills is waited for
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace `path` as a whole or not at all, so that a reader never sees half a file. A link is replaced, too."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{make_prefix(f'.{path.name}')}{secrets.token_hex(8)}")
+    try:
+        with temporary.open("x", encoding="utf-8") as file:  # with the rights that the umask leaves
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def open_inside(folder: Path, name: str | Path, max_bytes: int) -> BinaryIO:
+    """Open a regular file under `folder` for reading. No link is followed below `folder`, which itself may be one.
+
+    Raises OSError, whose `strerror` says why, for a name outside of `folder`, a file that is missing, too large or not
+    regular, and a link.
+    """
+    path, parts = folder / name, Path(name).parts
+    if not parts or ".." in parts or Path(name).is_absolute():
+        raise OSError(errno.EPERM, f"not inside of {folder}", str(path))
+    try:
+        with ExitStack() as folders:
+            at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            folders.callback(os.close, at)
+            for parent in parts[:-1]:
+                at = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=at)
+                folders.callback(os.close, at)
+            handle = os.open(parts[-1], READ_ONLY, dir_fd=at)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            raise OSError(error.errno, "a link, which is not followed", str(path)) from error
+        raise
+    try:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        if status.st_size > max_bytes:
+            raise OSError(errno.EFBIG, f"{status.st_size:,} bytes, more than {max_bytes:,}", str(path))
+        return os.fdopen(handle, "rb")
+    except OSError:
+        os.close(handle)
+        raise
+
+
+def read_text(path: Path, max_bytes: int) -> str:
+    """Read a regular file. Raises OSError as `open_inside` does, and UnicodeDecodeError."""
+    with open_inside(path.parent, path.name, max_bytes) as file:
+        return file.read().decode()
+
+
+def read_json(path: Path) -> Any:
+    """Read a regular file of JSON. Raises OSError as `open_inside` does, and ValueError as `parse_json` does."""
+    return parse_json(read_text(path, MAX_JSON_BYTES))
+
+
+def move_aside(path: Path) -> Path:
+    """Rename a file that cannot be read to `NAME.unreadable-TIME`, which replaces nothing, and return its new path."""
+    moved = path.with_name(f"{path.name}.unreadable-{time.strftime('%Y%m%d-%H%M%S')}")
+    number = 1
+    while os.path.lexists(aside := moved if number == 1 else moved.with_name(f"{moved.name}-{number}")):
+        number += 1
+    return path.rename(aside)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder with everything in it, or a link in its place, through which workers would write elsewhere."""
+    if folder.is_symlink():
+        folder.unlink()
+    shutil.rmtree(folder, ignore_errors=True)
