@@ -1,17 +1,21 @@
 """Reports of large sweeps: wall and CPU seconds and peak memory, from the folder and from an MLflow server.
 
-    python benchmarks/reports.py [RECORDS...] [--server RUNS]
+    python benchmarks/reports.py [RECORDS...] [--server RUNS] [--before CHECKOUT [--pairs N]]
 
 Multiplies the records in docs/results/records, three processes each, to sweeps of RECORDS (default: 1630 10000),
 writes their reports, and opens each page in a headless Chromium where that and selenium are installed. Then it sends a
 sweep of RUNS (default: 2000; 0 leaves this out) to an `mlflow server` on this machine with `python -m sweeper.sync`,
 and writes that report from the server. CPU seconds are those of the command, user and system; the server's own come
 beside them.
+
+With --before, the sweeps are reported in turn with the code of another checkout, and with the code that stands here,
+N times each (default: 5), and nothing else is done. It ends with the names of the files that both do not write alike.
 """
 
 from __future__ import annotations
 
 import argparse
+import filecmp
 import os
 import shutil
 import socket
@@ -31,7 +35,8 @@ from urllib.error import URLError
 from sweeper.core.paths import SweepPaths
 from sweeper.core.record import Process, Record
 
-STORED = Path(__file__).parent.parent / "docs" / "results" / "records"
+HERE = Path(__file__).resolve().parent.parent
+STORED = HERE / "docs" / "results" / "records"
 PROCESSES = 3
 START_S = 120  # a server needs a while for its first tables
 IS_THERE = """
@@ -52,22 +57,37 @@ class Cost:
     server_cpu_s: float | None = None
 
 
-def main(counts: Sequence[int], runs: int) -> None:
+def main(counts: Sequence[int], runs: int, before: Path | None, pairs: int) -> None:
     records = stored_records()
     print(f"{'':36} {'records':>8} {'wall s':>8} {'CPU s':>8} {'server':>8} {'MiB':>6}")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for count in counts:
             write_sweep(folder, f"of-{count}", records, count)
+            if before:
+                compare(folder, count, before, pairs)
+                continue
             _row("report from the folder", count, measure(folder, "sweeper.report", f"of-{count}"))
             open_page(folder / "runs" / f"of-{count}" / "report" / "report.html", count)
-        if runs:
+        if runs and not before:
             sweep = write_sweep(folder, "served", records, runs)
             with mlflow_server(folder) as (uri, group):
                 where = ("--tracking-uri", uri)
                 _row("sent to a server", runs, measure(folder, "sweeper.sync", sweep, *where, group=group))
                 arguments = (sweep, *where, "--out", "from-server")
                 _row("report from the server", runs, measure(folder, "sweeper.report", *arguments, group=group))
+
+
+def compare(folder: Path, count: int, before: Path, pairs: int) -> None:
+    """Report a sweep in turn with the code of another checkout and with ours, and name the files that differ."""
+    for _ in range(pairs):
+        for name, code in (("before", before), ("after", HERE)):
+            load = f"{os.getloadavg()[0]:.0f}"
+            cost = measure(folder, "sweeper.report", f"of-{count}", "--out", name, code=code)
+            _row(f"{name}, at a load of {load}", count, cost)
+    names = {path.name for out in ("before", "after") for path in (folder / out).iterdir()}
+    _, differ, missing = filecmp.cmpfiles(folder / "before", folder / "after", names, shallow=False)
+    print(f"files that differ: {', '.join(sorted(differ + missing)) or 'none'}", flush=True)
 
 
 def open_page(page: Path, count: int) -> None:
@@ -141,12 +161,13 @@ def _process(process: Process, index: int) -> Process:
     return replace(process, index=index, cold=index == 0, rounds=rounds)
 
 
-def measure(folder: Path, module: str, *arguments: str, group: int | None = None) -> Cost:
-    """Run `python -m module` in a folder, beside the server whose process group is `group`."""
+def measure(folder: Path, module: str, *arguments: str, group: int | None = None, code: Path = HERE) -> Cost:
+    """Run `python -m module` of a checkout in a folder, beside the server whose process group is `group`."""
     before, start = _cpu_s_of(group), time.perf_counter()
     with (folder / "output").open("wb") as output:
         command = [sys.executable, "-m", module, *arguments]
-        process = subprocess.Popen(command, cwd=folder, stdout=output, stderr=subprocess.STDOUT)
+        environment = {**os.environ, "PYTHONPATH": str(code)}
+        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT)
         _, status, usage = os.wait4(process.pid, 0)
     wall_s = time.perf_counter() - start
     if status:
@@ -203,5 +224,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Seconds and memory of large reports.")
     parser.add_argument("records", nargs="*", type=int, default=[1630, 10_000])
     parser.add_argument("--server", type=int, default=2000, metavar="RUNS")
+    parser.add_argument("--before", type=lambda name: Path(name).resolve(), metavar="CHECKOUT")
+    parser.add_argument("--pairs", type=int, default=5, metavar="N")
     parsed = parser.parse_args()
-    main(parsed.records, parsed.server)
+    main(parsed.records, parsed.server, parsed.before, parsed.pairs)

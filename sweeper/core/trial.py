@@ -8,8 +8,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
 from statistics import fmean
 from typing import Annotated, Any
 
@@ -55,9 +56,12 @@ class Model:
     attention: str | None = None  # the implementation of attention; None: the library's choice
 
     @property
-    def key(self) -> str:
-        """A hashable key that only equal models share; a model is not hashable, because its arguments are a dict."""
-        return json.dumps(to_json(self), sort_keys=True)
+    def key(self) -> Hashable:
+        """A key that only equal models share; a model is not hashable, because its arguments are a dict."""
+        return _read_plain_fields(self), json.dumps(self.arguments, sort_keys=True)
+
+
+_read_plain_fields = attrgetter(*(item.name for item in fields(Model) if item.name != "arguments"))
 
 
 @dataclass(frozen=True, slots=True)

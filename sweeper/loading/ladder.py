@@ -80,13 +80,15 @@ def find_ladders(entries: Iterable[Entry]) -> list[Ladder]:
         by_sweep.setdefault(entry.folder.parent, []).append(entry)
     found = []
     for sweep in by_sweep.values():
-        if not any(_is_variant(entry.record.trial) for entry in sweep):
+        varied = {entry.record.trial.model.name for entry in sweep if _is_variant(entry.record.trial)}
+        if not varied:
             continue
         origins = name_origins([(entry.record, entry.folder.parent) for entry in sweep])
         groups: dict[Hashable, tuple[Trial, tuple[str, ...], list[Entry]]] = {}
         for entry, origin in zip(sweep, origins, strict=True):
-            plain = _strip(entry.record.trial)
-            groups.setdefault((plain.id, origin), (plain, origin, []))[2].append(entry)
+            if entry.record.trial.model.name in varied:  # others have no ladder, and an id takes its time
+                plain = _strip(entry.record.trial)
+                groups.setdefault((plain.id, origin), (plain, origin, []))[2].append(entry)
         found += [made for plain, origin, group in groups.values() if (made := _build(plain, origin, group))]
     return found
 

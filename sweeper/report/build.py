@@ -121,6 +121,7 @@ def print_report(report: Report, console: Console) -> None:
         console.print(f"note: {note}", soft_wrap=True, markup=False, highlight=False)
 
 
+@pause_garbage_collection()
 def print_verdict(report: Report, console: Console) -> None:
     """Print what no answer should hide, the best mode of each model, and at the end the verdict in a few lines.
 

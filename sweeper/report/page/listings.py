@@ -201,7 +201,7 @@ def _describe_figures(row: Row) -> Iterator[tuple[str, str]]:
     """Every metric that the row has, under the name of its column in speedups.csv."""
     for metric in METRICS:
         name = metric.csv_name
-        if name in row:
+        if row.get(name) is not None:
             yield name, figure(finite(row, name)) if metric.kind is float else text(row[name])
 
 

@@ -118,6 +118,8 @@ def begin_page(report: Report, out: Path, cores: int = 1) -> Callable[[], str]:
     `out` is the folder of the page, from which links to trials start. With several `cores`, two processes make the
     figures and the tables while the caller continues.
     """
+    import jinja2  # noqa: F401  # before the processes start, which would import it each
+
     suites = group_by_suite(report.findings.units.units)
     published = find_references(report, suites)
     make_tables = parallel.start(functools.partial(_make_tables, report, suites, published, out), cores)
