@@ -46,6 +46,8 @@ def add_invocation(paths: SweepPaths, settings: Settings, plan: Plan, device: st
     path = paths.sweep
     try:
         earlier = json.loads(path.read_text())["invocations"] if path.exists() else []
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}; nothing was started") from error
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{path} is not a sweep's file ({error}); take another sweep=NAME or move it away") from error
     try:
