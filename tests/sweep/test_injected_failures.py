@@ -35,7 +35,7 @@ SAMPLE = {
         Fault("fork", 3, errno.EAGAIN),
         Fault("rename", 10, errno.ENOSPC, lasting=True),
     ],
-    "worker": [Fault("open", 1, errno.EMFILE), Fault("open", 3, errno.EACCES), Fault("write", 5, errno.ENOSPC)],
+    "worker": [Fault("open", 1, errno.EMFILE), Fault("open", 3, errno.EACCES), Fault("mkdir", 4, errno.ENOSPC)],
     "sync": [
         Fault("open", 1, errno.EIO),
         Fault("mkdir", 3, errno.ENOSPC),
@@ -110,23 +110,26 @@ def find_processes(folder: Path) -> Iterator[tuple[str, bytes]]:
             continue
 
 
-def attack_sweep(process: str, folder: Path, grid: list[str]) -> Attack:
-    """One more trial than the first run of the sweep has measured."""
-    arguments = ["-m", *grid, "device=cpu", f"sweep={SWEEP}", "tracking=none"]
-    sizes = [4, 5, 6] if process == "driver" else [4, 5]
-    (folder / "warm").mkdir()
-    first = Command(SEARCH_PATH, process, folder / "warm", *arguments, "batch_size=4")
-    template = folder / "template"
-    template.mkdir()
-    ended = first.run(template)
-    first.close()
+def attack_sweep(process: str, folder: Path, grid: list[str], num_trials: int) -> Attack:
+    """A sweep that has measured one trial already."""
+    template, sizes = folder / "template", ",".join(str(size + 4) for size in range(num_trials))
+    for new in (template, folder / "warm"):
+        new.mkdir()
+    arguments = ["-m", *grid, "device=cpu", f"sweep={SWEEP}", "tracking=none", f"batch_size={sizes}"]
+    attack = Attack(Command(SEARCH_PATH, process, folder / "warm", *arguments), template, num_trials)
+    ended = attack.command.run(template)
     assert ended.code == OK, ended
-    all_sizes = f"batch_size={','.join(map(str, sizes))}"
-    return Attack(Command(SEARCH_PATH, process, folder / "warm", *arguments, all_sizes), template, len(sizes))
+    _first, *others = sorted((template / "runs" / SWEEP).glob("*/record.json"))
+    for path in others:
+        shutil.rmtree(path.parent)
+    shutil.rmtree(template / "runs" / SWEEP / "report")
+    return attack
 
 
 @pytest.fixture(scope="module")
-def attack(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> Iterator[Callable[[str], Attack]]:
+def attack(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Callable[[str], Attack]]:
     """The attack on a process by its name."""
     made: dict[str, Attack] = {}
 
@@ -134,15 +137,15 @@ def attack(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> It
         folder = tmp_path_factory.mktemp(process)
         if process == "driver":
             python = fake_python.write(folder / "python")
-            return attack_sweep(process, folder, ["model=resnet18", f"worker.python={python}", "measure=quick"])
+            return attack_sweep(process, folder, ["model=resnet18", f"worker.python={python}", "measure=quick"], 3)
         if process == "worker":
-            return attack_sweep(process, folder, [*custom("mlp"), *FAST, "inspect=true"])
+            return attack_sweep(process, folder, [*custom("mlp"), *FAST, "inspect=true"], 2)
         template = folder / "template"
         write_sweep(template / "runs", [make_record("vgg16")], SWEEP)
         write_text(template / "runs" / SWEEP / "report/report.md", "a report")
         for copy in (template / "runs", folder / "warm"):
             copy.mkdir(exist_ok=True)
-            shutil.copy(empty_database, copy / "mlflow.db")
+            shutil.copy(request.getfixturevalue("empty_database"), copy / "mlflow.db")
         return Attack(Command(SEARCH_PATH, process, folder / "warm", SWEEP), template, 1)
 
     def get(process: str) -> Attack:
