@@ -35,7 +35,7 @@ SAMPLE = {
         Fault("fork", 3, errno.EAGAIN),
         Fault("rename", 10, errno.ENOSPC, lasting=True),
     ],
-    "worker": [Fault("open", 1, errno.EMFILE), Fault("open", 3, errno.EACCES), Fault("mkdir", 4, errno.ENOSPC)],
+    "worker": [Fault("open", 1, errno.EMFILE), Fault("mkdir", 4, errno.ENOSPC)],  # of the check, and of what measures
     "sync": [
         Fault("open", 1, errno.EIO),
         Fault("mkdir", 3, errno.ENOSPC),
@@ -52,7 +52,7 @@ def on_one_machine(process: str, *values: object, slow: bool = False) -> object:
 
 @dataclass(frozen=True)
 class Attack:
-    """A command, and the folder that each run begins with, which has at least one record that has to stay."""
+    """A command, and the folder that each run begins with, whose records have to stay."""
 
     command: Command
     template: Path
@@ -111,12 +111,14 @@ def find_processes(folder: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def attack_sweep(process: str, folder: Path, grid: list[str], num_trials: int) -> Attack:
-    """A sweep that has measured one trial already."""
+    """A sweep that has measured one trial already, if there are several."""
     template, sizes = folder / "template", ",".join(str(size + 4) for size in range(num_trials))
     for new in (template, folder / "warm"):
         new.mkdir()
     arguments = ["-m", *grid, "device=cpu", f"sweep={SWEEP}", "tracking=none", f"batch_size={sizes}"]
     attack = Attack(Command(SEARCH_PATH, process, folder / "warm", *arguments), template, num_trials)
+    if num_trials == 1:
+        return attack
     ended = attack.command.run(template)
     assert ended.code == OK, ended
     _first, *others = sorted((template / "runs" / SWEEP).glob("*/record.json"))
@@ -139,7 +141,7 @@ def attack(
             python = fake_python.write(folder / "python")
             return attack_sweep(process, folder, ["model=resnet18", f"worker.python={python}", "measure=quick"], 3)
         if process == "worker":
-            return attack_sweep(process, folder, [*custom("mlp"), *FAST, "inspect=true"], 2)
+            return attack_sweep(process, folder, [*custom("mlp"), *FAST, "inspect=true"], 1)
         template = folder / "template"
         write_sweep(template / "runs", [make_record("vgg16")], SWEEP)
         write_text(template / "runs" / SWEEP / "report/report.md", "a report")
