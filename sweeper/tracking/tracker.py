@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from sweeper.analysis.metrics import Result, derive
 from sweeper.core import interrupts, paths
+from sweeper.core.leftovers import make_prefix, remove_leftovers
 from sweeper.core.paths import MAX_LOG_BYTES, SweepPaths, TrialPaths, open_inside, write_text
 from sweeper.core.record import Record, RecordError
 from sweeper.core.serialization import get_mapping
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Experiment, Run
 
+UPLOAD = "sweeper-upload"  # begins the names of folders with files on their way to a store
 MAX_PARAMS_PER_CALL = 100  # a limit of mlflow.utils.validation
 
 T = TypeVar("T")
@@ -136,6 +138,7 @@ class Tracker:
             with translate_errors(self.uri):
                 # No time limit as `connect` has one: finding the runs of ten thousand trials takes many calls.
                 if self._runs is None:
+                    remove_leftovers(Path(tempfile.gettempdir()).glob(f"{UPLOAD}.*"))
                     started_ms = _read_start_ms(self._paths.sweep)
                     upload = _Upload(self.uri, client, experiment, self._paths.folder, self.not_sent)
                     self._runs = _SweepRuns(client, upload, self._paths.folder.name, started_ms)
@@ -182,7 +185,7 @@ class _Upload:
         The body also gets the SHA-256 of each.
         """
         hashes: dict[str, str] = {}
-        with tempfile.TemporaryDirectory(prefix="sweeper-upload-") as folder:
+        with tempfile.TemporaryDirectory(prefix=make_prefix(UPLOAD), ignore_cleanup_errors=True) as folder:
             for name, file in files.items():
                 try:
                     source = open_inside(self.folder, file.relative_to(self.folder), MAX_LOG_BYTES)
