@@ -45,7 +45,7 @@ ray: $(VENV)/.installed-ray ## run the tests against a real Ray
 catalog: dev ## build every model of conf/model/ and run one forward pass of each
 	$(BIN)/python -m pytest -n 2 -m catalog tests/config/test_catalog.py
 
-slow: dev ## run the simulations of intervals, 200 kills of sweeps, and interrupts at random moments
+slow: dev ## run the simulations of intervals, 200 kills of sweeps, interrupts at random moments, and every failing file operation
 	$(BIN)/python -m pytest -n 3 -m slow tests
 
 check: dev ## run lint, format and type checks

@@ -9,11 +9,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from sweeper.core.exit_codes import CLOSED, INTERRUPTED
+from sweeper.core import shortages
+from sweeper.core.exit_codes import CLOSED, INTERRUPTED, NOT_OK
 
 
 def run_until_closed(main: Callable[[], int]) -> int:
-    """Call `main` and return its exit code; end without a traceback where its output is closed, or by Ctrl-C."""
+    """Call `main` and return its exit code.
+
+    It ends without a traceback where its output is closed, by Ctrl-C, and where the machine lacks something.
+    """
     try:
         try:
             return main()
@@ -28,6 +32,12 @@ def run_until_closed(main: Callable[[], int]) -> int:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CLOSED
+    except (OSError, MemoryError) as error:
+        if not (isinstance(error, MemoryError) or shortages.is_shortage(error)):
+            raise
+        why = shortages.describe(error) if isinstance(error, OSError) else "the memory is full; free some"
+        print(f"sweeper: {why}", file=sys.stderr)
+        return NOT_OK
 
 
 def outlive_output() -> None:

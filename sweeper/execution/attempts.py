@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from sweeper.analysis.metrics import find_worst_accuracy
+from sweeper.core import shortages
 from sweeper.core.record import Attempt, Record, RecordError
 
 # Nothing was wrong with the trial: it was measured, ended by the user, or could not be tried.
@@ -12,10 +13,15 @@ NOT_KEPT = ("ok", "interrupted", "unavailable")
 
 
 def read_attempts(path: Path) -> tuple[Attempt, ...]:
-    """List the attempts up to the record at `path`, the oldest first; none where it is missing or cannot be read."""
+    """List the attempts up to the record at `path`, the oldest first; none where it is missing or no record.
+
+    Raises OSError where it cannot be read at the moment: a new record in its place would lose them.
+    """
     try:
         record = Record.read(path)
-    except RecordError:  # there is none, or the driver has said that it cannot be read
+    except RecordError as error:  # there is none, or the driver has said that it cannot be read
+        if isinstance(error.__cause__, OSError) and error.__cause__.errno in shortages.PASSING:
+            raise error.__cause__ from None
         return ()
     return (*record.attempts, *([] if record.status in NOT_KEPT else [_make_attempt(record)]))
 

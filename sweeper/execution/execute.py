@@ -20,10 +20,11 @@ from pathlib import Path
 
 from sweeper.analysis.flags import find_flags
 from sweeper.analysis.metrics import derive
+from sweeper.core import shortages
 from sweeper.core.errors import ConfigError
 from sweeper.core.files import move_aside, write_text
 from sweeper.core.leftovers import TEMPORARY, remove_leftovers
-from sweeper.core.paths import SweepPaths
+from sweeper.core.paths import SweepPaths, TrialPaths
 from sweeper.core.record import Record, RecordError
 from sweeper.core.serialization import to_json
 from sweeper.core.settings import Settings
@@ -39,6 +40,8 @@ from sweeper.execution.trial_runner import run_trial
 Launch = Callable[[Sequence[Sequence[str]]], object]  # runs a job for each list of overrides, and waits for all
 MIN_FREE_BYTES = 2**30  # about the size of a max-autotune cache of a large model
 CLOCKS_APART_S = 5.0  # of the machine that writes a record and this one
+GO_ON = "go on with the same command"
+WRITE_AGAIN_S = (1.0, 2.0, 4.0, 8.0)  # pauses between attempts to write a record: other trials that end free space
 
 
 class NoSpaceError(Exception):
@@ -52,14 +55,17 @@ def execute(trials: Sequence[Trial], settings: Settings, placement: Placement) -
     every device, NoSpaceError when the machine lacks disk, memory or file handles for another trial.
     """
     paths = SweepPaths.of(settings.sweep)
-    temporary = Path(tempfile.gettempdir())
-    remove_leftovers(chain(temporary.glob(f"{TEMPORARY}.*"), paths.folder.glob(".*"), paths.report.glob(".*")))
     with ExitStack() as running:
         claimed = running.enter_context(claim_devices(placement.devices, settings.scheduler.locks))
         try:
+            temporary = Path(tempfile.gettempdir())
+            remove_leftovers(chain(temporary.glob(f"{TEMPORARY}.*"), paths.folder.glob(".*"), paths.report.glob(".*")))
+        except OSError as error:
+            raise NoSpaceError(f"{shortages.describe(error)}, then {GO_ON}") from error
+        try:
             reaper = running.enter_context(run_reaper(OWN_MARK))
         except OSError as error:
-            raise NoSpaceError(f"{describe_failed_start(error)}, then go on with the same command") from error
+            raise NoSpaceError(f"{describe_failed_start(error)}, then {GO_ON}") from error
         slots = make_slots(placement, claimed, reaper)
         yield from run_all(trials, slots, functools.partial(_run_and_write, settings))
 
@@ -69,25 +75,43 @@ def _run_and_write(
 ) -> Finished:
     """Run a trial and write its record to disk, where there is space for all trials in flight on the device."""
     paths = SweepPaths.of(settings.sweep)
-    paths.folder.mkdir(parents=True, exist_ok=True)
-    free_bytes, needed_bytes = shutil.disk_usage(paths.folder).free, slot.concurrency * MIN_FREE_BYTES
-    if free_bytes < needed_bytes:
-        needed = f"what runs may need {needed_bytes / 2**20:.0f}; free some space, then go on with the same command"
-        raise NoSpaceError(f"{paths.folder.absolute()} has {free_bytes / 2**20:.0f} MiB left and {needed}")
-    own = paths.trial(trial.label, trial.id)
-    remove_leftovers(own.folder.glob(".*"))
     try:
+        paths.folder.mkdir(parents=True, exist_ok=True)
+        free_bytes, needed_bytes = shutil.disk_usage(paths.folder).free, slot.concurrency * MIN_FREE_BYTES
+        if free_bytes < needed_bytes:
+            needed = f"what runs may need {needed_bytes / 2**20:.0f}; free some space, then {GO_ON}"
+            raise NoSpaceError(f"{paths.folder.absolute()} has {free_bytes / 2**20:.0f} MiB left and {needed}")
+        own = paths.trial(trial.label, trial.id)
+        remove_leftovers(own.folder.glob(".*"))
         finished = run_trial(trial, settings, slot, on_phase, stop)
         record = finished.record
         if record.status != "interrupted" or not own.record.exists():  # an interrupted trial replaces no earlier record
-            write_text(own.record, record.dumps())
+            _write_record(own, record, stop)
     except OSError as error:  # an earlier record is still there
-        failed = f"{trial.label} was not measured: {error.strerror} ({error.filename or own.folder})"
-        raise NoSpaceError(f"{failed}; see to it, then go on with the same command") from error
+        raise NoSpaceError(f"{trial.label} was not measured: {shortages.describe(error)}, then {GO_ON}") from error
     if finished.lacking:
-        raise NoSpaceError(f"{finished.lacking}, then go on with the same command")
+        raise NoSpaceError(f"{finished.lacking}, then {GO_ON}")
     slot.peak_memory.learn(record)
     return finished
+
+
+def _write_record(own: TrialPaths, record: Record, stop: threading.Event) -> None:
+    """Write a record, and try again for a while where that fails: it may have taken hours to measure.
+
+    Raises NoSpaceError.
+    """
+    text, pauses_s = record.dumps(), iter(WRITE_AGAIN_S)
+    while True:
+        try:
+            write_text(own.record, text)
+            return
+        except OSError as error:
+            failed = f"the record of {record.label} cannot be written: {shortages.describe(error)}"
+            pause_s = next(pauses_s, None)
+            if pause_s is None or stop.is_set():
+                raise NoSpaceError(f"{failed}, then {GO_ON}") from error
+            print(f"note: {failed}; trying again in {pause_s:g} s", file=sys.stderr)
+            stop.wait(pause_s)
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ def hold_lock(path: Path, what: str, enabled: bool = True) -> Iterator[None]:
     try:
         _take(handle, path, what)
         if writable and os.fstat(handle).st_nlink == 1:  # else it has another name, and may be anything
-            _name_holder(handle)
+            _name_holder(handle, path)
         yield
     finally:
         os.close(handle)
@@ -75,7 +75,10 @@ def _take(handle: int, path: Path, what: str) -> None:
         raise ConfigError(f"{where}; nothing was started. {GO_ON}") from error
 
 
-def _name_holder(handle: int) -> None:
+def _name_holder(handle: int, path: Path) -> None:
     started = dt.datetime.now().astimezone().isoformat(timespec="seconds")
     text = f"process {os.getpid()} on {socket.gethostname()} since {started}"
-    os.pwrite(handle, text.encode().ljust(MAX_HOLDER_BYTES - 1) + b"\n", 0)  # covers what the last holder wrote
+    try:
+        os.pwrite(handle, text.encode().ljust(MAX_HOLDER_BYTES - 1) + b"\n", 0)  # covers what the last holder wrote
+    except OSError as error:
+        raise ConfigError(f"cannot write to {path}: {error.strerror}; nothing was started") from error

@@ -7,7 +7,6 @@ import.
 
 from __future__ import annotations
 
-import errno
 import itertools
 import os
 import secrets
@@ -22,6 +21,7 @@ from pathlib import Path
 from subprocess import DEVNULL, Popen
 from typing import Any
 
+from sweeper.core import shortages
 from sweeper.core.leftovers import TEMPORARY, make_prefix
 from sweeper.execution.reaper import MARK, kill_marked
 
@@ -29,13 +29,6 @@ OWN_MARK = f"{os.getpid()}-{secrets.token_hex(8)}"  # of everything that this pr
 _numbers = itertools.count()
 PACKAGE = Path(__file__).resolve().parents[1]
 POLL_S = 0.05
-START_HINTS = {
-    errno.EMFILE: "raise the limit of open files (ulimit -n)",
-    errno.ENFILE: "close other programs, which have all file handles of the machine",
-    errno.ENOMEM: "free some memory",
-    errno.EAGAIN: "end other processes, or raise their limit (ulimit -u)",
-    errno.ENOSPC: "free some space",
-}
 
 
 class Group(Popen[bytes]):
@@ -57,7 +50,8 @@ def expose_package(python: str | None) -> Iterator[Mapping[str, str]]:
     if python is None:
         yield {}
         return
-    with tempfile.TemporaryDirectory(prefix=make_prefix(TEMPORARY)) as folder:
+    # What cannot be removed is left for the next start: it must not cost what was measured meanwhile.
+    with tempfile.TemporaryDirectory(prefix=make_prefix(TEMPORARY), ignore_cleanup_errors=True) as folder:
         (Path(folder) / PACKAGE.name).symlink_to(PACKAGE)
         yield {"PYTHONPATH": os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])}
 
@@ -111,8 +105,7 @@ def describe_exit(code: int) -> str:
 
 def describe_failed_start(error: OSError) -> str:
     """Say why a process could not be started, and what to do, as the beginning of a sentence."""
-    hint = START_HINTS.get(error.errno or 0, "see to it")
-    return f"no process can be started: {error.strerror}; {hint}"
+    return f"no process can be started: {error.strerror}; {shortages.hint(error)}"
 
 
 def read_last_lines(log: Path, count: int) -> list[str]:

@@ -13,7 +13,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -106,7 +106,8 @@ def _attempt(run: _TrialRun) -> Record:
         while _needs_another(run, outcomes):
             outcomes.append(_run_timed_process(run, outcomes))
     finally:
-        paths.clear_caches()
+        with suppress(OSError):  # it must not cost what was measured
+            paths.clear_caches()
     return _make_record(run, outcomes)
 
 
@@ -161,7 +162,8 @@ def _inspect(run: _TrialRun, record: Record) -> Inspection:
         with run.slot.memory.reserve(needed_bytes, run.stop):
             outcome = _run_worker(announced, arguments, cache, log, index)
     finally:
-        paths.clear_caches()
+        with suppress(OSError):
+            paths.clear_caches()
     folder = paths.inspection.name if (paths.inspection / "summary.md").exists() else None
     missing = None if outcome.status == "ok" else f"{outcome.status} while {outcome.phase}: {outcome.message}"
     return Inspection(folder, missing, outcome.process.code_fingerprint if outcome.process else None)

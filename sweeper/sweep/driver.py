@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.markup import escape
 
-from sweeper.core import interrupts
+from sweeper.core import interrupts, shortages
 from sweeper.core.command_line import make_resume_command, remember_sweep
 from sweeper.core.errors import ConfigError
 from sweeper.core.exit_codes import INTERRUPTED, NOT_OK, OK
@@ -26,7 +27,9 @@ from sweeper.execution.execute import LOCAL, Launcher, NoSpaceError
 from sweeper.execution.lock import hold_lock
 from sweeper.execution.placement import Placement, place_trials
 from sweeper.execution.scheduler import Finished
-from sweeper.report.build import print_verdict, suggest_next, write_report
+from sweeper.loading.sources import SweepFolder
+from sweeper.report.build import begin_files, make_report, print_verdict, suggest_next
+from sweeper.report.contents import Report
 from sweeper.report.text.mlflow_overview import overview
 from sweeper.sweep import manifest
 from sweeper.sweep.estimate import describe_estimate, read_history
@@ -55,13 +58,14 @@ def run_sweep(grid: Sequence[Trial], settings: Settings, launcher: Launcher = LO
         return _plan_and_run(sweep, settings, launcher)
     except KeyboardInterrupt:  # before the first trial
         if not settings.dry_run and sweep.paths.records():
-            sweep.report(None)
+            sweep.show_report()
         sweep.print_how_to_go_on()
         return INTERRUPTED
 
 
 def _plan_and_run(sweep: _Sweep, settings: Settings, launcher: Launcher) -> int:
-    plan, unreadable = sweep.make_plan()
+    with _translate_shortages():
+        plan, unreadable = sweep.make_plan()
     placement = Placement(launcher.name) if launcher.name else place_trials(settings, len(plan.trials))
     if settings.dry_run:
         for path, problem in unreadable.items():
@@ -75,13 +79,31 @@ def _plan_and_run(sweep: _Sweep, settings: Settings, launcher: Launcher) -> int:
         launcher.prepare()
     disturbances = read_disturbances(placement.devices) if plan.trials else []  # before the check, which is work too
     sweep.require_runnable(plan, placement)
-    sweep.paths.require_no_links()
+    with _translate_shortages():
+        sweep.paths.require_no_links()
     with hold_lock(sweep.paths.lock, f"sweep={settings.sweep}", settings.scheduler.locks):
-        plan, unreadable = sweep.make_plan()  # another driver may have ended meanwhile
-        move_unreadable(unreadable)
-        if min(placement.concurrency, len(plan.trials)) > 1:
-            plan = replace(plan, trials=read_history(placement, settings.measure)[0].longest_first(plan.trials))
+        with _translate_shortages():
+            plan, unreadable = sweep.make_plan()  # another driver may have ended meanwhile
+            move_unreadable(unreadable)
+            if min(placement.concurrency, len(plan.trials)) > 1:
+                plan = replace(plan, trials=read_history(placement, settings.measure)[0].longest_first(plan.trials))
         return sweep.run(plan, placement, disturbances)
+
+
+@contextmanager
+def _translate_shortages() -> Iterator[None]:
+    """Raise ConfigError where the machine lacks what the body takes, before anything has started."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"{shortages.describe(error)}. Nothing was started") from error
+
+
+class _Shown(NamedTuple):
+    """The report as it was printed, None where there are no tables; and whether its files were written."""
+
+    report: Report | None
+    written: bool = True
 
 
 @dataclass(frozen=True)
@@ -159,14 +181,18 @@ class _Sweep:
             interrupted = True
         except NoSpaceError as error:
             print(f"sweeper: {error} and sweep={sweep}", file=sys.stderr)
-        if not self.report(tracker, interrupted):
+        shown = self.show_report()
+        if tracker and not self._complete(tracker, shown.report, interrupted):
             interrupted = True
         if interrupted:
             self.print_how_to_go_on()
             return INTERRUPTED
         wanted = {trial.id for trial in plan.trials} | {item.trial.id for item in plan.left_out if item.finished}
-        statuses = {trial_id: found.status for trial_id, found in self._read_on_disk().kept.items()}
-        return OK if all(statuses.get(trial_id) == "ok" for trial_id in wanted) else NOT_OK
+        now = self._read_on_disk()
+        for path, problem in now.unreadable.items():
+            print(f"note: {path}: {problem}", file=sys.stderr)
+        statuses = {trial_id: found.status for trial_id, found in now.kept.items()}
+        return OK if shown.written and all(statuses.get(trial_id) == "ok" for trial_id in wanted) else NOT_OK
 
     def _run_trials(self, plan: Plan, placement: Placement, tracker: Tracker | None) -> bool:
         """Run the trials under the progress view, and send each record to MLflow; whether the run was interrupted."""
@@ -184,30 +210,36 @@ class _Sweep:
     def print_how_to_go_on(self) -> None:
         self.console.print(f"interrupted; go on with: {make_resume_command()}", markup=False)
 
-    def report(self, tracker: Tracker | None, interrupted: bool = False) -> bool:
-        """Write the tables of the whole sweep to files, terminal and MLflow, and print what to do next.
-
-        `interrupted` is what the sweep was so far. False when an interrupt has kept something from MLflow.
-        """
-        report = None
+    def show_report(self) -> _Shown:
+        """Print the answers, write the tables of the whole sweep to files, and print what to do next."""
+        report, again = None, f"python -m sweeper.report {self.settings.sweep}"
         try:
-            report = write_report([self.paths.folder], self.paths.report)
-        except ConfigError as error:  # an earlier run of this sweep used another option for the same weight
-            print(f"no tables: {error}", file=sys.stderr)
-        if report:
+            report = make_report([SweepFolder(self.paths.folder)])
             for problem in report.problems:
                 print(f"note: {problem}", file=sys.stderr)
             print_verdict(report, self.console)
+            report = replace(report, paths=begin_files(report, self.paths.report)())
+        except ConfigError as error:  # an earlier run of this sweep used another option for the same weight
+            print(f"no tables: {error}", file=sys.stderr)
+        except OSError as error:
+            print(f"sweeper: no report: {shortages.describe(error)}, then write it: {again}", file=sys.stderr)
+            return _Shown(report, written=False)
+        if report:
             for line in suggest_next(report, self.paths.report, self.settings.sweep):
                 self.console.print(line)
-        if tracker is None:
-            return True
+        return _Shown(report)
+
+    def _complete(self, tracker: Tracker, report: Report | None, interrupted: bool) -> bool:
+        """Send MLflow what it lacks, and end its run; False when an interrupt has kept something from it.
+
+        `interrupted` is what the sweep was so far.
+        """
         complete = False
         with suppress(KeyboardInterrupt):
             tracker.catch_up()  # what an earlier run of this sweep could not send
             if report:
                 tracker.log_overview(overview(report.findings))
-                tracker.log_report(report.paths)
+                tracker.log_report(report.paths)  # none where they could not be written
             complete = True
         tracker.finish(interrupted or not complete)
         for line in tracker.not_sent:

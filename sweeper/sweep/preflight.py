@@ -47,7 +47,7 @@ def require_runnable(trials: Sequence[Trial], device: Device) -> list[str]:
 
 def _ask(trials: Sequence[Trial], python: str | None, device: Device, prefix: str) -> tuple[list[str], list[str]]:
     """Problems and notes, from a process group of its own: a factory may print, exit or leave children behind."""
-    temporary = tempfile.TemporaryDirectory(prefix=make_prefix(TEMPORARY))
+    temporary = tempfile.TemporaryDirectory(prefix=make_prefix(TEMPORARY), ignore_cleanup_errors=True)
     with temporary as name, processes.expose_package(python) as variables:
         folder = Path(name)
         question, answer, log, at = (folder / file for file in ("trials.json", "answer.json", "log", AT))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sweeper.core import shortages
 from sweeper.core.errors import ConfigError
 from sweeper.core.files import move_aside, read_json
 from sweeper.core.paths import SweepPaths, TrialPaths
@@ -38,7 +39,10 @@ class OnDisk(NamedTuple):
 
 
 def read_on_disk(paths: SweepPaths, trial_ids: Set[str]) -> OnDisk:
-    """Read what is on disk of the trials. Raises ConfigError where a newer sweeper wrote some of it."""
+    """Read what is on disk of the trials.
+
+    Raises ConfigError where a newer sweeper wrote some of it, OSError where the machine lacks what reading takes.
+    """
     kept, unreadable, newer, known = {}, {}, [], paths.trials()
     for trial_id in trial_ids & known.keys():
         trial = known[trial_id]
@@ -49,6 +53,8 @@ def read_on_disk(paths: SweepPaths, trial_ids: Set[str]) -> OnDisk:
         except NewerRecordError as error:
             newer.append(f"  {trial.record} {error}")
         except RecordError as error:
+            if isinstance(error.__cause__, OSError) and error.__cause__.errno in shortages.PASSING:
+                raise error.__cause__ from None
             unreadable[trial.record] = printable(str(error))
         else:
             kept[trial_id] = Kept(record.status, read_measure(record.measure, trial))

@@ -16,6 +16,7 @@ from typing import Any
 import fake_python
 import pytest
 
+from sweeper.core import record as record_module
 from sweeper.core.files import write_text
 from sweeper.core.gpus import Gpu
 from sweeper.core.leftovers import make_prefix
@@ -138,9 +139,45 @@ def test_record_that_cannot_be_written_leaves_the_earlier_one(
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     monkeypatch.setattr(execute_module, "write_text", refuse)
-    with pytest.raises(NoSpaceError, match=f"{trials[0].label} was not measured: Too many open files"):
+    monkeypatch.setattr(execute_module, "WRITE_AGAIN_S", (0.0, 0.0))
+    with pytest.raises(NoSpaceError, match=f"record of {trials[0].label} cannot be written: Too many open files"):
         run_here(trials[0])
     assert read_record(trials[0]) == earlier
+
+
+def test_record_is_written_when_a_full_disk_has_space_again(
+    trials: list[Trial], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    attempts = itertools.count(1)
+
+    def refuse_twice(path: Path, text: str) -> None:
+        if next(attempts) < 3:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        write_text(path, text)
+
+    monkeypatch.setattr(execute_module, "write_text", refuse_twice)
+    monkeypatch.setattr(execute_module, "WRITE_AGAIN_S", (0.0, 0.0))
+    assert run_here(trials[0]).record == read_record(trials[0])
+    said = capsys.readouterr().err
+    assert said.count(f"note: the record of {trials[0].label} cannot be written: No space left on device") == 2
+
+
+def test_earlier_attempts_are_not_lost_when_their_record_cannot_be_read_now(
+    trials: list[Trial], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = replace(run_here(trials[0]).record, status="crashed", message="it was")
+    path = SweepPaths.of(SETTINGS.sweep).trial(trials[0].label, trials[0].id).record
+    write_text(path, failed.dumps())
+    with monkeypatch.context() as then:
+
+        def refuse(*_arguments: object, **_options: object) -> int:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+        then.setattr(record_module, "read_text", refuse)
+        with pytest.raises(NoSpaceError, match=f"{trials[0].label} was not measured: Too many open files"):
+            run_here(trials[0])
+    assert read_record(trials[0]) == failed
+    assert [attempt.message for attempt in run_here(trials[0]).record.attempts] == ["it was"]
 
 
 def test_reaper_that_cannot_be_started_is_said(trials: list[Trial], monkeypatch: pytest.MonkeyPatch) -> None:

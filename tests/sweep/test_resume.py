@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
+import os
 from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 from records import make_record, make_trial, write_sweep
 
 from sweeper.analysis.metrics import derive
+from sweeper.core import record as record_module
 from sweeper.core.errors import ConfigError
 from sweeper.core.exit_codes import NOT_OK, OK
 from sweeper.core.paths import SweepPaths
@@ -228,3 +231,38 @@ def test_a_bad_record_of_another_sweep_ends_no_dry_run(
     data = json.loads(second.read_text()) | {"wall_s": 1.0}
     second.write_text(json.dumps(data | changes))
     assert resume(trials, OLD, monkeypatch, dry_run=True) == []
+
+
+def test_a_record_that_cannot_be_read_for_want_of_file_handles_stays(
+    trials: list[Trial], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store(trials[0])
+    (path,) = Path("runs/night").glob("*/record.json")
+    with monkeypatch.context() as then:
+
+        def refuse(*_arguments: object) -> str:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+
+        then.setattr(record_module, "read_text", refuse)
+        with pytest.raises(ConfigError, match=r"Too many open files \(.*\); raise the limit .*\. Nothing was started"):
+            resume(trials, OLD, monkeypatch)
+    assert [found.name for found in path.parent.glob("record.json*")] == ["record.json"]
+    assert resume(trials, OLD, monkeypatch) == [trials[1].id]
+
+
+def test_a_report_that_cannot_be_written_is_said_and_is_not_ok(
+    trials: list[Trial], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sweeper.sweep.driver.require_runnable", lambda *_: [])
+    record = store(trials[0])
+    (Path("runs/night") / "report").write_text("no folder")
+
+    def run(_planned, _settings, _placement) -> Generator[Event, None, None]:
+        yield from (Started(trials[0]), Finished(record, derive(record)))
+
+    settings = Settings("night", device="cpu", measure=OLD, tracking=Tracking(enabled=False), retry="all")
+    assert run_sweep(trials[:1], settings, Launcher(None, run)) == NOT_OK
+    out, err = capsys.readouterr()
+    assert "In AMP vit_b_16:" in out
+    assert "sweeper: no report: File exists (runs/night/report); " in err
+    assert "then write it: python -m sweeper.report night" in err
