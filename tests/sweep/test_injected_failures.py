@@ -23,7 +23,7 @@ from real_sweeps import FAST, custom
 from records import make_record, write_sweep
 
 from sweeper.core.exit_codes import BAD_INPUT, INTERRUPTED, NOT_OK, OK
-from sweeper.core.paths import write_text
+from sweeper.core.files import write_text
 from sweeper.core.record import Record
 
 SWEEP = "night"
