@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -36,6 +36,7 @@ from sweeper.execution.trial_runner import run_trial
 
 Launch = Callable[[Sequence[Sequence[str]]], object]  # runs a job for each list of overrides, and waits for all
 MIN_FREE_BYTES = 2**30  # about the size of a max-autotune cache of a large model
+RETRY_S = (0.1, 1.0, 4.0, 16.0)  # between tries to write a record
 CLOCKS_APART_S = 5.0  # of the machine that writes a record and this one
 
 
@@ -74,18 +75,30 @@ def _run_and_write(
         raise NoSpaceError(f"{paths.folder.absolute()} has {free_bytes / 2**20:.0f} MiB left and {needed}")
     own = paths.trial(trial.label, trial.id)
     remove_leftovers(own.folder.glob(".*"))
+    failed = f"{trial.label} was not measured"
     try:
         finished = run_trial(trial, settings, slot, on_phase, stop)
         record = finished.record
         if record.status != "interrupted" or not own.record.exists():  # an interrupted trial replaces no earlier record
-            write_text(own.record, record.dumps())
+            failed = f"the record of {trial.label} cannot be written"
+            _write_record(own.record, record, stop)
     except OSError as error:  # an earlier record is still there
-        failed = f"{trial.label} was not measured: {error.strerror} ({error.filename or own.folder})"
+        failed += f": {error.strerror} ({error.filename or own.folder})"
         raise NoSpaceError(f"{failed}; see to it, then go on with the same command") from error
     if finished.lacking:
         raise NoSpaceError(f"{finished.lacking}, then go on with the same command")
     slot.peak_memory.learn(record)
     return finished
+
+
+def _write_record(path: Path, record: Record, stop: threading.Event) -> None:
+    """Write a record; while the disk refuses it, try again, since measuring has taken longer. Raises OSError."""
+    for wait_s in RETRY_S:
+        with suppress(OSError):
+            return write_text(path, record.dumps())
+        if stop.wait(wait_s):
+            break
+    write_text(path, record.dumps())
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.markup import escape
 
 from sweeper.core import host, interrupts
-from sweeper.core.errors import ConfigError
 from sweeper.core.exit_codes import INTERRUPTED, NOT_OK, OK
 from sweeper.core.gpus import Device
 from sweeper.core.paths import RUNS, SweepPaths, TrialPaths
@@ -27,7 +26,8 @@ from sweeper.execution.execute import LOCAL, Launcher, NoSpaceError
 from sweeper.execution.lock import hold_lock
 from sweeper.execution.placement import Placement, place_trials
 from sweeper.execution.scheduler import Finished
-from sweeper.report.build import print_verdict, suggest_next, write_report
+from sweeper.loading.sources import SweepFolder
+from sweeper.report.build import begin_files, make_report, print_verdict, suggest_next
 from sweeper.report.text.mlflow_overview import overview
 from sweeper.sweep import manifest
 from sweeper.sweep.plan import History, Plan, describe_plan, estimate_s, make_plan
@@ -205,15 +205,16 @@ class _Sweep:
 
         `interrupted` is what the sweep was so far. False when an interrupt has kept something from MLflow.
         """
-        report = None
+        report = make_report([SweepFolder(self.paths.folder)])
+        for problem in report.problems:
+            print(f"note: {problem}", file=sys.stderr)
+        print_verdict(report, self.console)
         try:
-            report = write_report([self.paths.folder], self.paths.report)
-        except ConfigError as error:  # an earlier run of this sweep used another option for the same weight
-            print(f"no tables: {error}", file=sys.stderr)
-        if report:
-            for problem in report.problems:
-                print(f"note: {problem}", file=sys.stderr)
-            print_verdict(report, self.console)
+            report = replace(report, paths=begin_files(report, self.paths.report)())
+        except OSError as error:
+            again = f"python -m sweeper.report {self.settings.sweep}"
+            print(f"note: no files in {self.paths.report}: {error.strerror}; write them: {again}", file=sys.stderr)
+        else:
             for line in suggest_next(report, self.paths.report, self.settings.sweep):
                 self.console.print(line)
         if tracker is None:
@@ -221,9 +222,8 @@ class _Sweep:
         complete = False
         with suppress(KeyboardInterrupt):
             tracker.catch_up()  # what an earlier run of this sweep could not send
-            if report:
-                tracker.log_overview(overview(report.findings))
-                tracker.log_report(report.paths)
+            tracker.log_overview(overview(report.findings))
+            tracker.log_report(report.paths)
             complete = True
         tracker.finish(interrupted or not complete)
         for line in tracker.not_sent:

@@ -137,9 +137,26 @@ def test_record_that_cannot_be_written_leaves_the_earlier_one(
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     monkeypatch.setattr(execute_module, "write_text", refuse)
-    with pytest.raises(NoSpaceError, match=f"{trials[0].label} was not measured: Too many open files"):
+    monkeypatch.setattr(execute_module, "RETRY_S", (0.0,))
+    with pytest.raises(NoSpaceError, match=f"record of {trials[0].label} cannot be written: Too many open files"):
         run_here(trials[0])
     assert read_record(trials[0]) == earlier
+
+
+def test_record_that_cannot_be_written_is_kept_and_tried_again(
+    trials: list[Trial], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = iter([errno.ENOSPC, errno.ENOSPC])
+
+    def refuse_at_first(path: Path, text: str) -> None:
+        for number in failures:
+            raise OSError(number, os.strerror(number))
+        write_text(path, text)
+
+    monkeypatch.setattr(execute_module, "write_text", refuse_at_first)
+    monkeypatch.setattr(execute_module, "RETRY_S", (0.0, 0.0))
+    finished = run_here(trials[0])
+    assert read_record(trials[0]) == finished.record
 
 
 def test_reaper_that_cannot_be_started_is_said(trials: list[Trial], monkeypatch: pytest.MonkeyPatch) -> None:

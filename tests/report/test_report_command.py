@@ -90,14 +90,6 @@ def test_a_trial_that_failed_is_no_failure_of_the_report(tmp_path: Path) -> None
     assert report(tmp_path, "night").returncode == 0
 
 
-def test_two_options_with_one_weight_are_exit_2_and_nothing_is_written(tmp_path: Path) -> None:
-    sweep = write_sweep(tmp_path / "runs", [make_record(), make_record("vgg16", "bf16", weight="amp")])
-    result = report(tmp_path, "night")
-    assert result.returncode == 2
-    assert "both carry the weight amp" in result.stderr
-    assert not (sweep / "report").exists()
-
-
 def test_a_folder_that_cannot_be_written_is_exit_2(tmp_path: Path, sweep: Path) -> None:
     (tmp_path / "file").write_text("")
     result = report(tmp_path, str(sweep), "--out", "file/report")
