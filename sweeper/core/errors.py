@@ -2,13 +2,39 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 
+# What a machine may run out of, and what to do.
+LACKS = {
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENFILE: "close other programs, which have all file handles of the machine",
+    errno.ENOMEM: "free some memory",
+    errno.EAGAIN: "end other processes, or raise their limit (ulimit -u)",
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some space",
+    errno.EFBIG: "raise the limit of a file's size (ulimit -f)",
+    errno.EIO: "see whether the disk, or the terminal, is still there",
+}
+
+
 class ConfigError(ValueError):
     """The configuration asks for something that cannot be run; nothing has been started."""
+
+
+def explain_lack(error: Exception) -> str | None:
+    """Say what the machine has run out of, and what to do; None for any other error."""
+    if isinstance(error, OSError) and error.errno in LACKS:
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror}; {LACKS[error.errno]}"
+    if isinstance(error, MemoryError):
+        return f"out of memory; {LACKS[errno.ENOMEM]}"
+    if isinstance(error, RuntimeError) and str(error) == "can't start new thread":  # which Python raises without errno
+        return f"{error}; {LACKS[errno.EAGAIN]}"
+    return None
 
 
 def nearest(name: str, allowed: Iterable[str], count: int = 4) -> str:

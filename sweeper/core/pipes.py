@@ -9,11 +9,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from sweeper.core.exit_codes import CLOSED, INTERRUPTED
+from sweeper.core.exit_codes import BAD_INPUT, CLOSED, INTERRUPTED
 
 
 def run_until_closed(main: Callable[[], int]) -> int:
-    """Call `main` and return its exit code; end without a traceback where its output is closed, or by Ctrl-C."""
+    """Call `main` and return its exit code.
+
+    There is no traceback where its output is closed, where the machine has run out of something, and for Ctrl-C.
+    """
     try:
         try:
             return main()
@@ -26,8 +29,25 @@ def run_until_closed(main: Callable[[], int]) -> int:
         # rich ends the program with exit code 1 when it meets a closed pipe.
         if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return CLOSED
+    except (OSError, MemoryError, RuntimeError) as error:
+        from sweeper.core.errors import explain_lack  # not at the start: every import delays `interrupts.install`
+
+        if (lack := explain_lack(error)) is None:
+            raise
+        with suppress(OSError):  # nobody can be told
+            print(f"sweeper: {lack}", file=sys.stderr)
+        _drop_output()
+        return BAD_INPUT
+
+
+def _drop_output() -> None:
+    """Have what is still in the buffer of standard output go nowhere, since it cannot be written."""
+    with suppress(OSError):  # no file handles: then the output was not the problem
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, 1)
+        os.close(nothing)
 
 
 def outlive_output() -> None:

@@ -13,7 +13,7 @@ import os
 import socket
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from sweeper.core.errors import ConfigError
@@ -42,7 +42,8 @@ def hold_lock(path: Path, what: str, enabled: bool = True) -> Iterator[None]:
     try:
         _take(handle, path, what)
         if writable and os.fstat(handle).st_nlink == 1:  # else it has another name, and may be anything
-            _name_holder(handle)
+            with suppress(OSError):  # a full disk; the lock is held all the same
+                _name_holder(handle)
         yield
     finally:
         os.close(handle)

@@ -7,7 +7,6 @@ import.
 
 from __future__ import annotations
 
-import errno
 import itertools
 import os
 import secrets
@@ -22,6 +21,7 @@ from pathlib import Path
 from subprocess import DEVNULL, Popen
 from typing import Any
 
+from sweeper.core.errors import LACKS
 from sweeper.core.leftovers import make_prefix
 from sweeper.execution.reaper import MARK, kill_marked
 
@@ -30,13 +30,6 @@ _numbers = itertools.count()
 TEMPORARY = "sweeper"  # begins the names of our folders in the temporary folder of the system
 PACKAGE = Path(__file__).resolve().parents[1]
 POLL_S = 0.05
-START_HINTS = {
-    errno.EMFILE: "raise the limit of open files (ulimit -n)",
-    errno.ENFILE: "close other programs, which have all file handles of the machine",
-    errno.ENOMEM: "free some memory",
-    errno.EAGAIN: "end other processes, or raise their limit (ulimit -u)",
-    errno.ENOSPC: "free some space",
-}
 
 
 class Group(Popen[bytes]):
@@ -112,7 +105,7 @@ def describe_exit(code: int) -> str:
 
 def describe_failed_start(error: OSError) -> str:
     """Say why a process could not be started, and what to do, as the beginning of a sentence."""
-    hint = START_HINTS.get(error.errno or 0, "see to it")
+    hint = LACKS.get(error.errno or 0, "see to it")
     return f"no process can be started: {error.strerror}; {hint}"
 
 

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from sweeper.core import host, interrupts
+from sweeper.core.errors import explain_lack
 from sweeper.core.exit_codes import INTERRUPTED, NOT_OK, OK
 from sweeper.core.gpus import Device
 from sweeper.core.paths import RUNS, SweepPaths, TrialPaths
@@ -211,9 +212,9 @@ class _Sweep:
         print_verdict(report, self.console)
         try:
             report = replace(report, paths=begin_files(report, self.paths.report)())
-        except OSError as error:
-            again = f"python -m sweeper.report {self.settings.sweep}"
-            print(f"note: no files in {self.paths.report}: {error.strerror}; write them: {again}", file=sys.stderr)
+        except (OSError, MemoryError) as error:
+            lack, again = explain_lack(error) or error, f"python -m sweeper.report {self.settings.sweep}"
+            print(f"note: no report in {self.paths.report}: {lack}, then: {again}", file=sys.stderr)
         else:
             for line in suggest_next(report, self.paths.report, self.settings.sweep):
                 self.console.print(line)

@@ -92,8 +92,8 @@ def test_report_that_cannot_be_written_is_printed_all_the_same(
     assert run_sweep([trial], SETTINGS) == OK
     output = capsys.readouterr()
     assert "In fp32 vit_b_16: default, 2.00 times eager's speed." in output.out
-    again = "No space left on device; write them: python -m sweeper.report night"
-    assert f"note: no files in runs/night/report: {again}" in output.err
+    why = "No space left on device; free some space, then: python -m sweeper.report night"
+    assert f"note: no report in runs/night/report: {why}" in output.err
 
 
 def test_a_sweep_ends_with_how_to_run_again_what_failed(trial: Trial, capsys: pytest.CaptureFixture[str]) -> None:
