@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-
 # What a machine may run out of, and what to do.
 LACKS = {
     errno.EMFILE: "raise the limit of open files (ulimit -n)",

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+TEMPORARY = "sweeper"  # begins the names of our folders in the temporary folder of the system
+
 
 @functools.cache
 def _machine() -> str:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sweeper.core.gpus import Device
-from sweeper.core.leftovers import make_prefix
+from sweeper.core.leftovers import TEMPORARY, make_prefix
 from sweeper.core.serialization import Json
 from sweeper.execution import processes
 
@@ -47,7 +47,7 @@ def ask_all(
 def ask(question: Sequence[str], device: Device, timeout_s: float, stop: threading.Event | None = None) -> Answer:
     """Ask one question: the arguments of `python -m sweeper.worker.probe`. Its caches are removed with its folder."""
     with (
-        tempfile.TemporaryDirectory(prefix=make_prefix(processes.TEMPORARY), ignore_cleanup_errors=True) as name,
+        tempfile.TemporaryDirectory(prefix=make_prefix(TEMPORARY), ignore_cleanup_errors=True) as name,
         # A checkout that is not installed is found from the folder too.
         processes.expose_package(sys.executable) as variables,
     ):

@@ -21,7 +21,7 @@ from pathlib import Path
 from sweeper.analysis.flags import find_flags
 from sweeper.analysis.metrics import derive
 from sweeper.core.errors import ConfigError
-from sweeper.core.leftovers import remove_leftovers
+from sweeper.core.leftovers import TEMPORARY, remove_leftovers
 from sweeper.core.paths import SweepPaths, move_aside, write_text
 from sweeper.core.record import Record, RecordError
 from sweeper.core.serialization import to_json
@@ -29,7 +29,7 @@ from sweeper.core.settings import Settings
 from sweeper.core.trial import Trial
 from sweeper.execution.attempts import read_attempts
 from sweeper.execution.placement import DeviceSlot, Placement, claim_devices, make_slots
-from sweeper.execution.processes import OWN_MARK, TEMPORARY, describe_failed_start
+from sweeper.execution.processes import OWN_MARK, describe_failed_start
 from sweeper.execution.reaper import run_reaper
 from sweeper.execution.scheduler import Event, Finished, OnPhase, Started, run_all
 from sweeper.execution.trial_runner import run_trial
@@ -95,7 +95,8 @@ def _write_record(path: Path, record: Record, stop: threading.Event) -> None:
     """Write a record; while the disk refuses it, try again, since measuring has taken longer. Raises OSError."""
     for wait_s in RETRY_S:
         with suppress(OSError):
-            return write_text(path, record.dumps())
+            write_text(path, record.dumps())
+            return
         if stop.wait(wait_s):
             break
     write_text(path, record.dumps())

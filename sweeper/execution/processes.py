@@ -22,12 +22,11 @@ from subprocess import DEVNULL, Popen
 from typing import Any
 
 from sweeper.core.errors import LACKS
-from sweeper.core.leftovers import make_prefix
+from sweeper.core.leftovers import TEMPORARY, make_prefix
 from sweeper.execution.reaper import MARK, kill_marked
 
 OWN_MARK = f"{os.getpid()}-{secrets.token_hex(8)}"  # of everything that this process starts; see `reaper`
 _numbers = itertools.count()
-TEMPORARY = "sweeper"  # begins the names of our folders in the temporary folder of the system
 PACKAGE = Path(__file__).resolve().parents[1]
 POLL_S = 0.05
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from sweeper.core import interrupts
 from sweeper.core.errors import ConfigError
 from sweeper.core.gpus import Device
-from sweeper.core.leftovers import make_prefix
+from sweeper.core.leftovers import TEMPORARY, make_prefix
 from sweeper.core.protocol import AT
 from sweeper.core.trial import Trial
 from sweeper.execution import processes
@@ -47,7 +47,7 @@ def require_runnable(trials: Sequence[Trial], device: Device) -> list[str]:
 
 def _ask(trials: Sequence[Trial], python: str | None, device: Device, prefix: str) -> tuple[list[str], list[str]]:
     """Problems and notes, from a process group of its own: a factory may print, exit or leave children behind."""
-    temporary = tempfile.TemporaryDirectory(prefix=make_prefix(processes.TEMPORARY))
+    temporary = tempfile.TemporaryDirectory(prefix=make_prefix(TEMPORARY))
     with temporary as name, processes.expose_package(python) as variables:
         folder = Path(name)
         question, answer, log, at = (folder / file for file in ("trials.json", "answer.json", "log", AT))

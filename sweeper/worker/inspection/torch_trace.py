@@ -16,7 +16,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from sweeper.core.leftovers import make_prefix
+from sweeper.core.leftovers import TEMPORARY, make_prefix
 
 VARIABLES = ("TORCH_TRACE", "TORCH_COMPILE_DEBUG_DIR")  # for the trace itself, and for what Inductor writes beside
 GRAPHS = {"aot_inference_graph": "inference", "aot_forward_graph": "forward", "aot_backward_graph": "backward"}
@@ -86,7 +86,7 @@ class Trace:
 def request_trace(environment: MutableMapping[str, str]) -> None:
     """Have torch, once it is imported, write its trace to a new folder, and compile into caches of our own."""
     if "TORCHINDUCTOR_CACHE_DIR" not in environment:
-        cache = tempfile.mkdtemp(prefix=make_prefix("sweeper"))
+        cache = tempfile.mkdtemp(prefix=make_prefix(TEMPORARY))
         environment.update(TORCHINDUCTOR_CACHE_DIR=f"{cache}/inductor", TRITON_CACHE_DIR=f"{cache}/triton")
     parent = Path(environment["TORCHINDUCTOR_CACHE_DIR"]).parent
     parent.mkdir(parents=True, exist_ok=True)
