@@ -15,7 +15,8 @@ from typing import Annotated
 
 from sweeper.core.errors import explain_unreadable
 from sweeper.core.paths import read_text
-from sweeper.core.serialization import Between, Json, clean_text, from_json, parse_json, to_json
+from sweeper.core.serialization import Between, Json, from_json, parse_json, to_json
+from sweeper.core.text import clean_text
 from sweeper.core.trial import Trial
 
 # 1 had no accuracy, no state of device and host, no fingerprints. 2 had no attempts, no formats of parameters, and of

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import functools
 import json
-import re
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Annotated, Any, NamedTuple, NoReturn, TypeVar
+
+from sweeper.core.text import clean_text
 
 Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
 T = TypeVar("T")
@@ -23,11 +24,6 @@ PLAIN = frozenset({type(None), bool, int, float, str})  # the same in JSON
 # The types of values that a field of a plain type takes.
 ALLOWED: Mapping[Any, tuple[type, ...]] = {**{plain: (plain,) for plain in PLAIN}, float: (float, int)}
 MAX_DEPTH = 20  # of values of any shape, such as an environment
-# Escape sequences of a terminal; control characters but tab and line feed; marks that change the direction of text;
-# and surrogates, which are no characters.
-UNSAFE = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
-)
 
 
 class Between(NamedTuple):
@@ -39,13 +35,6 @@ class Between(NamedTuple):
 
 # Of numbers without a range of their own. Squares and ratios of such floats are finite.
 LIMITS: Mapping[Any, Between] = {float: Between(-1e100, 1e100), int: Between(-(2**63), 2**63 - 1)}
-
-
-def clean_text(text: str) -> str:
-    """Return `text` without what would change a terminal, and with a replacement character for what is no character."""
-    if text.isascii() and text.isprintable():
-        return text
-    return UNSAFE.sub(lambda found: "" if len(found[0]) > 1 else "\ufffd", re.sub(r"\r\n?", "\n", text))
 
 
 def parse_json(text: str) -> Any:

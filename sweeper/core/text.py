@@ -1,4 +1,4 @@
-"""Text for one line of a terminal, a file or a page."""
+"""Text that may come from anywhere: cleaned where it is read, and made fit for a line or Markdown where it is shown."""
 
 from __future__ import annotations
 
@@ -9,9 +9,25 @@ _ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", **{sign: f"\\{
 # What GitHub makes a link of without any brackets. https://github.github.com/gfm/#autolinks-extension-
 _LINKS = re.compile(r"(?i)(:)(?=//)|(?<=\bwww)(\.)|(?<=mailto)(:)|(?<=xmpp)(:)|(@)(?=\w)")
 
+# Escape sequences of a terminal; control characters but tab and line feed; marks that change the direction of text;
+# and surrogates, which are no characters.
+_UNSAFE = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def clean_text(text: str) -> str:
+    """Return `text` with its lines and tabs, and without what would change a terminal; U+FFFD for what is no character.
+
+    For text that is kept, such as the message of an exception; `printable` is for what is shown on a line.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return _UNSAFE.sub(lambda found: "" if len(found[0]) > 1 else "\ufffd", re.sub(r"\r\n?", "\n", text))
+
 
 def printable(text: str) -> str:
-    """Return `text` on one line, without control characters and what UTF-8 cannot encode."""
+    """Return `text` on one line, with a space for each line feed, tab, and invisible or unknown character."""
     if not text.isprintable():
         text = "".join(character if character.isprintable() else " " for character in text)
     return text.strip()
