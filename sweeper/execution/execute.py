@@ -22,7 +22,7 @@ from sweeper.analysis.flags import find_flags
 from sweeper.analysis.metrics import derive
 from sweeper.core.errors import ConfigError
 from sweeper.core.leftovers import TEMPORARY, remove_leftovers
-from sweeper.core.paths import SweepPaths, move_aside, write_text
+from sweeper.core.paths import RUNS, SweepPaths, move_aside, write_text
 from sweeper.core.record import Record, RecordError
 from sweeper.core.serialization import to_json
 from sweeper.core.settings import Settings
@@ -51,8 +51,8 @@ def execute(trials: Sequence[Trial], settings: Settings, placement: Placement) -
     every device, NoSpaceError when the machine lacks disk, memory or file handles for another trial.
     """
     paths = SweepPaths.of(settings.sweep)
-    temporary = Path(tempfile.gettempdir())
-    remove_leftovers(chain(temporary.glob(f"{TEMPORARY}.*"), paths.folder.glob(".*"), paths.report.glob(".*")))
+    hidden = (folder.glob(".*") for folder in (RUNS, paths.folder, paths.report))
+    remove_leftovers(chain(Path(tempfile.gettempdir()).glob(f"{TEMPORARY}.*"), *hidden))
     with ExitStack() as running:
         claimed = running.enter_context(claim_devices(placement.devices, settings.scheduler.locks))
         try:

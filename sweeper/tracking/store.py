@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from sweeper.core import paths
+from sweeper.core.leftovers import make_prefix
 from sweeper.core.text import printable
 from sweeper.core.uris import remove_credentials, remove_passwords
 
@@ -197,7 +198,10 @@ def translate_errors(uri: str) -> Iterator[None]:
         yield
     except (MlflowException, SQLAlchemyError, HTTPError, sqlite3.Error, OSError, ImportError) as error:
         # OSError: also what requests raises. ImportError: the driver of a database.
-        text = next(iter(str(error).splitlines()), "") or type(error).__name__
+        lines = (
+            line for line in str(error).splitlines() if not line.startswith("(raised as a result of")
+        )  # SQLAlchemy's
+        text = next(lines, "") or type(error).__name__
         cause = re.search(r"\(Caused by \w+\(['\"](.+)['\"]\)\)", text)
         reason = remove_passwords(cause[1] if cause else text, uri)[:300]
         raise TrackingError(printable(f"{remove_credentials(uri)}: {reason}")) from error
@@ -224,7 +228,7 @@ def _create_database(file: Path) -> None:
     from mlflow import MlflowClient
 
     file.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=file.parent, prefix=f".{file.name}.") as folder:
+    with tempfile.TemporaryDirectory(dir=file.parent, prefix=make_prefix(f".{file.name}")) as folder:
         draft = Path(folder) / file.name
         MlflowClient(f"sqlite:///{draft}").search_experiments(max_results=1)
         try:

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from sweeper.analysis.metrics import Result, derive
 from sweeper.core import interrupts, paths
+from sweeper.core.leftovers import TEMPORARY, make_prefix
 from sweeper.core.paths import MAX_LOG_BYTES, SweepPaths, TrialPaths, open_inside, write_text
 from sweeper.core.record import Record, RecordError
 from sweeper.core.serialization import get_mapping
@@ -182,7 +183,7 @@ class _Upload:
         The body also gets the SHA-256 of each.
         """
         hashes: dict[str, str] = {}
-        with tempfile.TemporaryDirectory(prefix="sweeper-upload-") as folder:
+        with tempfile.TemporaryDirectory(prefix=make_prefix(TEMPORARY)) as folder:
             for name, file in files.items():
                 try:
                     source = open_inside(self.folder, file.relative_to(self.folder), MAX_LOG_BYTES)

@@ -82,7 +82,7 @@ def wait_for_another_reaper(driver: subprocess.Popen[str], ended: int) -> None:
 def leftovers(folder: Path) -> list[Path]:
     """What a kill has left: temporary files and folders, and compile caches."""
     sweep = folder / "runs" / "killed"
-    hidden = {*sweep.glob(".*"), *sweep.glob("*/.*")} - {sweep / ".lock"}
+    hidden = {*sweep.parent.glob(".*"), *sweep.glob(".*"), *sweep.glob("*/.*")} - {sweep / ".lock"}
     return [*(folder / "tmp").iterdir(), *hidden, *sweep.glob("*/cache-*")]
 
 
