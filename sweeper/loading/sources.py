@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias, Union
 from sweeper.core import paths
 from sweeper.core.errors import ConfigError, explain_unreadable, nearest
 from sweeper.core.paths import SWEEP_NAME, SweepPaths, TrialPaths
-from sweeper.core.record import Record, RecordError
+from sweeper.core.record import MAX_BYTES, Record, RecordError
 from sweeper.core.serialization import get_mapping
 from sweeper.core.text import printable
 from sweeper.core.uris import remove_credentials
@@ -59,7 +59,7 @@ class SweepFolder:
 
     def read_manifest(self) -> str:
         """Read `sweep.json`. Raises OSError or ValueError when there is none."""
-        return SweepPaths(self.folder).sweep.read_text(encoding="utf-8")
+        return paths.read_text(SweepPaths(self.folder).sweep, MAX_BYTES)
 
     @property
     def holds_trials(self) -> bool:

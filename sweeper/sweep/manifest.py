@@ -15,7 +15,8 @@ from typing import Any
 
 from sweeper.core.errors import ConfigError
 from sweeper.core.libraries import library_packages
-from sweeper.core.paths import SweepPaths, write_text
+from sweeper.core.paths import SweepPaths, read_text, write_text
+from sweeper.core.record import MAX_BYTES
 from sweeper.core.serialization import get_mapping, to_json
 from sweeper.core.settings import Settings
 from sweeper.core.uris import remove_credentials, remove_passwords
@@ -45,8 +46,8 @@ def add_invocation(paths: SweepPaths, settings: Settings, plan: Plan, device: st
     }
     path = paths.sweep
     try:
-        earlier = json.loads(path.read_text())["invocations"] if path.exists() else []
-    except (ValueError, KeyError, TypeError) as error:
+        earlier = json.loads(read_text(path, MAX_BYTES))["invocations"] if path.exists() else []
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{path} is not a sweep's file ({error}); take another sweep=NAME or move it away") from error
     try:
         write_text(path, json.dumps({"sweep": settings.sweep, "invocations": [*earlier, invocation]}, indent=1))

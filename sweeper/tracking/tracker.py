@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from sweeper.analysis.metrics import Result, derive
 from sweeper.core import interrupts, paths
 from sweeper.core.leftovers import TEMPORARY, make_prefix
-from sweeper.core.paths import MAX_LOG_BYTES, SweepPaths, TrialPaths, open_inside, write_text
-from sweeper.core.record import Record, RecordError
+from sweeper.core.paths import MAX_LOG_BYTES, SweepPaths, TrialPaths, open_inside, read_text, write_text
+from sweeper.core.record import MAX_BYTES, Record, RecordError
 from sweeper.core.serialization import get_mapping
 from sweeper.core.text import printable
 from sweeper.core.uris import remove_passwords
@@ -372,7 +372,7 @@ def _ensure_experiment(client: MlflowClient, artifacts: str | None) -> Experimen
 def _read_start_ms(path: Path) -> int | None:
     """Read when the first command of a sweep began, from its `sweep.json`; None where that does not say."""
     try:
-        started = json.loads(path.read_text(encoding="utf-8"))["invocations"][0]["started"]
+        started = json.loads(read_text(path, MAX_BYTES))["invocations"][0]["started"]
         return int(1000 * dt.datetime.fromisoformat(started).timestamp())
     except (OSError, ValueError, LookupError, TypeError):
         return None
@@ -384,7 +384,7 @@ def _read_public_manifest(path: Path) -> str | None:
     None when there is no such file, or it is not ours.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(read_text(path, MAX_BYTES))
         kept = [{key: item[key] for key in item if key not in ("plan", "left_out")} for item in data["invocations"]]
     except (OSError, ValueError, LookupError, TypeError):
         return None

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -87,6 +88,12 @@ def test_a_broken_record_is_a_line_and_exit_1_and_the_rest_is_reported(tmp_path:
 
 def test_a_trial_that_failed_is_no_failure_of_the_report(tmp_path: Path) -> None:
     write_sweep(tmp_path / "runs", [make_record(status="oom", message="out of memory")])
+    assert report(tmp_path, "night").returncode == 0
+
+
+def test_pipe_in_the_place_of_the_manifest_is_not_waited_for(tmp_path: Path, sweep: Path) -> None:
+    (sweep / "sweep.json").unlink(missing_ok=True)
+    os.mkfifo(sweep / "sweep.json")
     assert report(tmp_path, "night").returncode == 0
 
 
