@@ -60,7 +60,7 @@ def load_records(*sweeps: str | Path, tracking_uri: str | None = None) -> Record
 def table(
     records: Records, name: str, *, steps: int | None = None, max_memory_gib: float | None = None
 ) -> pd.DataFrame:
-    """Make the table `<name>.csv` of a report. Raises ConfigError for an unknown name, and as `make_report` does.
+    """Make the table `<name>.csv` of a report. Raises ConfigError for an unknown name.
 
     Recommendations are for a job of `steps` steps and with `max_memory_gib` of device memory, where these are given.
     """
@@ -89,10 +89,7 @@ def speedups(records: Records) -> pd.DataFrame:
 
 
 def summary(records: Records) -> pd.DataFrame:
-    """Make the table of summary.csv, geometric means by family.
-
-    Raises ConfigError when two precisions carry one weight in a row.
-    """
+    """Make the table of summary.csv, geometric means by family."""
     return table(records, "summary")
 
 

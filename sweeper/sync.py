@@ -37,10 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tracker = Tracker(uri, options.name)
     result = tracker.catch_up()
     if tracker.failure is None and paths.records():
-        try:
-            tracker.log_overview(load_overview(paths.folder))  # from the records, which may be newer than the report
-        except ConfigError as error:  # two options carry one weight: the driver had no tables to show, either
-            print(f"sweeper.sync: no key figures: {error}", file=sys.stderr)
+        tracker.log_overview(load_overview(paths.folder))  # from the records, which may be newer than the report
     tracker.log_report(sorted(paths.report.iterdir()) if paths.report.is_dir() else [])
     tracker.finish()
     for line in (*result.problems, *tracker.not_sent):

@@ -30,14 +30,24 @@ def run_until_closed(main: Callable[[], int]) -> int:
         # rich ends the program with exit code 1 when it meets a closed pipe.
         if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return CLOSED
     except (OSError, MemoryError) as error:
         if not (isinstance(error, MemoryError) or shortages.is_shortage(error)):
             raise
         why = shortages.describe(error) if isinstance(error, OSError) else "the memory is full; free some"
-        print(f"sweeper: {why}", file=sys.stderr)
+        with suppress(OSError):  # nobody can be told
+            print(f"sweeper: {why}", file=sys.stderr)
+        _drop_output()
         return NOT_OK
+
+
+def _drop_output() -> None:
+    """Have what is still in the buffer of standard output go nowhere, since it cannot be written."""
+    with suppress(OSError):  # no file handles: then the output was not the problem
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, 1)
+        os.close(nothing)
 
 
 def outlive_output() -> None:

@@ -119,6 +119,6 @@ class Verdict:
 
     backend: str
     mode: str
-    verdict: str  # ok, missing or broken
-    reason: str | None = None  # what to install, or the first line of what went wrong
+    verdict: str  # ok, missing, broken or control
+    reason: str | None = None  # what to install, the first line of what went wrong, or what a control is for
     first_step_s: float | None = None  # the first compiled step, compilation included

@@ -11,6 +11,7 @@ HINTS = {
     errno.EAGAIN: "end other processes, or raise their limit (ulimit -u)",
     errno.ENOSPC: "free some space",
     errno.EDQUOT: "free some space, or raise your quota",
+    errno.EFBIG: "raise the limit of a file's size (ulimit -f)",
     errno.EACCES: "see to its rights",
     errno.EPERM: "see to its rights",
     errno.EROFS: "the file system can only be read",

@@ -16,14 +16,17 @@ _LINKS = re.compile(r"(?i)(:)(?=//)|(?<=\bwww)(\.)|(?<=mailto)(:)|(?<=xmpp)(:)|(
 
 
 def clean_text(text: str) -> str:
-    """Return `text` with its lines, without escape sequences, and with U+FFFD in place of other unsafe characters."""
+    """Return `text` with its lines and tabs, and without what would change a terminal; U+FFFD for what is no character.
+
+    For text that is kept, such as the message of an exception; `printable` is for what is shown on a line.
+    """
     if text.isascii() and text.isprintable():
         return text
     return _UNSAFE.sub(lambda found: "" if len(found[0]) > 1 else "\ufffd", re.sub(r"\r\n?", "\n", text))
 
 
 def printable(text: str) -> str:
-    """Return `text` on one line, without control characters and what UTF-8 cannot encode."""
+    """Return `text` on one line, with a space for each line feed, tab, and invisible or unknown character."""
     if not text.isprintable():
         text = "".join(character if character.isprintable() else " " for character in text)
     return text.strip()

@@ -116,7 +116,7 @@ class Labels:
     precision: str
     family: str = "other"
     suite: str | None = None
-    weight: str | None = None  # amp, fp32 or None: which share of the weighted geomean the precision carries
+    weight: Annotated[str, WEIGHTS] | None = None  # which share of the weighted geomean the precision carries
     overrides: str = ""  # what the user changed on the options of model and precision, e.g. "model.image_size=64"
     preset: str | None = None  # a file of conf/preset that changed them as well
     rung: str | None = None  # of the ladder, where the trial was made as one: `sweeper.core.ladder`

@@ -41,7 +41,7 @@ from sweeper.execution.disturbances import UNRELIABLE, find_disturbances
 MODES = ("reduce-overhead", "max-autotune")  # of Inductor, beside the default; on a GPU
 MAX_PARALLEL_PROBES = 4
 MIN_PROCESSES_FOR_SPREAD = 10  # from 10 on, a standard deviation is known to 0.7 to 1.8 times its estimate
-COLOURS = {"ok": "green", "missing": "yellow", "broken": "red"}
+COLOURS = {"ok": "green", "missing": "yellow", "broken": "red", "control": "cyan"}
 GIB = 2**30
 
 

@@ -1,7 +1,6 @@
 """`python -m sweeper.report NAME|FOLDER... [--out DIR] ...`: what sweeps have shown, `--help` has all options.
 
-Exit codes: 0 everything was read; 1 some record could not be; 2 no such sweep, tables that make no sense, or a store
-that does not answer.
+Exit codes: 0 everything was read; 1 some record could not be; 2 no such sweep, or a store that does not answer.
 Try: `python -m sweeper.report my-sweep`
 """
 

@@ -31,7 +31,7 @@ MIN_WIDTH = 100  # columns of a console that is no terminal
 
 
 def write_report(sweeps: Sequence[Path], out: Path) -> Report:
-    """Write the tables of all trials in the folders `sweeps` to the folder `out`; raises as `make_report` does."""
+    """Write the tables of all trials in the folders `sweeps` to the folder `out`."""
     return write_report_of([SweepFolder(folder) for folder in sweeps], out)
 
 
@@ -43,10 +43,7 @@ def write_report_of(sources: Sequence[Source], out: Path, limits: Limits = NO_LI
 
 @pause_garbage_collection()
 def make_report(sources: Sequence[Source], limits: Limits = NO_LIMITS, cores: int = 1) -> Report:
-    """Make the tables of all trials in `sources`; `limits` are for the recommendations. With several `cores` it forks.
-
-    Raises ConfigError when two precision options carry one weight in a row of the summary.
-    """
+    """Make the tables of all trials in `sources`, recommending within `limits`. With several `cores` it forks."""
     loaded = load_from(sources, cores)
     findings = Findings(add_cross_trial_findings(loaded.entries), limits)
     entries = findings.entries

@@ -16,10 +16,7 @@ from sweeper.report.text.provenance import name_amp_format
 
 @dataclass(frozen=True)
 class Findings:
-    """Trials, and the limits of the job that modes are recommended for.
-
-    `units` raises ConfigError when two precision options carry one weight in a row of the summary.
-    """
+    """Trials, and the limits of the job that modes are recommended for."""
 
     entries: Sequence[Entry]
     limits: Limits = NO_LIMITS

@@ -219,8 +219,6 @@ class _Sweep:
                 print(f"note: {problem}", file=sys.stderr)
             print_verdict(report, self.console)
             report = replace(report, paths=begin_files(report, self.paths.report)())
-        except ConfigError as error:  # an earlier run of this sweep used another option for the same weight
-            print(f"no tables: {error}", file=sys.stderr)
         except OSError as error:
             print(f"sweeper: no report: {shortages.describe(error)}, then write it: {again}", file=sys.stderr)
             return _Shown(report, written=False)

@@ -6,10 +6,9 @@ Nothing here touches files or processes.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sweeper.analysis.weights import check_weights
 from sweeper.core.backends import GRAPHED, WITHOUT_DYNAMO, WITHOUT_MEMORY_BUDGET, WITHOUT_MODE
 from sweeper.core.errors import ConfigError
 from sweeper.core.ladder import explain_no_graph, explain_not_for
@@ -51,7 +50,7 @@ def make_plan(grid: Sequence[Trial], statuses: Mapping[str, str], retry: str = "
             possible[trial.id] = trial
     if grid and not possible:
         raise ConfigError(left_out[0].reason)
-    check_weights(zip(possible.values(), name_variants(list(possible.values())), strict=True))
+    _check_weights(zip(possible.values(), name_variants(list(possible.values())), strict=True))
     kept = []
     for trial in possible.values():
         status = statuses.get(trial.id)
@@ -60,6 +59,26 @@ def make_plan(grid: Sequence[Trial], statuses: Mapping[str, str], retry: str = "
         else:
             left_out.append(LeftOut(trial, f"has a record: {status}", finished=True))
     return Plan(tuple(kept), tuple(left_out))
+
+
+def _check_weights(trials: Iterable[tuple[Trial, str]]) -> None:
+    """Raise ConfigError where two precisions have one weight in one row of the summary, whose mean takes only one.
+
+    With each trial comes the variant that its row has.
+    """
+    first: dict[tuple[str | None, ...], Trial] = {}
+    for trial, variant in trials:
+        name, weight = trial.labels.precision, trial.labels.weight
+        if weight is None or trial.mode == "eager":
+            continue
+        row = (trial.device, trial.workload, trial.mode, trial.backend, variant, weight)
+        other = first.setdefault(row, trial)
+        if (name, trial.precision) == (other.labels.precision, other.precision):
+            continue
+        both = f"precision={other.labels.precision} and precision={name}"
+        which = both if name != other.labels.precision else f"two settings of precision={name}"
+        advice = "make two sweeps of them and report each alone, or run one with precision.weight=null"
+        raise ConfigError(f"{which} both carry the weight {weight}, which only one of them can have: {advice}")
 
 
 def explain_incompatible(trial: Trial) -> str | None:

@@ -10,17 +10,20 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from sweeper.core.files import MAX_JSON_BYTES, open_inside
 from sweeper.core.leftovers import TEMPORARY, make_prefix
 from sweeper.tracking import runs
 from sweeper.tracking.store import TrackingError, check_artifacts, connect, sqlite_file, translate_errors
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
+    from mlflow.store.artifact.artifact_repo import ArtifactRepository
 
 CALLS_AT_ONCE = 4  # as many as a server answers at the same time by default (`mlflow server --workers`)
 MAX_AHEAD = 32  # results that wait to be taken
+CHUNK_BYTES = 1 << 20
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -78,7 +81,7 @@ class RunReader:
         return StoredSweep(parent, tuple(trials.values()))
 
     def read(self, run: StoredRun, name: str) -> str:
-        """Read the text of an artifact. Raises OSError when it is missing, UnicodeDecodeError when it is not text."""
+        """Read the text of an artifact. Raises OSError where it is missing or too large, UnicodeDecodeError."""
         from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
         assert self._experiment is not None  # it has a run
@@ -86,24 +89,48 @@ class RunReader:
             check_artifacts(self.uri, self._experiment.artifact_location, run.artifacts)
         except TrackingError as error:
             raise OSError(str(error)) from error
-        with tempfile.TemporaryDirectory(prefix=make_prefix(TEMPORARY)) as folder:
-            file = Path(folder) / Path(name).name
-            try:
-                with translate_errors(self.uri):
-                    # The client's `download_artifacts` first asks whether it is a folder, and keeps a connection per
-                    # run: 100 records take 14 s with it and 7 s this way.
-                    repository = get_artifact_repository(run.artifacts, self.uri)
-                    repository._download_file(name, str(file))  # type: ignore[no-untyped-call]
-            except TrackingError as error:
-                with translate_errors(self.uri):  # is the artifact missing, or the store down?
-                    names = [file.path for file in self._client.list_artifacts(run.run_id)]
-                raise OSError(str(error) if name in names else f"no {name}") from error
-            return file.read_text(encoding="utf-8")
+        try:
+            with translate_errors(self.uri):
+                # The client's `download_artifacts` first asks whether it is a folder, and keeps a connection per run:
+                # 100 records take 14 s with it and 7 s this way.
+                return read_artifact(get_artifact_repository(run.artifacts, self.uri), name, MAX_JSON_BYTES).decode()
+        except TrackingError as error:
+            with translate_errors(self.uri):  # is the artifact missing, or the store down?
+                names = [file.path for file in self._client.list_artifacts(run.run_id)]
+            raise OSError(str(error) if name in names else f"no {name}") from error
 
     def _search(self, filter_: str) -> Iterator[Run]:
         if self._experiment is not None:
             with translate_errors(self.uri):
                 yield from runs.search_runs(self._client, self._experiment.experiment_id, filter_)
+
+
+def read_artifact(repository: ArtifactRepository, name: str, max_bytes: int) -> bytes:
+    """Read a file of a run. Raises OSError where it is larger, which whoever writes to the store decides."""
+    from mlflow.store.artifact.http_artifact_repo import HttpArtifactRepository
+    from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
+    from mlflow.utils.rest_utils import http_request
+
+    too_large = OSError(f"{name} has more than {max_bytes:,} bytes")
+    if isinstance(repository, LocalArtifactRepository):
+        with open_inside(Path(repository.artifact_dir), name, max_bytes) as file:
+            return file.read()
+    if isinstance(repository, HttpArtifactRepository):  # a server may say any size, and send another
+        data = bytearray()
+        asked: Any = http_request(repository._host_creds, f"/{name}", "GET", stream=True)  # type: ignore[no-untyped-call]
+        with asked as response:
+            response.raise_for_status()
+            for chunk in response.iter_content(CHUNK_BYTES):
+                data += chunk
+                if len(data) > max_bytes:
+                    raise too_large
+        return bytes(data)
+    if any(file.path == name and (file.file_size or 0) > max_bytes for file in repository.list_artifacts()):
+        raise too_large
+    with tempfile.TemporaryDirectory(prefix=make_prefix(TEMPORARY)) as folder:
+        copy = Path(folder) / name
+        repository._download_file(name, str(copy))  # type: ignore[no-untyped-call]
+        return copy.read_bytes()
 
 
 def _describe_run(run: Run) -> StoredRun:

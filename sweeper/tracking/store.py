@@ -198,7 +198,10 @@ def translate_errors(uri: str) -> Iterator[None]:
         yield
     except (MlflowException, SQLAlchemyError, HTTPError, sqlite3.Error, OSError, ImportError) as error:
         # OSError: also what requests raises. ImportError: the driver of a database.
-        text = next(iter(str(error).splitlines()), "") or type(error).__name__
+        lines = (
+            line for line in str(error).splitlines() if not line.startswith("(raised as a result of")
+        )  # SQLAlchemy's
+        text = next(lines, "") or type(error).__name__
         cause = re.search(r"\(Caused by \w+\(['\"](.+)['\"]\)\)", text)
         reason = remove_passwords(cause[1] if cause else text, uri)[:300]
         raise TrackingError(printable(f"{remove_credentials(uri)}: {reason}")) from error

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
+import json
 import os
 import queue
 import signal
@@ -27,9 +28,7 @@ from sweeper.worker.process import die_with_parent
 def main() -> None:
     arguments = _parse()
     if arguments.check:
-        from sweeper.worker.preflight import check
-
-        check(*arguments.check)
+        _check(*arguments.check)
         os._exit(0)  # whatever a user's module registered for the end is not wanted here
     has_driver = arguments.answer_fd is not None
     answer = os.fdopen(arguments.answer_fd, "w") if has_driver else sys.stdout
@@ -68,6 +67,18 @@ def main() -> None:
     say(outcome)
     # Interpreter and CUDA teardown take seconds and nothing is left to lose.
     os._exit(0 if outcome.status == "ok" else 1)
+
+
+def _check(question: Path, answer: Path) -> None:
+    try:
+        import torch  # noqa: F401  # before anything that needs it
+    except ImportError as error:
+        problem = f"this Python cannot import torch ({error}); install torch: {sys.executable} -m pip install torch"
+        answer.write_text(json.dumps({"problems": [problem], "notes": []}))
+        return
+    from sweeper.worker.preflight import check
+
+    check(question, answer)
 
 
 def parse_cores(text: str) -> set[int]:

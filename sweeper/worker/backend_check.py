@@ -31,6 +31,8 @@ def check_backend(backend: str, device: str, mode: str = "default") -> Verdict:
 
     It is a training step, or inference for a backend that does nothing else.
     """
+    if backend in CONTROLS and backend != "eager":
+        return Verdict(backend, mode, "control", "compiles nothing, on purpose: what it costs is TorchDynamo's own")
     workload = NEEDS.get(backend, Needs()).workload or "train"
     try:
         backends.require(backend, workload, device)
@@ -40,6 +42,10 @@ def check_backend(backend: str, device: str, mode: str = "default") -> Verdict:
     except Exception as error:  # noqa: BLE001  # a backend may raise anything, and that is the answer
         if isinstance(root := _innermost(error), ModuleNotFoundError):
             return Verdict(backend, mode, "missing", f"install what has {root.name}")
+        if isinstance(root, TypeError) and f"{backend}() missing" in str(root):
+            return Verdict(
+                backend, mode, "missing", f"for callers in Python: torch.compile gives it too little ({root})"
+            )
         works = ""
         if workload == "train":
             with suppress(Exception):  # the error in training has been told already
@@ -57,7 +63,7 @@ def _try_out(backend: str, mode: str, device: str, workload: str) -> tuple[str |
     expected, _ = _run_steps(trial, None)
     counters = CompileCounters()
     actual, first_step_s = _run_steps(trial, counters)
-    if counters.graphs_run_eager or (backend in CONTROLS and backend != "eager"):
+    if counters.graphs_run_eager:
         return "runs eager", None
     if reason := counters.explain_not_compiled():
         return reason, None

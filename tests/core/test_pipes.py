@@ -2,11 +2,31 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
+from checkout import SEARCH_PATH
+from records import make_record, write_sweep
 
 from sweeper.core.exit_codes import NOT_OK
 from sweeper.core.pipes import run_until_closed
+
+
+@pytest.mark.parametrize("arguments", [["sweeper.report", "night"], ["sweeper.explain", "host_bound"]], ids=str)
+def test_full_output_is_said_without_a_traceback(tmp_path: Path, arguments: list[str]) -> None:
+    write_sweep(tmp_path / "runs", [make_record()])
+    with Path("/dev/full").open("w") as full:
+        result = subprocess.run(
+            [sys.executable, "-m", *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": SEARCH_PATH},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert (result.returncode, result.stderr) == (NOT_OK, "sweeper: No space left on device; free some space\n")
 
 
 @pytest.mark.parametrize(

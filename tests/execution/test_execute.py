@@ -195,11 +195,13 @@ def test_leftovers_of_killed_processes_are_removed(trials: list[Trial], monkeypa
     gone.wait()
     with monkeypatch.context() as then:
         then.setattr(os, "getpid", lambda: gone.pid)
-        names = [make_prefix(name) for name in ("sweeper", ".record.json", ".sweep.json", ".speedups.csv")]
+        names = [
+            make_prefix(name) for name in ("sweeper", ".record.json", ".sweep.json", ".speedups.csv", ".mlflow.db")
+        ]
     (here / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(here / "temporary"))
     own = Path("runs/s") / f"{record.label}-{record.trial_id}"
-    folders = (here / "temporary", own, Path("runs/s"), Path("runs/s/report"))
+    folders = (here / "temporary", own, Path("runs/s"), Path("runs/s/report"), Path("runs"))
     left = [folder / f"{name}abcdefgh" for folder, name in zip(folders, names, strict=True)]
     left[0].mkdir()
     left[3].parent.mkdir()

@@ -22,7 +22,7 @@ from sweeper.sync import main as sync
 
 COUNT = 3000
 ARCHIVES = archives.names()
-GOOD = [make_record(name, speedups=[2.0, 2.1], weight="none") for name in ("good", "fine")]
+GOOD = [make_record(name, speedups=[2.0, 2.1]) for name in ("good", "fine")]
 
 
 def write_mutations(archive: str, count: int, folder: Path) -> int:

@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 import shutil
 import socket
+import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 from records import make_process, make_record, write_sweep
 from tracking_server import Server, free_port, mlflow_server
 
-from sweeper.core.files import write_text
+from sweeper.core.files import MAX_JSON_BYTES, write_text
 from sweeper.core.record import Record
 from sweeper.report.__main__ import main
-from sweeper.tracking.reader import MAX_AHEAD, map_concurrently
+from sweeper.tracking.reader import CHUNK_BYTES, MAX_AHEAD, map_concurrently, read_artifact
 from sweeper.tracking.tracker import Tracker
 
 TABLES = ("speedups.csv", "summary.csv", "failures.csv", "recommendations.csv", "causes.csv", "report.md")
@@ -145,7 +147,14 @@ def speedups(folder: Path) -> list[float]:
 
 @pytest.mark.parametrize(
     ("text", "reason"),
-    [(None, "no record.json"), (b"{", "not JSON, or cut short"), (b"\xff", "not JSON, or cut short"), (b"[]", "not a")],
+    [
+        (None, "no record.json"),
+        (b"{", "not JSON, or cut short"),
+        (b"\xff", "not JSON, or cut short"),
+        (b"[]", "not a"),
+        (b" " * (MAX_JSON_BYTES + 1), "104,857,601 bytes, more than 104,857,600"),
+    ],
+    ids=["none", "cut", "binary", "list", "large"],
 )
 def test_a_run_without_a_readable_record_is_a_line_and_the_rest_is_reported(
     uri: str, tmp_path: Path, text: bytes | None, reason: str, capsys: pytest.CaptureFixture[str]
@@ -162,6 +171,25 @@ def test_a_run_without_a_readable_record_is_a_line_and_the_rest_is_reported(
     assert line.startswith(f"{bad.label}-{bad.trial_id}, run ")
     assert reason in line
     assert speedups(Path("out")) == [pytest.approx(2.0)]
+
+
+def test_artifact_of_a_server_that_never_ends_is_refused() -> None:
+    from mlflow.store.artifact.http_artifact_repo import HttpArtifactRepository
+
+    class Endless(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            with suppress(OSError):
+                while True:
+                    self.wfile.write(b" " * CHUNK_BYTES)
+
+    with HTTPServer(("127.0.0.1", 0), Endless) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        repository = HttpArtifactRepository(f"http://127.0.0.1:{server.server_port}/artifacts")
+        with pytest.raises(OSError, match=r"record\.json has more than 3,000,000 bytes"):
+            read_artifact(repository, "record.json", 3_000_000)
+        server.shutdown()
 
 
 def test_an_unknown_sweep_is_answered_with_the_nearest(uri: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -217,9 +245,7 @@ def test_a_server_that_falls_silent_in_the_middle_is_one_line_and_nothing_is_wri
             stack.enter_context(server.silent())
             raise OSError("gone")
 
-        monkeypatch.setattr(
-            "mlflow.store.artifact.http_artifact_repo.HttpArtifactRepository._download_file", fall_silent
-        )
+        monkeypatch.setattr("sweeper.tracking.reader.read_artifact", fall_silent)
         assert main(["silent", "--tracking-uri", server.uri, "--out", "out"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(server.uri)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -90,12 +91,10 @@ def test_a_trial_that_failed_is_no_failure_of_the_report(tmp_path: Path) -> None
     assert report(tmp_path, "night").returncode == 0
 
 
-def test_two_options_with_one_weight_are_exit_2_and_nothing_is_written(tmp_path: Path) -> None:
-    sweep = write_sweep(tmp_path / "runs", [make_record(), make_record("vgg16", "bf16", weight="amp")])
-    result = report(tmp_path, "night")
-    assert result.returncode == 2
-    assert "both carry the weight amp" in result.stderr
-    assert not (sweep / "report").exists()
+def test_pipe_in_the_place_of_the_manifest_is_not_waited_for(tmp_path: Path, sweep: Path) -> None:
+    (sweep / "sweep.json").unlink(missing_ok=True)
+    os.mkfifo(sweep / "sweep.json")
+    assert report(tmp_path, "night").returncode == 0
 
 
 def test_a_folder_that_cannot_be_written_is_exit_2(tmp_path: Path, sweep: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import shutil
 import sys
@@ -27,6 +29,7 @@ from sweeper.core.settings import Measure, Settings, Tracking
 from sweeper.core.trial import Model, Trial
 from sweeper.execution.execute import Launcher, execute, make_cluster_launcher
 from sweeper.execution.scheduler import Event, Finished, PhaseBegan, Started
+from sweeper.report import build
 from sweeper.sweep.driver import run_sweep
 from sweeper.sweep.progress import Progress
 from sweeper.tracking import trusted
@@ -77,6 +80,20 @@ def test_sweep_that_ends_before_its_last_trial_is_interrupted(trial: Trial) -> N
         yield Finished(make_record(trial=trials[0]), derive(make_record(trial=trials[0])))
 
     assert run_sweep([trial, other], SETTINGS, Launcher(None, first_alone)) == INTERRUPTED
+
+
+def test_report_that_cannot_be_written_is_printed_all_the_same(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(path: Path, text: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(build, "write_text", refuse)
+    assert run_sweep([trial], SETTINGS) == OK
+    output = capsys.readouterr()
+    assert "In fp32 vit_b_16: default, 2.00 times eager's speed." in output.out
+    why = "No space left on device; free some space, then: python -m sweeper.report night"
+    assert f"note: no report in runs/night/report: {why}" in output.err
 
 
 def test_a_sweep_ends_with_how_to_run_again_what_failed(trial: Trial, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import fake_python
 import pytest
 from checkout import ROOT
-from processes import assert_gone, find_workers, list_processes, wait_for_handlers
+from processes import Seen, assert_gone, find_workers, list_processes, wait_for_handlers
 
 from sweeper.core.exit_codes import BAD_INPUT, INTERRUPTED, NOT_OK, OK
 from sweeper.core.record import Record
@@ -59,15 +59,31 @@ def hit_at_random(driver: subprocess.Popen[str], python: Path, moments: random.R
             time.sleep(0.05)
     time.sleep(moments.uniform(0, LONGEST_S))
     children = {seen.pid: seen.command for seen in list_processes() if seen.parent == driver.pid}
-    endings = ENDINGS
     if children and moments.random() < 0.5:
         child = moments.choice(sorted(children))
         with suppress(ProcessLookupError):  # it has just ended
             os.kill(child, moments.choice(HITS))
         if b"reaper" in children[child]:
-            endings = [signal.SIGTERM, signal.SIGINT]  # it was the only one to end workers that are stopped
+            wait_for_another_reaper(driver, child)  # until then nobody would end the workers that are stopped
         time.sleep(moments.uniform(0, 1))
-    driver.send_signal(moments.choice(endings))
+    driver.send_signal(moments.choice(ENDINGS))
+
+
+def wait_for_another_reaper(driver: subprocess.Popen[str], ended: int) -> None:
+    def is_another(seen: Seen) -> bool:
+        return seen.parent == driver.pid and seen.pid != ended and b"reaper" in seen.command
+
+    deadline = time.monotonic() + 20
+    while driver.poll() is None and not any(map(is_another, list_processes())):
+        assert time.monotonic() < deadline, "the reaper was not started again"
+        time.sleep(0.01)
+
+
+def leftovers(folder: Path) -> list[Path]:
+    """What a kill has left: temporary files and folders, and compile caches."""
+    sweep = folder / "runs" / "killed"
+    hidden = {*sweep.parent.glob(".*"), *sweep.glob(".*"), *sweep.glob("*/.*")} - {sweep / ".lock"}
+    return [*(folder / "tmp").iterdir(), *hidden, *sweep.glob("*/cache-*")]
 
 
 def ok_records(folder: Path) -> dict[str, Record]:
@@ -119,5 +135,6 @@ def test_hit_at_random_moments_and_resumed(tmp_path: Path, seed: int) -> None:
     found = ok_records(tmp_path)
     assert kept.items() <= found.items()
     assert len(found) == TRIALS
+    assert leftovers(tmp_path) == []
     digests = {trial_id: digest_record(record) for trial_id, record in found.items()}
     assert runs_in_mlflow(tmp_path) == ([("killed", "FINISHED")], digests)

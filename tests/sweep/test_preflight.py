@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import factories
 import pytest
 import torch
+from checkout import SEARCH_PATH
 
 from sweeper.core.trial import Compile, Labels, Model, Trial
 
@@ -92,6 +95,15 @@ def test_compile_option_that_cannot_be(tmp_path: Path, options: dict[str, object
 
 def test_what_can_be_built_has_no_problem(tmp_path: Path) -> None:
     assert problems(tmp_path, trial_of(RESNET18), trial_of(Model("custom", "factories:mlp"))) == []
+
+
+def test_python_without_torch_is_said(tmp_path: Path) -> None:
+    """`-S` leaves out the installed packages."""
+    (tmp_path / "trials.json").write_text("[]")
+    command = [sys.executable, "-S", "-m", "sweeper.worker", "--check", "trials.json", "answer.json"]
+    subprocess.run(command, cwd=tmp_path, env={"PYTHONPATH": SEARCH_PATH}, check=True)
+    (problem,) = json.loads((tmp_path / "answer.json").read_text())["problems"]
+    assert problem.startswith("this Python cannot import torch (No module named 'torch'); install torch: ")
 
 
 def test_the_loss_of_a_factory_is_noted(tmp_path: Path) -> None:

@@ -178,17 +178,6 @@ def test_description_that_somebody_wrote_stays_while_the_figures_do(store: Mlflo
     assert parent(store).data.tags["mlflow.note.content"] == "our best night"
 
 
-def test_sweep_whose_tables_make_no_sense_is_sent_without_figures(
-    store: MlflowClient, capsys: pytest.CaptureFixture[str]
-) -> None:
-    records = [make_record(), make_record(precision="bf16", weight="amp")]
-    write_sweep(RUNS, records)
-    assert sync.main(["night"]) == 0
-    assert "no key figures" in capsys.readouterr().err
-    assert len(runs_of(store, "trial")) == 2
-    assert not parent(store).data.metrics
-
-
 def test_description_of_a_large_sweep_is_cut_to_what_mlflow_takes() -> None:
     families = [make_record(f"model_{i}", family=f"family_{i}") for i in range(120)]
     note = load_overview(write_sweep(RUNS, families, "families")).note

@@ -118,6 +118,12 @@ def test_a_password_is_in_no_error() -> None:
     assert str(caught.value) == "http://host: cannot reach http://host/api"
 
 
+def test_an_error_tells_what_the_database_said() -> None:
+    said = "(raised as a result of Query-invoked autoflush; consider ...)\n(sqlite3.OperationalError) disk is full"
+    with pytest.raises(TrackingError, match="disk is full"), translate_errors("sqlite:///a.db"):
+        raise OSError(said)
+
+
 @pytest.mark.parametrize("names", ["command line", "environment"])
 def test_a_store_that_the_user_has_named_is_asked_without_more_words(
     names: str, stores: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from sweeper.analysis.flags import UNVERIFIED
 from sweeper.analysis.stats import Estimate
-from sweeper.analysis.weights import check_weights
+from sweeper.core.trial import Precision
 from sweeper.loading.entries import Entry
 from sweeper.report.formatting import rank_mode
 
@@ -127,16 +127,18 @@ def collect(entries: Iterable[Entry]) -> Units:
 
     A model is what is built (its axes), not what it is called. Where a unit has two records in one precision, one that
     got its batch size as asked goes before one that backed off to it, then the later one.
-    Raises ConfigError when two precision options carry the same weight under one key.
+    No mean mixes precisions: of several that carry one weight under a key, the one with the most trials counts.
     """
     weighted = [entry for entry in entries if entry.record.trial.mode != "eager" and entry.record.trial.labels.weight]
-    check_weights((entry.record.trial, entry.variant) for entry in weighted)
     slots: dict[tuple[Key, Hashable], dict[str, Entry]] = defaultdict(dict)
     aside: Counter[tuple[str, str]] = Counter()
+    chosen, other_precisions = _choose_precisions(weighted)
     for entry in weighted:
+        key, weight = row = _row(entry)
+        if _precision(entry) != chosen[row]:
+            continue
         trial = entry.record.trial
-        key = Key(trial.workload, trial.mode, backend(entry), entry.variant)
-        slot, weight = slots[key, (trial.model.key, trial.batch_size)], trial.labels.weight or ""
+        slot = slots[key, (trial.model.key, trial.batch_size)]
         kept, other = entry, slot.get(weight)
         if other is not None:
             if "smaller_batch" in entry.flags and "smaller_batch" not in other.flags:
@@ -149,7 +151,37 @@ def collect(entries: Iterable[Entry]) -> Units:
         + (f"; to compare: python -m sweeper.compare {one} {other}" if one != other else "")
         for (one, other), count in aside.items()
     ]
-    return Units(tuple(sorted(units, key=_order)), tuple(notes))
+    return Units(tuple(sorted(units, key=_order)), (*notes, *other_precisions))
+
+
+def _row(entry: Entry) -> tuple[Key, str]:
+    """Return the key of an entry, and the weight that it carries under the key."""
+    trial = entry.record.trial
+    return Key(trial.workload, trial.mode, backend(entry), entry.variant), trial.labels.weight or ""
+
+
+def _precision(entry: Entry) -> tuple[str, Precision]:
+    trial = entry.record.trial
+    return trial.labels.precision, trial.precision
+
+
+def _choose_precisions(entries: Iterable[Entry]) -> tuple[Mapping[tuple[Key, str], tuple[str, Precision]], list[str]]:
+    """Choose one precision for each row: the one with the most trials, then the first. Lines tell of the others."""
+    counts: dict[tuple[Key, str], Counter[tuple[str, Precision]]] = defaultdict(Counter)
+    for entry in entries:
+        counts[_row(entry)][_precision(entry)] += 1
+    chosen, lines = {}, []
+    for (key, weight), found in counts.items():
+        (kept, _), *others = found.most_common()
+        chosen[key, weight] = kept
+        for (name, _), count in others:
+            carrier = f"precision={kept[0]}" if kept[0] != name else f"another setting of precision={name}"
+            trials = f"{count} trial{'' if count == 1 else 's'} in precision={name}"
+            lines.append(
+                f"{key}: {trials} not in the summary: {carrier} carries the weight {weight}, which only one precision "
+                "can have; make two sweeps of them and report each alone"
+            )
+    return chosen, lines
 
 
 def _order(unit: Unit) -> tuple[str, int, str, str]:

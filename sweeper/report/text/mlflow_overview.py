@@ -23,7 +23,7 @@ MAX_NAME_CHARACTERS = 100  # of what tells rows apart; MLflow takes 250 for a wh
 
 
 def load_overview(folder: Path) -> Overview:
-    """Make the overview of a sweep's folder. Raises ConfigError as `write_report` does."""
+    """Make the overview of a sweep's folder."""
     return overview(Findings(add_cross_trial_findings(load([folder]).entries)))
 
 

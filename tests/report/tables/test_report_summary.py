@@ -10,7 +10,6 @@ from records import make_record, make_trial, write_sweep
 from tables import differences
 
 from sweeper.analysis import stats
-from sweeper.core.errors import ConfigError
 from sweeper.core.record import PerArm, Record
 from sweeper.core.trial import Compile
 from sweeper.loading.entries import load
@@ -384,17 +383,21 @@ def test_devices_are_rows_of_their_own_when_there_are_several(tmp_path: Path) ->
     assert {row["variant"] for row in rows} == {"device=cuda", "device=cpu"}
 
 
-def test_two_precision_options_with_one_weight_in_a_row_are_an_error(tmp_path: Path) -> None:
-    records = [make_record(precision="amp"), make_record("vgg16", "bf16", weight="amp")]
-    with pytest.raises(ConfigError, match="precision=amp and precision=bf16 both carry the weight amp"):
-        summary_of(records, tmp_path)
+def test_of_two_precision_options_with_one_weight_in_a_row_the_one_with_more_trials_counts(tmp_path: Path) -> None:
+    records = [make_record("alexnet", "bf16", weight="amp"), make_record(), make_record("vgg16")]
+    units = units_of(records, tmp_path)
+    assert [unit.name for unit in units.units] == ["resnet50 (batch 32)", "vgg16 (batch 32)"]
+    (note,) = units.notes
+    assert "inductor: 1 trial in precision=bf16 not in the summary: precision=amp carries the weight amp" in note
 
 
-def test_one_precision_option_with_two_meanings_in_a_row_is_an_error(tmp_path: Path) -> None:
+def test_one_precision_option_with_two_meanings_in_a_row_counts_with_one_of_them(tmp_path: Path) -> None:
     trial = make_trial("vgg16")
     other = trial.from_json(trial.to_json() | {"precision": {"autocast": "float16"}})
-    with pytest.raises(ConfigError, match="two settings of precision=amp"):
-        summary_of([make_record(), make_record(trial=other)], tmp_path)
+    units = units_of([make_record(), make_record(trial=other)], tmp_path)
+    assert [unit.name for unit in units.units] == ["resnet50 (batch 32)"]
+    (note,) = units.notes
+    assert "in precision=amp not in the summary: another setting of precision=amp carries the weight amp" in note
 
 
 def test_two_precision_options_with_one_weight_in_different_rows_are_fine(tmp_path: Path) -> None:
