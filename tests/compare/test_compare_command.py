@@ -101,7 +101,7 @@ def test_markdown_escapes_what_comes_from_records(tmp_path: Path) -> None:
     found = compare(tmp_path, "old", "new", "--format", "md")
     assert found.returncode == 1
     assert "<script>" not in found.stdout
-    assert "&lt;script&gt;alert(1)&lt;/script&gt; \\| \\[link\\](http://x)" in found.stdout
+    assert "&lt;script&gt;alert(1)&lt;/script&gt; \\| \\[link\\](http\\://x)" in found.stdout
     assert "**4 rows: 1 BROKE, 3 SAME**" in found.stdout
 
 

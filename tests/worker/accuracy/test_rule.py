@@ -42,6 +42,13 @@ def test_rule_of_size(noise: float, weight: float, passed: bool) -> None:
     assert found.passed is passed
 
 
+@pytest.mark.parametrize(("error", "passed"), [(6e-8, True), (8e-8, False)])
+def test_gradient_that_is_tiny_beside_the_others_has_a_tiny_floor(error: float, passed: bool) -> None:
+    """Tolerance 1e-4, times 1e-3, times the size of all gradients, sqrt(1 / 2): 7.07e-8."""
+    eager = gradients(bias=1e-6, weight=1.0)
+    assert judge(eager, eager, gradients(bias=1e-6 + error, weight=1.0)).passed is passed
+
+
 def alternating(error: float, factor: float, count: int = 4096) -> list:
     """`factor` times ones, with an error of this size that has nothing of them in it."""
     import torch
