@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import signal
 import subprocess
 import sys
 
+import pytest
 from checkout import ENVIRONMENT
 
 from sweeper.core.exit_codes import INTERRUPTED
@@ -41,6 +44,51 @@ interrupts.check()
 """
 
 
+NESTED = """
+import os, signal
+from sweeper.core import interrupts
+interrupts.install()
+with interrupts.allow():
+    with interrupts.allow():
+        pass
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    except KeyboardInterrupt:
+        print("allowed still")
+os.kill(os.getpid(), signal.SIGINT)
+print("pending", interrupts.is_pending())
+try:
+    interrupts.release()
+except KeyboardInterrupt:
+    print("raised at the release", interrupts.is_pending())
+defaults = (signal.default_int_handler, signal.SIG_DFL, signal.SIG_DFL)
+numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+print(tuple(map(signal.getsignal, numbers)) == defaults)
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+interrupts.release()
+print(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN)
+"""
+AT_ONCE = """
+import os, signal
+from sweeper.core import interrupts
+interrupts.install()
+interrupts.name_sweep("night")
+for number in (signal.SIGINT, signal.SIGTERM):
+    os.kill(os.getpid(), number)
+print("two wait", flush=True)
+os.kill(os.getpid(), signal.SIGINT)
+print("never")
+"""
+HANGS_UP = """
+import os, signal
+from sweeper.core import interrupts
+interrupts.install()
+os.kill(os.getpid(), signal.SIGHUP)
+os.write(1, b"out")
+os.write(2, b"err")
+"""
+
+
 def run(program: str, ignored: tuple[signal.Signals, ...] = ()) -> str:
     def prepare() -> None:
         for number in (signal.SIGINT, signal.SIGHUP):
@@ -66,3 +114,36 @@ def test_interrupted_command_ends_without_a_traceback() -> None:
         raise KeyboardInterrupt
 
     assert run_until_closed(main) == INTERRUPTED
+
+
+def test_signals_are_allowed_until_the_outermost_wait_ends_and_released_to_what_python_does() -> None:
+    assert run(NESTED) == "allowed still\npending True\nraised at the release False\nTrue\nTrue\n"
+
+
+def test_third_signal_ends_the_program_at_once_and_says_how_to_go_on() -> None:
+    command = [sys.executable, "-c", AT_ONCE, "model=alexnet"]
+    found = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stdout) == (INTERRUPTED, "two wait\n")
+    assert found.stderr.startswith("\nsweeper: ended at once; go on with: python -c ")
+    assert found.stderr.endswith(" model=alexnet sweep=night\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "end"), [(("sweep=day",), "sweep=day"), (("--multirun", "sweep=a b"), "--multirun 'sweep=a b'")]
+)
+def test_command_that_names_its_sweep_is_repeated_as_it_was(arguments: tuple[str, ...], end: str) -> None:
+    program = "from sweeper.core import interrupts\ninterrupts.name_sweep('x')\nprint(interrupts.describe_command())"
+    said = subprocess.check_output([sys.executable, "-c", program, *arguments], env=ENVIRONMENT, text=True)
+    assert said.endswith(f"' {end}\n")  # after the program, which has a quotation mark at its end
+
+
+def test_a_terminal_that_has_gone_gets_no_output_and_a_pipe_all_of_it() -> None:
+    master, terminal = pty.openpty()
+    command = [sys.executable, "-c", HANGS_UP]
+    found = subprocess.run(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=terminal, check=False)
+    assert (found.returncode, found.stdout) == (0, b"out")
+    os.set_blocking(master, False)
+    with pytest.raises(BlockingIOError):
+        os.read(master, 100)
+    os.close(master)
+    os.close(terminal)

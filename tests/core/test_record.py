@@ -249,3 +249,69 @@ def test_text_is_cleaned_where_it_enters(record: Record) -> None:
         read = Record.loads(text)
         assert (read.message, read.environment) == (clean, {"a\ufffd": {"b": [clean]}})
         assert Record.loads(read.dumps()) == read
+
+
+def test_times_are_those_of_the_rounds_that_count() -> None:
+    rounds = (Round("AB", 2.0, 1.0), Round("BA", 4.0, None), Round("AB", 8.0, 2.0), Round("BA", 99.0, 99.0, "void"))
+    process = Process(
+        0, 0, True, steps_per_block=4, rounds=rounds, phases_s={"eager": 1.0, "compiling": 5.0, "warming": 2.0}
+    )
+    assert process.blocks_s("eager") == [2.0, 4.0, 8.0]
+    assert (process.step_s("eager"), process.step_s("compiled")) == (1.0, 0.375)
+    assert Process(0, 0, True, rounds=rounds).step_s("eager") is None
+    assert Process(0, 0, True, steps_per_block=4).step_s("eager") is None
+    assert process.device_s == 3.0
+
+
+def test_a_figure_of_an_arm_is_missing_where_the_field_is() -> None:
+    process = Process(0, 0, True, energy_j=PerArm(1.0, 2.0))
+    assert (process.read_arm("energy_j", "eager"), process.read_arm("energy_j", "compiled")) == (1.0, 2.0)
+    assert process.read_arm("memory_bytes", "eager") is None
+    assert process.artifact is None
+
+
+@pytest.mark.parametrize(
+    ("status", "phase", "expected"),
+    [
+        ("ok", None, True),
+        ("ok", "eager", True),
+        ("oom", "compiling", True),
+        ("oom", "eager", False),
+        ("timeout", "building", False),
+        ("eager_error", "compiling", False),
+        ("unavailable", "compiling", False),
+        ("interrupted", "measuring", False),
+        ("compile_error", None, True),
+    ],
+)
+def test_only_what_comes_after_eager_is_the_compilers(
+    record: Record, status: str, phase: str | None, expected: bool
+) -> None:
+    assert replace(record, status=status, phase=phase).judges_the_compiler is expected
+
+
+def test_batch_size_is_the_one_that_fitted(record: Record) -> None:
+    assert (record.batch_size, replace(record, smaller_batch_size=2).batch_size) == (4, 2)
+
+
+def test_a_text_that_is_too_large_is_refused_before_it_is_parsed(
+    monkeypatch: pytest.MonkeyPatch, record: Record
+) -> None:
+    monkeypatch.setattr("sweeper.core.record.MAX_BYTES", len(record.dumps()))
+    assert Record.loads(record.dumps()) == record
+    with pytest.raises(RecordError, match="larger than 0 MiB"):
+        Record.loads(record.dumps() + " ")
+
+
+def test_numbers_at_their_limits_are_taken(record: Record) -> None:
+    """Nesting of 20 levels below a field, numbers at both ends of their ranges."""
+    (process,) = record.processes
+    edges = replace(process, compile_s=0.0, waited_s=1e9, steps_per_block=1, rounds=(Round("AB", 1e-9, 1e9),))
+    edges = replace(edges, energy_j=PerArm(0.0, 1e100), device_step_s=PerArm(1e-12, 1e9))
+    at_limits = replace(
+        record, processes=(edges,), environment={"deep": nest(18), "most": 2**63 - 1, "least": -(2**63)}
+    )
+    assert Record.loads(at_limits.dumps()) == at_limits
+    too_deep = replace(record, environment={"deep": nest(21)})
+    with pytest.raises(RecordError, match="nested too deeply"):
+        Record.loads(too_deep.dumps())

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from records import make_process, make_record, write_sweep
@@ -351,61 +350,8 @@ def test_disturbances_of_several_gpus_name_the_gpu_and_those_of_the_host_come_on
     assert read_disturbances([]) == []
 
 
-def test_the_host_is_read_from_the_kernels_files(tmp_path: Path) -> None:
-    files = {
-        "proc/cpuinfo": "processor : 0\nmodel name\t: A fine CPU\nflags\t\t: fpu avx512_bf16\n",
-        "proc/loadavg": "1.50 0.70 0.30 2/100 4242\n",
-        "sys/fs/cgroup/cpu.max": "150000 100000\n",
-        "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "powersave\n",
-    }
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    read = host.read(tmp_path)
-    assert (read.cpu, read.load, read.quota_cores, read.governor) == ("A fine CPU", 1.5, 1.5, "powersave")
-    assert read.bfloat16_native is True
-    (tmp_path / "sys/fs/cgroup/cpu.max").write_text("max 100000\n")
-    assert host.read(tmp_path).quota_cores is None
-    nothing = host.read(tmp_path / "nowhere")
-    assert (nothing.load, nothing.governor, nothing.bfloat16_native) == (None, None, None)
-
-
-def test_the_compiler_is_the_one_of_cxx_and_its_absence_says_what_to_do(tmp_path: Path) -> None:
-    own = tmp_path / "own-c++"
-    own.write_text("#!/bin/sh\necho own compiler 1.0\n")
-    own.chmod(0o755)
-    assert host.cpp_compiler({"CXX": str(own), "PATH": ""}).version == "own compiler 1.0 (from CXX)"
-    assert "apt-get install g++" in str(host.cpp_compiler({"PATH": str(tmp_path)}).note)
-    own.rename(tmp_path / "clang++")
-    assert "set CXX=clang++" in str(host.cpp_compiler({"PATH": str(tmp_path)}).note)
-    assert "does not work" in str(host.cpp_compiler({"CXX": "false", "PATH": os.environ["PATH"]}).note)
-
-
-class _Nvml(SimpleNamespace):
-    """What `devices.read` asks of NVML, of a GPU that knows little."""
-
-    class NVMLError(Exception):
-        pass
-
-    NVML_CLOCK_SM, NVML_TEMPERATURE_GPU = 1, 0
-
-    def __getattr__(self, name: str):
-        def unsupported(*_arguments: object) -> None:
-            raise self.NVMLError(name)
-
-        return unsupported
-
-
 def test_what_a_gpu_does_not_tell_is_left_out() -> None:
-    nvml = _Nvml(
-        nvmlSystemGetDriverVersion=lambda: "580.1",
-        nvmlDeviceGetMemoryInfo=lambda _: SimpleNamespace(used=2**30, total=2**37),
-        nvmlDeviceGetComputeRunningProcesses=lambda _: [],
-        nvmlDeviceGetCurrentClocksThrottleReasons=lambda _: 0x01 | 0x40,
-        nvmlDeviceGetPowerUsage=lambda _: 71_500,
-    )
-    reading = gpus.read_handle(nvml, object())
-    assert reading == GpuReading(
+    reading = GpuReading(
         driver="580.1",
         memory_used_bytes=2**30,
         memory_total_bytes=2**37,

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import pytest
+
+from sweeper.core.protocol import ALONE, Job, LeaseGrant, LeaseRequest, Message, Outcome, Phase, decode, encode
+from sweeper.core.record import Diagnostics, Process
+from sweeper.core.settings import Measure
+from sweeper.core.trial import Trial
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Phase("compiling"),
+        LeaseRequest(ALONE),
+        Outcome("oom", "eager", "no room", Process(0, 0, True, compile_s=1.5), Diagnostics(1), {"torch": "2.13"}),
+    ],
+)
+def test_a_message_is_one_line_that_is_read_back(message: Message) -> None:
+    line = encode(message)
+    assert line.endswith("\n")
+    assert line.count("\n") == 1
+    assert decode(line) == message
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("[]", "unknown message ''"),
+        ("{}", "unknown message 'None'"),
+        ('{"kind": "Job"}', "unknown message 'Job'"),
+        ('{"kind": "Phase", "name": "lunch"}', "name: 'lunch' is not one of"),
+        ('{"kind": "Phase"}', "missing 1 required"),
+        ("no JSON", "Expecting value"),
+    ],
+)
+def test_what_is_no_message_is_refused(line: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        decode(line)
+
+
+def test_job_and_grant_are_read_back(trial: Trial) -> None:
+    job = Job(trial, Measure(rounds=3, clock="step"))
+    assert f'"trial_id": "{trial.id}"' in job.dumps()
+    assert Job.loads(job.dumps()) == job
+    grant = LeaseGrant(1.5, (7, 8))
+    assert grant.dumps().endswith("}\n")
+    assert LeaseGrant.loads(grant.dumps()) == grant
