@@ -27,7 +27,7 @@ from sweeper.core.record import (
     RecordError,
     Round,
 )
-from sweeper.core.serialization import from_json
+from sweeper.core.serialization import from_json, to_json
 from sweeper.core.trial import Trial
 
 CONTRACT = [
@@ -196,6 +196,9 @@ def nest(depth: int) -> Any:
         (("trial", "model", "library"), "x", "library: 'x' is not one of: torchvision"),
         (("trial", "batch_size"), 0, "batch_size: 0 is not between"),
         (("trial", "vary"), {"batch_size": [1, "2"]}, "vary: '2' has the wrong type"),
+        (("processes", 0, "gpu", "power_w", "eager"), -0.1, "power_w.eager: -0.1 is not between 0"),
+        (("environment",), {"deep": nest(21)}, "environment: nested too deeply"),
+        (("environment",), {"count": 2**63}, "environment: 9223372036854775808 is out of range"),
         (("diagnostics", "parameters"), {"float32": None}, "parameters: None has the wrong type"),
         (("schema_version",), True, "schema_version: True has the wrong type"),
     ],
@@ -309,9 +312,25 @@ def test_numbers_at_their_limits_are_taken(record: Record) -> None:
     edges = replace(process, compile_s=0.0, waited_s=1e9, steps_per_block=1, rounds=(Round("AB", 1e-9, 1e9),))
     edges = replace(edges, energy_j=PerArm(0.0, 1e100), device_step_s=PerArm(1e-12, 1e9))
     at_limits = replace(
-        record, processes=(edges,), environment={"deep": nest(18), "most": 2**63 - 1, "least": -(2**63)}
+        record, processes=(edges,), environment={"deep": nest(20), "most": 2**63 - 1, "least": -(2**63)}
     )
     assert Record.loads(at_limits.dumps()) == at_limits
-    too_deep = replace(record, environment={"deep": nest(21)})
-    with pytest.raises(RecordError, match="nested too deeply"):
-        Record.loads(too_deep.dumps())
+
+
+def test_what_a_record_lacks_is_missing_and_no_fault() -> None:
+    """Also of one GPU that nobody else used: without a reading of others nothing speaks for another end."""
+    data = to_json(Process(0, 0, True, accuracy=Accuracy(None, None), gpu=GpuState(PerArm(), PerArm(), PerArm())))
+    given = {"index": 0, "draw": 0, "cold": True}
+    assert {name: value for name, value in data.items() if value and name not in given} == {
+        "accuracy": to_json(Accuracy(None, None)), "gpu": to_json(GpuState(PerArm(), PerArm(), PerArm())),
+    }  # fmt: skip
+    assert not any(to_json(Accuracy(None, None)).values())
+    assert not any(to_json(Diagnostics()).values())
+    assert GraphBreak("why").count == 1
+
+
+def test_out_of_memory_alone_on_a_gpu_ends_the_same_way(record: Record) -> None:
+    (process,) = record.processes
+    assert process.gpu is not None
+    alone = replace(process, gpu=replace(process.gpu, other_processes=0))
+    assert not replace(record, status="oom", processes=(alone,)).may_end_differently

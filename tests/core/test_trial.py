@@ -156,3 +156,37 @@ def test_only_equal_models_share_a_key() -> None:
     one, other = (Model("timm", "x", arguments=arguments) for arguments in ({"a": 1, "b": 2}, {"b": 2, "a": 1}))
     assert one.key == other.key
     assert one.key != replace(one, cast=True).key
+
+
+def test_defaults_stay_what_ids_of_stored_records_mean() -> None:
+    """An id leaves out what is at its default, so another default would give an old id another meaning."""
+    assert Trial(Model("timm", "x"), 4, Labels("x", "fp32")).to_json() == {
+        "model": {
+            "library": "timm", "name": "x", "image_size": None, "sequence_length": None, "num_classes": None,
+            "dropout": False, "arguments": {}, "memory_format": "contiguous", "pretrained": False, "checkpoint": None,
+            "cast": False, "attention": None,
+        },
+        "batch_size": 4,
+        "labels": {
+            "model": "x", "precision": "fp32", "family": "other", "suite": None, "weight": None, "overrides": "",
+            "preset": None, "rung": None,
+        },
+        "workload": "train",
+        "precision": {
+            "parameters": "float32", "autocast": None, "grad_scaler": False, "tf32": None, "float8": False,
+        },
+        "mode": "default",
+        "backend": "inductor",
+        "optimizer": "adam",
+        "compile": {
+            "dynamic": None, "fullgraph": False, "scope": "model", "options": {}, "memory_budget": None,
+            "precision_casts": False,
+        },
+        "device": "cuda",
+        "python": None,
+        "vary": {},
+        "optimizer_impl": "default",
+        "text": {"form": "none", "lengths": [], "labels": True},
+        "decode_position": None,
+        "cudnn_benchmark": False,
+    }  # fmt: skip
