@@ -81,22 +81,24 @@ class Package:
     heavy: tuple[str, ...] = ("numpy", "scipy.special", "scipy.stats")
 
 
+STATS = "tests/analysis/test_stats.py"
+COMMAND = "tests/compare/test_compare_command.py"
 PACKAGES = {
     "core": Package("sweeper/core/*.py", ("tests/core",), heavy=()),
     "analysis": Package(
         "sweeper/analysis/*.py",
+        ("tests/analysis/test_flags.py", "tests/analysis/test_metrics.py", "tests/analysis/test_stats.py"),
         (
-            "tests/analysis",
-            "tests/test_explain.py",
-            "tests/report/test_one_line_each.py::test_the_page_on_metrics_is_made_of_the_registry",
+            f"{STATS}::test_interval_of_a_trial_covers_the_truth_in_95_of_100",
+            f"{STATS}::test_weighted_interval_for_these_models_covers_the_truth_in_95_of_100",
+            f"{STATS}::test_prior_is_found_again_in_simulated_variances",
         ),
-        ("tests/analysis/test_coverage.py", "tests/analysis/test_headroom.py"),
     ),
     "execution": Package("sweeper/execution/*.py", ("tests/execution",), heavy=()),
     "compare": Package(
         "sweeper/compare/*.py",
-        ("tests/compare/test_verdicts.py", "tests/compare/test_changes.py", "tests/compare/test_compare_command.py"),
-        ("tests/compare/test_compare_command.py::test_sweeps_are_compared_from_where_they_were_sent_to",),
+        ("tests/compare/test_verdicts.py", "tests/compare/test_changes.py", COMMAND),
+        (f"{COMMAND}::test_sweeps_are_compared_from_where_they_were_sent_to",),
     ),
     "rule": Package("sweeper/worker/accuracy/rule.py", ("tests/worker/accuracy/test_rule.py",), heavy=("torch",)),
 }

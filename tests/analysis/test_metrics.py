@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import metric_docs
 import pytest
 from records import make_process, make_record
 
@@ -382,3 +383,7 @@ def test_a_wrong_program_has_no_host_time() -> None:
     result = derive(record_of(process, status="accuracy_mismatch"))
     assert "compiled_host_step_s" not in result.readings
     assert (result.eager_host_share, result.speedup_host_2x_slower) == (None, None)
+
+
+def test_the_page_on_metrics_is_made_of_the_registry() -> None:
+    assert metric_docs.FILE.read_text() == metric_docs.text(), "make golden"
