@@ -87,7 +87,12 @@ PACKAGES = {
     "core": Package("sweeper/core/*.py", ("tests/core",), heavy=()),
     "analysis": Package(
         "sweeper/analysis/*.py",
-        ("tests/analysis/test_flags.py", "tests/analysis/test_metrics.py", "tests/analysis/test_stats.py"),
+        (
+            "tests/analysis/test_flags.py",
+            "tests/analysis/test_metrics.py",
+            "tests/analysis/test_stats.py",
+            "tests/analysis/test_weights.py",
+        ),
         (
             f"{STATS}::test_interval_of_a_trial_covers_the_truth_in_95_of_100",
             f"{STATS}::test_weighted_interval_for_these_models_covers_the_truth_in_95_of_100",
