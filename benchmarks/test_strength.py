@@ -78,7 +78,7 @@ class Package:
     sources: str
     tests: tuple[str, ...]
     left_out: tuple[str, ...] = ()  # tests that take seconds each and are about something else
-    heavy: tuple[str, ...] = ("numpy", "scipy.special", "scipy.stats")
+    heavy: tuple[str, ...] = ("numpy", "scipy.special")
 
 
 STATS = "tests/analysis/test_stats.py"
@@ -104,6 +104,7 @@ PACKAGES = {
         "sweeper/compare/*.py",
         ("tests/compare/test_verdicts.py", "tests/compare/test_changes.py", COMMAND),
         (f"{COMMAND}::test_sweeps_are_compared_from_where_they_were_sent_to",),
+        ("scipy.special", "rich.console", "mlflow", "pandas", "jinja2"),
     ),
     "rule": Package("sweeper/worker/accuracy/rule.py", ("tests/worker/accuracy/test_rule.py",), heavy=("torch",)),
 }
