@@ -89,20 +89,32 @@ os.write(2, b"err")
 """
 
 
-def run(program: str, ignored: tuple[signal.Signals, ...] = ()) -> str:
+def start(
+    program: str, *arguments: str, ignored: tuple[signal.Signals, ...] = (), stderr: int = subprocess.PIPE
+) -> subprocess.CompletedProcess[str]:
+    """Run a program with the default actions of signals: those of this process may be ignored, as under nohup."""
+
     def prepare() -> None:
         for number in (signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
 
-    command = [sys.executable, "-c", program]
-    return subprocess.check_output(command, env=ENVIRONMENT, text=True, preexec_fn=prepare)
+    command = [sys.executable, "-c", program, *arguments]
+    return subprocess.run(
+        command, env=ENVIRONMENT, text=True, preexec_fn=prepare, stdout=subprocess.PIPE, stderr=stderr, check=False
+    )
+
+
+def run(program: str, *ignored: signal.Signals) -> str:
+    found = start(program, ignored=ignored)
+    assert found.returncode == 0, found.stderr
+    return found.stdout
 
 
 def test_ignored_signals_stay_ignored_and_termination_does_not() -> None:
     """As under nohup, and in the background of a script."""
     assert run(HANDLED) == "['SIGINT', 'SIGTERM', 'SIGHUP']\n"
-    assert run(HANDLED, (signal.SIGHUP,)) == "['SIGINT', 'SIGTERM']\n"
-    assert run(HANDLED, (signal.SIGINT,)) == "['SIGTERM', 'SIGHUP']\n"
+    assert run(HANDLED, signal.SIGHUP) == "['SIGINT', 'SIGTERM']\n"
+    assert run(HANDLED, signal.SIGINT) == "['SIGTERM', 'SIGHUP']\n"
 
 
 def test_signals_are_raised_once_where_the_program_waits_or_asks() -> None:
@@ -121,8 +133,7 @@ def test_signals_are_allowed_until_the_outermost_wait_ends_and_released_to_what_
 
 
 def test_third_signal_ends_the_program_at_once_and_says_how_to_go_on() -> None:
-    command = [sys.executable, "-c", AT_ONCE, "model=alexnet"]
-    found = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    found = start(AT_ONCE, "model=alexnet")
     assert (found.returncode, found.stdout) == (INTERRUPTED, "two wait\n")
     assert found.stderr.startswith("\nsweeper: ended at once; go on with: python -c ")
     assert found.stderr.endswith(" model=alexnet sweep=night\n")
@@ -133,15 +144,15 @@ def test_third_signal_ends_the_program_at_once_and_says_how_to_go_on() -> None:
 )
 def test_command_that_names_its_sweep_is_repeated_as_it_was(arguments: tuple[str, ...], end: str) -> None:
     program = "from sweeper.core import interrupts\ninterrupts.name_sweep('x')\nprint(interrupts.describe_command())"
-    said = subprocess.check_output([sys.executable, "-c", program, *arguments], env=ENVIRONMENT, text=True)
-    assert said.endswith(f"' {end}\n")  # after the program, which has a quotation mark at its end
+    assert start(program, *arguments).stdout.endswith(
+        f"' {end}\n"
+    )  # after the program, which has a quotation mark at its end
 
 
 def test_a_terminal_that_has_gone_gets_no_output_and_a_pipe_all_of_it() -> None:
     master, terminal = pty.openpty()
-    command = [sys.executable, "-c", HANGS_UP]
-    found = subprocess.run(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=terminal, check=False)
-    assert (found.returncode, found.stdout) == (0, b"out")
+    found = start(HANGS_UP, stderr=terminal)
+    assert (found.returncode, found.stdout) == (0, "out")
     os.set_blocking(master, False)
     with pytest.raises(BlockingIOError):
         os.read(master, 100)

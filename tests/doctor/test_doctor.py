@@ -17,7 +17,7 @@ import pytest
 from records import make_process, make_record, write_sweep
 from rich.console import Console
 
-from sweeper.core import gpus, host
+from sweeper.core import gpus
 from sweeper.core.gpus import Device, GpuReading
 from sweeper.core.host import Host
 from sweeper.core.protocol import Software, Verdict
@@ -25,7 +25,6 @@ from sweeper.core.record import Round
 from sweeper.doctor import __main__, noise, probes
 from sweeper.doctor.__main__ import Findings, decide_exit_code
 from sweeper.doctor.noise import Noise, compute_noise, count_processes_needed
-from sweeper.execution.disturbances import find_disturbances, read_disturbances
 
 CPU = Device("cpu")
 QUIET = Host("a processor", cores=4, usable_cores=4, load=0.2)
@@ -322,32 +321,6 @@ def test_verdicts_are_printed_in_order_one_a_line(monkeypatch: pytest.MonkeyPatc
 
 
 # State of the host and the GPU
-
-
-def test_a_busy_host_or_gpu_disturbs() -> None:
-    assert list(find_disturbances(QUIET, GpuReading(pids=frozenset(), memory_used_bytes=2**29))) == []
-    busy = dataclasses.replace(QUIET, load=1.2)
-    assert list(find_disturbances(busy, None)) == ["load 1.20 on 4 cores; stop the other processes, or wait"]
-    assert "2 other processes" in next(find_disturbances(QUIET, GpuReading(pids=frozenset({1, 2}))))
-    assert "cannot be seen from here" in next(
-        find_disturbances(QUIET, GpuReading(pids=frozenset(), memory_used_bytes=2**33))
-    )
-    assert "hardware_thermal" in next(find_disturbances(QUIET, GpuReading(lowered_clocks=("idle", "hardware_thermal"))))
-
-
-def test_disturbances_of_several_gpus_name_the_gpu_and_those_of_the_host_come_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    first, second = (gpus.Gpu(str(index), f"GPU-{index}", "a GPU") for index in range(2))
-    busy = GpuReading(pids=frozenset({1}))
-    monkeypatch.setattr(host, "read", lambda: dataclasses.replace(QUIET, load=1.2))
-    monkeypatch.setattr(gpus, "read", lambda gpu: busy if gpu is second else GpuReading(pids=frozenset()))
-    load, other = "load 1.20 on 4 cores; stop the other processes, or wait", "1 other process on the GPU; "
-    found = read_disturbances([Device("cuda", first), Device("cuda", second)])
-    assert found == [load, f"GPU 1: {other}stop them, or take another"]
-    assert read_disturbances([Device("cuda", second)]) == [load, f"{other}stop them, or take another"]
-    assert read_disturbances([CPU]) == [load]
-    assert read_disturbances([]) == []
 
 
 def test_what_a_gpu_does_not_tell_is_left_out() -> None:
