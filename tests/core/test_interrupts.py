@@ -144,9 +144,8 @@ def test_third_signal_ends_the_program_at_once_and_says_how_to_go_on() -> None:
 )
 def test_command_that_names_its_sweep_is_repeated_as_it_was(arguments: tuple[str, ...], end: str) -> None:
     program = "from sweeper.core import interrupts\ninterrupts.name_sweep('x')\nprint(interrupts.describe_command())"
-    assert start(program, *arguments).stdout.endswith(
-        f"' {end}\n"
-    )  # after the program, which has a quotation mark at its end
+    said = start(program, *arguments).stdout
+    assert said.endswith(f"' {end}\n")  # the program has a quotation mark at its end
 
 
 def test_a_terminal_that_has_gone_gets_no_output_and_a_pipe_all_of_it() -> None:
