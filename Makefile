@@ -56,7 +56,7 @@ slow: dev ## run the simulations of intervals, 200 kills of sweeps, and interrup
 	$(BIN)/python -m pytest -n 3 -m slow tests
 
 mutation: $(VENV)/.installed-mutation ## run the tests on faults in our own code; hours, or minutes with SAMPLE=60 PACKAGES=core,rule
-	$(BIN)/python benchmarks/test_strength.py $(if $(PACKAGES),--packages $(PACKAGES)) \
+	$(BIN)/python benchmarks/strength_of_tests.py $(if $(PACKAGES),--packages $(PACKAGES)) \
 		$(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED))
 
 check: dev ## run lint, format and type checks

@@ -171,12 +171,12 @@ def judge(name: str, mutants: list[MutationSpec]) -> bool:
         importlib.import_module(module)
     for plugin in entry_points(group="pytest11"):
         plugin.load()
+    write_bytecode(True)
     begin = time.monotonic()
     if (status := run_tests(package, None, 600)) != 0:
         raise SystemExit(f"the tests of {name} fail without a mutant: {status}")
     limit_s = 20 + 4 * (time.monotonic() - begin)
-    sys.dont_write_bytecode = True  # what is compiled already is of the sources as they were
-    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    write_bytecode(False)  # what is compiled already is of the sources as they were
     killed = late = 0
     new = []
     for number, mutant in enumerate(mutants, 1):
@@ -194,6 +194,12 @@ def judge(name: str, mutants: list[MutationSpec]) -> bool:
     print(f"\n{name}: {killed} of {len(mutants)} killed ({share:.1%}), {late} of them by the limit of {limit_s:.0f} s")
     print(f"{len(new)} survivors of {name} have no reason in {SURVIVORS.name}\n", flush=True)
     return share >= LEAST_KILLED and not new
+
+
+def write_bytecode(write: bool) -> None:
+    """Whether the tests and the programs that they start keep what they compile."""
+    sys.dont_write_bytecode = not write
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "" if write else "1"
 
 
 def describe(mutant: MutationSpec, old: str, new: str) -> str:
