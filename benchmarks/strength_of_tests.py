@@ -175,7 +175,7 @@ def judge(name: str, mutants: list[MutationSpec]) -> bool:
     begin = time.monotonic()
     if (status := run_tests(package, None, 600)) != 0:
         raise SystemExit(f"the tests of {name} fail without a mutant: {status}")
-    limit_s = 20 + 4 * (time.monotonic() - begin)
+    limit_s = 20 + 2 * (time.monotonic() - begin)
     write_bytecode(False)  # what is compiled already is of the sources as they were
     killed = late = 0
     new = []

@@ -384,10 +384,10 @@ def test_tensors_are_compared_in_parts_and_added() -> None:
     from sweeper.worker.accuracy import rule
     from sweeper.worker.measurement.capture import Keep, StepTensors
 
-    truth = StepTensors(Keep().copy([("output", torch.tensor([3.0, 1e30, 4.0]))]), "float64")
+    truth = StepTensors(Keep().copy([("output", torch.tensor([3.0, 1e30, 4.0], dtype=torch.float64))]), "float64")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rule, "CHUNK", 2)
-        sums = rule.compare([("output", torch.tensor([3.0, 1e30, 8.0]))], truth)["output"]
+        sums = rule.compare([("output", torch.tensor([3.0, 1e30, 8.0], dtype=torch.float64))], truth)["output"]
     assert sums == rule.Sums(16.0, 25.0, 73.0, 41.0, 2, 1)  # the number that is as good as infinite is left out
     assert (sums.error, sums.projection) == (pytest.approx(math.sqrt(8)), pytest.approx(41 / 25))
     assert (sums.reference_size, sums.step_size) == (pytest.approx(math.sqrt(12.5)), pytest.approx(math.sqrt(36.5)))
@@ -438,3 +438,12 @@ def test_numbers_are_perturbed_by_half_a_last_place_of_the_format() -> None:
     assert perturbation(Precision(autocast="bfloat16"), "reduced") == 2.0**-9
     assert perturbation(Precision("bfloat16"), "reduced") == 2.0**-9
     assert perturbation(Precision("float16"), "reduced") == perturbation(Precision(), "reduced") == 2.0**-12
+
+
+@pytest.mark.parametrize(
+    ("projection", "share"), [(0.9, 0.0), (1.0, 0.0), (1.1, 0.0), (0.8, 0.5), (1.3, 1.0), (math.nan, math.inf)]
+)
+def test_share_of_a_margin_begins_at_the_ends_of_the_span(projection: float, share: float) -> None:
+    from sweeper.worker.accuracy.rule import Span
+
+    assert Span(0.9, 1.1, 0.2).share(projection) == pytest.approx(share)
