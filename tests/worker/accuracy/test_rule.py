@@ -447,3 +447,35 @@ def test_share_of_a_margin_begins_at_the_ends_of_the_span(projection: float, sha
     from sweeper.worker.accuracy.rule import Span
 
     assert Span(0.9, 1.1, 0.2).share(projection) == pytest.approx(share)
+
+
+def test_gradient_that_is_as_long_as_its_error_is_no_noise_for_its_size_but_for_its_update() -> None:
+    """Powers of 2, whose root mean squares are exact, beside a weight of ones that has many more numbers."""
+
+    def step(bias: float, change: float = 1.0) -> list:
+        update = [(f"change of {name[len('gradient of ') :]}", tensor * change) for name, tensor in gradients(bias=1.0)]
+        return [*gradients(bias=bias), *update, *alternating(0.0, 1.0)]
+
+    small = 2.0**-13
+    assert judge(step(small), step(2 * small), step(small + 3.6e-4)).passed
+    assert judge(step(small), step(2 * small), step(small + 3.8e-4)).passed is False  # three times eager's error
+    short = 2.0**-9
+    assert judge(step(short), step(2 * short), step(short, -1.0)).passed
+    assert judge(step(short), step(1.5 * short), step(short, -1.0)).passed is False
+
+
+def test_outputs_a_third_of_their_size_off_are_too_far_off() -> None:
+    found = judge(outputs(3.0, 3.0), outputs(4.0, 4.0), outputs(3.0, 3.0), "reduced")
+    assert found.unverified == "eager's output is too far from the reference to judge by"
+
+
+def test_small_tensors_are_not_too_small_and_nothing_has_no_share() -> None:
+    from sweeper.worker.accuracy import rule
+    from sweeper.worker.measurement.capture import Keep, StepTensors
+
+    for step in (gradients(weight=0.01), gradients(weight=0.02)):
+        found = judge(gradients(weight=0.01), gradients(weight=0.01), step)
+        assert (found.passed, found.too_small) == (step[0][1][0] == 0.01, False)
+    truth = StepTensors(Keep().copy(outputs(math.inf)), "float64")
+    same = rule.compare(outputs(math.inf), truth)
+    assert rule.judge(same, rule.set_bounds(truth, [same], None, "full")).share == 0
