@@ -278,3 +278,14 @@ def test_estimates_without_a_variance_or_without_degrees_are_not_moderated() -> 
     odd = [Estimate(0.1, 0.5, None, 3), Estimate(0.1, None, 2, 3), Estimate(0.1, 0.5, 2, None)]
     assert stats.moderate_variances([*known, *odd])[2:] == odd
     assert stats.moderate_variances([*known, *odd])[:2] == stats.moderate_variances(known)
+
+
+def test_prior_of_variances_that_differ_less_than_by_chance_is_sure() -> None:
+    found = stats.fit_prior([1.0, 1.0], [4.0, 4.0])  # chance alone would spread their logs by trigamma(2), 0.64
+    assert found.degrees == math.inf
+    assert math.log(found.variance) == pytest.approx(math.log(2) - float(polygamma(0, 2)))
+
+
+def test_variances_of_zero_count_as_a_share_of_the_median_of_the_others() -> None:
+    found = stats.fit_prior([0.0, 0.0, 0.0, 1.0], [2.0] * 4)
+    assert found == stats.fit_prior([1e-5, 1e-5, 1e-5, 1.0], [2.0] * 4)

@@ -2,8 +2,22 @@ from __future__ import annotations
 
 import pytest
 
-from sweeper.core.protocol import ALONE, Job, LeaseGrant, LeaseRequest, Message, Outcome, Phase, decode, encode
+from sweeper.core.host import Part
+from sweeper.core.protocol import (
+    ALONE,
+    Job,
+    LeaseGrant,
+    LeaseRequest,
+    Message,
+    Outcome,
+    Phase,
+    Software,
+    Verdict,
+    decode,
+    encode,
+)
 from sweeper.core.record import Diagnostics, Process
+from sweeper.core.serialization import from_json, to_json
 from sweeper.core.settings import Measure
 from sweeper.core.trial import Trial
 
@@ -46,3 +60,10 @@ def test_job_and_grant_are_read_back(trial: Trial) -> None:
     grant = LeaseGrant(1.5, (7, 8))
     assert grant.dumps().endswith("}\n")
     assert LeaseGrant.loads(grant.dumps()) == grant
+
+
+def test_what_the_checks_of_a_machine_found_is_read_back() -> None:
+    software = Software((Part("torch", "2.13"), Part("g++", None, "install it")), ("inductor",), True)
+    assert from_json(Software, to_json(software)) == software
+    verdict = Verdict("tvm", "default", "missing", "take inductor")
+    assert from_json(Verdict, to_json(verdict)) == verdict

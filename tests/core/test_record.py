@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from sweeper.core import record as record_module
 from sweeper.core.record import (
     MAX_BYTES,
     SCHEMA_VERSION,
@@ -28,7 +29,9 @@ from sweeper.core.record import (
     Round,
 )
 from sweeper.core.serialization import from_json, to_json
-from sweeper.core.trial import Trial
+from sweeper.core.trial import Compile, Labels, Model, Precision, Text, Trial
+
+RECORD = record_module.__name__
 
 CONTRACT = [
     "schema_version",
@@ -197,6 +200,8 @@ def nest(depth: int) -> Any:
         (("trial", "batch_size"), 0, "batch_size: 0 is not between"),
         (("trial", "vary"), {"batch_size": [1, "2"]}, "vary: '2' has the wrong type"),
         (("processes", 0, "gpu", "power_w", "eager"), -0.1, "power_w.eager: -0.1 is not between 0"),
+        (("environment",), {"count": -(2**63) - 1}, "environment: -9223372036854775809 is out of range"),
+        (("wall_s",), 1e9 + 1, "wall_s: 1000000001.0 is not between"),
         (("environment",), {"deep": nest(21)}, "environment: nested too deeply"),
         (("environment",), {"count": 2**63}, "environment: 9223372036854775808 is out of range"),
         (("diagnostics", "parameters"), {"float32": None}, "parameters: None has the wrong type"),
@@ -304,6 +309,19 @@ def test_a_text_that_is_too_large_is_refused_before_it_is_parsed(
     assert Record.loads(record.dumps()) == record
     with pytest.raises(RecordError, match="larger than 0 MiB"):
         Record.loads(record.dumps() + " ")
+    assert MAX_BYTES == 100 * 2**20, "docs/formats.md says so"
+    monkeypatch.setattr("sweeper.core.record.MAX_BYTES", 2 * 2**20)
+    with pytest.raises(RecordError, match="larger than 2 MiB"):
+        Record.loads(" " * (2 * 2**20 + 1))
+
+
+def test_parts_of_a_record_are_read_without_their_constructors() -> None:
+    """Reading thousands of records takes half as long where classes have slots."""
+    parts = [value for value in vars(record_module).values() if isinstance(value, type) and value.__module__ == RECORD]
+    parts = [part for part in parts if dataclasses.is_dataclass(part)]
+    parts += [Model, Precision, Compile, Text, Labels, Trial]
+    assert len(parts) > 10
+    assert [part.__name__ for part in parts if "__slots__" not in vars(part)] == []
 
 
 def test_numbers_at_their_limits_are_taken(record: Record) -> None:
