@@ -4,10 +4,13 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SWEEP ?= cpu_demo
 PYTEST_ARGS ?=
+PACKAGES ?=
+SAMPLE ?=
+SEED ?=
 INSTALL = $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev sweep test ray catalog slow check golden ui report
+.PHONY: help install dev sweep test ray catalog slow mutation check golden ui report
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -25,6 +28,10 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(INSTALL) --editable '.[dev]'
 	touch $(VENV)/.installed $@
+
+$(VENV)/.installed-mutation: $(VENV)/.installed-dev
+	$(INSTALL) --editable '.[mutation]'
+	touch $@
 
 $(VENV)/.installed-ray: $(VENV)/.installed-dev
 	$(INSTALL) --editable '.[ray]'
@@ -47,6 +54,10 @@ catalog: dev ## build every model of conf/model/ and run one forward pass of eac
 
 slow: dev ## run the simulations of intervals, 200 kills of sweeps, interrupts at random moments, and every failing file operation
 	$(BIN)/python -m pytest -n 3 -m slow tests
+
+mutation: $(VENV)/.installed-mutation ## run the tests on faults in our own code; hours, or minutes with SAMPLE=60 PACKAGES=core,rule
+	$(BIN)/python benchmarks/strength_of_tests.py $(if $(PACKAGES),--packages $(PACKAGES)) \
+		$(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED))
 
 check: dev ## run lint, format and type checks
 	$(BIN)/ruff check .

@@ -174,3 +174,20 @@ print("heavy:", [name for name in {HEAVY!r} if name in sys.modules])
 """
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert result.stdout.splitlines()[-1] == "heavy: []", result.stdout + result.stderr
+
+
+def test_values_between_stages_are_frozen() -> None:
+    """Hydra's schemas cannot be, and the state of a measurement, a lease or the progress changes by its nature."""
+    changing = (
+        "config.schema", "core.settings", "execution.device_lease", "execution.memory_budget", "sweep.progress",
+        "worker.session", "worker.inspection.torch_trace",
+    )  # fmt: skip
+    found = {
+        name
+        for name, file in files().items()
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.ClassDef)
+        for decorator in map(ast.unparse, node.decorator_list)
+        if decorator.startswith("dataclass") and "frozen=True" not in decorator
+    }
+    assert found == {f"{PACKAGE}.{name}" for name in changing}

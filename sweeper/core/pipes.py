@@ -59,7 +59,8 @@ def outlive_output() -> None:
         with suppress(OSError):
             stream.flush()
         raw = io.BufferedWriter(_LastingFile(stream.fileno(), "wb", closefd=False))
-        lasting = io.TextIOWrapper(raw, stream.encoding, stream.errors, line_buffering=stream.line_buffering)
+        by_line = stream.line_buffering or stream.write_through  # the latter with PYTHONUNBUFFERED
+        lasting = io.TextIOWrapper(raw, stream.encoding, stream.errors, line_buffering=by_line)
         setattr(sys, name, lasting)
         setattr(sys, f"__{name}__", lasting)
 

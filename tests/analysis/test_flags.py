@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import flag_docs
@@ -7,9 +8,9 @@ import pytest
 from records import make_process, make_record, make_trial
 
 from sweeper.analysis import meanings
-from sweeper.analysis.flags import DOUBTS, PROCESS_RULES, TRIAL_RULES, find_flags
+from sweeper.analysis.flags import DOUBTS, PROCESS_RULES, TRIAL_RULES, find_flags, is_resolved
 from sweeper.analysis.meanings import FLAGS
-from sweeper.analysis.metrics import derive
+from sweeper.analysis.metrics import Result, derive
 from sweeper.core.record import (
     STATUSES,
     Accuracy,
@@ -202,3 +203,43 @@ def test_blocks_on_a_cpu_may_scatter_twice_as_far() -> None:
     record: Record = make_record(trial=make_trial(device="cpu"))
     record = replace(record, processes=(quiet(rounds=rounds, gpu=None), quiet(1, gpu=None)))
     assert find_flags(record, derive(record), Measure()) == ()
+
+
+@pytest.mark.parametrize(
+    ("flag", "changes"),
+    [
+        ("random_in_step", {"accuracy": replace(RIGHT, random_in_step=True)}),
+        ("clock_mismatch", {"gpu": replace(QUIET, clock_mhz=PerArm(1950.0, 1980.0))}),
+    ],
+)
+def test_what_else_one_process_saw(flag: str, changes: dict[str, object]) -> None:
+    assert flags(quiet(), quiet(1, **changes)) == {flag}
+
+
+def test_random_numbers_of_dropout_are_no_surprise() -> None:
+    trial = make_trial()
+    dropped = replace(trial, model=replace(trial.model, dropout=True))
+    assert flags(quiet(accuracy=replace(RIGHT, random_in_step=True)), quiet(1), trial=dropped) == set()
+
+
+def test_a_smaller_batch_and_a_program_without_kernels_are_flagged() -> None:
+    assert flags(smaller_batch_size=8) == {"smaller_batch"}
+    assert flags(diagnostics=Diagnostics(kernels=0)) == {"no_kernels"}
+    assert flags(diagnostics=Diagnostics(kernels=1)) == set()
+
+
+def test_limits_of_shares_are_still_allowed() -> None:
+    """A tenth of the host, a hundredth of 0.6 s of rounds, four fifths of the device step time, a target as wide."""
+    assert flags(quiet(host=HostState(0.10, 0.10, 0.006)), quiet(1)) == set()
+    assert flags(quiet(host=HostState(throttled_s=0.0061)), quiet(1)) == {"host_busy"}
+    rounds = (Round("AB", 0.125, 0.1), Round("BA", 0.125, None, "recompiled"), Round("BA", 0.125, 0.1))
+    assert flags(quiet(rounds=rounds), quiet(1)) == {"recompiled"}
+
+
+def test_target_is_half_of_the_intervals_width() -> None:
+    low, high = 2.0, 2.0 * math.exp(0.02)
+    result = Result(processes=5, draws=1, speedup_low=low, speedup_high=high)
+    assert is_resolved(result, 0.0101)
+    assert not is_resolved(result, 0.0099)
+    assert not is_resolved(replace(result, speedup_high=None), 1.0)
+    assert not is_resolved(replace(result, speedup_low=None), 1.0)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import metric_docs
 import pytest
 from records import make_process, make_record
 
@@ -11,11 +12,12 @@ from sweeper.analysis.metrics import (
     USUAL_GAP_S,
     break_even_steps,
     derive,
+    find_worst_accuracy,
     predict_speedup,
     predict_step_s,
 )
 from sweeper.analysis.stats import Estimate
-from sweeper.core.record import PerArm, Process, Record, Round
+from sweeper.core.record import Accuracy, Latencies, Latency, PerArm, Process, Record, Round
 
 
 def record_of(*processes: Process, status: str = "ok") -> Record:
@@ -382,3 +384,91 @@ def test_a_wrong_program_has_no_host_time() -> None:
     result = derive(record_of(process, status="accuracy_mismatch"))
     assert "compiled_host_step_s" not in result.readings
     assert (result.eager_host_share, result.speedup_host_2x_slower) == (None, None)
+
+
+def test_the_page_on_metrics_is_made_of_the_registry() -> None:
+    assert metric_docs.FILE.read_text() == metric_docs.text(), "make golden"
+
+
+def test_metrics_have_the_unit_of_their_column() -> None:
+    """A step of 20 ms in eager and 10 ms compiled, 3 MiB of memory."""
+    process = replace(make_process(), memory_bytes=PerArm(3 * 2**20, 2**20), host_step_s=PerArm(0.004, 0.002))
+    result = derive(record_of(process))
+    columns = {metric.csv_name: metric.column_value(result) for metric in METRICS}
+    assert (columns["eager_step_ms"], columns["compiled_step_ms"]) == (pytest.approx(20), pytest.approx(10))
+    assert (columns["eager_peak_memory_mib"], columns["compiled_peak_memory_mib"]) == (3, 1)
+    assert (columns["eager_host_step_ms"], columns["compiled_host_step_ms"]) == (4, 2)
+    assert (columns["speedup"], columns["interval"]) == (pytest.approx(2.0), "none")
+
+
+@pytest.mark.parametrize(
+    "name", ["compile_cold_s", "compile_dynamo_s", "first_step_cold_s", "eager_p50_s", "eager_energy_j"]
+)
+def test_what_a_wrong_program_was_measured_in_stays_where_it_is_no_speed(name: str) -> None:
+    latency = Latency(0.01, 0.02, 0.03, 9)
+    process = replace(
+        make_process(), compile_parts_s={"dynamo": 1.0}, time_to_first_step_s=2.0, energy_j=PerArm(1.0, 1.0),
+        latencies=Latencies(latency, latency),
+    )  # fmt: skip
+    wrong = derive(record_of(process, status="accuracy_mismatch")).readings
+    assert name in wrong
+    assert not {"compiled_p50_s", "compiled_energy_j"} & wrong.keys()
+    assert {"compiled_p50_s", "compiled_energy_j", "compiled_p99_s"} <= derive(record_of(process)).readings.keys()
+
+
+@pytest.mark.parametrize(("host_s", "faster", "slower"), [((0.03, 0.012), 2.0, 2.5), ((0.06, 0.04), 1.5, 1.5)])
+def test_a_host_of_half_and_twice_the_time(host_s: tuple[float, float], faster: float, slower: float) -> None:
+    """Beside a device that needs 20 and 10 ms: of the first 20 / 10 and 60 / 24, of the second 30 / 20 and 120 / 80."""
+    process = replace(make_process(), host_step_s=PerArm(*host_s), device_step_s=PerArm(0.02, 0.01))
+    result = derive(record_of(process))
+    assert result.speedup_host_2x_faster == pytest.approx(faster)
+    assert result.speedup_host_2x_slower == pytest.approx(slower)
+
+
+def test_reasons_for_what_is_missing_come_once_each_and_not_on_a_cpu() -> None:
+    why = {"device_time_missing": "no profiler", "memory_missing": "no room"}
+    processes = [replace(make_process(index=index), **why) for index in range(2)]  # type: ignore[arg-type]
+    processes.append(replace(make_process(index=2), device_time_missing="other"))
+    record = record_of(*processes)
+    result = derive(record)
+    assert (result.device_time_missing, result.memory_missing) == ("no profiler; other", "no room")
+    on_cpu = derive(replace(record, trial=replace(record.trial, device="cpu")))
+    assert (on_cpu.device_time_missing, on_cpu.memory_missing) == (None, None)
+    known = [replace(one, memory_bytes=PerArm(1.0, 1.0), device_step_s=PerArm(0.02, 0.01)) for one in processes]
+    found = derive(record_of(*known))
+    assert (found.device_time_missing, found.memory_missing) == (None, None)
+    half = derive(record_of(replace(processes[0], memory_bytes=PerArm(1.0, None))))
+    assert half.memory_missing == "no room"
+
+
+def test_worst_check_is_the_one_nearest_to_its_bound_or_furthest_beyond_it() -> None:
+    def checked(*found: Accuracy) -> Accuracy | None:
+        return find_worst_accuracy(record_of(*(replace(make_process(), accuracy=one) for one in found)))
+
+    near, far = Accuracy("f", True, compiled_error=0.9, bound=1.0), Accuracy("f", True, compiled_error=1.0, bound=2.0)
+    assert checked(far, near, far) == near
+    failed = Accuracy("f", False, compiled_error=1.5, bound=2.0)  # by its direction
+    assert checked(near, failed) == failed
+    not_finite = Accuracy("f", False, compiled_error=None, bound=2.0)
+    assert checked(failed, not_finite) == not_finite
+    nothing = Accuracy("f", None)
+    exact = Accuracy("f", True, compiled_error=0.0, bound=0.0)
+    assert checked(nothing, exact) == exact
+    assert checked(near, Accuracy("f", True, compiled_error=0.1, bound=0.0)) != near
+    assert checked() is None
+
+
+def test_throughput_is_of_the_batch_that_fitted_and_of_its_tokens() -> None:
+    record = record_of(replace(make_process(), tokens_per_step=128.0))
+    assert derive(record).samples_per_s == pytest.approx(3200)
+    assert derive(replace(record, smaller_batch_size=8)).samples_per_s == pytest.approx(800)
+    assert derive(record).tokens_per_s == pytest.approx(12800)
+    assert derive(record_of(make_process())).tokens_per_s is None
+
+
+def test_device_clock_is_its_step_time_or_else_its_busy_time() -> None:
+    assert derive(record_of(make_process())).by_device is None
+    busy = replace(make_process(), device_time_s=PerArm(0.6, 0.2))
+    assert derive(record_of(busy)).by_device == ("busy", pytest.approx(3.0))
+    both = replace(busy, device_step_s=PerArm(0.62, 0.31))
+    assert derive(record_of(both)).by_device == ("device", pytest.approx(2.0))

@@ -252,3 +252,40 @@ def test_a_difference_counts_as_half_the_harmonic_mean_of_both() -> None:
     one, other = stats.mean_of_logs([1.0, 2.0, 3.0]), stats.mean_of_logs([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
     assert stats.difference(one, other).count == pytest.approx(2)  # 1 / (1/3 + 1/6)
     assert stats.difference(one, Estimate(1.0, 1.0, 3)).count is None
+
+
+def test_difference_of_two_means_after_welch_by_hand() -> None:
+    # Variances 0.01 on 4 degrees and 0.03 on 2 add up; degrees: 0.04^2 / (0.01^2 / 4 + 0.03^2 / 2) = 3.368421.
+    found = stats.difference(Estimate(0.5, 0.01, 4, 5), Estimate(0.2, 0.03, 2, 3))
+    assert found == Estimate(
+        pytest.approx(0.3), pytest.approx(0.04), pytest.approx(3.368421, abs=1e-6), pytest.approx(1.875)
+    )
+    assert stats.difference(Estimate(0.5, 0.01, 4), Estimate(0.2, 0.03, 2, 3)).count is None
+    assert stats.difference(Estimate(0.5), Estimate(0.2, 0.03, 2)).variance is None
+
+
+def test_prior_of_two_variances_that_differ_by_its_equations() -> None:
+    # Logs of 1 and 100 on 4 degrees, less psi(2) - ln 2: variance (ln 100)^2 / 2, of which trigamma(2) is chance.
+    found = stats.fit_prior([1.0, 100.0], [4.0, 4.0])
+    half = found.degrees / 2
+    assert float(polygamma(1, half)) == pytest.approx(math.log(100) ** 2 / 2 - float(polygamma(1, 2)))
+    mean = math.log(10) - float(polygamma(0, 2)) + math.log(2)
+    assert math.log(found.variance) == pytest.approx(mean + float(polygamma(0, half)) - math.log(half))
+
+
+def test_estimates_without_a_variance_or_without_degrees_are_not_moderated() -> None:
+    known = [Estimate(0.0, 0.01, 2, 3), Estimate(0.0, 0.02, 2, 3)]
+    odd = [Estimate(0.1, 0.5, None, 3), Estimate(0.1, None, 2, 3), Estimate(0.1, 0.5, 2, None)]
+    assert stats.moderate_variances([*known, *odd])[2:] == odd
+    assert stats.moderate_variances([*known, *odd])[:2] == stats.moderate_variances(known)
+
+
+def test_prior_of_variances_that_differ_less_than_by_chance_is_sure() -> None:
+    found = stats.fit_prior([1.0, 1.0], [4.0, 4.0])  # chance alone would spread their logs by trigamma(2), 0.64
+    assert found.degrees == math.inf
+    assert math.log(found.variance) == pytest.approx(math.log(2) - float(polygamma(0, 2)))
+
+
+def test_variances_of_zero_count_as_a_share_of_the_median_of_the_others() -> None:
+    found = stats.fit_prior([0.0, 0.0, 0.0, 1.0], [2.0] * 4)
+    assert found == stats.fit_prior([1e-5, 1e-5, 1e-5, 1.0], [2.0] * 4)

@@ -144,3 +144,40 @@ def test_devices_of_one_name_and_other_memory_are_others() -> None:
     drivers = [{"type": "cuda", "name": "NVIDIA H100", "memory_bytes": gib * 2**30} for gib in (79.1, 79.65)]
     old, new = (replace(measured(), environment={"device": device}) for device in drivers)
     assert list_device_changes([pair(old, new)]) == []
+
+
+def test_long_values_end_with_an_ellipsis_after_80_characters() -> None:
+    base, head = measured(), measured()
+    sides_of = [
+        replace(record, environment={**record.environment, "variables": {"X": text}})
+        for record, text in ((base, "a" * 80), (head, "b" * 81))
+    ]
+    assert list_environment_changes([pair(*sides_of)]) == [f"variable X: {'a' * 80} → {'b' * 79}…"]
+
+
+def test_variables_that_differ_from_trial_to_trial_are_no_change() -> None:
+    base, head = (
+        replace(measured(), environment={"variables": {"TRITON_CACHE_DIR": name, "CUDA_VISIBLE_DEVICES": name}})
+        for name in ("a", "b")
+    )
+    assert list_environment_changes([pair(base, head)]) == []
+
+
+def test_facts_of_gpu_cpu_settings_and_program_are_named_by_their_group() -> None:
+    def record(limit_w: float, cpu: str, commit: str | None, tf32: bool) -> Record:
+        found = measured()
+        environment = {
+            "device": {"type": "cuda", "name": "NVIDIA H200", "power_limit_w": limit_w}, "cpu": {"name": cpu},
+            "commit": commit,
+        }  # fmt: skip
+        assert found.diagnostics is not None
+        diagnostics = replace(found.diagnostics, settings={"matmul_allow_tf32": tf32})
+        return replace(found, environment=environment, diagnostics=diagnostics)
+
+    changed = list_environment_changes([pair(record(700, "a", "abc", False), record(600, "b", None, True))])
+    assert changed == [
+        "CPU name: a → b",
+        "GPU power_limit_w: 700 → 600",
+        "record commit: abc → null",
+        "setting matmul_allow_tf32: false → true",
+    ]

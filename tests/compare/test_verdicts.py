@@ -510,3 +510,14 @@ def test_statuses(base: str | None, head: str | None, verdict: str, reason: str 
 def test_no_pairs_are_no_regression() -> None:
     found = judge([])
     assert (found.rows, found.regressed, found.control.moved) == ((), False, False)
+
+
+@KINDS
+def test_a_row_in_which_the_device_alone_got_faster_is_shown(kind: str) -> None:
+    rows = [
+        pair(*(on_device(measured(name), 0.008 * by, kind=kind) for by in (1.0, factor)))
+        for name, factor in (("faster", 0.95), ("still", 1.0))
+    ]
+    table = {row["model"]: row for row in make_table(judge([*rows, *others()])).rows}
+    assert (table["faster"]["verdict"], table["still"]["verdict"]) == ("SAME", "SAME")
+    assert (is_worth_showing(table["faster"]), is_worth_showing(table["still"])) == (True, False)

@@ -12,6 +12,7 @@ from sweeper.core.command_line import make_resume_command, remember_sweep
     [
         ("-m sweeper model=vit_b16", "python -m sweeper model=vit_b16 sweep=night"),
         ("-m sweeper sweep=night x=a b", "python -m sweeper sweep=night 'x=a b'"),
+        ("-m sweeper --multirun sweep=a b", "python -m sweeper --multirun 'sweep=a b'"),
         ("-m sweeper ++sweep=night", "python -m sweeper ++sweep=night"),
     ],
 )

@@ -1,17 +1,92 @@
+"""What becomes of a program whose output cannot be written, or whose machine has run out of something."""
+
 from __future__ import annotations
 
 import errno
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from checkout import SEARCH_PATH
+from checkout import ENVIRONMENT
 from records import make_record, write_sweep
 
-from sweeper.core.exit_codes import NOT_OK
+from sweeper.core.exit_codes import CLOSED, INTERRUPTED, NOT_OK
 from sweeper.core.pipes import run_until_closed
+
+PRINTS = """
+import sys
+from sweeper.core.pipes import run_until_closed
+def main():
+    print("x" * 100_000)
+    return 3
+sys.exit(run_until_closed(main))
+"""
+OUTLIVES = """
+import os, sys
+from sweeper.core.pipes import outlive_output
+print("before")
+outlive_output()
+print("after")
+print("after", file=sys.stderr)
+print("again", file=sys.__stdout__)
+sys.stdout.flush()
+sys.stdout.buffer.write(b"bytes")
+sys.stdout.flush()
+os._exit(7)
+"""
+
+
+def run(
+    program: str, stdout: int, stderr: int = subprocess.PIPE, unbuffered: str = ""
+) -> subprocess.CompletedProcess[str]:
+    command, environment = [sys.executable, "-c", program], {**ENVIRONMENT, "PYTHONUNBUFFERED": unbuffered}
+    return subprocess.run(command, stdout=stdout, stderr=stderr, env=environment, text=True, timeout=60, check=False)
+
+
+@pytest.fixture
+def closed() -> Iterator[int]:
+    """A pipe that nobody reads."""
+    read, write = os.pipe()
+    os.close(read)
+    yield write
+    os.close(write)
+
+
+def test_exit_code_is_that_of_the_program_unless_its_output_is_closed(closed: int) -> None:
+    assert run(PRINTS, subprocess.DEVNULL).returncode == 3
+    found = run(PRINTS, closed)
+    assert (found.returncode, found.stderr) == (CLOSED, "")
+
+
+def test_an_exit_that_is_not_about_the_output_passes(capsys: pytest.CaptureFixture[str]) -> None:
+    def leave() -> int:
+        raise SystemExit(5)
+
+    def interrupt() -> int:
+        raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit, match="5"):
+        run_until_closed(leave)
+    assert run_until_closed(interrupt) == INTERRUPTED
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_that_can_be_written_is(unbuffered: str) -> None:
+    found = run(OUTLIVES, subprocess.PIPE, unbuffered=unbuffered)
+    assert (found.returncode, found.stdout, found.stderr) == (7, "before\nafter\nagain\nbytes", "after\n")
+    at_once = run(OUTLIVES.replace("sys.stdout.flush()", "os._exit(7)"), subprocess.PIPE, unbuffered=unbuffered)
+    assert at_once.stdout == ("before\nafter\nagain\n" if unbuffered else "before\n")
+
+
+def test_output_that_cannot_be_written_is_dropped(closed: int) -> None:
+    assert run(OUTLIVES, closed, closed).returncode == 7
+    with Path("/dev/full").open("w") as full:
+        found = run(OUTLIVES, full.fileno())
+    assert (found.returncode, found.stderr) == (7, "after\n")
 
 
 @pytest.mark.parametrize("arguments", [["sweeper.report", "night"], ["sweeper.explain", "host_bound"]], ids=str)
@@ -21,7 +96,7 @@ def test_full_output_is_said_without_a_traceback(tmp_path: Path, arguments: list
         result = subprocess.run(
             [sys.executable, "-m", *arguments],
             cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": SEARCH_PATH},
+            env=ENVIRONMENT,
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from sweeper.core import record as record_module
 from sweeper.core.files import MAX_JSON_BYTES
 from sweeper.core.record import (
     SCHEMA_VERSION,
@@ -27,8 +28,10 @@ from sweeper.core.record import (
     RecordError,
     Round,
 )
-from sweeper.core.serialization import from_json
-from sweeper.core.trial import Trial
+from sweeper.core.serialization import from_json, to_json
+from sweeper.core.trial import Compile, Labels, Model, Precision, Text, Trial
+
+RECORD = record_module.__name__
 
 CONTRACT = [
     "schema_version",
@@ -196,6 +199,11 @@ def nest(depth: int) -> Any:
         (("trial", "model", "library"), "x", "library: 'x' is not one of: torchvision"),
         (("trial", "batch_size"), 0, "batch_size: 0 is not between"),
         (("trial", "vary"), {"batch_size": [1, "2"]}, "vary: '2' has the wrong type"),
+        (("processes", 0, "gpu", "power_w", "eager"), -0.1, "power_w.eager: -0.1 is not between 0"),
+        (("environment",), {"count": -(2**63) - 1}, "environment: -9223372036854775809 is out of range"),
+        (("wall_s",), 1e9 + 1, "wall_s: 1000000001.0 is not between"),
+        (("environment",), {"deep": nest(21)}, "environment: nested too deeply"),
+        (("environment",), {"count": 2**63}, "environment: 9223372036854775808 is out of range"),
         (("diagnostics", "parameters"), {"float32": None}, "parameters: None has the wrong type"),
         (("schema_version",), True, "schema_version: True has the wrong type"),
     ],
@@ -249,3 +257,98 @@ def test_text_is_cleaned_where_it_enters(record: Record) -> None:
         read = Record.loads(text)
         assert (read.message, read.environment) == (clean, {"a\ufffd": {"b": [clean]}})
         assert Record.loads(read.dumps()) == read
+
+
+def test_times_are_those_of_the_rounds_that_count() -> None:
+    rounds = (Round("AB", 2.0, 1.0), Round("BA", 4.0, None), Round("AB", 8.0, 2.0), Round("BA", 99.0, 99.0, "void"))
+    process = Process(
+        0, 0, True, steps_per_block=4, rounds=rounds, phases_s={"eager": 1.0, "compiling": 5.0, "warming": 2.0}
+    )
+    assert process.blocks_s("eager") == [2.0, 4.0, 8.0]
+    assert (process.step_s("eager"), process.step_s("compiled")) == (1.0, 0.375)
+    assert Process(0, 0, True, rounds=rounds).step_s("eager") is None
+    assert Process(0, 0, True, steps_per_block=4).step_s("eager") is None
+    assert process.device_s == 3.0
+
+
+def test_a_figure_of_an_arm_is_missing_where_the_field_is() -> None:
+    process = Process(0, 0, True, energy_j=PerArm(1.0, 2.0))
+    assert (process.read_arm("energy_j", "eager"), process.read_arm("energy_j", "compiled")) == (1.0, 2.0)
+    assert process.read_arm("memory_bytes", "eager") is None
+    assert process.artifact is None
+
+
+@pytest.mark.parametrize(
+    ("status", "phase", "expected"),
+    [
+        ("ok", None, True),
+        ("ok", "eager", True),
+        ("oom", "compiling", True),
+        ("oom", "eager", False),
+        ("timeout", "building", False),
+        ("eager_error", "compiling", False),
+        ("unavailable", "compiling", False),
+        ("interrupted", "measuring", False),
+        ("compile_error", None, True),
+    ],
+)
+def test_only_what_comes_after_eager_is_the_compilers(
+    record: Record, status: str, phase: str | None, expected: bool
+) -> None:
+    assert replace(record, status=status, phase=phase).judges_the_compiler is expected
+
+
+def test_batch_size_is_the_one_that_fitted(record: Record) -> None:
+    assert (record.batch_size, replace(record, smaller_batch_size=2).batch_size) == (4, 2)
+
+
+def test_a_text_that_is_too_large_is_refused_before_it_is_parsed(
+    monkeypatch: pytest.MonkeyPatch, record: Record
+) -> None:
+    monkeypatch.setattr("sweeper.core.record.MAX_JSON_BYTES", len(record.dumps()))
+    assert Record.loads(record.dumps()) == record
+    with pytest.raises(RecordError, match="larger than 0 MiB"):
+        Record.loads(record.dumps() + " ")
+    assert MAX_JSON_BYTES == 100 * 2**20, "docs/formats.md says so"
+    monkeypatch.setattr("sweeper.core.record.MAX_JSON_BYTES", 2 * 2**20)
+    with pytest.raises(RecordError, match="larger than 2 MiB"):
+        Record.loads(" " * (2 * 2**20 + 1))
+
+
+def test_parts_of_a_record_are_read_without_their_constructors() -> None:
+    """Reading thousands of records takes half as long where classes have slots."""
+    parts = [value for value in vars(record_module).values() if isinstance(value, type) and value.__module__ == RECORD]
+    parts = [part for part in parts if dataclasses.is_dataclass(part)]
+    parts += [Model, Precision, Compile, Text, Labels, Trial]
+    assert len(parts) > 10
+    assert [part.__name__ for part in parts if "__slots__" not in vars(part)] == []
+
+
+def test_numbers_at_their_limits_are_taken(record: Record) -> None:
+    """Nesting of 20 levels below a field, numbers at both ends of their ranges."""
+    (process,) = record.processes
+    edges = replace(process, compile_s=0.0, waited_s=1e9, steps_per_block=1, rounds=(Round("AB", 1e-9, 1e9),))
+    edges = replace(edges, energy_j=PerArm(0.0, 1e100), device_step_s=PerArm(1e-12, 1e9))
+    at_limits = replace(
+        record, processes=(edges,), environment={"deep": nest(20), "most": 2**63 - 1, "least": -(2**63)}
+    )
+    assert Record.loads(at_limits.dumps()) == at_limits
+
+
+def test_what_a_record_lacks_is_missing_and_no_fault() -> None:
+    """Also of one GPU that nobody else used: without a reading of others nothing speaks for another end."""
+    data = to_json(Process(0, 0, True, accuracy=Accuracy(None, None), gpu=GpuState(PerArm(), PerArm(), PerArm())))
+    given = {"index": 0, "draw": 0, "cold": True}
+    assert {name: value for name, value in data.items() if value and name not in given} == {
+        "accuracy": to_json(Accuracy(None, None)), "gpu": to_json(GpuState(PerArm(), PerArm(), PerArm())),
+    }  # fmt: skip
+    assert not any(to_json(Accuracy(None, None)).values())
+    assert not any(to_json(Diagnostics()).values())
+    assert GraphBreak("why").count == 1
+
+
+def test_out_of_memory_alone_on_a_gpu_ends_the_same_way(record: Record) -> None:
+    (process,) = record.processes
+    assert process.gpu is not None
+    alone = replace(process, gpu=replace(process.gpu, other_processes=0))
+    assert not replace(record, status="oom", processes=(alone,)).may_end_differently

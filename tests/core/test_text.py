@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from markdown_it import MarkdownIt
 
-from sweeper.core.text import escape_markdown
+from sweeper.core.text import escape_markdown, printable
 
 BAIT = """
 [here](http://evil)
@@ -46,3 +46,8 @@ def test_bare_addresses_and_names_are_no_links_either(text: str, expected: str) 
     """GitHub makes links of them: https://github.github.com/gfm/#autolinks-extension-."""
     assert escape_markdown(text) == expected
     assert MarkdownIt("commonmark").render(escape_markdown(text)) == f"<p>{text}</p>\n"
+
+
+def test_text_for_one_line_has_a_space_for_each_control_character() -> None:
+    assert printable(" a\nb\x1b[0m\ud800 ") == "a b [0m"
+    assert printable("é ü") == "é ü"

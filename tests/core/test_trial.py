@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from sweeper.core.trial import Compile, Labels, Model, Precision, Trial
+from sweeper.core.trial import Compile, Labels, Model, Precision, Text, Trial, name_variants
 
 
 def test_id_is_the_same_for_equal_content_and_other_labels(trial: Trial) -> None:
@@ -76,3 +76,117 @@ def test_variant_lists_what_has_no_column_and_is_not_default(trial: Trial) -> No
     assert changed.variant == (
         "model.image_size=64; optimizer=sgd; compile.fullgraph=true; compile.options.triton.cudagraphs=true"
     )
+
+
+def test_variant_has_every_axis_that_has_no_column(trial: Trial) -> None:
+    labels = replace(trial.labels, preset="fast", overrides="model.image_size=64")
+    changed = replace(
+        trial,
+        labels=labels,
+        workload="inference",
+        optimizer_impl="fused",
+        cudnn_benchmark=True,
+        text=Text(lengths=tuple(range(1, 10))),
+        vary={"batch_size": (2, 4)},
+        python="/other/python",
+        compile=Compile(options={"b": "text", "a": 1}, memory_budget=0.5),
+    )
+    assert changed.variant == (
+        "preset=fast; model.image_size=64; optimizer=adam; optimizer.impl=fused; "
+        "text.lengths=[1,2,3,4,5,6,7,8,...] (9); cudnn_benchmark=true; "
+        "compile.options.a=1; compile.options.b=text; compile.memory_budget=0.5; "
+        "vary.batch_size=2,4; worker.python=/other/python"
+    )
+    assert replace(trial, workload="inference", optimizer="none").variant == ""
+    assert Text(lengths=tuple(range(8))).describe_lengths() == "[0,1,2,3,4,5,6,7]"
+
+
+def test_variant_of_a_bundled_rung_names_the_bundle_and_not_its_parts(trial: Trial) -> None:
+    rung = replace(trial, labels=replace(trial.labels, rung="default"), optimizer_impl="fused", cudnn_benchmark=True)
+    assert rung.variant == "free one-liners"
+    assert (
+        replace(rung, labels=replace(trial.labels, rung="fused")).variant
+        == "optimizer.impl=fused; cudnn_benchmark=true"
+    )
+
+
+def test_variant_names_the_position_of_a_decoder_unless_it_is_the_last(trial: Trial) -> None:
+    decoder = replace(trial, workload="decode", optimizer="none", model=Model("transformers", "x", sequence_length=16))
+    assert replace(decoder, decode_position=15).variant == ""
+    assert replace(decoder, decode_position=14).variant == "decode.position=14"
+    assert replace(trial, decode_position=0).variant == "decode.position=0"
+
+
+def test_name_has_a_backend_that_is_not_inductor(trial: Trial) -> None:
+    assert trial.label == "vit_tiny-train-fp32-default-b4"
+    assert replace(trial, backend="aot_eager").label == "vit_tiny-train-fp32-default-aot_eager-b4"
+    assert replace(trial, mode="eager", backend=None).label == "vit_tiny-train-fp32-eager-b4"
+
+
+def test_sizes_that_vary_keep_their_share_of_the_batch(trial: Trial) -> None:
+    varied = replace(trial, batch_size=32, vary={"batch_size": (8, 32, 1), "image_size": (32, 64)})
+    halved = varied.replace_batch_size(16)
+    assert (halved.batch_size, halved.vary) == (16, {"batch_size": [4, 16, 1], "image_size": (32, 64)})
+    assert varied.samples_per_step == pytest.approx(41 / 3)
+    assert trial.replace_batch_size(2) == replace(trial, batch_size=2)
+    assert trial.samples_per_step == 4
+
+
+@pytest.mark.parametrize(
+    ("scope", "expected"), [("model", False), ("loss", False), ("step", True), ("optimizer", True)]
+)
+def test_which_scopes_compile_the_optimizer(scope: str, expected: bool) -> None:
+    assert Compile(scope=scope).has_optimizer is expected
+
+
+def test_what_a_step_is_stands_in_the_names_where_trials_differ_in_it(trial: Trial) -> None:
+    language = replace(trial, model=Model("transformers", "x"), text=Text("packed"))
+    dropped = replace(language, model=replace(language.model, dropout=True))
+    assert name_variants([trial, trial]) == ["", ""]
+    assert name_variants([language, dropped]) == ["model.dropout=false", "model.dropout=true"]
+    unlabelled = replace(language, workload="inference", text=Text("packed", labels=False))
+    assert language.step == ("model.dropout=false", "text=packed")
+    assert unlabelled.step == ("", "text=packed")
+    assert replace(unlabelled, text=Text("packed")).step == ("", "text=packed; text.labels=true")
+    assert replace(language, workload="decode").step == ("", "")
+    assert name_variants([language, replace(language, text=Text("full"))]) == ["text=packed", "text=full"]
+
+
+def test_only_equal_models_share_a_key() -> None:
+    one, other = (Model("timm", "x", arguments=arguments) for arguments in ({"a": 1, "b": 2}, {"b": 2, "a": 1}))
+    assert one.key == other.key
+    assert one.key != replace(one, cast=True).key
+
+
+def test_defaults_stay_what_ids_of_stored_records_mean() -> None:
+    """An id leaves out what is at its default, so another default would give an old id another meaning."""
+    assert Trial(Model("timm", "x"), 4, Labels("x", "fp32")).to_json() == {
+        "model": {
+            "library": "timm", "name": "x", "image_size": None, "sequence_length": None, "num_classes": None,
+            "dropout": False, "arguments": {}, "memory_format": "contiguous", "pretrained": False, "checkpoint": None,
+            "cast": False, "attention": None,
+        },
+        "batch_size": 4,
+        "labels": {
+            "model": "x", "precision": "fp32", "family": "other", "suite": None, "weight": None, "overrides": "",
+            "preset": None, "rung": None,
+        },
+        "workload": "train",
+        "precision": {
+            "parameters": "float32", "autocast": None, "grad_scaler": False, "tf32": None, "float8": False,
+        },
+        "mode": "default",
+        "backend": "inductor",
+        "optimizer": "adam",
+        "compile": {
+            "dynamic": None, "fullgraph": False, "scope": "model", "options": {}, "memory_budget": None,
+            "precision_casts": False,
+        },
+        "device": "cuda",
+        "python": None,
+        "vary": {},
+        "optimizer_impl": "default",
+        "text": {"form": "none", "lengths": [], "labels": True},
+        "decode_position": None,
+        "cudnn_benchmark": False,
+    }  # fmt: skip

@@ -12,13 +12,12 @@ import time
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from records import make_process, make_record, write_sweep
 from rich.console import Console
 
-from sweeper.core import gpus, host
+from sweeper.core import gpus
 from sweeper.core.gpus import Device, GpuReading
 from sweeper.core.host import Host
 from sweeper.core.protocol import Software, Verdict
@@ -26,7 +25,6 @@ from sweeper.core.record import Round
 from sweeper.doctor import __main__, noise, probes
 from sweeper.doctor.__main__ import Findings, decide_exit_code
 from sweeper.doctor.noise import Noise, compute_noise, count_processes_needed
-from sweeper.execution.disturbances import find_disturbances, read_disturbances
 
 CPU = Device("cpu")
 QUIET = Host("a processor", cores=4, usable_cores=4, load=0.2)
@@ -336,87 +334,8 @@ def test_verdicts_are_printed_in_order_one_a_line(monkeypatch: pytest.MonkeyPatc
 # State of the host and the GPU
 
 
-def test_a_busy_host_or_gpu_disturbs() -> None:
-    assert list(find_disturbances(QUIET, GpuReading(pids=frozenset(), memory_used_bytes=2**29))) == []
-    busy = dataclasses.replace(QUIET, load=1.2)
-    assert list(find_disturbances(busy, None)) == ["load 1.20 on 4 cores; stop the other processes, or wait"]
-    assert "2 other processes" in next(find_disturbances(QUIET, GpuReading(pids=frozenset({1, 2}))))
-    assert "cannot be seen from here" in next(
-        find_disturbances(QUIET, GpuReading(pids=frozenset(), memory_used_bytes=2**33))
-    )
-    assert "hardware_thermal" in next(find_disturbances(QUIET, GpuReading(lowered_clocks=("idle", "hardware_thermal"))))
-
-
-def test_disturbances_of_several_gpus_name_the_gpu_and_those_of_the_host_come_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    first, second = (gpus.Gpu(str(index), f"GPU-{index}", "a GPU") for index in range(2))
-    busy = GpuReading(pids=frozenset({1}))
-    monkeypatch.setattr(host, "read", lambda: dataclasses.replace(QUIET, load=1.2))
-    monkeypatch.setattr(gpus, "read", lambda gpu: busy if gpu is second else GpuReading(pids=frozenset()))
-    load, other = "load 1.20 on 4 cores; stop the other processes, or wait", "1 other process on the GPU; "
-    found = read_disturbances([Device("cuda", first), Device("cuda", second)])
-    assert found == [load, f"GPU 1: {other}stop them, or take another"]
-    assert read_disturbances([Device("cuda", second)]) == [load, f"{other}stop them, or take another"]
-    assert read_disturbances([CPU]) == [load]
-    assert read_disturbances([]) == []
-
-
-def test_the_host_is_read_from_the_kernels_files(tmp_path: Path) -> None:
-    files = {
-        "proc/cpuinfo": "processor : 0\nmodel name\t: A fine CPU\nflags\t\t: fpu avx512_bf16\n",
-        "proc/loadavg": "1.50 0.70 0.30 2/100 4242\n",
-        "sys/fs/cgroup/cpu.max": "150000 100000\n",
-        "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "powersave\n",
-    }
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    read = host.read(tmp_path)
-    assert (read.cpu, read.load, read.quota_cores, read.governor) == ("A fine CPU", 1.5, 1.5, "powersave")
-    assert read.bfloat16_native is True
-    (tmp_path / "sys/fs/cgroup/cpu.max").write_text("max 100000\n")
-    assert host.read(tmp_path).quota_cores is None
-    nothing = host.read(tmp_path / "nowhere")
-    assert (nothing.load, nothing.governor, nothing.bfloat16_native) == (None, None, None)
-
-
-def test_the_compiler_is_the_one_of_cxx_and_its_absence_says_what_to_do(tmp_path: Path) -> None:
-    own = tmp_path / "own-c++"
-    own.write_text("#!/bin/sh\necho own compiler 1.0\n")
-    own.chmod(0o755)
-    assert host.cpp_compiler({"CXX": str(own), "PATH": ""}).version == "own compiler 1.0 (from CXX)"
-    assert "apt-get install g++" in str(host.cpp_compiler({"PATH": str(tmp_path)}).note)
-    own.rename(tmp_path / "clang++")
-    assert "set CXX=clang++" in str(host.cpp_compiler({"PATH": str(tmp_path)}).note)
-    assert "does not work" in str(host.cpp_compiler({"CXX": "false", "PATH": os.environ["PATH"]}).note)
-
-
-class _Nvml(SimpleNamespace):
-    """What `devices.read` asks of NVML, of a GPU that knows little."""
-
-    class NVMLError(Exception):
-        pass
-
-    NVML_CLOCK_SM, NVML_TEMPERATURE_GPU = 1, 0
-
-    def __getattr__(self, name: str):
-        def unsupported(*_arguments: object) -> None:
-            raise self.NVMLError(name)
-
-        return unsupported
-
-
 def test_what_a_gpu_does_not_tell_is_left_out() -> None:
-    nvml = _Nvml(
-        nvmlSystemGetDriverVersion=lambda: "580.1",
-        nvmlDeviceGetMemoryInfo=lambda _: SimpleNamespace(used=2**30, total=2**37),
-        nvmlDeviceGetComputeRunningProcesses=lambda _: [],
-        nvmlDeviceGetCurrentClocksThrottleReasons=lambda _: 0x01 | 0x40,
-        nvmlDeviceGetPowerUsage=lambda _: 71_500,
-    )
-    reading = gpus.read_handle(nvml, object())
-    assert reading == GpuReading(
+    reading = GpuReading(
         driver="580.1",
         memory_used_bytes=2**30,
         memory_total_bytes=2**37,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.core.protocol import ALONE, DEVICE, NOTHING, LeaseGrant
+from sweeper.execution import device_lease
 from sweeper.execution.device_lease import DeviceLease, Tenant
 
 SLEEPER = "import time\nwhile True: time.sleep(0.01)"
@@ -138,3 +140,44 @@ def test_stopped_and_waited_seconds_are_told_apart_and_count_in_no_limit(three: 
     computes.ask(DEVICE)
     assert computes.grants[1].stopped_s == 0.0, "it was told before"
     assert first.lease.idle_s(first.tenant) < 0.3
+
+
+def test_seconds_are_counted_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One is stopped for 7 s, then waits for 5, of which it is stopped for 2; its clock begins at 100 s."""
+    now = 100.0
+    signals: list[tuple[int, int]] = []
+    monkeypatch.setattr(device_lease.time, "monotonic", lambda: now)
+    monkeypatch.setattr(device_lease.os, "killpg", lambda group, number: signals.append((group, number)))
+    lease = DeviceLease()
+    measures, other = Worker(lease, 1), Worker(lease, 2)
+    measures.ask(ALONE)
+    now += 4
+    assert (lease.idle_s(other.tenant), lease.idle_s(measures.tenant)) == (4.0, 0.0)
+    now += 3
+    measures.ask(NOTHING)
+    assert (lease.idle_s(other.tenant), other.tenant.stopped_s) == (7.0, 7.0)
+    assert signals == [(2, signal.SIGSTOP), (2, signal.SIGCONT)]
+    measures.ask(DEVICE)
+    other.ask(DEVICE)
+    now += 3
+    measures.ask(ALONE)
+    now += 2
+    assert lease.idle_s(other.tenant) == 12.0
+    measures.end()
+    assert other.grants == [LeaseGrant(7.0)]
+    assert (lease.idle_s(other.tenant), other.tenant.stopped_s, other.tenant.is_deaf) == (12.0, 0.0, False)
+    assert signals[2:] == [(2, signal.SIGSTOP), (2, signal.SIGCONT)]
+    now += 1
+    assert lease.idle_s(other.tenant) == 12.0
+
+
+def test_worker_that_does_not_read_is_deaf_and_one_that_leaves_is_waited_for_no_more() -> None:
+    lease = DeviceLease()
+    with lease.register(1, lambda _grant: False) as tenant, lease.register(2, lambda _grant: True) as waiting:
+        lease.request(tenant, DEVICE)
+        assert tenant.is_deaf
+        lease.request(waiting, DEVICE)
+    with lease.register(3, lambda _grant: True) as later:
+        lease.request(later, DEVICE)
+        assert later.has_used_device
+        assert not later.is_deaf

@@ -51,18 +51,6 @@ def test_pipe_in_the_place_of_a_lock_is_refused_at_once(tmp_path: Path) -> None:
         try_to_hold(tmp_path / ".lock")
 
 
-def test_lock_on_a_full_disk_is_held_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "pwrite", refuse)
-    with (
-        hold_lock(tmp_path / ".lock", "sweep=s"),
-        pytest.raises(ConfigError, match="sweep=s is in use by another process"),
-    ):
-        try_to_hold(tmp_path / ".lock")
-
-
 def test_name_of_the_last_holder_is_covered(tmp_path: Path) -> None:
     path = tmp_path / ".lock"
     path.write_text("process 1 on a machine with a long name " * 4)

@@ -98,3 +98,32 @@ def test_peaks_are_of_a_model_and_its_batch_size() -> None:
     assert peaks.look_up(replace(trial, mode="max-autotune"), 8) == 2e9
     assert peaks.look_up(trial, 16) is None
     assert peaks.look_up(replace(trial, model=replace(trial.model, image_size=64)), 8) is None
+
+
+def test_nine_tenths_of_a_device_are_for_trials(guests: ExitStack) -> None:
+    budget = MemoryBudget(100)
+    first, second = invite(guests, budget, 45), invite(guests, budget, 45)
+    assert first.inside.wait(60)
+    assert second.inside.wait(60)
+    more = invite(guests, budget, 0.5)
+    assert not more.inside.wait(0.3)
+    second.leave()
+    assert more.inside.wait(60)
+
+
+def test_a_process_without_a_reading_teaches_nothing() -> None:
+    peaks, trial = PeakMemory(), make_trial(batch_size=8)
+    unknown = [replace(make_process(), allocator_peak_bytes=one) for one in (None, PerArm(None, 5.0))]
+    peaks.learn(replace(make_record(trial=trial), processes=tuple(unknown)))
+    assert peaks.look_up(trial, 8) is None
+    known = replace(make_process(), allocator_peak_bytes=PerArm(7.0, 9.0))
+    peaks.learn(replace(make_record(trial=trial), processes=(known,), smaller_batch_size=4))
+    assert (peaks.look_up(trial, 8), peaks.look_up(trial, 4)) == (None, 7.0)
+
+
+def test_who_is_told_to_stop_waits_no_longer(guests: ExitStack) -> None:
+    budget, stop = MemoryBudget(100), threading.Event()
+    assert invite(guests, budget, WHOLE_DEVICE).inside.wait(60)
+    stop.set()
+    with budget.reserve(50, stop) as reservation:
+        assert reservation.shared

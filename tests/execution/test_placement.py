@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from sweeper.core.gpus import Device, Gpu
 from sweeper.core.host import physical_cores
+from sweeper.core.settings import Scheduler, Settings
 from sweeper.execution import placement
 from sweeper.execution.placement import divide_cores, share_host
 
@@ -69,3 +71,31 @@ def test_two_devices_share_cores_and_memory(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_cpu_measures_one_trial_after_the_other() -> None:
     assert [share.concurrency for share in share_host([Device("cpu")], range(64), 100)] == [1]
+
+
+def test_no_more_trials_are_in_flight_than_there_are_or_than_the_quota_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement, "free_memory_bytes", lambda: None)
+    monkeypatch.setattr(placement, "cores_near", lambda _gpu: ())
+    assert [share.concurrency for share in share_host(DEVICES[:1], range(64), 3)] == [3]
+    assert [share.concurrency for share in share_host(DEVICES[:1], range(64), 0)] == [1]
+    monkeypatch.setattr(placement, "read", lambda: SimpleNamespace(quota_cores=12.0))
+    assert [share.concurrency for share in share_host(DEVICES[:1], range(64), 100)] == [6]
+    assert [share.concurrency for share in share_host(DEVICES[:2], range(64), 100)] == [3, 3]
+
+
+@pytest.mark.parametrize(
+    ("names", "name"),
+    [
+        ([], "the CPU"),
+        (["NVIDIA H200"], "NVIDIA H200"),
+        (["NVIDIA H200", "NVIDIA H200"], "2 GPUs (NVIDIA H200)"),
+        (["NVIDIA H200", "NVIDIA A100"], "2 GPUs (NVIDIA H200, NVIDIA A100)"),
+    ],
+)
+def test_placement_is_named_after_its_devices(monkeypatch: pytest.MonkeyPatch, names: list[str], name: str) -> None:
+    gpus = tuple(Gpu(str(index), f"GPU-{index}", one) for index, one in enumerate(names))
+    monkeypatch.setattr(placement, "visible_gpus", lambda: gpus)
+    monkeypatch.setattr(placement, "cores_near", lambda _gpu: ())
+    found = placement.place_trials(Settings("s", scheduler=Scheduler(prepare=2)), 9)
+    assert (found.name, found.concurrency) == (name, 2 * max(1, len(names)))
+    assert [device.gpu for device in found.devices] == (list(gpus) or [None])

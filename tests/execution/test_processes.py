@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 import threading
 from pathlib import Path
@@ -9,7 +11,16 @@ from pathlib import Path
 import pytest
 from processes import assert_gone
 
-from sweeper.execution.processes import describe_exit, read_last_lines, start_group, wait_for_end
+from sweeper.execution.processes import (
+    describe_exit,
+    describe_failed_start,
+    expose_package,
+    make_cache_variables,
+    make_command,
+    read_last_lines,
+    start_group,
+    wait_for_end,
+)
 
 SLEEPS = "import time; time.sleep(600)"
 LEAVES_A_CHILD = (
@@ -58,3 +69,44 @@ def test_environment_is_added_and_the_output_goes_to_the_log(tmp_path: Path, mon
 )
 def test_ends_of_processes_are_described(code: int, text: str) -> None:
     assert describe_exit(code) == text
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (
+            OSError(errno.EMFILE, "Too many open files"),
+            "Too many open files; raise the limit of open files (ulimit -n)",
+        ),
+        (OSError(errno.EPERM, "Not permitted"), "Not permitted; see to it"),
+    ],
+)
+def test_what_to_do_where_no_process_can_be_started(error: OSError, text: str) -> None:
+    assert describe_failed_start(error) == f"no process can be started: {text}"
+
+
+def test_another_interpreter_is_shown_the_package_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert make_command("/other/python", "sweeper.worker") == ["/other/python", "-m", "sweeper.worker"]
+    assert make_command(None, "x") == [sys.executable, "-m", "x"]
+    with expose_package(None) as variables:
+        assert variables == {}
+    for before in ("", "/a:/b"):
+        monkeypatch.setenv("PYTHONPATH", before)
+        with expose_package("/other/python") as variables:
+            folder, *rest = variables["PYTHONPATH"].split(os.pathsep)
+            assert rest == ["/a", "/b"][: 2 * bool(before)]
+            assert os.listdir(folder) == ["sweeper"]  # noqa: PTH208
+            assert (Path(folder) / "sweeper" / "execution" / "processes.py").exists()
+        assert not Path(folder).exists()
+
+
+def test_caches_of_a_process_are_in_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = make_cache_variables(Path("cache-0"))
+    assert sorted(Path(path).parent for path in found.values()) == [tmp_path / "cache-0"] * 2
+
+
+def test_last_lines_are_those_with_text(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"one\n\n two  \n\xff\n\n")
+    assert read_last_lines(tmp_path / "log", 2) == [" two", "\ufffd"]
+    assert read_last_lines(tmp_path / "log", 9) == ["one", " two", "\ufffd"]

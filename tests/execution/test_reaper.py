@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from processes import assert_gone
 
+from sweeper.execution import reaper
+
 ROOT = Path(__file__).parents[2]
 DRIVER = """
 import os, signal, subprocess, sys, time
@@ -83,3 +85,16 @@ def test_stopped_reaper_does_not_hold_up_the_end(tmp_path: Path) -> None:
     driver, (reaper,) = start(program, tmp_path)
     assert driver.wait(60) == 0
     assert_gone(reaper)
+
+
+def test_groups_that_were_taken_back_are_not_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    killed: list[tuple[int, int]] = []
+
+    def kill(group: int, number: int) -> None:
+        killed.append((group, number))
+        if group == 11:
+            raise ProcessLookupError
+
+    monkeypatch.setattr(os, "killpg", kill)
+    reaper.kill_registered_groups(["+11\n", "+12\n", "-12\n", "+130\n"])
+    assert sorted(killed) == [(11, signal.SIGKILL), (130, signal.SIGKILL)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -16,13 +17,22 @@ def gradients(**values: float) -> list:
     return [(f"gradient of {name}", torch.full((4,), value, dtype=torch.float64)) for name, value in values.items()]
 
 
-def judge(reference: list, eager: list, step: list, tolerance: str = "full", sizes: dict[str, float] | None = None):
-    """The verdict on a step by one step of eager."""
+def judge(
+    reference: list,
+    eager: list,
+    step: list,
+    tolerance: str = "full",
+    sizes: dict[str, float] | None = None,
+    repeated: list | None = None,
+    more: tuple[list, ...] = (),
+):
+    """The verdict on a step by one step of eager, `more` of them, and eager that ran again beside itself."""
     from sweeper.worker.accuracy import rule
     from sweeper.worker.measurement.capture import Keep, StepTensors
 
     truth = StepTensors(Keep().copy(reference), "float64", sizes or {})
-    bounds = rule.set_bounds(truth, (rule.compare(eager, truth),), None, tolerance)
+    again = rule.compare(repeated, StepTensors(Keep().copy(eager), "eager")) if repeated else None
+    bounds = rule.set_bounds(truth, [rule.compare(one, truth) for one in (eager, *more)], again, tolerance)
     return rule.judge(rule.compare(step, truth), bounds).accuracy
 
 
@@ -40,6 +50,13 @@ def test_rule_of_size(noise: float, weight: float, passed: bool) -> None:
         gradients(bias=0.0, weight=1.0), gradients(bias=1e-9, weight=1.0 + 1e-7), gradients(bias=noise, weight=weight)
     )
     assert found.passed is passed
+
+
+@pytest.mark.parametrize(("error", "passed"), [(6e-8, True), (8e-8, False)])
+def test_gradient_that_is_tiny_beside_the_others_has_a_tiny_floor(error: float, passed: bool) -> None:
+    """Tolerance 1e-4, times 1e-3, times the size of all gradients, sqrt(1 / 2): 7.07e-8."""
+    eager = gradients(bias=1e-6, weight=1.0)
+    assert judge(eager, eager, gradients(bias=1e-6 + error, weight=1.0)).passed is passed
 
 
 def alternating(error: float, factor: float, count: int = 4096) -> list:
@@ -199,3 +216,266 @@ def test_eager_that_has_nothing_of_the_reference_says_nothing_about_directions()
     """As of deep nets in bfloat16 at a small batch, whose gradients are chaotic."""
     found = judge(alternating(0.0, 1.0), alternating(1.2, 0.3), alternating(1.2, -0.1), "reduced")
     assert found.passed
+
+
+def test_step_at_its_bound_is_right() -> None:
+    """An output of ones, and a tolerance of 2^-13, which floating point has exactly."""
+    from unittest import mock
+
+    from sweeper.worker.accuracy import rule
+
+    with mock.patch.dict(rule.TOLERANCE, full=2.0**-13):
+        assert judge(outputs(1.0, 1.0), outputs(1.0, 1.0), outputs(1 + 2.0**-13, 1 + 2.0**-13)).passed
+        assert judge(outputs(1.0, 1.0), outputs(1.0, 1.0), outputs(1 + 2.0**-12, 1.0)).passed is False
+
+
+def test_figures_kept_are_those_of_the_worst_tensor() -> None:
+    truth, eager = gradients(a=1.0, b=1.0), gradients(a=1.0, b=1.0 + 1e-6)
+    found = judge(truth, eager, gradients(a=1.0, b=1.0 + 3e-5))
+    assert (found.worst, found.tensors, found.elements, found.unjudged) == ("gradient of b", 3, 8, 0)
+    assert found.compiled_error == pytest.approx(3e-5)
+    assert found.eager_error == pytest.approx(1e-6)
+    assert found.bound == pytest.approx(1e-4)
+    assert found.projection is not None
+    assert (found.projection.eager, found.projection.compiled) == (pytest.approx(1 + 1e-6), pytest.approx(1 + 3e-5))
+    assert found.margin == pytest.approx(0.01)
+    assert (found.passed, found.too_small, found.nondeterministic, found.reference) == (True, False, False, "float64")
+    exact = judge(truth, truth, truth)
+    assert (exact.passed, exact.compiled_error, exact.eager_error) == (True, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(("length", "passed", "too_small"), [(0.34, True, False), (0.33, False, True)])
+def test_gradient_within_a_bound_that_lets_zeros_pass_has_a_least_size(
+    length: float, passed: bool, too_small: bool
+) -> None:
+    """Eager is as far off as it is long, without any of the reference lost; a third of its size is the least."""
+    truth, eager = alternating(0.0, 1.0, 4), alternating(1.0, 1.0, 4)
+    signs = [(name, tensor * length) for name, tensor in alternating(1.0, 1.0, 4)]
+    found = judge(truth, eager, signs, "reduced", more=(alternating(1.0, 0.3, 4),))  # which says nothing of directions
+    assert (found.passed, found.too_small) == (passed, too_small)
+
+
+@pytest.mark.parametrize(("tolerance", "share"), [("full", 1e-3), ("reduced", 0.03)])
+def test_noise_of_a_gradient_may_be_a_share_of_all_gradients(tolerance: str, share: float) -> None:
+    """Eager is off by all of a bias of four numbers, beside a weight of ones that has many more."""
+
+    def step(bias: float) -> list:
+        return [*gradients(bias=bias), *alternating(0.0, 1.0)]
+
+    for factor, passed in ((0.98, True), (1.02, False)):
+        assert judge(step(0.0), step(1e-6), step(factor * share), tolerance).passed is passed
+
+
+@pytest.mark.parametrize(("moved", "nondeterministic"), [(5e-5, False), (2e-4, True)])
+def test_eager_that_moves_by_more_than_the_tolerance_proves_nothing(moved: float, nondeterministic: bool) -> None:
+    right, wrong = outputs(1.0, 1.0), outputs(2.0, 2.0)
+    for step in (right, wrong):
+        found = judge(right, right, step, repeated=outputs(1.0 + moved, 1.0 + moved))
+        assert found.nondeterministic is nondeterministic
+        if nondeterministic:
+            assert found.passed is None
+            assert found.unverified == "eager differs from itself when it is run twice"
+        else:
+            assert found.passed is (step is right)
+
+
+def test_single_gradients_of_eager_may_move() -> None:
+    """All of them together may not."""
+    truth = gradients(bias=1e-3, weight=1.0)
+    found = judge(truth, truth, truth, repeated=gradients(bias=1.1e-3, weight=1.0))
+    assert (found.passed, found.nondeterministic) == (True, False)
+    assert judge(truth, truth, truth, repeated=gradients(bias=1e-3, weight=1.1)).nondeterministic
+
+
+@pytest.mark.parametrize(("error", "judged"), [(0.33, True), (0.34, False)])
+def test_outputs_that_are_too_far_off_are_nothing_to_judge_by(error: float, judged: bool) -> None:
+    truth, eager = outputs(1.0, 1.0), outputs(1.0 + error, 1.0 + error)
+    found = judge(truth, eager, eager, "reduced")
+    assert found.passed is (True if judged else None)
+    assert judged or found.unverified == "eager's output is too far from the reference to judge by"
+    assert judge(truth, truth, truth, "reduced", more=(eager,)).passed is (True if judged else None)
+
+
+def test_where_no_output_is_seen_the_loss_says_how_far_off_eager_is() -> None:
+    import torch
+
+    def step(value: float) -> list:
+        return [("loss", torch.tensor(value)), ("change of buffer x", torch.ones(4))]
+
+    found = judge(step(1.0), step(1.5), step(1.5), "reduced")
+    assert found.unverified == "eager's loss is too far from the reference to judge by"
+    assert judge(step(1.0), step(1.01), step(1.02), "reduced").passed
+    assert judge(step(1.0), step(1.0), step(1.02), "reduced").passed is False
+
+
+def test_every_step_of_eager_widens_the_bounds() -> None:
+    truth, near, far = alternating(0.0, 1.0), alternating(0.0, 1.0), alternating(0.1, 1.05)
+    step = alternating(0.2, 1.1)
+    assert judge(truth, near, step, "reduced").passed is False
+    for first, other in ((near, far), (far, near)):
+        assert judge(truth, first, step, "reduced", more=(other,)).passed
+    found = judge(truth, near, alternating(0.1, 1.2), "reduced", more=(far,))
+    assert found.passed is False
+    assert found.projection is not None
+    assert (found.projection.eager, found.projection.compiled) == (pytest.approx(1.05), pytest.approx(1.2))
+
+
+def test_update_by_an_optimizer_may_be_off_by_three_tenths() -> None:
+    import torch
+
+    def step(error: float) -> list:
+        return [("gradient of weight", torch.ones(64)), ("change of weight", torch.full((64,), 1e-5 * (1 + error)))]
+
+    assert judge(step(0.0), step(0.0), step(0.09)).passed
+    assert judge(step(0.0), step(0.0), step(0.11)).passed is False  # of the direction, in which nothing is lost
+
+    def across(error: float) -> list:
+        signs = torch.ones(64)
+        signs[::2] = -1
+        return [("gradient of weight", torch.ones(64)), ("change of weight", 1e-5 * (1 + error * signs))]
+
+    assert judge(across(0.0), across(0.0), across(0.29)).passed
+    assert judge(across(0.0), across(0.0), across(0.31)).passed is False
+
+
+def test_update_that_follows_a_gradient_of_noise_is_not_judged() -> None:
+    import torch
+
+    def step(gradient: float, change: float) -> list:
+        one = [(f"{kind} of weight", torch.ones(4)) for kind in ("gradient", "change")]
+        return [*one, ("gradient of bias", torch.full((4,), gradient)), ("change of bias", torch.full((4,), change))]
+
+    assert judge(step(0.0, 1.0), step(1e-9, 1.0), step(1e-9, -1.0)).passed
+    assert judge(step(1.0, 1.0), step(1.0, 1.0), step(1.0, -1.0)).passed is False
+
+
+@pytest.mark.parametrize(("error", "passed"), [(0.9e-4, True), (1.1e-4, False)])
+def test_what_differs_by_more_than_the_tolerance_in_anything_but_a_gradient(error: float, passed: bool) -> None:
+    from sweeper.worker.accuracy import rule
+    from sweeper.worker.measurement.capture import Keep, StepTensors
+
+    for name, judged in (("output", True), ("all", True), ("gradient of a", False)):
+        truth = StepTensors(Keep().copy([(name, outputs(1.0, 1.0)[0][1])]), "float64")
+        comparison = rule.compare([(name, outputs(1.0 + error, 1.0 + error)[0][1])], truth, {"a": "stage"})
+        comparison = {key: sums for key, sums in comparison.items() if key != "all gradients"}
+        assert rule.differs(comparison, "full") is (judged and not passed)
+        assert rule.differs(comparison, "reduced") is False
+
+
+def test_steps_that_give_other_tensors_are_refused() -> None:
+    import torch
+
+    from sweeper.worker.accuracy import rule
+    from sweeper.worker.measurement.capture import Keep, StepTensors
+
+    truth = StepTensors(Keep().copy([("a", torch.ones(2)), ("b", torch.ones(2)), ("c", torch.ones(2))]), "float64")
+    for step, says in (
+        ([("a", torch.ones(3))], r"a has shape \[3\], where the reference has \[2\]"),
+        ([("x", torch.ones(3))], r"x has shape \[3\], where the reference has nothing"),
+        ([("a", torch.ones(2))], r"b is missing \(2 tensors that the reference has\)"),
+    ):
+        with pytest.raises(rule.DifferentTensorsError, match=says):
+            rule.compare(step, truth)
+
+
+def test_tensors_are_compared_in_parts_and_added() -> None:
+    import torch
+
+    from sweeper.worker.accuracy import rule
+    from sweeper.worker.measurement.capture import Keep, StepTensors
+
+    truth = StepTensors(Keep().copy([("output", torch.tensor([3.0, 1e30, 4.0], dtype=torch.float64))]), "float64")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rule, "CHUNK", 2)
+        sums = rule.compare([("output", torch.tensor([3.0, 1e30, 8.0], dtype=torch.float64))], truth)["output"]
+    assert sums == rule.Sums(16.0, 25.0, 73.0, 41.0, 2, 1)  # the number that is as good as infinite is left out
+    assert (sums.error, sums.projection) == (pytest.approx(math.sqrt(8)), pytest.approx(41 / 25))
+    assert (sums.reference_size, sums.step_size) == (pytest.approx(math.sqrt(12.5)), pytest.approx(math.sqrt(36.5)))
+    assert math.isnan(rule.Sums().projection)
+    assert rule.Sums().error == 0
+
+
+@pytest.mark.parametrize(
+    ("device", "autocast", "parameters", "convolves", "flags", "tolerance"),
+    [
+        ("cuda", None, "float32", True, ("highest", False), "full"),
+        ("cuda", None, "float32", True, ("highest", True), "reduced"),
+        ("cuda", None, "float32", True, ("highest", None), "reduced"),
+        ("cuda", None, "float32", False, ("highest", True), "full"),
+        ("cuda", None, "float32", False, ("high", False), "reduced"),
+        ("cpu", None, "float32", True, ("high", True), "full"),
+        ("cpu", "bfloat16", "float32", False, ("highest", False), "reduced"),
+        ("cpu", None, "float16", False, ("highest", False), "reduced"),
+    ],
+)
+def test_tolerance_is_reduced_where_a_format_of_the_step_is(
+    monkeypatch: pytest.MonkeyPatch,
+    device: str,
+    autocast: str | None,
+    parameters: str,
+    convolves: bool,
+    flags: tuple[str, bool | None],
+    tolerance: str,
+) -> None:
+    import torch
+    from records import make_trial
+
+    from sweeper.core.trial import Precision
+    from sweeper.worker.accuracy import rule
+
+    read = dict(zip(("float32_matmul_precision", "cudnn_allow_tf32"), flags, strict=True))
+    monkeypatch.setattr(rule.torch_flags, "read", lambda: read)
+    module = torch.nn.Sequential(torch.nn.Conv2d(1, 1, 1) if convolves else torch.nn.Linear(1, 1))
+    trial = replace(make_trial(device=device), precision=Precision(parameters, autocast))
+    assert rule.choose_tolerance(trial, module) == tolerance
+
+
+def test_numbers_are_perturbed_by_half_a_last_place_of_the_format() -> None:
+    from sweeper.core.trial import Precision
+    from sweeper.worker.accuracy.rule import perturbation
+
+    assert perturbation(Precision(autocast="bfloat16"), "full") == 1e-5
+    assert perturbation(Precision(autocast="bfloat16"), "reduced") == 2.0**-9
+    assert perturbation(Precision("bfloat16"), "reduced") == 2.0**-9
+    assert perturbation(Precision("float16"), "reduced") == perturbation(Precision(), "reduced") == 2.0**-12
+
+
+@pytest.mark.parametrize(
+    ("projection", "share"), [(0.9, 0.0), (1.0, 0.0), (1.1, 0.0), (0.8, 0.5), (1.3, 1.0), (math.nan, math.inf)]
+)
+def test_share_of_a_margin_begins_at_the_ends_of_the_span(projection: float, share: float) -> None:
+    from sweeper.worker.accuracy.rule import Span
+
+    assert Span(0.9, 1.1, 0.2).share(projection) == pytest.approx(share)
+
+
+def test_gradient_that_is_as_long_as_its_error_is_no_noise_for_its_size_but_for_its_update() -> None:
+    """Powers of 2, whose root mean squares are exact, beside a weight of ones that has many more numbers."""
+
+    def step(bias: float, change: float = 1.0) -> list:
+        update = [(f"change of {name[len('gradient of ') :]}", tensor * change) for name, tensor in gradients(bias=1.0)]
+        return [*gradients(bias=bias), *update, *alternating(0.0, 1.0)]
+
+    small = 2.0**-13
+    assert judge(step(small), step(2 * small), step(small + 3.6e-4)).passed
+    assert judge(step(small), step(2 * small), step(small + 3.8e-4)).passed is False  # three times eager's error
+    short = 2.0**-9
+    assert judge(step(short), step(2 * short), step(short, -1.0)).passed
+    assert judge(step(short), step(1.5 * short), step(short, -1.0)).passed is False
+
+
+def test_outputs_a_third_of_their_size_off_are_too_far_off() -> None:
+    found = judge(outputs(3.0, 3.0), outputs(4.0, 4.0), outputs(3.0, 3.0), "reduced")
+    assert found.unverified == "eager's output is too far from the reference to judge by"
+
+
+def test_small_tensors_are_not_too_small_and_nothing_has_no_share() -> None:
+    from sweeper.worker.accuracy import rule
+    from sweeper.worker.measurement.capture import Keep, StepTensors
+
+    for step in (gradients(weight=0.01), gradients(weight=0.02)):
+        found = judge(gradients(weight=0.01), gradients(weight=0.01), step)
+        assert (found.passed, found.too_small) == (step[0][1][0] == 0.01, False)
+    truth = StepTensors(Keep().copy(outputs(math.inf)), "float64")
+    same = rule.compare(outputs(math.inf), truth)
+    assert rule.judge(same, rule.set_bounds(truth, [same], None, "full")).share == 0

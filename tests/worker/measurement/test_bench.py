@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 
 import pytest
 import torch
 
 from sweeper.core.settings import Measure
-from sweeper.worker.measurement.bench import Arm, Bench
+from sweeper.worker.measurement.bench import Arm, Bench, measure_rounds
 from sweeper.worker.models.batches import Batch
+from sweeper.worker.monitoring.round_monitor import RoundMonitor
 
 ARM = Arm("eager", lambda _batch: None, eager=True)
 
@@ -59,3 +61,41 @@ def test_first_steps_begin_with_the_first_batch(eager_steps: int) -> None:
     bench.run(ARM, eager_steps)
     bench.first_steps_s(Arm("compiled", seen.append, eager=True))
     assert seen[:3] == [first, second, first]
+
+
+@pytest.mark.parametrize("clock", ["block", "step"])
+def test_collector_is_off_in_the_blocks_of_a_round_and_on_again_after_them(clock: str) -> None:
+    seen: list[tuple[str, bool]] = []
+    eager, compiled = (
+        Arm(name, lambda _batch, name=name: seen.append((name, gc.isenabled())), eager=True)
+        for name in ("eager", "compiled")
+    )
+    bench, monitor = Bench((Batch(), Batch()), torch.device("cpu")), RoundMonitor(torch.device("cpu"))
+    for _ in measure_rounds(bench, eager, compiled, 2, Measure(rounds=2, clock=clock), monitor):
+        assert gc.isenabled()
+    gc.unfreeze()
+    steps = 2 + 2  # untimed ones and those of the block
+    arms = ["eager"] * steps + ["compiled"] * 2 * steps + ["eager"] * steps
+    assert seen == [(arm, False) for arm in arms]
+
+
+def test_collector_is_on_where_a_step_compiles_again_and_after_a_step_that_fails() -> None:
+    """Recompilation happens outside of the block; an error ends the worker's round, but not the worker."""
+    seen: list[bool] = []
+
+    def recompile_once(_batch: Batch) -> None:
+        seen.append(gc.isenabled())
+        if len(seen) == 1:
+            raise RuntimeError("Detected recompile when torch.compile stance is 'fail_on_recompile'")
+
+    def fail(_batch: Batch) -> None:
+        raise RuntimeError("something else")
+
+    bench, monitor = Bench((Batch(), Batch()), torch.device("cpu")), RoundMonitor(torch.device("cpu"))
+    compiled = Arm("compiled", recompile_once, eager=True)
+    first = next(measure_rounds(bench, ARM, compiled, 2, Measure(), monitor))
+    assert (first.round.void, seen) == ("recompiled", [False, True, True])
+    with pytest.raises(RuntimeError, match="something else"):
+        next(measure_rounds(bench, ARM, Arm("compiled", fail, eager=True), 2, Measure(), monitor))
+    gc.unfreeze()
+    assert gc.isenabled()

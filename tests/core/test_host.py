@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from sweeper.core import host
+
+GIB = 2**30
+
+
+def write_files(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+def test_the_host_is_read_from_the_kernels_files(tmp_path: Path) -> None:
+    files = {
+        "proc/cpuinfo": "processor : 0\nmodel name\t: A fine CPU\nflags\t\t: fpu avx512_bf16\n",
+        "proc/loadavg": "1.50 0.70 0.30 2/100 4242\n",
+        "sys/fs/cgroup/cpu.max": "150000 100000\n",
+        "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "powersave\n",
+    }
+    read = host.read(write_files(tmp_path, files))
+    assert (read.cpu, read.load, read.quota_cores, read.governor) == ("A fine CPU", 1.5, 1.5, "powersave")
+    assert read.bfloat16_native is True
+    (tmp_path / "sys/fs/cgroup/cpu.max").write_text("max 100000\n")
+    assert host.read(tmp_path).quota_cores is None
+    nothing = host.read(tmp_path / "nowhere")
+    assert (nothing.load, nothing.governor, nothing.bfloat16_native) == (None, None, None)
+
+
+def test_the_compiler_is_the_one_of_cxx_and_its_absence_says_what_to_do(tmp_path: Path) -> None:
+    own = tmp_path / "own-c++"
+    own.write_text("#!/bin/sh\necho own compiler 1.0\n")
+    own.chmod(0o755)
+    assert host.cpp_compiler({"CXX": str(own), "PATH": ""}).version == "own compiler 1.0 (from CXX)"
+    assert "apt-get install g++" in str(host.cpp_compiler({"PATH": str(tmp_path)}).note)
+    own.rename(tmp_path / "clang++")
+    assert "set CXX=clang++" in str(host.cpp_compiler({"PATH": str(tmp_path)}).note)
+    assert "does not work" in str(host.cpp_compiler({"CXX": "false", "PATH": os.environ["PATH"]}).note)
+
+
+def test_the_compiler_is_g_plus_plus_where_it_is_there(tmp_path: Path) -> None:
+    for name in ("g++", "clang++"):
+        (tmp_path / name).write_text(f"#!/bin/sh\necho {name} 1.0\necho of somebody\n")
+        (tmp_path / name).chmod(0o755)
+    assert host.cpp_compiler({"PATH": str(tmp_path)}).version == "g++ 1.0"
+    (tmp_path / "g++").write_text("#!/bin/sh\n")
+    assert host.cpp_compiler({"PATH": str(tmp_path)}).version == "of no version"
+    assert "CXX=icpx is not there; set CXX=g++, which is here" in str(
+        host.cpp_compiler({"CXX": "icpx", "PATH": str(tmp_path)}).note
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "native"),
+    [("flags : fpu avx2", False), ("Features : fp bf16", True), ("flags : fpu amx_bf16", True), ("bugs : bf16", None)],
+)
+def test_bfloat16_is_native_where_the_processor_says_so(tmp_path: Path, flags: str, native: bool | None) -> None:
+    assert host.read(write_files(tmp_path, {"proc/cpuinfo": f"{flags}\n"})).bfloat16_native is native
+
+
+MEMORY = "MemTotal: 9000000 kB\nMemAvailable:  4194304 kB\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "free_bytes"),
+    [
+        ({}, None),
+        ({"proc/meminfo": MEMORY}, 4 * GIB),
+        ({"proc/meminfo": MEMORY, "memory.max": "max", "memory.current": "7"}, 4 * GIB),
+        ({"proc/meminfo": MEMORY, "memory.max": f"{3 * GIB}", "memory.current": f"{GIB}"}, 2 * GIB),
+        # What the cgroup has cached it can give back.
+        (
+            {"memory.max": f"{3 * GIB}", "memory.current": f"{2 * GIB}", "memory.stat": f"anon 5\ninactive_file {GIB}"},
+            2 * GIB,
+        ),
+        ({"proc/meminfo": MEMORY, "memory.max": f"{9 * GIB}", "memory.current": f"{GIB}"}, 4 * GIB),
+    ],
+    ids=["unknown", "machine", "no limit", "limit", "cached", "limit above what there is"],
+)
+def test_free_memory_is_the_machines_or_what_the_limit_leaves(
+    tmp_path: Path, files: dict[str, str], free_bytes: float | None
+) -> None:
+    paths = {name if "/" in name else f"sys/fs/cgroup/{name}": text for name, text in files.items()}
+    assert host.free_memory_bytes(write_files(tmp_path, paths)) == free_bytes
+
+
+def test_cores_whose_siblings_are_unknown_stand_alone(tmp_path: Path) -> None:
+    assert host.physical_cores([2, 0], tmp_path) == [(0,), (2,)]

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import pytest
+
+from sweeper.core.host import Part
+from sweeper.core.protocol import (
+    ALONE,
+    Job,
+    LeaseGrant,
+    LeaseRequest,
+    Message,
+    Outcome,
+    Phase,
+    Software,
+    Verdict,
+    decode,
+    encode,
+)
+from sweeper.core.record import Diagnostics, Process
+from sweeper.core.serialization import from_json, to_json
+from sweeper.core.settings import Measure
+from sweeper.core.trial import Trial
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Phase("compiling"),
+        LeaseRequest(ALONE),
+        Outcome("oom", "eager", "no room", Process(0, 0, True, compile_s=1.5), Diagnostics(1), {"torch": "2.13"}),
+    ],
+)
+def test_a_message_is_one_line_that_is_read_back(message: Message) -> None:
+    line = encode(message)
+    assert line.endswith("\n")
+    assert line.count("\n") == 1
+    assert decode(line) == message
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("[]", "unknown message ''"),
+        ("{}", "unknown message 'None'"),
+        ('{"kind": "Job"}', "unknown message 'Job'"),
+        ('{"kind": "Phase", "name": "lunch"}', "name: 'lunch' is not one of"),
+        ('{"kind": "Phase"}', "missing 1 required"),
+        ("no JSON", "Expecting value"),
+    ],
+)
+def test_what_is_no_message_is_refused(line: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        decode(line)
+
+
+def test_job_and_grant_are_read_back(trial: Trial) -> None:
+    job = Job(trial, Measure(rounds=3, clock="step"))
+    assert f'"trial_id": "{trial.id}"' in job.dumps()
+    assert Job.loads(job.dumps()) == job
+    grant = LeaseGrant(1.5, (7, 8))
+    assert grant.dumps().endswith("}\n")
+    assert LeaseGrant.loads(grant.dumps()) == grant
+
+
+def test_what_the_checks_of_a_machine_found_is_read_back() -> None:
+    software = Software((Part("torch", "2.13"), Part("g++", None, "install it")), ("inductor",), True)
+    assert from_json(Software, to_json(software)) == software
+    verdict = Verdict("tvm", "default", "missing", "take inductor")
+    assert from_json(Verdict, to_json(verdict)) == verdict

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from sweeper.core import gpus, host
+from sweeper.core.gpus import Device, GpuReading
+from sweeper.core.host import Host
+from sweeper.execution.disturbances import find_disturbances, read_disturbances
+
+CPU = Device("cpu")
+QUIET = Host("a processor", cores=4, usable_cores=4, load=0.2)
+
+
+def test_a_busy_host_or_gpu_disturbs() -> None:
+    assert list(find_disturbances(QUIET, GpuReading(pids=frozenset(), memory_used_bytes=2**29))) == []
+    busy = dataclasses.replace(QUIET, load=1.2)
+    assert list(find_disturbances(busy, None)) == ["load 1.20 on 4 cores; stop the other processes, or wait"]
+    assert "2 other processes" in next(find_disturbances(QUIET, GpuReading(pids=frozenset({1, 2}))))
+    assert "cannot be seen from here" in next(
+        find_disturbances(QUIET, GpuReading(pids=frozenset(), memory_used_bytes=2**33))
+    )
+    assert "hardware_thermal" in next(find_disturbances(QUIET, GpuReading(lowered_clocks=("idle", "hardware_thermal"))))
+
+
+def test_disturbances_of_several_gpus_name_the_gpu_and_those_of_the_host_come_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, second = (gpus.Gpu(str(index), f"GPU-{index}", "a GPU") for index in range(2))
+    busy = GpuReading(pids=frozenset({1}))
+    monkeypatch.setattr(host, "read", lambda: dataclasses.replace(QUIET, load=1.2))
+    monkeypatch.setattr(gpus, "read", lambda gpu: busy if gpu is second else GpuReading(pids=frozenset()))
+    load, other = "load 1.20 on 4 cores; stop the other processes, or wait", "1 other process on the GPU; "
+    found = read_disturbances([Device("cuda", first), Device("cuda", second)])
+    assert found == [load, f"GPU 1: {other}stop them, or take another"]
+    assert read_disturbances([Device("cuda", second)]) == [load, f"{other}stop them, or take another"]
+    assert read_disturbances([CPU]) == [load]
+    assert read_disturbances([]) == []
+
+
+@pytest.mark.parametrize(
+    ("reading", "lines"),
+    [
+        (GpuReading(), 0),
+        (GpuReading(pids=frozenset(), memory_used_bytes=2**30), 0),
+        (GpuReading(pids=frozenset(), memory_used_bytes=2**30 + 1), 1),
+        (GpuReading(pids=frozenset({1}), memory_used_bytes=2**33), 1),  # which it has explained
+        (GpuReading(pids=frozenset({1}), lowered_clocks=("thermal",)), 2),
+        (GpuReading(lowered_clocks=("idle", "power_cap")), 0),
+    ],
+)
+def test_what_a_gpu_says_and_what_it_hides(reading: GpuReading, lines: int) -> None:
+    assert len(list(find_disturbances(QUIET, reading))) == lines
+
+
+@pytest.mark.parametrize(
+    ("load", "cores", "disturbs"), [(1.0, 4, False), (1.01, 4, True), (1.01, 8, False), (None, 1, False)]
+)
+def test_a_quarter_of_the_cores_may_be_busy(load: float | None, cores: int, disturbs: bool) -> None:
+    machine = dataclasses.replace(QUIET, load=load, cores=cores)
+    assert bool(list(find_disturbances(machine, None))) is disturbs
