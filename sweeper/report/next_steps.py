@@ -117,7 +117,7 @@ def _split(command: str) -> tuple[list[str], list[str]] | None:
         words = shlex.split(command)
     except ValueError:
         return None
-    if not command.isprintable():  # it would reach a terminal as it is
+    if not command.isprintable() or "\ufffd" in command:  # not what was typed, or not to be typed again
         return None
     if words[1:3] == ["-m", "sweeper"]:
         return ["python", "-m", "sweeper"], words[3:]

@@ -195,9 +195,7 @@ def test_leftovers_of_killed_processes_are_removed(trials: list[Trial], monkeypa
     gone.wait()
     with monkeypatch.context() as then:
         then.setattr(os, "getpid", lambda: gone.pid)
-        names = [
-            make_prefix(name) for name in ("sweeper", ".record.json", ".sweep.json", ".speedups.csv", ".mlflow.db")
-        ]
+        names = [make_prefix(name) for name in ("sweeper", ".record.json", ".sweep.json", ".speedups.csv")]
     (here / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(here / "temporary"))
     own = Path("runs/s") / f"{record.label}-{record.trial_id}"

@@ -78,7 +78,7 @@ def test_ends_of_processes_are_described(code: int, text: str) -> None:
             OSError(errno.EMFILE, "Too many open files"),
             "Too many open files; raise the limit of open files (ulimit -n)",
         ),
-        (OSError(errno.EPERM, "Not permitted"), "Not permitted; see to it"),
+        (OSError(errno.EPERM, "Not permitted"), "Not permitted; see to its rights"),
     ],
 )
 def test_what_to_do_where_no_process_can_be_started(error: OSError, text: str) -> None:

@@ -21,7 +21,7 @@ from rich.console import Console
 from sweeper.analysis.metrics import derive
 from sweeper.core import host
 from sweeper.core.errors import ConfigError
-from sweeper.core.exit_codes import INTERRUPTED, OK
+from sweeper.core.exit_codes import INTERRUPTED, NOT_OK, OK
 from sweeper.core.files import write_text
 from sweeper.core.host import Host
 from sweeper.core.record import Inspection, Record
@@ -89,11 +89,11 @@ def test_report_that_cannot_be_written_is_printed_all_the_same(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(build, "write_text", refuse)
-    assert run_sweep([trial], SETTINGS) == OK
+    assert run_sweep([trial], SETTINGS) == NOT_OK
     output = capsys.readouterr()
     assert "In fp32 vit_b_16: default, 2.00 times eager's speed." in output.out
-    why = "No space left on device; free some space, then: python -m sweeper.report night"
-    assert f"note: no report in runs/night/report: {why}" in output.err
+    why = "No space left on device; free some space, then write it: python -m sweeper.report night"
+    assert f"sweeper: no report: {why}" in output.err
 
 
 def test_a_sweep_ends_with_how_to_run_again_what_failed(trial: Trial, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,7 @@ from sweeper.config.reader import read
 from sweeper.config.schema import conf_folder
 from sweeper.core.errors import ConfigError
 from sweeper.core.libraries import LIBRARIES, LibrarySpec
+from sweeper.core.serialization import _reader_of
 from sweeper.core.trial import Trial
 from sweeper.worker import models
 from sweeper.worker.monitoring import environment
@@ -64,7 +65,9 @@ def pottery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         input_sizes=("image_size",),
     )
     monkeypatch.setitem(LIBRARIES, "pottery", spec)
+    _reader_of.cache_clear()  # as in a program that begins with this entry
     yield
+    _reader_of.cache_clear()
     sys.modules.pop("pottery_builder", None)
 
 

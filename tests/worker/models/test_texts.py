@@ -85,10 +85,10 @@ def test_lengths_may_be_given() -> None:
 
 
 def test_a_text_longer_than_the_sequence_is_told_before_the_sweep() -> None:
-    problems = builder("transformers").problems
-    assert "17 tokens" in problems(trial_of("BertForMaskedLM", BERT, Text("padded", lengths=(17, 3))))[0]
+    examine = builder("transformers").examine
+    assert "17 tokens" in examine(trial_of("BertForMaskedLM", BERT, Text("padded", lengths=(17, 3)))).problems[0]
     for form in ("packed", "auto"):
-        assert not problems(trial_of("GPT2LMHeadModel", GPT2, Text(form, lengths=(17, 3))))
+        assert not examine(trial_of("GPT2LMHeadModel", GPT2, Text(form, lengths=(17, 3)))).problems
 
 
 def test_positions_of_packed_texts_begin_anew_with_each_document() -> None:
