@@ -199,7 +199,7 @@ def test_leftovers_of_killed_processes_are_removed(trials: list[Trial], monkeypa
     (here / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(here / "temporary"))
     own = Path("runs/s") / f"{record.label}-{record.trial_id}"
-    folders = (here / "temporary", own, Path("runs/s"), Path("runs/s/report"), Path("runs"))
+    folders = (here / "temporary", own, Path("runs/s"), Path("runs/s/report"))
     left = [folder / f"{name}abcdefgh" for folder, name in zip(folders, names, strict=True)]
     left[0].mkdir()
     left[3].parent.mkdir()

@@ -35,7 +35,7 @@ SAMPLE = {
         Fault("fork", 3, errno.EAGAIN),
         Fault("rename", 10, errno.ENOSPC, lasting=True),
     ],
-    "worker": [Fault("open", 1, errno.EMFILE), Fault("mkdir", 4, errno.ENOSPC)],  # of the check, and of what measures
+    "worker": [Fault("mkdir", 4, errno.ENOSPC)],
     "sync": [
         Fault("open", 1, errno.EIO),
         Fault("mkdir", 3, errno.ENOSPC),
