@@ -6,6 +6,7 @@ import functools
 import os
 import shutil
 import socket
+import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +25,11 @@ def _machine() -> str:
 def make_prefix(name: str) -> str:
     """Make the beginning of the name of a temporary file, for `tempfile`, which adds random characters."""
     return f"{name}.{_machine()}-{os.getpid()}."
+
+
+def remove_temporary() -> None:
+    """Remove what processes that run no more have left in the temporary folder of the system."""
+    remove_leftovers(Path(tempfile.gettempdir()).glob(f"{TEMPORARY}.*"))
 
 
 def remove_leftovers(paths: Iterable[Path]) -> None:

@@ -9,21 +9,19 @@ from __future__ import annotations
 import functools
 import shutil
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import chain
-from pathlib import Path
 
 from sweeper.analysis.flags import find_flags
 from sweeper.analysis.metrics import derive
 from sweeper.core import shortages
 from sweeper.core.errors import ConfigError
 from sweeper.core.files import move_aside, write_text
-from sweeper.core.leftovers import TEMPORARY, remove_leftovers
+from sweeper.core.leftovers import remove_leftovers, remove_temporary
 from sweeper.core.paths import SweepPaths, TrialPaths
 from sweeper.core.record import Record, RecordError
 from sweeper.core.serialization import to_json
@@ -59,8 +57,8 @@ def execute(trials: Sequence[Trial], settings: Settings, placement: Placement) -
     with ExitStack() as running:
         claimed = running.enter_context(claim_devices(placement.devices, settings.scheduler.locks))
         try:
-            temporary = Path(tempfile.gettempdir())
-            remove_leftovers(chain(temporary.glob(f"{TEMPORARY}.*"), paths.folder.glob(".*"), paths.report.glob(".*")))
+            remove_temporary()
+            remove_leftovers(chain(paths.folder.glob(".*"), paths.report.glob(".*")))
         except OSError as error:
             raise NoSpaceError(f"{shortages.describe(error)}, then {GO_ON}") from error
         try:

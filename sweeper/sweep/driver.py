@@ -100,7 +100,7 @@ def _translate_shortages() -> Iterator[None]:
 
 
 class _Shown(NamedTuple):
-    """The report as it was printed, None where there are no tables; and whether its files were written."""
+    """The report as it was printed, None where it could not be made; and whether its files were written."""
 
     report: Report | None
     written: bool = True
@@ -222,9 +222,8 @@ class _Sweep:
         except OSError as error:
             print(f"sweeper: no report: {shortages.describe(error)}, then write it: {again}", file=sys.stderr)
             return _Shown(report, written=False)
-        if report:
-            for line in suggest_next(report, self.paths.report, self.settings.sweep):
-                self.console.print(line)
+        for line in suggest_next(report, self.paths.report, self.settings.sweep):
+            self.console.print(line)
         return _Shown(report)
 
     def _complete(self, tracker: Tracker, report: Report | None, interrupted: bool) -> bool:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from sweeper.analysis.metrics import Result, derive
 from sweeper.core import interrupts, paths
 from sweeper.core.files import MAX_FILE_BYTES, open_inside, read_json, write_text
-from sweeper.core.leftovers import TEMPORARY, make_prefix, remove_leftovers
+from sweeper.core.leftovers import TEMPORARY, make_prefix, remove_temporary
 from sweeper.core.paths import SweepPaths, TrialPaths
 from sweeper.core.record import Record, RecordError
 from sweeper.core.serialization import get_mapping
@@ -138,7 +138,7 @@ class Tracker:
             with translate_errors(self.uri):
                 # No time limit as `connect` has one: finding the runs of ten thousand trials takes many calls.
                 if self._runs is None:
-                    remove_leftovers(Path(tempfile.gettempdir()).glob(f"{TEMPORARY}.*"))
+                    remove_temporary()
                     started_ms = _read_start_ms(self._paths.sweep)
                     upload = _Upload(self.uri, client, experiment, self._paths.folder, self.not_sent)
                     self._runs = _SweepRuns(client, upload, self._paths.folder.name, started_ms)
