@@ -88,7 +88,7 @@ def test_a_single_trial_has_a_sentence_of_its_own(tmp_path: Path) -> None:
     assert answer == "In AMP resnet50: default, 2.00 times eager's speed [1.95, 2.05]."
     assert sure == "Sure: yes."
     failed = report_on(tmp_path / "failed", [make_record(status="oom", message="out of memory\nat line 3")])
-    assert failed.verdict.sentences == ("In AMP resnet50: stay eager (no mode gave a right result).",)
+    assert failed.verdict.sentences == ("In AMP resnet50: stay eager (no mode gave a right result: oom).",)
     assert failed.verdict.failed == "1 of 1 trial failed: 1 oom"
     (failure,) = failed.verdict.failures
     assert (failure.trial, failure.message) == ("resnet50 amp default", "out of memory")

@@ -423,9 +423,10 @@ def _stay_eager(
     if candidates:
         return replace(choice, reason="every mode that is right is beyond the limits given")
     if any(entry.record.judges_the_compiler for entry in choice.entries):
-        return replace(choice, reason="no mode gave a right result")
-    statuses = sorted({entry.record.status for entry in choice.entries})
-    return replace(choice, recommended=None, reason=f"nothing could be compared: {', '.join(statuses)}")
+        statuses = {entry.record.status for entry in choice.entries if entry.record.judges_the_compiler}
+        return replace(choice, reason=f"no mode gave a right result: {', '.join(sorted(statuses))}")
+    statuses = {entry.record.status for entry in choice.entries}
+    return replace(choice, recommended=None, reason=f"nothing could be compared: {', '.join(sorted(statuses))}")
 
 
 def _list_untried(choice: Choice, left: Sequence[Candidate]) -> list[str]:

@@ -244,7 +244,7 @@ def test_what_failed_is_ruled_out_with_its_status(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("status", "recommended", "reason"),
     [
-        ("compile_error", "stay eager", "no mode gave a right result"),
+        ("compile_error", "stay eager", "no mode gave a right result: compile_error"),
         ("unavailable", None, "nothing could be compared: unavailable"),
     ],
 )
