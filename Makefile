@@ -33,6 +33,10 @@ $(VENV)/.installed-mutation: $(VENV)/.installed-dev
 	$(INSTALL) --editable '.[mutation]'
 	touch $@
 
+$(VENV)/.installed-scripts: $(VENV)/.installed-dev
+	$(INSTALL) --editable '.[scripts]'
+	touch $@
+
 $(VENV)/.installed-ray: $(VENV)/.installed-dev
 	$(INSTALL) --editable '.[ray]'
 	touch $@
@@ -52,7 +56,7 @@ ray: $(VENV)/.installed-ray ## run the tests against a real Ray
 catalog: dev ## build every model of conf/model/ and run one forward pass of each
 	$(BIN)/python -m pytest -n 2 -m catalog tests/config/test_catalog.py
 
-slow: dev ## run the simulations of intervals, 200 kills of sweeps, interrupts at random moments, and every failing file operation
+slow: $(VENV)/.installed-scripts ## run the simulations of intervals, 200 kills of sweeps, interrupts at random moments, every failing file operation, and scripts with their libraries
 	$(BIN)/python -m pytest -n 3 -m slow tests
 
 mutation: $(VENV)/.installed-mutation ## run the tests on faults in our own code; hours, or minutes with SAMPLE=60 PACKAGES=core,rule

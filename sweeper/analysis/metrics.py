@@ -14,7 +14,8 @@ from statistics import median
 from typing import Any
 
 from sweeper.analysis.stats import Estimate, group_by_draw, mean_over_draws
-from sweeper.core.record import ARMS, PERCENTILES, Accuracy, PerArm, Process, Record
+from sweeper.core.record import ARMS, PERCENTILES, Accuracy, LoopRun, PerArm, Process, Record, ScriptRun
+from sweeper.core.trial import SCRIPT
 
 MIN_DRAWS_FOR_INTERVAL = 3  # with fewer compile caches, an interval describes these compiled artifacts alone
 # Between two kernels that follow each other without waiting for the host: 0.6 to 1.5 us, typically 1.1, in the arms of
@@ -74,6 +75,11 @@ class Result:
     speedup_host_2x_slower: float | None = None
     device_time_missing: str | None = None  # why device_speedup is, where a process said so
     memory_missing: str | None = None  # why a peak memory is
+    loop_estimate: Estimate | None = None  # of a script, whose loop runs with one arm throughout
+    loop_speedup: float | None = None
+    loop_speedup_low: float | None = None
+    loop_speedup_high: float | None = None
+    script: ScriptRun | None = None  # what the first process saw of a script
     readings: Mapping[str, float] = field(default_factory=dict)  # metrics with `of_process`; missing ones are left out
 
     @property
@@ -171,6 +177,27 @@ def _host_share(arm: str) -> Metric:
     return Metric(f"{arm}_host_share", f"host time of a step of the {arm} arm over its device step time")
 
 
+def _read_loop(process: Process, arm: str) -> LoopRun | None:
+    script = process.script
+    return None if script is None else script.loop_eager if arm == "eager" else script.loop_compiled
+
+
+def _loop_step(arm: str) -> Metric:
+    def read(process: Process) -> float | None:
+        return run.step_s if (run := _read_loop(process, arm)) else None
+
+    meaning = f"wall time per step of a script's loop that runs {arm} throughout, loader and all"
+    ok = arm == "compiled"
+    return Metric(f"{arm}_loop_step_s", meaning, read, needs_ok=ok, column=f"{arm}_loop_step_ms", scale=1e3)
+
+
+def _loader_share(arm: str) -> Metric:
+    def read(process: Process) -> float | None:
+        return run.loader_s / run.step_s if (run := _read_loop(process, arm)) else None
+
+    return Metric(f"{arm}_loader_share", f"share of that time in which the {arm} loop waits for its loader", read)
+
+
 def _step_time(arm: str) -> Metric:
     meaning = f"wall time per step of the {arm} arm, geometric mean over processes"
     return Metric(f"{arm}_step_s", meaning, mlflow=True, column=f"{arm}_step_ms", scale=1e3)
@@ -230,6 +257,11 @@ METRICS: list[Metric] = [
     Metric("speedup_host_2x_slower", "predicted speedup where the host takes twice the time per step"),
     Metric("device_time_missing", "why device_speedup is missing", kind=str),
     Metric("memory_missing", "why a peak memory is missing", kind=str),
+    Metric("loop_speedup", "of a script: eager / compiled time per step of its whole loop", mlflow=True),
+    Metric("loop_speedup_low", "lower end of the 95 % interval of loop_speedup"),
+    Metric("loop_speedup_high", "upper end of the 95 % interval of loop_speedup"),
+    *map(_loop_step, ARMS),
+    *map(_loader_share, ARMS),
 ]
 
 
@@ -310,6 +342,11 @@ class _Measured:
     def busy_log_speedup(self) -> float | None:
         return _log_ratio(self.process.device_time_s)
 
+    @property
+    def loop_log_speedup(self) -> float | None:
+        eager, compiled = (_read_loop(self.process, arm) for arm in ARMS)
+        return math.log(eager.step_s / compiled.step_s) if eager and compiled else None
+
     def waiting_fraction(self, arm: str) -> float | None:
         """Compute the share of an arm's wall time in which the device waits for the host, beyond its own gaps.
 
@@ -338,6 +375,7 @@ def _describe_any_status(record: Record, measured: Sequence[_Measured]) -> dict[
         "graph_breaks": sum(item.count for item in diagnostics.graph_breaks) if diagnostics else None,
         "recompiles": diagnostics.recompiles if diagnostics else None,
         "artifacts": len({pair for pair in prints if any(pair)}) or None,
+        "script": next((process.script for process in record.processes if process.script), None),
     }
 
 
@@ -364,7 +402,7 @@ def _describe_compiled_arm(record: Record, measured: Sequence[_Measured]) -> dic
     assert compiled is not None
     return {
         "compiled_step_s": compiled.ratio,
-        "samples_per_s": record.trial.replace_batch_size(record.batch_size).samples_per_step / compiled.ratio,
+        "samples_per_s": None if record.trial.workload == SCRIPT else _samples_per_step(record) / compiled.ratio,
         "tokens_per_s": tokens / compiled.ratio if (tokens := measured[0].process.tokens_per_step) else None,
         "host_bound_fraction": max((share for share in waiting.values() if share is not None), default=None),
         "host_bound_arms": "both" if len(bound) > 1 else bound[0] if bound else None,
@@ -372,6 +410,10 @@ def _describe_compiled_arm(record: Record, measured: Sequence[_Measured]) -> dic
         "compiled_estimate": compiled,
         "compiled_waits_fraction": waiting["compiled"],
     }
+
+
+def _samples_per_step(record: Record) -> float:
+    return record.trial.replace_batch_size(record.batch_size).samples_per_step
 
 
 def _describe_speedups(measured: Sequence[_Measured], draws: int, is_host_bound: bool) -> dict[str, Any]:
@@ -389,6 +431,7 @@ def _describe_speedups(measured: Sequence[_Measured], draws: int, is_host_bound:
         "speedup_min": min(several, default=None),
         "speedup_max": max(several, default=None),
         **_describe_speedup("device_", _estimate(measured, [item.device_log_speedup for item in measured])),
+        **_describe_speedup("loop_", _estimate(measured, [item.loop_log_speedup for item in measured])),
         **_describe_speedup("busy_", _estimate(measured, [item.busy_log_speedup for item in measured])),
     }
 

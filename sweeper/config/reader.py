@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from omegaconf import MISSING, DictConfig, MissingMandatoryValue, OmegaConf
 
 from sweeper.config.schema import CompileConf, Config, ModelConf, PrecisionConf, keys
+from sweeper.config.scripts import read_script
 from sweeper.core import ladder
 from sweeper.core import trial as axes
 from sweeper.core.errors import ConfigError, nearest
@@ -126,6 +127,11 @@ def _check_rung(config: Config) -> None:
 
 
 def _read_trial(config: Config, choices: Choices, own: OwnValues, gpu: bool) -> Trial:
+    if config.model.library == axes.SCRIPT:
+        trial = read_script(config, choices, lambda: _read_compile(config.compile))
+        return replace(trial, device=read_device_type(config.device, gpu), python=_read_interpreter(config))
+    if config.model.path or config.model.args or config.model.cwd:
+        raise ConfigError("model.path, model.args and model.cwd are for model=script")
     optimizer, impl = config.optimizer.name, config.optimizer.impl
     if config.workload.name != "train":
         optimizer, impl = "none", "default"
@@ -155,7 +161,7 @@ def _read_trial(config: Config, choices: Choices, own: OwnValues, gpu: bool) -> 
         optimizer=optimizer,
         compile=compile_options,
         device=device,
-        python=None if config.worker.python is None else _find_interpreter(config.worker.python),
+        python=_read_interpreter(config),
         optimizer_impl=impl,
         vary=vary,
         text=_read_text(config),
@@ -276,6 +282,10 @@ def _read_precision(precision: PrecisionConf) -> Precision:
     if precision.grad_scaler and autocast not in ("auto", "float16"):
         raise ConfigError("precision.grad_scaler=true is for precision.autocast=auto or float16")
     return _copy_fields(Precision, precision, autocast=autocast)
+
+
+def _read_interpreter(config: Config) -> str | None:
+    return None if config.worker.python is None else _find_interpreter(config.worker.python)
 
 
 def _find_interpreter(python: str) -> str:

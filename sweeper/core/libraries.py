@@ -65,6 +65,12 @@ LIBRARIES: Mapping[str, LibrarySpec] = {
         named_by="factory",
         no_settings="the factory gets batch_size and device only",
     ),
+    "script": LibrarySpec(
+        builder="sweeper.worker.scripts.builder",
+        example="model.path=train.py",
+        named_by="path",
+        no_settings="the script builds its model by itself",
+    ),
 }
 
 

@@ -21,8 +21,8 @@ from sweeper.core.trial import Trial
 
 # 1 had no accuracy, no state of device and host, no fingerprints. 2 had no attempts, no formats of parameters, and of
 # the check one case alone. 3 had fewer axes in the trial. 4 had of the device its busy time alone, and no host time.
-# All are read with what they lack as missing.
-SCHEMA_VERSION = 5
+# 5 had no scripts. All are read with what they lack as missing.
+SCHEMA_VERSION = 6
 
 # A record from elsewhere may hold any number. Figures are ratios and logs of times, so these have to be above 0.
 Seconds = Annotated[float, Between(0, 1e9)]
@@ -142,6 +142,54 @@ class HostState:
 
 
 @dataclass(frozen=True, slots=True)
+class CompileCall:
+    """A call of `torch.compile` in a script, or in a library that it uses."""
+
+    where: str  # file:line of the call
+    by_library: bool
+    target: str = ""  # the class of the module, or the name of the function, that is compiled
+    arguments: str = ""  # as JSON, those that are numbers, texts and truth values
+
+
+@dataclass(frozen=True, slots=True)
+class LoopRun:
+    """How long the loop of a script took, with one arm throughout."""
+
+    steps: Positive
+    step_s: Duration  # wall seconds per step, loader and all
+    loader_s: Seconds  # wall seconds per step in which the script waited for a batch
+    batches: Amount  # of its loader, per step
+    recompiles: Count = 0  # compilations while it was timed
+
+
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """The shapes of the tensors that a script's modules were called with, and how often."""
+
+    shapes: str  # e.g. [32, 128], [32]
+    count: Count
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptRun:
+    """What was seen of a user's own script while it ran."""
+
+    sha256: str | None = None  # of the script's file; None for a module
+    modules: tuple[str, ...] = ()  # classes of the outermost modules that it trains
+    called_at: tuple[str, ...] = ()  # file:line where it calls each of them
+    optimizers: tuple[str, ...] = ()  # classes, in the order of their first steps
+    loader: str | None = None  # how many workers its loader of torch has; None: there is none
+    recorded: Count = 0  # batches that were given again while steps were compared
+    compile_calls: tuple[CompileCall, ...] = ()
+    shapes: tuple[Shapes, ...] = ()  # the most frequent ones of the compiled loop
+    num_shapes: Count = 0  # all different ones
+    pad_to: tuple[Positive, ...] = ()  # of the dimension that varies, the sizes that a quarter, a half, ... stay below
+    skipped_steps: Count = 0  # optimizer steps that a gradient scaler left out
+    loop_eager: LoopRun | None = None
+    loop_compiled: LoopRun | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Process:
     """What one fresh worker process measured."""
 
@@ -179,6 +227,7 @@ class Process:
     latencies: Latencies | None = None  # with measure.clock=step
     energy_j: Amounts | None = None  # joules of the whole GPU per step, with measure.energy
     energy_missing: str | None = None  # why there is no energy
+    script: ScriptRun | None = None  # of a user's own script
     phases_s: Mapping[str, Seconds] = field(default_factory=dict)  # wall seconds spent in each phase, waits left out
     waited_s: Seconds | None = None  # wall seconds in which it waited for the device, or was stopped for another
 

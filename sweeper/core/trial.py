@@ -11,6 +11,7 @@ import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
+from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any
 
@@ -18,7 +19,9 @@ from sweeper.core.backends import GRAPHED
 from sweeper.core.libraries import LIBRARIES, has_texts
 from sweeper.core.serialization import Between, Json, drop_defaults, from_json, to_json
 
-WORKLOADS = ("train", "inference", "prefill", "decode")
+SCRIPT = "script"  # the workload, and the library, of a user's own training script
+MODULE = "-m "  # begins the name of a script that is a module
+WORKLOADS = ("train", "inference", "prefill", "decode", SCRIPT)
 CACHED = ("prefill", "decode")  # forwards of a decoder language model with a static key-value cache
 MODES = ("eager", "lite", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 OPTIMIZERS = ("adam", "adamw", "sgd", "none")
@@ -59,6 +62,13 @@ class Model:
     def key(self) -> Hashable:
         """A key that only equal models share; a model is not hashable, because its arguments are a dict."""
         return _read_plain_fields(self), json.dumps(self.arguments, sort_keys=True)
+
+
+def find_script(model: Model) -> Path | None:
+    """The file of a user's own script; None for other models, and for a module, of which only Python knows the file."""
+    if model.library != SCRIPT or model.name.startswith(MODULE):
+        return None
+    return Path(str(model.arguments.get("cwd", "."))).absolute() / Path(model.name).expanduser()
 
 
 _read_plain_fields = attrgetter(*(item.name for item in fields(Model) if item.name != "arguments"))

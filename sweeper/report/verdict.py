@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from sweeper.analysis.flags import UNVERIFIED
+from sweeper.core.trial import SCRIPT
 from sweeper.loading.sources import Source
 from sweeper.report.formatting import (
     TRIAL_AXES,
@@ -27,11 +28,13 @@ from sweeper.report.formatting import (
 )
 from sweeper.report.next_steps import Again, is_open, list_again
 from sweeper.report.table import Row, Table
+from sweeper.report.tables import scripts
 from sweeper.report.tables.decision import NOISE, NOT_KNOWN
 from sweeper.report.tables.recommendations import classify
 
 GAIN = f"more than {100 * NOISE:.0f} %"
 MAX_MESSAGE_CHARACTERS = 90
+MAX_SCRIPTS = 4  # that have a sentence
 MAX_FLAGS = 2  # that a sentence names, or fewer where it gets longer than `MAX_CHARACTERS`
 MAX_CHARACTERS = 100
 _NOT_RUN = ("unavailable", "interrupted")  # statuses of which a log says least
@@ -61,9 +64,11 @@ class Verdict:
 def make_verdict(tables: Mapping[str, Table], sources: Sequence[Source]) -> Verdict:
     """Make the verdict of the tables of a report; `tables` has them by name."""
     rows, trials = tables["recommendations"].rows, tables["speedups"].rows
-    failed = tables["failures"].rows
+    failed, own = tables["failures"].rows, tables["scripts"].rows
+    models = [row for row in rows if row["workload"] != SCRIPT]
+    said = [*map(scripts.conclude, own[:MAX_SCRIPTS]), *(_answer_whether(models) if models or not own else ())]
     return Verdict(
-        tuple(filter(None, (*_answer_whether(rows), _answer_which(rows, trials), _answer_how_sure(rows, trials)))),
+        tuple(filter(None, (*map(sentence, said), _answer_which(models, trials), _answer_how_sure(rows, trials)))),
         tuple(list_again(rows, trials, sources)),
         _count_failures(failed, len(trials)),
         tuple(_list_failures(failed, trials)),

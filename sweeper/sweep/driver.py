@@ -20,7 +20,7 @@ from sweeper.core.gpus import Device
 from sweeper.core.paths import SweepPaths
 from sweeper.core.pipes import outlive_output
 from sweeper.core.settings import MIN_PROCESSES_FOR_TARGET, Measure, Settings
-from sweeper.core.trial import Trial
+from sweeper.core.trial import SCRIPT, Trial
 from sweeper.core.uris import remove_credentials
 from sweeper.execution.disturbances import UNRELIABLE, read_disturbances
 from sweeper.execution.execute import LOCAL, Launcher, NoSpaceError
@@ -36,7 +36,14 @@ from sweeper.sweep.estimate import describe_estimate, read_history
 from sweeper.sweep.plan import Plan, describe_plan, make_plan
 from sweeper.sweep.preflight import require_runnable
 from sweeper.sweep.progress import Progress
-from sweeper.sweep.resume import OnDisk, is_alike, move_unreadable, read_on_disk, require_same_settings
+from sweeper.sweep.resume import (
+    OnDisk,
+    is_alike,
+    move_unreadable,
+    read_on_disk,
+    require_same_scripts,
+    require_same_settings,
+)
 from sweeper.tracking import trusted
 from sweeper.tracking.store import sqlite_file
 from sweeper.tracking.tracker import Tracker
@@ -137,8 +144,9 @@ class _Sweep:
         measure, retry = self.settings.measure, self.settings.retry
         counted = (item for item in kept.items() if retry != "changed" or is_alike(item[1], measure))
         plan = make_plan(self.grid, {trial_id: found.status for trial_id, found in counted}, retry)
-        stay = (kept[item.trial.id] for item in plan.left_out if item.finished)
-        require_same_settings(self.settings.sweep, stay, measure)
+        stay = [item.trial for item in plan.left_out if item.finished]
+        require_same_settings(self.settings.sweep, (kept[trial.id] for trial in stay), measure)
+        require_same_scripts(self.settings.sweep, stay, kept)
         return plan, unreadable
 
     def _read_on_disk(self) -> OnDisk:
@@ -150,6 +158,8 @@ class _Sweep:
         inspected = ", and one that shows what the compiler does" if settings.inspect else ""
         processes = f"{_describe_processes(settings.measure)} each{inspected}"
         self.console.print(f"sweep {settings.sweep}: {trials}, {processes}")
+        if any(trial.workload == SCRIPT for trial in plan.trials):
+            self.console.print("a process runs its script three times: steps of both arms, the loop in eager, compiled")
         if settings.dry_run or plan.left_out:
             lines = describe_plan(plan if settings.dry_run else Plan((), plan.left_out))
             self.console.print("\n".join(lines).strip(), markup=False)

@@ -14,7 +14,7 @@ from sweeper.core.errors import ConfigError
 from sweeper.core.ladder import explain_no_graph, explain_not_for
 from sweeper.core.libraries import LIBRARIES
 from sweeper.core.serialization import drop_defaults
-from sweeper.core.trial import CACHED, Trial, name_variants
+from sweeper.core.trial import CACHED, SCRIPT, Trial, name_variants
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def explain_incompatible(trial: Trial) -> str | None:
 
 def _explain_budget(trial: Trial) -> str | None:
     """Say why a memory budget would change nothing; None if it may."""
-    if trial.workload != "train":
+    if trial.workload not in ("train", SCRIPT):
         return f"compile.memory_budget is for workload=train: {trial.workload} saves nothing for backward"
     if trial.compile.scope == "optimizer":
         return "compile.memory_budget cannot go with compile.scope=optimizer, which saves nothing for backward"

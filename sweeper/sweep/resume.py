@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sys
@@ -19,6 +20,7 @@ from sweeper.core.record import NewerRecordError, Record, RecordError
 from sweeper.core.serialization import from_json, get_mapping
 from sweeper.core.settings import Measure
 from sweeper.core.text import printable
+from sweeper.core.trial import Trial, find_script
 
 MAX_SHOWN = 5  # records of a newer version
 
@@ -29,6 +31,7 @@ class Kept:
 
     status: str
     measure: Measure | None
+    script_sha256: str | None = None  # of a user's own script, as it was
 
 
 class OnDisk(NamedTuple):
@@ -57,7 +60,7 @@ def read_on_disk(paths: SweepPaths, trial_ids: Set[str]) -> OnDisk:
                 raise error.__cause__ from None
             unreadable[trial.record] = printable(str(error))
         else:
-            kept[trial_id] = Kept(record.status, read_measure(record.measure, trial))
+            kept[trial_id] = Kept(record.status, read_measure(record.measure, trial), _read_hash(record))
     if newer:
         count = "1 of these trials has a record" if len(newer) == 1 else f"{len(newer)} of these trials have records"
         shown = [*sorted(newer)[:MAX_SHOWN], *(["  ..."] if len(newer) > MAX_SHOWN else [])]
@@ -77,6 +80,25 @@ def move_unreadable(unreadable: Mapping[Path, str]) -> None:
                 "move it away, or give another sweep=NAME"
             ) from error
         print(f"note: {path}: {problem}; moved to {moved.name}, and the trial runs again", file=sys.stderr)
+
+
+def _read_hash(record: Record) -> str | None:
+    scripts = (process.script for process in record.processes if process.script)
+    return next((script.sha256 for script in scripts if script.sha256), None)
+
+
+def require_same_scripts(sweep: str, trials: Iterable[Trial], kept: Mapping[str, Kept]) -> None:
+    """Raise ConfigError where a script is no longer the one of which the sweep has a record that stays."""
+    for trial in trials:
+        before = kept[trial.id].script_sha256 if trial.id in kept else None
+        if before is None or not (file := find_script(trial.model)):
+            continue
+        with suppress(OSError):
+            if hashlib.sha256(file.read_bytes()).hexdigest() != before:
+                again = "add retry=all to measure it again, or give another sweep=NAME"
+                raise ConfigError(
+                    f"sweep={sweep}: {trial.model.name} has changed since it was measured; nothing was started; {again}"
+                )
 
 
 def read_measure(of_record: Mapping[str, Any], trial: TrialPaths) -> Measure | None:

@@ -21,6 +21,7 @@ import threading
 from pathlib import Path
 
 from sweeper.core.protocol import NOTHING, Job, LeaseGrant, LeaseRequest, Message, encode
+from sweeper.core.trial import SCRIPT
 from sweeper.worker.inspection import torch_trace
 from sweeper.worker.process import die_with_parent
 
@@ -60,8 +61,13 @@ def main() -> None:
     from sweeper.worker.lease import Lease
     from sweeper.worker.session import Part, run
 
+    job = Job.loads(arguments.trial.read_text())
+    if job.trial.workload == SCRIPT and lead is None:
+        from sweeper.worker.scripts.lead import make_lead
+
+        lead = make_lead(arguments.trial)
     part = Part(arguments.index, arguments.draw, arguments.cold, arguments.checked, arguments.steps_per_block)
-    outcome = run(Job.loads(arguments.trial.read_text()), part, say, Lease(ask) if has_driver else Lease(), lead)
+    outcome = run(job, part, say, Lease(ask) if has_driver else Lease(), lead)
     sys.stdout.flush()
     sys.stderr.flush()
     say(outcome)

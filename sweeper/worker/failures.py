@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 class Failure(Exception):  # noqa: N818  # the base class; its subclasses say what the error is
     """A trial cannot be measured, for a reason that has a status of its own."""
 
-    status: ClassVar[str]
+    status: str
 
 
 class UnavailableError(Failure):

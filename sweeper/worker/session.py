@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from sweeper.core.protocol import ALONE, Job, Outcome, Phase
-from sweeper.core.record import ARMS, Accuracy, HostState, Latencies, PerArm, Process
+from sweeper.core.record import ARMS, Accuracy, Diagnostics, HostState, Latencies, PerArm, Process
 from sweeper.core.serialization import Json
 from sweeper.core.trial import Trial
 from sweeper.worker import failures, models
@@ -62,6 +62,7 @@ class Notes:
     settings: dict[str, Json] = field(default_factory=dict)
     parameters: dict[str, int] = field(default_factory=dict)  # how many numbers of each format
     counters: CompileCounters | None = None
+    diagnostics: Diagnostics | None = None  # of another process, in place of what the counters say
     check_failed_allocations: int = 0  # in the accuracy check, which retries with less memory; not the trial's
 
     @contextmanager
@@ -84,7 +85,7 @@ class Notes:
         if (failed := memory.failed_allocations()) is not None:
             failed -= self.check_failed_allocations
         self.add(waited_s=self.lease.away_s, failed_allocations=failed)
-        diagnostics = self.counters.report(self.settings, self.parameters) if self.counters else None
+        diagnostics = self.counters.report(self.settings, self.parameters) if self.counters else self.diagnostics
         return Outcome(status, phase, message, self.process, diagnostics, dict(self.environment))
 
 

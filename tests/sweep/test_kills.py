@@ -123,7 +123,7 @@ def test_hit_at_random_moments_and_resumed(tmp_path: Path, seed: int, kills: int
         driver = start(tmp_path, prepare)
         hit_at_random(driver, tmp_path / "python", moments)
         output, _ = driver.communicate(timeout=120)
-        assert "Traceback" not in output
+        assert "Traceback" not in output, output
         # 1: some trial has crashed. 2: the process that checks the trials was hit.
         assert driver.returncode in (OK, NOT_OK, BAD_INPUT, INTERRUPTED, -signal.SIGKILL), output
         for pid in find_workers(tmp_path / "python"):

@@ -24,11 +24,13 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 
 from sweeper.core.record import Accuracy, PerArm
+from sweeper.core.settings import Measure
+from sweeper.core.trial import Trial
 from sweeper.worker.accuracy import rule
 from sweeper.worker.accuracy.generators import draws_random
 from sweeper.worker.accuracy.rule import Bounds, Comparison, Verdict
@@ -36,24 +38,47 @@ from sweeper.worker.accuracy.seeds import DIRECTION_STEPS, STEPS, SeedTest
 from sweeper.worker.accuracy.states import BUILT, MOVED, States, perturb, seed_generators
 from sweeper.worker.compilation.compiler import holds_weights
 from sweeper.worker.failures import MismatchError, Missing, is_out_of_memory, try_reading
-from sweeper.worker.measurement.bench import Arm
+from sweeper.worker.measurement.bench import Arm, Bench
 from sweeper.worker.measurement.capture import (
     HOST,
     Changes,
     Keep,
     Named,
+    OutputCapture,
     StepTensors,
     capture_step,
     run_reference,
 )
+from sweeper.worker.models import Built
 from sweeper.worker.models.batches import Batch, copy_batch, describe_tensors
-from sweeper.worker.setup import TrialSetup
 
 FORMATS = (torch.float64, torch.float32)  # of the reference, the first that will do
 RELIABLE = {"full": torch.float64, "reduced": torch.float32}  # for what is taken over seeds
 ROOMY = 0.5  # of a device's memory: with so much of it free, what is compared may stay there
 SHARES = {"full": 1.0, "half": 0.5}  # of the way to the second state
 T = TypeVar("T")
+
+
+class Judged(Protocol):
+    """What the check needs of a trial: `TrialSetup` has it, and so has a module of a script."""
+
+    trial: Trial
+    measure: Measure
+    device: torch.device
+    built: Built
+    bench: Bench
+    eager: Arm
+    compiled: Arm
+    capture: OutputCapture
+    optimizers: list[torch.optim.Optimizer | None]
+
+    def compiled_optimizer(self, arm: Arm, /) -> torch.optim.Optimizer | None:
+        """The optimizer of an arm where it is part of what is compiled; else None."""
+
+    def gradient_factor(self) -> float:
+        """Return the factor by which gradients are still scaled after a step."""
+
+
 Enter = Callable[[str], AbstractContextManager[None]]  # announces a phase
 Judge = Callable[["Case"], Verdict]
 
@@ -87,7 +112,7 @@ class Reference:
 class AccuracyCheck:
     """Keeps the state in which the model was built, and judges the compiled step against eager."""
 
-    def __init__(self, setup: TrialSetup) -> None:
+    def __init__(self, setup: Judged) -> None:
         self._setup = setup
         self._states = States(setup.built.module, setup.measure.seed)
         self._stages = rule.name_stages(setup.built.module)

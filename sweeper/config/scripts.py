@@ -1,0 +1,96 @@
+"""The trial of `model=script`: a user's own training script, which decides most axes by itself."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping
+from operator import attrgetter
+from pathlib import Path
+
+from sweeper.config.schema import Config
+from sweeper.core.backends import WITHOUT_DYNAMO
+from sweeper.core.errors import ConfigError
+from sweeper.core.serialization import Json
+from sweeper.core.trial import MODULE, SCRIPT, Compile, Labels, Model, Precision, Trial
+
+# What the script decides, as it is where nobody asks for anything else.
+DECIDED: Mapping[str, Json] = {
+    "precision": "fp32",
+    "workload": "train",
+    "optimizer": "adam",
+    "text": "auto",
+    "preset": None,
+    "rung": None,
+}
+DECIDED_KEYS: Mapping[str, Json] = {
+    "batch_size": None,
+    "optimizer.impl": "default",
+    "cudnn_benchmark": False,
+    "compile.scope": "model",
+    "model.image_size": None,
+    "model.sequence_length": None,
+    "model.num_classes": None,
+    "model.dropout": None,
+    "model.memory_format": "contiguous",
+    "model.pretrained": False,
+    "model.attention": None,
+    "vary.batch_size": None,
+    "vary.sequence_length": None,
+    "vary.image_size": None,
+}
+
+
+def read_script(config: Config, choices: Mapping[str, str | None], make_compile: Callable[[], Compile]) -> Trial:
+    """Turn the options of a script into a trial, whose device and interpreter the caller sets.
+
+    Raises ConfigError for a script that is not there, and for options that the script itself decides.
+    """
+    for group, usual in DECIDED.items():
+        if (given := choices.get(group)) != usual:
+            raise ConfigError(f"{group}={given}: with model=script the script decides this; leave it out")
+    for key, value in DECIDED_KEYS.items():
+        if (found := attrgetter(key)(config)) != value:
+            raise ConfigError(f"{key}={found}: with model=script the script decides this; leave it out")
+    if config.backend.name in WITHOUT_DYNAMO and config.mode.name != "eager":
+        raise ConfigError(f"backend={config.backend.name} converts a model by hand, which a script's own loop does not")
+    model = config.model
+    if not model.path:
+        raise ConfigError("model=script needs a script, e.g. model.path=train.py or model.path='-m package.train'")
+    if model.cwd is not None and not Path(model.cwd).is_dir():
+        raise ConfigError(f"model.cwd={model.cwd}: there is no such folder")
+    _require_script(model.path, model.cwd)
+    try:
+        shlex.split(model.args)
+    except ValueError as error:
+        raise ConfigError(f"model.args={model.args}: {error}; quote it as a shell would") from error
+    arguments = {"args": model.args} if model.args else {}
+    if model.cwd is not None:
+        arguments["cwd"] = model.cwd
+    overrides = "; ".join(f"model.{key}={value}" for key, value in arguments.items())
+    is_eager = config.mode.name == "eager"
+    return Trial(
+        model=Model(SCRIPT, model.path, arguments=arguments),
+        batch_size=1,
+        labels=Labels(_name(model.path), "own", model.family, overrides=overrides),
+        workload=SCRIPT,
+        precision=Precision(),
+        mode=config.mode.name,
+        backend=None if is_eager else config.backend.name,
+        optimizer="none",
+        compile=Compile() if is_eager else make_compile(),
+    )
+
+
+def _name(path: str) -> str:
+    return path.removeprefix(MODULE).strip() if path.startswith(MODULE) else Path(path).name
+
+
+def _require_script(path: str, cwd: str | None) -> None:
+    folder = Path(cwd or ".")
+    if not path.startswith(MODULE):
+        if not (folder / Path(path).expanduser()).is_file():
+            raise ConfigError(f"model.path={path}: there is no such file in {folder.resolve()}")
+        return
+    parts = _name(path).split(".")
+    if not all(part.isidentifier() for part in parts):
+        raise ConfigError(f"model.path={path}: write -m package.module")

@@ -1,0 +1,160 @@
+"""scripts.csv: a row per trial of a user's own script, with what its loop gains and what was seen of it.
+
+| column | meaning |
+|---|---|
+| `trial_id model variant mode backend status flags sweep` | the trial; `model` is the script's name |
+| `speedup` | of a step, both arms in one process on the same batches, with `_low _high` |
+| `loop_speedup` | of the whole loop, each arm in runs of its own, with `_low _high` |
+| `eager_loop_step_ms compiled_loop_step_ms` | wall time per step of these loops |
+| `eager_loader_share compiled_loader_share` | share of that time in which the loop waits for its loader |
+| `ceiling` | what the loop could gain at most: all of it but that wait in no time |
+| `break_even_steps` | of the loop: steps after which compiling with an empty cache has paid |
+| `modules optimizers` | classes of the outermost modules that train, and of the optimizers |
+| `batches_per_step` | of the loader; more than one where gradients are accumulated |
+| `num_shapes recompiles` | different shapes of inputs in the compiled loop; compilations while it was timed |
+| `compile_calls` | the script's own calls of `torch.compile` |
+| `findings` | what to know and to do, in words |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from sweeper.analysis.metrics import break_even_steps
+from sweeper.core.record import CompileCall, ScriptRun
+from sweeper.core.trial import SCRIPT
+from sweeper.loading.entries import Entry
+from sweeper.report import formatting
+from sweeper.report.findings import Findings
+from sweeper.report.formatting import estimate, finite, number_column, ratio, read_texts, text, text_column
+from sweeper.report.spec import TableSpec
+from sweeper.report.table import MARKDOWN, PAGE, Column, Row, Table, TextColumn
+from sweeper.report.tables.speedups import select_columns
+
+MANY_SHAPES = 8  # torch compiles a frame for so many shapes that differ in more than one size, then runs it eager
+NOTABLE_WAIT = 0.1  # share of the loop's time
+
+
+def _script(entry: Entry) -> ScriptRun:
+    return entry.result.script or ScriptRun()
+
+
+def _ceiling(entry: Entry) -> float | None:
+    share = entry.result.readings.get("eager_loader_share")
+    return 1 / share if share else None
+
+
+def _break_even(entry: Entry) -> float | None:
+    readings = entry.result.readings
+    if entry.result.loop_speedup is None:
+        return None
+    eager_s, compiled_s = (readings.get(f"{arm}_loop_step_s") for arm in ("eager", "compiled"))
+    return break_even_steps(readings.get("compile_cold_s"), eager_s, compiled_s)
+
+
+def list_findings(entry: Entry) -> Iterator[str]:
+    """Say what a user should know of the script, the most useful first."""
+    script, readings = _script(entry), entry.result.readings
+    own = [call for call in script.compile_calls if not call.by_library or call.target in script.modules]
+    if own:
+        asked = "; ".join(_describe_call(call) for call in own)
+        yield f"the script compiles by itself, so that is the compiled arm, whatever mode is asked for: {asked}"
+    elif (entry.result.speedup or 0.0) > 1 and script.called_at:
+        mode = entry.record.trial.mode
+        argument = "" if mode == "default" else f'mode="{mode}"'
+        names = ", ".join(f"{name} ({place})" for name, place in zip(script.modules, script.called_at, strict=True))
+        each = "it" if len(script.modules) == 1 else "each"
+        yield f"to compile: call .compile({argument}) on {each} before the loop: {names}"
+    share = readings.get("eager_loader_share")
+    if share is not None and share >= NOTABLE_WAIT:
+        yield f"the loop waits for its loader ({script.loader}) for {share:.0%} of its time; more workers come first"
+    if script.num_shapes > 1:
+        advice = f"; pad to {', '.join(map(str, script.pad_to))}" if script.pad_to else ""
+        yield f"{script.num_shapes} shapes of inputs{advice if script.num_shapes > MANY_SHAPES else ''}"
+    loop = script.loop_compiled
+    if loop is not None and loop.recompiles:
+        yield f"{loop.recompiles} compilations in {loop.steps} steps, after the first steps"
+    if loop is not None and loop.batches > 1:
+        yield f"{loop.batches:.3g} batches per step"
+    if len(script.optimizers) > 1:
+        yield f"{len(script.optimizers)} optimizers take turns; a step is one turn of all"
+    if script.skipped_steps:
+        yield f"the gradient scaler skipped {script.skipped_steps} steps"
+    silenced = [call for call in script.compile_calls if call not in own]
+    if silenced:
+        yield f"compiled by libraries, and eager in the eager arm too: {'; '.join(map(_describe_call, silenced))}"
+
+
+def _describe_call(call: CompileCall) -> str:
+    what = f" {call.target}" if call.target else ""
+    return f"torch.compile{what} at {call.where}{f' with {call.arguments}' if call.arguments else ''}"
+
+
+def _loop(name: str) -> Column[Entry]:
+    return Column(name, lambda entry: getattr(entry.result, name), float)
+
+
+COLUMNS: tuple[Column[Entry], ...] = (
+    *select_columns(("trial_id", "model", "variant", "mode", "backend", "status", "flags"), lambda entry: entry),
+    *select_columns(("speedup", "speedup_low", "speedup_high"), lambda entry: entry),
+    *select_columns(("loop_speedup", "loop_speedup_low", "loop_speedup_high"), lambda entry: entry),
+    *select_columns(("eager_loop_step_ms", "compiled_loop_step_ms"), lambda entry: entry),
+    *select_columns(("eager_loader_share", "compiled_loader_share"), lambda entry: entry),
+    Column("ceiling", _ceiling, float),
+    Column("break_even_steps", _break_even, float),
+    Column("modules", lambda entry: _script(entry).modules),
+    Column("optimizers", lambda entry: _script(entry).optimizers),
+    Column("batches_per_step", lambda entry: run.batches if (run := _script(entry).loop_eager) else None, float),
+    Column("num_shapes", lambda entry: _script(entry).num_shapes or None, int),
+    Column("recompiles", lambda entry: run.recompiles if (run := _script(entry).loop_compiled) else None, int),
+    Column("compile_calls", lambda entry: tuple(map(_describe_call, _script(entry).compile_calls))),
+    Column("findings", lambda entry: tuple(list_findings(entry))),
+    *select_columns(("sweep",), lambda entry: entry),
+)
+
+
+def select_scripts(findings: Findings) -> list[Entry]:
+    return [entry for entry in findings.entries if entry.record.trial.workload == SCRIPT]
+
+
+def make_table(findings: Findings) -> Table:
+    return Table.make(COLUMNS, select_scripts(findings))
+
+
+def conclude(row: Row) -> str:
+    """Say in a sentence what a script gains, e.g. `script train.py: step 1.50x, loop 1.08x; the loader takes 27 %`."""
+    if row["status"] != "ok":
+        return f"script {text(row['model'])}: {text(row['status'])}"
+    step, loop, share = (finite(row, name) for name in ("speedup", "loop_speedup", "eager_loader_share"))
+    parts = [f"step {ratio(step)}x", *([f"loop {ratio(loop)}x"] if loop else [])]
+    taken = ""
+    if share is not None and share >= NOTABLE_WAIT:
+        taken = f"; the loader takes {share:.0%}, so no loop gains more than {ratio(finite(row, 'ceiling'))}x"
+    return f"script {text(row['model'])}: {', '.join(parts)}{taken}"
+
+
+def _show_loader(row: Row) -> str:
+    share = finite(row, "eager_loader_share")
+    return "" if share is None else f"{share:.0%}"
+
+
+def text_columns(rows: Sequence[Row], _trials: Sequence[Row]) -> list[TextColumn]:
+    return [
+        text_column("model", folds=True, is_name=True),
+        *formatting.axis_columns(rows, ("variant", "sweep")),
+        text_column("mode", is_name=True),
+        number_column("step", "speedup", lambda row: estimate(row, "speedup") or text(row["status"])),
+        number_column("loop", "loop_speedup", lambda row: estimate(row, "loop_speedup")),
+        number_column("loader", "eager_loader_share", _show_loader),
+        TextColumn("findings", lambda row: "; ".join(read_texts(row, "findings")), media=(PAGE, MARKDOWN)),
+    ]
+
+
+SPEC = TableSpec(
+    "scripts",
+    "Your own scripts",
+    make_table,
+    text_columns,
+    notes=lambda rows: [f"{text(row['model'])}: {line}" for row in rows for line in read_texts(row, "findings")],
+    entries=select_scripts,
+)

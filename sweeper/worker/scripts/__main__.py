@@ -1,0 +1,103 @@
+"""Entry point of the process in which a script runs: `python -m sweeper.worker.scripts trial.json PASS --answer-fd N`.
+
+It answers with phases and one outcome, as a worker does, and ends the script. Whatever the script does to its process
+(signals, descriptors, folders, exit) stays in here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from sweeper.core.protocol import Job, Message, encode
+from sweeper.core.record import Process
+from sweeper.worker import failures
+from sweeper.worker.lease import Lease
+from sweeper.worker.monitoring import environment, torch_flags
+from sweeper.worker.process import die_with_parent
+from sweeper.worker.scripts import readings
+from sweeper.worker.scripts.arms import Arms
+from sweeper.worker.scripts.compile_calls import CompileCalls
+from sweeper.worker.scripts.loop import Lead, Loop
+from sweeper.worker.scripts.program import EndOfScript, Program
+from sweeper.worker.session import Notes
+
+PASSES = ("steps", "loop_eager", "loop_compiled")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m sweeper.worker.scripts", description=__doc__)
+    parser.add_argument("trial", type=Path)
+    parser.add_argument("which", choices=PASSES)
+    parser.add_argument("--index", type=int, default=0)
+    parser.add_argument("--draw", type=int, default=0)
+    parser.add_argument("--cold", action="store_true")
+    parser.add_argument("--answer-fd", type=int, default=1)
+    arguments = parser.parse_args()
+    answer = os.fdopen(arguments.answer_fd, "w")
+    os.set_inheritable(answer.fileno(), False)
+    die_with_parent()
+
+    def say(message: Message) -> None:
+        answer.write(encode(message))
+        answer.flush()
+
+    job = Job.loads(arguments.trial.read_text())
+    notes = Notes(say, Process(arguments.index, arguments.draw, arguments.cold), Lease())
+    run_script(job, arguments.which, notes, say)
+
+
+def run_script(job: Job, which: str, notes: Notes, say: Callable[[Message], None]) -> None:
+    """Run the script of a job until what the pass measures is there, and say how it went."""
+    notes.environment |= environment.describe()
+    program = Program.of(job.trial.model)
+    sha256 = None if program.file is None else hashlib.sha256(program.file.read_bytes()).hexdigest()
+    calls = CompileCalls()
+    arms = Arms(job.trial, calls)
+    holder: list[readings.Reading] = []
+
+    def lead(loop: Loop) -> Lead:
+        holder.append(readings.Reading(job, notes, loop, calls, arms, sha256))
+        return readings.lead_steps(holder[0]) if which == "steps" else readings.lead_loop(holder[0], which[5:])
+
+    def end(error: Exception | None) -> None:
+        arms.stop()
+        calls.stop()
+        reading = holder[0]
+        if loop.is_known:
+            notes.add(script=readings.describe(reading))
+            notes.environment["device"] = environment.describe_device(reading.device)
+            notes.settings |= torch_flags.read()
+        if error is None:
+            say(notes.outcome("ok"))
+            return
+        traceback.print_exception(error)
+        status = failures.choose_status(error, notes.phase)
+        say(notes.outcome(status, notes.phase, failures.describe_error(error)))
+
+    loop = Loop(lead, end)
+    try:
+        program.run()
+    except EndOfScript:
+        pass
+    except SystemExit as error:
+        loop.finish(failures.EagerError(_describe_exit(error)) if error.code not in (None, 0) else None)
+    except Exception as error:  # noqa: BLE001  # whatever a script raises is the result
+        loop.finish(error)
+    loop.finish()
+    sys.stdout.flush()
+    sys.stderr.flush()
+
+
+def _describe_exit(error: SystemExit) -> str:
+    code = error.code
+    return f"the script ended with {f'exit code {code}' if isinstance(code, int) else f'the message: {code}'}"
+
+
+if __name__ == "__main__":
+    main()

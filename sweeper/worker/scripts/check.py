@@ -1,0 +1,113 @@
+"""The accuracy check of a script's modules, on what the script gave them, when the script is needed no more.
+
+A module is judged by itself: its outputs, and the gradients of its own loss where it computes one, else of the mean of
+its outputs. The script's loss and its optimizer are eager in both arms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from sweeper.core.protocol import Job
+from sweeper.core.record import Accuracy
+from sweeper.core.trial import Precision
+from sweeper.worker.accuracy.check import AccuracyCheck
+from sweeper.worker.failures import MismatchError
+from sweeper.worker.measurement.bench import Arm, Bench
+from sweeper.worker.measurement.capture import OutputCapture
+from sweeper.worker.measurement.step import make_training_step
+from sweeper.worker.models import Built
+from sweeper.worker.models.batches import Batch, OwnLossOrMean, copy_batch
+from sweeper.worker.scripts.arms import Function, call_eager
+from sweeper.worker.session import Notes, describe_mismatch
+
+MAX_BATCHES = 2  # that are judged, of each module
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a module was called with, and the format of autocast at the time."""
+
+    batch: Batch
+    autocast: torch.dtype | None
+
+
+class ModuleSetup:
+    """A module of a script as the accuracy check wants it."""
+
+    def __init__(
+        self, job: Job, device: torch.device, module: torch.nn.Module, compiled: Function, calls: Sequence[Call]
+    ):
+        self.measure, self.device = job.measure, device
+        self.capture, self._autocast = OutputCapture(), calls[0].autocast
+        batches = tuple(call.batch for call in calls)
+        loss = self.capture.wrap(OwnLossOrMean())
+        self.built = Built(module, batches[:MAX_BATCHES], batches[-1], loss, unseen_origin="given")
+        self.bench = Bench(self.built.batches, device)
+        self.eager = Arm("eager", self._make_step(partial(call_eager, module)), eager=True)
+        self.compiled = Arm("compiled", self._make_step(compiled), eager=False)
+        self.optimizers: list[torch.optim.Optimizer | None] = []
+        autocast = str(self._autocast).removeprefix("torch.") if self._autocast else None
+        self.trial = replace(
+            job.trial,
+            workload="train",
+            precision=Precision(autocast=autocast),
+            device=device.type,
+            model=replace(job.trial.model, dropout=True),  # as the script has it
+        )
+
+    def _make_step(self, function: Function) -> Callable[[Batch], torch.Tensor]:
+        return make_training_step(self.built, function, None, None, self._context)
+
+    def _context(self) -> AbstractContextManager[object]:
+        return nullcontext() if self._autocast is None else torch.autocast(self.device.type, dtype=self._autocast)
+
+    def compiled_optimizer(self, _arm: Arm) -> None:
+        """Return None: the optimizer is eager in both arms."""
+
+    def gradient_factor(self) -> float:
+        return 1.0
+
+
+def check_modules(
+    job: Job, device: torch.device, pairs: Sequence[tuple[torch.nn.Module, Function]], notes: Notes
+) -> Iterator[None]:
+    """Record what each module is called with in two more steps, then judge its compiled form.
+
+    Raises MismatchError for one that is wrong.
+    """
+    recorded: dict[torch.nn.Module, list[Call]] = {module: [] for module, _ in pairs}
+    handles = [
+        module.register_forward_pre_hook(_make_recorder(calls, device), with_kwargs=True)
+        for module, calls in recorded.items()
+    ]
+    yield
+    yield
+    for handle in handles:
+        handle.remove()
+    found = [
+        AccuracyCheck(ModuleSetup(job, device, module, compiled, calls)).judge(notes.enter)
+        for module, compiled in pairs
+        if (calls := recorded[module])
+    ]
+    if not found:
+        found = [Accuracy(None, None, "the script compiles functions, and no module that could be judged by itself")]
+    worst = min(found, key=lambda one: (one.passed is not False, one.passed is not None))
+    notes.add(accuracy=worst)
+    if worst.passed is False:
+        raise MismatchError(f"{describe_mismatch(worst)} ({worst.case})")
+
+
+def _make_recorder(calls: list[Call], device: torch.device) -> Callable[..., None]:
+    def record(_module: torch.nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+        if torch.is_grad_enabled() and len(calls) < MAX_BATCHES + 1:
+            autocast = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
+            calls.append(Call(copy_batch(Batch(arguments, options)), autocast))
+
+    return record

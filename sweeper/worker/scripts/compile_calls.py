@@ -1,0 +1,89 @@
+"""The calls of `torch.compile` that a script makes by itself, and those that its libraries make."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+import sysconfig
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+from sweeper.core.record import CompileCall
+
+OWN = Path(__file__).resolve().parents[2]
+_THIS = Path(__file__).resolve()
+_TORCH = Path(torch.__file__).resolve().parent
+LIBRARIES = tuple({sysconfig.get_paths()[name] for name in ("purelib", "platlib", "stdlib", "platstdlib")})
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """Something that was given to `torch.compile`, and what came back."""
+
+    target: Any
+    result: Any
+
+    @property
+    def module(self) -> torch.nn.Module | None:
+        """The module whose forward this is; None where a function was compiled."""
+        owner = getattr(self.target, "__self__", self.target)  # `Module.compile` compiles a method of the module
+        return owner if isinstance(owner, torch.nn.Module) else None
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return self.result(*arguments, **options)
+
+
+class CompileCalls:
+    """Notes each call of `torch.compile` from now on, and lets it happen."""
+
+    def __init__(self) -> None:
+        self.calls: list[CompileCall] = []
+        self.compiled: list[Compiled] = []  # of the script's
+        self._modules: set[str] = set()  # classes of modules that were compiled
+        self._compile: Callable[..., Any] = torch.compile
+        setattr(torch, "compile", self._note)  # noqa: B010  # a function of ours, to mypy
+
+    def stop(self) -> None:
+        setattr(torch, "compile", self._compile)  # noqa: B010
+
+    @property
+    def own(self) -> list[CompileCall]:
+        """The calls that are the script's: its own, and those by which a library compiles a module for it."""
+        return [call for call in self.calls if not call.by_library or call.target in self._modules]
+
+    def _note(self, model: Any = None, **options: Any) -> Any:
+        if (caller := _find_caller()) is None:
+            return self._compile(model, **options)
+        where, by_library = caller
+        shown = {key: value for key, value in options.items() if isinstance(value, (str, bool, int, float))}
+        if model is None:  # @torch.compile(mode=...)
+            return functools.partial(self._note, **options)
+        result = Compiled(model, self._compile(model, **options))
+        target = type(result.module).__name__ if result.module is not None else getattr(model, "__name__", "")
+        call = CompileCall(where, by_library, target, json.dumps(shown) if shown else "")
+        if call not in self.calls:
+            self.calls.append(call)
+        if result.module is not None:
+            self._modules.add(target)
+        if not by_library or result.module is not None:
+            self.compiled.append(result)
+        return result.result
+
+
+def _find_caller() -> tuple[str, bool] | None:
+    """`file:line` of the innermost frame that is not torch's, and whether a library's; None for a call of ours."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = Path(frame.f_code.co_filename)
+        wraps = file.name == "wrappers.py" and file.parent.name in ("fabric", "lightning_fabric")  # Lightning's
+        if file != _THIS and _TORCH not in file.parents and not wraps:
+            is_ours = OWN in file.parents
+            return None if is_ours else (f"{file}:{frame.f_lineno}", str(file).startswith(LIBRARIES))
+        frame = frame.f_back
+    return None

@@ -1,0 +1,106 @@
+"""Leads a worker through the passes of a script, each a process of its own, and puts their results together."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from sweeper.core.protocol import ALONE, Outcome, Phase, decode
+from sweeper.worker import failures
+from sweeper.worker.scripts.__main__ import PASSES
+from sweeper.worker.session import Lead, Notes, Part
+
+CLEAN_UP_S = 10.0  # for what a script does at its end, before its process group is killed
+
+
+class ScriptError(failures.Failure):
+    """A pass of the script did not end well; its status is the trial's."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome.message or outcome.status)
+        self.status = outcome.status
+
+
+def make_lead(trial: Path) -> Lead:
+    """Make the lead of a worker whose job, in the file `trial`, is a script."""
+    return lambda _job, part, notes: _run_passes(trial, part, notes)
+
+
+def _run_passes(trial: Path, part: Part, notes: Notes) -> None:
+    """Run all passes, one after the other, with the device alone."""
+    notes.lease.take(ALONE)
+    for which in PASSES:
+        outcome = _run_pass(trial, which, part, notes)
+        if outcome.process is not None:
+            _take_over(outcome, which, notes)
+        if outcome.status != "ok":
+            notes.phase = outcome.phase or notes.phase
+            raise ScriptError(outcome)
+
+
+def _take_over(outcome: Outcome, which: str, notes: Notes) -> None:
+    """Take the figures of the first pass, and of the others how long their loops took."""
+    process = outcome.process
+    assert process is not None
+    if which == PASSES[0]:
+        phases_s, notes.process = notes.process.phases_s, process
+        notes.add(phases_s={**phases_s, **process.phases_s})
+        notes.environment |= outcome.environment
+        notes.diagnostics = outcome.diagnostics
+    if process.script is None:
+        return
+    first = notes.process.script or process.script
+    seen = process.script
+    if seen.loop_eager is not None:
+        first = replace(first, loop_eager=seen.loop_eager)
+    if seen.loop_compiled is not None:  # it has seen what the loader gives
+        of_loader = {name: getattr(seen, name) for name in ("loop_compiled", "shapes", "num_shapes", "pad_to")}
+        first = replace(first, **of_loader)
+    notes.add(script=first)
+
+
+def _run_pass(trial: Path, which: str, part: Part, notes: Notes) -> Outcome:
+    """Run the script once. What it prints goes to the worker's log; it finds nothing on its standard input."""
+    receive, send = os.pipe()
+    cold = ["--cold"] if part.cold else []
+    told = [str(trial.resolve()), which, "--index", str(part.index), "--draw", str(part.draw), *cold]
+    command = [sys.executable, "-m", "sweeper.worker.scripts", *told, "--answer-fd", str(send)]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[send], start_new_session=True) as process:
+        os.close(send)
+        try:
+            outcome = _read_answer(receive, notes)
+            if outcome is not None:
+                _wait(process)
+        finally:
+            with suppress(ProcessLookupError):  # every process of the group has ended
+                os.killpg(process.pid, signal.SIGKILL)
+        code = process.wait()
+    if outcome is not None:
+        return outcome
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended its process with exit code {code}"
+    return Outcome("eager_error", notes.phase, f"the script {how}, before enough steps were seen")
+
+
+def _read_answer(receive: int, notes: Notes) -> Outcome | None:
+    """Announce the phases of a pass until its outcome comes; None where the script ends its process before."""
+    with os.fdopen(receive) as lines:
+        for line in lines:
+            message = decode(line)
+            if isinstance(message, Outcome):
+                return message
+            if isinstance(message, Phase):
+                notes.phase = message.name
+                notes.say(message)
+    return None
+
+
+def _wait(process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + CLEAN_UP_S
+    while process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)

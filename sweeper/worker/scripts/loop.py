@@ -1,0 +1,303 @@
+"""A training loop that somebody else wrote, seen from outside: its steps, its loader, and the modules that it calls.
+
+A step of the loop ends when an optimizer's step returns. Where several optimizers take turns, it is the step of the one
+that steps least often, and of those the last in turn. Wrappers call the optimizers within them, so the outermost call
+counts. Until that is known the loop runs as it is, and the outermost modules that it calls are noted.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import sys
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from sweeper.worker.failures import Failure
+from sweeper.worker.scripts.compile_calls import LIBRARIES, OWN
+from sweeper.worker.scripts.program import EndOfScript
+
+MIN_WATCHED = 8  # optimizer steps, before it is decided which of them end a step of the loop
+MAX_RECORDED = 16  # batches that are kept to be given again
+Lead = Generator[None, None, None]  # goes on at the end of each step
+
+
+class LoaderWatch:
+    """Sees what loaders of torch give, and how long it takes; on demand it gives recorded batches again."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0  # that the script has waited for batches
+        self.num_batches = 0
+        self.others = 0  # batches of other loaders than that of the training steps, once this is known
+        self.num_replayed = 0  # batches that are given again
+        self.seen: set[str] = set()  # kinds of loaders
+        self.records = True  # whether batches are kept, which takes time
+        self._pulled: Counter[int] = Counter()  # batches by loader
+        self._recorded: deque[Any] = deque(maxlen=MAX_RECORDED)
+        self._training: int | None = None
+        self._replayed: Iterator[Any] | None = None
+        self._next = _BaseDataLoaderIter.__next__
+        watch = self
+
+        def give_next(iterator: _BaseDataLoaderIter) -> Any:
+            return watch._give_next(iterator)
+
+        setattr(_BaseDataLoaderIter, "__next__", give_next)  # noqa: B010
+
+    def stop(self) -> None:
+        setattr(_BaseDataLoaderIter, "__next__", self._next)  # noqa: B010
+
+    def _give_next(self, iterator: _BaseDataLoaderIter) -> Any:
+        dataset = id(iterator._dataset)
+        is_training = self._training in (None, dataset)
+        if self._replayed is not None and is_training:
+            return copy_structure(next(self._replayed))
+        start = time.perf_counter()
+        batch = self._next(iterator)
+        if not is_training:
+            self.others += 1
+            return batch
+        self.seconds += time.perf_counter() - start
+        self.num_batches += 1
+        if self._training is None:
+            self._pulled[dataset] += 1
+            self.seen.add(f"{iterator._num_workers} workers" if iterator._num_workers else "no workers")
+        if self.records:
+            self._recorded.append(copy_structure(batch))
+        return batch
+
+    def decide(self) -> None:
+        """From now on only the loader that gave most batches is the training loader."""
+        self._training = self._pulled.most_common(1)[0][0] if self._pulled else None
+
+    def replay(self, count: int) -> None:
+        """Give the last `count` batches again, in turn, from the first of them."""
+        batches = list(self._recorded)[-count:]
+        self.num_replayed = len(batches)
+        self._replayed = itertools.cycle(batches) if batches else None
+
+    @property
+    def num_recorded(self) -> int:
+        return len(self._recorded)
+
+
+def copy_structure(batch: Any) -> Any:
+    """The same tensors in containers of their own, which the script may take apart."""
+    if isinstance(batch, dict):
+        return type(batch)({key: copy_structure(value) for key, value in batch.items()})
+    if isinstance(batch, list):
+        return [copy_structure(item) for item in batch]
+    if type(batch) is tuple:
+        return tuple(copy_structure(item) for item in batch)
+    return batch if isinstance(batch, torch.Tensor) else copy.copy(batch)
+
+
+class ModuleWatch:
+    """Notes the outermost modules that are called for training and have parameters to train.
+
+    Left in place, such a hook fires for every submodule and breaks graphs, so it has to stop before anything compiles.
+    """
+
+    def __init__(self) -> None:
+        self.modules: dict[torch.nn.Module, str] = {}  # with the line of the script that calls them first
+        self._depth = 0
+        enter = torch.nn.modules.module.register_module_forward_pre_hook(self._enter)
+        leave = torch.nn.modules.module.register_module_forward_hook(self._leave, always_call=True)
+        self._handles = enter, leave
+
+    def stop(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def _enter(self, module: torch.nn.Module, _inputs: object) -> None:
+        self._depth += 1
+        if self._depth == 1 and torch.is_grad_enabled() and any(item.requires_grad for item in module.parameters()):
+            self.modules.setdefault(module, find_script_line())
+
+    def _leave(self, *_: object) -> None:
+        self._depth = max(self._depth - 1, 0)
+
+
+def find_script_line() -> str:
+    """`file:line` of the innermost frame that belongs to no library; "" where there is none."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith(("<", *LIBRARIES)) and OWN not in Path(name).parents:
+            return f"{name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+class Loop:
+    """Sees the steps of a loop, and asks `lead` at the end of each what comes next.
+
+    The lead's end is the script's; `on_end` hears what went wrong in it, or None, before the script is ended.
+    """
+
+    def __init__(self, lead: Callable[[Loop], Lead], on_end: Callable[[Exception | None], None]) -> None:
+        self.num_steps = 0  # of the loop, since it is known where they end
+        self.num_watched = 0  # optimizer steps before that
+        self.num_saved = 0  # calls of `torch.save`
+        self.num_skipped = 0  # optimizer steps that a gradient scaler left out
+        self.optimizers: dict[int, Optimizer] = {}
+        self.loader = LoaderWatch()
+        self.modules = ModuleWatch()
+        self._order: list[int] = []
+        self._last: int | None = None  # the optimizer whose step ends a step of the loop
+        self._depth = 0
+        self._thread = threading.get_ident()
+        self._lead, self._on_end, self._ended = lead(self), on_end, False
+        self._handles = [
+            register_optimizer_step_pre_hook(self._before_step),
+            register_optimizer_step_post_hook(self._after_step),
+        ]
+        self._save, self._scaler_step = torch.save, torch.amp.GradScaler.step
+        setattr(torch, "save", self._note_save)  # noqa: B010
+        loop = self
+
+        def step(scaler: torch.amp.GradScaler, optimizer: Optimizer, *arguments: Any, **options: Any) -> Any:
+            return loop._step_scaled(scaler, optimizer, *arguments, **options)
+
+        setattr(torch.amp.GradScaler, "step", step)  # noqa: B010
+
+    def stop(self) -> None:
+        """Take everything away that was put into torch; the script's own clean-up runs as without us."""
+        for handle in self._handles:
+            handle.remove()
+        self.loader.stop()
+        self.modules.stop()
+        setattr(torch, "save", self._save)  # noqa: B010
+        setattr(torch.amp.GradScaler, "step", self._scaler_step)  # noqa: B010
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is known where a step ends."""
+        return self._last is not None
+
+    @property
+    def order(self) -> list[str]:
+        """The optimizers by name, in the order of their first steps."""
+        return [type(self.optimizers[key]).__name__ for key in dict.fromkeys(self._order)]
+
+    def count(self) -> Counts:
+        loader = self.loader
+        return Counts(
+            self.num_steps, loader.num_batches, loader.seconds, loader.others, self.num_saved, self.num_skipped
+        )
+
+    def _count_steps(self) -> str:
+        if not self.num_watched:
+            return "no step of an optimizer of torch was seen"
+        steps = self.num_watched + self.num_steps
+        return f"{steps} {'step was' if steps == 1 else 'steps were'} seen, and more are needed"
+
+    def finish(self, error: Exception | None = None) -> None:
+        """The script has ended by itself, or with an error: the lead hears it, and what it has is kept."""
+        if self._ended:
+            return
+        self._ended = True
+        self.stop()
+        try:
+            self._lead.throw(error or ScriptOverError(f"the script ended by itself: {self._count_steps()}"))
+        except StopIteration:
+            self._on_end(None)
+        except Exception as failure:  # noqa: BLE001  # it becomes the trial's status
+            self._on_end(failure)
+
+    def _before_step(self, *_: object) -> None:
+        self._depth += threading.get_ident() == self._thread
+
+    def _after_step(self, optimizer: Optimizer, *_: object) -> None:
+        if threading.get_ident() != self._thread:
+            return
+        self._depth -= 1
+        if self._depth:
+            return
+        key = id(optimizer)
+        if self._last is None:
+            self._watch(key, optimizer)
+        elif key == self._last:
+            self.num_steps += 1
+            self._go_on()
+
+    def _watch(self, key: int, optimizer: Optimizer) -> None:
+        self.optimizers[key] = optimizer
+        self._order.append(key)
+        self.num_watched += 1
+        counts = Counter(self._order)
+        if self.num_watched < MIN_WATCHED or counts[self._order[0]] < 2:
+            return
+        least = min(counts.values())
+        within_one = {key for key, count in counts.items() if count <= least + (least > 1)}
+        self._last = [key for key in dict.fromkeys(self._order) if key in within_one][-1]
+        self.modules.stop()
+        self.loader.decide()
+        if key == self._last:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        if self._ended:  # the script has caught what should have ended it
+            raise EndOfScript
+        try:
+            next(self._lead)
+            return
+        except StopIteration:
+            error = None
+        except Exception as failure:  # noqa: BLE001  # it becomes the trial's status; the script must not catch it
+            error = failure
+        self._ended = True
+        self.stop()
+        self._on_end(error)
+        raise EndOfScript
+
+    def _note_save(self, *arguments: Any, **options: Any) -> Any:
+        self.num_saved += 1
+        return self._save(*arguments, **options)
+
+    def _step_scaled(self, scaler: torch.amp.GradScaler, optimizer: Optimizer, *rest: Any, **options: Any) -> Any:
+        before = (len(self._order), self.num_steps)
+        returned = self._scaler_step(scaler, optimizer, *rest, **options)
+        if before == (len(self._order), self.num_steps) and id(optimizer) in (self._last, None):
+            self.num_skipped += 1
+        return returned
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What has happened in a loop since its end of a step is known."""
+
+    steps: int
+    batches: int
+    loader_s: float  # waited for batches
+    others: int  # batches of other loaders
+    saved: int
+    skipped: int
+
+    def since(self, before: Counts) -> Counts:
+        return Counts(*(now - then for now, then in zip(astuple(self), astuple(before), strict=True)))
+
+
+class ScriptOverError(Failure):
+    """The script has ended by itself."""
+
+    status = "eager_error"
+
+
+def take(steps: int) -> Iterable[None]:
+    """Let the loop run for some steps."""
+    return itertools.repeat(None, steps)

@@ -1,0 +1,281 @@
+"""What is measured while a script runs: generators that the loop resumes at the end of each of its steps.
+
+`lead_steps` compares both arms in one process: blocks of K steps take turns, on recorded batches of the script's
+loader, so the times have neither loading nor other shapes in them. `lead_loop` runs one arm throughout, loader and all,
+as the script does by itself: batches that were fetched ahead in one arm's time must not be used up in the other's.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from collections import Counter
+from collections.abc import Generator
+from statistics import median
+
+import torch
+
+from sweeper.core.protocol import Job
+from sweeper.core.record import LoopRun, PerArm, Round, ScriptRun, Shapes
+from sweeper.worker.compilation import artifacts
+from sweeper.worker.failures import EagerError, UnsteadyError
+from sweeper.worker.measurement.bench import (
+    FIRST_STEPS,
+    MAX_FIRST_STEPS_SPREAD,
+    MAX_VOID_ROUNDS,
+    MAX_WARM_UP_SPREAD,
+    MIN_BLOCK_S,
+    MIN_BLOCK_STEPS,
+    STEPS_BEFORE_BLOCK,
+    spread,
+)
+from sweeper.worker.scripts.arms import Arms
+from sweeper.worker.scripts.check import check_modules
+from sweeper.worker.scripts.compile_calls import CompileCalls
+from sweeper.worker.scripts.loop import Lead, Loop, ScriptOverError, take
+from sweeper.worker.session import Notes
+
+EAGER_STEPS = 4  # before anything is compiled; they show how many batches a step takes
+MAX_CYCLE_BATCHES = 8  # recorded batches that blocks go through; each new shape may have to be compiled
+MAX_SHAPES = 12  # that a record keeps
+LOOP_S = 10.0  # length of a loop's measurement, unless `measure.rounds_s` says less
+MIN_LOOP_STEPS = 8
+SETTLED_STEPS = 3  # in a row without a compilation, before a compiled loop is timed
+Steps = Generator[None, None, float]
+
+
+class Reading:
+    """What the generators share. `sha256` is of the script's file, before it ran."""
+
+    device: torch.device  # of the parameters that the optimizers train, once the loop is known
+
+    def __init__(self, job: Job, notes: Notes, loop: Loop, calls: CompileCalls, arms: Arms, sha256: str | None) -> None:
+        self.job, self.notes, self.loop, self.calls, self.arms, self.sha256 = job, notes, loop, calls, arms, sha256
+        self.loops: dict[str, LoopRun] = {}  # by arm
+
+    def synchronize(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    def begin(self) -> list[torch.nn.Module]:
+        """The modules to compile, of which the device is read."""
+        parameters = (
+            item for group in next(iter(self.loop.optimizers.values())).param_groups for item in group["params"]
+        )
+        self.device = next(parameters).device
+        return list(self.loop.modules.modules)
+
+    def block_s(self, steps: int) -> Steps:
+        """Wall seconds of some steps, from one synchronisation to the next."""
+        self.synchronize()
+        start = time.perf_counter()
+        yield from take(steps)
+        self.synchronize()
+        return time.perf_counter() - start
+
+
+def describe(reading: Reading) -> ScriptRun:
+    """What has been seen of the script so far."""
+    loop = reading.loop
+    shapes: Counter[tuple[object, ...]] = sum((form.shapes for form in reading.arms.forms), Counter())
+    return ScriptRun(
+        sha256=reading.sha256,
+        modules=tuple(type(getattr(module, "_orig_mod", module)).__name__ for module in loop.modules.modules),
+        called_at=tuple(loop.modules.modules.values()),
+        optimizers=tuple(loop.order),
+        loader=", ".join(sorted(loop.loader.seen)) or None,
+        recorded=loop.loader.num_replayed,
+        compile_calls=tuple(reading.calls.calls),
+        shapes=tuple(Shapes(", ".join(map(_show, key)), count) for key, count in shapes.most_common(MAX_SHAPES)),
+        num_shapes=len(shapes),
+        pad_to=_choose_sizes(shapes),
+        skipped_steps=loop.num_skipped,
+        loop_eager=reading.loops.get("eager"),
+        loop_compiled=reading.loops.get("compiled"),
+    )
+
+
+def _choose_sizes(shapes: Counter[tuple[object, ...]]) -> tuple[int, ...]:
+    """The quartiles and the largest of the sizes of the dimension that varies, where one of the first tensor does."""
+    found: Counter[int] = Counter()
+    first = [(key[0], count) for key, count in shapes.items() if key and isinstance(key[0], torch.Size)]
+    if len({len(shape) for shape, _ in first}) != 1:
+        return ()
+    varying = [place for place in range(len(first[0][0])) if len({shape[place] for shape, _ in first}) > 1]
+    if len(varying) != 1:
+        return ()
+    for shape, count in first:
+        found[shape[varying[0]]] += count
+    sizes = sorted(found.elements())
+    return tuple(sorted({sizes[math.ceil(share * len(sizes)) - 1] for share in (0.25, 0.5, 0.75, 1.0)}))
+
+
+def _show(shape: object) -> str:
+    return str(list(shape)) if isinstance(shape, tuple) else str(shape)
+
+
+def lead_steps(reading: Reading) -> Lead:
+    """Lead a script through the phases of the comparison of steps; it is over when this is."""
+    notes, arms, loop = reading.notes, reading.arms, reading.loop
+    modules = reading.begin()
+    with notes.enter("eager"):
+        before = loop.loader.num_batches
+        yield from take(EAGER_STEPS)
+        per_step = (loop.loader.num_batches - before) / EAGER_STEPS
+        cycle = _start_replay(loop, per_step)
+    with notes.enter("compiling"):
+        notes.counters = arms.counters
+        arms.prepare(modules)
+        arms.switch("compiled")
+        yield from _time_first_steps(reading, cycle)
+        arms.require_compiled()
+        notes.add(**artifacts.read_fingerprints(), compile_parts_s=artifacts.read_parts_s())
+    with notes.enter("warming"):
+        steps = yield from _warm_up(reading, cycle)
+    with notes.enter("measuring"):
+        yield from _measure_rounds(reading, steps)
+        arms.require_compiled()
+    yield from check_modules(reading.job, reading.device, arms.compiled_forms(), notes)
+
+
+def _start_replay(loop: Loop, per_step: float) -> int:
+    """Give recorded batches again from now on; the number of steps after which they begin again."""
+    if not loop.loader.num_recorded or per_step <= 0:
+        return 1
+    size = max(round(per_step), 1)
+    cycle = max(min(MAX_CYCLE_BATCHES, loop.loader.num_recorded) // size, 1)
+    loop.loader.replay(cycle * size)
+    return cycle
+
+
+def _time_first_steps(reading: Reading, cycle: int) -> Lead:
+    """Time the first compiled steps one by one, until they are steady."""
+    least, most = (max(count, cycle) if count == FIRST_STEPS[0] else max(count, 2 * cycle) for count in FIRST_STEPS)
+    times: list[float] = []
+    while len(times) < most and (len(times) < least or spread(times[-3:]) > MAX_FIRST_STEPS_SPREAD):
+        times.append((yield from reading.block_s(1)))
+        reading.notes.add(first_steps_s=tuple(times))
+
+
+def _warm_up(reading: Reading, cycle: int) -> Generator[None, None, int]:
+    """Run each arm until its step time is flat; K, the number of steps of a block."""
+    measure, kind = reading.job.measure, reading.device.type
+    step_s: dict[str, float] = {}
+    flat = True
+    for arm in ("compiled", "eager"):
+        reading.arms.switch(arm)
+        yield from take(STEPS_BEFORE_BLOCK)
+        deadline, readings = time.perf_counter() + measure.warmup_s, list[float]()
+        while len(readings) < 3 or (
+            spread(readings[-3:]) > MAX_WARM_UP_SPREAD[kind] and time.perf_counter() < deadline
+        ):
+            readings.append((yield from reading.block_s(cycle)) / cycle)
+        flat = flat and spread(readings[-3:]) <= MAX_WARM_UP_SPREAD[kind]
+        step_s[arm] = median(readings[-3:])
+    least_s = measure.block_s or MIN_BLOCK_S[kind]
+    steps = max(measure.block_steps or MIN_BLOCK_STEPS[kind], least_s / min(step_s.values()))
+    steps = math.ceil(steps / cycle) * cycle
+    reading.notes.add(warm_up_flat=flat, steps_per_block=steps)
+    return steps
+
+
+def _measure_rounds(reading: Reading, steps: int) -> Lead:
+    """Time rounds of both arms in turn; a script that ends meanwhile leaves the rounds that it had."""
+    measure, notes = reading.job.measure, reading.notes
+    begin, counted, void = time.perf_counter(), 0, list[str]()
+    try:
+        while counted < measure.rounds:
+            late = measure.rounds_s is not None and time.perf_counter() - begin >= measure.rounds_s
+            if late and counted and counted % 2 == 0:
+                break
+            measured = yield from _measure_round(reading, "AB" if counted % 2 == 0 else "BA", steps)
+            notes.add(rounds=(*notes.process.rounds, measured))
+            counted += measured.void is None
+            void += [measured.void] if measured.void else []
+            if len(void) >= MAX_VOID_ROUNDS:
+                raise UnsteadyError(
+                    f"{len(void)} of {len(void) + counted} rounds were void: {'; '.join(sorted(set(void)))}"
+                )
+    except ScriptOverError as error:
+        if not counted:
+            raise EagerError(f"{error}; before its first round of {2 * steps} steps was over") from error
+    finally:
+        reading.arms.switch("eager")
+    steady_s = notes.process.step_s("compiled")
+    if steady_s is not None and (reading.arms.is_own or reading.job.trial.mode != "eager"):
+        first_steps_s = notes.process.first_steps_s
+        notes.add(compile_s=max(sum(first_steps_s) - len(first_steps_s) * steady_s, 0.0))
+
+
+def _measure_round(reading: Reading, order: str, steps: int) -> Generator[None, None, Round]:
+    loop, counters = reading.loop, reading.arms.counters
+    times: dict[str, float] = {}
+    peaks: dict[str, float] = {}
+    reason: str | None = None
+    for arm in ("eager", "compiled") if order == "AB" else ("compiled", "eager"):
+        reading.arms.switch(arm)
+        yield from take(STEPS_BEFORE_BLOCK)
+        before, programs = loop.count(), counters.programs
+        if reading.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        gc.collect()
+        gc.disable()
+        try:
+            times[arm] = yield from reading.block_s(steps)
+        finally:
+            gc.enable()
+        if reading.device.type == "cuda":
+            peaks[arm] = torch.cuda.max_memory_allocated()
+        seen = loop.count().since(before)
+        happened = {
+            "the script read another loader": seen.others,
+            "the script saved a file": seen.saved,
+            "the gradient scaler skipped a step": seen.skipped,
+            "recompiled": counters.programs != programs,
+        }
+        reason = next((name for name, amount in happened.items() if amount), reason)
+    if peaks and reason is None:
+        reading.notes.add(allocator_peak_bytes=PerArm(**peaks))
+    return Round(order, times["eager"], times["compiled"], reason)
+
+
+def lead_loop(reading: Reading, arm: str) -> Lead:
+    """Time the loop as the script runs it, with one arm throughout once the loop is known."""
+    notes, arms, loop = reading.notes, reading.arms, reading.loop
+    modules = reading.begin()
+    loop.loader.records = False
+    with notes.enter("eager"):
+        yield from take(EAGER_STEPS)
+    if arm == "compiled":
+        with notes.enter("compiling"):
+            arms.prepare(modules)
+            arms.switch(arm)
+            yield from _settle(reading)
+            arms.require_compiled()
+    with notes.enter("measuring"):
+        limit_s = min(LOOP_S, reading.job.measure.rounds_s or LOOP_S)
+        before, programs = loop.count(), len(arms.counters.programs)
+        reading.synchronize()
+        start = time.perf_counter()
+        try:
+            while loop.num_steps - before.steps < MIN_LOOP_STEPS or time.perf_counter() - start < limit_s:
+                yield
+        except ScriptOverError:
+            if loop.num_steps - before.steps < MIN_LOOP_STEPS:
+                raise
+        reading.synchronize()
+        taken_s, seen = time.perf_counter() - start, loop.count().since(before)
+        recompiled = len(arms.counters.programs) - programs
+        steps = seen.steps
+        reading.loops[arm] = LoopRun(steps, taken_s / steps, seen.loader_s / steps, seen.batches / steps, recompiled)
+
+
+def _settle(reading: Reading) -> Lead:
+    """Run until nothing has been compiled for some steps."""
+    quiet, steps = 0, 0
+    while quiet < SETTLED_STEPS and steps < FIRST_STEPS[1]:
+        programs = reading.arms.counters.programs
+        yield
+        steps += 1
+        quiet = quiet + 1 if reading.arms.counters.programs == programs else 0
