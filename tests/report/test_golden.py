@@ -20,7 +20,6 @@ OF_JOBS = ("steps", "max_memory_gib", "total_eager_s", "total_compiled_s")
 NEVER_FILLED = {
     ("speedups", "device_speedup_low"): "the sweeps on GPUs with device step times have one process a trial",
     ("speedups", "device_speedup_high"): "the same",
-    ("summary", "weighted_device"): "none of these sweeps has both precisions",
     ("summary", "weighted_device_low"): "the same",
     ("summary", "weighted_device_high"): "the same",
     ("speedups", "busy_speedup_low"): "the sweeps on GPUs have one process a trial",
@@ -32,7 +31,6 @@ NEVER_FILLED = {
         for mean in ("geomean_amp", "geomean_fp32", "weighted", "weighted_busy", "weighted_device")
         for end in ("low", "high")
     },
-    ("summary", "weighted_device_without_doubt"): "no sweep with device step times has both precisions",
     ("speedups", "memory_missing"): "every ok trial of the sweeps on GPUs has its memory",
     ("speedups", "eager_energy_j"): "needs measure.energy=true on a GPU",
     ("speedups", "compiled_energy_j"): "the same",

@@ -221,8 +221,8 @@ def _share_without_doubt(row: Row, name: str) -> str:
 def _explain(findings: Findings, _rows: Sequence[Row]) -> str:
     return (
         "Geometric means of speedups; in brackets the 95 % interval for these models, in parentheses how many models. "
-        "Sure: the mean over the models without a flag that says that a speedup may be off; these are fewer and other "
-        "models, so it does not correct the mean over all. A trial with the flag "
+        "Without doubt: the mean over the models without a flag that says that a speedup may be off; these are fewer "
+        "and other models, so it does not correct the mean over all. A trial with the flag "
         "accuracy_unverified is in no mean and has not passed: its result has no verdict, or was wrong in an earlier "
         "attempt. A new model: "
         "where one more of the same kind would lie." + (f" AMP: {findings.amp}." if findings.amp else "")
