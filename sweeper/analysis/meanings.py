@@ -55,13 +55,15 @@ STATUSES: Mapping[str, Meaning] = {
         "model that was left out of them. With `compile.scope=blocks` a model without repeated blocks also has this "
         "status. So has a model that computes its loss in its forward, as those of transformers do, with "
         "`compile.scope=loss`, and a fused optimizer with `compile.scope=optimizer`. Code without kernels "
-        "(`mode=lite`) is compiled.",
+        "(`mode=lite`) is compiled. A script of your own has this status where it runs nothing of what its own calls "
+        "of `torch.compile` gave, or calls no module with parameters to train in a step.",
         "The message says which of these it was. Run the trial again with `inspect=true` to see the graphs.",
     ),
     "eager_error": Meaning(
         "the model itself failed, before any compiler",
-        "Or its loss diverges in eager alone as well, or its parameters are not in the precision's number format.",
-        "Run the model without sweeper in this precision. The trial is in no pass rate.",
+        "Or its loss diverges in eager alone as well, or its parameters are not in the precision's number format. A "
+        "script of your own also has this status where no step of an optimizer was seen, or where it ended too early.",
+        "Run the model without sweeper in this precision; a script may need more steps. The trial is in no pass rate.",
     ),
     "compile_error": Meaning(
         "the first compiled steps raised an error",
@@ -70,7 +72,8 @@ STATUSES: Mapping[str, Meaning] = {
     ),
     "runtime_error": Meaning(
         "a later step raised an error, or three rounds were void",
-        todo="The end of the log has the error. Rounds are void where the compiler compiles again while they run.",
+        todo="The end of the log has the error. Rounds are void where the compiler compiles again while they run, and "
+        "in a script also where it reads another loader, saves a file, or skips a step in its gradient scaler.",
     ),
     "oom": Meaning(
         "out of device or host memory",

@@ -30,6 +30,7 @@ sweeper measures how much faster torch.compile makes your model on your machine,
                   model=transformers model.name=ModernBertForMaskedLM
   a suite's model model=timm/dla102   model=transformers/T5Small   model=torchbench/hf_Bert
   a ladder        sweeper experiment=ladder model=resnet50   (what torch.compile gives beyond free one-liners)
+  your script     model=script model.path=train.py model.args='--batch-size 64'   (a training script of yours, as it is)
   your model      model=custom model.factory=package.module:function   (or your own YAML, with --config-dir)
 
 `python -m sweeper ...` is the same as `sweeper ...`.

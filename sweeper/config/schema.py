@@ -23,9 +23,9 @@ class ModelConf:
     batch_size: int = MISSING  # used when the top-level batch_size is null
     name: str | None = None  # the library's own name
     factory: str | None = None  # a model of your own: package.module:function, called with (batch_size, device)
-    # A script of your own: a file, or "-m package.module"
+    # A training script of your own: a file, or "-m package.module"
     path: str | None = None
-    args: str = ""  # of the script, as one would type them after its name
+    args: str = ""  # arguments of the script, as you would type them after its name
     cwd: str | None = None  # the folder in which the script runs; null: where sweeper is started
     family: str = "other"  # cnn, vit, nlp, ...: a row of summary.csv
     suite: str | None = None  # timm, huggingface, torchbench, ...: a row of summary.csv
