@@ -35,7 +35,11 @@ def point(*overrides: str, gpu: bool = False, folder: Path | None = None) -> Poi
 
 
 @pytest.mark.parametrize(("group", "option"), OPTIONS, ids=lambda value: value)
-def test_every_option_composes_into_a_trial(group: str, option: str) -> None:
+def test_every_option_composes_into_a_trial(
+    group: str, option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").touch()  # of the example of model=script
+    monkeypatch.chdir(tmp_path)
     extra = [LIBRARIES[option].example] if group == "model" and option in LIBRARIES else []
     extra += LLAMA if option in CACHED else ()
     assert point(f"{group}={option}", *extra).trial.id

@@ -43,14 +43,6 @@ NEVER_FILLED = {
         ),
         "no stored sweep has a ladder",
     ),
-    **dict.fromkeys(
-        (
-            (table, column)
-            for table in ("recommendations", "recommendations-for-a-job")
-            for column in ("speedup_low", "speedup_high", "compile_warm_s", "break_even_warm_steps")
-        ),
-        "the one stored sweep with several processes a trial recommends no mode",
-    ),
     ("speedups", "attempts"): "no trial of a stored sweep ran twice since records have them",
 }
 
@@ -85,7 +77,8 @@ def test_together_they_have_every_status() -> None:
 def test_together_they_fill_every_column() -> None:
     empty = set()
     for table in (*archives.TABLES, "recommendations-for-a-job"):
-        found = [row for name in archives.names() for row in rows(golden(name, table))]
+        texts = [golden(name, table) for name in archives.names() if (archives.GOLDEN / name / f"{table}.csv").exists()]
+        found = [row for text in texts for row in rows(text)]
         empty |= {(table, column) for column in found[0] if not any(row[column] for row in found)}
     of_jobs_alone = {("recommendations", column) for column in OF_JOBS}
     assert empty == set(NEVER_FILLED) | of_jobs_alone

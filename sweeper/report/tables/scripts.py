@@ -57,8 +57,8 @@ def list_findings(entry: Entry) -> Iterator[str]:
     script, readings = _script(entry), entry.result.readings
     own = [call for call in script.compile_calls if not call.by_library or call.target in script.modules]
     if own:
-        asked = "; ".join(_describe_call(call) for call in own)
-        yield f"the script compiles by itself, so that is the compiled arm, whatever mode is asked for: {asked}"
+        asked = " and ".join(_describe_call(call) for call in own)
+        yield f"the script compiles by itself, so that is the compiled arm, in whatever mode: {asked}"
     elif (entry.result.speedup or 0.0) > 1 and script.called_at:
         mode = entry.record.trial.mode
         argument = "" if mode == "default" else f'mode="{mode}"'
@@ -67,22 +67,30 @@ def list_findings(entry: Entry) -> Iterator[str]:
         yield f"to compile: call .compile({argument}) on {each} before the loop: {names}"
     share = readings.get("eager_loader_share")
     if share is not None and share >= NOTABLE_WAIT:
-        yield f"the loop waits for its loader ({script.loader}) for {share:.0%} of its time; more workers come first"
+        yield f"the loop waits for its loader ({script.loader}) for {_percent(share)} of its time: begin there"
     if script.num_shapes > 1:
-        advice = f"; pad to {', '.join(map(str, script.pad_to))}" if script.pad_to else ""
+        advice = f", of which padding to {', '.join(map(str, script.pad_to))} would leave few" if script.pad_to else ""
         yield f"{script.num_shapes} shapes of inputs{advice if script.num_shapes > MANY_SHAPES else ''}"
     loop = script.loop_compiled
     if loop is not None and loop.recompiles:
         yield f"{loop.recompiles} compilations in {loop.steps} steps, after the first steps"
+    diagnostics = entry.record.diagnostics
+    breaks = [item.where for item in diagnostics.graph_breaks if item.where] if diagnostics else []
+    if breaks:
+        yield f"graph breaks at {', '.join(breaks)}"
     if loop is not None and loop.batches > 1:
         yield f"{loop.batches:.3g} batches per step"
     if len(script.optimizers) > 1:
-        yield f"{len(script.optimizers)} optimizers take turns; a step is one turn of all"
+        yield f"{len(script.optimizers)} optimizers take turns, and a step is one turn of all"
     if script.skipped_steps:
         yield f"the gradient scaler skipped {script.skipped_steps} steps"
     silenced = [call for call in script.compile_calls if call not in own]
     if silenced:
-        yield f"compiled by libraries, and eager in the eager arm too: {'; '.join(map(_describe_call, silenced))}"
+        yield f"compiled by libraries, and eager in the eager arm too: {' and '.join(map(_describe_call, silenced))}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
 
 
 def _describe_call(call: CompileCall) -> str:
@@ -129,13 +137,13 @@ def conclude(row: Row) -> str:
     parts = [f"step {ratio(step)}x", *([f"loop {ratio(loop)}x"] if loop else [])]
     taken = ""
     if share is not None and share >= NOTABLE_WAIT:
-        taken = f"; the loader takes {share:.0%}, so no loop gains more than {ratio(finite(row, 'ceiling'))}x"
+        taken = f"; the loader takes {_percent(share)}, so no loop gains more than {ratio(finite(row, 'ceiling'))}x"
     return f"script {text(row['model'])}: {', '.join(parts)}{taken}"
 
 
 def _show_loader(row: Row) -> str:
     share = finite(row, "eager_loader_share")
-    return "" if share is None else f"{share:.0%}"
+    return "" if share is None else _percent(share)
 
 
 def text_columns(rows: Sequence[Row], _trials: Sequence[Row]) -> list[TextColumn]:

@@ -102,10 +102,9 @@ class Arms:
         if not self.is_own:
             raise NotCompiledError(reason)
         where = ", ".join(call.where for call in self._calls.own)
-        off = " (TORCHDYNAMO_DISABLE or torch._dynamo.config.disable is set)" if torch._dynamo.config.disable else ""
-        raise NotCompiledError(
-            f"the script calls torch.compile ({where}), and nothing it runs is compiled{off}: {reason}"
-        )
+        if torch._dynamo.config.disable:
+            reason = "TORCHDYNAMO_DISABLE or torch._dynamo.config.disable turns the compiler off"
+        raise NotCompiledError(f"the script calls torch.compile ({where}), and runs nothing compiled: {reason}")
 
     def stop(self) -> None:
         for form in self.forms:

@@ -176,9 +176,13 @@ class Loop:
         setattr(torch.amp.GradScaler, "step", step)  # noqa: B010
 
     def stop(self) -> None:
-        """Take everything away that was put into torch; the script's own clean-up runs as without us."""
+        """Take everything away that was put into torch."""
         for handle in self._handles:
             handle.remove()
+        self._stop_watching()
+
+    def _stop_watching(self) -> None:
+        """Take away all but what sees steps; the script's own clean-up runs as without us."""
         self.loader.stop()
         self.modules.stop()
         setattr(torch, "save", self._save)  # noqa: B010
@@ -261,7 +265,7 @@ class Loop:
         except Exception as failure:  # noqa: BLE001  # it becomes the trial's status; the script must not catch it
             error = failure
         self._ended = True
-        self.stop()
+        self._stop_watching()
         self._on_end(error)
         raise EndOfScript
 

@@ -106,7 +106,8 @@ def test_the_columns_of_the_contract_come_first_and_in_order() -> None:
         "speedup_over_strongest_eager speedup_over_strongest_eager_low speedup_over_strongest_eager_high "
         "busy_speedup busy_speedup_low busy_speedup_high eager_device_step_ms compiled_device_step_ms"
         " eager_host_step_ms compiled_host_step_ms eager_host_share compiled_host_share speedup_host_2x_faster"
-        " speedup_host_2x_slower device_time_missing memory_missing"
+        " speedup_host_2x_slower device_time_missing memory_missing loop_speedup loop_speedup_low loop_speedup_high"
+        " eager_loop_step_ms compiled_loop_step_ms eager_loader_share compiled_loader_share"
     )
 
 

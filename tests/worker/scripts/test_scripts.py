@@ -1,0 +1,210 @@
+"""Scripts as people have them, each in a worker: what is measured, and what is found in those that have a trap."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from checkout import ROOT
+
+from sweeper.analysis.metrics import derive
+from sweeper.core.protocol import Job, Outcome, Phase, decode
+from sweeper.core.record import Record, ScriptRun
+from sweeper.core.settings import Measure
+from sweeper.core.trial import SCRIPT, Labels, Model, Trial
+from sweeper.loading.entries import Entry
+from sweeper.report.tables.scripts import list_findings
+
+SCRIPTS = ROOT / "tests" / "scripts"
+MEASURE = Measure(processes=1, rounds=2, rounds_s=0.3, block_s=0.01, warmup_s=0.5)
+BEGIN = """
+import os, signal, sys, torch
+torch.manual_seed(0)
+torch.set_num_threads(1)
+module = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(module.parameters(), lr=1e-3)
+def steps(count):
+    for _ in range(count):
+        optimizer.zero_grad()
+        module(torch.ones(4, 8)).sum().backward()
+        optimizer.step()
+"""
+
+
+def make_trial(path: str, arguments: str = "", mode: str = "default", backend: str = "aot_eager") -> Trial:
+    model = Model(SCRIPT, path, arguments={"args": arguments} if arguments else {})
+    labels = Labels(Path(path).name, "own")
+    axes = {"workload": SCRIPT, "device": "cpu", "optimizer": "none", "mode": mode}
+    return Trial(model, 1, labels, backend=None if mode == "eager" else backend, **axes)  # type: ignore[arg-type]
+
+
+def run_worker(trial: Trial, folder: Path, **variables: str) -> tuple[Outcome, str]:
+    """Run a worker in a folder; its outcome, and what else it wrote."""
+    job = folder / "trial.json"
+    job.write_text(Job(trial, MEASURE).dumps())
+    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(folder / "cache"), "PYTHONPATH": str(ROOT), **variables}
+    receive, send = os.pipe()
+    log = folder / "worker.log"
+    with log.open("w") as output, subprocess.Popen(
+        [sys.executable, "-m", "sweeper.worker", str(job), "--cold", "--answer-fd", str(send)],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=output,
+        stderr=output,
+        text=True,
+        pass_fds=[send],
+        start_new_session=True,
+    ) as worker:
+        os.close(send)
+        assert worker.stdin is not None
+        worker.stdin.write(json.dumps({"stopped_s": 0.0, "neighbours": []}) + "\n")
+        worker.stdin.flush()
+        with os.fdopen(receive) as answer:
+            messages = [decode(line) for line in answer]
+        worker.stdin.close()
+    printed = log.read_text()
+    outcome = messages[-1]
+    assert isinstance(outcome, Outcome), printed
+    assert all(isinstance(message, Phase) for message in messages[1:-1])
+    return outcome, printed
+
+
+def run_stored(name: str, folder: Path, arguments: str = "", **variables: str) -> tuple[Trial, Outcome, str]:
+    trial = make_trial(f"{name}.py", arguments)
+    (folder / f"{name}.py").write_bytes((SCRIPTS / f"{name}.py").read_bytes())
+    return trial, *run_worker(trial, folder, **variables)
+
+
+def find(trial: Trial, outcome: Outcome) -> str:
+    """What the report says of the script, and the message of a failure."""
+    processes = (outcome.process,) if outcome.process else ()
+    record = Record(trial.id, "s", trial.label, outcome.status, trial, processes=processes)
+    record = replace(record, diagnostics=outcome.diagnostics)
+    entry = Entry(record, derive(record), Path("t"), trial.variant)
+    return "; ".join([*list_findings(entry), outcome.message or ""])
+
+
+def read_script(outcome: Outcome) -> ScriptRun:
+    assert outcome.process is not None
+    assert outcome.process.script is not None
+    return outcome.process.script
+
+
+@pytest.mark.compile
+def test_a_plain_loop_is_measured(tmp_path: Path) -> None:
+    trial, outcome, printed = run_stored("plain", tmp_path, "--batch-size '16' --lr=1e-4")
+    assert outcome.status == "ok", printed
+    process, script = outcome.process, read_script(outcome)
+    assert process is not None
+    assert [(item.order, item.void) for item in process.rounds] == [("AB", None), ("BA", None)]
+    assert process.accuracy is not None
+    assert process.accuracy.passed is True
+    assert (script.modules, script.optimizers, script.loader) == (("Sequential",), ("AdamW",), "no workers")
+    assert (script.recorded, script.num_shapes, script.shapes[0].shapes) == (8, 1, "[16, 64]")
+    for loop in (script.loop_eager, script.loop_compiled):
+        assert loop is not None
+        assert (loop.batches, loop.recompiles) == (1.0, 0)
+        assert 0 < loop.loader_s < loop.step_s
+    assert outcome.diagnostics is not None
+    assert outcome.diagnostics.graphs == 1
+    assert "epoch 0: loss" in printed  # what a script prints is in the worker's log
+
+
+def test_a_compiled_form_that_nobody_calls_is_found(tmp_path: Path) -> None:
+    trial, outcome, _ = run_stored("gated", tmp_path)
+    assert outcome.status == "not_compiled"
+    assert "the script calls torch.compile (gated.py:11), and runs nothing compiled" in find(trial, outcome)
+
+
+ENDINGS = {
+    "": ("eager_error", "no step of an optimizer of torch was seen"),
+    "sys.stdin.read(1) or steps(3)": ("eager_error", "3 steps were seen"),
+    "steps(3); sys.exit(3)": ("eager_error", "the script ended with exit code 3"),
+    "steps(3); os._exit(4)": ("eager_error", "ended its process with exit code 4"),
+    "os.kill(os.getpid(), signal.SIGKILL)": ("eager_error", "was killed by SIGKILL"),
+    "steps(10); raise ValueError('no batch left')": ("eager_error", "ValueError: no batch left"),
+}
+
+
+@pytest.mark.parametrize("code", ENDINGS, ids=lambda code: code or "nothing")
+def test_a_script_that_ends_by_itself_says_how(code: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(BEGIN + code)
+    outcome, printed = run_worker(make_trial("train.py"), tmp_path)
+    status, message = ENDINGS[code]
+    assert (outcome.status, message in (outcome.message or "")) == (status, True), f"{outcome.message}\n{printed}"
+
+
+def test_a_script_finds_what_python_would_give_it(tmp_path: Path) -> None:
+    """Arguments, folder, path, name and files of its own, also where it changes folder and signal handlers."""
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "helper.py").write_text("VALUE = 7\n")
+    seen = "import json, helper, pathlib\nseen = [sys.argv, __name__, __file__, os.getcwd(), helper.VALUE]\n"
+    does = "pathlib.Path('seen.json').write_text(json.dumps(seen)); os.chdir('/'); print('x' * 10_000_000)\n"
+    does += "signal.signal(signal.SIGTERM, signal.SIG_IGN); steps(2)\n"
+    (tmp_path / "sub" / "train.py").write_text(BEGIN + seen + does)
+    outcome, printed = run_worker(make_trial("sub/train.py", "--name 'two words'"), tmp_path)
+    assert outcome.status == "eager_error", outcome.message
+    found = json.loads((tmp_path / "seen.json").read_text())
+    assert found == [["sub/train.py", "--name", "two words"], "__main__", "sub/train.py", str(tmp_path), 7]
+    assert len(printed) > 10_000_000
+
+
+def test_a_module_runs_as_python_would_run_it(tmp_path: Path) -> None:
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "__init__.py").touch()
+    (tmp_path / "pkg" / "helper.py").write_text("VALUE = 7\n")
+    code = "from pkg.helper import VALUE\nassert __package__ == 'pkg' and sys.argv[1:] == ['a']\nsteps(VALUE)\n"
+    (tmp_path / "pkg" / "train.py").write_text(BEGIN + code)
+    outcome, printed = run_worker(make_trial("-m pkg.train", "a"), tmp_path)
+    assert "7 steps were seen" in (outcome.message or ""), printed
+
+
+TRAPS = {
+    "accumulation": ("ok", "4 batches per step"),
+    "gan": ("ok", "2 optimizers take turns"),
+    "slow_loader": ("ok", "the loop waits for its loader (no workers) for"),
+    "changing_shapes": ("ok", "shapes of inputs, of which padding to"),
+    "graph_break": ("ok", "graph breaks at graph_break.py:17"),
+    "own_compile": ("ok", 'torch.compile Net at own_compile.py:20 with {"dynamic": false}'),
+    "trainer": ("ok", "10 shapes of inputs"),
+    "with_accelerate": ("ok", "2 batches per step"),
+    "with_lightning": ("ok", ""),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TRAPS)
+def test_the_report_names_what_a_script_does(name: str, tmp_path: Path) -> None:
+    for package in ("accelerate", "lightning"):
+        if package in name:
+            pytest.importorskip(package)
+    trial, outcome, printed = run_stored(name, tmp_path)
+    status, said = TRAPS[name]
+    assert outcome.status == status, f"{outcome.message}\n{printed[-3000:]}"
+    assert said in find(trial, outcome)
+    script = read_script(outcome)
+    assert script.loop_eager is not None
+    assert script.loop_compiled is not None
+    assert outcome.process is not None
+    assert outcome.process.accuracy is not None
+    assert outcome.process.accuracy.passed is True, outcome.process.accuracy.unverified
+
+
+@pytest.mark.slow
+def test_a_trainer_that_compiles_is_the_compiled_arm(tmp_path: Path) -> None:
+    trial, outcome, printed = run_stored("trainer", tmp_path, "--compile")
+    assert outcome.status == "ok", printed[-3000:]
+    assert "torch.compile BertForSequenceClassification at " in find(trial, outcome)
+
+
+@pytest.mark.slow
+def test_a_compiler_that_is_switched_off_is_found(tmp_path: Path) -> None:
+    trial, outcome, _ = run_stored("own_compile", tmp_path, TORCHDYNAMO_DISABLE="1")
+    assert outcome.status == "not_compiled"
+    assert "TORCHDYNAMO_DISABLE or torch._dynamo.config.disable turns the compiler off" in find(trial, outcome)
