@@ -14,6 +14,7 @@ from sweeper.analysis.meanings import DOUBT, FLAGS
 from sweeper.analysis.metrics import Result
 from sweeper.core.record import ARMS, HostState, PerArm, Process, Record
 from sweeper.core.settings import Measure
+from sweeper.core.trial import SCRIPT
 
 MAX_SCATTER = {"cuda": 0.05, "cpu": 0.10}  # of the blocks of an arm, as a share of the fastest
 MAX_CLOCK_DIFFERENCE = 0.01
@@ -91,7 +92,9 @@ PROCESS_RULES: Mapping[str, Callable[[Record, Process], bool]] = {
         bool(process.rounds) and (process.accuracy is None or process.accuracy.passed is None)
     ),
     "random_in_step": lambda record, process: (
-        bool(process.accuracy and process.accuracy.random_in_step) and not record.trial.model.dropout
+        bool(process.accuracy and process.accuracy.random_in_step)
+        and not record.trial.model.dropout
+        and record.trial.workload != SCRIPT  # which has the dropout that it has
     ),
     "eager_nondeterministic": lambda _, process: process.accuracy is not None and process.accuracy.nondeterministic,
     "unequal_settings": lambda _, process: bool(process.changed_settings),

@@ -193,7 +193,8 @@ def _loop_step(arm: str) -> Metric:
 
 def _loader_share(arm: str) -> Metric:
     def read(process: Process) -> float | None:
-        return run.loader_s / run.step_s if (run := _read_loop(process, arm)) else None
+        run = _read_loop(process, arm)
+        return None if run is None or run.loader_s is None else run.loader_s / run.step_s
 
     return Metric(f"{arm}_loader_share", f"share of that time in which the {arm} loop waits for its loader", read)
 

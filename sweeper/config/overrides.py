@@ -19,6 +19,7 @@ from sweeper.core.paths import check_sweep_name
 
 LIST_ALL = "all flags, groups and keys: python -m sweeper --help"
 SWEEP = re.compile(r"\+{0,2}sweep=(.*)", re.DOTALL)
+ARGUMENTS = re.compile(r"(?P<key>\+{0,2}model\.args)=(?P<value>.*)", re.DOTALL)
 OPEN_LAUNCHER = r"hydra\.launcher\.(ray\.(init|remote)|additional_parameters)"
 OPEN_DICTIONARIES = rf"compile\.options|model\.arguments|measure\.phase_timeouts_s|{OPEN_LAUNCHER}"
 OPEN_DICTIONARY = re.compile(rf"({OPEN_DICTIONARIES})(\.[^=]+=|=\{{)")
@@ -58,10 +59,19 @@ def normalise(arguments: Sequence[str]) -> list[str]:
     for override in overrides:
         flags.remove(override)
     names = [match.group(1) for item in overrides if (match := SWEEP.fullmatch(item))]
-    others = [allow_new_keys(item) for item in overrides if not SWEEP.fullmatch(item)]
+    others = [allow_new_keys(quote_arguments(item)) for item in overrides if not SWEEP.fullmatch(item)]
     # Without a name: local time, and four digits against two sweeps in one second.
     name = names[-1].strip("'\"") if names else f"{dt.datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     return [f"sweep='{check_sweep_name(name)}'", *others, *flags]
+
+
+def quote_arguments(override: str) -> str:
+    """Quote the arguments of a script, in which Hydra would read `=` and `[` as its own: `model.args=--lr=1e-3`."""
+    match = ARGUMENTS.fullmatch(override)
+    if not match or not match["value"] or match["value"][0] in "'\"":
+        return override
+    value = match["value"].replace("\\", "\\\\").replace("'", "\\'")
+    return f"{match['key']}='{value}'"
 
 
 def _check_words(overrides: Sequence[str]) -> None:

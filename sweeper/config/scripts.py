@@ -2,42 +2,45 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from operator import attrgetter
 from pathlib import Path
 
-from sweeper.config.schema import Config
+from sweeper.config.schema import Config, ModelConf, VaryConf
 from sweeper.core.backends import WITHOUT_DYNAMO
 from sweeper.core.errors import ConfigError
 from sweeper.core.serialization import Json
 from sweeper.core.trial import MODULE, SCRIPT, Compile, Labels, Model, Precision, Trial
 
-# What the script decides, as it is where nobody asks for anything else.
+OF_SCRIPT = ("library", "path", "args", "cwd", "family", "suite", "batch_size")  # keys of `model` that a script has
+# What the script decides, as it is where nobody asks for anything else; groups first, and what chooses for others.
 DECIDED: Mapping[str, Json] = {
+    "preset": None,
+    "rung": None,
     "precision": "fp32",
     "workload": "train",
     "optimizer": "adam",
     "text": "auto",
-    "preset": None,
-    "rung": None,
 }
-DECIDED_KEYS: Mapping[str, Json] = {
-    "batch_size": None,
-    "optimizer.impl": "default",
-    "cudnn_benchmark": False,
-    "compile.scope": "model",
-    "model.image_size": None,
-    "model.sequence_length": None,
-    "model.num_classes": None,
-    "model.dropout": None,
-    "model.memory_format": "contiguous",
-    "model.pretrained": False,
-    "model.attention": None,
-    "vary.batch_size": None,
-    "vary.sequence_length": None,
-    "vary.image_size": None,
-}
+PLAIN = Config()
+DECIDED_KEYS = (
+    "batch_size",
+    "optimizer.impl",
+    "cudnn_benchmark",
+    "compile.scope",
+    "decode.position",
+    "inspect",
+    "measure.clock",
+    "measure.energy",
+    "text.lengths",
+    "text.labels",
+    *(f"precision.{name}" for name in ("parameters", "autocast", "auto", "grad_scaler", "tf32", "float8")),
+    *(f"vary.{item.name}" for item in fields(VaryConf)),
+    *(f"model.{item.name}" for item in fields(ModelConf) if item.name not in OF_SCRIPT),
+)
 
 
 def read_script(config: Config, choices: Mapping[str, str | None], make_compile: Callable[[], Compile]) -> Trial:
@@ -48,9 +51,9 @@ def read_script(config: Config, choices: Mapping[str, str | None], make_compile:
     for group, usual in DECIDED.items():
         if (given := choices.get(group)) != usual:
             raise ConfigError(f"{group}={given}: with model=script the script decides this; leave it out")
-    for key, value in DECIDED_KEYS.items():
-        if (found := attrgetter(key)(config)) != value:
-            raise ConfigError(f"{key}={found}: with model=script the script decides this; leave it out")
+    for key in DECIDED_KEYS:
+        if (found := attrgetter(key)(config)) != attrgetter(key)(PLAIN):
+            raise ConfigError(f"{key}={_show(found)}: with model=script the script decides this; leave it out")
     if config.backend.name in WITHOUT_DYNAMO and config.mode.name != "eager":
         raise ConfigError(f"backend={config.backend.name} converts a model by hand, which a script's own loop does not")
     model = config.model
@@ -79,6 +82,10 @@ def read_script(config: Config, choices: Mapping[str, str | None], make_compile:
         optimizer="none",
         compile=Compile() if is_eager else make_compile(),
     )
+
+
+def _show(value: object) -> str:
+    return json.dumps(value).strip('"')
 
 
 def _name(path: str) -> str:

@@ -145,9 +145,10 @@ class HostState:
 class CompileCall:
     """A call of `torch.compile` in a script, or in a library that it uses."""
 
-    where: str  # file:line of the call
+    where: str  # file:line of the script, where a library calls for it as well; of the library where it calls by itself
     by_library: bool
     target: str = ""  # the class of the module, or the name of the function, that is compiled
+    is_arm: bool = False  # whether it is the compiled arm: the script's own, or by a library for one of its modules
     arguments: str = ""  # as JSON, those that are numbers, texts and truth values
 
 
@@ -157,7 +158,7 @@ class LoopRun:
 
     steps: Positive
     step_s: Duration  # wall seconds per step, loader and all
-    loader_s: Seconds  # wall seconds per step in which the script waited for a batch
+    loader_s: Seconds | None  # wall seconds per step in which the script waited for a batch; None without a loader
     batches: Amount  # of its loader, per step
     recompiles: Count = 0  # compilations while it was timed
 

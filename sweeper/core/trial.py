@@ -181,6 +181,8 @@ class Trial:
         """A name for people and folders: letters, digits, `.`, `_` and `-` only, at most 100 characters."""
         backend = [self.backend] if self.backend not in (None, "inductor") else []
         parts = [self.labels.model, self.workload, self.labels.precision, self.mode, *backend, f"b{self.batch_size}"]
+        if self.workload == SCRIPT:  # which decides the rest
+            parts = [self.labels.model, self.workload, self.mode, *backend]
         text = "-".join(map(str, parts))
         return re.sub(r"[^A-Za-z0-9._-]+|\.\.+", "_", text).lstrip(".-")[:100]
 

@@ -66,7 +66,7 @@ def make_verdict(tables: Mapping[str, Table], sources: Sequence[Source]) -> Verd
     rows, trials = tables["recommendations"].rows, tables["speedups"].rows
     failed, own = tables["failures"].rows, tables["scripts"].rows
     models = [row for row in rows if row["workload"] != SCRIPT]
-    said = [*map(scripts.conclude, own[:MAX_SCRIPTS]), *(_answer_whether(models) if models or not own else ())]
+    said = [*scripts.conclude(own)[:MAX_SCRIPTS], *(_answer_whether(models) if models or not own else ())]
     return Verdict(
         tuple(filter(None, (*map(sentence, said), _answer_which(models, trials), _answer_how_sure(rows, trials)))),
         tuple(list_again(rows, trials, sources)),

@@ -22,6 +22,7 @@ from collections.abc import Iterator, Sequence
 
 from sweeper.analysis.metrics import break_even_steps
 from sweeper.core.record import CompileCall, ScriptRun
+from sweeper.core.serialization import drop_defaults
 from sweeper.core.trial import SCRIPT
 from sweeper.loading.entries import Entry
 from sweeper.report import formatting
@@ -29,6 +30,7 @@ from sweeper.report.findings import Findings
 from sweeper.report.formatting import estimate, finite, number_column, ratio, read_texts, text, text_column
 from sweeper.report.spec import TableSpec
 from sweeper.report.table import MARKDOWN, PAGE, Column, Row, Table, TextColumn
+from sweeper.report.tables.decision import NOISE
 from sweeper.report.tables.speedups import select_columns
 
 MANY_SHAPES = 8  # torch compiles a frame for so many shapes that differ in more than one size, then runs it eager
@@ -55,16 +57,14 @@ def _break_even(entry: Entry) -> float | None:
 def list_findings(entry: Entry) -> Iterator[str]:
     """Say what a user should know of the script, the most useful first."""
     script, readings = _script(entry), entry.result.readings
-    own = [call for call in script.compile_calls if not call.by_library or call.target in script.modules]
+    own = [call for call in script.compile_calls if call.is_arm]
     if own:
         asked = " and ".join(_describe_call(call) for call in own)
         yield f"the script compiles by itself, so that is the compiled arm, in whatever mode: {asked}"
-    elif (entry.result.speedup or 0.0) > 1 and script.called_at:
-        mode = entry.record.trial.mode
-        argument = "" if mode == "default" else f'mode="{mode}"'
+    elif (entry.result.loop_speedup or 0.0) > 1 + NOISE and script.called_at:
         names = ", ".join(f"{name} ({place})" for name, place in zip(script.modules, script.called_at, strict=True))
         each = "it" if len(script.modules) == 1 else "each"
-        yield f"to compile: call .compile({argument}) on {each} before the loop: {names}"
+        yield f"to compile: call .compile({_arguments(entry)}) on {each} before the loop: {names}"
     share = readings.get("eager_loader_share")
     if share is not None and share >= NOTABLE_WAIT:
         yield f"the loop waits for its loader ({script.loader}) for {_percent(share)} of its time: begin there"
@@ -84,9 +84,17 @@ def list_findings(entry: Entry) -> Iterator[str]:
         yield f"{len(script.optimizers)} optimizers take turns, and a step is one turn of all"
     if script.skipped_steps:
         yield f"the gradient scaler skipped {script.skipped_steps} steps"
-    silenced = [call for call in script.compile_calls if call not in own]
+    silenced = [call for call in script.compile_calls if not call.is_arm]
     if silenced:
         yield f"compiled by libraries, and eager in the eager arm too: {' and '.join(map(_describe_call, silenced))}"
+
+
+def _arguments(entry: Entry) -> str:
+    """The arguments of `module.compile` that give what was measured."""
+    trial = entry.record.trial
+    given = {"mode": trial.mode, "backend": trial.backend, **drop_defaults(trial.compile)}
+    usual = {"mode": "default", "backend": "inductor"}
+    return ", ".join(f"{name}={value!r}" for name, value in given.items() if value != usual.get(name))
 
 
 def _percent(share: float) -> str:
@@ -129,16 +137,21 @@ def make_table(findings: Findings) -> Table:
     return Table.make(COLUMNS, select_scripts(findings))
 
 
-def conclude(row: Row) -> str:
-    """Say in a sentence what a script gains, e.g. `script train.py: step 1.50x, loop 1.08x; the loader takes 27 %`."""
+def conclude(rows: Sequence[Row]) -> list[str]:
+    """Say in a sentence each what scripts gain, the most first: `script train.py: step 1.50x, loop 1.08x`."""
+    axes = formatting.find_varying(rows, ("mode", "backend", "variant", "sweep"))
+    ordered = sorted(rows, key=lambda row: -(finite(row, "loop_speedup") or finite(row, "speedup") or 0.0))
+    return [f"script {formatting.trial_name(row, axes)}: {_conclude(row)}" for row in ordered]
+
+
+def _conclude(row: Row) -> str:
     if row["status"] != "ok":
-        return f"script {text(row['model'])}: {text(row['status'])}"
+        return text(row["status"])
     step, loop, share = (finite(row, name) for name in ("speedup", "loop_speedup", "eager_loader_share"))
-    parts = [f"step {ratio(step)}x", *([f"loop {ratio(loop)}x"] if loop else [])]
-    taken = ""
+    said = ", ".join([f"step {ratio(step)}x", *([f"loop {ratio(loop)}x"] if loop else [])])
     if share is not None and share >= NOTABLE_WAIT:
-        taken = f"; the loader takes {_percent(share)}, so no loop gains more than {ratio(finite(row, 'ceiling'))}x"
-    return f"script {text(row['model'])}: {', '.join(parts)}{taken}"
+        said += f"; the loader takes {_percent(share)}, so no loop gains more than {ratio(finite(row, 'ceiling'))}x"
+    return said
 
 
 def _show_loader(row: Row) -> str:
@@ -163,6 +176,6 @@ SPEC = TableSpec(
     "Your own scripts",
     make_table,
     text_columns,
-    notes=lambda rows: [f"{text(row['model'])}: {line}" for row in rows for line in read_texts(row, "findings")],
+    notes=lambda rows: [f"on {text(row['model'])}: {line}" for row in rows for line in read_texts(row, "findings")],
     entries=select_scripts,
 )

@@ -27,6 +27,7 @@ from sweeper.worker.scripts.loop import Lead, Loop
 from sweeper.worker.scripts.program import EndOfScript, Program
 from sweeper.worker.session import Notes
 
+UNREAD = "not measured in a script"
 PASSES = ("steps", "loop_eager", "loop_compiled")
 
 
@@ -73,6 +74,8 @@ def run_script(job: Job, which: str, notes: Notes, say: Callable[[Message], None
             notes.add(script=readings.describe(reading))
             notes.environment["device"] = environment.describe_device(reading.device)
             notes.settings |= torch_flags.read()
+            if reading.device.type == "cuda":
+                notes.add(device_time_missing=UNREAD, memory_missing=UNREAD)
         if error is None:
             say(notes.outcome("ok"))
             return
@@ -86,7 +89,7 @@ def run_script(job: Job, which: str, notes: Notes, say: Callable[[Message], None
     except EndOfScript:
         pass
     except SystemExit as error:
-        loop.finish(failures.EagerError(_describe_exit(error)) if error.code not in (None, 0) else None)
+        loop.finish(RuntimeError(_describe_exit(error)) if error.code not in (None, 0) else None)
     except Exception as error:  # noqa: BLE001  # whatever a script raises is the result
         loop.finish(error)
     loop.finish()

@@ -81,7 +81,7 @@ class Arms:
 
     def switch(self, arm: str) -> None:
         """Run an arm from the next step on; to be called at the end of a step, with no backward pass pending."""
-        compiled = arm == "compiled" and (self.is_own or self._trial.mode != "eager")
+        compiled = arm == "compiled" and self._trial.mode != "eager"
         torch.compiler.set_stance("default" if compiled else "force_eager")
         for form in self.forms:
             form.choose(arm)
@@ -95,7 +95,7 @@ class Arms:
 
     def require_compiled(self) -> None:
         """Raise NotCompiledError where the compiled arm has run nothing compiled."""
-        if self._trial.mode == "eager" and not self.is_own:
+        if self._trial.mode == "eager":
             return
         if (reason := self.counters.explain_not_compiled()) is None:
             return

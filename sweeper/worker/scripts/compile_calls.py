@@ -17,6 +17,7 @@ import torch
 from sweeper.core.record import CompileCall
 
 OWN = Path(__file__).resolve().parents[2]
+_BEGIN = Path.cwd()
 _THIS = Path(__file__).resolve()
 _TORCH = Path(torch.__file__).resolve().parent
 LIBRARIES = tuple({sysconfig.get_paths()[name] for name in ("purelib", "platlib", "stdlib", "platstdlib")})
@@ -44,8 +45,7 @@ class CompileCalls:
 
     def __init__(self) -> None:
         self.calls: list[CompileCall] = []
-        self.compiled: list[Compiled] = []  # of the script's
-        self._modules: set[str] = set()  # classes of modules that were compiled
+        self.compiled: list[Compiled] = []  # what is the compiled arm
         self._compile: Callable[..., Any] = torch.compile
         setattr(torch, "compile", self._note)  # noqa: B010  # a function of ours, to mypy
 
@@ -54,36 +54,49 @@ class CompileCalls:
 
     @property
     def own(self) -> list[CompileCall]:
-        """The calls that are the script's: its own, and those by which a library compiles a module for it."""
-        return [call for call in self.calls if not call.by_library or call.target in self._modules]
+        """The calls that are the compiled arm."""
+        return [call for call in self.calls if call.is_arm]
 
     def _note(self, model: Any = None, **options: Any) -> Any:
         if (caller := _find_caller()) is None:
             return self._compile(model, **options)
         where, by_library = caller
-        shown = {key: value for key, value in options.items() if isinstance(value, (str, bool, int, float))}
         if model is None:  # @torch.compile(mode=...)
             return functools.partial(self._note, **options)
         result = Compiled(model, self._compile(model, **options))
         target = type(result.module).__name__ if result.module is not None else getattr(model, "__name__", "")
-        call = CompileCall(where, by_library, target, json.dumps(shown) if shown else "")
+        shown = {key: value for key, value in options.items() if isinstance(value, (str, bool, int, float))}
+        is_arm = not by_library or result.module is not None
+        call = CompileCall(where, by_library, target, is_arm, json.dumps(shown) if shown else "")
         if call not in self.calls:
             self.calls.append(call)
-        if result.module is not None:
-            self._modules.add(target)
-        if not by_library or result.module is not None:
+        if is_arm:
             self.compiled.append(result)
         return result.result
 
 
+def name_place(frame: FrameType) -> str:
+    """`file:line`, relative to the folder in which the script began where it lies in there."""
+    file = Path(frame.f_code.co_filename)
+    return f"{file.relative_to(_BEGIN) if file.is_relative_to(_BEGIN) else file}:{frame.f_lineno}"
+
+
 def _find_caller() -> tuple[str, bool] | None:
-    """`file:line` of the innermost frame that is not torch's, and whether a library's; None for a call of ours."""
+    """Where `torch.compile` was called, and whether a library called it; None for a call of ours.
+
+    The place is the script's line where there is one, also when a library acts for it.
+    """
     frame: FrameType | None = sys._getframe(1)
+    library: str | None = None
     while frame is not None:
         file = Path(frame.f_code.co_filename)
         wraps = file.name == "wrappers.py" and file.parent.name in ("fabric", "lightning_fabric")  # Lightning's
-        if file != _THIS and _TORCH not in file.parents and not wraps:
-            is_ours = OWN in file.parents
-            return None if is_ours else (f"{file}:{frame.f_lineno}", str(file).startswith(LIBRARIES))
+        if file != _THIS and _TORCH not in file.parents and not wraps and "<frozen" not in str(file):
+            where = name_place(frame)
+            if OWN in file.parents:
+                return None if library is None else (library, True)
+            if not str(file).startswith(LIBRARIES):
+                return where, library is not None
+            library = library or where
         frame = frame.f_back
-    return None
+    return None if library is None else (library, True)

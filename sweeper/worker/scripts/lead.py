@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sweeper.core.protocol import ALONE, Outcome, Phase, decode
+from sweeper.core.record import EAGER_PHASES
 from sweeper.worker import failures
 from sweeper.worker.scripts.__main__ import PASSES
 from sweeper.worker.session import Lead, Notes, Part
@@ -84,7 +85,8 @@ def _run_pass(trial: Path, which: str, part: Part, notes: Notes) -> Outcome:
     if outcome is not None:
         return outcome
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended its process with exit code {code}"
-    return Outcome("eager_error", notes.phase, f"the script {how}, before enough steps were seen")
+    status = "eager_error" if notes.phase in EAGER_PHASES else "crashed"
+    return Outcome(status, notes.phase, f"the script {how}, before enough steps were seen")
 
 
 def _read_answer(receive: int, notes: Notes) -> Outcome | None:

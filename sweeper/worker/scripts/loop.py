@@ -28,7 +28,7 @@ from torch.optim.optimizer import (
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from sweeper.worker.failures import Failure
-from sweeper.worker.scripts.compile_calls import LIBRARIES, OWN
+from sweeper.worker.scripts.compile_calls import LIBRARIES, OWN, name_place
 from sweeper.worker.scripts.program import EndOfScript
 
 MIN_WATCHED = 8  # optimizer steps, before it is decided which of them end a step of the loop
@@ -46,10 +46,12 @@ class LoaderWatch:
         self.num_replayed = 0  # batches that are given again
         self.seen: set[str] = set()  # kinds of loaders
         self.records = True  # whether batches are kept, which takes time
-        self._pulled: Counter[int] = Counter()  # batches by loader
+        self.queued = 0  # batches at most that workers fetch ahead
+        self._pulled: Counter[int] = Counter()  # batches by data set
         self._recorded: deque[Any] = deque(maxlen=MAX_RECORDED)
-        self._training: int | None = None
-        self._replayed: Iterator[Any] | None = None
+        self._training: int | None = None  # the data set of the training steps
+        self._current: _BaseDataLoaderIter | None = None  # the last iterator over it
+        self._replayed: Iterator[Given] | None = None
         self._next = _BaseDataLoaderIter.__next__
         watch = self
 
@@ -62,10 +64,10 @@ class LoaderWatch:
         setattr(_BaseDataLoaderIter, "__next__", self._next)  # noqa: B010
 
     def _give_next(self, iterator: _BaseDataLoaderIter) -> Any:
+        if self._replayed is not None and iterator is self._current:
+            return next(self._replayed).take()
         dataset = id(iterator._dataset)
-        is_training = self._training in (None, dataset)
-        if self._replayed is not None and is_training:
-            return copy_structure(next(self._replayed))
+        is_training = self._training in (None, dataset) and self._replayed is None
         start = time.perf_counter()
         batch = self._next(iterator)
         if not is_training:
@@ -73,26 +75,49 @@ class LoaderWatch:
             return batch
         self.seconds += time.perf_counter() - start
         self.num_batches += 1
+        self._current = iterator
         if self._training is None:
             self._pulled[dataset] += 1
-            self.seen.add(f"{iterator._num_workers} workers" if iterator._num_workers else "no workers")
+            workers = iterator._num_workers
+            self.seen.add(f"{workers} workers" if workers > 1 else "1 worker" if workers else "no workers")
+            self.queued = max(self.queued, workers * (getattr(iterator, "_prefetch_factor", None) or 0))
         if self.records:
             self._recorded.append(copy_structure(batch))
         return batch
 
     def decide(self) -> None:
-        """From now on only the loader that gave most batches is the training loader."""
+        """From now on only the data set that gave most batches is the training steps'."""
         self._training = self._pulled.most_common(1)[0][0] if self._pulled else None
 
     def replay(self, count: int) -> None:
-        """Give the last `count` batches again, in turn, from the first of them."""
-        batches = list(self._recorded)[-count:]
+        """Give the last `count` batches again, in turn, from the first of them.
+
+        The iterator that gave them never ends from now on; another one, over whatever data, gives what it has.
+        """
+        batches = [Given(batch) for batch in list(self._recorded)[-count:]]
         self.num_replayed = len(batches)
         self._replayed = itertools.cycle(batches) if batches else None
 
     @property
     def num_recorded(self) -> int:
         return len(self._recorded)
+
+
+class Given:
+    """A batch that is given again; what the script changes in place is as it was the next time."""
+
+    def __init__(self, batch: Any) -> None:
+        self._batch = batch
+        self._tensors = [leaf for leaf in torch.utils._pytree.tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
+        self._values = [tensor.detach().clone() for tensor in self._tensors]
+        self._versions = [tensor._version for tensor in self._tensors]
+
+    def take(self) -> Any:
+        for index, (tensor, value) in enumerate(zip(self._tensors, self._values, strict=True)):
+            if tensor._version != self._versions[index]:
+                tensor.detach().copy_(value)
+                self._versions[index] = tensor._version
+        return copy_structure(self._batch)
 
 
 def copy_structure(batch: Any) -> Any:
@@ -138,7 +163,7 @@ def find_script_line() -> str:
     while frame is not None:
         name = frame.f_code.co_filename
         if not name.startswith(("<", *LIBRARIES)) and OWN not in Path(name).parents:
-            return f"{name}:{frame.f_lineno}"
+            return name_place(frame)
         frame = frame.f_back
     return ""
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import builtins
+import multiprocessing.process
 import os
 import runpy
 import shlex
 import sys
+import types
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,12 +43,17 @@ class Program:
     def run(self) -> None:
         """Run it to its end as `__main__`. Raises whatever it raises, SystemExit as well."""
         os.chdir(self.folder)
+        setattr(multiprocessing.process, "ORIGINAL_DIR", str(self.folder))  # noqa: B010  # of spawned loader workers
         if self.module is not None:
             sys.argv = [self.module, *self.arguments]  # runpy puts the file's path there
             sys.path[0] = str(self.folder)
             runpy.run_module(self.module, run_name="__main__", alter_sys=True)
             return
-        path = os.path.expanduser(self.path)  # noqa: PTH111  # as given: a script may look at its own name
-        sys.argv = [path, *self.arguments]
-        sys.path[0] = str(Path(path).resolve().parent)
-        runpy.run_path(path, run_name="__main__")
+        path = Path(self.path).expanduser()
+        sys.argv = [str(path), *self.arguments]
+        sys.path[0] = str(path.resolve().parent)
+        module = types.ModuleType("__main__")  # what `runpy.run_path` does, but for `sys.argv`
+        module.__file__ = str(path.absolute())
+        vars(module)["__builtins__"] = builtins
+        sys.modules["__main__"] = module
+        exec(compile(path.read_bytes(), module.__file__, "exec"), vars(module))  # noqa: S102  # a user's own code

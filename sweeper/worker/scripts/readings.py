@@ -17,7 +17,7 @@ from statistics import median
 import torch
 
 from sweeper.core.protocol import Job
-from sweeper.core.record import LoopRun, PerArm, Round, ScriptRun, Shapes
+from sweeper.core.record import Accuracy, HostState, LoopRun, PerArm, Round, ScriptRun, Shapes
 from sweeper.worker.compilation import artifacts
 from sweeper.worker.failures import EagerError, UnsteadyError
 from sweeper.worker.measurement.bench import (
@@ -30,6 +30,7 @@ from sweeper.worker.measurement.bench import (
     STEPS_BEFORE_BLOCK,
     spread,
 )
+from sweeper.worker.monitoring import host_monitor, round_monitor
 from sweeper.worker.scripts.arms import Arms
 from sweeper.worker.scripts.check import check_modules
 from sweeper.worker.scripts.compile_calls import CompileCalls
@@ -48,7 +49,9 @@ Steps = Generator[None, None, float]
 class Reading:
     """What the generators share. `sha256` is of the script's file, before it ran."""
 
-    device: torch.device  # of the parameters that the optimizers train, once the loop is known
+    # Once the loop is known: the device of the parameters that the optimizers train, and what is read between blocks.
+    device: torch.device
+    monitor: round_monitor.RoundMonitor
 
     def __init__(self, job: Job, notes: Notes, loop: Loop, calls: CompileCalls, arms: Arms, sha256: str | None) -> None:
         self.job, self.notes, self.loop, self.calls, self.arms, self.sha256 = job, notes, loop, calls, arms, sha256
@@ -64,6 +67,8 @@ class Reading:
             item for group in next(iter(self.loop.optimizers.values())).param_groups for item in group["params"]
         )
         self.device = next(parameters).device
+        self.monitor = round_monitor.RoundMonitor(self.device)
+        self.monitor.set_baseline()
         return list(self.loop.modules.modules)
 
     def block_s(self, steps: int) -> Steps:
@@ -78,7 +83,8 @@ class Reading:
 def describe(reading: Reading) -> ScriptRun:
     """What has been seen of the script so far."""
     loop = reading.loop
-    shapes: Counter[tuple[object, ...]] = sum((form.shapes for form in reading.arms.forms), Counter())
+    # Of the module that gets the most different ones: shapes of several modules have nothing to do with each other.
+    shapes: Counter[tuple[object, ...]] = max((form.shapes for form in reading.arms.forms), key=len, default=Counter())
     return ScriptRun(
         sha256=reading.sha256,
         modules=tuple(type(getattr(module, "_orig_mod", module)).__name__ for module in loop.modules.modules),
@@ -128,14 +134,19 @@ def lead_steps(reading: Reading) -> Lead:
         notes.counters = arms.counters
         arms.prepare(modules)
         arms.switch("compiled")
+        host = host_monitor.HostMonitor()
         yield from _time_first_steps(reading, cycle)
+        notes.add(host=HostState(host.share_busy_by_others()))
         arms.require_compiled()
         notes.add(**artifacts.read_fingerprints(), compile_parts_s=artifacts.read_parts_s())
     with notes.enter("warming"):
         steps = yield from _warm_up(reading, cycle)
     with notes.enter("measuring"):
-        yield from _measure_rounds(reading, steps)
+        is_over = yield from _measure_rounds(reading, steps)
         arms.require_compiled()
+    if is_over:
+        notes.add(accuracy=Accuracy(None, None, "the script ended before its modules could be judged"))
+        return
     yield from check_modules(reading.job, reading.device, arms.compiled_forms(), notes)
 
 
@@ -180,9 +191,10 @@ def _warm_up(reading: Reading, cycle: int) -> Generator[None, None, int]:
     return steps
 
 
-def _measure_rounds(reading: Reading, steps: int) -> Lead:
-    """Time rounds of both arms in turn; a script that ends meanwhile leaves the rounds that it had."""
-    measure, notes = reading.job.measure, reading.notes
+def _measure_rounds(reading: Reading, steps: int) -> Generator[None, None, bool]:
+    """Time rounds of both arms in turn; whether the script has ended meanwhile, which leaves the rounds that it had."""
+    measure, notes, is_over = reading.job.measure, reading.notes, False
+    host, before_s = host_monitor.HostMonitor(), notes.process.host
     begin, counted, void = time.perf_counter(), 0, list[str]()
     try:
         while counted < measure.rounds:
@@ -199,13 +211,18 @@ def _measure_rounds(reading: Reading, steps: int) -> Lead:
                 )
     except ScriptOverError as error:
         if not counted:
-            raise EagerError(f"{error}; before its first round of {2 * steps} steps was over") from error
+            raise EagerError(f"{error}; its first round of {2 * steps} steps was not over") from error
+        is_over = True
     finally:
         reading.arms.switch("eager")
+        monitor, busy = reading.monitor, before_s.busy_while_compiling if before_s else None
+        state = HostState(busy, host.share_busy_by_others(), host.throttled_s())
+        notes.add(gpu=monitor.gpu.state(), host=state, changed_settings=dict(monitor.changed_flags))
     steady_s = notes.process.step_s("compiled")
-    if steady_s is not None and (reading.arms.is_own or reading.job.trial.mode != "eager"):
+    if steady_s is not None and reading.job.trial.mode != "eager":
         first_steps_s = notes.process.first_steps_s
         notes.add(compile_s=max(sum(first_steps_s) - len(first_steps_s) * steady_s, 0.0))
+    return is_over
 
 
 def _measure_round(reading: Reading, order: str, steps: int) -> Generator[None, None, Round]:
@@ -213,6 +230,7 @@ def _measure_round(reading: Reading, order: str, steps: int) -> Generator[None, 
     times: dict[str, float] = {}
     peaks: dict[str, float] = {}
     reason: str | None = None
+    reading.monitor.start_round()
     for arm in ("eager", "compiled") if order == "AB" else ("compiled", "eager"):
         reading.arms.switch(arm)
         yield from take(STEPS_BEFORE_BLOCK)
@@ -235,6 +253,8 @@ def _measure_round(reading: Reading, order: str, steps: int) -> Generator[None, 
             "recompiled": counters.programs != programs,
         }
         reason = next((name for name, amount in happened.items() if amount), reason)
+        reading.monitor.read_after_block(arm)
+    reason = reason or reading.monitor.explain_void()
     if peaks and reason is None:
         reading.notes.add(allocator_peak_bytes=PerArm(**peaks))
     return Round(order, times["eager"], times["compiled"], reason)
@@ -253,6 +273,8 @@ def lead_loop(reading: Reading, arm: str) -> Lead:
             arms.switch(arm)
             yield from _settle(reading)
             arms.require_compiled()
+    with notes.enter("warming"):
+        yield from take(loop.loader.queued)  # what workers fetched ahead while nothing was asked for
     with notes.enter("measuring"):
         limit_s = min(LOOP_S, reading.job.measure.rounds_s or LOOP_S)
         before, programs = loop.count(), len(arms.counters.programs)
