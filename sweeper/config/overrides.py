@@ -20,6 +20,7 @@ from sweeper.core.paths import check_sweep_name
 LIST_ALL = "all flags, groups and keys: python -m sweeper --help"
 SWEEP = re.compile(r"\+{0,2}sweep=(.*)", re.DOTALL)
 ARGUMENTS = re.compile(r"(?P<key>\+{0,2}model\.args)=(?P<value>.*)", re.DOTALL)
+QUOTED = re.compile(r"""('[^']*'|"[^"]*")(,('[^']*'|"[^"]*"))*""", re.DOTALL)  # one or several, for a grid
 OPEN_LAUNCHER = r"hydra\.launcher\.(ray\.(init|remote)|additional_parameters)"
 OPEN_DICTIONARIES = rf"compile\.options|model\.arguments|measure\.phase_timeouts_s|{OPEN_LAUNCHER}"
 OPEN_DICTIONARY = re.compile(rf"({OPEN_DICTIONARIES})(\.[^=]+=|=\{{)")
@@ -68,9 +69,10 @@ def normalise(arguments: Sequence[str]) -> list[str]:
 def quote_arguments(override: str) -> str:
     """Quote the arguments of a script, in which Hydra would read `=` and `[` as its own: `model.args=--lr=1e-3`."""
     match = ARGUMENTS.fullmatch(override)
-    if not match or not match["value"] or match["value"][0] in "'\"":
+    if not match or not match["value"] or QUOTED.fullmatch(match["value"]):
         return override
-    value = match["value"].replace("\\", "\\\\").replace("'", "\\'")
+    # Hydra takes a backslash for itself before a quote alone.
+    value = re.sub(r"(\\*)('|$)", lambda found: 2 * found[1] + (f"\\{found[2]}" if found[2] else ""), match["value"])
     return f"{match['key']}='{value}'"
 
 

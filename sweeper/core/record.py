@@ -184,7 +184,7 @@ class ScriptRun:
     compile_calls: tuple[CompileCall, ...] = ()
     shapes: tuple[Shapes, ...] = ()  # the most frequent ones of the compiled loop
     num_shapes: Count = 0  # all different ones
-    pad_to: tuple[Positive, ...] = ()  # of the dimension that varies, the sizes that a quarter, a half, ... stay below
+    pad_to: tuple[Count, ...] = ()  # of the dimension that varies, the sizes that a quarter, a half, ... stay below
     skipped_steps: Count = 0  # optimizer steps that a gradient scaler left out
     loop_eager: LoopRun | None = None
     loop_compiled: LoopRun | None = None

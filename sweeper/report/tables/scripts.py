@@ -29,7 +29,7 @@ from sweeper.report import formatting
 from sweeper.report.findings import Findings
 from sweeper.report.formatting import estimate, finite, number_column, ratio, read_texts, text, text_column
 from sweeper.report.spec import TableSpec
-from sweeper.report.table import MARKDOWN, PAGE, Column, Row, Table, TextColumn
+from sweeper.report.table import MARKDOWN, PAGE, Column, Row, Table, TextColumn, Value
 from sweeper.report.tables.decision import NOISE
 from sweeper.report.tables.speedups import select_columns
 
@@ -60,16 +60,19 @@ def list_findings(entry: Entry) -> Iterator[str]:
     own = [call for call in script.compile_calls if call.is_arm]
     if own:
         asked = " and ".join(_describe_call(call) for call in own)
-        yield f"the script compiles by itself, so that is the compiled arm, in whatever mode: {asked}"
+        who = (
+            "a library compiles the script's modules" if all(call.by_library for call in own) else "the script compiles"
+        )
+        yield f"{who} already, which is the compiled arm whatever the mode: {asked}"
     elif (entry.result.loop_speedup or 0.0) > 1 + NOISE and script.called_at:
         names = ", ".join(f"{name} ({place})" for name, place in zip(script.modules, script.called_at, strict=True))
         each = "it" if len(script.modules) == 1 else "each"
         yield f"to compile: call .compile({_arguments(entry)}) on {each} before the loop: {names}"
     share = readings.get("eager_loader_share")
     if share is not None and share >= NOTABLE_WAIT:
-        yield f"the loop waits for its loader ({script.loader}) for {_percent(share)} of its time: begin there"
+        yield f"the loop waits for its loader ({script.loader}) for {_percent(share)} of its time: speed that up first"
     if script.num_shapes > 1:
-        advice = f", of which padding to {', '.join(map(str, script.pad_to))} would leave few" if script.pad_to else ""
+        advice = f": pad to {', '.join(map(str, script.pad_to))}" if script.pad_to else ""
         yield f"{script.num_shapes} shapes of inputs{advice if script.num_shapes > MANY_SHAPES else ''}"
     loop = script.loop_compiled
     if loop is not None and loop.recompiles:
@@ -141,7 +144,11 @@ def conclude(rows: Sequence[Row]) -> list[str]:
     """Say in a sentence each what scripts gain, the most first: `script train.py: step 1.50x, loop 1.08x`."""
     axes = formatting.find_varying(rows, ("mode", "backend", "variant", "sweep"))
     ordered = sorted(rows, key=lambda row: -(finite(row, "loop_speedup") or finite(row, "speedup") or 0.0))
-    return [f"script {formatting.trial_name(row, axes)}: {_conclude(row)}" for row in ordered]
+    return [f"script {' '.join(filter(None, map(text, _read(row, axes))))}: {_conclude(row)}" for row in ordered]
+
+
+def _read(row: Row, axes: Sequence[str]) -> list[Value]:
+    return [row["model"], *(row[axis] for axis in axes)]
 
 
 def _conclude(row: Row) -> str:

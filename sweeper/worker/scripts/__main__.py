@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sweeper.core.protocol import Job, Message, encode
-from sweeper.core.record import Process
+from sweeper.core.record import Process, ScriptRun
 from sweeper.worker import failures
 from sweeper.worker.lease import Lease
 from sweeper.worker.monitoring import environment, torch_flags
@@ -23,12 +23,12 @@ from sweeper.worker.process import die_with_parent
 from sweeper.worker.scripts import readings
 from sweeper.worker.scripts.arms import Arms
 from sweeper.worker.scripts.compile_calls import CompileCalls
+from sweeper.worker.scripts.lead import PASSES
 from sweeper.worker.scripts.loop import Lead, Loop
 from sweeper.worker.scripts.program import EndOfScript, Program
 from sweeper.worker.session import Notes
 
-UNREAD = "not measured in a script"
-PASSES = ("steps", "loop_eager", "loop_compiled")
+NOT_MEASURED = "not measured in a script"
 
 
 def main() -> None:
@@ -48,6 +48,7 @@ def main() -> None:
         answer.write(encode(message))
         answer.flush()
 
+    os.register_at_fork(after_in_child=lambda: os.close(arguments.answer_fd))  # or nobody sees the end
     job = Job.loads(arguments.trial.read_text())
     notes = Notes(say, Process(arguments.index, arguments.draw, arguments.cold), Lease())
     run_script(job, arguments.which, notes, say)
@@ -58,24 +59,29 @@ def run_script(job: Job, which: str, notes: Notes, say: Callable[[Message], None
     notes.environment |= environment.describe()
     program = Program.of(job.trial.model)
     sha256 = None if program.file is None else hashlib.sha256(program.file.read_bytes()).hexdigest()
+    notes.add(script=ScriptRun(sha256))
     calls = CompileCalls()
     arms = Arms(job.trial, calls)
     holder: list[readings.Reading] = []
 
     def lead(loop: Loop) -> Lead:
         holder.append(readings.Reading(job, notes, loop, calls, arms, sha256))
-        return readings.lead_steps(holder[0]) if which == "steps" else readings.lead_loop(holder[0], which[5:])
+        return (
+            readings.lead_steps(holder[0])
+            if which == "steps"
+            else readings.lead_loop(holder[0], which.removeprefix("loop_"))
+        )
 
     def end(error: Exception | None) -> None:
         arms.stop()
         calls.stop()
         reading = holder[0]
-        if loop.is_known:
+        if reading.has_begun:
             notes.add(script=readings.describe(reading))
             notes.environment["device"] = environment.describe_device(reading.device)
             notes.settings |= torch_flags.read()
             if reading.device.type == "cuda":
-                notes.add(device_time_missing=UNREAD, memory_missing=UNREAD)
+                notes.add(device_time_missing=NOT_MEASURED, memory_missing=NOT_MEASURED)
         if error is None:
             say(notes.outcome("ok"))
             return
@@ -84,6 +90,7 @@ def run_script(job: Job, which: str, notes: Notes, say: Callable[[Message], None
         say(notes.outcome(status, notes.phase, failures.describe_error(error)))
 
     loop = Loop(lead, end)
+    os.register_at_fork(after_in_child=loop.stop)  # a child's steps are not the script's
     try:
         program.run()
     except EndOfScript:

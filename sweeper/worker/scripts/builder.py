@@ -31,7 +31,7 @@ def examine(trial: Trial) -> Examined:
             del sys.path[0]
         return Examined([] if found else [f"model.path={program.path}: there is no such module"])
     try:
-        compile(program.file.read_bytes(), str(program.file), "exec")
+        compile(program.file.read_bytes(), str(program.file), "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
         return Examined([f"model.path={program.path}: Python cannot read it: {error}"])
     return Examined()

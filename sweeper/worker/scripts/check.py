@@ -93,11 +93,13 @@ def check_modules(
         handle.remove()
     found = [
         AccuracyCheck(ModuleSetup(job, device, module, compiled, calls)).judge(notes.enter)
-        for module, compiled in pairs
+        for module, compiled in dict(pairs).items()
         if (calls := recorded[module])
     ]
-    if not found:
+    if not recorded:
         found = [Accuracy(None, None, "the script compiles functions, and no module that could be judged by itself")]
+    elif len(found) < len(recorded):
+        found.append(Accuracy(None, None, "a compiled module was not called in the steps that were recorded"))
     worst = min(found, key=lambda one: (one.passed is not False, one.passed is not None))
     notes.add(accuracy=worst)
     if worst.passed is False:

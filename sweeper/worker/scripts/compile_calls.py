@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import site
 import sys
 import sysconfig
 from collections.abc import Callable
@@ -16,11 +17,14 @@ import torch
 
 from sweeper.core.record import CompileCall
 
-OWN = Path(__file__).resolve().parents[2]
+OWN = Path(__file__).parents[2]  # not resolved, as code objects name their files
 _BEGIN = Path.cwd()
-_THIS = Path(__file__).resolve()
-_TORCH = Path(torch.__file__).resolve().parent
-LIBRARIES = tuple({sysconfig.get_paths()[name] for name in ("purelib", "platlib", "stdlib", "platstdlib")})
+_THIS = Path(__file__)
+TORCH = str(Path(torch.__file__).parent)
+LIBRARIES = tuple(
+    {sysconfig.get_paths()[name] for name in ("purelib", "platlib", "stdlib", "platstdlib")}
+    | {site.getusersitepackages()}
+)
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,7 @@ def _find_caller() -> tuple[str, bool] | None:
     while frame is not None:
         file = Path(frame.f_code.co_filename)
         wraps = file.name == "wrappers.py" and file.parent.name in ("fabric", "lightning_fabric")  # Lightning's
-        if file != _THIS and _TORCH not in file.parents and not wraps and "<frozen" not in str(file):
+        if file != _THIS and not str(file).startswith(TORCH) and not wraps and "<frozen" not in str(file):
             where = name_place(frame)
             if OWN in file.parents:
                 return None if library is None else (library, True)

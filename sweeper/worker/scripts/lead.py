@@ -14,9 +14,9 @@ from pathlib import Path
 from sweeper.core.protocol import ALONE, Outcome, Phase, decode
 from sweeper.core.record import EAGER_PHASES
 from sweeper.worker import failures
-from sweeper.worker.scripts.__main__ import PASSES
 from sweeper.worker.session import Lead, Notes, Part
 
+PASSES = ("steps", "loop_eager", "loop_compiled")
 CLEAN_UP_S = 10.0  # for what a script does at its end, before its process group is killed
 
 

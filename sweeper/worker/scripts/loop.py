@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from types import FrameType
@@ -25,59 +25,76 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
+from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from sweeper.worker.failures import Failure
-from sweeper.worker.scripts.compile_calls import LIBRARIES, OWN, name_place
+from sweeper.worker.scripts.compile_calls import LIBRARIES, OWN, TORCH, name_place
 from sweeper.worker.scripts.program import EndOfScript
 
 MIN_WATCHED = 8  # optimizer steps, before it is decided which of them end a step of the loop
+MAX_SINCE_LAST = 8 * MIN_WATCHED  # steps of other optimizers, before it is decided anew
 MAX_RECORDED = 16  # batches that are kept to be given again
 Lead = Generator[None, None, None]  # goes on at the end of each step
 
 
 class LoaderWatch:
-    """Sees what loaders of torch give, and how long it takes; on demand it gives recorded batches again."""
+    """Sees what loaders of torch give, and how long it takes; on demand it gives recorded batches again.
+
+    The training loader is the one that gives most batches: a kind of data set, and the line that takes from it.
+    """
 
     def __init__(self) -> None:
-        self.seconds = 0.0  # that the script has waited for batches
-        self.num_batches = 0
-        self.others = 0  # batches of other loaders than that of the training steps, once this is known
+        self.seconds = 0.0  # that the script has waited for loaders
+        self.num_batches = 0  # of the training loader
+        self.others = 0  # batches of other loaders, once it is known which one that is
         self.num_replayed = 0  # batches that are given again
-        self.seen: set[str] = set()  # kinds of loaders
+        self.seen: set[str] = set()  # how many workers loaders have
         self.records = True  # whether batches are kept, which takes time
         self.queued = 0  # batches at most that workers fetch ahead
-        self._pulled: Counter[int] = Counter()  # batches by data set
+        self._pulled: Counter[object] = Counter()  # batches by loader
         self._recorded: deque[Any] = deque(maxlen=MAX_RECORDED)
-        self._training: int | None = None  # the data set of the training steps
-        self._current: _BaseDataLoaderIter | None = None  # the last iterator over it
-        self._replayed: Iterator[Given] | None = None
-        self._next = _BaseDataLoaderIter.__next__
+        self._training: object = None
+        self._replayed: Iterator[RecordedBatch] | None = None
+        self._next, self._iter = _BaseDataLoaderIter.__next__, DataLoader.__iter__
         watch = self
 
         def give_next(iterator: _BaseDataLoaderIter) -> Any:
-            return watch._give_next(iterator)
+            return watch._give_next(iterator, _find_place(sys._getframe(1)))
+
+        def begin(loader: DataLoader[Any]) -> Any:
+            return watch._begin(loader)
 
         setattr(_BaseDataLoaderIter, "__next__", give_next)  # noqa: B010
+        setattr(DataLoader, "__iter__", begin)  # noqa: B010
 
     def stop(self) -> None:
         setattr(_BaseDataLoaderIter, "__next__", self._next)  # noqa: B010
+        setattr(DataLoader, "__iter__", self._iter)  # noqa: B010
 
-    def _give_next(self, iterator: _BaseDataLoaderIter) -> Any:
-        if self._replayed is not None and iterator is self._current:
-            return next(self._replayed).take()
-        dataset = id(iterator._dataset)
-        is_training = self._training in (None, dataset) and self._replayed is None
+    def _begin(self, loader: DataLoader[Any]) -> Any:
         start = time.perf_counter()
-        batch = self._next(iterator)
+        try:
+            return self._iter(loader)  # which starts workers
+        finally:
+            self.seconds += time.perf_counter() - start
+
+    def _give_next(self, iterator: _BaseDataLoaderIter, place: object) -> Any:
+        key = type(iterator._dataset), place
+        is_training = self._training in (None, key)
+        if self._replayed is not None and is_training:
+            return next(self._replayed).take()
+        start = time.perf_counter()
+        try:
+            batch = self._next(iterator)
+        finally:
+            self.seconds += time.perf_counter() - start
         if not is_training:
             self.others += 1
             return batch
-        self.seconds += time.perf_counter() - start
         self.num_batches += 1
-        self._current = iterator
         if self._training is None:
-            self._pulled[dataset] += 1
+            self._pulled[key] += 1
             workers = iterator._num_workers
             self.seen.add(f"{workers} workers" if workers > 1 else "1 worker" if workers else "no workers")
             self.queued = max(self.queued, workers * (getattr(iterator, "_prefetch_factor", None) or 0))
@@ -86,15 +103,12 @@ class LoaderWatch:
         return batch
 
     def decide(self) -> None:
-        """From now on only the data set that gave most batches is the training steps'."""
+        """From now on only the loader that gave most batches is the training loader."""
         self._training = self._pulled.most_common(1)[0][0] if self._pulled else None
 
     def replay(self, count: int) -> None:
-        """Give the last `count` batches again, in turn, from the first of them.
-
-        The iterator that gave them never ends from now on; another one, over whatever data, gives what it has.
-        """
-        batches = [Given(batch) for batch in list(self._recorded)[-count:]]
+        """From now on the training loader gives its last `count` batches again, in turn, and does not end."""
+        batches = [RecordedBatch(batch) for batch in list(self._recorded)[-count:]]
         self.num_replayed = len(batches)
         self._replayed = itertools.cycle(batches) if batches else None
 
@@ -103,12 +117,19 @@ class LoaderWatch:
         return len(self._recorded)
 
 
-class Given:
+def _find_place(frame: FrameType | None) -> object:
+    """The line that takes a batch, past the frames of torch."""
+    while frame is not None and frame.f_code.co_filename.startswith(TORCH):
+        frame = frame.f_back
+    return None if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+
+
+class RecordedBatch:
     """A batch that is given again; what the script changes in place is as it was the next time."""
 
     def __init__(self, batch: Any) -> None:
         self._batch = batch
-        self._tensors = [leaf for leaf in torch.utils._pytree.tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
+        self._tensors = list(_find_tensors(batch))
         self._values = [tensor.detach().clone() for tensor in self._tensors]
         self._versions = [tensor._version for tensor in self._tensors]
 
@@ -120,10 +141,21 @@ class Given:
         return copy_structure(self._batch)
 
 
+def _find_tensors(batch: Any) -> Iterator[torch.Tensor]:
+    if isinstance(batch, torch.Tensor):
+        yield batch
+    elif isinstance(batch, (Mapping, list, tuple)):
+        for item in batch.values() if isinstance(batch, Mapping) else batch:
+            yield from _find_tensors(item)
+
+
 def copy_structure(batch: Any) -> Any:
     """The same tensors in containers of their own, which the script may take apart."""
-    if isinstance(batch, dict):
-        return type(batch)({key: copy_structure(value) for key, value in batch.items()})
+    if isinstance(batch, MutableMapping):
+        copied = copy.copy(batch)
+        for key, value in batch.items():
+            copied[key] = copy_structure(value)
+        return copied
     if isinstance(batch, list):
         return [copy_structure(item) for item in batch]
     if type(batch) is tuple:
@@ -145,16 +177,30 @@ class ModuleWatch:
         self._handles = enter, leave
 
     def stop(self) -> None:
+        """Note no more; a module that is part of another one is compiled with that."""
         for handle in self._handles:
             handle.remove()
+        parts = {part for module in self.modules for part in module.modules() if part is not module}
+        self.modules = {module: line for module, line in self.modules.items() if module not in parts}
 
     def _enter(self, module: torch.nn.Module, _inputs: object) -> None:
         self._depth += 1
-        if self._depth == 1 and torch.is_grad_enabled() and any(item.requires_grad for item in module.parameters()):
+        in_backward = torch._C._current_graph_task_id() != -1  # as checkpointed blocks are called again
+        if self._depth > 1 or in_backward or not torch.is_grad_enabled():
+            return
+        if any(item.requires_grad for item in module.parameters()):
             self.modules.setdefault(module, find_script_line())
 
     def _leave(self, *_: object) -> None:
         self._depth = max(self._depth - 1, 0)
+
+
+def _list_callers() -> list[FrameType]:
+    frame, found = sys._getframe(1).f_back, list[FrameType]()
+    while frame is not None:
+        found.append(frame)
+        frame = frame.f_back
+    return found
 
 
 def find_script_line() -> str:
@@ -184,7 +230,8 @@ class Loop:
         self.modules = ModuleWatch()
         self._order: list[int] = []
         self._last: int | None = None  # the optimizer whose step ends a step of the loop
-        self._depth = 0
+        self._since_last = 0  # steps of others
+        self._running: list[FrameType] = []  # of steps that have begun, from the outermost
         self._thread = threading.get_ident()
         self._lead, self._on_end, self._ended = lead(self), on_end, False
         self._handles = [
@@ -221,7 +268,7 @@ class Loop:
     @property
     def order(self) -> list[str]:
         """The optimizers by name, in the order of their first steps."""
-        return [type(self.optimizers[key]).__name__ for key in dict.fromkeys(self._order)]
+        return [type(optimizer).__name__ for optimizer in self.optimizers.values()]
 
     def count(self) -> Counts:
         loader = self.loader
@@ -249,31 +296,41 @@ class Loop:
             self._on_end(failure)
 
     def _before_step(self, *_: object) -> None:
-        self._depth += threading.get_ident() == self._thread
+        if threading.get_ident() == self._thread:
+            # A step that raises has no end that torch tells of, but its frame is gone.
+            self._running = [frame for frame in self._running if frame in _list_callers()] if self._running else []
+            self._running.append(sys._getframe(1))
 
     def _after_step(self, optimizer: Optimizer, *_: object) -> None:
         if threading.get_ident() != self._thread:
             return
-        self._depth -= 1
-        if self._depth:
-            return
         key = id(optimizer)
+        self._running.remove(sys._getframe(1))
+        if self._running:
+            return
         if self._last is None:
             self._watch(key, optimizer)
         elif key == self._last:
             self.num_steps += 1
+            self._since_last = 0
             self._go_on()
+        else:
+            self._since_last += 1
+            if self._since_last > MAX_SINCE_LAST:  # it steps no more
+                self._last, self._since_last = None, 0
+                self._order.clear()
 
     def _watch(self, key: int, optimizer: Optimizer) -> None:
         self.optimizers[key] = optimizer
         self._order.append(key)
         self.num_watched += 1
-        counts = Counter(self._order)
-        if self.num_watched < MIN_WATCHED or counts[self._order[0]] < 2:
+        recent = self._order[-MIN_WATCHED:]
+        counts = Counter(recent)
+        if len(recent) < MIN_WATCHED or counts[recent[0]] < 2:
             return
         least = min(counts.values())
         within_one = {key for key, count in counts.items() if count <= least + (least > 1)}
-        self._last = [key for key in dict.fromkeys(self._order) if key in within_one][-1]
+        self._last = [key for key in dict.fromkeys(recent) if key in within_one][-1]
         self.modules.stop()
         self.loader.decide()
         if key == self._last:
@@ -301,7 +358,7 @@ class Loop:
     def _step_scaled(self, scaler: torch.amp.GradScaler, optimizer: Optimizer, *rest: Any, **options: Any) -> Any:
         before = (len(self._order), self.num_steps)
         returned = self._scaler_step(scaler, optimizer, *rest, **options)
-        if before == (len(self._order), self.num_steps) and id(optimizer) in (self._last, None):
+        if before == (len(self._order), self.num_steps) and id(optimizer) == self._last:
             self.num_skipped += 1
         return returned
 
@@ -327,6 +384,6 @@ class ScriptOverError(Failure):
     status = "eager_error"
 
 
-def take(steps: int) -> Iterable[None]:
+def run_steps(steps: int) -> Iterable[None]:
     """Let the loop run for some steps."""
     return itertools.repeat(None, steps)

@@ -56,4 +56,5 @@ class Program:
         module.__file__ = str(path.absolute())
         vars(module)["__builtins__"] = builtins
         sys.modules["__main__"] = module
-        exec(compile(path.read_bytes(), module.__file__, "exec"), vars(module))  # noqa: S102  # a user's own code
+        code = compile(path.read_bytes(), module.__file__, "exec", dont_inherit=True)  # with its own `__future__` alone
+        exec(code, vars(module))  # noqa: S102  # a user's own code

@@ -34,7 +34,7 @@ from sweeper.worker.monitoring import host_monitor, round_monitor
 from sweeper.worker.scripts.arms import Arms
 from sweeper.worker.scripts.check import check_modules
 from sweeper.worker.scripts.compile_calls import CompileCalls
-from sweeper.worker.scripts.loop import Lead, Loop, ScriptOverError, take
+from sweeper.worker.scripts.loop import Lead, Loop, ScriptOverError, run_steps
 from sweeper.worker.session import Notes
 
 EAGER_STEPS = 4  # before anything is compiled; they show how many batches a step takes
@@ -56,6 +56,7 @@ class Reading:
     def __init__(self, job: Job, notes: Notes, loop: Loop, calls: CompileCalls, arms: Arms, sha256: str | None) -> None:
         self.job, self.notes, self.loop, self.calls, self.arms, self.sha256 = job, notes, loop, calls, arms, sha256
         self.loops: dict[str, LoopRun] = {}  # by arm
+        self.has_begun = False
 
     def synchronize(self) -> None:
         if self.device.type == "cuda":
@@ -69,13 +70,14 @@ class Reading:
         self.device = next(parameters).device
         self.monitor = round_monitor.RoundMonitor(self.device)
         self.monitor.set_baseline()
+        self.has_begun = True
         return list(self.loop.modules.modules)
 
     def block_s(self, steps: int) -> Steps:
         """Wall seconds of some steps, from one synchronisation to the next."""
         self.synchronize()
         start = time.perf_counter()
-        yield from take(steps)
+        yield from run_steps(steps)
         self.synchronize()
         return time.perf_counter() - start
 
@@ -122,12 +124,12 @@ def _show(shape: object) -> str:
 
 
 def lead_steps(reading: Reading) -> Lead:
-    """Lead a script through the phases of the comparison of steps; it is over when this is."""
+    """Lead a script through the phases of the comparison of steps; the script ends when the generator does."""
     notes, arms, loop = reading.notes, reading.arms, reading.loop
     modules = reading.begin()
     with notes.enter("eager"):
         before = loop.loader.num_batches
-        yield from take(EAGER_STEPS)
+        yield from run_steps(EAGER_STEPS)
         per_step = (loop.loader.num_batches - before) / EAGER_STEPS
         cycle = _start_replay(loop, per_step)
     with notes.enter("compiling"):
@@ -162,7 +164,7 @@ def _start_replay(loop: Loop, per_step: float) -> int:
 
 def _time_first_steps(reading: Reading, cycle: int) -> Lead:
     """Time the first compiled steps one by one, until they are steady."""
-    least, most = (max(count, cycle) if count == FIRST_STEPS[0] else max(count, 2 * cycle) for count in FIRST_STEPS)
+    least, most = max(FIRST_STEPS[0], cycle), max(FIRST_STEPS[1], 2 * cycle)
     times: list[float] = []
     while len(times) < most and (len(times) < least or spread(times[-3:]) > MAX_FIRST_STEPS_SPREAD):
         times.append((yield from reading.block_s(1)))
@@ -176,7 +178,7 @@ def _warm_up(reading: Reading, cycle: int) -> Generator[None, None, int]:
     flat = True
     for arm in ("compiled", "eager"):
         reading.arms.switch(arm)
-        yield from take(STEPS_BEFORE_BLOCK)
+        yield from run_steps(STEPS_BEFORE_BLOCK)
         deadline, readings = time.perf_counter() + measure.warmup_s, list[float]()
         while len(readings) < 3 or (
             spread(readings[-3:]) > MAX_WARM_UP_SPREAD[kind] and time.perf_counter() < deadline
@@ -211,7 +213,7 @@ def _measure_rounds(reading: Reading, steps: int) -> Generator[None, None, bool]
                 )
     except ScriptOverError as error:
         if not counted:
-            raise EagerError(f"{error}; its first round of {2 * steps} steps was not over") from error
+            raise EagerError(f"{error}; it ended before its first round of {2 * steps} steps was complete") from error
         is_over = True
     finally:
         reading.arms.switch("eager")
@@ -233,16 +235,18 @@ def _measure_round(reading: Reading, order: str, steps: int) -> Generator[None, 
     reading.monitor.start_round()
     for arm in ("eager", "compiled") if order == "AB" else ("compiled", "eager"):
         reading.arms.switch(arm)
-        yield from take(STEPS_BEFORE_BLOCK)
+        yield from run_steps(STEPS_BEFORE_BLOCK)
         before, programs = loop.count(), counters.programs
         if reading.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
         gc.collect()
+        collects = gc.isenabled()
         gc.disable()
         try:
             times[arm] = yield from reading.block_s(steps)
         finally:
-            gc.enable()
+            if collects:
+                gc.enable()
         if reading.device.type == "cuda":
             peaks[arm] = torch.cuda.max_memory_allocated()
         seen = loop.count().since(before)
@@ -266,7 +270,7 @@ def lead_loop(reading: Reading, arm: str) -> Lead:
     modules = reading.begin()
     loop.loader.records = False
     with notes.enter("eager"):
-        yield from take(EAGER_STEPS)
+        yield from run_steps(EAGER_STEPS)
     if arm == "compiled":
         with notes.enter("compiling"):
             arms.prepare(modules)
@@ -274,23 +278,30 @@ def lead_loop(reading: Reading, arm: str) -> Lead:
             yield from _settle(reading)
             arms.require_compiled()
     with notes.enter("warming"):
-        yield from take(loop.loader.queued)  # what workers fetched ahead while nothing was asked for
+        yield from run_steps(loop.loader.queued)  # what workers fetched ahead while nothing was asked for
     with notes.enter("measuring"):
         limit_s = min(LOOP_S, reading.job.measure.rounds_s or LOOP_S)
         before, programs = loop.count(), len(arms.counters.programs)
         reading.synchronize()
         start = time.perf_counter()
+        end, seen = start, loop.count()
         try:
-            while loop.num_steps - before.steps < MIN_LOOP_STEPS or time.perf_counter() - start < limit_s:
+            while loop.num_steps - before.steps < MIN_LOOP_STEPS or end - start < limit_s:
                 yield
-        except ScriptOverError:
+                end, seen = time.perf_counter(), loop.count()
+        except ScriptOverError:  # what it did after its last step is no part of that
             if loop.num_steps - before.steps < MIN_LOOP_STEPS:
                 raise
-        reading.synchronize()
-        taken_s, seen = time.perf_counter() - start, loop.count().since(before)
-        recompiled = len(arms.counters.programs) - programs
+        else:
+            reading.synchronize()
+            end = time.perf_counter()
+        seen = seen.since(before)
         steps = seen.steps
-        reading.loops[arm] = LoopRun(steps, taken_s / steps, seen.loader_s / steps, seen.batches / steps, recompiled)
+        loader_s = seen.loader_s / steps if loop.loader.seen else None
+        recompiled = len(arms.counters.programs) - programs
+        reading.loops[arm] = LoopRun(steps, (end - start) / steps, loader_s, seen.batches / steps, recompiled)
+        if arm == "compiled":
+            arms.require_compiled()
 
 
 def _settle(reading: Reading) -> Lead:

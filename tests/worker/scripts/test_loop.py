@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -10,9 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
-from sweeper.worker.scripts.loop import MIN_WATCHED, Lead, Loop, ScriptOverError
+from sweeper.worker.scripts.loop import MIN_WATCHED, Lead, Loop, ScriptOverError, copy_structure
 from sweeper.worker.scripts.program import EndOfScript
 
 MANY = 100
@@ -69,10 +71,8 @@ def test_each_step_of_a_single_optimizer_is_one(watch: Callable[..., Loop]) -> N
     assert (list(loop.modules.modules), loop.order) == ([module], ["SGD"])
 
 
-@pytest.mark.parametrize(("critic_steps", "ends"), [(1, "generator"), (5, "generator")])
-def test_a_step_ends_with_the_optimizer_that_steps_least(
-    watch: Callable[..., Loop], critic_steps: int, ends: str
-) -> None:
+@pytest.mark.parametrize("critic_steps", [1, 5])
+def test_a_step_ends_with_the_optimizer_that_steps_least(watch: Callable[..., Loop], critic_steps: int) -> None:
     parts = {"critic": nn.Linear(4, 1), "generator": nn.Linear(4, 4)}
     optimizers = {name: torch.optim.Adam(part.parameters()) for name, part in parts.items()}
     done: list[str] = []
@@ -84,7 +84,7 @@ def test_a_step_ends_with_the_optimizer_that_steps_least(
                 step(optimizers[name], parts[name])
 
     loop = watch(script, limit=4)
-    assert done[-1] == ends
+    assert done[-1] == "generator"
     assert loop.order == ["Adam", "Adam"]
     assert list(loop.modules.modules) == list(parts.values())
 
@@ -222,23 +222,96 @@ def test_batches_are_given_again_in_containers_of_their_own() -> None:
     try:
         loader = DataLoader(TensorDataset(torch.arange(12.0)), batch_size=2)
         iterator = iter(loader)
-        first = [next(iterator)[0].tolist() for _ in range(len(loader))]
+
+        def take() -> torch.Tensor:
+            return next(iterator)[0]
+
+        first = [take().tolist() for _ in range(len(loader))]
         loop.loader.decide()
         assert loop.loader.num_recorded == len(first)
         loop.loader.replay(2)
-        taken = [next(iterator) for _ in range(5)]
-        assert [batch[0].tolist() for batch in taken] == [*first[-2:], *first[-2:], first[-2]]
-        taken[0].clear()  # the script takes its batch apart
-        assert next(iterator)[0].tolist() == first[-1]
-        next(iterator)[0].zero_()  # and changes it in place
-        next(iterator)
-        assert next(iterator)[0].tolist() == first[-2]
+        assert [take().tolist() for _ in range(5)] == [*first[-2:], *first[-2:], first[-2]]
+        iterator = iter(loader)  # another epoch, by the same line of the script
+        assert take().tolist() == first[-1]
+        take().zero_()  # the script changes it in place
+        take()
+        assert take().tolist() == first[-2]
         assert len(list(loader)) == len(first)  # a training accuracy, in the middle of the loop
         other = DataLoader(TensorDataset(torch.zeros(4)), batch_size=2)
         assert len(list(other)) == 2  # of another data set: an evaluation sees its own
         assert loop.count().others == len(first) + 2
     finally:
         loop.stop()
+
+
+def test_a_batch_is_given_in_containers_of_its_own() -> None:
+    tensor = torch.ones(2)
+    given = {"ids": tensor, "more": [tensor, (tensor, "text")]}
+    copied = copy_structure(given)
+    copied["more"].clear()
+    del copied["ids"]
+    assert given == {"ids": tensor, "more": [tensor, (tensor, "text")]}
+    assert copy_structure(given)["ids"] is tensor
+    counts = collections.defaultdict(list, ids=tensor)
+    assert copy_structure(counts)["ids"] is tensor
+
+
+def test_an_optimizer_that_steps_no_more_is_given_up(watch: Callable[..., Loop]) -> None:
+    """The first phase of a training has an optimizer of its own."""
+    first, second = nn.Linear(4, 4), nn.Linear(4, 4)
+    of_first, of_second = torch.optim.SGD(first.parameters()), torch.optim.SGD(second.parameters())
+
+    def script() -> None:
+        for _ in range(MIN_WATCHED):
+            step(of_first, first)
+        for _ in range(MANY):
+            step(of_second, second)
+
+    assert watch(script, limit=4).order == ["SGD", "SGD"]
+
+
+def test_a_step_that_fails_does_not_hide_the_next_ones(watch: Callable[..., Loop]) -> None:
+    class Failing(torch.optim.SGD):
+        count = 0
+
+        def step(self, closure: None = None) -> None:
+            self.count += 1
+            if self.count % 3 == 0:
+                raise RuntimeError("out of memory")
+            super().step(closure)
+
+    module = nn.Linear(4, 4)
+    optimizer = Failing(module.parameters())
+
+    def script() -> None:
+        for _ in range(MANY):
+            with suppress(RuntimeError):
+                step(optimizer, module)
+
+    watch(script, limit=4)
+
+
+def test_checkpointed_blocks_and_parts_are_no_modules_of_their_own(watch: Callable[..., Loop]) -> None:
+    block, head = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.block, self.head = block, head
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return self.head(checkpoint(self.block, inputs, use_reentrant=False))
+
+    module = Model()
+    optimizer = torch.optim.SGD(module.parameters())
+
+    def script() -> None:
+        for _ in range(MANY):
+            optimizer.zero_grad()
+            (module(torch.ones(2, 4)).sum() + head(torch.ones(2, 4)).sum()).backward()
+            optimizer.step()
+
+    assert list(watch(script).modules.modules) == [module]
 
 
 def test_saving_and_skipped_steps_are_counted(tmp_path) -> None:

@@ -1,0 +1,86 @@
+"""`model=script`: what makes a trial, what the script decides, and arguments as one types them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sweeper.config.overrides import quote_arguments
+from sweeper.core.exit_codes import BAD_INPUT, OK
+
+
+def plan(*overrides: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "sweeper", "-m", "model=script", "device=cpu", "sweep=s", "dry_run=true", *overrides]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def script(in_empty_folder: Path) -> Path:
+    path = in_empty_folder / "train.py"
+    path.write_text("print(1)\n")
+    return path
+
+
+def test_arguments_are_typed_as_for_python(script: Path) -> None:
+    found = plan("model.path=train.py", r"model.args=--lr=1e-3 --name 'two words' --re a\d", "mode=default,eager")
+    assert found.returncode == OK, found.stderr
+    lines = found.stdout.splitlines()
+    assert sum(r"[model.args=--lr=1e-3 --name 'two words' --re a\d]" in line for line in lines) == 2
+    assert "train.py-script-default" in found.stdout
+    assert "train.py-script-eager" in found.stdout
+
+
+@pytest.mark.parametrize(
+    ("typed", "given"),
+    [
+        ("model.args=--lr=1", "model.args='--lr=1'"),
+        ("model.args='--lr=1','--lr=2'", "model.args='--lr=1','--lr=2'"),
+        ("model.args='two words' --x", r"model.args='\'two words\' --x'"),
+        (r"model.args=a\d \'", r"model.args='a\d \\\''"),
+        ("model.args=x\\", r"model.args='x\\'"),
+        ("model.args=", "model.args="),
+        ("model.name=a b", "model.name=a b"),
+    ],
+)
+def test_arguments_are_quoted_unless_they_are(typed: str, given: str) -> None:
+    assert quote_arguments(typed) == given
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("model.path=nope.py", "model.path=nope.py: there is no such file in"),
+        ("model.path=null", "model=script needs a script"),
+        ("model.path='-m no module'", "write -m package.module"),
+        ("model.cwd=nowhere", "model.cwd=nowhere: there is no such folder"),
+        ("model.args=it's", "model.args=it's: No closing quotation"),
+        ("preset=pt2", "preset=pt2: with model=script the script decides this"),
+        ("precision=amp", "precision=amp: with model=script the script decides this"),
+        ("batch_size=4", "batch_size=4: with model=script the script decides this"),
+        ("compile.scope=step", "compile.scope=step: with model=script the script decides this"),
+        ("inspect=true", "inspect=true: with model=script the script decides this"),
+        ("vary.batch_size=[1,2]", "vary.batch_size=[1, 2]: with model=script the script decides this"),
+        ("backend=jit_trace", "backend=jit_trace converts a model by hand"),
+    ],
+)
+def test_what_a_script_cannot_have_is_refused(script: Path, override: str, said: str) -> None:
+    found = plan("model.path=train.py", override)
+    assert found.returncode == BAD_INPUT
+    assert said in found.stderr
+
+
+def test_a_file_that_python_cannot_read_is_refused(script: Path) -> None:
+    script.write_text("for\n")
+    found = plan("model.path=train.py")
+    assert found.returncode == BAD_INPUT
+    assert "model.path=train.py: Python cannot read it" in found.stderr
+
+
+def test_scripts_keys_are_for_scripts(script: Path) -> None:
+    command = [sys.executable, "-m", "sweeper", "model=resnet18", "model.args=--lr=1", "dry_run=true", "device=cpu"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.returncode == BAD_INPUT
+    assert "model.path, model.args and model.cwd are for model=script" in found.stderr
