@@ -13,7 +13,17 @@ from sweeper.core.exit_codes import BAD_INPUT, OK
 
 
 def plan(*overrides: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "sweeper", "-m", "model=script", "device=cpu", "sweep=s", "dry_run=true", *overrides]
+    command = [
+        sys.executable,
+        "-m",
+        "sweeper",
+        "-m",
+        "model=script",
+        "device=cpu",
+        "sweep=s",
+        "dry_run=true",
+        *overrides,
+    ]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 

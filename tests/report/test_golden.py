@@ -43,7 +43,10 @@ NEVER_FILLED = {
         ),
         "no stored sweep has a ladder",
     ),
-    ("speedups", "attempts"): "no trial of a stored sweep ran twice since records have them",
+    **{
+        ("recommendations-for-a-job", column): "the sweep with several processes that recommends a mode knows no memory"
+        for column in ("speedup_low", "speedup_high", "compile_warm_s", "break_even_warm_steps")
+    },
 }
 
 
