@@ -60,7 +60,13 @@ class Reaper:
             process.communicate()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which the reaper inherits
+        try:
+            return subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def _keep(self) -> None:
         """Start another reaper whenever the last one has ended."""

@@ -98,3 +98,16 @@ def test_groups_that_were_taken_back_are_not_killed(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(os, "killpg", kill)
     reaper.kill_registered_groups(["+11\n", "+12\n", "-12\n", "+130\n"])
     assert sorted(killed) == [(11, signal.SIGKILL), (130, signal.SIGKILL)]
+
+
+def test_an_interrupt_neither_ends_the_reaper_nor_makes_it_speak() -> None:
+    interrupts = """first = reaper._process
+    os.kill(first.pid, signal.SIGINT)
+    time.sleep(0.5)
+    assert first.poll() is None
+"""
+    command = [sys.executable, "-c", DRIVER.format(start=interrupts)]
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

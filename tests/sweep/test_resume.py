@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import hashlib
 import json
 import os
 from collections.abc import Generator
@@ -18,10 +19,10 @@ from sweeper.core import record as record_module
 from sweeper.core.errors import ConfigError
 from sweeper.core.exit_codes import NOT_OK, OK
 from sweeper.core.paths import SweepPaths
-from sweeper.core.record import SCHEMA_VERSION, Record
+from sweeper.core.record import SCHEMA_VERSION, Record, ScriptRun
 from sweeper.core.serialization import to_json
 from sweeper.core.settings import SAMPLING, TIMING, Measure, Settings, Tracking
-from sweeper.core.trial import Trial
+from sweeper.core.trial import SCRIPT, Labels, Model, Trial
 from sweeper.execution.execute import Launcher
 from sweeper.execution.scheduler import Event, Finished, Started
 from sweeper.sweep.driver import run_sweep
@@ -266,3 +267,22 @@ def test_a_report_that_cannot_be_written_is_said_and_is_not_ok(
     assert "In AMP vit_b_16:" in out
     assert "sweeper: no report: File exists (runs/night/report); " in err
     assert "then write it: python -m sweeper.report night" in err
+
+
+def test_a_script_that_has_changed_is_not_gone_on_with(in_empty_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = Path("train.py")
+    file.write_text("print(1)\n")
+    labels = Labels("train.py", "own")
+    trial = Trial(Model(SCRIPT, "train.py"), 1, labels, workload=SCRIPT, device="cpu", optimizer="none")
+    record = replace(make_record(trial=trial), measure=to_json(OLD))
+    script = ScriptRun(hashlib.sha256(file.read_bytes()).hexdigest())
+    write_sweep(Path("runs"), [replace(record, processes=(replace(record.processes[0], script=script),))])
+    assert resume([trial], OLD, monkeypatch) == []
+    file.write_text("print(2)\n")
+    with pytest.raises(
+        ConfigError, match=r"train\.py has changed since it was measured; nothing was started; add retry=all"
+    ):
+        resume([trial], OLD, monkeypatch)
+    assert resume([trial], OLD, monkeypatch, retry="all") == [trial.id]
+    file.unlink()
+    assert resume([trial], OLD, monkeypatch) == []  # the preflight check says that it is not there, where it would run

@@ -1,0 +1,87 @@
+"""What does it cost a training script to be watched? Blocks of steps with and without the hooks, in turn.
+
+    python benchmarks/script_hooks.py
+    python benchmarks/script_hooks.py --hidden 2048 --device cuda
+
+One loop of a small network over a loader of torch, eager in all blocks. Watched blocks run as in `lead_loop`: the end
+of each step, each batch and each wait for the loader is seen. It prints wall microseconds per step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from statistics import median
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from sweeper.worker.scripts.loop import Lead, Loop
+
+PAIRS, STEPS = 21, 300
+
+
+def lead(loop: Loop) -> Lead:
+    """See every step, and ask for nothing."""
+    loop.loader.records = False
+    while True:
+        yield
+
+
+class Training:
+    """A loop of which a block of steps can be timed."""
+
+    def __init__(self, hidden: int, device: str) -> None:
+        self.device, self.size = device, 256
+        layers = (nn.Linear(self.size, hidden), nn.GELU(), nn.LayerNorm(hidden), nn.Linear(hidden, 10))
+        self.module = nn.Sequential(*layers).to(device)
+        self.optimizer = torch.optim.AdamW(self.module.parameters())
+        data = TensorDataset(torch.randn(64 * STEPS, self.size), torch.randint(10, (64 * STEPS,)))
+        self.loader = DataLoader(data, batch_size=64)
+
+    def block_us(self) -> float:
+        """Wall microseconds per step of an epoch."""
+        self._synchronize()
+        start = time.perf_counter()
+        for inputs, labels in self.loader:
+            loss = nn.functional.cross_entropy(self.module(inputs.to(self.device)), labels.to(self.device))
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+        self._synchronize()
+        return (time.perf_counter() - start) / STEPS * 1e6
+
+    def watched_us(self) -> float:
+        loop = Loop(lead, lambda _error: None)
+        try:
+            return self.block_us()
+        finally:
+            loop.stop()
+
+    def _synchronize(self) -> None:
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hidden", type=int, default=1024)
+    parser.add_argument("--device", default="cpu")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    training = Training(arguments.hidden, arguments.device)
+    training.block_us()
+    pairs = []
+    for index in range(PAIRS):
+        first = training.block_us() if index % 2 else training.watched_us()
+        second = training.watched_us() if index % 2 else training.block_us()
+        pairs.append((first, second) if index % 2 else (second, first))
+    plain, costs = median(pair[0] for pair in pairs), sorted(watched - alone for alone, watched in pairs)
+    cost = median(costs)
+    print(f"a step {plain:.0f} us; watched {cost:+.1f} us, {cost / plain:+.2%} (median of {PAIRS} pairs)")
+    print(f"middle half of the pairs: {costs[len(costs) // 4]:+.1f} to {costs[-len(costs) // 4]:+.1f} us")
+
+
+if __name__ == "__main__":
+    main()
