@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 
 from sweeper.analysis.meanings import DOUBT, FLAGS
 from sweeper.analysis.metrics import Result
+from sweeper.core.libraries import SCRIPT
 from sweeper.core.record import ARMS, HostState, PerArm, Process, Record
 from sweeper.core.settings import Measure
-from sweeper.core.trial import SCRIPT
 
 MAX_SCATTER = {"cuda": 0.05, "cpu": 0.10}  # of the blocks of an arm, as a share of the fastest
 MAX_CLOCK_DIFFERENCE = 0.01

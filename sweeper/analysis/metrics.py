@@ -14,8 +14,8 @@ from statistics import median
 from typing import Any
 
 from sweeper.analysis.stats import Estimate, group_by_draw, mean_over_draws
+from sweeper.core.libraries import SCRIPT
 from sweeper.core.record import ARMS, PERCENTILES, Accuracy, LoopRun, PerArm, Process, Record, ScriptRun
-from sweeper.core.trial import SCRIPT
 
 MIN_DRAWS_FOR_INTERVAL = 3  # with fewer compile caches, an interval describes these compiled artifacts alone
 # Between two kernels that follow each other without waiting for the host: 0.6 to 1.5 us, typically 1.1, in the arms of
@@ -79,7 +79,7 @@ class Result:
     loop_speedup: float | None = None
     loop_speedup_low: float | None = None
     loop_speedup_high: float | None = None
-    script: ScriptRun | None = None  # what the first process saw of a script
+    seen_of_script: ScriptRun | None = None  # by the first process
     readings: Mapping[str, float] = field(default_factory=dict)  # metrics with `of_process`; missing ones are left out
 
     @property
@@ -376,7 +376,7 @@ def _describe_any_status(record: Record, measured: Sequence[_Measured]) -> dict[
         "graph_breaks": sum(item.count for item in diagnostics.graph_breaks) if diagnostics else None,
         "recompiles": diagnostics.recompiles if diagnostics else None,
         "artifacts": len({pair for pair in prints if any(pair)}) or None,
-        "script": next((process.script for process in record.processes if process.script), None),
+        "seen_of_script": next((process.script for process in record.processes if process.script), None),
     }
 
 

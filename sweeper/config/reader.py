@@ -21,7 +21,7 @@ from sweeper.config.scripts import read_script
 from sweeper.core import ladder
 from sweeper.core import trial as axes
 from sweeper.core.errors import ConfigError, nearest
-from sweeper.core.libraries import LIBRARIES, has_texts
+from sweeper.core.libraries import LIBRARIES, SCRIPT, has_texts
 from sweeper.core.paths import check_sweep_name
 from sweeper.core.serialization import Json
 from sweeper.core.settings import CLOCKS, RETRIES, Settings, check_settings
@@ -127,7 +127,7 @@ def _check_rung(config: Config) -> None:
 
 
 def _read_trial(config: Config, choices: Choices, own: OwnValues, gpu: bool) -> Trial:
-    if config.model.library == axes.SCRIPT:
+    if config.model.library == SCRIPT:
         trial = read_script(config, choices, lambda: _read_compile(config.compile))
         return replace(trial, device=read_device_type(config.device, gpu), python=_read_interpreter(config))
     if config.model.path or config.model.args or config.model.cwd:

@@ -12,8 +12,9 @@ from pathlib import Path
 from sweeper.config.schema import Config, ModelConf, VaryConf
 from sweeper.core.backends import WITHOUT_DYNAMO
 from sweeper.core.errors import ConfigError
+from sweeper.core.libraries import SCRIPT
 from sweeper.core.serialization import Json
-from sweeper.core.trial import MODULE, SCRIPT, Compile, Labels, Model, Precision, Trial
+from sweeper.core.trial import MODULE, Compile, Labels, Model, Precision, Trial
 
 OF_SCRIPT = ("library", "path", "args", "cwd", "family", "suite", "batch_size")  # keys of `model` that a script has
 # What the script decides, as it is where nobody asks for anything else; groups first, and what chooses for others.

@@ -28,6 +28,8 @@ class LibrarySpec:
     no_settings: str | None = None  # why its models take no sizes, classes, arguments or weights; None: they do
 
 
+SCRIPT = "script"  # a user's own training script, which is its workload as well
+
 LIBRARIES: Mapping[str, LibrarySpec] = {
     "torchvision": LibrarySpec(
         builder="sweeper.worker.models.torchvision_models",
@@ -65,7 +67,7 @@ LIBRARIES: Mapping[str, LibrarySpec] = {
         named_by="factory",
         no_settings="the factory gets batch_size and device only",
     ),
-    "script": LibrarySpec(
+    SCRIPT: LibrarySpec(
         builder="sweeper.worker.scripts.builder",
         example="model.path=train.py",
         named_by="path",

@@ -16,10 +16,9 @@ from statistics import fmean
 from typing import Annotated, Any
 
 from sweeper.core.backends import GRAPHED
-from sweeper.core.libraries import LIBRARIES, has_texts
+from sweeper.core.libraries import LIBRARIES, SCRIPT, has_texts
 from sweeper.core.serialization import Between, Json, drop_defaults, from_json, to_json
 
-SCRIPT = "script"  # the workload, and the library, of a user's own training script
 MODULE = "-m "  # begins the name of a script that is a module
 WORKLOADS = ("train", "inference", "prefill", "decode", SCRIPT)
 CACHED = ("prefill", "decode")  # forwards of a decoder language model with a static key-value cache

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from sweeper.analysis.flags import UNVERIFIED
-from sweeper.core.trial import SCRIPT
+from sweeper.core.libraries import SCRIPT
 from sweeper.loading.sources import Source
 from sweeper.report.formatting import (
     TRIAL_AXES,

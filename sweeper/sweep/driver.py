@@ -17,10 +17,11 @@ from sweeper.core.command_line import make_resume_command, remember_sweep
 from sweeper.core.errors import ConfigError
 from sweeper.core.exit_codes import INTERRUPTED, NOT_OK, OK
 from sweeper.core.gpus import Device
+from sweeper.core.libraries import SCRIPT
 from sweeper.core.paths import SweepPaths
 from sweeper.core.pipes import outlive_output
 from sweeper.core.settings import MIN_PROCESSES_FOR_TARGET, Measure, Settings
-from sweeper.core.trial import SCRIPT, Trial
+from sweeper.core.trial import Trial
 from sweeper.core.uris import remove_credentials
 from sweeper.execution.disturbances import UNRELIABLE, read_disturbances
 from sweeper.execution.execute import LOCAL, Launcher, NoSpaceError

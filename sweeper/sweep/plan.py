@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from sweeper.core.backends import GRAPHED, WITHOUT_DYNAMO, WITHOUT_MEMORY_BUDGET, WITHOUT_MODE
 from sweeper.core.errors import ConfigError
 from sweeper.core.ladder import explain_no_graph, explain_not_for
-from sweeper.core.libraries import LIBRARIES
+from sweeper.core.libraries import LIBRARIES, SCRIPT
 from sweeper.core.serialization import drop_defaults
-from sweeper.core.trial import CACHED, SCRIPT, Trial, name_variants
+from sweeper.core.trial import CACHED, Trial, name_variants
 
 
 @dataclass(frozen=True)

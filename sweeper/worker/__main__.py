@@ -20,8 +20,8 @@ import sys
 import threading
 from pathlib import Path
 
+from sweeper.core.libraries import SCRIPT
 from sweeper.core.protocol import NOTHING, Job, LeaseGrant, LeaseRequest, Message, encode
-from sweeper.core.trial import SCRIPT
 from sweeper.worker.inspection import torch_trace
 from sweeper.worker.process import die_with_parent
 

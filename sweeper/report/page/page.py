@@ -161,7 +161,7 @@ def _render(report: Report, published: References, parts: Sequence[_Part]) -> st
         problems=[printable(line) for line in report.problems],
     )
     # What is megabytes long takes the places of comments: jinja2 would hold several copies of it.
-    large = {"figure-data": figure_data, "table-data": table_data, "plotly": plotly, "script": script}
+    large = {"figure-data": figure_data, "table-data": table_data, "plotly": plotly, "page-script": script}
     return "".join(large.get(piece, piece) for piece in re.split(r"<!--([a-z-]+)-->", page))
 
 

@@ -21,9 +21,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from sweeper.analysis.metrics import break_even_steps
+from sweeper.core.libraries import SCRIPT
 from sweeper.core.record import CompileCall, ScriptRun
 from sweeper.core.serialization import drop_defaults
-from sweeper.core.trial import SCRIPT
 from sweeper.loading.entries import Entry
 from sweeper.report import formatting
 from sweeper.report.findings import Findings
@@ -38,7 +38,7 @@ NOTABLE_WAIT = 0.1  # share of the loop's time
 
 
 def _script(entry: Entry) -> ScriptRun:
-    return entry.result.script or ScriptRun()
+    return entry.result.seen_of_script or ScriptRun()
 
 
 def _ceiling(entry: Entry) -> float | None:

@@ -14,10 +14,11 @@ import pytest
 from checkout import ROOT
 
 from sweeper.analysis.metrics import derive
+from sweeper.core.libraries import SCRIPT
 from sweeper.core.protocol import Job, Outcome, Phase, decode
 from sweeper.core.record import Record, ScriptRun
 from sweeper.core.settings import Measure
-from sweeper.core.trial import SCRIPT, Labels, Model, Trial
+from sweeper.core.trial import Labels, Model, Trial
 from sweeper.loading.entries import Entry
 from sweeper.report.tables.scripts import list_findings
 
