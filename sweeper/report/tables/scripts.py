@@ -82,7 +82,7 @@ def list_findings(entry: Entry) -> Iterator[str]:
     if breaks:
         yield f"graph breaks at {', '.join(breaks)}"
     if loop is not None and loop.batches > 1:
-        yield f"{loop.batches:.3g} batches per step"
+        yield f"{loop.batches:.2g} batches per step"
     if len(script.optimizers) > 1:
         yield f"{len(script.optimizers)} optimizers take turns, and a step is one turn of all"
     if script.skipped_steps:

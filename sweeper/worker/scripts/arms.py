@@ -7,6 +7,7 @@ torch's stance turns it off in eager. The stance is the whole process's, so what
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -102,8 +103,8 @@ class Arms:
         if not self.is_own:
             raise NotCompiledError(reason)
         where = ", ".join(call.where for call in self._calls.own)
-        if torch._dynamo.config.disable:
-            reason = "TORCHDYNAMO_DISABLE or torch._dynamo.config.disable turns the compiler off"
+        if torch._dynamo.config.disable or os.environ.get("TORCHDYNAMO_DISABLE") == "1":
+            reason = "TORCH_COMPILE_DISABLE, TORCHDYNAMO_DISABLE or torch._dynamo.config.disable turns the compiler off"
         raise NotCompiledError(f"the script calls torch.compile ({where}), and runs nothing compiled: {reason}")
 
     def stop(self) -> None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sweeper.core.protocol import ALONE, Outcome, Phase, decode
-from sweeper.core.record import EAGER_PHASES
+from sweeper.core.record import EAGER_PHASES, Diagnostics
 from sweeper.worker import failures
 from sweeper.worker.session import Lead, Notes, Part
 
@@ -53,7 +53,7 @@ def _take_over(outcome: Outcome, which: str, notes: Notes) -> None:
         phases_s, notes.process = notes.process.phases_s, process
         notes.add(phases_s={**phases_s, **process.phases_s})
         notes.environment |= outcome.environment
-        notes.diagnostics = outcome.diagnostics
+        notes.diagnostics = _shorten_places(outcome.diagnostics) if outcome.diagnostics else None
     if process.script is None:
         return
     first = notes.process.script or process.script
@@ -64,6 +64,15 @@ def _take_over(outcome: Outcome, which: str, notes: Notes) -> None:
         of_loader = {name: getattr(seen, name) for name in ("loop_compiled", "shapes", "num_shapes", "pad_to")}
         first = replace(first, **of_loader)
     notes.add(script=first)
+
+
+def _shorten_places(diagnostics: Diagnostics) -> Diagnostics:
+    """Name places in the folder of the sweep as the user would: the script ran with an absolute path."""
+    begin = f"{Path.cwd()}{os.sep}"
+    breaks = tuple(
+        replace(item, where=(item.where or "").removeprefix(begin) or None) for item in diagnostics.graph_breaks
+    )
+    return replace(diagnostics, graph_breaks=breaks)
 
 
 def _run_pass(trial: Path, which: str, part: Part, notes: Notes) -> Outcome:

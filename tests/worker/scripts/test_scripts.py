@@ -188,7 +188,7 @@ TRAPS = {
     "changing_shapes": ("ok", "shapes of inputs: pad to"),
     "graph_break": ("ok", "graph breaks at graph_break.py:17"),
     "own_compile": ("ok", 'torch.compile Net at own_compile.py:20 with {"dynamic": false}'),
-    "trainer": ("ok", "10 shapes of inputs"),
+    "trainer": ("ok", "shapes of inputs"),
     "with_accelerate": ("ok", "2 batches per step"),
     "with_lightning": ("ok", ""),  # see MODULES
 }
