@@ -29,7 +29,8 @@ from sweeper.report import formatting
 from sweeper.report.findings import Findings
 from sweeper.report.formatting import estimate, finite, number_column, ratio, read_texts, text, text_column
 from sweeper.report.spec import TableSpec
-from sweeper.report.table import MARKDOWN, PAGE, Column, Row, Table, TextColumn, Value
+from sweeper.report.table import MARKDOWN, PAGE, Column, Row, Table, TextColumn
+from sweeper.report.tables import ladder
 from sweeper.report.tables.decision import NOISE
 from sweeper.report.tables.speedups import select_columns
 
@@ -109,16 +110,27 @@ def _describe_call(call: CompileCall) -> str:
     return f"torch.compile{what} at {call.where}{f' with {call.arguments}' if call.arguments else ''}"
 
 
-def _loop(name: str) -> Column[Entry]:
-    return Column(name, lambda entry: getattr(entry.result, name), float)
-
-
+OF_SPEEDUPS = [
+    "trial_id",
+    "model",
+    "variant",
+    "mode",
+    "backend",
+    "status",
+    "flags",
+    "speedup",
+    "speedup_low",
+    "speedup_high",
+    "loop_speedup",
+    "loop_speedup_low",
+    "loop_speedup_high",
+    "eager_loop_step_ms",
+    "compiled_loop_step_ms",
+    "eager_loader_share",
+    "compiled_loader_share",
+]
 COLUMNS: tuple[Column[Entry], ...] = (
-    *select_columns(("trial_id", "model", "variant", "mode", "backend", "status", "flags"), lambda entry: entry),
-    *select_columns(("speedup", "speedup_low", "speedup_high"), lambda entry: entry),
-    *select_columns(("loop_speedup", "loop_speedup_low", "loop_speedup_high"), lambda entry: entry),
-    *select_columns(("eager_loop_step_ms", "compiled_loop_step_ms"), lambda entry: entry),
-    *select_columns(("eager_loader_share", "compiled_loader_share"), lambda entry: entry),
+    *select_columns(OF_SPEEDUPS, lambda entry: entry),
     Column("ceiling", _ceiling, float),
     Column("break_even_steps", _break_even, float),
     Column("modules", lambda entry: _script(entry).modules),
@@ -144,11 +156,7 @@ def conclude(rows: Sequence[Row]) -> list[str]:
     """Say in a sentence each what scripts gain, the most first: `script train.py: step 1.50x, loop 1.08x`."""
     axes = formatting.find_varying(rows, ("mode", "backend", "variant", "sweep"))
     ordered = sorted(rows, key=lambda row: -(finite(row, "loop_speedup") or finite(row, "speedup") or 0.0))
-    return [f"script {' '.join(filter(None, map(text, _read(row, axes))))}: {_conclude(row)}" for row in ordered]
-
-
-def _read(row: Row, axes: Sequence[str]) -> list[Value]:
-    return [row["model"], *(row[axis] for axis in axes)]
+    return [f"script {ladder.name_ladder(row, axes)}: {_conclude(row)}" for row in ordered]
 
 
 def _conclude(row: Row) -> str:
