@@ -92,16 +92,21 @@
     };
   }
 
-  async function draw(figure) {
-    // Reading plotly.js takes a second, so that waits until the page has been painted. The policy knows this script.
-    if (!window.Plotly) document.head.append(make("script", {}, document.getElementById("plotly").textContent));
+  function measure(figure) {
     const { traces, layout } = figure.choices[figure.chosen];
     const width = figure.plot.clientWidth;
     const letter = width < NARROW ? 10.5 : 12;
     const onTop = layout.xaxis.side === "top";
     const top = 14 + 20 * countLegendRows(traces, width, letter) + (onTop ? 46 : 0);
-    const template = makeTemplate(width < NARROW, letter, onTop, top);
-    const whole = { ...layout, template, height: layout.height + top - 34 };
+    return { width, letter, onTop, top, height: layout.height + top - 34 };
+  }
+
+  async function draw(figure) {
+    // Reading plotly.js takes a second, so that waits until the page has been painted. The policy knows this script.
+    if (!window.Plotly) document.head.append(make("script", {}, document.getElementById("plotly").textContent));
+    const { traces, layout } = figure.choices[figure.chosen];
+    const { width, letter, onTop, top, height } = measure(figure);
+    const whole = { ...layout, template: makeTemplate(width < NARROW, letter, onTop, top), height };
     const palette = readPalette();
     await Plotly.react(figure.plot, paint(fitBarTexts(traces, width), palette), paint(whole, palette), CONFIG);
     figure.section.dataset.drawn = "true";
@@ -109,7 +114,7 @@
 
   function setUpFigure(section, { choices }) {
     const figure = { section, choices, plot: section.querySelector(".plot"), chosen: 0 };
-    figure.plot.style.minHeight = `${choices[0].layout.height}px`;
+    figure.plot.style.minHeight = `${measure(figure).height}px`; // so that nothing moves when it is drawn
     if (choices.length > 1) {
       const choose = (chosen) => { figure.chosen = chosen; figure.plot.style.minHeight = ""; draw(figure); };
       section.querySelector(".choose").append(makeSelect("show", choices.map((choice) => choice.name), choose));

@@ -80,7 +80,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
 
 
 def look(browser: Chrome, address: str, width: int = WIDE, scheme: str = "light") -> None:
-    """Open the page in a window of `width` pixels, tall enough to see all of it."""
+    """Open the page in a window of `width` pixels, tall enough to see all of it, and wait until it is drawn."""
     scheme_of_system = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", scheme_of_system)
     size = {"width": width, "height": 9000, "deviceScaleFactor": 1, "mobile": width < WIDE}
@@ -88,16 +88,13 @@ def look(browser: Chrome, address: str, width: int = WIDE, scheme: str = "light"
     for log in ("browser", "performance"):
         browser.get_log(log)  # forget what came before
     browser.get(address)
+    wait_until(browser, "[...document.querySelectorAll('.figure')].every((figure) => figure.dataset.drawn)")
 
 
 def wait_until(browser: Chrome, script: str) -> None:
     from selenium.webdriver.support.wait import WebDriverWait
 
     WebDriverWait(browser, LIMIT_S).until(lambda driver: driver.execute_script(f"return {script}"), f"never: {script}")
-
-
-def wait_for_figures(browser: Chrome) -> None:
-    wait_until(browser, f"document.querySelectorAll('.figure[data-drawn] svg.main-svg').length >= {len(FIGURES)}")
 
 
 def cells(browser: Chrome, column: str, table: str = "speedups") -> list[str]:
@@ -130,7 +127,6 @@ def test_every_figure_is_drawn_and_the_page_does_not_scroll_sideways(
     browser: Chrome, report: str, width: int, scheme: str
 ) -> None:
     look(browser, report, width, scheme)
-    wait_for_figures(browser)
     drawn = browser.execute_script(
         "return [...document.querySelectorAll('.figure[data-drawn]')].map((f) => f.dataset.figure)"
     )
@@ -146,7 +142,6 @@ def test_squares_of_the_legend_look_like_their_bars_and_unlike_each_other(
     browser: Chrome, report: str, scheme: str
 ) -> None:
     look(browser, report, scheme=scheme)
-    wait_for_figures(browser)
     script = """
         const look = (node) => {
             const style = getComputedStyle(node);
@@ -169,9 +164,22 @@ def test_squares_of_the_legend_look_like_their_bars_and_unlike_each_other(
     }
 
 
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+def test_nothing_moves_while_figures_are_drawn(browser: Chrome, report: str, width: int) -> None:
+    look(browser, report, width)
+    script = """
+        const [done, moved] = [arguments[0], []];
+        const tops = ({ sources }) => sources.map(({ node, previousRect, currentRect }) =>
+            `${node.id || node.className}: ${previousRect.top} to ${currentRect.top}`);
+        new PerformanceObserver((list) => moved.push(...list.getEntries().map(tops)))
+            .observe({ type: 'layout-shift', buffered: true });
+        setTimeout(done, 100, moved);
+    """
+    assert browser.execute_async_script(script)[1:] == []  # the first is the tables' rows, before any figure
+
+
 def test_nothing_is_asked_of_the_network(browser: Chrome, report: str) -> None:
     look(browser, report)
-    wait_for_figures(browser)
     events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     asked = [item["params"]["request"]["url"] for item in events if item["method"] == "Network.requestWillBeSent"]
     assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
@@ -197,7 +205,6 @@ def test_the_policy_stops_a_request_and_a_foreign_script(browser: Chrome, report
 
 def test_a_hostile_name_is_text_everywhere(browser: Chrome, report: str) -> None:
     look(browser, report)
-    wait_for_figures(browser)
     assert browser.execute_script("return document.images.length") == 0
     assert HOSTILE in cells(browser, "model")
     ticks = browser.execute_script(
@@ -259,7 +266,6 @@ def test_links_of_a_row_lead_to_its_files(browser: Chrome, report: str) -> None:
 
 def test_the_switch_turns_the_page_and_its_figures_dark(browser: Chrome, report: str) -> None:
     look(browser, report)
-    wait_for_figures(browser)
     colour = "getComputedStyle(document.querySelector('[data-figure=forest] .ytick text')).fill"
     before = browser.execute_script(f"return {colour}")
     find(browser, "#theme").click()
@@ -272,7 +278,6 @@ def test_another_trial_is_drawn_when_chosen(browser: Chrome, report: str) -> Non
     from selenium.webdriver.support.select import Select
 
     look(browser, report)
-    wait_for_figures(browser)
     choice = Select(find(browser, "[data-figure=total-time] select"))
     names = [option.text for option in choice.options]
     assert names[-1] == "slow amp default inductor b32: never"
