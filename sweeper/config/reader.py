@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from omegaconf import MISSING, DictConfig, MissingMandatoryValue, OmegaConf
 
 from sweeper.config.schema import CompileConf, Config, ModelConf, PrecisionConf, keys
-from sweeper.config.scripts import read_script
+from sweeper.config.scripts import OF_SCRIPT_ALONE, read_script
 from sweeper.core import ladder
 from sweeper.core import trial as axes
 from sweeper.core.errors import ConfigError, nearest
@@ -130,8 +130,8 @@ def _read_trial(config: Config, choices: Choices, own: OwnValues, gpu: bool) -> 
     if config.model.library == SCRIPT:
         trial = read_script(config, choices, lambda: _read_compile(config.compile))
         return replace(trial, device=read_device_type(config.device, gpu), python=_read_interpreter(config))
-    if config.model.path or config.model.args or config.model.cwd:
-        raise ConfigError("model.path, model.args and model.cwd are for model=script")
+    if given := [f"model.{name}" for name in OF_SCRIPT_ALONE if getattr(config.model, name)]:
+        raise ConfigError(f"{', '.join(given)}: only with model=script")
     optimizer, impl = config.optimizer.name, config.optimizer.impl
     if config.workload.name != "train":
         optimizer, impl = "none", "default"

@@ -14,9 +14,10 @@ from sweeper.core.backends import WITHOUT_DYNAMO
 from sweeper.core.errors import ConfigError
 from sweeper.core.libraries import SCRIPT
 from sweeper.core.serialization import Json
-from sweeper.core.trial import MODULE, Compile, Labels, Model, Precision, Trial
+from sweeper.core.trial import MIN_TRAJECTORY, MODULE, Compile, Labels, Model, Precision, Trial
 
-OF_SCRIPT = ("library", "path", "args", "cwd", "family", "suite", "batch_size")  # keys of `model` that a script has
+OF_SCRIPT_ALONE = ("path", "args", "cwd", "trajectory")  # keys of `model` that nothing else has
+OF_SCRIPT = ("library", "family", "suite", "batch_size", *OF_SCRIPT_ALONE)
 # What the script decides, as it is where nobody asks for anything else; groups first, and what chooses for others.
 DECIDED: Mapping[str, Json] = {
     "preset": None,
@@ -67,9 +68,10 @@ def read_script(config: Config, choices: Mapping[str, str | None], make_compile:
         shlex.split(model.args)
     except ValueError as error:
         raise ConfigError(f"model.args={model.args}: {error}; quote it as a shell would") from error
-    arguments = {"args": model.args} if model.args else {}
-    if model.cwd is not None:
-        arguments["cwd"] = model.cwd
+    if model.trajectory is not None and model.trajectory < MIN_TRAJECTORY:
+        raise ConfigError(f"model.trajectory={model.trajectory}: at least {MIN_TRAJECTORY} steps")
+    asked: dict[str, Json] = {"args": model.args or None, "cwd": model.cwd, "trajectory": model.trajectory}
+    arguments = {key: value for key, value in asked.items() if value is not None}
     overrides = "; ".join(f"model.{key}={value}" for key, value in arguments.items())
     is_eager = config.mode.name == "eager"
     return Trial(

@@ -172,6 +172,40 @@ class Shapes:
 
 
 @dataclass(frozen=True, slots=True)
+class Training:
+    """A training of a script with one arm, in points that stand for `every` steps each."""
+
+    arm: str
+    shift: int  # of the seeds that the script gives to torch
+    every: Positive  # steps
+    losses: tuple[float | None, ...]  # that the script called `backward` on, on average
+    gradient_norms: tuple[float | None, ...]  # of all parameters, on average
+    drift: tuple[Amount, ...] = ()  # of compiled weights from eager's, at these steps, as a share of eager's way
+    seeded: bool = True  # whether the script gives torch a seed at all
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """Whether compiled code trains a script's model as eager does: differences of many steps, each from one state.
+
+    The figures belong to the tensor that comes nearest to its limit, or goes furthest beyond it, as shares of its size.
+    """
+
+    samples: Count  # calls of modules that were compared
+    passed: bool | None  # None: it could not be judged
+    unknown: str | None = None  # why it could not be judged
+    steps: Count = 0  # of the loop
+    worst: str | None = None  # e.g. `gradient of layer1.0.conv1.weight`
+    kind: str | None = None  # of the figure: typical, worst, drift or gain
+    reference: str | None = None  # what `value` is the difference from: eager, or longer (eager without autocast)
+    value: Amount | None = None  # of compiled
+    yardstick: Amount | None = None  # the same of eager moved by rounding, or of eager against longer
+    limit: Amount | None = None  # of `value`
+    trainings: tuple[Training, ...] = ()
+    trainings_missing: str | None = None  # why there is none, or not all
+
+
+@dataclass(frozen=True, slots=True)
 class ScriptRun:
     """What was seen of a user's own script while it ran."""
 
@@ -188,6 +222,7 @@ class ScriptRun:
     skipped_steps: Count = 0  # optimizer steps that a gradient scaler left out
     loop_eager: LoopRun | None = None
     loop_compiled: LoopRun | None = None
+    trajectory: Trajectory | None = None  # with model.trajectory
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from sweeper.core.libraries import LIBRARIES, SCRIPT, has_texts
 from sweeper.core.serialization import Between, Json, drop_defaults, from_json, to_json
 
 MODULE = "-m "  # begins the name of a script that is a module
+MIN_TRAJECTORY = 20  # steps of a script's training, to compare it with another
 WORKLOADS = ("train", "inference", "prefill", "decode", SCRIPT)
 CACHED = ("prefill", "decode")  # forwards of a decoder language model with a static key-value cache
 MODES = ("eager", "lite", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")

@@ -93,4 +93,4 @@ def test_scripts_keys_are_for_scripts(script: Path) -> None:
     command = [sys.executable, "-m", "sweeper", "model=resnet18", "model.args=--lr=1", "dry_run=true", "device=cpu"]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     assert found.returncode == BAD_INPUT
-    assert "model.path, model.args and model.cwd are for model=script" in found.stderr
+    assert "model.args: only with model=script" in found.stderr

@@ -12,6 +12,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from sweeper.core.protocol import Job, Message, encode
@@ -20,12 +21,12 @@ from sweeper.worker import failures
 from sweeper.worker.lease import Lease
 from sweeper.worker.monitoring import environment, torch_flags
 from sweeper.worker.process import die_with_parent
-from sweeper.worker.scripts import readings
+from sweeper.worker.scripts import readings, trajectories
 from sweeper.worker.scripts.arms import Arms
 from sweeper.worker.scripts.compile_calls import CompileCalls
-from sweeper.worker.scripts.lead import PASSES
 from sweeper.worker.scripts.loop import Lead, Loop
 from sweeper.worker.scripts.program import EndOfScript, Program
+from sweeper.worker.scripts.training import LossWatch, SeedShift
 from sweeper.worker.session import Notes
 
 NOT_MEASURED = "not measured in a script"
@@ -34,10 +35,12 @@ NOT_MEASURED = "not measured in a script"
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m sweeper.worker.scripts", description=__doc__)
     parser.add_argument("trial", type=Path)
-    parser.add_argument("which", choices=PASSES)
+    parser.add_argument("which", help="the pass")
     parser.add_argument("--index", type=int, default=0)
     parser.add_argument("--draw", type=int, default=0)
     parser.add_argument("--cold", action="store_true")
+    parser.add_argument("--shift", type=int, default=0, help="of the script's seeds")
+    parser.add_argument("--weights", type=Path, help="where a training keeps eager's")
     parser.add_argument("--answer-fd", type=int, default=1)
     arguments = parser.parse_args()
     answer = os.fdopen(arguments.answer_fd, "w")
@@ -51,10 +54,25 @@ def main() -> None:
     os.register_at_fork(after_in_child=lambda: os.close(arguments.answer_fd))  # or nobody sees the end
     job = Job.loads(arguments.trial.read_text())
     notes = Notes(say, Process(arguments.index, arguments.draw, arguments.cold), Lease())
-    run_script(job, arguments.which, notes, say)
+    run_script(job, choose_lead(arguments), notes, say)
 
 
-def run_script(job: Job, which: str, notes: Notes, say: Callable[[Message], None]) -> None:
+def choose_lead(arguments: argparse.Namespace) -> Callable[[readings.Reading], Lead]:
+    """Choose what leads the script through a pass; a training is watched from here on."""
+    kind, _, arm = arguments.which.partition("_")
+    if kind == "steps":
+        return readings.lead_steps
+    if kind == "loop":
+        return partial(readings.lead_loop, arm=arm)
+    if kind == "trajectory":
+        return trajectories.lead_trajectory
+    request = trajectories.Request(arm, arguments.shift, arguments.weights)
+    return partial(trajectories.lead_training, request=request, seeds=SeedShift(request.shift), losses=LossWatch())
+
+
+def run_script(
+    job: Job, lead_pass: Callable[[readings.Reading], Lead], notes: Notes, say: Callable[[Message], None]
+) -> None:
     """Run the script of a job until what the pass measures is there, and say how it went."""
     notes.environment |= environment.describe()
     program = Program.of(job.trial.model)
@@ -66,11 +84,7 @@ def run_script(job: Job, which: str, notes: Notes, say: Callable[[Message], None
 
     def lead(loop: Loop) -> Lead:
         holder.append(readings.Reading(job, notes, loop, calls, arms, sha256))
-        return (
-            readings.lead_steps(holder[0])
-            if which == "steps"
-            else readings.lead_loop(holder[0], which.removeprefix("loop_"))
-        )
+        return lead_pass(holder[0])
 
     def end(error: Exception | None) -> None:
         arms.stop()

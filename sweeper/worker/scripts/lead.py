@@ -7,16 +7,22 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from sweeper.core.protocol import ALONE, Outcome, Phase, decode
-from sweeper.core.record import EAGER_PHASES, Diagnostics
+from sweeper.core.leftovers import TEMPORARY, make_prefix
+from sweeper.core.protocol import ALONE, Job, Outcome, Phase, decode
+from sweeper.core.record import ARMS, EAGER_PHASES, Diagnostics, ScriptRun, Training, Trajectory
 from sweeper.worker import failures
 from sweeper.worker.session import Lead, Notes, Part
 
-PASSES = ("steps", "loop_eager", "loop_compiled")
+MEASURING = ("steps", "loop_eager", "loop_compiled")
+TRAJECTORY, TRAINING = "trajectory", "training_"
+SHIFTS = (0, 1, 2)  # of the seeds of trainings
 CLEAN_UP_S = 10.0  # for what a script does at its end, before its process group is killed
 
 
@@ -30,26 +36,59 @@ class ScriptError(failures.Failure):
 
 def make_lead(trial: Path) -> Lead:
     """Make the lead of a worker whose job, in the file `trial`, is a script."""
-    return lambda _job, part, notes: _run_passes(trial, part, notes)
+    return lambda job, part, notes: _run_passes(trial, job, part, notes)
 
 
-def _run_passes(trial: Path, part: Part, notes: Notes) -> None:
+def _run_passes(trial: Path, job: Job, part: Part, notes: Notes) -> None:
     """Run all passes, one after the other, with the device alone."""
     notes.lease.take(ALONE)
-    for which in PASSES:
+    for which in MEASURING:
         outcome = _run_pass(trial, which, part, notes)
         if outcome.process is not None:
             _take_over(outcome, which, notes)
         if outcome.status != "ok":
             notes.phase = outcome.phase or notes.phase
             raise ScriptError(outcome)
+    if job.trial.model.arguments.get("trajectory") and part.index == 0 and job.trial.mode != "eager":
+        _follow(trial, part, notes)
+
+
+def _follow(trial: Path, part: Part, notes: Notes) -> None:
+    """Add the trajectory. What fails in these passes is said in it; what was measured before stays."""
+    outcome = _run_pass(trial, TRAJECTORY, part, notes)
+    trajectory = _read_trajectory(outcome) or Trajectory(0, None, outcome.message or outcome.status)
+    script = notes.process.script or ScriptRun()
+    notes.add(script=replace(script, trajectory=trajectory))
+    if not trajectory.samples:
+        return
+    trainings: list[Training] = []
+    missing: str | None = None
+    with TemporaryDirectory(prefix=make_prefix(TEMPORARY), ignore_cleanup_errors=True) as folder:
+        for shift, arm in product(SHIFTS, ARMS):
+            told = ["--shift", str(shift), "--weights", str(Path(folder, f"{shift}.pt"))]
+            outcome = _run_pass(trial, f"{TRAINING}{arm}", part, notes, told)
+            seen = _read_trajectory(outcome)
+            if outcome.status != "ok" or seen is None:
+                missing = outcome.message or outcome.status
+                break
+            trainings += seen.trainings
+            if arm == ARMS[-1] and not trainings[-1].seeded:
+                missing = "the script gives torch no seed that could be another one"
+                break
+    trajectory = replace(trajectory, trainings=tuple(trainings), trainings_missing=missing)
+    notes.add(script=replace(script, trajectory=trajectory))
+
+
+def _read_trajectory(outcome: Outcome) -> Trajectory | None:
+    script = outcome.process.script if outcome.process else None
+    return script.trajectory if script else None
 
 
 def _take_over(outcome: Outcome, which: str, notes: Notes) -> None:
     """Take the figures of the first pass, and of the others how long their loops took."""
     process = outcome.process
     assert process is not None
-    if which == PASSES[0]:
+    if which == MEASURING[0]:
         phases_s, notes.process = notes.process.phases_s, process
         notes.add(phases_s={**phases_s, **process.phases_s})
         notes.environment |= outcome.environment
@@ -75,12 +114,12 @@ def _shorten_places(diagnostics: Diagnostics) -> Diagnostics:
     return replace(diagnostics, graph_breaks=breaks)
 
 
-def _run_pass(trial: Path, which: str, part: Part, notes: Notes) -> Outcome:
+def _run_pass(trial: Path, which: str, part: Part, notes: Notes, told: Sequence[str] = ()) -> Outcome:
     """Run the script once. What it prints goes to the worker's log; it finds nothing on its standard input."""
     receive, send = os.pipe()
     cold = ["--cold"] if part.cold else []
-    told = [str(trial.resolve()), which, "--index", str(part.index), "--draw", str(part.draw), *cold]
-    command = [sys.executable, "-m", "sweeper.worker.scripts", *told, "--answer-fd", str(send)]
+    given = [str(trial.resolve()), which, "--index", str(part.index), "--draw", str(part.draw), *cold, *told]
+    command = [sys.executable, "-m", "sweeper.worker.scripts", *given, "--answer-fd", str(send)]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[send], start_new_session=True) as process:
         os.close(send)
         try:

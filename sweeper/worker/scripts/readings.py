@@ -17,7 +17,7 @@ from statistics import median
 import torch
 
 from sweeper.core.protocol import Job
-from sweeper.core.record import Accuracy, HostState, LoopRun, PerArm, Round, ScriptRun, Shapes
+from sweeper.core.record import Accuracy, HostState, LoopRun, PerArm, Round, ScriptRun, Shapes, Trajectory
 from sweeper.worker.compilation import artifacts
 from sweeper.worker.failures import EagerError, UnsteadyError
 from sweeper.worker.measurement.bench import (
@@ -56,6 +56,7 @@ class Reading:
     def __init__(self, job: Job, notes: Notes, loop: Loop, calls: CompileCalls, arms: Arms, sha256: str | None) -> None:
         self.job, self.notes, self.loop, self.calls, self.arms, self.sha256 = job, notes, loop, calls, arms, sha256
         self.loops: dict[str, LoopRun] = {}  # by arm
+        self.trajectory: Trajectory | None = None
         self.has_begun = False
 
     def synchronize(self) -> None:
@@ -101,6 +102,7 @@ def describe(reading: Reading) -> ScriptRun:
         skipped_steps=loop.num_skipped,
         loop_eager=reading.loops.get("eager"),
         loop_compiled=reading.loops.get("compiled"),
+        trajectory=reading.trajectory,
     )
 
 

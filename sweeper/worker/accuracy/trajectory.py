@@ -1,0 +1,184 @@
+"""Does compiled code train a model as eager does? The differences of many steps, each from one state.
+
+In each step of a training the same inputs, weights, random numbers and gradients of the outputs go through several
+arms: `eager`, `compiled`, eager whose weights and inputs are `moved` by what rounding does, and under autocast eager
+without it, `longer`. Nothing is carried from step to step, so no arm runs away from the others by chance. Of each
+tensor (outputs, gradients, changes of buffers) four questions are asked, each by a figure relative to eager's size:
+
+* typical: how far is the compiled one from eager, in the median of the steps?
+* worst: how far in the worst step?
+* drift: how long is the mean of the differences over all steps? Errors of rounding point anywhere and cancel out.
+* gain: by how much is it longer or shorter than eager along eager's own direction, on average?
+
+A figure is too large where it is several times that of the moved steps, above a least value and, for drift and gain,
+larger than chance makes the mean of such differences. Under autocast it has to be 1.5 times that of the moved steps,
+and compiled has to be further from `longer` than eager is: compiled code may round where eager does not, and the other
+way around.
+`docs/decisions/same-training.md` has the error rates.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from sweeper.core.record import Trajectory
+from sweeper.core.trial import MIN_TRAJECTORY
+from sweeper.worker.accuracy.rule import FLOOR, DifferentTensorsError, pair_up
+from sweeper.worker.measurement.capture import GRADIENT, OUTPUT
+
+EAGER, COMPILED, LONGER = "eager", "compiled", "longer"
+MOVED = ("moved 1", "moved 2")
+INPUT = "gradient at input"
+OF_CALLS = (OUTPUT, INPUT)  # whose shapes follow the batch, so that a mean over steps has no meaning
+TYPICAL, WORST, DRIFT, GAIN = KINDS = ("typical", "worst", "drift", "gain")
+TIMES = {"full": 3.0, "reduced": 1.5}  # of the moved steps' figure
+OF_WORST = 3.0  # times as many where the worst step counts
+LEAST = {  # shares of a tensor
+    "full": {TYPICAL: 1e-4, WORST: 3e-3, DRIFT: 3e-3, GAIN: 3e-3},
+    "reduced": {TYPICAL: 2e-3, WORST: 0.3, DRIFT: 3e-3, GAIN: 3e-3},
+}
+SURE = 5.0  # standard deviations by which a mean has to leave 0
+NEARER = 1.5  # times as far from the longer format as eager is near enough
+Tensors = Mapping[str, torch.Tensor]
+
+
+@dataclass
+class _Pair:
+    """The differences of two arms: a row per sample with a figure per tensor, and sums over samples."""
+
+    relative: list[torch.Tensor] = field(default_factory=list)
+    gains: list[torch.Tensor] = field(default_factory=list)
+    totals: list[torch.Tensor] = field(default_factory=list)  # of tensors that have one shape in all samples
+
+
+@dataclass(frozen=True)
+class _Figures:
+    """The figures of a pair, each a vector over tensors; `sure` says where drift and gain are no chance."""
+
+    values: Mapping[str, torch.Tensor]
+    sure: Mapping[str, torch.Tensor]
+
+
+class Course:
+    """The differences of a training so far, of one module."""
+
+    def __init__(self, tolerance: str) -> None:
+        self.num_samples = 0
+        self._tolerance = tolerance
+        self._names: tuple[str, ...] = ()
+        self._pairs: dict[tuple[str, str], _Pair] = {}
+
+    def add(self, arms: Mapping[str, Tensors]) -> None:
+        """Compare what the arms gave in one call. Raises DifferentTensorsError where they gave other tensors."""
+        eager = arms[EAGER]
+        self._names = self._names or tuple(eager)
+        for tensors in arms.values():
+            list(pair_up(tensors.items(), eager, EAGER))
+        if tuple(eager) != self._names:
+            raise DifferentTensorsError("the module does not give the same tensors in each call")
+        values = {arm: [tensors[name].detach().float() for name in self._names] for arm, tensors in arms.items()}
+        sizes = self._sizes(values[EAGER])
+        pairs = [(arm, EAGER) for arm in arms if arm not in (EAGER, LONGER)]
+        pairs += [(arm, LONGER) for arm in (COMPILED, EAGER) if LONGER in arms]
+        for pair in pairs:
+            self._add_pair(pair, values, sizes)
+        self.num_samples += 1
+
+    def _sizes(self, eager: list[torch.Tensor]) -> torch.Tensor:
+        """The norm of each tensor; one that is tiny beside the others of its kind is measured against those."""
+        counts = torch.tensor([max(tensor.numel(), 1) for tensor in eager], dtype=torch.float32)
+        norms = torch.stack(torch._foreach_norm(eager))
+        counts = counts.to(norms.device)
+        kinds = [_kind(name) for name in self._names]
+        floors = torch.zeros_like(norms)
+        for kind in {*kinds}.difference(OF_CALLS):
+            places = [place for place, other in enumerate(kinds) if other == kind]
+            mean_square = norms[places].square().sum() / counts[places].sum()
+            floors[places] = FLOOR * (mean_square * counts[places]).sqrt()
+        return torch.maximum(norms, floors).clamp_min(1e-30)
+
+    def _add_pair(self, pair: tuple[str, str], values: Mapping[str, list[torch.Tensor]], sizes: torch.Tensor) -> None:
+        arm, reference = (values[name] for name in pair)
+        kept = self._pairs.setdefault(pair, _Pair())
+        differences = torch._foreach_sub(arm, reference)
+        usable = torch.isfinite(sizes)
+        relative = (torch.stack(torch._foreach_norm(differences)) / sizes).nan_to_num(nan=torch.inf, posinf=torch.inf)
+        along = torch.stack([torch.dot(a.flatten(), b.flatten()) for a, b in zip(differences, reference, strict=True)])
+        kept.relative.append(torch.where(usable, relative, torch.nan))
+        kept.gains.append(torch.where(usable, (along / sizes.square()).nan_to_num(0.0, 0.0, 0.0), torch.nan))
+        lasting = [place for place, name in enumerate(self._names) if not name.startswith(OF_CALLS)]
+        kept.totals = kept.totals or [torch.zeros_like(differences[place]) for place in lasting]
+        for total, place in zip(kept.totals, lasting, strict=True):
+            total += torch.where(usable[place], (differences[place] / sizes[place]).nan_to_num(0.0, 0.0, 0.0), 0.0)
+
+    def judge(self) -> Trajectory:
+        """Say whether compiled code trains the same, and which tensor's figure is the worst by its limit."""
+        if self.num_samples < MIN_TRAJECTORY:
+            reason = f"{self.num_samples} calls of the module were compared, and {MIN_TRAJECTORY} are needed"
+            return Trajectory(self.num_samples, None, reason)
+        figures = {pair: self._read(item) for pair, item in self._pairs.items()}
+        found = [self._judge_kind(kind, figures) for kind in KINDS]
+        shares = torch.stack([values / limits for values, _, limits, _ in found])
+        if not bool(shares.isfinite().any() or shares.isinf().any()):
+            return Trajectory(self.num_samples, None, "eager is not finite")
+        place = int(shares.nan_to_num(nan=-1.0, posinf=torch.inf).argmax())
+        tensor = place % len(self._names)
+        value, yardstick, limit, excused = (float(row[tensor]) for row in found[place // len(self._names)])
+        return Trajectory(
+            samples=self.num_samples,
+            passed=value <= limit,
+            worst=self._names[tensor],
+            kind=KINDS[place // len(self._names)],
+            reference=LONGER if excused else EAGER,
+            value=_finite(value),
+            yardstick=_finite(yardstick),
+            limit=_finite(limit),
+        )
+
+    def _judge_kind(self, kind: str, figures: Mapping[tuple[str, str], _Figures]) -> tuple[torch.Tensor, ...]:
+        """Of each tensor the figure, what it is measured by, its limit, and whether they are against `longer`."""
+        times, least = TIMES[self._tolerance] * (OF_WORST if kind == WORST else 1.0), LEAST[self._tolerance][kind]
+        compiled = figures[COMPILED, EAGER]
+        value = torch.where(compiled.sure[kind], compiled.values[kind], 0.0)
+        other = torch.stack([figures[arm, EAGER].values[kind] for arm in MOVED]).amax(0)
+        limit, excused = (times * other).clamp_min(least), torch.zeros_like(other, dtype=torch.bool)
+        if (COMPILED, LONGER) in figures:
+            further = figures[COMPILED, LONGER].values[kind], figures[EAGER, LONGER].values[kind]
+            excused = further[0] / (NEARER * further[1]).clamp_min(least) < value / limit
+            value, other = torch.where(excused, further[0], value), torch.where(excused, further[1], other)
+            limit = torch.where(excused, (NEARER * further[1]).clamp_min(least), limit)
+        return value, other, limit, excused
+
+    def _read(self, pair: _Pair) -> _Figures:
+        relative, gains = (torch.stack(rows).double().cpu() for rows in (pair.relative, pair.gains))
+        usable = ~torch.isnan(relative)
+        counts = usable.sum(0).clamp_min(1)
+        squares = torch.where(usable, relative, 0.0).square().sum(0)
+        drift = torch.zeros(len(self._names), dtype=torch.float64)
+        lasting = [place for place, name in enumerate(self._names) if not name.startswith(OF_CALLS)]
+        if lasting:
+            drift[lasting] = torch.stack(torch._foreach_norm(pair.totals)).double().cpu()
+        gain = torch.where(usable, gains, 0.0).sum(0).abs()
+        spread = torch.where(usable, gains, 0.0).square().sum(0).sqrt()
+        always = torch.ones(len(self._names), dtype=torch.bool)
+        return _Figures(
+            {
+                TYPICAL: relative.nanmedian(0).values,
+                WORST: torch.where(usable, relative, -1.0).amax(0),
+                DRIFT: drift / counts,
+                GAIN: gain / counts,
+            },
+            {TYPICAL: always, WORST: always, DRIFT: drift > SURE * squares.sqrt(), GAIN: gain > SURE * spread},
+        )
+
+
+def _kind(name: str) -> str:
+    return next((kind for kind in (*OF_CALLS, GRADIENT) if name.startswith(kind)), "")
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,115 @@
+"""Which differences of a training count, on tensors that are made up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from sweeper.core.record import Trajectory
+from sweeper.worker.accuracy.rule import DifferentTensorsError
+from sweeper.worker.accuracy.trajectory import COMPILED, EAGER, LONGER, MOVED, Course
+
+WEIGHT, BIAS, BUFFER = "gradient of weight", "gradient of bias", "change of buffer mean"
+SHAPES = {"output 1": (8, 4), WEIGHT: (16, 4), BIAS: (16,), BUFFER: (4,)}
+Change = Callable[[int, str, torch.Tensor], torch.Tensor]
+DIRECTION = {name: torch.nn.functional.normalize(torch.ones(shape).flatten(), dim=0).view(shape)
+             for name, shape in SHAPES.items()}  # fmt: skip
+
+
+def noise(size: float, generator: torch.Generator) -> Change:
+    return lambda _, __, tensor: tensor * (1 + size * torch.randn(tensor.shape, generator=generator))
+
+
+def run(compiled: Change, tolerance: str = "full", size: float = 1e-6, steps: int = 60) -> Trajectory:
+    """Judge steps in which compiled code changes eager's tensors, which rounding moves by `size`."""
+    generator = torch.Generator().manual_seed(0)
+    course, moved = Course(tolerance), noise(size, generator)
+    for step in range(steps):
+        eager = {name: torch.randn(shape, generator=generator) for name, shape in SHAPES.items()}
+        arms = {EAGER: eager, COMPILED: {name: compiled(step, name, tensor) for name, tensor in eager.items()}}
+        arms |= {arm: {name: moved(step, name, tensor) for name, tensor in eager.items()} for arm in MOVED}
+        if tolerance == "reduced":
+            arms[LONGER] = {name: moved(step, name, tensor) for name, tensor in eager.items()}
+        course.add(arms)
+    return course.judge()
+
+
+def only(tensor: str, change: Change, otherwise: Change) -> Change:
+    return lambda step, name, value: (change if name == tensor else otherwise)(step, name, value)
+
+
+def test_rounding_passes() -> None:
+    found = run(noise(1e-6, torch.Generator().manual_seed(1)))
+    assert (found.passed, found.samples, found.reference) == (True, 60, "eager")
+    assert found.value is not None
+    assert found.limit is not None
+    assert found.value < found.limit
+
+
+RIGHT = noise(0.02, torch.Generator().manual_seed(1))
+WRONG: dict[str, Change] = {
+    "typical": only(BIAS, noise(0.2, torch.Generator().manual_seed(2)), RIGHT),
+    "worst": only(BIAS, lambda step, _, value: value * (9 if step == 7 else 1), RIGHT),
+    "drift": only(WEIGHT, lambda step, name, value: RIGHT(step, name, value) + 0.2 * DIRECTION[name], RIGHT),
+    "gain": only(WEIGHT, lambda step, name, value: 0.985 * RIGHT(step, name, value), RIGHT),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_each_kind_of_difference_is_found_within_the_noise_of_short_formats(kind: str) -> None:
+    found = run(WRONG[kind], "reduced", 0.02)
+    assert (found.passed, found.kind, found.worst) == (False, kind, WEIGHT if kind in ("drift", "gain") else BIAS)
+
+
+def test_noise_of_short_formats_passes() -> None:
+    assert run(RIGHT, "reduced", 0.02).passed is True
+
+
+def test_compiled_code_that_is_nearer_to_the_longer_format_passes() -> None:
+    """Eager rounds one way, and compiled code does not round at all."""
+    generator = torch.Generator().manual_seed(0)
+    course = Course("reduced")
+    for _ in range(60):
+        exact = {name: torch.randn(shape, generator=generator) for name, shape in SHAPES.items()}
+        eager = {name: tensor * 0.95 for name, tensor in exact.items()}
+        course.add({EAGER: eager, COMPILED: exact, LONGER: exact, MOVED[0]: eager, MOVED[1]: eager})
+    found = course.judge()
+    assert (found.passed, found.reference) == (True, "longer")
+
+
+def test_a_number_that_is_none_is_found_where_eager_has_one() -> None:
+    found = run(only(BIAS, lambda step, _, value: value / (step != 3), noise(1e-6, torch.Generator().manual_seed(1))))
+    assert (found.passed, found.worst, found.kind, found.value) == (False, BIAS, "worst", None)
+
+
+def test_steps_in_which_eager_is_not_finite_do_not_count() -> None:
+    generator = torch.Generator().manual_seed(0)
+    course = Course("full")
+    for step in range(30):
+        tensors = {name: torch.randn(shape, generator=generator) / (step != 3) for name, shape in SHAPES.items()}
+        course.add(dict.fromkeys((EAGER, COMPILED, *MOVED), tensors))
+    assert course.judge().passed is True
+
+
+def test_a_gradient_that_is_tiny_beside_the_others_is_measured_against_them() -> None:
+    generator = torch.Generator().manual_seed(0)
+    course = Course("full")
+    for _ in range(30):
+        eager = {WEIGHT: torch.randn(16, 4, generator=generator), BIAS: 1e-9 * torch.randn(16, generator=generator)}
+        other = {**eager, BIAS: -eager[BIAS]}
+        course.add({EAGER: eager, COMPILED: other, MOVED[0]: eager, MOVED[1]: eager})
+    assert course.judge().passed is True
+
+
+def test_few_steps_say_nothing() -> None:
+    found = run(WRONG["typical"], steps=19)
+    assert (found.passed, found.unknown) == (None, "19 calls of the module were compared, and 20 are needed")
+
+
+def test_other_tensors_are_refused() -> None:
+    tensors = {WEIGHT: torch.ones(2)}
+    for other in ({WEIGHT: torch.ones(3)}, {}, {**tensors, BIAS: torch.ones(1)}):
+        with pytest.raises(DifferentTensorsError):
+            Course("full").add({EAGER: tensors, COMPILED: other})

@@ -1,0 +1,168 @@
+"""A module that is followed through a training: the training stays as it is, and faults in the module are found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from sweeper.core.record import Trajectory
+from sweeper.core.trial import Labels, Model, Trial
+from sweeper.worker.scripts.follower import Follower, combine
+
+CPU = torch.device("cpu")
+TRIAL = Trial(Model("script", "train.py"), 1, Labels("train.py", "own"))
+Make = Callable[[nn.Module], Callable[..., Any]]
+
+
+class Net(nn.Module):
+    """A model with buffers, dropout, and a part that is called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.drop = nn.Linear(6, 16), nn.BatchNorm1d(16), nn.Dropout(0.2)
+        self.again, self.head = nn.Linear(16, 16), nn.Linear(16, 3)
+
+    def forward(self, inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+        hidden = self.again(self.drop(self.norm(self.first(inputs)).relu()))
+        return {"logits": self.head(self.again(hidden).tanh()), "unused": hidden}
+
+
+def as_it_is(module: nn.Module) -> Callable[..., Any]:
+    return lambda *inputs: module(*inputs)
+
+
+def train(make: Make, steps: int = 25, follow: bool = True, **options: Any) -> tuple[nn.Module, Follower]:
+    """Train for some steps, of two batches each, with clipped gradients."""
+    torch.manual_seed(0)
+    module = options.get("model", Net)()
+    follower = Follower(module, make(module), TRIAL, CPU)
+    call = follower if follow else make(module)
+    optimizer = torch.optim.Adam(module.parameters(), lr=1e-2)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        for _ in range(2):
+            inputs = torch.randn(8, 6)
+            with torch.autocast("cpu", torch.bfloat16, enabled=options.get("autocast", False)):
+                output = call(inputs)
+            logits = output["logits"].float()
+            nn.functional.cross_entropy(logits, (inputs[:, 0] > 0).long()).backward()
+            inputs.zero_()  # its own business
+        nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+        optimizer.step()
+        follower.compare()
+    return module, follower
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_a_training_that_is_followed_is_the_same_training(autocast: bool) -> None:
+    plain, _ = train(as_it_is, follow=False, autocast=autocast)
+    followed, follower = train(as_it_is, autocast=autocast)
+    other = followed.state_dict()
+    assert all(torch.equal(value, other[name]) for name, value in plain.state_dict().items())
+    found = follower.judge()
+    assert (found.passed, found.samples, found.value) == (True, 50, 0.0)
+
+
+def drop_bias(module: nn.Module) -> Callable[..., Any]:
+    """The gradient of a bias is dropped."""
+    assert isinstance(module.head, nn.Linear)
+    bias = module.head.bias
+
+    def call(*inputs: torch.Tensor) -> Any:
+        bias.requires_grad_(False)
+        try:
+            return module(*inputs)
+        finally:
+            bias.requires_grad_()
+
+    return call
+
+
+def keep_statistics(module: nn.Module) -> Callable[..., Any]:
+    """Running statistics are not written."""
+    buffers = dict(module.named_buffers())
+
+    def call(*inputs: torch.Tensor) -> Any:
+        before = {name: buffer.clone() for name, buffer in buffers.items()}
+        output = module(*inputs)
+        for name, buffer in buffers.items():
+            buffer.data.copy_(before[name])
+        return output
+
+    return call
+
+
+def scale_output(module: nn.Module) -> Callable[..., Any]:
+    return lambda *inputs: {**(found := module(*inputs)), "logits": found["logits"] * 1.001}
+
+
+@pytest.mark.parametrize(
+    ("make", "worst"),
+    [(drop_bias, "gradient of head.bias"), (keep_statistics, "change of buffer norm."), (scale_output, "")],
+)
+def test_faults_are_found(make: Make, worst: str) -> None:
+    _, follower = train(make)
+    found = follower.judge()
+    assert found.passed is False
+    assert worst in str(found.worst)
+
+
+def test_code_that_draws_other_random_numbers_is_not_judged() -> None:
+    def draw(module: nn.Module) -> Callable[..., Any]:
+        def call(*inputs: torch.Tensor) -> Any:
+            torch.rand(3)
+            return module(*inputs)
+
+        return call
+
+    _, follower = train(draw)
+    assert follower.judge().unknown == "compiled code draws other random numbers than eager"
+
+
+class Checkpointed(Net):
+    def forward(self, inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+        hidden = checkpoint(self.again, self.first(inputs), use_reentrant=True)
+        assert isinstance(hidden, torch.Tensor)
+        return {"logits": self.head(hidden)}
+
+
+def test_a_module_that_cannot_be_repeated_says_why() -> None:
+    _, follower = train(as_it_is, model=Checkpointed)
+    found = follower.judge()
+    assert found.passed is None
+    assert "checkpoint" in str(found.unknown)
+
+
+def test_inputs_that_pass_gradients_on_are_compared() -> None:
+    """As the discriminator of a GAN passes them on to the generator."""
+    torch.manual_seed(0)
+    first, second = nn.Linear(4, 4), nn.Linear(4, 1)
+
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(_: Any, inputs: torch.Tensor) -> torch.Tensor:
+            return inputs.clone()
+
+        @staticmethod
+        def backward(_: Any, *gradients: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            return 1.1 * gradients[0]
+
+    follower = Follower(second, lambda inputs: second(Scaled.apply(inputs)), TRIAL, CPU)
+    for _ in range(25):
+        follower(first(torch.randn(8, 4))).mean().backward()
+        follower.compare()
+    found = follower.judge()
+    assert (found.passed, found.worst) == (False, "gradient at input 1")
+
+
+def test_the_worst_module_speaks_for_the_loop() -> None:
+    right, wrong = train(as_it_is)[1], train(drop_bias)[1]
+    found = combine([right, wrong], 25)
+    assert (found.passed, found.worst, found.samples, found.steps) == (False, "gradient of head.bias", 100, 25)
+    nothing = Follower(nn.Linear(1, 1), lambda: None, TRIAL, CPU)
+    assert combine([right, nothing], 25) == Trajectory(50, None, "no gradient went through the module", steps=25)
