@@ -5,7 +5,6 @@ Try: `python -m sweeper --cfg job model=vit_b16 precision=amp`
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Collection, Iterator, Mapping
@@ -23,7 +22,7 @@ from sweeper.core import trial as axes
 from sweeper.core.errors import ConfigError, nearest
 from sweeper.core.libraries import LIBRARIES, SCRIPT, has_texts
 from sweeper.core.paths import check_sweep_name
-from sweeper.core.serialization import Json
+from sweeper.core.serialization import Json, show_value
 from sweeper.core.settings import CLOCKS, RETRIES, Settings, check_settings
 from sweeper.core.trial import PRECISION_CASTS, Compile, Labels, Model, Precision, Text, Trial
 
@@ -122,7 +121,7 @@ def _check_positive(key: str, value: int | None) -> None:
 def _check_rung(config: Config) -> None:
     for key, plain in CHOSEN_BY_RUNG.items():
         if (value := attrgetter(key)(config)) != plain:
-            given = f"{key.removesuffix('.name')}={json.dumps(value).strip(chr(34))}"
+            given = f"{key.removesuffix('.name')}={show_value(value)}"
             raise ConfigError(f"rung={config.rung.name} chooses {key.removesuffix('.name')} itself: leave {given} out")
 
 
@@ -317,7 +316,7 @@ def _list_changes(group: str, composed: Any, own: OwnValues) -> list[str]:
     before = flatten(asdict(type(composed)(**{key: value for key, value in own[group].items() if key in known})))
     now = flatten(asdict(composed))
     keys_changed = sorted(key for key in now if now[key] != before.get(key, MISSING) and key not in LABELS)
-    return [f"{group}.{key}={json.dumps(now[key]).strip(chr(34))}" for key in keys_changed]
+    return [f"{group}.{key}={show_value(now[key])}" for key in keys_changed]
 
 
 def read_device_type(device: str | None, gpu: bool) -> str:

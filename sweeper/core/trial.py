@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 from sweeper.core.backends import GRAPHED
 from sweeper.core.libraries import LIBRARIES, SCRIPT, has_texts
-from sweeper.core.serialization import Between, Json, drop_defaults, from_json, to_json
+from sweeper.core.serialization import Between, Json, drop_defaults, from_json, show_value, to_json
 
 MODULE = "-m "  # begins the name of a script that is a module
 WORKLOADS = ("train", "inference", "prefill", "decode", SCRIPT)
@@ -63,9 +63,14 @@ class Model:
         return _read_plain_fields(self), json.dumps(self.arguments, sort_keys=True)
 
 
+def name_module(path: str) -> str | None:
+    """The module that the path of a script names, as `python -m` takes it; None for a file."""
+    return path.removeprefix(MODULE).strip() if path.startswith(MODULE) else None
+
+
 def find_script(model: Model) -> Path | None:
     """The file of a user's own script; None for other models, and for a module, of which only Python knows the file."""
-    if model.library != SCRIPT or model.name.startswith(MODULE):
+    if model.library != SCRIPT or name_module(model.name) is not None:
         return None
     return Path(str(model.arguments.get("cwd", "."))).absolute() / Path(model.name).expanduser()
 
@@ -217,7 +222,7 @@ class Trial:
         ]
         for key, value in drop_defaults(self.compile).items():
             entries = {f"options.{name}": item for name, item in value.items()} if key == "options" else {key: value}
-            parts += [f"compile.{name}={json.dumps(item).strip(chr(34))}" for name, item in sorted(entries.items())]
+            parts += [f"compile.{name}={show_value(item)}" for name, item in sorted(entries.items())]
         parts += [f"vary.{key}={','.join(map(str, sizes))}" for key, sizes in self.vary.items()]
         parts.append(f"worker.python={self.python}" if self.python is not None else "")
         return "; ".join(filter(None, parts))

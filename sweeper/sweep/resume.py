@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import sys
 from collections.abc import Iterable, Mapping, Set
@@ -17,7 +16,7 @@ from sweeper.core.errors import ConfigError
 from sweeper.core.files import move_aside, read_json
 from sweeper.core.paths import SweepPaths, TrialPaths
 from sweeper.core.record import NewerRecordError, Record, RecordError
-from sweeper.core.serialization import from_json, get_mapping
+from sweeper.core.serialization import from_json, get_mapping, show_value
 from sweeper.core.settings import Measure
 from sweeper.core.text import printable
 from sweeper.core.trial import Trial, find_script
@@ -123,14 +122,10 @@ def require_same_settings(sweep: str, kept: Iterable[Kept], measure: Measure) ->
     those = "1 of these trials has a record" if len(before) == 1 else f"{len(before)} of these trials have records"
     lines = [f"sweep={sweep}: {those} with other settings, which change figures"]
     for name in (name for name in now if all(name in found for found in before)):  # the others are not used on one side
-        was = dict.fromkeys(_show(found.get(name)) for found in before)
-        is_now = _show(now.get(name))
+        was = dict.fromkeys(show_value(found.get(name)) for found in before)
+        is_now = show_value(now.get(name))
         if list(was) != [is_now]:
             lines.append(f"  measure.{name}: {' or '.join(was)} -> {is_now}")
     again = "add retry=changed to measure these trials again, retry=all to measure all again"
     lines.append(f"nothing was started; {again}, or give another sweep=NAME")
     raise ConfigError("\n".join(lines))
-
-
-def _show(value: object) -> str:
-    return json.dumps(value).strip('"')
