@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from omegaconf import MISSING, DictConfig, MissingMandatoryValue, OmegaConf
 
 from sweeper.config.schema import CompileConf, Config, ModelConf, PrecisionConf, keys
-from sweeper.config.scripts import read_script
+from sweeper.config.scripts import ONLY_OF_SCRIPT, read_script
 from sweeper.core import ladder
 from sweeper.core import trial as axes
 from sweeper.core.errors import ConfigError, nearest
@@ -52,7 +52,7 @@ CHOSEN_BY_RUNG: Mapping[str, Json] = {
     "optimizer.impl": "default",
     "cudnn_benchmark": False,
 }
-POSITIVE = ("model.image_size", "model.sequence_length", "model.num_classes", "decode.position")
+POSITIVE = ("model.image_size", "model.sequence_length", "model.num_classes", "model.total_steps", "decode.position")
 
 Choices = Mapping[str, str | None]  # the option of each group, see `hydra.runtime.choices`
 OwnValues = Mapping[str, Mapping[str, Any]]  # what the file of each group's option says
@@ -114,8 +114,9 @@ def _check_choice(key: str, value: str | None, allowed: Collection[str]) -> None
 
 
 def _check_positive(key: str, value: int | None) -> None:
-    if value is not None and value < 1:
-        raise ConfigError(f"{key}={value}: it must be a whole number of at least 1, e.g. {key}=8")
+    if value is not None and not 1 <= value <= axes.MAX_SIZE:
+        allowed = "at least 1" if value < 1 else f"at most {axes.MAX_SIZE}"
+        raise ConfigError(f"{key}={value}: it must be a whole number of {allowed}, e.g. {key}=8")
 
 
 def _check_rung(config: Config) -> None:
@@ -129,8 +130,9 @@ def _read_trial(config: Config, choices: Choices, own: OwnValues, gpu: bool) -> 
     if config.model.library == SCRIPT:
         trial = read_script(config, choices, lambda: _read_compile(config.compile))
         return replace(trial, device=read_device_type(config.device, gpu), python=_read_interpreter(config))
-    if config.model.path or config.model.args or config.model.cwd:
-        raise ConfigError("model.path, model.args and model.cwd are for model=script")
+    if any(getattr(config.model, name) for name in ONLY_OF_SCRIPT):
+        keys_given = ", ".join(f"model.{name}" for name in ONLY_OF_SCRIPT)
+        raise ConfigError(f"{keys_given} are for model=script")
     optimizer, impl = config.optimizer.name, config.optimizer.impl
     if config.workload.name != "train":
         optimizer, impl = "none", "default"

@@ -15,7 +15,8 @@ from sweeper.core.libraries import SCRIPT
 from sweeper.core.serialization import Json, show_value
 from sweeper.core.trial import Compile, Labels, Model, Precision, Trial, name_module
 
-OF_SCRIPT = ("library", "path", "args", "cwd", "family", "suite", "batch_size")  # keys of `model` that a script has
+ONLY_OF_SCRIPT = ("path", "args", "cwd", "total_steps")  # keys of `model`
+OF_SCRIPT = ("library", *ONLY_OF_SCRIPT, "family", "suite", "batch_size")  # keys of `model` that a script has
 # What the script decides, as it is where nobody asks for anything else; groups first, and what chooses for others.
 DECIDED: Mapping[str, Json] = {
     "preset": None,
@@ -70,11 +71,12 @@ def read_script(config: Config, choices: Mapping[str, str | None], make_compile:
     if model.cwd is not None:
         arguments["cwd"] = model.cwd
     overrides = "; ".join(f"model.{key}={value}" for key, value in arguments.items())
+    name = name_module(model.path) or Path(model.path).name
     is_eager = config.mode.name == "eager"
     return Trial(
         model=Model(SCRIPT, model.path, arguments=arguments),
         batch_size=1,
-        labels=Labels(name_module(model.path) or Path(model.path).name, "own", model.family, overrides=overrides),
+        labels=Labels(name, "own", model.family, overrides=overrides, total_steps=model.total_steps),
         workload=SCRIPT,
         precision=Precision(),
         mode=config.mode.name,

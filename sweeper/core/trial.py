@@ -31,7 +31,8 @@ PARAMETER_DTYPES = ("float32", "bfloat16", "float16")
 HALVES = ("bfloat16", "float16")
 AUTOCASTS = ("auto", *HALVES)
 WEIGHTS = ("amp", "fp32")
-Size = Annotated[int, Between(1, 2**53)]
+MAX_SIZE = 2**53
+Size = Annotated[int, Between(1, MAX_SIZE)]
 MAX_SHOWN = 8  # lengths of texts
 TEXTS = ("auto", "padded", "packed", "full", "words", "none")
 PRECISION_CASTS = "emulate_precision_casts"  # Inductor's own name for `Compile.precision_casts`
@@ -134,6 +135,7 @@ class Labels:
     overrides: str = ""  # what the user changed on the options of model and precision, e.g. "model.image_size=64"
     preset: str | None = None  # a file of conf/preset that changed them as well
     rung: str | None = None  # of the ladder, where the trial was made as one: `sweeper.core.ladder`
+    total_steps: Size | None = None  # of the training that the user plans with a script
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,13 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Set
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from sweeper.core import shortages
 from sweeper.core.errors import ConfigError
-from sweeper.core.files import move_aside, read_json
+from sweeper.core.files import move_aside, read_json, write_text
 from sweeper.core.paths import SweepPaths, TrialPaths
 from sweeper.core.record import NewerRecordError, Record, RecordError
 from sweeper.core.serialization import from_json, get_mapping, show_value
@@ -98,6 +98,20 @@ def require_same_scripts(sweep: str, trials: Iterable[Trial], kept: Mapping[str,
                 raise ConfigError(
                     f"sweep={sweep}: {trial.model.name} has changed since it was measured; nothing was started; {again}"
                 )
+
+
+def keep_total_steps(paths: SweepPaths, stay: Iterable[Trial]) -> None:
+    """Write the length of the training that a command names into records that stay, whose figures it does not change.
+
+    Raises RecordError for a record that cannot be read, OSError where it cannot be written.
+    """
+    folders = paths.trials()
+    for trial in (trial for trial in stay if trial.labels.total_steps is not None):
+        file = folders[trial.id].record
+        record = Record.read(file)
+        labels = replace(record.trial.labels, total_steps=trial.labels.total_steps)
+        if labels != record.trial.labels:
+            write_text(file, replace(record, trial=replace(record.trial, labels=labels)).dumps())
 
 
 def read_measure(of_record: Mapping[str, Any], trial: TrialPaths) -> Measure | None:

@@ -8,7 +8,7 @@ from sweeper.core.trial import Compile, Labels, Model, Precision, Text, Trial, n
 
 
 def test_id_is_the_same_for_equal_content_and_other_labels(trial: Trial) -> None:
-    renamed = replace(trial, labels=Labels("another name", "fp32", family="nlp", weight="amp"))
+    renamed = replace(trial, labels=Labels("another name", "fp32", family="nlp", weight="amp", total_steps=9))
     assert renamed.id == trial.id
 
 
@@ -169,7 +169,7 @@ def test_defaults_stay_what_ids_of_stored_records_mean() -> None:
         "batch_size": 4,
         "labels": {
             "model": "x", "precision": "fp32", "family": "other", "suite": None, "weight": None, "overrides": "",
-            "preset": None, "rung": None,
+            "preset": None, "rung": None, "total_steps": None,
         },
         "workload": "train",
         "precision": {
