@@ -6,7 +6,6 @@ trial's own interpreter is part of its id and is what an upgrade changes, so tri
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections import Counter
@@ -21,7 +20,7 @@ from sweeper.core.errors import ConfigError
 from sweeper.core.files import read_json
 from sweeper.core.paths import TrialPaths
 from sweeper.core.record import Process, Record, RecordError
-from sweeper.core.serialization import get_mapping
+from sweeper.core.serialization import get_mapping, show_value
 from sweeper.core.text import printable
 from sweeper.core.trial import MODES, Compile, Trial
 from sweeper.loading.device_names import Device, read_device
@@ -175,7 +174,7 @@ class Axis(NamedTuple):
 def _compile_axis(name: str) -> Axis:
     default = getattr(Compile(), name)
     return Axis(
-        lambda trial: json.dumps(getattr(trial.compile, name)).strip('"'),
+        lambda trial: show_value(getattr(trial.compile, name)),
         lambda trial: replace(trial, compile=replace(trial.compile, **{name: default})),
     )
 

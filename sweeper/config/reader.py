@@ -5,7 +5,6 @@ Try: `python -m sweeper --cfg job model=vit_b16 precision=amp`
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Collection, Iterator, Mapping
@@ -17,13 +16,13 @@ from typing import Any, TypeVar
 from omegaconf import MISSING, DictConfig, MissingMandatoryValue, OmegaConf
 
 from sweeper.config.schema import CompileConf, Config, ModelConf, PrecisionConf, keys
-from sweeper.config.scripts import OF_SCRIPT_ALONE, read_script
+from sweeper.config.scripts import ONLY_OF_SCRIPT, read_script
 from sweeper.core import ladder
 from sweeper.core import trial as axes
 from sweeper.core.errors import ConfigError, nearest
 from sweeper.core.libraries import LIBRARIES, SCRIPT, has_texts
 from sweeper.core.paths import check_sweep_name
-from sweeper.core.serialization import Json
+from sweeper.core.serialization import Json, show_value
 from sweeper.core.settings import CLOCKS, RETRIES, Settings, check_settings
 from sweeper.core.trial import PRECISION_CASTS, Compile, Labels, Model, Precision, Text, Trial
 
@@ -53,7 +52,7 @@ CHOSEN_BY_RUNG: Mapping[str, Json] = {
     "optimizer.impl": "default",
     "cudnn_benchmark": False,
 }
-POSITIVE = ("model.image_size", "model.sequence_length", "model.num_classes", "decode.position")
+POSITIVE = ("model.image_size", "model.sequence_length", "model.num_classes", "model.total_steps", "decode.position")
 
 Choices = Mapping[str, str | None]  # the option of each group, see `hydra.runtime.choices`
 OwnValues = Mapping[str, Mapping[str, Any]]  # what the file of each group's option says
@@ -115,14 +114,15 @@ def _check_choice(key: str, value: str | None, allowed: Collection[str]) -> None
 
 
 def _check_positive(key: str, value: int | None) -> None:
-    if value is not None and value < 1:
-        raise ConfigError(f"{key}={value}: it must be a whole number of at least 1, e.g. {key}=8")
+    if value is not None and not 1 <= value <= axes.MAX_SIZE:
+        allowed = "at least 1" if value < 1 else f"at most {axes.MAX_SIZE}"
+        raise ConfigError(f"{key}={value}: it must be a whole number of {allowed}, e.g. {key}=8")
 
 
 def _check_rung(config: Config) -> None:
     for key, plain in CHOSEN_BY_RUNG.items():
         if (value := attrgetter(key)(config)) != plain:
-            given = f"{key.removesuffix('.name')}={json.dumps(value).strip(chr(34))}"
+            given = f"{key.removesuffix('.name')}={show_value(value)}"
             raise ConfigError(f"rung={config.rung.name} chooses {key.removesuffix('.name')} itself: leave {given} out")
 
 
@@ -130,7 +130,7 @@ def _read_trial(config: Config, choices: Choices, own: OwnValues, gpu: bool) -> 
     if config.model.library == SCRIPT:
         trial = read_script(config, choices, lambda: _read_compile(config.compile))
         return replace(trial, device=read_device_type(config.device, gpu), python=_read_interpreter(config))
-    if given := [f"model.{name}" for name in OF_SCRIPT_ALONE if getattr(config.model, name)]:
+    if given := [f"model.{name}" for name in ONLY_OF_SCRIPT if getattr(config.model, name)]:
         raise ConfigError(f"{', '.join(given)}: only with model=script")
     optimizer, impl = config.optimizer.name, config.optimizer.impl
     if config.workload.name != "train":
@@ -317,7 +317,7 @@ def _list_changes(group: str, composed: Any, own: OwnValues) -> list[str]:
     before = flatten(asdict(type(composed)(**{key: value for key, value in own[group].items() if key in known})))
     now = flatten(asdict(composed))
     keys_changed = sorted(key for key in now if now[key] != before.get(key, MISSING) and key not in LABELS)
-    return [f"{group}.{key}={json.dumps(now[key]).strip(chr(34))}" for key in keys_changed]
+    return [f"{group}.{key}={show_value(now[key])}" for key in keys_changed]
 
 
 def read_device_type(device: str | None, gpu: bool) -> str:

@@ -6,7 +6,6 @@ The lines are the comments of `schema` and `core.settings`, and those at the hea
 from __future__ import annotations
 
 import inspect
-import json
 import re
 import types
 import typing
@@ -17,6 +16,7 @@ from typing import Any
 
 from sweeper.config.reader import CHOICES
 from sweeper.config.schema import GROUPS, Config, conf_folder
+from sweeper.core.serialization import show_value
 from sweeper.core.trial import SCOPES
 
 COMMANDS = {  # `sweeper NAME ...` is `python -m sweeper.NAME ...`
@@ -78,7 +78,7 @@ def _read_keys(schema: Any, prefix: str, defaults: Mapping[str, Mapping[str, Any
         values = tuple(ALLOWED.get(name, ("true", "false") if bool in kinds else ()))
         value = own.get(entry.name, {} if entry.default is MISSING else entry.default)
         is_open = prefix == "model." or value == "???"
-        default = None if is_open else json.dumps(value).strip('"')
+        default = None if is_open else show_value(value)
         yield Key(name, _describe_type(name, kinds), values, default, comments.get(entry.name, ""))
 
 

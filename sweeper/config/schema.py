@@ -28,6 +28,8 @@ class ModelConf:
     args: str = ""  # arguments of the script, as you would type them after its name
     cwd: str | None = None  # the folder in which the script runs; null: where sweeper is started
     trajectory: int | None = None  # steps of the script in which compiled and eager training are compared; at least 20
+    # Steps of the training that you plan with the script: the report says what compiling saves over them; null: unknown
+    total_steps: int | None = None
     family: str = "other"  # cnn, vit, nlp, ...: a row of summary.csv
     suite: str | None = None  # timm, huggingface, torchbench, ...: a row of summary.csv
     image_size: int | None = None  # pixels of a side; null: the model's own

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import fields
@@ -13,11 +12,11 @@ from sweeper.config.schema import Config, ModelConf, VaryConf
 from sweeper.core.backends import WITHOUT_DYNAMO
 from sweeper.core.errors import ConfigError
 from sweeper.core.libraries import SCRIPT
-from sweeper.core.serialization import Json
-from sweeper.core.trial import MIN_TRAJECTORY, MODULE, Compile, Labels, Model, Precision, Trial
+from sweeper.core.serialization import Json, show_value
+from sweeper.core.trial import MIN_TRAJECTORY, Compile, Labels, Model, Precision, Trial, name_module
 
-OF_SCRIPT_ALONE = ("path", "args", "cwd", "trajectory")  # keys of `model` that nothing else has
-OF_SCRIPT = ("library", "family", "suite", "batch_size", *OF_SCRIPT_ALONE)
+ONLY_OF_SCRIPT = ("path", "args", "cwd", "total_steps", "trajectory")  # keys of `model`
+OF_SCRIPT = ("library", *ONLY_OF_SCRIPT, "family", "suite", "batch_size")  # keys of `model` that a script has
 # What the script decides, as it is where nobody asks for anything else; groups first, and what chooses for others.
 DECIDED: Mapping[str, Json] = {
     "preset": None,
@@ -55,7 +54,7 @@ def read_script(config: Config, choices: Mapping[str, str | None], make_compile:
             raise ConfigError(f"{group}={given}: with model=script the script decides this; leave it out")
     for key in DECIDED_KEYS:
         if (found := attrgetter(key)(config)) != attrgetter(key)(PLAIN):
-            raise ConfigError(f"{key}={_show(found)}: with model=script the script decides this; leave it out")
+            raise ConfigError(f"{key}={show_value(found)}: with model=script the script decides this; leave it out")
     if config.backend.name in WITHOUT_DYNAMO and config.mode.name != "eager":
         raise ConfigError(f"backend={config.backend.name} converts a model by hand, which a script's own loop does not")
     model = config.model
@@ -73,11 +72,12 @@ def read_script(config: Config, choices: Mapping[str, str | None], make_compile:
     asked: dict[str, Json] = {"args": model.args or None, "cwd": model.cwd, "trajectory": model.trajectory}
     arguments = {key: value for key, value in asked.items() if value is not None}
     overrides = "; ".join(f"model.{key}={value}" for key, value in arguments.items())
+    name = name_module(model.path) or Path(model.path).name
     is_eager = config.mode.name == "eager"
     return Trial(
         model=Model(SCRIPT, model.path, arguments=arguments),
         batch_size=1,
-        labels=Labels(_name(model.path), "own", model.family, overrides=overrides),
+        labels=Labels(name, "own", model.family, overrides=overrides, total_steps=model.total_steps),
         workload=SCRIPT,
         precision=Precision(),
         mode=config.mode.name,
@@ -87,20 +87,11 @@ def read_script(config: Config, choices: Mapping[str, str | None], make_compile:
     )
 
 
-def _show(value: object) -> str:
-    return json.dumps(value).strip('"')
-
-
-def _name(path: str) -> str:
-    return path.removeprefix(MODULE).strip() if path.startswith(MODULE) else Path(path).name
-
-
 def _require_script(path: str, cwd: str | None) -> None:
-    folder = Path(cwd or ".")
-    if not path.startswith(MODULE):
+    folder, module = Path(cwd or "."), name_module(path)
+    if module is None:
         if not (folder / Path(path).expanduser()).is_file():
             raise ConfigError(f"model.path={path}: there is no such file in {folder.resolve()}")
         return
-    parts = _name(path).split(".")
-    if not all(part.isidentifier() for part in parts):
+    if not all(part.isidentifier() for part in module.split(".")):
         raise ConfigError(f"model.path={path}: write -m package.module")

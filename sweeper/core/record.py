@@ -292,6 +292,12 @@ class Process:
         blocks = self.blocks_s(arm)
         return median(blocks) / self.steps_per_block if blocks and self.steps_per_block else None
 
+    @property
+    def beyond_steady_s(self) -> float | None:
+        """Wall seconds that the first n compiled steps took beyond n steady ones; None where none are steady yet."""
+        steady_s = self.step_s("compiled")
+        return None if steady_s is None else max(sum(self.first_steps_s) - len(self.first_steps_s) * steady_s, 0.0)
+
 
 @dataclass(frozen=True, slots=True)
 class GraphBreak:

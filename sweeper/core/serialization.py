@@ -55,6 +55,11 @@ def _clean(value: Any) -> Any:
     return [_clean(item) for item in value] if isinstance(value, list) else value
 
 
+def show_value(value: object) -> str:
+    """Return a JSON value as an override has it: a text stands without its quotes."""
+    return json.dumps(value).strip('"')
+
+
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number that JSON has")
 

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 from sweeper.core.backends import GRAPHED
 from sweeper.core.libraries import LIBRARIES, SCRIPT, has_texts
-from sweeper.core.serialization import Between, Json, drop_defaults, from_json, to_json
+from sweeper.core.serialization import Between, Json, drop_defaults, from_json, show_value, to_json
 
 MODULE = "-m "  # begins the name of a script that is a module
 MIN_TRAJECTORY = 20  # steps of a script's training, to compare it with another
@@ -32,7 +32,8 @@ PARAMETER_DTYPES = ("float32", "bfloat16", "float16")
 HALVES = ("bfloat16", "float16")
 AUTOCASTS = ("auto", *HALVES)
 WEIGHTS = ("amp", "fp32")
-Size = Annotated[int, Between(1, 2**53)]
+MAX_SIZE = 2**53
+Size = Annotated[int, Between(1, MAX_SIZE)]
 MAX_SHOWN = 8  # lengths of texts
 TEXTS = ("auto", "padded", "packed", "full", "words", "none")
 PRECISION_CASTS = "emulate_precision_casts"  # Inductor's own name for `Compile.precision_casts`
@@ -64,9 +65,14 @@ class Model:
         return _read_plain_fields(self), json.dumps(self.arguments, sort_keys=True)
 
 
+def name_module(path: str) -> str | None:
+    """The module that the path of a script names, as `python -m` takes it; None for a file."""
+    return path.removeprefix(MODULE).strip() if path.startswith(MODULE) else None
+
+
 def find_script(model: Model) -> Path | None:
     """The file of a user's own script; None for other models, and for a module, of which only Python knows the file."""
-    if model.library != SCRIPT or model.name.startswith(MODULE):
+    if model.library != SCRIPT or name_module(model.name) is not None:
         return None
     return Path(str(model.arguments.get("cwd", "."))).absolute() / Path(model.name).expanduser()
 
@@ -130,6 +136,7 @@ class Labels:
     overrides: str = ""  # what the user changed on the options of model and precision, e.g. "model.image_size=64"
     preset: str | None = None  # a file of conf/preset that changed them as well
     rung: str | None = None  # of the ladder, where the trial was made as one: `sweeper.core.ladder`
+    total_steps: Size | None = None  # of the training that the user plans with a script
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +225,7 @@ class Trial:
         ]
         for key, value in drop_defaults(self.compile).items():
             entries = {f"options.{name}": item for name, item in value.items()} if key == "options" else {key: value}
-            parts += [f"compile.{name}={json.dumps(item).strip(chr(34))}" for name, item in sorted(entries.items())]
+            parts += [f"compile.{name}={show_value(item)}" for name, item in sorted(entries.items())]
         parts += [f"vary.{key}={','.join(map(str, sizes))}" for key, sizes in self.vary.items()]
         parts.append(f"worker.python={self.python}" if self.python is not None else "")
         return "; ".join(filter(None, parts))

@@ -44,6 +44,15 @@ def figure(value: float | None) -> str:
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}" if abs(value) >= 1 else f"{value:.3g}"
 
 
+def format_duration(seconds: float) -> str:
+    """Show `42 s`, `3 min 05 s` or `2 h 07 min`."""
+    minutes, rest = divmod(round(seconds), 60)
+    if not minutes:
+        return f"{rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:,} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+
+
 def ratio(value: float | None) -> str:
     """Show two decimals, and more below 0.1."""
     return "" if value is None else f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"

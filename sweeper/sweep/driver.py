@@ -40,6 +40,7 @@ from sweeper.sweep.progress import Progress
 from sweeper.sweep.resume import (
     OnDisk,
     is_alike,
+    keep_total_steps,
     move_unreadable,
     read_on_disk,
     require_same_scripts,
@@ -93,6 +94,7 @@ def _plan_and_run(sweep: _Sweep, settings: Settings, launcher: Launcher) -> int:
         with _translate_shortages():
             plan, unreadable = sweep.make_plan()  # another driver may have ended meanwhile
             move_unreadable(unreadable)
+            keep_total_steps(sweep.paths, [item.trial for item in plan.left_out if item.finished])
             if min(placement.concurrency, len(plan.trials)) > 1:
                 plan = replace(plan, trials=read_history(placement, settings.measure)[0].longest_first(plan.trials))
         return sweep.run(plan, placement, disturbances)

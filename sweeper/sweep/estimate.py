@@ -13,8 +13,8 @@ from sweeper.core.serialization import get_mapping
 from sweeper.core.settings import TIMING, Measure
 from sweeper.core.trial import Trial
 from sweeper.execution.placement import Placement
+from sweeper.report.formatting import format_duration
 from sweeper.sweep.plan import Plan
-from sweeper.sweep.progress import format_duration
 from sweeper.sweep.resume import read_measure
 
 

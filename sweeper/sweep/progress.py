@@ -19,6 +19,7 @@ from sweeper.core.paths import SweepPaths
 from sweeper.core.record import Inspection, Record
 from sweeper.core.trial import Trial
 from sweeper.execution.scheduler import Event, Finished, Started
+from sweeper.report.formatting import format_duration
 
 
 @dataclass
@@ -91,15 +92,6 @@ class Progress:
         left_s = (time.monotonic() - self._first_begin) / self._done * (self._total - self._done)
         end = time.strftime("%H:%M", time.localtime(time.time() + left_s))
         return f"about {format_duration(left_s)} to go, done at {end}"
-
-
-def format_duration(seconds: float) -> str:
-    """`42 s`, `3 min 05 s` or `2 h 07 min`."""
-    minutes, rest = divmod(round(seconds), 60)
-    if not minutes:
-        return f"{rest} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
 
 
 def _describe_inspection(record: Record, found: Inspection) -> str:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import sys
 from collections.abc import Iterable, Mapping, Set
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from sweeper.core import shortages
 from sweeper.core.errors import ConfigError
-from sweeper.core.files import move_aside, read_json
+from sweeper.core.files import move_aside, read_json, write_text
 from sweeper.core.paths import SweepPaths, TrialPaths
 from sweeper.core.record import NewerRecordError, Record, RecordError
-from sweeper.core.serialization import from_json, get_mapping
+from sweeper.core.serialization import from_json, get_mapping, show_value
 from sweeper.core.settings import Measure
 from sweeper.core.text import printable
 from sweeper.core.trial import Trial, find_script
@@ -101,6 +100,20 @@ def require_same_scripts(sweep: str, trials: Iterable[Trial], kept: Mapping[str,
                 )
 
 
+def keep_total_steps(paths: SweepPaths, stay: Iterable[Trial]) -> None:
+    """Write the length of the training that a command names into records that stay, whose figures it does not change.
+
+    Raises RecordError for a record that cannot be read, OSError where it cannot be written.
+    """
+    folders = paths.trials()
+    for trial in (trial for trial in stay if trial.labels.total_steps is not None):
+        file = folders[trial.id].record
+        record = Record.read(file)
+        labels = replace(record.trial.labels, total_steps=trial.labels.total_steps)
+        if labels != record.trial.labels:
+            write_text(file, replace(record, trial=replace(record.trial, labels=labels)).dumps())
+
+
 def read_measure(of_record: Mapping[str, Any], trial: TrialPaths) -> Measure | None:
     """The settings of a record; an older one has none, and `trial.json` beside it has those of its workers."""
     with suppress(OSError, ValueError):
@@ -123,14 +136,10 @@ def require_same_settings(sweep: str, kept: Iterable[Kept], measure: Measure) ->
     those = "1 of these trials has a record" if len(before) == 1 else f"{len(before)} of these trials have records"
     lines = [f"sweep={sweep}: {those} with other settings, which change figures"]
     for name in (name for name in now if all(name in found for found in before)):  # the others are not used on one side
-        was = dict.fromkeys(_show(found.get(name)) for found in before)
-        is_now = _show(now.get(name))
+        was = dict.fromkeys(show_value(found.get(name)) for found in before)
+        is_now = show_value(now.get(name))
         if list(was) != [is_now]:
             lines.append(f"  measure.{name}: {' or '.join(was)} -> {is_now}")
     again = "add retry=changed to measure these trials again, retry=all to measure all again"
     lines.append(f"nothing was started; {again}, or give another sweep=NAME")
     raise ConfigError("\n".join(lines))
-
-
-def _show(value: object) -> str:
-    return json.dumps(value).strip('"')

@@ -251,9 +251,8 @@ def _measure_rounds(setup: TrialSetup, notes: Notes) -> None:
         notes.add(gpu=monitor.gpu.state(), host=state, changed_settings=dict(monitor.changed_flags))
     if setup.measure.clock == "step":
         notes.add(latencies=Latencies(**{arm: latency(times) for arm, times in steps_s.items()}))
-    steady_s, first_steps_s = notes.process.step_s("compiled"), notes.process.first_steps_s
-    if steady_s is not None and setup.trial.mode != "eager":  # the first n compiled steps less n steady ones
-        notes.add(compile_s=max(sum(first_steps_s) - len(first_steps_s) * steady_s, 0.0))
+    if setup.trial.mode != "eager":
+        notes.add(compile_s=notes.process.beyond_steady_s)
 
 
 def _require_no_divergence(setup: TrialSetup, check: AccuracyCheck, process: Process) -> None:

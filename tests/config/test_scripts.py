@@ -74,6 +74,13 @@ def test_arguments_are_quoted_unless_they_are(typed: str, given: str) -> None:
         ("inspect=true", "inspect=true: with model=script the script decides this"),
         ("vary.batch_size=[1,2]", "vary.batch_size=[1, 2]: with model=script the script decides this"),
         ("backend=jit_trace", "backend=jit_trace converts a model by hand"),
+        ("model.total_steps=0", "model.total_steps=0: it must be a whole number of at least 1"),
+        ("model.total_steps=-5", "model.total_steps=-5: it must be a whole number of at least 1"),
+        ("model.total_steps=1e3", "model.total_steps"),
+        ("model.total_steps=1.5", "model.total_steps"),
+        ("model.total_steps=true", "model.total_steps"),
+        ("model.trajectory=19", "model.trajectory=19: at least 20 steps"),
+        ("model.total_steps=9007199254740993", "it must be a whole number of at most 9007199254740992"),
     ],
 )
 def test_what_a_script_cannot_have_is_refused(script: Path, override: str, said: str) -> None:
@@ -89,8 +96,16 @@ def test_a_file_that_python_cannot_read_is_refused(script: Path) -> None:
     assert "model.path=train.py: Python cannot read it" in found.stderr
 
 
-def test_scripts_keys_are_for_scripts(script: Path) -> None:
-    command = [sys.executable, "-m", "sweeper", "model=resnet18", "model.args=--lr=1", "dry_run=true", "device=cpu"]
+def test_the_length_of_the_training_is_no_part_of_the_trial(script: Path) -> None:
+    both = [plan("model.path=train.py", *more) for more in ((), ("model.total_steps=10000",))]
+    assert [found.returncode for found in both] == [OK, OK], both[1].stderr
+    ids = {line.split()[0] for found in both for line in found.stdout.splitlines() if "train.py-script" in line}
+    assert len(ids) == 1
+
+
+@pytest.mark.parametrize("key", ["model.args=--lr=1", "model.total_steps=1000", "model.trajectory=300"])
+def test_scripts_keys_are_for_scripts(script: Path, key: str) -> None:
+    command = [sys.executable, "-m", "sweeper", "model=resnet18", key, "dry_run=true", "device=cpu"]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     assert found.returncode == BAD_INPUT
-    assert "model.args: only with model=script" in found.stderr
+    assert f"{key.partition('=')[0]}: only with model=script" in found.stderr

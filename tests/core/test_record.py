@@ -271,6 +271,14 @@ def test_times_are_those_of_the_rounds_that_count() -> None:
     assert process.device_s == 3.0
 
 
+def test_compiling_is_what_the_first_steps_took_beyond_steady_ones() -> None:
+    rounds = (Round("AB", 2.0, 1.0), Round("BA", 2.0, 3.0))
+    process = Process(0, 0, True, steps_per_block=4, rounds=rounds, first_steps_s=(6.0, 0.75, 0.5))
+    assert process.beyond_steady_s == 7.25 - 3 * 0.5
+    assert replace(process, first_steps_s=(0.25, 0.5)).beyond_steady_s == 0.0  # a cache that had all of it
+    assert replace(process, rounds=(), first_steps_s=(6.0,)).beyond_steady_s is None
+
+
 def test_a_figure_of_an_arm_is_missing_where_the_field_is() -> None:
     process = Process(0, 0, True, energy_j=PerArm(1.0, 2.0))
     assert (process.read_arm("energy_j", "eager"), process.read_arm("energy_j", "compiled")) == (1.0, 2.0)

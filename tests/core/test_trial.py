@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from sweeper.core.trial import Compile, Labels, Model, Precision, Text, Trial, name_variants
+from sweeper.core.trial import Compile, Labels, Model, Precision, Text, Trial, name_module, name_variants
 
 
 def test_id_is_the_same_for_equal_content_and_other_labels(trial: Trial) -> None:
-    renamed = replace(trial, labels=Labels("another name", "fp32", family="nlp", weight="amp"))
+    renamed = replace(trial, labels=Labels("another name", "fp32", family="nlp", weight="amp", total_steps=9))
     assert renamed.id == trial.id
 
 
@@ -169,7 +169,7 @@ def test_defaults_stay_what_ids_of_stored_records_mean() -> None:
         "batch_size": 4,
         "labels": {
             "model": "x", "precision": "fp32", "family": "other", "suite": None, "weight": None, "overrides": "",
-            "preset": None, "rung": None,
+            "preset": None, "rung": None, "total_steps": None,
         },
         "workload": "train",
         "precision": {
@@ -190,3 +190,11 @@ def test_defaults_stay_what_ids_of_stored_records_mean() -> None:
         "decode_position": None,
         "cudnn_benchmark": False,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [("-m package.train", "package.train"), ("-m  train ", "train"), ("train.py", None), ("-m.py", None)],
+)
+def test_only_a_path_that_begins_as_for_python_names_a_module(path: str, expected: str | None) -> None:
+    assert name_module(path) == expected

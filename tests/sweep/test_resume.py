@@ -270,6 +270,23 @@ def test_a_report_that_cannot_be_written_is_said_and_is_not_ok(
     assert "then write it: python -m sweeper.report night" in err
 
 
+def test_another_length_of_training_takes_the_place_of_the_old_one(
+    in_empty_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("train.py").write_text("print(1)\n")
+    trial = Trial(Model(SCRIPT, "train.py"), 1, Labels("train.py", "own"), workload=SCRIPT, device="cpu")
+    labels = [replace(trial.labels, total_steps=steps) for steps in (None, 1000, 5000)]
+    none, short, long = (replace(trial, labels=item) for item in labels)
+    before = store(short)
+    (file,) = Path("runs/night").glob("*/record.json")
+    for asked, dry_run, kept in ((short, False, 1000), (none, False, 1000), (long, True, 1000), (long, False, 5000)):
+        text = file.read_text()
+        assert resume([asked], OLD, monkeypatch, dry_run=dry_run) == []
+        assert Record.read(file).trial.labels.total_steps == kept
+        assert (file.read_text() == text) is (asked is not long or dry_run)
+    assert replace(Record.read(file), trial=short) == before  # nothing else has changed
+
+
 def test_a_script_that_has_changed_is_not_gone_on_with(in_empty_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = Path("train.py")
     file.write_text("print(1)\n")

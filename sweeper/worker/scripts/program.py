@@ -12,7 +12,7 @@ import types
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.core.trial import MODULE, Model, find_script
+from sweeper.core.trial import Model, find_script, name_module
 
 
 class EndOfScript(BaseException):
@@ -38,7 +38,7 @@ class Program:
     @property
     def module(self) -> str | None:
         """The name of the module to run, if it is one."""
-        return self.path.removeprefix(MODULE).strip() if self.path.startswith(MODULE) else None
+        return name_module(self.path)
 
     def run(self) -> None:
         """Run it to its end as `__main__`. Raises whatever it raises, SystemExit as well."""

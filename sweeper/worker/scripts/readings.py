@@ -222,10 +222,8 @@ def _measure_rounds(reading: Reading, steps: int) -> Generator[None, None, bool]
         monitor, busy = reading.monitor, before_s.busy_while_compiling if before_s else None
         state = HostState(busy, host.share_busy_by_others(), host.throttled_s())
         notes.add(gpu=monitor.gpu.state(), host=state, changed_settings=dict(monitor.changed_flags))
-    steady_s = notes.process.step_s("compiled")
-    if steady_s is not None and reading.job.trial.mode != "eager":
-        first_steps_s = notes.process.first_steps_s
-        notes.add(compile_s=max(sum(first_steps_s) - len(first_steps_s) * steady_s, 0.0))
+    if reading.job.trial.mode != "eager":
+        notes.add(compile_s=notes.process.beyond_steady_s)
     return is_over
 
 

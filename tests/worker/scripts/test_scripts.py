@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -20,7 +21,8 @@ from sweeper.core.record import Record, ScriptRun
 from sweeper.core.settings import Measure
 from sweeper.core.trial import Labels, Model, Trial
 from sweeper.loading.entries import Entry
-from sweeper.report.tables.scripts import list_findings
+from sweeper.report.findings import Findings
+from sweeper.report.tables.scripts import SPEC, conclude, list_findings
 
 SCRIPTS = ROOT / "tests" / "scripts"
 MEASURE = Measure(processes=1, rounds=2, rounds_s=0.3, block_s=0.01, warmup_s=0.5)
@@ -86,13 +88,16 @@ def run_stored(name: str, folder: Path, arguments: str = "", **variables: str) -
     return trial, *run_worker(trial, folder, **variables)
 
 
-def find(trial: Trial, outcome: Outcome) -> str:
-    """What the report says of the script, and the message of a failure."""
+def make_entry(trial: Trial, outcome: Outcome) -> Entry:
     processes = (outcome.process,) if outcome.process else ()
     record = Record(trial.id, "s", trial.label, outcome.status, trial, processes=processes)
     record = replace(record, diagnostics=outcome.diagnostics)
-    entry = Entry(record, derive(record), Path("t"), trial.variant)
-    return "; ".join([*list_findings(entry), outcome.message or ""])
+    return Entry(record, derive(record), Path("t"), trial.variant)
+
+
+def find(trial: Trial, outcome: Outcome) -> str:
+    """What the report says of the script, and the message of a failure."""
+    return "; ".join([*list_findings(make_entry(trial, outcome)), outcome.message or ""])
 
 
 def read_script(outcome: Outcome) -> ScriptRun:
@@ -210,6 +215,46 @@ def test_the_report_names_what_a_script_does(name: str, tmp_path: Path) -> None:
     assert outcome.process is not None
     assert outcome.process.accuracy is not None
     assert outcome.process.accuracy.passed is True, outcome.process.accuracy.unverified
+
+
+@pytest.mark.slow
+def test_texts_that_are_padded_to_the_longest_are_named_with_sizes_to_pad_to(tmp_path: Path) -> None:
+    trial, outcome, printed = run_stored("padded_text", tmp_path)
+    assert outcome.status == "ok", f"{outcome.message}\n{printed[-3000:]}"
+    script = read_script(outcome)
+    assert script.modules == ("BertForSequenceClassification",)
+    assert all(re.fullmatch(r"\[4, (\d+)\], \[4, \1\], \[4\]", item.shapes) for item in script.shapes), script.shapes
+    assert len(script.pad_to) > 1
+    sizes = ", ".join(map(str, script.pad_to))
+    assert f"{script.num_shapes} shapes of inputs: pad to {sizes}" in find(trial, outcome)
+    entry = make_entry(trial, outcome)
+    (said,) = conclude(SPEC.make(Findings([entry])).rows)
+    assert re.match(r"script padded_text.py: step \d\.\d\dx, loop \d\.\d\dx", said), said
+    assert entry.result.loop_speedup != entry.result.speedup
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["", "--reentrant"])
+def test_blocks_that_are_computed_again_in_the_backward_pass_are_part_of_their_module(
+    tmp_path: Path, kind: str
+) -> None:
+    _, outcome, printed = run_stored("checkpoints", tmp_path, f"--save-every=1000000 {kind}")
+    assert outcome.status == "ok", f"{outcome.message}\n{printed[-3000:]}"
+    script, process = read_script(outcome), outcome.process
+    assert (script.modules, [item.shapes for item in script.shapes]) == (("Net",), ["[32, 64]"])
+    assert outcome.diagnostics is not None
+    assert outcome.diagnostics.graph_breaks == ()
+    assert process is not None
+    assert process.accuracy is not None
+    assert (process.accuracy.passed, process.accuracy.reference) == (True, "float64")
+
+
+@pytest.mark.slow
+def test_a_script_that_saves_every_few_steps_leaves_no_round_that_counts(tmp_path: Path) -> None:
+    _, outcome, _ = run_stored("checkpoints", tmp_path, "--save-every=5")
+    assert (outcome.status, outcome.phase) == ("runtime_error", "measuring")
+    assert outcome.message == "3 of 3 rounds were void: the script saved a file"
+    assert (tmp_path / "checkpoint.pt").is_file()
 
 
 @pytest.mark.slow

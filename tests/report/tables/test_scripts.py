@@ -1,0 +1,113 @@
+"""The table of scripts: what compiling gives over the whole training, in figures and in words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from records import make_process, make_record, write_sweep
+
+from sweeper.core.libraries import SCRIPT
+from sweeper.core.record import HostState, LoopRun, Process, Record, ScriptRun
+from sweeper.core.trial import Labels, Model, Trial
+from sweeper.loading.entries import Entry, load
+from sweeper.report.findings import Findings
+from sweeper.report.table import Row
+from sweeper.report.tables.scripts import SPEC, conclude, list_findings
+
+COMPILE_S = 40.0
+
+
+def make_run(compiled_s: float, index: int = 0) -> Process:
+    """A process whose eager loop takes 0.1 s per step."""
+    script = ScriptRun(
+        modules=("Net",), loop_eager=LoopRun(100, 0.1, None, 0.0), loop_compiled=LoopRun(100, compiled_s, None, 0.0)
+    )
+    return replace(make_process(index=index), compile_s=COMPILE_S if index == 0 else 1.0, script=script)
+
+
+def make_trained(total_steps: int | None, *compiled_s: float, **changes: object) -> Record:
+    labels = Labels("train.py", "own", total_steps=total_steps)
+    trial = Trial(Model(SCRIPT, "train.py"), 1, labels, workload=SCRIPT, device="cpu", optimizer="none")
+    processes = tuple(make_run(step_s, index) for index, step_s in enumerate(compiled_s))
+    return replace(make_record(trial=trial), processes=processes, **changes)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def read(tmp_path):
+    def read_entry(record: Record) -> Entry:
+        (entry,) = load([write_sweep(tmp_path, [record])]).entries
+        return entry
+
+    return read_entry
+
+
+def row_of(entry: Entry) -> Row:
+    (row,) = SPEC.make(Findings([entry])).rows
+    return row
+
+
+SAID = {
+    (
+        10_000,
+        0.08,
+    ): "over 10,000 steps compiling saves 2 min 40 s: 40 s of compilation have paid back after 2,000 steps",
+    (1_000, 0.08): "over 1,000 steps compiling loses 20 s: 40 s of compilation would pay back after 2,000 steps",
+    (2_100, 0.08): "over 2,100 steps compiling saves 2.00 s: 40 s of compilation have paid back after 2,000 steps",
+    (10_000, 0.11): "over 10,000 steps compiling loses 2 min 20 s: 40 s of compilation never pay back",
+}
+
+
+@pytest.mark.parametrize(("total_steps", "compiled_s"), SAID, ids=str)
+def test_a_finding_says_what_compiling_gives_over_the_whole_training(read, total_steps, compiled_s) -> None:
+    entry = read(make_trained(total_steps, compiled_s))
+    said = SAID[total_steps, compiled_s]
+    assert next(list_findings(entry)) == said
+    row = row_of(entry)
+    assert row["total_steps"] == total_steps
+    assert row["saved_s"] == pytest.approx(total_steps * (0.1 - compiled_s) - COMPILE_S)
+    assert (row["saved_s_low"], row["saved_s_high"]) == (None, None)  # a single process has no interval
+    assert conclude([row])[0].endswith(f"; {said.partition(':')[0]}")
+
+
+def test_without_a_length_nothing_is_said_of_it(read) -> None:
+    entry = read(make_trained(None, 0.08))
+    row = row_of(entry)
+    assert [row[name] for name in ("total_steps", "saved_s", "saved_s_low", "saved_s_high")] == [None] * 4
+    assert not any("over" in line for line in [*list_findings(entry), *conclude([row])])
+
+
+@pytest.mark.parametrize("status", ["runtime_error", "accuracy_mismatch"])
+def test_a_script_that_is_not_ok_saves_nothing(read, status: str) -> None:
+    entry = read(make_trained(10_000, 0.08, status=status, phase="measuring"))
+    assert row_of(entry)["saved_s"] is None
+    assert not any("over 10,000 steps" in line for line in list_findings(entry))
+
+
+def test_the_interval_is_that_of_the_loop(read) -> None:
+    entry = read(make_trained(10_000, 0.08, 0.0801, 0.0799))
+    row, result = row_of(entry), entry.result
+    assert result.loop_speedup is not None
+    for end in ("low", "high"):
+        compiled_s = 0.08 * result.loop_speedup / getattr(result, f"loop_speedup_{end}")
+        assert row[f"saved_s_{end}"] == pytest.approx(10_000 * (0.1 - compiled_s) - COMPILE_S)
+    assert row["saved_s_low"] < row["saved_s"] < row["saved_s_high"]
+    assert "steps compiling saves 2 min 40 s (2 min 38 s to 2 min 42 s): " in next(list_findings(entry))
+    loses = read(make_trained(1_000, 0.11, 0.1101, 0.1099))
+    assert "compiling loses 50 s (50 s to 50 s): " in next(list_findings(loses))
+
+
+def test_an_interval_on_both_sides_of_zero_is_no_verdict(read) -> None:
+    entry = read(make_trained(10_000, 0.1, 0.09, 0.09))
+    row = row_of(entry)
+    assert row["saved_s_low"] < 0 < row["saved_s_high"]
+    said = next(list_findings(entry))
+    assert said.startswith("over 10,000 steps compiling may save up to ")
+    assert " or lose up to " in said
+
+
+def test_a_compile_time_that_others_lengthened_is_an_upper_bound(read) -> None:
+    record = make_trained(10_000, 0.08, flags=("compile_contended",))
+    busy = replace(record.processes[0], host=HostState(busy_while_compiling=0.9))
+    entry = read(replace(record, processes=(busy,)))
+    assert ": at most 40 s of compilation have paid back" in next(list_findings(entry))
