@@ -125,6 +125,11 @@ def _was_wrong_before(record: Record) -> bool:
     return record.status == "ok" and any(same)
 
 
+def _trains_differently(record: Record) -> bool:
+    trajectories = (process.script.trajectory for process in record.processes if process.script)
+    return any(found.passed is False for found in trajectories if found)
+
+
 TRIAL_RULES: Mapping[str, Callable[[Record], bool]] = {
     UNVERIFIED: _was_wrong_before,
     "failed_before": lambda record: bool(record.attempts),
@@ -135,4 +140,5 @@ TRIAL_RULES: Mapping[str, Callable[[Record], bool]] = {
     "cudagraphs_skipped": lambda record: bool(record.diagnostics and record.diagnostics.cudagraph_skips),
     "several_artifacts": _has_several_artifacts,
     "attention_differs": _attention_differs,
+    "trains_differently": _trains_differently,
 }

@@ -262,6 +262,15 @@ FLAGS: Mapping[str, Flag] = {
         rank=DOUBT,
         why="the arms may have run under different switches",
     ),
+    "trains_differently": Flag(
+        "compiled steps of the script differ from eager's by more than rounding explains",
+        "With `model.trajectory`. Each step was run in both arms from the same state, and the finding under the table "
+        "of scripts names the tensor. A right step is called wrong about as often as "
+        "[same-training.md](decisions/same-training.md) says.",
+        "Run it again with another seed of the script. If it stays, compile smaller parts to find the module.",
+        rank=DOUBT,
+        why="what was timed may not train as eager does",
+    ),
     "unresolved": Flag(
         "the interval is wider than asked for",
         "`measure.target` was set and not reached.",

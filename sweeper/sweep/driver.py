@@ -163,6 +163,8 @@ class _Sweep:
         self.console.print(f"sweep {settings.sweep}: {trials}, {processes}")
         if any(trial.workload == SCRIPT for trial in plan.trials):
             self.console.print("a process runs its script three times: steps of both arms, the loop in eager, compiled")
+        if any(trial.model.arguments.get("trajectory") for trial in plan.trials if trial.workload == SCRIPT):
+            self.console.print("with model.trajectory the first process runs it seven times more, to compare trainings")
         if settings.dry_run or plan.left_out:
             lines = describe_plan(plan if settings.dry_run else Plan((), plan.left_out))
             self.console.print("\n".join(lines).strip(), markup=False)

@@ -15,6 +15,7 @@
 | `batches_per_step` | of the loader; more than one where gradients are accumulated |
 | `num_shapes recompiles` | different shapes of inputs in the compiled loop; compilations while it was timed |
 | `compile_calls` | the script's own calls of `torch.compile` |
+| `trajectory` | with `model.trajectory`, whether it trains as in eager: `same`, `differs` or `unknown` |
 | `findings` | what to know and to do, in words |
 """
 
@@ -33,11 +34,12 @@ from sweeper.report.findings import Findings
 from sweeper.report.formatting import estimate, figure, finite, number_column, ratio, read_texts, text, text_column
 from sweeper.report.spec import TableSpec
 from sweeper.report.table import MARKDOWN, PAGE, Column, Row, Table, TextColumn
-from sweeper.report.tables import ladder
+from sweeper.report.tables import ladder, trajectories
 from sweeper.report.tables.decision import NOISE
 from sweeper.report.tables.speedups import select_columns
 
 MANY_SHAPES = 8  # torch compiles a frame for so many shapes that differ in more than one size, then runs it eager
+SAID = {trajectories.SAME: "trains as in eager", trajectories.DIFFERS: "does not train as in eager"}
 NOTABLE_WAIT = 0.1  # share of the loop's time
 
 
@@ -114,6 +116,7 @@ def list_findings(entry: Entry) -> Iterator[str]:
         names = ", ".join(f"{name} ({place})" for name, place in zip(script.modules, script.called_at, strict=True))
         each = "it" if len(script.modules) == 1 else "each"
         yield f"to compile: call .compile({_arguments(entry)}) on {each} before the loop: {names}"
+    yield from trajectories.describe(script.trajectory)
     share = readings.get("eager_loader_share")
     if share is not None and share >= NOTABLE_WAIT:
         yield f"the loop waits for its loader ({script.loader}) for {_percent(share)} of its time: speed that up first"
@@ -188,6 +191,7 @@ COLUMNS: tuple[Column[Entry], ...] = (
     Column("num_shapes", lambda entry: _script(entry).num_shapes or None, int),
     Column("recompiles", lambda entry: run.recompiles if (run := _script(entry).loop_compiled) else None, int),
     Column("compile_calls", lambda entry: tuple(map(_describe_call, _script(entry).compile_calls))),
+    Column("trajectory", lambda entry: trajectories.name_verdict(_script(entry).trajectory)),
     Column("findings", lambda entry: tuple(list_findings(entry))),
     *select_columns(("sweep",), lambda entry: entry),
 )
@@ -217,6 +221,8 @@ def _conclude(row: Row) -> str:
         said += f"; the loader takes {_percent(share)}, so no loop gains more than {ratio(finite(row, 'ceiling'))}x"
     if (saving := _show_saving(row)) and (steps := finite(row, "total_steps")):
         said += f"; over {steps:,.0f} steps compiling {saving}"
+    if said_of_training := SAID.get(text(row["trajectory"])):
+        said += f"; {said_of_training}"
     return said
 
 
@@ -239,6 +245,7 @@ def text_columns(rows: Sequence[Row], _trials: Sequence[Row]) -> list[TextColumn
         number_column("loop", "loop_speedup", lambda row: estimate(row, "loop_speedup")),
         number_column("loader", "eager_loader_share", _show_loader),
         number_column("whole training", "saved_s", _show_saving, needs="saved_s"),
+        TextColumn("training", lambda row: text(row["trajectory"]), needs="trajectory"),
         TextColumn("findings", lambda row: "; ".join(read_texts(row, "findings")), media=(PAGE, MARKDOWN)),
     ]
 

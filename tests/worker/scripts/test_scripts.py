@@ -17,7 +17,7 @@ from checkout import ROOT
 from sweeper.analysis.metrics import derive
 from sweeper.core.libraries import SCRIPT
 from sweeper.core.protocol import Job, Outcome, Phase, decode
-from sweeper.core.record import Record, ScriptRun
+from sweeper.core.record import Record, ScriptRun, Trajectory
 from sweeper.core.settings import Measure
 from sweeper.core.trial import Labels, Model, Trial
 from sweeper.loading.entries import Entry
@@ -30,7 +30,7 @@ BEGIN = """
 import os, signal, sys, torch
 torch.manual_seed(0)
 torch.set_num_threads(1)
-module = torch.nn.Linear(8, 8)
+module = torch.nn.Sequential(torch.nn.Linear(8, 8))
 optimizer = torch.optim.SGD(module.parameters(), lr=1e-3)
 def steps(count):
     for _ in range(count):
@@ -149,6 +149,54 @@ def test_a_script_that_ends_by_itself_says_how(code: str, tmp_path: Path) -> Non
     outcome, printed = run_worker(make_trial("train.py"), tmp_path)
     status, message = ENDINGS[code]
     assert (outcome.status, message in (outcome.message or "")) == (status, True), f"{outcome.message}\n{printed}"
+
+
+def with_trajectory(trial: Trial, steps: int = 20) -> Trial:
+    arguments = {**trial.model.arguments, "trajectory": steps}
+    return replace(trial, model=replace(trial.model, arguments=arguments))
+
+
+def read_trajectory(outcome: Outcome) -> Trajectory:
+    found = read_script(outcome).trajectory
+    assert found is not None
+    return found
+
+
+@pytest.mark.slow
+def test_a_training_is_compared_step_by_step_and_by_several_seeds(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(BEGIN + "module.append(torch.nn.Dropout(0.5))\nsteps(10_000)")
+    outcome, printed = run_worker(with_trajectory(make_trial("train.py")), tmp_path)
+    assert outcome.status == "ok", printed
+    found = read_trajectory(outcome)
+    assert (found.passed, found.steps, found.samples, found.trainings_missing) == (True, 20, 20, None)
+    assert [(one.arm, one.shift) for one in found.trainings] == [
+        (arm, shift) for shift in (0, 1, 2) for arm in ("eager", "compiled")
+    ]
+    first, second, other = found.trainings[:3]
+    assert first.losses == pytest.approx(second.losses)
+    assert first.losses != pytest.approx(other.losses)
+    assert max(second.drift) < 1e-3
+
+
+def test_a_script_that_gives_no_seed_has_one_training_of_each_arm(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(BEGIN.replace("torch.manual_seed(0)", "") + "steps(10_000)")
+    outcome, printed = run_worker(with_trajectory(make_trial("train.py")), tmp_path)
+    assert outcome.status == "ok", printed
+    found = read_trajectory(outcome)
+    assert (found.passed, found.samples, [one.arm for one in found.trainings]) == (True, 20, ["eager", "compiled"])
+    assert found.trainings_missing == "the script gives torch no seed that could be another one"
+
+
+def test_a_trajectory_that_fails_keeps_what_was_measured(tmp_path: Path) -> None:
+    """The script ends by itself in its fourth run."""
+    counts = "import pathlib\nruns = pathlib.Path('runs')\nruns.touch()\nruns.write_text(runs.read_text() + 'x')\n"
+    ends = "steps(5)\nif len(runs.read_text()) > 3: raise ValueError('no batch left')\nsteps(10_000)\n"
+    (tmp_path / "train.py").write_text(BEGIN + counts + ends)
+    outcome, printed = run_worker(with_trajectory(make_trial("train.py")), tmp_path)
+    assert outcome.status == "ok", printed
+    found = read_trajectory(outcome)
+    assert (found.passed, found.unknown) == (None, "ValueError: no batch left")
+    assert read_script(outcome).loop_compiled is not None
 
 
 def test_a_script_finds_what_python_would_give_it(tmp_path: Path) -> None:
