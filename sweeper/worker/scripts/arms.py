@@ -18,9 +18,10 @@ from sweeper.core.trial import Trial
 from sweeper.worker.compilation.compiler import compile_function
 from sweeper.worker.compilation.counters import CompileCounters
 from sweeper.worker.failures import NotCompiledError
-from sweeper.worker.scripts.compile_calls import CompileCalls
+from sweeper.worker.scripts.compile_calls import CompileCalls, Compiled
 
 Function = Callable[..., Any]
+CALLED_FIRST = "_compiled_call_impl"  # of a module: `Module.__call__` prefers it
 
 
 def call_eager(module: torch.nn.Module, *arguments: Any, **options: Any) -> Any:
@@ -29,19 +30,38 @@ def call_eager(module: torch.nn.Module, *arguments: Any, **options: Any) -> Any:
 
 
 class Form:
-    """What is called in place of a module: its eager form, or its compiled one."""
+    """What is called in place of a module: its eager form, or its compiled one.
 
-    def __init__(self, module: torch.nn.Module, trial: Trial, counters: CompileCounters) -> None:
-        self.module = module
-        self._eager: Function = module._call_impl
+    `caller` is what the script calls: the module, or what `torch.compile` gave for it.
+    """
+
+    def __init__(
+        self, module: torch.nn.Module, compiled: Function, eager: Function, caller: torch.nn.Module | None = None
+    ) -> None:
+        self.module, self.compiled, self._eager = module, compiled, eager
+        self._caller = module if caller is None else caller
+        self._before = self._caller.__dict__.get(CALLED_FIRST)
+        self.chosen: Function = eager
+        self.shapes: Counter[tuple[object, ...]] = Counter()
+        self._caller.__dict__[CALLED_FIRST] = self  # a copy of the module has none
+
+    @staticmethod
+    def compile(module: torch.nn.Module, trial: Trial, counters: CompileCounters) -> Form:
+        """Make the forms of a module that the script does not compile."""
 
         def forward(*arguments: Any, **options: Any) -> Any:  # a frame of ours: Dynamo leaves some of torch's alone
             return call_eager(module, *arguments, **options)
 
-        self.compiled = compile_function(forward, trial, counters)
-        self.chosen: Function = self._eager
-        self.shapes: Counter[tuple[object, ...]] = Counter()
-        module.__dict__["_compiled_call_impl"] = self  # which `Module.__call__` prefers; a copy of the module has none
+        return Form(module, compile_function(forward, trial, counters), module._call_impl)
+
+    @staticmethod
+    def of_script(item: Compiled) -> Form | None:
+        """Make the form of what the script has compiled, which the stance turns off; None for functions."""
+        if item.module is None:
+            return None
+        caller = item.result if isinstance(item.result, torch.nn.Module) else item.module
+        called: Function = caller.__dict__.get(CALLED_FIRST) or caller._call_impl
+        return Form(item.module, called, called, caller)
 
     def choose(self, arm: str) -> None:
         self.chosen = self.compiled if arm == "compiled" else self._eager
@@ -53,7 +73,9 @@ class Form:
         return self.chosen(*arguments, **options)
 
     def remove(self) -> None:
-        self.module.__dict__.pop("_compiled_call_impl", None)
+        self._caller.__dict__.pop(CALLED_FIRST, None)
+        if self._before is not None:
+            self._caller.__dict__[CALLED_FIRST] = self._before
 
 
 class Arms:
@@ -72,13 +94,17 @@ class Arms:
 
     def prepare(self, modules: Sequence[torch.nn.Module]) -> None:
         """Make the compiled arm. Raises NotCompiledError where there is nothing to compile."""
-        if self.is_own or self.forms:
+        if self.forms:
+            return
+        if self.is_own:
+            last = {id(item.module): item for item in self._calls.compiled}.values()
+            self.forms = [form for form in map(Form.of_script, last) if form]
             return
         if not modules:
             raise NotCompiledError(
                 "no module with parameters to train is called in a step, so there is none to compile"
             )
-        self.forms = [Form(module, self._trial, self.counters) for module in modules]
+        self.forms = [Form.compile(module, self._trial, self.counters) for module in modules]
 
     def switch(self, arm: str) -> None:
         """Run an arm from the next step on; to be called at the end of a step, with no backward pass pending."""

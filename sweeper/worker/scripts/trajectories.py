@@ -33,10 +33,10 @@ class Request:
 def lead_trajectory(reading: Reading) -> Lead:
     """Run each step of a compiled training again in eager, from the same state."""
     modules = yield from _begin(reading)
-    if reading.arms.is_own:
-        reading.trajectory = Trajectory(0, None, "the script compiles by itself")
-        return
     _compile(reading, modules)
+    if not reading.arms.forms:
+        reading.trajectory = Trajectory(0, None, "the script compiles functions, and no module")
+        return
     followers = [Follower(form.module, form.compiled, reading.job.trial, reading.device) for form in reading.arms.forms]
     for form, follower in zip(reading.arms.forms, followers, strict=True):
         form.chosen = follower
