@@ -172,6 +172,14 @@ class Shapes:
 
 
 @dataclass(frozen=True, slots=True)
+class SizeCount:
+    """How often a script's compiled loop saw a size of the dimension that varies."""
+
+    size: Count
+    count: Count
+
+
+@dataclass(frozen=True, slots=True)
 class ScriptRun:
     """What was seen of a user's own script while it ran."""
 
@@ -184,6 +192,9 @@ class ScriptRun:
     compile_calls: tuple[CompileCall, ...] = ()
     shapes: tuple[Shapes, ...] = ()  # the most frequent ones of the compiled loop
     num_shapes: Count = 0  # all different ones
+    sizes: tuple[
+        SizeCount, ...
+    ] = ()  # of the dimension that varies, the smallest first; empty where none or several do
     pad_to: tuple[Count, ...] = ()  # of the dimension that varies, the sizes that a quarter, a half, ... stay below
     skipped_steps: Count = 0  # optimizer steps that a gradient scaler left out
     loop_eager: LoopRun | None = None
