@@ -172,6 +172,14 @@ class Shapes:
 
 
 @dataclass(frozen=True, slots=True)
+class SizeCount:
+    """How often a script's compiled loop saw a size of the dimension that varies."""
+
+    size: Count
+    count: Count
+
+
+@dataclass(frozen=True, slots=True)
 class Training:
     """A training of a script with one arm, in points that stand for `every` steps each."""
 
@@ -218,6 +226,7 @@ class ScriptRun:
     compile_calls: tuple[CompileCall, ...] = ()
     shapes: tuple[Shapes, ...] = ()  # the most frequent ones of the compiled loop
     num_shapes: Count = 0  # all different ones
+    sizes: tuple[SizeCount, ...] = ()  # of the one dimension that varies, the smallest first
     pad_to: tuple[Count, ...] = ()  # of the dimension that varies, the sizes that a quarter, a half, ... stay below
     skipped_steps: Count = 0  # optimizer steps that a gradient scaler left out
     loop_eager: LoopRun | None = None

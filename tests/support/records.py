@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from sweeper.core.files import write_text
 from sweeper.core.paths import SweepPaths
-from sweeper.core.record import Diagnostics, GraphBreak, Process, Record, Round
+from sweeper.core.record import Diagnostics, GraphBreak, Process, Record, Round, ScriptRun, SizeCount
 from sweeper.core.trial import Labels, Model, Precision, Trial
 
 STEPS = 10  # of a block
@@ -70,6 +71,13 @@ def make_record(
         processes=tuple(make_process(speedup, index=i) for i, speedup in enumerate(speedups)) if ok else (),
         diagnostics=Diagnostics(graphs=1, graph_breaks=(GraphBreak("print", count=2),), recompiles=0) if ok else None,
     )
+
+
+def make_script(name: str, sizes: Mapping[int, int], **seen: object) -> Record:
+    """A record of a script whose loop saw each of some sizes so many times."""
+    counts = tuple(SizeCount(size, count) for size, count in sizes.items())
+    script = ScriptRun(sizes=counts, num_shapes=len(sizes), **seen)  # type: ignore[arg-type]
+    return replace(make_record(name, "own", workload="script"), processes=(replace(make_process(), script=script),))
 
 
 def write_sweep(runs: Path, records: Sequence[Record], name: str = "night") -> Path:

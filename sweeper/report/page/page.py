@@ -24,7 +24,14 @@ from sweeper.loading.entries import pause_garbage_collection
 from sweeper.report import formatting
 from sweeper.report.contents import PRECEDENCE, Report
 from sweeper.report.formatting import ratio, text
-from sweeper.report.page import cost_figures, headroom_figure, ladder_figure, speedup_figures, step_figure
+from sweeper.report.page import (
+    cost_figures,
+    headroom_figure,
+    ladder_figure,
+    script_figure,
+    speedup_figures,
+    step_figure,
+)
 from sweeper.report.page.figure_base import Figure, list_shades
 from sweeper.report.page.legend import make_legend
 from sweeper.report.page.listings import Listing, make_listing
@@ -246,7 +253,7 @@ def _make_tables(
 
 def _make_figures(report: Report, published: References) -> tuple[list[Figure], str]:
     """Make the figures; return them with the layout of their first choice only, and the data as JSON."""
-    rows = report.tables["speedups"].rows
+    rows, entries = report.tables["speedups"].rows, report.findings.entries
     figures = [
         speedup_figures.draw_forest(rows),
         speedup_figures.draw_families(report.tables["summary"].rows, published.figures, published.sentence),
@@ -257,7 +264,8 @@ def _make_figures(report: Report, published: References) -> tuple[list[Figure], 
         cost_figures.draw_total_time(rows),
         cost_figures.draw_memory(rows),
         headroom_figure.draw_headroom(rows),
-        step_figure.draw_step_times(report.findings.entries, rows),
+        step_figure.draw_step_times(entries, rows),
+        *([script_figure.draw_sizes(entries, rows)] if report.tables["scripts"].rows else []),
     ]
     firsts = [[replace(choice, traces=()) for choice in figure.choices[:1]] for figure in figures]
     sketches = [replace(figure, choices=choices) for figure, choices in zip(figures, firsts, strict=True)]

@@ -60,6 +60,11 @@ def _break_even(entry: Entry) -> float | None:
     return break_even_steps(readings.get("compile_cold_s"), eager_s, compiled_s)
 
 
+def advises_to_pad(script: ScriptRun) -> bool:
+    """Whether a script has so many shapes that its batches should be padded to a few sizes, and these are known."""
+    return script.num_shapes > MANY_SHAPES and bool(script.pad_to)
+
+
 def _saved_s(entry: Entry, end: str = "") -> float | None:
     """Seconds that compiling saves over the whole training, or an end of their interval; it follows the loop's."""
     result, steps = entry.result, entry.record.trial.labels.total_steps
@@ -121,8 +126,8 @@ def list_findings(entry: Entry) -> Iterator[str]:
     if share is not None and share >= NOTABLE_WAIT:
         yield f"the loop waits for its loader ({script.loader}) for {_percent(share)} of its time: speed that up first"
     if script.num_shapes > 1:
-        advice = f": pad to {', '.join(map(str, script.pad_to))}" if script.pad_to else ""
-        yield f"{script.num_shapes} shapes of inputs{advice if script.num_shapes > MANY_SHAPES else ''}"
+        advice = f": pad to {', '.join(map(str, script.pad_to))}" if advises_to_pad(script) else ""
+        yield f"{script.num_shapes} shapes of inputs{advice}"
     loop = script.loop_compiled
     if loop is not None and loop.recompiles:
         yield f"{loop.recompiles} compilations in {loop.steps} steps, after the first steps"

@@ -100,7 +100,7 @@ def _take_over(outcome: Outcome, which: str, notes: Notes) -> None:
     if seen.loop_eager is not None:
         first = replace(first, loop_eager=seen.loop_eager)
     if seen.loop_compiled is not None:  # it has seen what the loader gives
-        of_loader = {name: getattr(seen, name) for name in ("loop_compiled", "shapes", "num_shapes", "pad_to")}
+        of_loader = {name: getattr(seen, name) for name in ("loop_compiled", "shapes", "num_shapes", "sizes", "pad_to")}
         first = replace(first, **of_loader)
     notes.add(script=first)
 

@@ -17,7 +17,7 @@ from statistics import median
 import torch
 
 from sweeper.core.protocol import Job
-from sweeper.core.record import Accuracy, HostState, LoopRun, PerArm, Round, ScriptRun, Shapes, Trajectory
+from sweeper.core.record import Accuracy, HostState, LoopRun, PerArm, Round, ScriptRun, Shapes, SizeCount, Trajectory
 from sweeper.worker.compilation import artifacts
 from sweeper.worker.failures import EagerError, UnsteadyError
 from sweeper.worker.measurement.bench import (
@@ -40,6 +40,7 @@ from sweeper.worker.session import Notes
 EAGER_STEPS = 4  # before anything is compiled; they show how many batches a step takes
 MAX_CYCLE_BATCHES = 8  # recorded batches that blocks go through; each new shape may have to be compiled
 MAX_SHAPES = 12  # that a record keeps
+MAX_SIZES = 500  # the same, of the dimension that varies
 LOOP_S = 10.0  # length of a loop's measurement, unless `measure.rounds_s` says less
 MIN_LOOP_STEPS = 8
 SETTLED_STEPS = 3  # in a row without a compilation, before a compiled loop is timed
@@ -88,6 +89,7 @@ def describe(reading: Reading) -> ScriptRun:
     loop = reading.loop
     # Of the module that gets the most different ones: shapes of several modules have nothing to do with each other.
     shapes: Counter[tuple[object, ...]] = max((form.shapes for form in reading.arms.forms), key=len, default=Counter())
+    sizes = count_sizes(shapes)
     return ScriptRun(
         sha256=reading.sha256,
         modules=tuple(type(getattr(module, "_orig_mod", module)).__name__ for module in loop.modules.modules),
@@ -98,7 +100,8 @@ def describe(reading: Reading) -> ScriptRun:
         compile_calls=tuple(reading.calls.calls),
         shapes=tuple(Shapes(", ".join(map(_show, key)), count) for key, count in shapes.most_common(MAX_SHAPES)),
         num_shapes=len(shapes),
-        pad_to=_choose_sizes(shapes),
+        sizes=group_sizes(sizes),
+        pad_to=choose_sizes(sizes),
         skipped_steps=loop.num_skipped,
         loop_eager=reading.loops.get("eager"),
         loop_compiled=reading.loops.get("compiled"),
@@ -106,19 +109,31 @@ def describe(reading: Reading) -> ScriptRun:
     )
 
 
-def _choose_sizes(shapes: Counter[tuple[object, ...]]) -> tuple[int, ...]:
-    """The quartiles and the largest of the sizes of the dimension that varies, where one of the first tensor does."""
+def count_sizes(shapes: Counter[tuple[object, ...]]) -> Counter[int]:
+    """The sizes of the dimension that varies, where one of the first tensor does; else empty."""
     found: Counter[int] = Counter()
     first = [(key[0], count) for key, count in shapes.items() if key and isinstance(key[0], torch.Size)]
     if len({len(shape) for shape, _ in first}) != 1:
-        return ()
+        return found
     varying = [place for place in range(len(first[0][0])) if len({shape[place] for shape, _ in first}) > 1]
-    if len(varying) != 1:
-        return ()
-    for shape, count in first:
-        found[shape[varying[0]]] += count
-    sizes = sorted(found.elements())
-    return tuple(sorted({sizes[math.ceil(share * len(sizes)) - 1] for share in (0.25, 0.5, 0.75, 1.0)}))
+    if len(varying) == 1:
+        for shape, count in first:
+            found[shape[varying[0]]] += count
+    return found
+
+
+def group_sizes(sizes: Counter[int]) -> tuple[SizeCount, ...]:
+    """Each size with its count; of very many, neighbours count as the largest of them."""
+    per_group = max(math.ceil(len(sizes) / MAX_SIZES), 1)
+    ordered = sorted(sizes)
+    groups = [ordered[start : start + per_group] for start in range(0, len(ordered), per_group)]
+    return tuple(SizeCount(group[-1], sum(sizes[size] for size in group)) for group in groups)
+
+
+def choose_sizes(counts: Counter[int]) -> tuple[int, ...]:
+    """The quartiles and the largest of some sizes."""
+    sizes, shares = sorted(counts.elements()), (0.25, 0.5, 0.75, 1.0) if counts else ()
+    return tuple(sorted({sizes[math.ceil(share * len(sizes)) - 1] for share in shares}))
 
 
 def _show(shape: object) -> str:

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 import pytest
 import yaml
 from checkout import ROOT
-from records import make_process, make_record, make_trial, write_sweep
+from records import make_process, make_record, make_script, make_trial, write_sweep
 
 from sweeper.analysis.meanings import FLAGS
 from sweeper.core.record import Accuracy, Attempt, Diagnostics, GraphBreak, PerArm, Record, Round
@@ -25,7 +25,16 @@ from sweeper.report.build import write_report
 from sweeper.report.contents import Report
 from sweeper.report.findings import Findings
 from sweeper.report.formatting import sentence
-from sweeper.report.page import cost_figures, headroom_figure, listings, page, published, speedup_figures, step_figure
+from sweeper.report.page import (
+    cost_figures,
+    headroom_figure,
+    listings,
+    page,
+    published,
+    script_figure,
+    speedup_figures,
+    step_figure,
+)
 from sweeper.report.page.figure_base import Figure, label, ratio_axis, seconds_axis
 from sweeper.report.page.legend import make_legend
 from sweeper.report.registry import TABLES
@@ -572,6 +581,46 @@ def test_step_times_of_many_trials_begin_with_the_unsteady(tmp_path: Path, monke
     figure = step_figure.draw_step_times(*loaded(tmp_path, records))
     assert [choice.name for choice in figure.choices] == ["c (unsteady)", "a"]
     assert "2 of 3 trials" in figure.caption
+
+
+NINE = {8: 3, **{10 + size: size for size in range(1, 9)}}
+
+
+def test_sizes_that_a_loop_saw_are_a_histogram_with_the_sizes_to_pad_to(tmp_path: Path) -> None:
+    records = [make_script("train.py", NINE, pad_to=(14, 18)), make_script("one.py", {8: 3}), make_record()]
+    figure = script_figure.draw_sizes(*loaded(tmp_path, records))
+    assert [choice.name for choice in figure.choices] == ["train.py: 9 shapes"]
+    bars, lines = drawn(figure)
+    assert dict(zip(bars["x"], bars["y"], strict=True)) == NINE
+    assert bars["hovertext"][:2] == ["size 8", "size 11"]
+    assert lines["x"] == [14.5, 14.5, None, 18.5, 18.5, None]  # behind the size, not through its bar
+    assert [text for text in lines["text"] if text] == ["14", "18"]
+
+
+def test_few_shapes_are_drawn_without_sizes_to_pad_to(tmp_path: Path) -> None:
+    records = [make_script("train.py", {8: 1, 32: 60}, pad_to=(32,))]
+    (bars,) = drawn(script_figure.draw_sizes(*loaded(tmp_path, records)))
+    assert (bars["x"], bars["y"]) == ([8, 32], [1, 60])
+
+
+def test_many_sizes_share_bars(tmp_path: Path) -> None:
+    sizes = dict.fromkeys(range(1000, 1250), 1)
+    (bars,) = drawn(script_figure.draw_sizes(*loaded(tmp_path, [make_script("train.py", sizes)])))
+    assert (len(bars["x"]), sum(bars["y"])) == (84, 250)
+    assert (bars["x"][0], bars["y"][0], bars["hovertext"][0]) == (1001, 3, "sizes 1,000 to 1,002")
+    assert bars["y"][-1] == 1
+
+
+def test_only_a_page_with_a_script_speaks_of_its_sizes(tmp_path: Path) -> None:
+    left_out = "Sizes in a script&#39;s loop: left out, no script has shapes that differ in one dimension."
+    for name, records, is_drawn, is_left_out in (
+        ("no script", [], False, False),
+        ("one shape", [make_script("train.py", {8: 3})], False, True),
+        ("several", [make_script("train.py", NINE)], True, False),
+    ):
+        text = write_page(tmp_path / name, [make_record(), *records])
+        figures = re.findall(r'<section class="figure"[^>]*data-figure="([^"]+)"', text)
+        assert ("script-sizes" in figures, left_out in text) == (is_drawn, is_left_out), name
 
 
 def test_axis_of_ratios_shows_one_and_takes_nothing_that_has_no_log() -> None:

@@ -272,7 +272,8 @@ def test_texts_that_are_padded_to_the_longest_are_named_with_sizes_to_pad_to(tmp
     script = read_script(outcome)
     assert script.modules == ("BertForSequenceClassification",)
     assert all(re.fullmatch(r"\[4, (\d+)\], \[4, \1\], \[4\]", item.shapes) for item in script.shapes), script.shapes
-    assert len(script.pad_to) > 1
+    assert len(script.sizes) == script.num_shapes > len(script.pad_to) > 1  # all of the compiled loop
+    assert script.sizes[-1].size == script.pad_to[-1]
     sizes = ", ".join(map(str, script.pad_to))
     assert f"{script.num_shapes} shapes of inputs: pad to {sizes}" in find(trial, outcome)
     entry = make_entry(trial, outcome)

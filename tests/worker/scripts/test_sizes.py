@@ -1,0 +1,47 @@
+"""Which dimension of a script's batches varies, how often each of its sizes came, and to which sizes to pad."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from torch import Size
+
+from sweeper.core.record import SizeCount
+from sweeper.worker.scripts.readings import MAX_SIZES, choose_sizes, count_sizes, group_sizes
+
+
+@pytest.mark.parametrize(
+    ("shapes", "expected"),
+    [
+        ({(Size([4, 7]), Size([4])): 2, (Size([4, 9]), Size([4])): 1}, {7: 2, 9: 1}),
+        ({(Size([4, 7]), Size([4])): 2, (Size([4, 7]), Size([2])): 1}, {}),  # the first tensor alone counts
+        ({(Size([4, 7]),): 2, (Size([2, 7]),): 1, (Size([4, 7]), Size([1])): 3}, {4: 5, 2: 1}),
+        ({(Size([4, 7]),): 2, (Size([2, 9]),): 1}, {}),  # two dimensions vary
+        ({(Size([4, 7]),): 2, (Size([4]),): 1}, {}),
+        ({(Size([4, 7]),): 2}, {}),
+        ({(): 2}, {}),  # called without a tensor
+        ({}, {}),
+    ],
+)
+def test_sizes_are_of_the_one_dimension_that_varies(shapes, expected: dict[int, int]) -> None:
+    assert count_sizes(Counter(shapes)) == Counter(expected)
+
+
+def test_few_sizes_are_kept_as_they_are() -> None:
+    assert group_sizes(Counter({9: 1, 7: 2})) == (SizeCount(7, 2), SizeCount(9, 1))
+    assert group_sizes(Counter()) == ()
+
+
+def test_of_very_many_sizes_neighbours_count_as_the_largest_of_them() -> None:
+    found = group_sizes(Counter(dict.fromkeys(range(1, MAX_SIZES + 2), 3)))
+    assert found[0] == SizeCount(2, 6)
+    assert found[-1] == SizeCount(MAX_SIZES + 1, 3)
+    assert len(found) <= MAX_SIZES
+    assert sum(item.count for item in found) == 3 * (MAX_SIZES + 1)
+
+
+def test_sizes_to_pad_to_are_the_quartiles_and_the_largest() -> None:
+    assert choose_sizes(Counter(dict.fromkeys(range(1, 101), 1))) == (25, 50, 75, 100)
+    assert choose_sizes(Counter({8: 99, 32: 1})) == (8, 32)
+    assert choose_sizes(Counter()) == ()
