@@ -31,6 +31,7 @@ from sweeper.report.page import (
     script_figure,
     speedup_figures,
     step_figure,
+    training_figure,
 )
 from sweeper.report.page.figure_base import Figure, list_shades
 from sweeper.report.page.legend import make_legend
@@ -266,6 +267,7 @@ def _make_figures(report: Report, published: References) -> tuple[list[Figure], 
         headroom_figure.draw_headroom(rows),
         step_figure.draw_step_times(entries, rows),
         *([script_figure.draw_sizes(entries, rows)] if report.tables["scripts"].rows else []),
+        *filter(None, [training_figure.draw_trainings(entries, rows)]),
     ]
     firsts = [[replace(choice, traces=()) for choice in figure.choices[:1]] for figure in figures]
     sketches = [replace(figure, choices=choices) for figure, choices in zip(figures, firsts, strict=True)]

@@ -18,9 +18,10 @@ COLOURS: Mapping[str, Callable[[Row], str]] = {"eager": base.eager_colour, "comp
 
 def draw_trainings(entries: Sequence[Entry], rows: Sequence[Row]) -> base.Figure | None:
     """Draw the losses per trial; `rows` are the rows of speedups.csv for `entries`. None where no trial has any."""
-    axes = base.find_naming_axes(rows)
-    found = [(_read_trainings(entry), row) for entry, row in zip(entries, rows, strict=True)]
-    choices = [_draw(trainings, row, base.name_row(row, axes)) for trainings, row in found if trainings]
+    pairs = [(_read_trainings(entry), row) for entry, row in zip(entries, rows, strict=True)]
+    found = [(trainings, row) for trainings, row in pairs if trainings]
+    axes = base.find_naming_axes([row for _, row in found])
+    choices = [_draw(trainings, row, base.name_row(row, axes)) for trainings, row in found]
     return base.Figure("trainings", "Losses of both arms", CAPTION, choices) if choices else None
 
 

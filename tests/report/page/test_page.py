@@ -15,35 +15,21 @@ from urllib.parse import unquote
 import pytest
 import yaml
 from checkout import ROOT
-from records import make_process, make_record, make_script, make_trial, write_sweep
+from pages import loaded, write_page
+from records import make_process, make_record, make_trial, write_sweep
 
 from sweeper.analysis.meanings import FLAGS
-from sweeper.core.record import Accuracy, Attempt, Diagnostics, GraphBreak, PerArm, Record, Round
+from sweeper.core.record import Accuracy, Attempt, Diagnostics, GraphBreak, PerArm, Record
 from sweeper.core.trial import Text
-from sweeper.loading.entries import Entry, load
 from sweeper.report.build import write_report
 from sweeper.report.contents import Report
 from sweeper.report.findings import Findings
 from sweeper.report.formatting import sentence
-from sweeper.report.page import (
-    cost_figures,
-    headroom_figure,
-    listings,
-    page,
-    published,
-    script_figure,
-    speedup_figures,
-    step_figure,
-)
-from sweeper.report.page.figure_base import Figure, label, ratio_axis, seconds_axis
+from sweeper.report.page import listings, page, published
 from sweeper.report.page.legend import make_legend
 from sweeper.report.registry import TABLES
-from sweeper.report.table import Row
 from sweeper.report.tables import causes
-from sweeper.report.tables.groups import groups
 from sweeper.report.tables.speedups import speedups
-from sweeper.report.tables.summary import summary
-from sweeper.report.tables.units import collect
 
 HOSTILE = "<img src=x onerror=alert(1)></script><!--"
 FIGURES = (
@@ -51,12 +37,6 @@ FIGURES = (
     "step-times",
 )  # fmt: skip
 PAIR = (make_record(speedups=(2.0, 2.1)), make_record(precision="fp32", speedups=(1.4, 1.5)))
-
-
-def write_page(folder: Path, records: Sequence[Record]) -> str:
-    sweep = write_sweep(folder / "runs", records)
-    write_report([sweep], sweep / "report")
-    return (sweep / "report" / "report.html").read_text()
 
 
 def data_of(text: str) -> dict[str, Any]:
@@ -68,16 +48,6 @@ def data_of(text: str) -> dict[str, Any]:
 def without_plotly(text: str) -> str:
     start = text.index("* plotly.js v")
     return text[:start] + text[text.index("</script>", start) :]
-
-
-def loaded(folder: Path, records: Sequence[Record]) -> tuple[Sequence[Entry], Sequence[Row]]:
-    entries = load([write_sweep(folder / "runs", records)]).entries
-    return entries, speedups(entries).rows
-
-
-def drawn(figure: Figure) -> list[dict[str, Any]]:
-    assert figure.missing == ""
-    return list(figure.choices[0].traces)
 
 
 def test_page_loads_nothing_and_lets_only_its_own_scripts_run(tmp_path: Path) -> None:
@@ -102,11 +72,6 @@ def test_names_from_records_are_text(tmp_path: Path) -> None:
     forest = next(item for item in data_of(text)["figures"] if item["id"] == "forest")
     assert "&lt;img" in json.dumps(forest["choices"][0]["layout"])
     assert "<img" not in json.dumps(forest["choices"][0])
-
-
-def test_label_escapes_what_plotly_takes_for_markup() -> None:
-    assert label("<b>a & b</b>\n") == "&lt;b&gt;a &amp; b&lt;/b&gt;"
-    assert label("x" * 50, 10) == "x" * 9 + "…"
 
 
 def test_header_has_the_weighted_mean_and_its_interval(tmp_path: Path) -> None:
@@ -188,74 +153,6 @@ def test_page_of_little_is_written(tmp_path: Path, records: Sequence[Record]) ->
     shown = [item["id"] for item in data_of(text)["figures"] if item["choices"]]
     assert set(shown) == set(re.findall(r'<section class="figure"[^>]*data-figure="([^"]+)"', text))
     assert len(data_of(text)["tables"].get("speedups", {"rows": []})["rows"]) == len(records)
-
-
-def test_forest_is_sorted_and_shows_each_kind_of_interval(tmp_path: Path) -> None:
-    waiting = [
-        replace(make_process(speedup, index=i), device_time_s=PerArm(0.001, 0.001))
-        for i, speedup in enumerate((3.0, 3.3))
-    ]
-    waiting = [replace(process, device_kernels=PerArm(10, 10)) for process in waiting]
-    records = [
-        make_record("single", speedups=(0.5,)),
-        make_record("several", speedups=(2.0, 2.1)),
-        replace(make_record("waits"), processes=tuple(waiting)),
-    ]
-    choice = speedup_figures.draw_forest(loaded(tmp_path, records)[1]).choices[0]
-    assert choice.layout["yaxis"]["ticktext"] == ["waits", "several", "single"]
-    by_name = {trace["name"].partition(", ")[2]: trace for trace in choice.traces}
-    assert set(by_name) == {speedup_figures.INTERVAL, speedup_figures.RANGE, speedup_figures.SINGLE}
-    ranged = by_name[speedup_figures.RANGE]
-    assert ranged["x"][0] + ranged["error_x"]["array"][0] == pytest.approx(3.3)
-    assert ranged["x"][0] - ranged["error_x"]["arrayminus"][0] == pytest.approx(3.0)
-    assert by_name[speedup_figures.SINGLE]["x"] == [pytest.approx(0.5)]
-    assert not by_name[speedup_figures.SINGLE]["error_x"]["visible"]
-
-
-def test_forest_marks_what_is_not_verified_and_keeps_its_interval(tmp_path: Path) -> None:
-    _, rows = loaded(tmp_path, [make_record("unsure", speedups=[2.0, 2.1], flags=("accuracy_unverified",))])
-    (trace,) = speedup_figures.draw_forest(rows).choices[0].traces
-    assert (trace["name"], trace["marker"]["symbol"]) == ("amp, result not verified", "x-thin-open")
-    assert trace["error_x"]["array"][0] > 0
-
-
-def test_forest_of_many_opens_with_both_ends_and_has_all(tmp_path: Path) -> None:
-    records = [make_record(f"m{i}", speedups=(1 + i / 100,)) for i in range(70)]
-    first, *_, last = speedup_figures.draw_forest(loaded(tmp_path, records)[1]).choices
-    assert first.name == "30 fastest, 30 slowest of 70"
-    assert first.layout["yaxis"]["ticktext"][0] == "m69"
-    assert first.layout["yaxis"]["ticktext"][-1] == "m0"
-    assert (last.name, sum(len(trace["x"]) for trace in last.traces)) == ("all 70", 70)
-
-
-def test_families_have_bars_in_both_precisions_and_what_was_published(tmp_path: Path) -> None:
-    records = [*PAIR, make_record("vit", family="vit"), make_record("vit", "fp32", family="vit", speedups=(1.2,))]
-    entries, _ = loaded(tmp_path, records)
-    rows = summary(groups(collect(entries).units)).rows
-    references = {"cnn": published.find_for_family("cnn", ())}
-    amp, fp32, dotted = drawn(
-        speedup_figures.draw_families(rows, {key: item for key, item in references.items() if item})
-    )
-    assert (amp["name"], fp32["name"]) == ("AMP", "fp32")
-    both = math.exp((math.log(4.2) / 2 + math.log(2)) / 2)
-    assert amp["y"] == pytest.approx([math.sqrt(4.2), 2.0, both])
-    assert fp32["y"][1] == pytest.approx(1.2)
-    assert dotted["y"][:2] == [1.10, 1.10]
-    assert "A6000 2023" in dotted["name"]
-
-
-def test_families_of_several_modes_differ_in_colour_and_fp32_is_pale(tmp_path: Path) -> None:
-    precisions = (("amp", 2.0), ("fp32", 1.5))
-    modes = ("default", "reduce-overhead")
-    records = [make_record("a", name, (speedup,), mode=mode) for name, speedup in precisions for mode in modes]
-    entries, _ = loaded(tmp_path, records)
-    bars = drawn(speedup_figures.draw_families(summary(groups(collect(entries).units)).rows, {}))
-    assert {trace["name"]: trace["marker"] for trace in bars} == {
-        "AMP, default": {"color": "@0"},
-        "fp32, default": {"color": "@0 pale"},
-        "AMP, reduce-overhead": {"color": "@2"},
-        "fp32, reduce-overhead": {"color": "@2 pale"},
-    }
 
 
 def test_published_total_stands_only_beside_the_three_suites() -> None:
@@ -428,220 +325,6 @@ def test_a_flag_of_every_trial_stands_above_the_rows(tmp_path: Path) -> None:
     assert "Housekeeping flags (1)" in folded
     assert 'data-term="single_process"' in folded
     assert ["flags", "single_process, throttled"] in table["rows"][1]["details"]
-
-
-def test_backends_stand_side_by_side_and_those_without_figures_are_named(tmp_path: Path) -> None:
-    records = [
-        make_record(backend="inductor", speedups=(2.0,)),
-        make_record(backend="aot_eager", speedups=(0.9,)),
-        make_record(backend="tvm", status="unavailable"),
-    ]
-    figure = speedup_figures.draw_backends(loaded(tmp_path, records)[1])
-    (bars,) = drawn(figure)
-    assert figure.choices[0].layout["yaxis"]["ticktext"] == ["aot_eager", "inductor"]
-    assert dict(zip(bars["y"], bars["x"], strict=True)) == {0: pytest.approx(0.9), 1: pytest.approx(2.0)}
-    assert "tvm (unavailable)" in figure.caption
-
-
-def test_forest_of_many_has_both_ends_of_each_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speedup_figures, "MAX_BARS", 6)
-    monkeypatch.setattr(speedup_figures, "MAX_BARS_PER_GROUP", 4)
-    records = [make_record(f"m{i}", speedups=(1 + i / 100,)) for i in range(5)]
-    records += [make_record(f"m{i}", "fp32", (1 + i / 50,)) for i in range(4)]
-    _, amp, fp32, _ = speedup_figures.draw_forest(loaded(tmp_path, records)[1]).choices
-    assert (amp.name, fp32.name) == ("amp: 2 fastest, 2 slowest of 5", "fp32: 4")
-    assert amp.layout["yaxis"]["ticktext"] == ["m4", "m3", "m1", "m0"]
-    assert len(amp.layout["shapes"]) == len(fp32.layout["shapes"]) + 1  # the cut
-
-
-def test_many_models_in_the_figure_of_backends_are_capped_with_a_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(speedup_figures, "MAX_SERIES", 1)
-    monkeypatch.setattr(speedup_figures, "MAX_MODELS", 2)
-    records = [make_record(model, backend="inductor") for model in "abc"]
-    records += [make_record("c", backend="aot_eager", speedups=(0.9,))]
-    figure = speedup_figures.draw_backends(loaded(tmp_path, records)[1])
-    assert [choice.name for choice in figure.choices] == ["a", "c"]
-    assert "2 of 3 to choose from: those in which most backends gave a speedup." in figure.caption
-
-
-def test_many_lines_of_batch_sizes_are_capped_with_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speedup_figures, "MAX_LINES", 2)
-    sizes = {"a": (8, 16), "b": (8, 16), "c": (8, 16, 32)}
-    records = [make_record(model, batch_size=size) for model, found in sizes.items() for size in found]
-    figure = speedup_figures.draw_batch_sizes(loaded(tmp_path, records)[1])
-    assert [trace["name"] for trace in drawn(figure)] == ["a", "c"]
-    assert figure.caption.endswith("2 of 3 lines: those of most sizes.")
-
-
-def test_batch_sizes_make_a_line(tmp_path: Path) -> None:
-    records = [make_record(batch_size=size, speedups=(1 + size / 100,)) for size in (64, 8, 16)]
-    (line,) = drawn(speedup_figures.draw_batch_sizes(loaded(tmp_path, records)[1]))
-    assert line["x"] == [8, 16, 64]
-    assert line["y"] == pytest.approx([1.08, 1.16, 1.64])
-
-
-def test_total_times_cross_at_break_even(tmp_path: Path) -> None:
-    _, rows = loaded(
-        tmp_path, [make_record(speedups=(2.0, 2.0))]
-    )  # 20 ms eager, 10 ms compiled, 3 s and 0.5 s to compile
-    eager, cold, crossing, warm, warm_crossing = drawn(cost_figures.draw_total_time(rows))
-    assert (cold["y"][0], warm["y"][0]) == (3.0, 0.5)
-    assert crossing["x"] == [pytest.approx(300)]
-    assert crossing["y"] == [pytest.approx(6.0)]
-    assert warm_crossing["x"] == [pytest.approx(50)]
-    slope = (eager["y"][1] - eager["y"][0]) / (eager["x"][1] - eager["x"][0])
-    assert slope == pytest.approx(0.02)
-
-
-def test_break_even_of_a_contended_compile_is_an_upper_bound(tmp_path: Path) -> None:
-    flagged, plain = (
-        cost_figures.draw_total_time(loaded(tmp_path / name, [make_record(speedups=(2.0, 2.0), flags=flags)])[1])
-        for name, flags in (("flagged", ("compile_contended",)), ("plain", ()))
-    )
-    legend = [trace["name"] for trace in drawn(flagged) if "break-even" in trace["name"]]
-    assert legend == ["break-even, empty cache: ≤300 steps", "break-even, filled cache: ≤50 steps"]
-    assert flagged.choices[0].name == "resnet50: ≤300 [300, 300] steps"
-    assert "≤" not in json.dumps(page._figure_data(plain), ensure_ascii=False)
-
-
-def test_a_trial_that_never_pays_has_no_crossing(tmp_path: Path) -> None:
-    figure = cost_figures.draw_total_time(loaded(tmp_path, [make_record(speedups=(0.8,))])[1])
-    assert [trace["name"] for trace in drawn(figure)] == ["eager", "compiled, empty cache"]
-    assert figure.choices[0].name.endswith("never")
-
-
-def test_compile_time_and_memory_stand_against_speedup(tmp_path: Path) -> None:
-    process = replace(make_process(2.0), memory_bytes=PerArm(3e9, 2e9))
-    _, rows = loaded(tmp_path, [replace(make_record(), processes=(process,))])
-    (compiling,) = drawn(cost_figures.draw_compile_time(rows))
-    assert (compiling["x"], compiling["y"]) == ([3.0], [pytest.approx(2.0)])
-    (memory,) = drawn(cost_figures.draw_memory(rows))
-    assert memory["x"] == [pytest.approx(1.5)]
-    assert cost_figures.draw_memory(loaded(tmp_path / "other", PAIR)[1]).missing
-
-
-def with_host(record: Record, host_s: PerArm, device_s: PerArm) -> Record:
-    processes = (replace(process, host_step_s=host_s, device_step_s=device_s) for process in record.processes)
-    return replace(record, processes=tuple(processes))
-
-
-def test_speedups_on_other_hosts_bend_where_an_arm_becomes_host_bound(tmp_path: Path) -> None:
-    steep = with_host(make_record("steep"), PerArm(0.008, 0.005), PerArm(0.020, 0.010))
-    flat = with_host(make_record("flat"), PerArm(0.002, 0.001), PerArm(0.020, 0.010))
-    figure = headroom_figure.draw_headroom(loaded(tmp_path, [flat, steep, make_record("unknown")])[1])
-    first, second = drawn(figure)
-    assert (first["name"], second["name"]) == ("steep", "flat")
-    assert [trace["line"]["color"] for trace in (first, second)] == ["@0", "@0"]  # one mode
-    assert [trace["line"]["dash"] for trace in (first, second)] == ["solid", "dash"]
-    speedups = dict(zip(first["x"], first["y"], strict=True))
-    assert (min(speedups), max(speedups)) == (0.25, 4.0)
-    # 20 / 10 ms until the compiled arm's host takes 10 ms, 20 / 12.5 ms where eager's takes 20 ms, then 8 / 5.
-    predicted = {0.25: 2.0, 1.0: 2.0, 2.0: 2.0, 2.5: 1.6, 4.0: 1.6}
-    found = {at: next(value for x, value in speedups.items() if x == pytest.approx(at)) for at in predicted}
-    assert found == pytest.approx(predicted)
-    assert second["y"] == pytest.approx([2.0] * len(second["x"]))
-    assert figure.choices[0].layout["xaxis"]["ticktext"] == ["¼", "½", "1", "2", "4"]
-
-
-def test_many_lines_of_other_hosts_are_capped_with_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(headroom_figure, "MAX_LINES", 3)
-    monkeypatch.setattr(headroom_figure, "MAX_SERIES", 2)
-    records = [with_host(make_record(name), PerArm(0.01, 0.01), PerArm(0.02, 0.01)) for name in "abcd"]
-    figure = headroom_figure.draw_headroom(loaded(tmp_path, records)[1])
-    assert [choice.name for choice in figure.choices] == ["a, b", "c"]
-    assert figure.caption.endswith("3 of 4 lines: those that depend most on the host.")
-
-
-@pytest.mark.parametrize(
-    ("host_s", "device_s"), [(PerArm(0.01, None), PerArm(0.02, 0.01)), (PerArm(0.01, 0.01), PerArm(None, 0.01))]
-)
-def test_without_all_four_times_there_is_no_line(tmp_path: Path, host_s: PerArm, device_s: PerArm) -> None:
-    figure = headroom_figure.draw_headroom(loaded(tmp_path, [with_host(make_record(), host_s, device_s)])[1])
-    assert figure.missing == "no trial with a speedup has host time and device step time of both arms"
-
-
-def test_step_times_are_first_steps_then_blocks_without_void_rounds(tmp_path: Path) -> None:
-    process = make_process(2.0)
-    void = Round("AB", 9.0, 9.0, "recompiled")
-    process = replace(process, first_steps_s=(5.0, 0.01), rounds=(*process.rounds, void))
-    entries, rows = loaded(tmp_path, [replace(make_record(), processes=(process,))])
-    figure = step_figure.draw_step_times(entries, rows)
-    by_name = {trace["name"]: trace for trace in drawn(figure)}
-    assert by_name["first compiled steps"]["y"] == [5.0, 0.01, None]
-    assert by_name["eager, blocks"]["y"] == [pytest.approx(0.02), pytest.approx(0.02), None]
-    assert by_name["compiled, blocks"]["y"] == [pytest.approx(0.01), pytest.approx(0.01), None]
-    assert figure.choices[0].layout["xaxis"]["ticktext"] == ["process 0, cold, 1 void"]
-
-
-def test_step_times_of_many_trials_begin_with_the_unsteady(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_figure, "MAX_TRIALS", 2)
-    records = [make_record("a"), make_record("b"), make_record("c", flags=("unsteady",))]
-    figure = step_figure.draw_step_times(*loaded(tmp_path, records))
-    assert [choice.name for choice in figure.choices] == ["c (unsteady)", "a"]
-    assert "2 of 3 trials" in figure.caption
-
-
-NINE = {8: 3, **{10 + size: size for size in range(1, 9)}}
-
-
-def test_sizes_that_a_loop_saw_are_a_histogram_with_the_sizes_to_pad_to(tmp_path: Path) -> None:
-    records = [make_script("train.py", NINE, pad_to=(14, 18)), make_script("one.py", {8: 3}), make_record()]
-    figure = script_figure.draw_sizes(*loaded(tmp_path, records))
-    assert [choice.name for choice in figure.choices] == ["train.py: 9 shapes"]
-    bars, lines = drawn(figure)
-    assert dict(zip(bars["x"], bars["y"], strict=True)) == NINE
-    assert bars["hovertext"][:2] == ["size 8", "size 11"]
-    assert lines["x"] == [14.5, 14.5, None, 18.5, 18.5, None]  # behind the size, not through its bar
-    assert [text for text in lines["text"] if text] == ["14", "18"]
-
-
-def test_few_shapes_are_drawn_without_sizes_to_pad_to(tmp_path: Path) -> None:
-    records = [make_script("train.py", {8: 1, 32: 60}, pad_to=(32,))]
-    (bars,) = drawn(script_figure.draw_sizes(*loaded(tmp_path, records)))
-    assert (bars["x"], bars["y"]) == ([8, 32], [1, 60])
-
-
-def test_many_sizes_share_bars(tmp_path: Path) -> None:
-    sizes = dict.fromkeys(range(1000, 1250), 1)
-    (bars,) = drawn(script_figure.draw_sizes(*loaded(tmp_path, [make_script("train.py", sizes)])))
-    assert (len(bars["x"]), sum(bars["y"])) == (84, 250)
-    assert (bars["x"][0], bars["y"][0], bars["hovertext"][0]) == (1001, 3, "sizes 1,000 to 1,002")
-    assert bars["y"][-1] == 1
-
-
-def test_only_a_page_with_a_script_speaks_of_its_sizes(tmp_path: Path) -> None:
-    left_out = "Sizes in a script&#39;s loop: left out, no script has shapes that differ in one dimension."
-    for name, records, is_drawn, is_left_out in (
-        ("no script", [], False, False),
-        ("one shape", [make_script("train.py", {8: 3})], False, True),
-        ("several", [make_script("train.py", NINE)], True, False),
-    ):
-        text = write_page(tmp_path / name, [make_record(), *records])
-        figures = re.findall(r'<section class="figure"[^>]*data-figure="([^"]+)"', text)
-        assert ("script-sizes" in figures, left_out in text) == (is_drawn, is_left_out), name
-
-
-def test_axis_of_ratios_shows_one_and_takes_nothing_that_has_no_log() -> None:
-    axis = ratio_axis("speedup", [2.0, None, 0.0])
-    low, high = axis["range"]
-    assert low < 0 < math.log10(2.0) < high
-    assert 1.0 in axis["tickvals"]
-    assert ratio_axis("speedup", [])["range"] == [-0.01, 0.01]
-
-
-def test_axis_of_seconds_names_milliseconds() -> None:
-    assert seconds_axis("time", [0.01, 2.0])["ticktext"] == [
-        "10 ms",
-        "20 ms",
-        "50 ms",
-        "100 ms",
-        "200 ms",
-        "500 ms",
-        "1 s",
-        "2 s",
-    ]
 
 
 def test_rows_open_to_the_whole_message_and_link_to_their_files(tmp_path: Path) -> None:

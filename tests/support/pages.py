@@ -1,0 +1,32 @@
+"""Pages and figures of records that are made up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from records import write_sweep
+
+from sweeper.core.record import Record
+from sweeper.loading.entries import Entry, load
+from sweeper.report.build import write_report
+from sweeper.report.page.figure_base import Figure
+from sweeper.report.table import Row
+from sweeper.report.tables.speedups import speedups
+
+
+def write_page(folder: Path, records: Sequence[Record]) -> str:
+    sweep = write_sweep(folder / "runs", records)
+    write_report([sweep], sweep / "report")
+    return (sweep / "report" / "report.html").read_text()
+
+
+def loaded(folder: Path, records: Sequence[Record]) -> tuple[Sequence[Entry], Sequence[Row]]:
+    entries = load([write_sweep(folder / "runs", records)]).entries
+    return entries, speedups(entries).rows
+
+
+def drawn(figure: Figure) -> list[dict[str, Any]]:
+    assert figure.missing == ""
+    return list(figure.choices[0].traces)
