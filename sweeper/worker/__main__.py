@@ -63,7 +63,7 @@ def main() -> None:
 
     job = Job.loads(arguments.trial.read_text())
     if job.trial.workload == SCRIPT and lead is None:
-        from sweeper.worker.scripts.lead import make_lead
+        from sweeper.worker.scripts.passes import make_lead
 
         lead = make_lead(arguments.trial)
     part = Part(arguments.index, arguments.draw, arguments.cold, arguments.checked, arguments.steps_per_block)

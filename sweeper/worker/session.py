@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -305,13 +305,19 @@ def _measure_device_time(setup: TrialSetup, notes: Notes) -> None:
     if isinstance(profiled, Missing):
         notes.add(device_time_missing=profiled.reason)
         return
+    note_device_time(notes, profiled, setup.bench.num_sizes)
+
+
+def note_device_time(notes: Notes, profiled: Mapping[str, Sequence[device_time.Pass]], num_sizes: int) -> None:
+    """Note the device's seconds per step of each arm by its passes, or why they say nothing."""
+    step_s = _read_step_s(notes)
     busy: dict[str, device_time.Busy] = {}
     own: dict[str, device_time.StepTime] = {}
     missing = []
     for arm, passes in profiled.items():
         try:
-            busy[arm] = device_time.busy_per_step(passes, step_s[arm], setup.bench.num_sizes)
-            own[arm] = device_time.step_time(passes, step_s[arm], setup.bench.num_sizes, _calibrate_gap_s)
+            busy[arm] = device_time.busy_per_step(passes, step_s[arm], num_sizes)
+            own[arm] = device_time.step_time(passes, step_s[arm], num_sizes, _calibrate_gap_s)
         except device_time.UnknownError as error:
             missing.append(f"{arm}: {error}")
     notes.add(
@@ -341,19 +347,28 @@ def _note_host_time(setup: TrialSetup, notes: Notes, host_s: dict[str, float] | 
     if isinstance(host_s, Missing):
         notes.add(host_time_missing=host_s.reason)
         return
+    arms = setup.eager, setup.compiled
+    found = try_reading(lambda: host_time.leave_out_unknown(setup.bench, arms, host_s, read_known(notes)))
+    if isinstance(found, Missing):
+        notes.add(host_time_missing=found.reason)
+        return
+    note_host_time(notes, found)
+
+
+def read_known(notes: Notes) -> dict[str, host_time.Known]:
+    """Read what the profiler said of each arm."""
     process = notes.process
-    known = {
+    return {
         arm: host_time.Known(
             process.read_arm("device_step_s", arm) or process.read_arm("device_time_s", arm),
             process.read_arm("device_kernels", arm),
         )
         for arm in ARMS
     }
-    arms = setup.eager, setup.compiled
-    found = try_reading(lambda: host_time.leave_out_unknown(setup.bench, arms, host_s, known))
-    if isinstance(found, Missing):
-        notes.add(host_time_missing=found.reason)
-        return
+
+
+def note_host_time(notes: Notes, found: Mapping[str, float | Missing]) -> None:
+    """Note the host's seconds per step of each arm, or why they are not known."""
     missing = [f"{arm}: {item.reason}" for arm, item in found.items() if isinstance(item, Missing)]
     host_step_s = PerArm(**{arm: item for arm, item in found.items() if not isinstance(item, Missing)})
     notes.add(host_step_s=host_step_s, host_time_missing="; ".join(missing) or None)

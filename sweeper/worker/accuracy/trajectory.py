@@ -46,7 +46,7 @@ NEARER = 1.5  # times as far from the longer format as eager is near enough
 Tensors = Mapping[str, torch.Tensor]
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Pair:
     """The differences of two arms: a row per sample with a figure per tensor, and sums over samples."""
 
@@ -111,7 +111,8 @@ class Course:
         kept.relative.append(torch.where(usable, relative, torch.nan))
         kept.gains.append(torch.where(usable, (along / sizes.square()).nan_to_num(0.0, 0.0, 0.0), torch.nan))
         lasting = [place for place, name in enumerate(self._names) if not name.startswith(OF_CALLS)]
-        kept.totals = kept.totals or [torch.zeros_like(differences[place]) for place in lasting]
+        if not kept.totals:
+            kept.totals.extend(torch.zeros_like(differences[place]) for place in lasting)
         for total, place in zip(kept.totals, lasting, strict=True):
             total += torch.where(usable[place], (differences[place] / sizes[place]).nan_to_num(0.0, 0.0, 0.0), 0.0)
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median, quantiles
 from typing import Any
@@ -93,13 +94,18 @@ def profile_arms(bench: Bench, arms: tuple[Arm, Arm], step_s: Mapping[str, float
 
     `step_s` holds each arm's undisturbed wall seconds per step.
     """
-    once_s = sum(step_s.values()) * STEPS + len(arms) * BEFORE_S
     passes: dict[str, list[Pass]] = {arm.name: [] for arm in arms}
-    for index in range(min(max(1, int(PASSES_S / once_s)), MAX_PASSES)):
+    for index in range(count_passes(step_s, STEPS)):
         for arm in arms if index % 2 == 0 else arms[::-1]:
             bench.run(arm, max(STEPS_BEFORE, math.ceil(BEFORE_S / step_s[arm.name])))
             passes[arm.name].append(_profile_pass(bench, arm))
     return passes
+
+
+def count_passes(step_s: Mapping[str, float], steps: int) -> int:
+    """Count the passes of an arm that fit into `PASSES_S`; `steps` is the number of steps of one."""
+    once_s = sum(step_s.values()) * steps + len(step_s) * BEFORE_S
+    return min(max(1, int(PASSES_S / once_s)), MAX_PASSES)
 
 
 def busy_per_step(passes: Sequence[Pass], step_s: float, num_sizes: int = 1) -> Busy:
@@ -111,7 +117,7 @@ def busy_per_step(passes: Sequence[Pass], step_s: float, num_sizes: int = 1) -> 
     counts = {item.kernels for item in passes}
     if counts == {0}:
         raise UnknownError("the profiler saw no kernel")
-    steps = _count_steps(num_sizes)
+    steps = count_steps(num_sizes)
     if len(counts) > 1 or passes[0].kernels % (steps // num_sizes):
         raise UnknownError(f"steps differ in their number of kernels: {sorted(counts)} in passes of {steps} steps")
     busy_s = median(item.busy_s for item in passes) / steps
@@ -129,7 +135,7 @@ def step_time(passes: Sequence[Pass], step_s: float, num_sizes: int, calibrate: 
     queued_s = [gap.length_s for item in passes for gap in item.gaps if gap.queued]
     known = len(queued_s) >= MIN_QUEUED_GAPS
     gap_s = own_gap_s(queued_s) if known else calibrate()
-    device_s = add_gaps_s(passes, gap_s) / _count_steps(num_sizes)
+    device_s = add_gaps_s(passes, gap_s) / count_steps(num_sizes)
     if device_s > BEYOND_WALL * step_s:
         raise UnknownError(f"the device needs {device_s * 1e3:.3f} ms for a step of {step_s * 1e3:.3f} ms")
     return StepTime(device_s, gap_s, "steps" if known else "calibration")
@@ -183,14 +189,19 @@ def find_gaps(work: Iterable[Work]) -> tuple[float, list[Gap]]:
     return covered_ns * 1e-9, gaps
 
 
-def _count_steps(num_sizes: int) -> int:
+def count_steps(num_sizes: int) -> int:
     """Count the steps of a pass, in which each size comes equally often."""
     return math.ceil(STEPS / num_sizes) * num_sizes
 
 
 def _profile_pass(bench: Bench, arm: Arm) -> Pass:
     """Profile steps one after the other, as in a block; times and counts are of all of them."""
-    work, names = trace(lambda: bench.run(arm, bench.round_up(STEPS)))
+    return read_pass(record_events(lambda: bench.run(arm, bench.round_up(STEPS))))
+
+
+def read_pass(events: Sequence[Any]) -> Pass:
+    """Read what was seen on the device in a pass from torch's `_KinetoEvent`s."""
+    work, names = read_work(events)
     attention = frozenset(kind for name in names if (kind := attention_kind(name)))
     busy_s, gaps = find_gaps(work)
     return Pass(busy_s, len(work), gaps, attention)
@@ -203,11 +214,18 @@ def trace(run: Callable[[], object]) -> tuple[list[Work], set[str]]:
 
 def record_events(run: Callable[[], object]) -> Sequence[Any]:
     """Run something under the profiler, and return torch's `_KinetoEvent`s."""
+    with recording() as read:
+        run()
+    return read()
+
+
+@contextmanager
+def recording() -> Iterator[Callable[[], Sequence[Any]]]:
+    """Record what the device does meanwhile; what this gives returns torch's `_KinetoEvent`s afterwards."""
     torch.cuda.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        run()
+        yield lambda: profile.profiler.kineto_results.events()  # `profile.events()` takes seconds
         torch.cuda.synchronize()
-    return profile.profiler.kineto_results.events()  # type: ignore[no-any-return]  # `profile.events()` takes seconds
 
 
 def select_work(events: Iterable[Any]) -> list[Any]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import gc
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
@@ -42,9 +43,14 @@ def time_arms(bench: Bench, arms: tuple[Arm, Arm], wall_s: Mapping[str, float]) 
     """
     times_s: dict[str, list[float]] = {arm.name: [] for arm in arms}
     for arm in (*arms, *reversed(arms)):
-        steps = min(max(MIN_STEPS, round(TIMED_S / wall_s[arm.name] / bench.num_sizes)), MAX_STEPS)
-        times_s[arm.name] += _time_calls(bench, arm, -(-steps // 2) * bench.num_sizes)
+        times_s[arm.name] += _time_calls(bench, arm, count_steps(wall_s[arm.name], bench.num_sizes))
     return {arm: host_per_step(times, bench.num_sizes) for arm, times in times_s.items()}
+
+
+def count_steps(wall_s: float, num_sizes: int) -> int:
+    """Count the steps of one of an arm's two readings, in which each size comes equally often."""
+    steps = min(max(MIN_STEPS, round(TIMED_S / wall_s / num_sizes)), MAX_STEPS)
+    return -(-steps // 2) * num_sizes
 
 
 def leave_out_unknown(
@@ -73,34 +79,47 @@ def _time_calls(bench: Bench, arm: Arm, steps: int) -> list[float]:
 
 def _explain_unknown(bench: Bench, arm: Arm, host_s: float, known: Known) -> str | None:
     """Explain why the time of the call may contain a wait for the device; None where it contains none."""
-    if place := find_wait(bench, arm):
+    return explain_wait(find_wait(bench, arm), host_s, known, lambda: count_launches(bench, arm))
+
+
+def explain_wait(place: str | None, host_s: float, known: Known, count: Callable[[], int | None]) -> str | None:
+    """Explain why a host time may contain a wait; `place` is where torch saw one, `count` the launches of a step."""
+    if place:
         return f"the step waits for the device by itself ({place})"
     if known.device_s is not None and host_s >= known.device_s:
         return None  # the device caught up with the host, so the queue never filled
     if known.kernels is not None and known.kernels <= MAX_QUEUED:
         return None
-    launches = count_launches(bench, arm)
+    launches = count()
+    if launches is None:
+        return f"the step may have more than {MAX_QUEUED:,} launches, which the queue of the device may not hold"
     if launches <= MAX_QUEUED:
         return None
     return f"the step has {launches:,} launches, more than the queue of the device holds"
 
 
 def find_wait(bench: Bench, arm: Arm) -> str | None:
-    """Find where a step waits for the device by itself, e.g. `masking_utils.py:312`; None where torch sees no wait.
+    """Find where a step waits for the device by itself, e.g. `masking_utils.py:312`; None where torch sees no wait."""
+    with noting_waits() as waits:
+        bench.run(arm, bench.round_up(2))  # both batches, where sizes do not vary
+    return next(iter(waits), None)
 
-    torch sees waits in its own operations, such as `item` and `nonzero`
-    (https://docs.pytorch.org/docs/stable/generated/torch.cuda.set_sync_debug_mode.html).
+
+@contextmanager
+def noting_waits() -> Iterator[list[str]]:
+    """Note where torch's own operations wait for the device meanwhile, such as `item` and `nonzero`.
+
+    https://docs.pytorch.org/docs/stable/generated/torch.cuda.set_sync_debug_mode.html
     """
-    before = torch.cuda.get_sync_debug_mode()
+    before, waits = torch.cuda.get_sync_debug_mode(), list[str]()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
         try:
-            bench.run(arm, bench.round_up(2))  # both batches, where sizes do not vary
+            yield waits
         finally:
             torch.cuda.set_sync_debug_mode(before)
-    waits = (item for item in caught if WAITS in str(item.message))
-    return next((f"{Path(item.filename).name}:{item.lineno}" for item in waits), None)
+            waits += [f"{Path(item.filename).name}:{item.lineno}" for item in caught if WAITS in str(item.message)]
 
 
 def count_launches(bench: Bench, arm: Arm) -> int:

@@ -69,10 +69,16 @@ class Meter:
         torch.cuda.reset_peak_memory_stats()
         run_steps(STEPS)
         torch.cuda.synchronize()
-        peak = torch.cuda.max_memory_allocated()
-        reserved, allocated = sum_graph_pools(torch.cuda.memory_snapshot())  # type: ignore[no-untyped-call]
+        in_use, peak = read_allocator()
         beside = self._bytes_beside_allocator() - self._before
-        return Reading(float(beside + reserved + peak - allocated), float(peak))
+        return Reading(float(beside + in_use), float(peak))
+
+
+def read_allocator(graphs: bool = True) -> tuple[int, int]:
+    """Bytes that torch's allocator had in use at most, with or without what CUDA graphs have reserved, and its peak."""
+    peak = torch.cuda.max_memory_allocated()
+    reserved, allocated = sum_graph_pools(torch.cuda.memory_snapshot())  # type: ignore[no-untyped-call]
+    return peak - allocated + (reserved if graphs else 0), peak
 
 
 def sum_graph_pools(segments: list[dict[str, Any]]) -> tuple[int, int]:

@@ -21,15 +21,14 @@ from sweeper.worker import failures
 from sweeper.worker.lease import Lease
 from sweeper.worker.monitoring import environment, torch_flags
 from sweeper.worker.process import die_with_parent
-from sweeper.worker.scripts import readings, trajectories
+from sweeper.worker.scripts import leads, trajectories
 from sweeper.worker.scripts.arms import Arms
 from sweeper.worker.scripts.compile_calls import CompileCalls
 from sweeper.worker.scripts.loop import Lead, Loop
 from sweeper.worker.scripts.program import EndOfScript, Program
+from sweeper.worker.scripts.reading import Reading, describe
 from sweeper.worker.scripts.training import LossWatch, SeedShift
 from sweeper.worker.session import Notes
-
-NOT_MEASURED = "not measured in a script"
 
 
 def main() -> None:
@@ -57,22 +56,20 @@ def main() -> None:
     run_script(job, choose_lead(arguments), notes, say)
 
 
-def choose_lead(arguments: argparse.Namespace) -> Callable[[readings.Reading], Lead]:
+def choose_lead(arguments: argparse.Namespace) -> Callable[[Reading], Lead]:
     """Choose what leads the script through a pass; a training is watched from here on."""
     kind, _, arm = arguments.which.partition("_")
     if kind == "steps":
-        return readings.lead_steps
+        return leads.lead_steps
     if kind == "loop":
-        return partial(readings.lead_loop, arm=arm)
+        return partial(leads.lead_loop, arm=arm)
     if kind == "trajectory":
         return trajectories.lead_trajectory
     request = trajectories.Request(arm, arguments.shift, arguments.weights)
     return partial(trajectories.lead_training, request=request, seeds=SeedShift(request.shift), losses=LossWatch())
 
 
-def run_script(
-    job: Job, lead_pass: Callable[[readings.Reading], Lead], notes: Notes, say: Callable[[Message], None]
-) -> None:
+def run_script(job: Job, lead_pass: Callable[[Reading], Lead], notes: Notes, say: Callable[[Message], None]) -> None:
     """Run the script of a job until what the pass measures is there, and say how it went."""
     notes.environment |= environment.describe()
     program = Program.of(job.trial.model)
@@ -80,10 +77,10 @@ def run_script(
     notes.add(script=ScriptRun(sha256))
     calls = CompileCalls()
     arms = Arms(job.trial, calls)
-    holder: list[readings.Reading] = []
+    holder: list[Reading] = []
 
     def lead(loop: Loop) -> Lead:
-        holder.append(readings.Reading(job, notes, loop, calls, arms, sha256))
+        holder.append(Reading(job, notes, loop, calls, arms, sha256))
         return lead_pass(holder[0])
 
     def end(error: Exception | None) -> None:
@@ -91,11 +88,9 @@ def run_script(
         calls.stop()
         reading = holder[0]
         if reading.has_begun:
-            notes.add(script=readings.describe(reading))
+            notes.add(script=describe(reading))
             notes.environment["device"] = environment.describe_device(reading.device)
             notes.settings |= torch_flags.read()
-            if reading.device.type == "cuda":
-                notes.add(device_time_missing=NOT_MEASURED, memory_missing=NOT_MEASURED)
         if error is None:
             say(notes.outcome("ok"))
             return

@@ -30,7 +30,7 @@ MAX_CALLS = 4  # of a module in a step that are repeated
 MAX_DISTANCE = 0.1  # of outputs, beyond which compiled code is taken to draw other random numbers
 
 
-@dataclass
+@dataclass(frozen=True)
 class Call:
     """A call of the module in a step, with all that it depended on."""
 

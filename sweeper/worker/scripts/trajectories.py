@@ -1,4 +1,4 @@
-"""Generators that compare trainings, resumed by the loop at the end of each step, as those of `readings` are.
+"""Generators that compare trainings, resumed by the loop at the end of each step, as those of `leads` are.
 
 `lead_trajectory` lets the compiled loop train, and runs each of its steps again in eager. `lead_training` lets one arm
 train, and follows where it goes. Compiled code draws random numbers as eager does here, so it is another program than
@@ -17,7 +17,7 @@ import torch
 from sweeper.core.record import Trajectory
 from sweeper.worker.scripts.follower import Follower, combine
 from sweeper.worker.scripts.loop import Lead, ScriptOverError, run_steps
-from sweeper.worker.scripts.readings import EAGER_STEPS, Reading
+from sweeper.worker.scripts.reading import EAGER_STEPS, Reading
 from sweeper.worker.scripts.training import LossWatch, SeedShift, TrainingWatch
 
 

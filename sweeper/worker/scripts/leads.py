@@ -10,14 +10,12 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections import Counter
 from collections.abc import Generator
 from statistics import median
 
 import torch
 
-from sweeper.core.protocol import Job
-from sweeper.core.record import Accuracy, HostState, LoopRun, PerArm, Round, ScriptRun, Shapes, SizeCount, Trajectory
+from sweeper.core.record import Accuracy, HostState, LoopRun, PerArm, Round
 from sweeper.worker.compilation import artifacts
 from sweeper.worker.failures import EagerError, UnsteadyError
 from sweeper.worker.measurement.bench import (
@@ -30,114 +28,17 @@ from sweeper.worker.measurement.bench import (
     STEPS_BEFORE_BLOCK,
     spread,
 )
-from sweeper.worker.monitoring import host_monitor, round_monitor
-from sweeper.worker.scripts.arms import Arms
+from sweeper.worker.measurement.memory import read_allocator
+from sweeper.worker.monitoring import host_monitor
 from sweeper.worker.scripts.check import check_modules
-from sweeper.worker.scripts.compile_calls import CompileCalls
 from sweeper.worker.scripts.loop import Lead, Loop, ScriptOverError, run_steps
-from sweeper.worker.session import Notes
+from sweeper.worker.scripts.profiling import profile
+from sweeper.worker.scripts.reading import EAGER_STEPS, Reading
 
-EAGER_STEPS = 4  # before anything is compiled; they show how many batches a step takes
 MAX_CYCLE_BATCHES = 8  # recorded batches that blocks go through; each new shape may have to be compiled
-MAX_SHAPES = 12  # that a record keeps
-MAX_SIZES = 500  # the same, of the dimension that varies
 LOOP_S = 10.0  # length of a loop's measurement, unless `measure.rounds_s` says less
 MIN_LOOP_STEPS = 8
 SETTLED_STEPS = 3  # in a row without a compilation, before a compiled loop is timed
-Steps = Generator[None, None, float]
-
-
-class Reading:
-    """What the generators share. `sha256` is of the script's file, before it ran."""
-
-    # Once the loop is known: the device of the parameters that the optimizers train, and what is read between blocks.
-    device: torch.device
-    monitor: round_monitor.RoundMonitor
-
-    def __init__(self, job: Job, notes: Notes, loop: Loop, calls: CompileCalls, arms: Arms, sha256: str | None) -> None:
-        self.job, self.notes, self.loop, self.calls, self.arms, self.sha256 = job, notes, loop, calls, arms, sha256
-        self.loops: dict[str, LoopRun] = {}  # by arm
-        self.trajectory: Trajectory | None = None
-        self.has_begun = False
-
-    def synchronize(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
-
-    def begin(self) -> list[torch.nn.Module]:
-        """The modules to compile, of which the device is read."""
-        parameters = (
-            item for group in next(iter(self.loop.optimizers.values())).param_groups for item in group["params"]
-        )
-        self.device = next(parameters).device
-        self.monitor = round_monitor.RoundMonitor(self.device)
-        self.monitor.set_baseline()
-        self.has_begun = True
-        return list(self.loop.modules.modules)
-
-    def block_s(self, steps: int) -> Steps:
-        """Wall seconds of some steps, from one synchronisation to the next."""
-        self.synchronize()
-        start = time.perf_counter()
-        yield from run_steps(steps)
-        self.synchronize()
-        return time.perf_counter() - start
-
-
-def describe(reading: Reading) -> ScriptRun:
-    """What has been seen of the script so far."""
-    loop = reading.loop
-    # Of the module that gets the most different ones: shapes of several modules have nothing to do with each other.
-    shapes: Counter[tuple[object, ...]] = max((form.shapes for form in reading.arms.forms), key=len, default=Counter())
-    sizes = count_sizes(shapes)
-    return ScriptRun(
-        sha256=reading.sha256,
-        modules=tuple(type(getattr(module, "_orig_mod", module)).__name__ for module in loop.modules.modules),
-        called_at=tuple(loop.modules.modules.values()),
-        optimizers=tuple(loop.order),
-        loader=", ".join(sorted(loop.loader.seen)) or None,
-        recorded=loop.loader.num_replayed,
-        compile_calls=tuple(reading.calls.calls),
-        shapes=tuple(Shapes(", ".join(map(_show, key)), count) for key, count in shapes.most_common(MAX_SHAPES)),
-        num_shapes=len(shapes),
-        sizes=group_sizes(sizes),
-        pad_to=choose_sizes(sizes),
-        skipped_steps=loop.num_skipped,
-        loop_eager=reading.loops.get("eager"),
-        loop_compiled=reading.loops.get("compiled"),
-        trajectory=reading.trajectory,
-    )
-
-
-def count_sizes(shapes: Counter[tuple[object, ...]]) -> Counter[int]:
-    """The sizes of the dimension that varies, where one of the first tensor does; else empty."""
-    found: Counter[int] = Counter()
-    first = [(key[0], count) for key, count in shapes.items() if key and isinstance(key[0], torch.Size)]
-    if len({len(shape) for shape, _ in first}) != 1:
-        return found
-    varying = [place for place in range(len(first[0][0])) if len({shape[place] for shape, _ in first}) > 1]
-    if len(varying) == 1:
-        for shape, count in first:
-            found[shape[varying[0]]] += count
-    return found
-
-
-def group_sizes(sizes: Counter[int]) -> tuple[SizeCount, ...]:
-    """Each size with its count; of very many, neighbours count as the largest of them."""
-    per_group = max(math.ceil(len(sizes) / MAX_SIZES), 1)
-    ordered = sorted(sizes)
-    groups = [ordered[start : start + per_group] for start in range(0, len(ordered), per_group)]
-    return tuple(SizeCount(group[-1], sum(sizes[size] for size in group)) for group in groups)
-
-
-def choose_sizes(counts: Counter[int]) -> tuple[int, ...]:
-    """The quartiles and the largest of some sizes."""
-    sizes, shares = sorted(counts.elements()), (0.25, 0.5, 0.75, 1.0) if counts else ()
-    return tuple(sorted({sizes[math.ceil(share * len(sizes)) - 1] for share in shares}))
-
-
-def _show(shape: object) -> str:
-    return str(list(shape)) if isinstance(shape, tuple) else str(shape)
 
 
 def lead_steps(reading: Reading) -> Lead:
@@ -163,10 +64,15 @@ def lead_steps(reading: Reading) -> Lead:
     with notes.enter("measuring"):
         is_over = yield from _measure_rounds(reading, steps)
         arms.require_compiled()
+    try:
+        if not is_over:
+            with notes.enter("profiling"):
+                yield from profile(reading, cycle)
+            yield from check_modules(reading.job, reading.device, arms.compiled_forms(), notes)
+    except ScriptOverError:
+        is_over = True
     if is_over:
         notes.add(accuracy=Accuracy(None, None, "the script ended before its modules could be judged"))
-        return
-    yield from check_modules(reading.job, reading.device, arms.compiled_forms(), notes)
 
 
 def _start_replay(loop: Loop, per_step: float) -> int:
@@ -246,6 +152,7 @@ def _measure_round(reading: Reading, order: str, steps: int) -> Generator[None, 
     loop, counters = reading.loop, reading.arms.counters
     times: dict[str, float] = {}
     peaks: dict[str, float] = {}
+    in_use: dict[str, float] = {}
     reason: str | None = None
     reading.monitor.start_round()
     for arm in ("eager", "compiled") if order == "AB" else ("compiled", "eager"):
@@ -263,7 +170,7 @@ def _measure_round(reading: Reading, order: str, steps: int) -> Generator[None, 
             if collects:
                 gc.enable()
         if reading.device.type == "cuda":
-            peaks[arm] = torch.cuda.max_memory_allocated()
+            in_use[arm], peaks[arm] = read_allocator(graphs=arm == "compiled")
         seen = loop.count().since(before)
         happened = {
             "the script read another loader": seen.others,
@@ -275,7 +182,7 @@ def _measure_round(reading: Reading, order: str, steps: int) -> Generator[None, 
         reading.monitor.read_after_block(arm)
     reason = reason or reading.monitor.explain_void()
     if peaks and reason is None:
-        reading.notes.add(allocator_peak_bytes=PerArm(**peaks))
+        reading.notes.add(allocator_peak_bytes=PerArm(**peaks), memory_bytes=PerArm(**in_use))
     return Round(order, times["eager"], times["compiled"], reason)
 
 
