@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from pages import drawn, loaded, write_page
 from records import make_record, make_script
 
@@ -38,6 +39,14 @@ def test_many_sizes_share_bars(tmp_path: Path) -> None:
     assert (len(bars["x"]), sum(bars["y"])) == (84, 250)
     assert (bars["x"][0], bars["y"][0], bars["hovertext"][0]) == (1001, 3, "sizes 1,000 to 1,002")
     assert bars["y"][-1] == 1
+
+
+def test_sizes_of_many_scripts_are_those_of_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(script_figure, "MAX_TRIALS", 2)
+    records = [make_script(f"{name}.py", NINE) for name in "abc"]
+    figure = script_figure.draw_sizes(*loaded(tmp_path, records))
+    assert [choice.name for choice in figure.choices] == ["a.py: 9 shapes", "b.py: 9 shapes"]
+    assert figure.caption.endswith(" The first 2 of 3 trials.")
 
 
 def test_only_a_page_with_a_script_speaks_of_its_sizes(tmp_path: Path) -> None:
