@@ -37,8 +37,10 @@ OF_CALLS = (OUTPUT, INPUT)  # whose shapes follow the batch, so that a mean over
 TYPICAL, WORST, DRIFT, GAIN = KINDS = ("typical", "worst", "drift", "gain")
 TIMES = {"full": 3.0, "reduced": 1.5}  # of the moved steps' figure
 OF_WORST = 3.0  # times as many where the worst step counts
-LEAST = {  # shares of a tensor
-    "full": {TYPICAL: 1e-4, WORST: 3e-3, DRIFT: 3e-3, GAIN: 3e-3},
+# Shares of a tensor. In one of some hundred steps an activation near zero may change sides, in one arm alone: two of 40
+# right trainings had 4 % in a single gradient then, a thousand times what rounding gives.
+LEAST = {
+    "full": {TYPICAL: 1e-4, WORST: 0.3, DRIFT: 3e-3, GAIN: 3e-3},
     "reduced": {TYPICAL: 2e-3, WORST: 0.3, DRIFT: 3e-3, GAIN: 3e-3},
 }
 SURE = 5.0  # standard deviations by which a mean has to leave 0

@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 from sweeper.core.protocol import Job, Message, encode
 from sweeper.core.record import Process, ScriptRun
@@ -27,6 +28,7 @@ from sweeper.worker.scripts.compile_calls import CompileCalls
 from sweeper.worker.scripts.loop import Lead, Loop
 from sweeper.worker.scripts.program import EndOfScript, Program
 from sweeper.worker.scripts.reading import Reading, describe
+from sweeper.worker.scripts.several_processes import refuse_several
 from sweeper.worker.scripts.training import LossWatch, SeedShift
 from sweeper.worker.session import Notes
 
@@ -100,6 +102,12 @@ def run_script(job: Job, lead_pass: Callable[[Reading], Lead], notes: Notes, say
 
     loop = Loop(lead, end)
     os.register_at_fork(after_in_child=loop.stop)  # a child's steps are not the script's
+
+    def refuse(reason: str) -> NoReturn:
+        loop.finish(failures.UnavailableError(f"{reason}; sweeper measures scripts that train in one, on one device"))
+        raise EndOfScript
+
+    refuse_several(refuse)
     try:
         program.run()
     except EndOfScript:

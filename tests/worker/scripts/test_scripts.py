@@ -140,6 +140,8 @@ ENDINGS = {
     "os.kill(os.getpid(), signal.SIGKILL)": ("eager_error", "was killed by SIGKILL"),
     "steps(10); raise ValueError('no batch left')": ("eager_error", "ValueError: no batch left"),
     "steps(16); os._exit(5)": ("crashed", "ended its process with exit code 5"),
+    "import torch.multiprocessing as m; m.spawn(print, nprocs=2)": ("unavailable", "trains in 2 processes"),
+    "torch.distributed.init_process_group('gloo', world_size=4, rank=0)": ("unavailable", "trains in 4 processes"),
 }
 
 
