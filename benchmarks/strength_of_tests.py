@@ -162,7 +162,7 @@ def can_be_made(mutant: MutationSpec) -> bool:
 
 
 def is_annotation(mutant: MutationSpec) -> bool:
-    """Whether it changes the type of an argument or of a result, which nobody reads at run time."""
+    """Whether it changes the type of an argument, a result or a local variable, which nobody reads at run time."""
     return any(start <= mutant.start_pos < end for start, end in annotations(mutant.module_path))
 
 
@@ -170,7 +170,9 @@ def is_annotation(mutant: MutationSpec) -> bool:
 def annotations(path: Path) -> list[tuple[tuple[int, int], tuple[int, int]]]:
     nodes = list(ast.walk(ast.parse(path.read_text())))
     found: list[Any] = [node.annotation for node in nodes if isinstance(node, ast.arg)]
-    found += [node.returns for node in nodes if isinstance(node, ast.FunctionDef)]
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
+    found += [node.returns for node in functions]
+    found += [node.annotation for one in functions for node in ast.walk(one) if isinstance(node, ast.AnnAssign)]
     return [((node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)) for node in found if node]
 
 
