@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -197,3 +198,32 @@ def test_worker_that_does_not_read_is_deaf_and_one_that_leaves_is_waited_for_no_
         lease.request(later, DEVICE)
         assert later.has_used_device
         assert not later.is_deaf
+
+
+def test_two_workers_are_two_whatever_they_want() -> None:
+    def send(_grant: LeaseGrant) -> bool:
+        return True
+
+    assert Tenant(1, send) != Tenant(1, send)
+
+
+def test_reaper_hears_of_workers_while_they_run() -> None:
+    heard: list[str] = []
+    reaper = SimpleNamespace(
+        watch=lambda group: heard.append(f"+{group}"), forget=lambda group: heard.append(f"-{group}")
+    )
+    with DeviceLease(reaper).register(7, lambda _grant: True):  # type: ignore[arg-type]
+        assert heard == ["+7"]
+    assert heard == ["+7", "-7"]
+
+
+def test_who_leaves_while_waiting_and_who_asks_twice() -> None:
+    """The device goes on to the next that still waits."""
+    lease, grants = DeviceLease(), []
+    with lease.register(1, lambda _grant: grants.append(1) or True) as first:
+        lease.request(first, DEVICE)
+        with lease.register(2, lambda _grant: grants.append(2) or True) as second:
+            lease.request(second, DEVICE)
+            lease.request(first, DEVICE)
+            assert grants == [1, 2], "who asks again lets go of the device first"
+        assert grants == [1, 2, 1]
