@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -79,7 +80,8 @@ def test_worker_that_computes_on_a_gpu_is_seen_without_its_lock(
 ) -> None:
     monkeypatch.setattr(device_claim, "FREE_S", 0.0)
     command = [sys.executable, "-c", "print(flush=True); import time; time.sleep(600)", program]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as other:
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as other, ExitStack() as ended:
+        ended.callback(other.kill)
         assert other.stdout is not None
         other.stdout.readline()
         monkeypatch.setattr(
@@ -91,7 +93,6 @@ def test_worker_that_computes_on_a_gpu_is_seen_without_its_lock(
             refused = pytest.raises(ConfigError, match=f"by process {other.pid}, a worker of another sweep")
             with refused, claim_devices(DEVICES[:1]):
                 pass
-        other.kill()
 
 
 def test_worker_whose_driver_was_killed_has_twenty_seconds_to_free_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
