@@ -108,7 +108,7 @@ def name_stages(module: torch.nn.Module) -> dict[str, str]:
         if isinstance(child, (torch.nn.ModuleList, torch.nn.Sequential))
     ]
     longest = max(lists, key=lambda item: len(item[1]), default=None)
-    inside = f"{longest[0]}." if longest and longest[0] else ""
+    inside = f"{longest[0]}." if longest else ""
 
     def stage(name: str) -> str:
         prefix = inside if name.startswith(inside) else ""
@@ -175,7 +175,7 @@ def _add(parts: Iterable[Sums]) -> Sums:
 def _root_mean(total: float, count: int) -> float:
     if not count:
         return 0.0 if total == 0 else math.inf
-    return math.sqrt(total / count) if total >= 0 else math.nan
+    return math.sqrt(total / count)
 
 
 def choose_tolerance(trial: Trial, module: torch.nn.Module) -> str:

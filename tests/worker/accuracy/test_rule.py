@@ -646,3 +646,75 @@ def test_what_proves_nothing_has_taken_no_share_of_a_bound() -> None:
     unchanged = [("change of input 0", outputs(0.0)[0][1])]
     verdict = rule.judge(_compare(unchanged, unchanged), _bounds(unchanged, _compare(unchanged, unchanged)))
     assert (verdict.accuracy.passed, verdict.share) == (None, 0.0)
+
+
+def test_however_many_signs_may_change_an_update_has_nine_tenths_and_half_of_its_direction() -> None:
+    import torch
+
+    def step(error: float) -> list:
+        ((name, gradient),) = alternating(error, 1.0)
+        return [(name, gradient), ("change of weight", torch.full((4096,), 2.0))]
+
+    for error, allowed, margin in (
+        (0.01, 2 * math.sqrt(0.03), 0.1),
+        (0.06, 2 * math.sqrt(0.18), 0.36),
+        (0.9, 0.9, 0.5),
+    ):
+        bounds = _bounds(step(0.0), _compare(step(error), step(0.0)))
+        assert bounds.bounds["change of weight"] == pytest.approx(2.0 * allowed)
+        assert bounds.projections["change of weight"].margin == pytest.approx(margin)
+
+
+def test_tolerance_is_a_share_of_the_size() -> None:
+    from sweeper.worker.accuracy import rule
+
+    for error, more in ((3e-4, False), (5e-4, True)):
+        assert rule.differs(_compare(outputs(4.0 + error, 4.0 + error), outputs(4.0, 4.0)), "full") is more
+
+
+def test_output_that_is_tiny_has_no_floor() -> None:
+    """There is no other output beside which it would be tiny; the error has no direction."""
+
+    def step(error: float) -> list:
+        return [("output", 1e-6 * tensor) for _, tensor in alternating(error, 1.0)]
+
+    assert judge(step(0.0), step(0.0), step(0.9e-4)).passed
+    assert judge(step(0.0), step(0.0), step(1.1e-4)).passed is False
+
+
+def test_only_gradients_have_a_least_size() -> None:
+    def step(error: float) -> list:
+        ((name, tensor),) = alternating(error, 1.0)
+        return [(name, tensor), ("change of input 0", tensor)]
+
+    assert _bounds(step(0.0), _compare(step(0.5), step(0.0))).least_sizes.keys() == {
+        "gradient of weight",
+        "all gradients",
+    }
+
+
+def test_change_of_a_buffer_that_is_tiny_beside_the_others_has_no_direction() -> None:
+    import torch
+
+    names = ("change of buffer a", "change of buffer b", "change of input 0")
+    sizes = (1.0, 1e-4, 1e-4)
+    step = [(name, torch.full((4,), size)) for name, size in zip(names, sizes, strict=True)]
+    assert _bounds(step, _compare(step, step)).projections.keys() == {names[0], names[2]}
+
+
+@pytest.mark.parametrize(("projection", "asked"), [(0.5, True), (0.4375, False)])
+def test_half_of_the_reference_is_enough_for_a_direction(projection: float, asked: bool) -> None:
+    bounds = _bounds(alternating(0.0, 1.0), _compare(alternating(0.0, projection), alternating(0.0, 1.0)))
+    assert ("gradient of weight" in bounds.projections) is asked
+
+
+def test_tensors_that_are_not_finite_are_counted_but_for_outputs() -> None:
+    """Infinities of an output are meant."""
+    import torch
+
+    infinite = torch.tensor([1.0, math.inf])
+    found = judge(*[[("output", infinite), *gradients(weight=1.0)]] * 3)
+    assert (found.passed, found.unjudged, found.tensors) == (True, 0, 3)
+    step = [("output", torch.ones(2)), ("gradient of a", infinite), ("gradient of b", torch.ones(2))]
+    found = judge(step, step, step)
+    assert (found.passed, found.unjudged) == (None, 2), "the gradient, and all of them together"
