@@ -58,6 +58,7 @@ NAMESPACE = (
 INSIDE = "SWEEPER_MUTANTS_INSIDE"
 MAX_MEMORY_BYTES = 12 * 2**30  # address space of the tests, for mutants that never stop to ask for more
 FROZEN = "tests/test_walls.py::test_values_between_stages_are_frozen"  # for every package
+UNCHANGED = Path("tmp", "unchanged.txt")  # what the tests print without a mutant
 SURVIVORS = Path(__file__).parents[1] / "docs" / "results" / "test-strength.md"
 MARKERS = "not catalog and not slow and not browser and not gpu and not slurm and not ray"
 # cosmic-ray puts each operator in the place of each other one. Most of these fail at the first call, so they are left
@@ -161,7 +162,7 @@ def can_be_made(mutant: MutationSpec) -> bool:
 
 
 def is_annotation(mutant: MutationSpec) -> bool:
-    """Whether it changes the type of an argument or of a result, which nobody reads at run time."""
+    """Whether it changes the type of an argument, a result or a local variable, which nobody reads at run time."""
     return any(start <= mutant.start_pos < end for start, end in annotations(mutant.module_path))
 
 
@@ -169,7 +170,9 @@ def is_annotation(mutant: MutationSpec) -> bool:
 def annotations(path: Path) -> list[tuple[tuple[int, int], tuple[int, int]]]:
     nodes = list(ast.walk(ast.parse(path.read_text())))
     found: list[Any] = [node.annotation for node in nodes if isinstance(node, ast.arg)]
-    found += [node.returns for node in nodes if isinstance(node, ast.FunctionDef)]
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
+    found += [node.returns for node in functions]
+    found += [node.annotation for one in functions for node in ast.walk(one) if isinstance(node, ast.AnnAssign)]
     return [((node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)) for node in found if node]
 
 
@@ -183,7 +186,7 @@ def judge(name: str, mutants: list[MutationSpec]) -> bool:
     write_bytecode(True)
     begin = time.monotonic()
     if (status := run_tests(package, None, 600)) != 0:
-        raise SystemExit(f"the tests of {name} fail without a mutant: {status}")
+        raise SystemExit(f"{UNCHANGED.read_text()}\nthe tests of {name} fail without a mutant: {status}")
     limit_s = 20 + 2 * (time.monotonic() - begin)
     write_bytecode(False)  # what is compiled already is of the sources as they were
     killed = late = 0
@@ -229,8 +232,9 @@ def run_tests(package: Package, source: Path | None, limit_s: float) -> int | No
         try:
             os.setsid()
             resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
+            output = os.open(os.devnull if source else UNCHANGED, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             for number in (1, 2):
-                os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+                os.dup2(output, number)
             status = int(pytest.main(arguments))
         finally:
             os._exit(status)

@@ -37,7 +37,6 @@ from sweeper.execution.trial_runner import run_trial
 
 Launch = Callable[[Sequence[Sequence[str]]], object]  # runs a job for each list of overrides, and waits for all
 MIN_FREE_BYTES = 2**30  # about the size of a max-autotune cache of a large model
-RETRY_S = (0.1, 1.0, 4.0, 16.0)  # between tries to write a record
 CLOCKS_APART_S = 5.0  # of the machine that writes a record and this one
 GO_ON = "go on with the same command"
 WRITE_AGAIN_S = (1.0, 2.0, 4.0, 8.0)  # pauses between attempts to write a record: other trials that end free space

@@ -6,6 +6,7 @@ nothing. If memory runs out on a shared device, the trial runs again alone on it
 from __future__ import annotations
 
 import math
+import sys
 import threading
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
@@ -15,11 +16,8 @@ from sweeper.core.record import Record
 from sweeper.core.trial import Trial
 
 WHOLE_DEVICE = math.inf  # bytes: nobody else has memory of the device
-
-
+MORE_THAN_ANY = sys.float_info.max  # bytes: less than the whole device, more than anything else
 USABLE_SHARE = 0.9  # of the device's memory; contexts and libraries of each process take the rest
-
-
 POLL_S = 0.5
 
 
@@ -52,7 +50,7 @@ class MemoryBudget:
     """The memory of one device; `total_bytes` is None where it is not known, and nothing is planned then."""
 
     def __init__(self, total_bytes: float | None = None) -> None:
-        self._total_bytes = math.inf if total_bytes is None else USABLE_SHARE * total_bytes
+        self._total_bytes = MORE_THAN_ANY if total_bytes is None else USABLE_SHARE * total_bytes
         self._changed = threading.Condition()
         self._waiting: list[Reservation] = []
         self._granted: list[Reservation] = []
@@ -79,5 +77,4 @@ class MemoryBudget:
 
     def _fits(self, own: Reservation) -> bool:
         granted_bytes = sum(reservation.needed_bytes for reservation in self._granted)
-        fits = not self._granted or own.needed_bytes + granted_bytes <= self._total_bytes
-        return fits and granted_bytes < WHOLE_DEVICE
+        return not self._granted or own.needed_bytes + granted_bytes <= self._total_bytes

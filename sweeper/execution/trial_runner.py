@@ -185,8 +185,9 @@ def _run_worker(
         try:
             process, pipe, tenant = running.enter_context(_start_worker(run, arguments, cache, log))
         except OSError as error:  # what earlier processes have measured is kept
-            run.lacking.append(processes.describe_failed_start(error))
-            return Outcome("crashed", "starting", run.lacking[-1])
+            reason = processes.describe_failed_start(error)
+            run.lacking.append(reason)
+            return Outcome("crashed", "starting", reason)
         channel = WorkerChannel(pipe, run.settings.measure, lease, tenant, lambda phase: run.on_phase(phase, index))
         try:
             exceeded = channel.read(process, run.stop)

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -65,9 +66,23 @@ class Worker:
 
 
 @pytest.fixture
-def three(sleepers: Callable[[], int]) -> list[Worker]:
+def register() -> Iterator[Callable[[DeviceLease, int], Worker]]:
+    """Workers that are not ended would be when memory is collected, with signals in the middle of another test."""
+    workers: list[Worker] = []
+
+    def start(lease: DeviceLease, group: int) -> Worker:
+        workers.append(Worker(lease, group))
+        return workers[-1]
+
+    yield start
+    for worker in workers:
+        worker.end()
+
+
+@pytest.fixture
+def three(sleepers: Callable[[], int], register: Callable[[DeviceLease, int], Worker]) -> list[Worker]:
     lease = DeviceLease()
-    return [Worker(lease, sleepers()) for _ in range(3)]
+    return [register(lease, sleepers()) for _ in range(3)]
 
 
 def test_the_device_is_given_in_the_order_of_asking(three: list[Worker]) -> None:
@@ -105,10 +120,10 @@ def test_the_end_of_whoever_measures_is_the_end_of_its_lease(three: list[Worker]
 
 
 def test_worker_that_starts_while_another_measures_is_stopped_at_once(
-    three: list[Worker], sleepers: Callable[[], int]
+    three: list[Worker], sleepers: Callable[[], int], register: Callable[[DeviceLease, int], Worker]
 ) -> None:
     three[0].ask(ALONE)
-    late = Worker(three[0].lease, sleepers())
+    late = register(three[0].lease, sleepers())
     assert eventually(lambda: state(late.group) == "T")
 
 
@@ -142,14 +157,16 @@ def test_stopped_and_waited_seconds_are_told_apart_and_count_in_no_limit(three: 
     assert first.lease.idle_s(first.tenant) < 0.3
 
 
-def test_seconds_are_counted_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seconds_are_counted_by_the_clock(
+    monkeypatch: pytest.MonkeyPatch, register: Callable[[DeviceLease, int], Worker]
+) -> None:
     """One is stopped for 7 s, then waits for 5, of which it is stopped for 2; its clock begins at 100 s."""
     now = 100.0
     signals: list[tuple[int, int]] = []
     monkeypatch.setattr(device_lease.time, "monotonic", lambda: now)
     monkeypatch.setattr(device_lease.os, "killpg", lambda group, number: signals.append((group, number)))
     lease = DeviceLease()
-    measures, other = Worker(lease, 1), Worker(lease, 2)
+    measures, other = register(lease, 1), register(lease, 2)
     measures.ask(ALONE)
     now += 4
     assert (lease.idle_s(other.tenant), lease.idle_s(measures.tenant)) == (4.0, 0.0)
@@ -181,3 +198,32 @@ def test_worker_that_does_not_read_is_deaf_and_one_that_leaves_is_waited_for_no_
         lease.request(later, DEVICE)
         assert later.has_used_device
         assert not later.is_deaf
+
+
+def test_two_workers_are_two_whatever_they_want() -> None:
+    def send(_grant: LeaseGrant) -> bool:
+        return True
+
+    assert Tenant(1, send) != Tenant(1, send)
+
+
+def test_reaper_hears_of_workers_while_they_run() -> None:
+    heard: list[str] = []
+    reaper = SimpleNamespace(
+        watch=lambda group: heard.append(f"+{group}"), forget=lambda group: heard.append(f"-{group}")
+    )
+    with DeviceLease(reaper).register(7, lambda _grant: True):  # type: ignore[arg-type]
+        assert heard == ["+7"]
+    assert heard == ["+7", "-7"]
+
+
+def test_who_leaves_while_waiting_and_who_asks_twice() -> None:
+    """The device goes on to the next that still waits."""
+    lease, grants = DeviceLease(), []
+    with lease.register(1, lambda _grant: grants.append(1) or True) as first:
+        lease.request(first, DEVICE)
+        with lease.register(2, lambda _grant: grants.append(2) or True) as second:
+            lease.request(second, DEVICE)
+            lease.request(first, DEVICE)
+            assert grants == [1, 2], "who asks again lets go of the device first"
+        assert grants == [1, 2, 1]

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from clock import Clock
 
 from sweeper.core.errors import ConfigError
 from sweeper.core.gpus import Device, Gpu
@@ -76,7 +80,8 @@ def test_worker_that_computes_on_a_gpu_is_seen_without_its_lock(
 ) -> None:
     monkeypatch.setattr(device_claim, "FREE_S", 0.0)
     command = [sys.executable, "-c", "print(flush=True); import time; time.sleep(600)", program]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as other:
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as other, ExitStack() as ended:
+        ended.callback(other.kill)
         assert other.stdout is not None
         other.stdout.readline()
         monkeypatch.setattr(
@@ -88,4 +93,77 @@ def test_worker_that_computes_on_a_gpu_is_seen_without_its_lock(
             refused = pytest.raises(ConfigError, match=f"by process {other.pid}, a worker of another sweep")
             with refused, claim_devices(DEVICES[:1]):
                 pass
-        other.kill()
+
+
+def test_worker_whose_driver_was_killed_has_twenty_seconds_to_free_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, frees_after_s = Clock(), 20.0
+    monkeypatch.setattr(device_claim, "time", clock)
+    monkeypatch.setattr(device_claim, "_is_worker", lambda pid: pid in (7, 8))
+    monkeypatch.setattr(device_claim, "computing_pids", lambda _gpu: [6, 7, 8] if clock.now < frees_after_s else [6])
+    with claim_devices(DEVICES[:1]) as claimed:
+        assert claimed == tuple(DEVICES[:1])
+    assert clock.pauses == [0.5] * 40
+    clock.now, frees_after_s = 0.0, 21.0
+    clock.pauses.clear()
+    refused = pytest.raises(ConfigError, match="is in use by process 7, a worker of another sweep, whose lock")
+    with refused, claim_devices(DEVICES[:1]):
+        pass
+    assert clock.pauses == [0.5] * 41
+
+
+def test_process_that_has_ended_is_no_worker() -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    assert not device_claim._is_worker(gone.pid)
+    assert not device_claim._is_worker(os.getpid())
+
+
+@dataclasses.dataclass
+class Folder:
+    """A folder of locks with another owner."""
+
+    path: Path
+    owner: int
+    mode: int = 0o41777
+
+    def stat(self) -> os.stat_result:
+        if not self.path.exists():
+            raise FileNotFoundError
+        return SimpleNamespace(st_uid=self.owner, st_mode=self.mode)  # type: ignore[return-value]
+
+    def __truediv__(self, name: str) -> Path:
+        return self.path / name
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+
+@pytest.mark.parametrize(
+    ("owner", "fits"), [(0, True), (1000, True), (65534, True), (1, False), (999, False), (65533, False)]
+)
+def test_folder_of_locks_belongs_to_root_or_to_the_user(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, owner: int, fits: bool
+) -> None:
+    """The user is number 1000; root may be seen as 65534."""
+    missing, own = Folder(tmp_path / "missing", 0), Folder(tmp_path, owner)
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    monkeypatch.setattr(device_claim, "LOCK_FOLDERS", (missing, own))
+    if fits:
+        assert device_claim._lock_file("GPU-0") == tmp_path / "sweeper-GPU-0.lock"
+        return
+    with pytest.raises(ConfigError, match=f"neither {tmp_path}/missing nor {tmp_path} belongs to root"):
+        device_claim._lock_file("GPU-0")
+
+
+def test_without_locks_a_gpu_has_no_lock_file(tmp_path: Path) -> None:
+    with claim_devices(DEVICES[:1], locks=False):
+        assert list(tmp_path.iterdir()) == []
+    with claim_devices(DEVICES[:1]):
+        assert [path.name for path in tmp_path.iterdir()] == ["sweeper-GPU-0.lock"]
+
+
+def test_device_slots_are_equal_by_their_devices() -> None:
+    share = DeviceShare(DEVICES[0], (0, 1), 3)
+    one, other = (make_slots(Placement("a GPU", (share,)), DEVICES)[0] for _ in range(2))
+    assert one == other
+    assert one.lease is not other.lease

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from pathlib import Path
@@ -15,19 +16,22 @@ from typing import Any
 
 import fake_python
 import pytest
+from records import make_record
 
+from sweeper.analysis.metrics import derive
 from sweeper.core import record as record_module
+from sweeper.core.errors import ConfigError
 from sweeper.core.files import write_text
-from sweeper.core.gpus import Gpu
+from sweeper.core.gpus import Device, Gpu
 from sweeper.core.leftovers import make_prefix
-from sweeper.core.paths import SweepPaths
+from sweeper.core.paths import SweepPaths, TrialPaths
 from sweeper.core.record import Attempt, Record
 from sweeper.core.settings import Measure, Settings
 from sweeper.core.trial import Labels, Model, Trial
 from sweeper.execution import device_claim, placement, processes, reaper
 from sweeper.execution import execute as execute_module
 from sweeper.execution.execute import MIN_FREE_BYTES, NoSpaceError, execute, make_cluster_launcher
-from sweeper.execution.placement import Placement, place_trials
+from sweeper.execution.placement import DeviceShare, Placement, place_trials
 from sweeper.execution.scheduler import Event, Finished, Started
 
 
@@ -82,9 +86,16 @@ def test_full_disk_is_said_before_a_trial_and_keeps_what_there_is(
     Path("runs/s").mkdir(parents=True)
     records = (event.record for event in start(trials) if isinstance(event, Finished))
     assert next(records).status == "ok"
-    with pytest.raises(NoSpaceError, match="1024 MiB left"):
+    with pytest.raises(NoSpaceError, match="has 1024 MiB left and what runs may need 1024; free some space"):
         next(records)
     assert len(list(Path("runs/s").glob("*/record.json"))) == 1
+
+
+def test_each_trial_in_flight_needs_space(trials: list[Trial], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _folder: SimpleNamespace(free=2 * MIN_FREE_BYTES))
+    share = DeviceShare(Device("cpu"), concurrency=3)
+    with pytest.raises(NoSpaceError, match="has 2048 MiB left and what runs may need 3072"):
+        list(execute(trials, SETTINGS, Placement("the CPU", (share,))))
 
 
 @pytest.fixture
@@ -160,6 +171,40 @@ def test_record_is_written_when_a_full_disk_has_space_again(
     assert run_here(trials[0]).record == read_record(trials[0])
     said = capsys.readouterr().err
     assert said.count(f"note: the record of {trials[0].label} cannot be written: No space left on device") == 2
+
+
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch) -> tuple[TrialPaths, Record]:
+    """A record, and where it cannot be written."""
+
+    def refuse(path: Path, text: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(execute_module, "write_text", refuse)
+    record = make_record()
+    return SweepPaths.of(SETTINGS.sweep).trial(record.label, record.trial_id), record
+
+
+def test_pauses_between_attempts_to_write_a_record_grow_and_are_said(
+    refused: tuple[TrialPaths, Record], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stop, pauses = threading.Event(), []
+    monkeypatch.setattr(stop, "wait", pauses.append)
+    with pytest.raises(NoSpaceError, match=r"No space left on device.*, then go on with the same command"):
+        execute_module._write_record(*refused, stop)
+    assert pauses == [1.0, 2.0, 4.0, 8.0]
+    said = [line.rpartition("; ")[2] for line in capsys.readouterr().err.splitlines()]
+    assert said == [f"trying again in {pause:g} s" for pause in pauses]
+
+
+def test_who_is_told_to_stop_tries_to_write_once(
+    refused: tuple[TrialPaths, Record], capsys: pytest.CaptureFixture[str]
+) -> None:
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(NoSpaceError):
+        execute_module._write_record(*refused, stop)
+    assert capsys.readouterr().err == ""
 
 
 def test_earlier_attempts_are_not_lost_when_their_record_cannot_be_read_now(
@@ -261,6 +306,59 @@ def test_lost_job_names_the_attempts_before_it_and_leaves_the_record_on_disk(tri
     assert read_record(trials[0]) == wrong
 
 
+def hear(trial: Trial, launch: Callable[[object], object]) -> Record:
+    """The record that a cluster's launcher yields."""
+    *_, ended = make_cluster_launcher("slurm", launch, {trial.id: ()}).run([trial], SETTINGS, Placement("slurm"))
+    assert isinstance(ended, Finished)
+    return ended.record
+
+
+@pytest.mark.parametrize(("seconds", "status"), [(995, "ok"), (994, "crashed")])
+def test_record_of_a_job_is_as_new_as_the_job_or_a_few_seconds_older(
+    trials: list[Trial], monkeypatch: pytest.MonkeyPatch, seconds: int, status: str
+) -> None:
+    """The clocks of two machines may be 5 s apart; the job has begun at 1000 s."""
+    run_here(trials[0])
+    (path,) = Path("runs/s").glob("*/record.json")
+    os.utime(path, (seconds, seconds))
+    monkeypatch.setattr(execute_module, "time", SimpleNamespace(time=lambda: 1000.0))
+    assert hear(trials[0], lambda _overrides: None).status == status
+
+
+def test_job_that_was_lost_is_a_crashed_trial_and_what_the_launcher_raised_is_said(
+    trials: list[Trial], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def launch(_overrides: object) -> None:
+        raise RuntimeError("preempted")
+
+    record = hear(trials[0], launch)
+    assert (record.status, record.phase) == ("crashed", "starting")
+    assert record.message == "the job of slurm ended without a record; its own log says why"
+    assert read_record(trials[0]) == record
+    assert capsys.readouterr().err == "note: slurm: RuntimeError: preempted\n"
+
+
+def test_jobs_are_launched_together_with_their_overrides_and_none_where_there_are_no_trials(
+    trials: list[Trial],
+) -> None:
+    launched: list[object] = []
+    overrides = {trial.id: (f"batch_size={trial.batch_size}",) for trial in trials}
+    launcher = make_cluster_launcher("slurm", launched.append, overrides)
+    assert list(launcher.run([], SETTINGS, Placement("slurm"))) == launched == []
+    events = list(launcher.run(trials[:2], SETTINGS, Placement("slurm")))
+    assert launched == [[("batch_size=1",), ("batch_size=2",)]]
+    assert [type(event) for event in events] == [Started, Finished] * 2
+
+
+def test_launcher_that_can_start_no_job_says_so(trials: list[Trial]) -> None:
+    def launch(_overrides: object) -> None:
+        raise ConfigError("no such partition")
+
+    with pytest.raises(ConfigError, match="no such partition"):
+        hear(trials[0], launch)
+    assert not Path("runs").exists()
+
+
 def test_record_of_a_job_that_cannot_be_read_is_a_crashed_trial(trials: list[Trial]) -> None:
     def launch(_overrides: object) -> None:
         write_text(SweepPaths.of("s").trial(trials[0].label, trials[0].id).record, "{")
@@ -274,3 +372,24 @@ def test_record_of_a_job_that_cannot_be_read_is_a_crashed_trial(trials: list[Tri
     assert read_record(trials[0]) == ended.record
     (aside,) = Path("runs/s").glob("*/record.json.unreadable-*")
     assert aside.read_text() == "{"
+
+
+@pytest.mark.parametrize("earlier", [True, False], ids=["replaced by none", "written where there is none"])
+def test_record_of_an_interrupted_trial(trials: list[Trial], monkeypatch: pytest.MonkeyPatch, earlier: bool) -> None:
+    if earlier:
+        run_here(trials[0])
+    before = list(Path("runs/s").glob("*/record.json"))
+    interrupted = make_record(trial=trials[0], status="interrupted")
+    monkeypatch.setattr(execute_module, "run_trial", lambda *_arguments: Finished(interrupted, derive(interrupted)))
+    assert run_here(trials[0]).record.status == "interrupted"
+    assert len(before) == earlier
+    assert read_record(trials[0]).status == ("ok" if earlier else "interrupted")
+
+
+def test_leftovers_that_cannot_be_removed_are_said(trials: list[Trial], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_arguments: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(execute_module, "remove_temporary", refuse)
+    with pytest.raises(NoSpaceError, match=r"No space left on device.*, then go on with the same command"):
+        list(start(trials))

@@ -73,8 +73,9 @@ def test_unknown_needs_and_unknown_devices_are_let_in(guests: ExitStack) -> None
     assert invite(guests, budget, None).inside.wait(60)
 
 
-def test_who_wants_everything_waits_for_all_and_nobody_passes_it(guests: ExitStack) -> None:
-    budget = MemoryBudget(100)
+@pytest.mark.parametrize("total", [100, None], ids=["known", "unknown"])
+def test_who_wants_everything_waits_for_all_and_nobody_passes_it(guests: ExitStack, total: float | None) -> None:
+    budget = MemoryBudget(total)
     first = invite(guests, budget, 1)
     assert first.inside.wait(60)
     everything = invite(guests, budget, WHOLE_DEVICE)
@@ -127,3 +128,32 @@ def test_who_is_told_to_stop_waits_no_longer(guests: ExitStack) -> None:
     stop.set()
     with budget.reserve(50, stop) as reservation:
         assert reservation.shared
+
+
+def test_of_those_who_wait_the_first_is_let_in(guests: ExitStack) -> None:
+    """A third that would fit waits behind the second, though the second needs more."""
+    budget = MemoryBudget(100)
+    first = invite(guests, budget, 60)
+    assert first.inside.wait(60)
+    second = invite(guests, budget, 60)
+    assert not second.inside.wait(0.3)
+    third = invite(guests, budget, 10)
+    assert not third.inside.wait(0.3)
+    first.leave()
+    assert second.inside.wait(60)
+    assert third.inside.wait(60)
+    assert third.reservation is not None
+    assert third.reservation.needed_bytes == 10
+
+
+def test_unknown_needs_reserve_nothing(guests: ExitStack) -> None:
+    budget = MemoryBudget(100)
+    unknown = invite(guests, budget, None)
+    assert unknown.inside.wait(60)
+    assert unknown.reservation is not None
+    assert unknown.reservation.needed_bytes == 0
+    assert invite(guests, budget, 90).inside.wait(60)
+
+
+def test_two_of_the_same_size_are_two() -> None:
+    assert Reservation(1.0) != Reservation(1.0)

@@ -52,8 +52,15 @@ def test_more_devices_than_cores_share_them_all(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize(
     ("cores", "gibibytes", "said", "expected"),
-    [(16, 128, None, [8]), (6, 128, None, [3]), (1, 128, None, [1]), (64, 20, None, [2]), (4, 1, 5, [5])],
-    ids=["usual", "cores", "one core", "memory", "said"],
+    [
+        (16, 128, None, [8]),
+        (6, 128, None, [3]),
+        (1, 128, None, [1]),
+        (64, 16, None, [2]),
+        (64, 23, None, [2]),
+        (4, 1, 5, [5]),
+    ],
+    ids=["usual", "cores", "one core", "memory", "almost three", "said"],
 )
 def test_trials_in_flight_are_those_that_the_host_is_good_for(
     monkeypatch: pytest.MonkeyPatch, cores: int, gibibytes: int, said: int | None, expected: list[int]

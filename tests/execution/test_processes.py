@@ -5,12 +5,15 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
 import pytest
+from clock import Clock
 from processes import assert_gone
 
+from sweeper.execution import processes
 from sweeper.execution.processes import (
     describe_exit,
     describe_failed_start,
@@ -110,3 +113,33 @@ def test_last_lines_are_those_with_text(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"one\n\n two  \n\xff\n\n")
     assert read_last_lines(tmp_path / "log", 2) == [" two", "\ufffd"]
     assert read_last_lines(tmp_path / "log", 9) == ["one", " two", "\ufffd"]
+
+
+def test_limit_and_stop_are_looked_at_twenty_times_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, stop = Clock(), threading.Event()
+    monkeypatch.setattr(processes, "time", clock)
+    monkeypatch.setattr(stop, "wait", clock.sleep)
+    process = start_group([sys.executable, "-c", SLEEPS], {}, tmp_path / "log")
+    assert wait_for_end(process, 1.0, stop) is None
+    assert clock.pauses == [0.05] * 20
+    assert process.poll() is not None
+
+
+def test_folder_that_cannot_be_removed_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_arguments: object, **_options: object) -> None:
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with monkeypatch.context() as then, expose_package("/other/python"):
+        then.setattr(os, "rmdir", refuse)
+        then.setattr(os, "unlink", refuse)
+    assert len(list(tmp_path.iterdir())) <= 1
+
+
+def test_marks_tell_processes_and_their_starters_apart(tmp_path: Path) -> None:
+    first, second = (start_group([sys.executable, "-c", ""], {}, tmp_path / "log") for _ in range(2))
+    for process in (first, second):
+        assert process.mark.startswith(f"{os.getpid()}-")
+        assert process.mark.rpartition(".")[0] == processes.OWN_MARK
+        assert wait_for_end(process, 60) == 0
+    assert first.mark != second.mark

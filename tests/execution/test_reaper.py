@@ -1,12 +1,18 @@
 from __future__ import annotations
 
+import errno
+import itertools
 import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from clock import Clock
 from processes import assert_gone
 
 from sweeper.execution import reaper
@@ -111,3 +117,116 @@ def test_an_interrupt_neither_ends_the_reaper_nor_makes_it_speak() -> None:
         command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_reaper_has_a_session_of_its_own() -> None:
+    """So that what ends its driver's group, or the terminal, does not end it."""
+    with reaper.run_reaper("mark") as running:
+        assert os.getsid(running._process.pid) == running._process.pid
+
+
+def test_marked_processes_are_those_of_the_mark_and_of_what_continues_it() -> None:
+    marks = ["mark", "mark.1", "mark.1.2", "mark1", "other.mark"]
+    started = [subprocess.Popen(SLEEPS, env={**os.environ, reaper.MARK: mark}) for mark in marks]
+    for process in started:
+        wait_for_mark(process.pid)
+    threading.Thread(target=lambda: [process.wait() for process in started[:3]], daemon=True).start()
+    try:
+        reaper.kill_marked("mark")
+        assert [process.poll() for process in started] == [-signal.SIGKILL] * 3 + [None] * 2
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def wait_for_mark(pid: int) -> None:
+    """Until the process has the environment that it was given: at first it has that of its parent."""
+    while reaper.MARK.encode() not in Path(f"/proc/{pid}/environ").read_bytes():
+        time.sleep(0.01)
+
+
+def test_process_that_does_not_end_is_waited_for_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, killed = Clock(), []
+    monkeypatch.setattr(reaper, "time", clock)
+    monkeypatch.setattr(reaper, "_find_marked", lambda _needle: iter([17]))
+    monkeypatch.setattr(os, "kill", lambda pid, number: killed.append((pid, number)))
+    reaper.kill_marked("mark")
+    assert clock.pauses == [0.05] * 200
+    assert killed == [(17, signal.SIGKILL)] * 200
+
+
+class Ended:
+    """A reaper that has ended already, or hangs."""
+
+    def __init__(self, folder: Path, hangs: bool = False) -> None:
+        self.stdin = (folder / "stdin").open("ab", buffering=0)
+        self.told: list[object] = []
+        self._hangs = hangs
+
+    def wait(self) -> int:
+        return 0
+
+    def communicate(self, timeout: float | None = None) -> None:
+        self.told.append(timeout)
+        if self._hangs and timeout is not None:
+            raise subprocess.TimeoutExpired("reaper", timeout)
+
+    def kill(self) -> None:
+        self.told.append("kill")
+
+
+def test_reaper_that_ends_is_started_again_after_a_second(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second start fails; each of the others hears of all groups."""
+    pauses: list[float | None] = []
+    starts = itertools.count(1)
+    ended = threading.Event()
+
+    class Done(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            pauses.append(timeout)
+            if len(pauses) == 3:
+                self.set()
+                ended.set()
+            return self.is_set()
+
+    def start(_self: reaper.Reaper) -> Ended:
+        if next(starts) == 2:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return Ended(tmp_path)
+
+    monkeypatch.setattr(reaper, "threading", SimpleNamespace(Lock=threading.Lock, Thread=Waits, Event=Done))
+    monkeypatch.setattr(reaper.Reaper, "_start", start)
+    running = reaper.Reaper("mark")
+    running.watch(11)
+    Waits.begin()
+    assert ended.wait(60)
+    assert pauses == [1.0] * 3
+    assert capsys.readouterr().err == "note: cannot start the reaper again: Too many open files\n"
+    assert (tmp_path / "stdin").read_text() == "+11\n" * 3
+
+
+class Waits(threading.Thread):
+    """A thread that begins when it is told to."""
+
+    last: Waits
+
+    def start(self) -> None:
+        Waits.last = self
+
+    @staticmethod
+    def begin() -> None:
+        threading.Thread.start(Waits.last)
+
+
+@pytest.mark.parametrize(("hangs", "told"), [(False, [10.0]), (True, [10.0, "kill", None])])
+def test_reaper_has_some_seconds_to_do_its_work(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, hangs: bool, told: list[object]
+) -> None:
+    process = Ended(tmp_path, hangs)
+    monkeypatch.setattr(reaper, "threading", SimpleNamespace(Lock=threading.Lock, Thread=Waits, Event=threading.Event))
+    monkeypatch.setattr(reaper.Reaper, "_start", lambda _self: process)
+    reaper.Reaper("mark").end()
+    assert process.told == told

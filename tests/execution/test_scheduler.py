@@ -5,6 +5,8 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from records import make_record, make_trial
@@ -12,6 +14,7 @@ from records import make_record, make_trial
 from sweeper.analysis.metrics import derive
 from sweeper.core.gpus import Device, Gpu
 from sweeper.core.trial import Trial
+from sweeper.execution import scheduler
 from sweeper.execution.placement import DeviceSlot
 from sweeper.execution.scheduler import Finished, Started, run_all
 
@@ -119,3 +122,64 @@ def test_whoever_has_had_enough_ends_the_trials() -> None:
     assert isinstance(next(events), Started)
     events.close()
     assert ended.is_set()
+
+
+def test_each_device_has_one_trial_before_any_has_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trials come longest first."""
+    order: list[str] = []
+
+    class Noted(threading.Thread):
+        def __init__(self, *, args: tuple[DeviceSlot], **options: Any) -> None:
+            order.append(args[0].device.gpu.selector)  # type: ignore[union-attr]
+            super().__init__(args=args, **options)
+
+    monkeypatch.setattr(scheduler, "threading", SimpleNamespace(Thread=Noted, Event=threading.Event))
+    slots = [DeviceSlot(Device("cuda", gpu), concurrency=count) for gpu, count in zip(GPUS, (2, 1, 3), strict=True)]
+    events = run_all(TRIALS, slots, lambda trial, *_arguments: finish(trial))
+    assert len([item for item in events if isinstance(item, Finished)]) == len(TRIALS)
+    assert order == ["0", "1", "2", "0", "2", "2"]
+
+
+def test_second_interrupt_is_raised() -> None:
+    """Each comes from the trial that runs, while the caller waits for an event."""
+    interrupted = threading.Event()
+
+    def run(trial: Trial, _slot: DeviceSlot, _on_phase: object, stop: threading.Event) -> Finished:
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.wait(60)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert interrupted.wait(60)
+        return finish(trial, "interrupted")
+
+    class Stop(threading.Event):
+        """The caller sets it at the first interrupt, and again when the second is raised."""
+
+        def set(self) -> None:
+            if self.is_set():
+                interrupted.set()
+            super().set()
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(scheduler, "threading", SimpleNamespace(Thread=threading.Thread, Event=Stop))
+            with pytest.raises(KeyboardInterrupt):
+                list(run_all(TRIALS[:2], SLOTS[:1], run))
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_first_of_two_errors_is_raised() -> None:
+    raised = threading.Event()
+
+    def run(trial: Trial, _slot: DeviceSlot, _on_phase: object, _stop: threading.Event) -> Finished:
+        if trial == TRIALS[0]:
+            raised.set()
+            raise OSError("first")
+        assert raised.wait(60)
+        time.sleep(0.2)
+        raise OSError("second")
+
+    with pytest.raises(OSError, match="first"):
+        list(run_all(TRIALS[:2], SLOTS[:2], run))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from processes import assert_gone
@@ -60,6 +62,7 @@ def run(in_empty_folder: Path, monkeypatch: pytest.MonkeyPatch, trial: Trial):
         slot: DeviceSlot | None = None,
         inspect: bool = False,
         on_phase: OnPhase = lambda _phase, _index: None,
+        of: Trial = trial,
         **measure: object,
     ) -> Record:
         script = in_empty_folder / "worker.py"
@@ -69,7 +72,7 @@ def run(in_empty_folder: Path, monkeypatch: pytest.MonkeyPatch, trial: Trial):
         settings = Settings("s", measure=Measure(**{"processes": 1, "timeout_s": 30.0, **measure}), inspect=inspect)  # type: ignore[arg-type]
         slot = slot or DeviceSlot(Device("cpu"), cores)
         stop = stop or threading.Event()
-        return trial_runner.run_trial(trial, settings, slot, on_phase, stop).record
+        return trial_runner.run_trial(of, settings, slot, on_phase, stop).record
 
     return run
 
@@ -571,3 +574,112 @@ def test_target_asks_for_processes_until_the_interval_is_narrow(
     assert ("unresolved" in record.flags) is flagged
     assert {process.draw for process in record.processes} == {0}
     assert [process.cold for process in record.processes].count(True) == 1
+
+
+def test_worker_that_hangs_is_given_a_moment_to_write_its_stack(
+    run, trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        while "most recent call first" not in (folder(trial) / "worker-0.log").read_text():
+            time.sleep(0.05)
+
+    monkeypatch.setattr(trial_runner, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+    body = "import faulthandler; faulthandler.register(signal.SIGUSR1); say(Phase('compiling')); time.sleep(600)"
+    record = run(body, phase_timeouts_s={"compiling": 0.5})
+    assert (record.status, record.phase, pauses) == ("timeout", "compiling", [1.0])
+
+
+def test_time_of_a_trial_is_no_more_than_passed(run) -> None:
+    begin = time.monotonic()
+    took_s = run(GOOD).wall_s
+    assert 0 < took_s <= time.monotonic() - begin
+
+
+def test_memory_that_ran_short_beside_others_is_tried_again_alone(run, in_empty_folder: Path) -> None:
+    """An allocation that failed and was tried again: what was measured is no good. Alone, it is what it is."""
+    slot, inside = DeviceSlot(Device("cuda")), threading.Event()
+
+    def stay() -> None:
+        with slot.memory.reserve(None, threading.Event()):
+            inside.set()
+            wait_for(in_empty_folder / "log")
+
+    threading.Thread(target=stay).start()
+    assert inside.wait(60)
+    body = """
+        open("log", "a").write("x")
+        say(Outcome("ok", process=replace(process(), failed_allocations=1)))
+        """
+    assert run(body, slot=slot).status == "ok"
+    assert (in_empty_folder / "log").read_text() == "xx"
+
+
+def test_trial_that_has_enough_memory_beside_others_runs_once(run, in_empty_folder: Path) -> None:
+    slot, inside = DeviceSlot(Device("cuda")), threading.Event()
+
+    def stay() -> None:
+        with slot.memory.reserve(None, threading.Event()):
+            inside.set()
+            wait_for(in_empty_folder / "log")
+
+    threading.Thread(target=stay).start()
+    assert inside.wait(60)
+    assert run('open("log", "a").write("x"); ' + GOOD, slot=slot).status == "ok"
+    assert (in_empty_folder / "log").read_text() == "x"
+
+
+def test_each_process_is_told_the_block_length_of_the_first(run, trial: Trial) -> None:
+    body = "print(a.steps_per_block); say(Outcome('ok', process=replace(process(), steps_per_block=5 + a.index)))"
+    run(body, processes=3)
+    assert [(folder(trial) / f"worker-{index}.log").read_text() for index in range(3)] == ["None\n", "5\n", "5\n"]
+
+
+CHECKED = """
+check = Accuracy("float64", True, worst="loss") if a.index == 0 else None
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "copied"),
+    [
+        ('say(Outcome("ok", process=replace(process(), code_fingerprint="a", accuracy=check)))', True),
+        ('say(Outcome("ok", process=replace(process(), code_fingerprint=str(a.index), accuracy=check)))', False),
+        ('done = process(); rounds = done.rounds if check else ()\n'
+         'say(Outcome("ok", process=replace(done, code_fingerprint="a", accuracy=check, rounds=rounds)))', False),
+        ('check = check or Accuracy("float64", True, worst="own")\n'
+         'say(Outcome("ok", process=replace(process(), code_fingerprint="a", accuracy=check)))', False),
+    ],
+    ids=["same code", "other code", "nothing timed", "checked itself"],
+)  # fmt: skip
+def test_verdict_is_copied_to_what_was_timed_with_the_same_code_and_has_none(run, body: str, copied: bool) -> None:
+    _, second = run(CHECKED + body, processes=2).processes
+    assert (second.accuracy is not None and second.accuracy.of_process == 0) is copied
+
+
+def test_worker_that_dies_after_a_verdict_is_a_crashed_record(run) -> None:
+    record = run(f"{CHECKED}if a.index == 1: os._exit(3)\n{right('a')}", processes=2)
+    assert (record.status, len(record.processes)) == ("crashed", 1)
+
+
+def test_signal_of_the_smallest_number_is_no_exit_code(run) -> None:
+    assert run("os.kill(os.getpid(), signal.SIGHUP)").message == "the worker was killed by SIGHUP"
+
+
+def test_worker_that_cannot_be_started_leaves_no_pipe_open(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_arguments: object, **_options: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    run(GOOD)
+    monkeypatch.setattr(processes, "start_group", refuse)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    record = run(GOOD)
+    assert (record.status, record.phase) == ("crashed", "starting")
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_eager_trials_are_not_inspected(run, trial: Trial) -> None:
+    assert run(INSPECTS + FOUND, inspect=True, of=replace(trial, mode="eager")).inspection is None
+    assert run(INSPECTS + FOUND, inspect=True).inspection

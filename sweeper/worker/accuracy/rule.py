@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -108,11 +108,11 @@ def name_stages(module: torch.nn.Module) -> dict[str, str]:
         if isinstance(child, (torch.nn.ModuleList, torch.nn.Sequential))
     ]
     longest = max(lists, key=lambda item: len(item[1]), default=None)
-    inside = f"{longest[0]}." if longest and longest[0] else ""
+    inside = f"{longest[0]}." if longest else ""
 
     def stage(name: str) -> str:
-        prefix = inside if longest and name.startswith(inside) else ""
-        return prefix + name.removeprefix(prefix).split(".", 1)[0]
+        prefix = inside if name.startswith(inside) else ""
+        return prefix + name.removeprefix(prefix).partition(".")[0]
 
     return {name: stage(name) for name, _ in module.named_parameters()}
 
@@ -175,7 +175,7 @@ def _add(parts: Iterable[Sums]) -> Sums:
 def _root_mean(total: float, count: int) -> float:
     if not count:
         return 0.0 if total == 0 else math.inf
-    return math.sqrt(total / count) if total >= 0 else math.nan
+    return math.sqrt(total / count)
 
 
 def choose_tolerance(trial: Trial, module: torch.nn.Module) -> str:
@@ -218,11 +218,11 @@ class Bounds:
     kind: str
     errors: Mapping[str, float]
     bounds: Mapping[str, float]
-    least_sizes: Mapping[str, float] = field(default_factory=dict)  # where zeros would be within the bounds
-    projections: Mapping[str, Span] = field(default_factory=dict)
-    nondeterministic: bool = False
-    far_off: bool = False  # the reference may be another model's: some do other things in other number formats
-    unverified: str | None = None  # why a step within the bounds need not be right
+    least_sizes: Mapping[str, float]  # where zeros would be within the bounds
+    projections: Mapping[str, Span]
+    nondeterministic: bool
+    far_off: bool  # the reference may be another model's: some do other things in other number formats
+    unverified: str | None  # why a step within the bounds need not be right
 
 
 def set_bounds(
@@ -324,10 +324,11 @@ def _passes_zeros(name: str, eager: Comparison, bound: float) -> bool:
 def _share_of_flips(name: str, eager: Comparison, bounds: Mapping[str, float]) -> float:
     """Of an update, roughly the share of numbers whose gradient may have another sign, within what is allowed to it.
 
-    Each of these turns an update of Adam around: an error of twice its size, and twice as much off its direction.
+    Each of these turns an update of Adam around: an error of twice its size, and twice as much off its direction. More
+    than all of them are as good as all.
     """
     gradient = _find_gradient(name, eager) or name
-    return min(1.0, _divide(bounds.get(gradient, math.inf), eager[gradient].reference_size))
+    return _divide(bounds.get(gradient, math.inf), eager[gradient].reference_size)
 
 
 def _span_projections(
@@ -357,8 +358,9 @@ def _span_projections(
             margin = error * max(ERROR_SHARE, FEW / math.sqrt(sums.elements))
             if sums.elements >= MANY:
                 margin = min(margin, MAX_MARGIN)
-            flipped = min(max(UPDATE_MARGIN, 2 * flips.get(name, 0.0)), MAX_UPDATE_MARGIN)
-            least = flipped if name in flips else least_margin
+            least = least_margin
+            if name in flips:
+                least = min(max(UPDATE_MARGIN, 2 * flips[name]), MAX_UPDATE_MARGIN)
             yield name, Span(min(found), max(found), max(margin, least))
 
 

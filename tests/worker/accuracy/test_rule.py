@@ -479,3 +479,242 @@ def test_small_tensors_are_not_too_small_and_nothing_has_no_share() -> None:
     truth = StepTensors(Keep().copy(outputs(math.inf)), "float64")
     same = rule.compare(outputs(math.inf), truth)
     assert rule.judge(same, rule.set_bounds(truth, [same], None, "full")).share == 0
+
+
+def test_loss_that_is_no_number_is_wrong() -> None:
+    """A loss has no direction, and no bound is below what is not a number."""
+    import torch
+
+    def step(loss: float) -> list:
+        return [("loss", torch.tensor(loss)), *gradients(weight=1.0)]
+
+    for loss, passed in ((1.0, True), (math.nan, False), (math.inf, False)):
+        found = judge(step(1.0), step(1.0), step(loss))
+        assert (found.passed, found.worst) == (passed, "loss")
+
+
+@pytest.mark.parametrize(("count", "passed"), [(999, True), (1000, False)])
+def test_a_thousand_numbers_are_many(count: int, passed: bool) -> None:
+    """Three quarters of eager's error are 0.45, of which many numbers may have 0.2."""
+    step = alternating(0.6, 1.3, count)
+    assert judge(alternating(0.0, 1.0, count), alternating(0.6, 1.0, count), step, "reduced").passed is passed
+
+
+def test_first_step_of_eager_says_what_is_noise() -> None:
+    """The others are moved: their errors widen bounds, and make no tensor smaller than its error."""
+
+    def step(bias: float) -> list:
+        return [*gradients(bias=bias), *alternating(0.0, 1.0)]
+
+    exact, moved, wrong = step(0.0), step(1e-6), step(5e-6)
+    assert judge(exact, exact, step(2.9e-6), more=(moved,)).passed
+    assert judge(exact, exact, wrong, more=(moved,)).passed is False
+    assert judge(exact, moved, wrong, more=(exact,)).passed
+
+
+def test_first_step_of_eager_says_whose_direction_is_asked_for() -> None:
+    """Of what is no gradient: the change of an input that eager has exactly, or as far off as it is long."""
+
+    def step(error: float, factor: float) -> list:
+        ((_, tensor),) = alternating(error, factor)
+        return [*gradients(weight=1.0), ("change of input 0", tensor)]
+
+    exact, far, double = step(0.0, 1.0), step(1.2, 1.0), step(0.0, 2.0)
+    assert judge(exact, exact, double, "reduced", more=(far,)).passed is False
+    assert judge(exact, far, double, "reduced", more=(exact,)).passed
+
+
+def test_stages_are_those_of_the_longest_list() -> None:
+    import torch
+
+    from sweeper.worker.accuracy.rule import name_stages
+
+    def layers(count: int) -> torch.nn.ModuleList:
+        return torch.nn.ModuleList(torch.nn.Sequential(torch.nn.Linear(1, 1, bias=False)) for _ in range(count))
+
+    module = torch.nn.ModuleDict({"in": layers(3), "a_long_name": layers(1), "head": torch.nn.Linear(1, 1, bias=False)})
+    stages = {f"in.{index}.0.weight": f"in.{index}" for index in range(3)}
+    assert name_stages(module) == stages | {"a_long_name.0.0.weight": "a_long_name", "head.weight": "head"}
+    assert name_stages(layers(2)) == {"0.0.weight": "0", "1.0.weight": "1"}
+    assert name_stages(torch.nn.ModuleDict({"a": torch.nn.Linear(1, 1, bias=False)})) == {"a.weight": "a"}
+
+
+def halves(bias: float) -> list:
+    """A bias of five numbers beside three that are 3: with a bias of 1.0 all of them have the size 2.0."""
+    import torch
+
+    return [("gradient of bias", torch.full((5,), bias)), ("gradient of weight", torch.full((3,), 3.0))]
+
+
+@pytest.mark.parametrize(("least", "asked"), [(0.5, False), (0.4375, True)])
+def test_gradient_of_the_least_size_says_nothing(monkeypatch: pytest.MonkeyPatch, least: float, asked: bool) -> None:
+    """By its direction, by its size, and by what follows from it."""
+    import torch
+
+    from sweeper.worker.accuracy import rule
+
+    monkeypatch.setattr(rule, "LEAST_SIZE", least)
+
+    def step(bias: float) -> list:
+        return [*halves(bias), ("change of bias", torch.ones(5))]
+
+    bounds = _bounds(step(1.0), _compare(step(1.5), step(1.0)))
+    for name, kept in (
+        ("gradient of bias", bounds.projections),
+        ("gradient of bias", bounds.least_sizes),
+        ("change of bias", bounds.bounds),
+    ):
+        assert (name in kept) is asked
+
+
+def test_difference_of_just_the_tolerance_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sweeper.worker.accuracy import rule
+    from sweeper.worker.measurement.capture import Keep, StepTensors
+
+    monkeypatch.setitem(rule.TOLERANCE, "full", 2.0**-13)
+    truth = StepTensors(Keep().copy(outputs(1.0, 1.0)), "float64")
+    for error, more in ((2.0**-13, False), (2.0**-12, True)):
+        moved = outputs(1.0 + error, 1.0 + error)
+        assert rule.differs(rule.compare(moved, truth), "full") is more
+        assert judge(outputs(1.0, 1.0), outputs(1.0, 1.0), outputs(1.0, 1.0), repeated=moved).nondeterministic is more
+
+
+def test_tensors_without_a_direction_leave_the_others_theirs() -> None:
+    """A loss, an update that follows noise, a gradient that eager has nothing of, and one that is infinite."""
+    import torch
+
+    def step(weight: float, error: float = 0.0, lost: float = 1.0, infinite: float = 1.0) -> list:
+        ((_, lost_gradient),) = alternating(error, lost, 64)
+        update = torch.ones(4)
+        return [
+            ("loss", torch.tensor(1.0)),
+            ("change of bias", update),
+            ("gradient of lost", lost_gradient),
+            ("gradient of infinite", torch.full((4,), infinite)),
+            ("gradient of bias", torch.zeros(4)),
+            *((name, tensor * weight) for name, tensor in alternating(0.0, 1.0)),
+        ]
+
+    for factor, beyond in ((1.005, 0.5), (1.02, 2.0)):
+        eager = _compare(step(1.0, 1.2, 0.3, math.inf), step(1.0))
+        spans = _bounds(step(1.0), eager).projections
+        assert "gradient of weight" in spans
+        assert not spans.keys() & {"loss", "change of bias", "gradient of lost", "gradient of infinite"}
+        found = _compare(step(factor), step(1.0))["gradient of weight"]
+        assert spans["gradient of weight"].share(found.projection) == pytest.approx(beyond, rel=0.05)
+
+
+def _compare(step: list, reference: list):
+    from sweeper.worker.accuracy import rule
+    from sweeper.worker.measurement.capture import Keep, StepTensors
+
+    return rule.compare(step, StepTensors(Keep().copy(reference), "float64"))
+
+
+def _bounds(reference: list, *eager):
+    from sweeper.worker.accuracy import rule
+    from sweeper.worker.measurement.capture import Keep, StepTensors
+
+    return rule.set_bounds(StepTensors(Keep().copy(reference), "float64"), eager, None, "full")
+
+
+def test_least_size_itself_is_not_too_small() -> None:
+    """Eager is 3 long, so a third of it is 1; a bound of just the size of the reference lets zeros pass."""
+    import torch
+
+    from sweeper.worker.accuracy import rule
+
+    def step(size: float) -> list:
+        signs = torch.ones(4, dtype=torch.float64)
+        signs[::2] = -1
+        return [("gradient of weight", size * signs)]
+
+    bounds = _bounds(step(4.0), _compare(step(3.0), step(4.0)))
+    assert bounds.least_sizes == {}, "three times an error of 1 is less than 4"
+    bounds = _bounds(step(3.0), _compare(step(2.0), step(3.0)))
+    assert bounds.bounds["gradient of weight"] == 3.0
+    assert bounds.least_sizes == dict.fromkeys(("gradient of weight", "all gradients"), 2 / 3)
+    bounds = replace(bounds, least_sizes={"gradient of weight": 1.0}, projections={})
+    for size, share, too_small in ((1.0, 1.0, False), (0.5, 2.0, True)):
+        verdict = rule.judge(_compare(step(size), step(3.0)), bounds)
+        assert (verdict.share, verdict.accuracy.too_small) == (share, too_small)
+
+
+def test_what_proves_nothing_has_taken_no_share_of_a_bound() -> None:
+    from sweeper.worker.accuracy import rule
+
+    unchanged = [("change of input 0", outputs(0.0)[0][1])]
+    verdict = rule.judge(_compare(unchanged, unchanged), _bounds(unchanged, _compare(unchanged, unchanged)))
+    assert (verdict.accuracy.passed, verdict.share) == (None, 0.0)
+
+
+def test_however_many_signs_may_change_an_update_has_nine_tenths_and_half_of_its_direction() -> None:
+    import torch
+
+    def step(error: float) -> list:
+        ((name, gradient),) = alternating(error, 1.0)
+        return [(name, gradient), ("change of weight", torch.full((4096,), 2.0))]
+
+    for error, allowed, margin in (
+        (0.01, 2 * math.sqrt(0.03), 0.1),
+        (0.06, 2 * math.sqrt(0.18), 0.36),
+        (0.9, 0.9, 0.5),
+    ):
+        bounds = _bounds(step(0.0), _compare(step(error), step(0.0)))
+        assert bounds.bounds["change of weight"] == pytest.approx(2.0 * allowed)
+        assert bounds.projections["change of weight"].margin == pytest.approx(margin)
+
+
+def test_tolerance_is_a_share_of_the_size() -> None:
+    from sweeper.worker.accuracy import rule
+
+    for error, more in ((3e-4, False), (5e-4, True)):
+        assert rule.differs(_compare(outputs(4.0 + error, 4.0 + error), outputs(4.0, 4.0)), "full") is more
+
+
+def test_output_that_is_tiny_has_no_floor() -> None:
+    """There is no other output beside which it would be tiny; the error has no direction."""
+
+    def step(error: float) -> list:
+        return [("output", 1e-6 * tensor) for _, tensor in alternating(error, 1.0)]
+
+    assert judge(step(0.0), step(0.0), step(0.9e-4)).passed
+    assert judge(step(0.0), step(0.0), step(1.1e-4)).passed is False
+
+
+def test_only_gradients_have_a_least_size() -> None:
+    def step(error: float) -> list:
+        ((name, tensor),) = alternating(error, 1.0)
+        return [(name, tensor), ("change of input 0", tensor)]
+
+    assert _bounds(step(0.0), _compare(step(0.5), step(0.0))).least_sizes.keys() == {
+        "gradient of weight",
+        "all gradients",
+    }
+
+
+def test_change_of_a_buffer_that_is_tiny_beside_the_others_has_no_direction() -> None:
+    import torch
+
+    names = ("change of buffer a", "change of buffer b", "change of input 0")
+    sizes = (1.0, 1e-4, 1e-4)
+    step = [(name, torch.full((4,), size)) for name, size in zip(names, sizes, strict=True)]
+    assert _bounds(step, _compare(step, step)).projections.keys() == {names[0], names[2]}
+
+
+@pytest.mark.parametrize(("projection", "asked"), [(0.5, True), (0.4375, False)])
+def test_half_of_the_reference_is_enough_for_a_direction(projection: float, asked: bool) -> None:
+    bounds = _bounds(alternating(0.0, 1.0), _compare(alternating(0.0, projection), alternating(0.0, 1.0)))
+    assert ("gradient of weight" in bounds.projections) is asked
+
+
+def test_tensors_that_are_not_finite_are_counted_but_for_outputs() -> None:
+    """Infinities of an output are meant."""
+    import torch
+
+    infinite = torch.tensor([1.0, math.inf])
+    found = judge(*[[("output", infinite), *gradients(weight=1.0)]] * 3)
+    assert (found.passed, found.unjudged, found.tensors) == (True, 0, 3)
+    step = [("output", torch.ones(2)), ("gradient of a", infinite), ("gradient of b", torch.ones(2))]
+    found = judge(step, step, step)
+    assert (found.passed, found.unjudged) == (None, 2), "the gradient, and all of them together"
