@@ -8,6 +8,8 @@ goes on with is as the step has left it.
 from __future__ import annotations
 
 import math
+import random
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -45,24 +47,31 @@ class Call:
 
 @dataclass(frozen=True)
 class Generators:
-    """The states of torch's random generators."""
+    """The states of the random generators that a module may draw from without naming one."""
 
     host: torch.Tensor
     device: torch.Tensor | None
+    python: Any
+    numpy: Any
 
     @staticmethod
     def read(device: torch.device) -> Generators:
         on_device = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-        return Generators(torch.get_rng_state(), on_device)
+        numpy = sys.modules.get("numpy.random")
+        return Generators(torch.get_rng_state(), on_device, random.getstate(), numpy.get_state() if numpy else None)
 
     def write(self, device: torch.device) -> None:
         torch.set_rng_state(self.host)
         if self.device is not None:
             torch.cuda.set_rng_state(self.device, device)
+        random.setstate(self.python)
+        if self.numpy is not None:
+            sys.modules["numpy.random"].set_state(self.numpy)
 
     def equal(self, other: Generators) -> bool:
         pairs = ((self.host, other.host), (self.device, other.device))
-        return all(a is None or b is None or torch.equal(a, b) for a, b in pairs)
+        of_torch = all(a is None or b is None or torch.equal(a, b) for a, b in pairs)
+        return of_torch and self.python == other.python and repr(self.numpy) == repr(other.numpy)
 
 
 class Follower:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -166,3 +167,19 @@ def test_the_worst_module_speaks_for_the_loop() -> None:
     assert (found.passed, found.worst, found.samples, found.steps) == (False, "gradient of head.bias", 100, 25)
     nothing = Follower(nn.Linear(1, 1), lambda: None, TRIAL, CPU)
     assert combine([right, nothing], 25) == Trajectory(50, None, "no gradient went through the module", steps=25)
+
+
+def test_a_module_that_draws_from_python_is_compared() -> None:
+    """As one that leaves layers out at random."""
+
+    class Skips(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(6, 3)
+
+        def forward(self, inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"logits": self.layer(inputs) * random.random()}
+
+    _, follower = train(as_it_is, model=Skips)
+    found = follower.judge()
+    assert (found.passed, found.value) == (True, 0.0)
