@@ -181,14 +181,15 @@ class SizeCount:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A training of a script with one arm, in points that stand for `every` steps each."""
+    """A training of a script with one arm."""
 
     arm: str
     shift: int  # of the seeds that the script gives to torch
-    every: Positive  # steps
+    steps: Positive
+    every: Positive  # steps for which a point stands
     losses: tuple[float | None, ...]  # that the script called `backward` on, on average
     gradient_norms: tuple[float | None, ...]  # of all parameters, on average
-    drift: tuple[Amount, ...] = ()  # of compiled weights from eager's, at these steps, as a share of eager's way
+    drift: tuple[Amount | None, ...] = ()  # of compiled weights from eager's, at these steps, as a share of eager's way
     seeded: bool = True  # whether the script gives torch a seed at all
 
 

@@ -52,18 +52,17 @@ def _describe_difference(trajectory: Trajectory) -> str:
 def _describe_trainings(trainings: tuple[Training, ...]) -> Iterator[str]:
     """Say where losses ended in each arm, and how far apart the weights did."""
     by_arm = groupby(sorted(trainings, key=lambda one: ARMS.index(one.arm)), lambda one: one.arm)
-    ends = {arm: [loss for one in group if (loss := find_last_loss(one)) is not None] for arm, group in by_arm}
+    ends = {arm: [loss for one in group if (loss := _find_last_loss(one)) is not None] for arm, group in by_arm}
     if trainings and all(ends.get(arm) for arm in ARMS):
         spans = ", ".join(f"{arm} {_span(ends[arm])}" for arm in ARMS)
         seeds = len(ends[ARMS[0]])
-        steps = trainings[0].every * len(trainings[0].losses)
-        yield f"loss after {steps} steps, with {seeds} seed{'' if seeds == 1 else 's'}: {spans}"
-    drifts = [one.drift[-1] for one in trainings if one.drift]
+        yield f"loss after {trainings[0].steps} steps, with {seeds} seed{'' if seeds == 1 else 's'}: {spans}"
+    drifts = [last for one in trainings if one.drift and (last := one.drift[-1]) is not None]
     if drifts:
         yield f"weights of one seed end {_percent(max(drifts))} of their way apart"
 
 
-def find_last_loss(training: Training) -> float | None:
+def _find_last_loss(training: Training) -> float | None:
     """The mean of the last points of a loss curve."""
     last = [loss for loss in training.losses[-LAST:] if loss is not None]
     return sum(last) / len(last) if last else None

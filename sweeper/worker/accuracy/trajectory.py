@@ -11,9 +11,8 @@ tensor (outputs, gradients, changes of buffers) four questions are asked, each b
 * gain: by how much is it longer or shorter than eager along eager's own direction, on average?
 
 A figure is too large where it is several times that of the moved steps, above a least value and, for drift and gain,
-larger than chance makes the mean of such differences. Under autocast it has to be 1.5 times that of the moved steps,
-and compiled has to be further from `longer` than eager is: compiled code may round where eager does not, and the other
-way around.
+larger than chance makes the mean of such differences. Beside `longer` 1.5 times are enough, and compiled has to be
+further from `longer` than eager is: compiled code may round where eager does not, and the other way around.
 `docs/decisions/same-training.md` has the error rates.
 """
 
@@ -35,7 +34,7 @@ MOVED = ("moved 1", "moved 2")
 INPUT = "gradient at input"
 OF_CALLS = (OUTPUT, INPUT)  # whose shapes follow the batch, so that a mean over steps has no meaning
 TYPICAL, WORST, DRIFT, GAIN = KINDS = ("typical", "worst", "drift", "gain")
-TIMES = {"full": 3.0, "reduced": 1.5}  # of the moved steps' figure
+TIMES, TIMES_BESIDE_LONGER = 3.0, 1.5  # of the moved steps' figure
 OF_WORST = 3.0  # times as many where the worst step counts
 # Shares of a tensor. In one of some hundred steps an activation near zero may change sides, in one arm alone: two of 40
 # right trainings had 4 % in a single gradient then, a thousand times what rounding gives.
@@ -61,12 +60,13 @@ class _Pair:
 class _Figures:
     """The figures of a pair, each a vector over tensors; `sure` says where drift and gain are no chance."""
 
+    counts: torch.Tensor  # of the calls in which eager is finite
     values: Mapping[str, torch.Tensor]
     sure: Mapping[str, torch.Tensor]
 
 
-class Course:
-    """The differences of a training so far, of one module."""
+class Differences:
+    """The differences of a training so far, in calls of a module that give the same tensors."""
 
     def __init__(self, tolerance: str) -> None:
         self.num_samples = 0
@@ -82,7 +82,11 @@ class Course:
             list(pair_up(tensors.items(), eager, EAGER))
         if tuple(eager) != self._names:
             raise DifferentTensorsError("the module does not give the same tensors in each call")
-        values = {arm: [tensors[name].detach().float() for name in self._names] for arm, tensors in arms.items()}
+        place = next(iter(eager.values())).device
+        values = {
+            arm: [tensors[name].detach().to(place, torch.float32) for name in self._names]
+            for arm, tensors in arms.items()
+        }
         sizes = self._sizes(values[EAGER])
         pairs = [(arm, EAGER) for arm in arms if arm not in (EAGER, LONGER)]
         pairs += [(arm, LONGER) for arm in (COMPILED, EAGER) if LONGER in arms]
@@ -99,7 +103,8 @@ class Course:
         floors = torch.zeros_like(norms)
         for kind in {*kinds}.difference(OF_CALLS):
             places = [place for place, other in enumerate(kinds) if other == kind]
-            mean_square = norms[places].square().sum() / counts[places].sum()
+            squares = norms[places].square()
+            mean_square = torch.where(squares.isfinite(), squares, 0.0).sum() / counts[places].sum()
             floors[places] = FLOOR * (mean_square * counts[places]).sqrt()
         return torch.maximum(norms, floors).clamp_min(1e-30)
 
@@ -125,9 +130,10 @@ class Course:
             return Trajectory(self.num_samples, None, reason)
         figures = {pair: self._read(item) for pair, item in self._pairs.items()}
         found = [self._judge_kind(kind, figures) for kind in KINDS]
-        shares = torch.stack([values / limits for values, _, limits, _ in found])
-        if not bool(shares.isfinite().any() or shares.isinf().any()):
-            return Trajectory(self.num_samples, None, "eager is not finite")
+        enough = figures[COMPILED, EAGER].counts >= MIN_TRAJECTORY
+        if not enough.any():
+            return Trajectory(self.num_samples, None, "eager gives no finite numbers")
+        shares = torch.stack([torch.where(enough, values / limits, torch.nan) for values, _, limits, _ in found])
         place = int(shares.nan_to_num(nan=-1.0, posinf=torch.inf).argmax())
         tensor = place % len(self._names)
         value, yardstick, limit, excused = (float(row[tensor]) for row in found[place // len(self._names)])
@@ -144,7 +150,8 @@ class Course:
 
     def _judge_kind(self, kind: str, figures: Mapping[tuple[str, str], _Figures]) -> tuple[torch.Tensor, ...]:
         """Of each tensor the figure, what it is measured by, its limit, and whether they are against `longer`."""
-        times, least = TIMES[self._tolerance] * (OF_WORST if kind == WORST else 1.0), LEAST[self._tolerance][kind]
+        times = TIMES_BESIDE_LONGER if (COMPILED, LONGER) in figures else TIMES
+        times, least = times * (OF_WORST if kind == WORST else 1.0), LEAST[self._tolerance][kind]
         compiled = figures[COMPILED, EAGER]
         value = torch.where(compiled.sure[kind], compiled.values[kind], 0.0)
         other = torch.stack([figures[arm, EAGER].values[kind] for arm in MOVED]).amax(0)
@@ -169,6 +176,7 @@ class Course:
         spread = torch.where(usable, gains, 0.0).square().sum(0).sqrt()
         always = torch.ones(len(self._names), dtype=torch.bool)
         return _Figures(
+            usable.sum(0),
             {
                 TYPICAL: relative.nanmedian(0).values,
                 WORST: torch.where(usable, relative, -1.0).amax(0),

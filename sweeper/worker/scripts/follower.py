@@ -2,7 +2,7 @@
 
 The script runs with the compiled module. After each of its steps the calls of that step are repeated, from the weights,
 buffers, random numbers and inputs that they had, with the gradients that the script's loss sent back. What the script
-goes on with is as the step has left it.
+goes on with is as the step has left it, but for what a module keeps in Python objects of its own.
 """
 
 from __future__ import annotations
@@ -11,38 +11,27 @@ import math
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from sweeper.core.record import Trajectory
 from sweeper.core.trial import Precision, Trial
 from sweeper.worker.accuracy import rule
-from sweeper.worker.accuracy.states import perturb
-from sweeper.worker.accuracy.trajectory import COMPILED, EAGER, INPUT, LONGER, MOVED, Course
+from sweeper.worker.accuracy.states import is_expanded, perturb
+from sweeper.worker.accuracy.trajectory import COMPILED, EAGER, INPUT, LONGER, MOVED, Differences
 from sweeper.worker.failures import Missing, try_reading
-from sweeper.worker.measurement.capture import CHANGE, GRADIENT, OUTPUT
-from sweeper.worker.models.batches import Batch, copy_batch, find_tensors
+from sweeper.worker.measurement.capture import CHANGE, GRADIENT, OUTPUT, to_reals
+from sweeper.worker.models.batches import Batch, copy_batch, find_tensors, map_tensors
 from sweeper.worker.scripts.arms import Function, call_eager
 
 MAX_CALLS = 4  # of a module in a step that are repeated
-MAX_DISTANCE = 0.1  # of outputs, beyond which compiled code is taken to draw other random numbers
-
-
-@dataclass(frozen=True)
-class Call:
-    """A call of the module in a step, with all that it depended on."""
-
-    batch: Batch
-    parameters: list[torch.Tensor]
-    buffers: list[torch.Tensor]
-    autocast: torch.dtype | None
-    modes: list[bool]  # of each part, whether it trains
-    generators: Generators
-    gradients: dict[int, torch.Tensor] = field(default_factory=dict)  # of outputs, by their place
+MAX_DISTANCE = 0.1  # of outputs, beyond which an arm is taken to draw other random numbers
+Named = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -74,87 +63,159 @@ class Generators:
         return of_torch and self.python == other.python and repr(self.numpy) == repr(other.numpy)
 
 
+class State:
+    """All that a module has at a time: which tensors it holds, their values where they are given, and its modes."""
+
+    def __init__(self, module: torch.nn.Module, values: dict[int, torch.Tensor]) -> None:
+        parts = list(module.modules())
+        self._tables = [(table, dict(table)) for part in parts for table in (part._parameters, part._buffers)]
+        self._modes = [(part, part.training) for part in parts]
+        self._gradients = [(item, item.requires_grad) for item in module.parameters()]
+        self._values = values
+
+    def restore(self) -> None:
+        for table, tensors in self._tables:
+            table.update(tensors)  # type: ignore[arg-type]
+        for part, training in self._modes:
+            part.training = training
+        for parameter, trained in self._gradients:
+            parameter.requires_grad_(trained)
+        with torch.no_grad():
+            for tensor in (tensor for _, tensors in self._tables for tensor in tensors.values()):
+                if id(tensor) in self._values:
+                    tensor.copy_(self._values[id(tensor)])  # type: ignore[union-attr]
+
+    def value_of(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        return self._values.get(id(tensor))
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of the module in a step, with all that it depended on."""
+
+    batch: Batch
+    state: State
+    autocast: torch.dtype | None
+    generators: Generators
+    gradients: dict[int, torch.Tensor] = field(default_factory=dict)  # of outputs, by their place
+    hooks: list[Any] = field(default_factory=list)
+
+
 class Follower:
     """Stands in a module's place; `compare` is to be called after each step."""
 
+    is_comparing = False  # of all of them: one may be part of another's module
+
     def __init__(self, module: torch.nn.Module, compiled: Function, trial: Trial, device: torch.device) -> None:
         self._module, self._compiled, self._trial, self._device = module, compiled, trial, device
-        self._parameters = dict(module.named_parameters())
-        self._buffers = dict(module.named_buffers())
         self._calls: list[Call] = []
-        self._versions: list[int] = []  # of the parameters when they were copied last
-        self._copies: list[torch.Tensor] = []
-        self.course: Course | None = None  # once there was a call
+        self._weights: dict[int, torch.Tensor] = {}  # copies of this step's
+        self._versions: list[tuple[int, int]] = []  # of the weights when they were copied
+        self._num_noises = 0
+        self._half: str | None = None  # the short format that the module computes in, once it has run
+        self._longer: bool | None = None  # whether eager without autocast draws the same random numbers
+        self._differences: dict[tuple[str, ...], Differences] = {}  # by the tensors that a call gives
         self.unknown: str | None = None  # why the arms cannot be compared
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         """Call the compiled module, and note the call where its gradients will be asked for."""
-        if not torch.is_grad_enabled() or len(self._calls) >= MAX_CALLS or self.unknown:
+        if not torch.is_grad_enabled() or self.is_comparing or self.unknown or not self._has_room():
             return self._compiled(*arguments, **options)
         call = self._note(Batch(arguments, options))
         output = self._compiled(*arguments, **options)
+        if self._device.type == "cuda":  # a CUDA graph writes to its outputs again when the call is repeated
+            output = torch.utils._pytree.tree_map_only(torch.Tensor, torch.clone, output)
         for place, tensor in enumerate(find_tensors(output)):
             if tensor.requires_grad:
-                tensor.register_hook(_make_hook(call.gradients, place))  # type: ignore[no-untyped-call]
+                call.hooks.append(tensor.register_hook(_make_hook(call.gradients, place)))  # type: ignore[no-untyped-call]
         self._calls.append(call)
         return output
 
+    def _has_room(self) -> bool:
+        """Whether another call may be noted; one that nobody has asked for gradients, as in an evaluation, goes."""
+        if len(self._calls) >= MAX_CALLS:
+            unused = next((call for call in self._calls if not call.gradients), None)
+            if unused is None:
+                return False
+            self._forget(unused)
+        return True
+
+    def _forget(self, call: Call) -> None:
+        self._calls.remove(call)
+        for hook in call.hooks:
+            hook.remove()
+
     def _note(self, batch: Batch) -> Call:
-        versions = [tensor._version for tensor in self._parameters.values()]
+        parameters = list(self._module.parameters())
+        versions = [(id(item), item._version) for item in parameters]
         if versions != self._versions:
-            self._copies, self._versions = _copy(self._parameters.values()), versions
+            self._weights, self._versions = _copy_values(parameters), versions
+        values = self._weights | _copy_values(self._module.buffers())
         kind = self._device.type
         autocast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-        buffers, generators = _copy(self._buffers.values()), Generators.read(self._device)
-        return Call(copy_batch(batch), self._copies, buffers, autocast, self._read_modes(), generators)
+        return Call(copy_batch(batch), State(self._module, values), autocast, Generators.read(self._device))
 
     def compare(self) -> None:
         """Run the calls of the step that has ended in every arm, and compare what they give."""
-        calls, self._calls, self._versions = self._calls, [], []
+        calls = [call for call in self._calls if call.gradients]
+        while self._calls:
+            self._forget(self._calls[0])
+        if calls and not self.unknown:
+            failed = try_reading(partial(self._compare_all, calls))
+            self.unknown = failed.reason if isinstance(failed, Missing) else self.unknown
+        self._weights, self._versions = {}, []
+
+    def _compare_all(self, calls: Sequence[Call]) -> None:
         with self._kept():
             for call in calls:
-                if call.gradients and not self.unknown:
-                    failed = try_reading(partial(self._compare, call))
-                    self.unknown = failed.reason if isinstance(failed, Missing) else self.unknown
+                if not self.unknown:
+                    self._compare(call)
 
     def _compare(self, call: Call) -> None:
-        precision = self._find_precision(call)
-        tolerance = rule.choose_tolerance(
-            replace(self._trial, precision=precision, device=self._device.type), self._module
-        )
-        self.course = self.course or Course(tolerance)
-        eager = self._run(call, self._call_eager)
+        watch = _HalfWatch() if self._half is None else nullcontext()  # type: ignore[no-untyped-call]
+        with watch:
+            eager = self._run(call, self._call_eager)
+        if isinstance(watch, _HalfWatch):
+            self._half = watch.found
+        if not any(name.startswith((GRADIENT, INPUT)) for name in eager):
+            return
         after = Generators.read(self._device)
         arms = {EAGER: eager, COMPILED: self._run(call, self._compiled, is_compiled=True)}
-        if not after.equal(call.generators) and not self._draws_alike(after, arms):
+        is_random, is_first = not after.equal(call.generators), not self._differences
+        if (
+            is_random
+            and is_first
+            and not (_are_near(arms[COMPILED], eager) and Generators.read(self._device).equal(after))
+        ):
             self.unknown = "compiled code draws other random numbers than eager"
             return
+        precision = self._find_precision(call)
+        trial = replace(self._trial, precision=precision, device=self._device.type)
+        tolerance = rule.choose_tolerance(trial, self._module)
         relative = rule.perturbation(precision, tolerance)
         arms |= {name: self._run(call, self._call_eager, relative=relative) for name in MOVED}
-        if call.autocast is not None:
-            arms[LONGER] = self._run(call, self._call_eager, in_full=True)
-        self.course.add(arms)
+        if call.autocast is not None and self._longer is not False:
+            longer = self._run(call, self._call_eager, in_full=True)
+            self._longer = self._longer or not is_random or _are_near(longer, eager)
+            arms |= {LONGER: longer} if self._longer else {}
+        names = tuple(eager)
+        self._differences.setdefault(names, Differences(tolerance)).add(arms)
 
     def _find_precision(self, call: Call) -> Precision:
-        formats = (str(item.dtype).removeprefix("torch.") for item in self._parameters.values())
+        """The formats of the call; autocast may also stand inside of the module, as accelerate has it."""
+        formats = (str(item.dtype).removeprefix("torch.") for item in self._module.parameters())
         parameters = next((name for name in formats if name in rule.BITS), "float32")
-        return Precision(parameters, str(call.autocast).removeprefix("torch.") if call.autocast else None)
-
-    def _draws_alike(self, after: Generators, arms: dict[str, dict[str, torch.Tensor]]) -> bool:
-        """Whether compiled code draws what eager draws: generators end alike, and the first outputs are alike."""
-        assert self.course is not None
-        if self.course.num_samples:
-            return True
-        pairs = [(arms[EAGER][name], arms[COMPILED][name]) for name in arms[EAGER] if name.startswith(OUTPUT)]
-        near = all((b - a).float().norm() <= MAX_DISTANCE * a.float().norm() for a, b in pairs)
-        return near and Generators.read(self._device).equal(after)
+        outside = str(call.autocast).removeprefix("torch.") if call.autocast else None
+        return Precision(parameters, outside or (self._half or None if parameters == "float32" else None))
 
     def judge(self) -> Trajectory:
         """Say whether the compiled module trains as eager does, by the calls so far."""
-        if self.course is None or self.unknown:
-            samples = self.course.num_samples if self.course else 0
+        found = [differences.judge() for differences in self._differences.values()]
+        judged = [one for one in found if one.passed is not None]
+        samples = sum(one.samples for one in found)
+        if self.unknown or not found:
             return Trajectory(samples, None, self.unknown or "no gradient went through the module")
-        return self.course.judge()
+        return replace(max(judged or found, key=_share), samples=samples)
 
     def _call_eager(self, *arguments: Any, **options: Any) -> Any:
         with torch.compiler.set_stance("force_eager"):
@@ -162,80 +223,103 @@ class Follower:
 
     def _run(
         self, call: Call, function: Function, is_compiled: bool = False, relative: float = 0.0, in_full: bool = False
-    ) -> dict[str, torch.Tensor]:
+    ) -> Named:
         """Run a call: outputs, gradients of parameters and inputs, and changes of buffers, by name."""
-        self._restore(call)
-        batch = copy_batch(call.batch)
+        call.state.restore()
+        leaves = copy_batch(call.batch)
         if relative:
-            batch = _keep_gradients(perturb(self._module, batch, relative), batch)
+            torch.manual_seed(self._num_noises)  # another noise in each arm of each call
+            self._num_noises += 1
+            leaves = _keep_gradients(perturb(self._module, leaves, relative), leaves)
         call.generators.write(self._device)
         if is_compiled:
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+        dtype = None if in_full else call.autocast
+        torch.clear_autocast_cache()  # of weights that were other ones
         with torch.enable_grad():
-            with self._autocast(None if in_full else call.autocast):
+            # A module may write to its inputs, which no leaf that wants a gradient allows.
+            batch = map_tensors(leaves, lambda tensor: tensor.clone() if tensor.requires_grad else tensor)
+            with torch.autocast(self._device.type, dtype=dtype, enabled=dtype is not None):
                 outputs = find_tensors(function(*batch.args, **batch.kwargs))
-            inputs = [tensor for tensor in find_tensors([batch.args, batch.kwargs]) if tensor.requires_grad]
-            trained = {name: item for name, item in self._parameters.items() if item.requires_grad}
-            places = [place for place in call.gradients if place < len(outputs) and outputs[place].requires_grad]
-            found = torch.autograd.grad(
-                [outputs[place] for place in places],
-                [*trained.values(), *inputs],
-                [call.gradients[place].to(outputs[place].dtype) for place in places],
-                allow_unused=True,
-                materialize_grads=True,
-            )
+            named = self._take_gradients(call, outputs, leaves)
+        for place, tensor in enumerate(outputs):
+            if tensor.is_floating_point() or tensor.is_complex():
+                named[f"{OUTPUT} {place + 1}"] = tensor.detach()
+        for name, buffer in self._module.named_buffers():
+            before = call.state.value_of(buffer)
+            if buffer.is_floating_point() and before is not None:
+                named[f"{CHANGE}buffer {name}"] = torch.where(buffer == before, 0.0, buffer - before)
+        return {name: to_reals(tensor.to_dense()).clone() for name, tensor in named.items()}
+
+    def _take_gradients(self, call: Call, outputs: Sequence[torch.Tensor], leaves: Batch) -> Named:
+        inputs = [tensor for tensor in find_tensors([leaves.args, leaves.kwargs]) if tensor.requires_grad]
+        trained = {name: item for name, item in self._module.named_parameters() if item.requires_grad}
+        places = [place for place in call.gradients if place < len(outputs) and outputs[place].requires_grad]
+        if not (trained or inputs) or not places:
+            return {}
+        found = torch.autograd.grad(
+            [outputs[place] for place in places],
+            [*trained.values(), *inputs],
+            [call.gradients[place].to(outputs[place].dtype) for place in places],
+            allow_unused=True,
+            materialize_grads=True,
+        )
         names = [
             *(f"{GRADIENT}{name}" for name in trained),
             *(f"{INPUT} {number}" for number, _ in enumerate(inputs, 1)),
         ]
-        named = dict(zip(names, found, strict=True))
-        for place, tensor in enumerate(outputs):
-            if tensor.is_floating_point():
-                named[f"{OUTPUT} {place + 1}"] = tensor.detach()
-        for (name, buffer), before in zip(self._buffers.items(), call.buffers, strict=True):
-            if buffer.is_floating_point():
-                named[f"{CHANGE}buffer {name}"] = buffer - before
-        return {name: tensor.clone() for name, tensor in named.items()}  # CUDA graphs write to theirs again
-
-    def _autocast(self, dtype: torch.dtype | None) -> AbstractContextManager[object]:
-        return nullcontext() if dtype is None else torch.autocast(self._device.type, dtype=dtype)
-
-    def _restore(self, call: Call) -> None:
-        self._write_modes(call.modes)
-        _write(self._parameters.values(), call.parameters)
-        _write(self._buffers.values(), call.buffers)
+        return dict(zip(names, found, strict=True))
 
     @contextmanager
     def _kept(self) -> Iterator[None]:
         """Put back afterwards what the script goes on with."""
-        parameters, buffers = _copy(self._parameters.values()), _copy(self._buffers.values())
-        modes = self._read_modes()
-        generators = Generators.read(self._device)
+        tensors = [*self._module.parameters(), *self._module.buffers()]
+        state, generators = State(self._module, _copy_values(tensors)), Generators.read(self._device)
+        Follower.is_comparing = True
         try:
             yield
         finally:
-            _write(self._parameters.values(), parameters)
-            _write(self._buffers.values(), buffers)
-            self._write_modes(modes)
+            Follower.is_comparing = False
+            state.restore()
             generators.write(self._device)
-
-    def _read_modes(self) -> list[bool]:
-        return [part.training for part in self._module.modules()]
-
-    def _write_modes(self, modes: list[bool]) -> None:
-        for part, training in zip(self._module.modules(), modes, strict=True):
-            part.training = training
+            torch.clear_autocast_cache()
 
 
-def combine(followers: Sequence[Follower], steps: int) -> Trajectory:
-    """The trajectory of a loop by those of its modules: the worst of them."""
-    found = [follower.judge() for follower in followers]
-    worst = min(found, key=lambda one: (one.passed is not False, one.passed is not None, -_share(one)))
-    return replace(worst, samples=sum(one.samples for one in found), steps=steps)
+class _HalfWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees whether anything is computed in a short format, and in which."""
+
+    found = ""
+
+    def __torch_dispatch__(self, function: Any, _types: Any, arguments: Any = (), options: Any = None) -> Any:
+        output = function(*arguments, **(options or {}))
+        formats = {str(tensor.dtype).removeprefix("torch.") for tensor in find_tensors(output)}
+        self.found = next(iter(formats & rule.BITS.keys()), self.found)
+        return output
+
+
+def combine(followers: Sequence[tuple[str, Follower]], steps: int) -> Trajectory:
+    """The trajectory of a loop by those of its modules, which have names: the worst of them."""
+    found = [(name, follower.judge()) for name, follower in followers]
+    name, worst = min(found, key=lambda one: (one[1].passed is not False, one[1].passed is not None, -_share(one[1])))
+    if len(found) > 1 and worst.worst:
+        worst = replace(worst, worst=f"{worst.worst} of {name}")
+    return replace(worst, samples=sum(one.samples for _, one in found), steps=steps)
 
 
 def _share(found: Trajectory) -> float:
-    return (found.value or math.inf) / found.limit if found.limit else 0.0
+    """The share of its limit that the worst figure takes; infinite where that is no number."""
+    if found.passed is None or not found.limit:
+        return 0.0
+    return (math.inf if found.value is None else found.value) / found.limit
+
+
+def _are_near(one: Named, other: Named) -> bool:
+    """Whether the outputs of two arms are those of the same random numbers."""
+    pairs = [(one.get(name), tensor) for name, tensor in other.items() if name.startswith(OUTPUT)]
+    return all(
+        a is not None and a.shape == b.shape and bool((a - b).float().norm() <= MAX_DISTANCE * b.float().norm())
+        for a, b in pairs
+    )
 
 
 def _make_hook(gradients: dict[int, torch.Tensor], place: int) -> Callable[[torch.Tensor], None]:
@@ -246,19 +330,13 @@ def _make_hook(gradients: dict[int, torch.Tensor], place: int) -> Callable[[torc
     return note
 
 
-def _copy(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    return [tensor.detach().clone() for tensor in tensors]
-
-
-def _write(tensors: Iterable[torch.Tensor], values: Iterable[torch.Tensor]) -> None:
-    with torch.no_grad():
-        for tensor, value in zip(tensors, values, strict=True):
-            tensor.copy_(value)
+def _copy_values(tensors: Iterable[torch.Tensor]) -> dict[int, torch.Tensor]:
+    """Copies of tensors by their identity; those whose numbers share their memory cannot be written to."""
+    return {id(tensor): tensor.detach().clone() for tensor in tensors if not is_expanded(tensor)}
 
 
 def _keep_gradients(moved: Batch, batch: Batch) -> Batch:
-    for tensor, other in zip(
-        find_tensors([moved.args, moved.kwargs]), find_tensors([batch.args, batch.kwargs]), strict=True
-    ):
+    pairs = zip(find_tensors([moved.args, moved.kwargs]), find_tensors([batch.args, batch.kwargs]), strict=True)
+    for tensor, other in pairs:
         tensor.requires_grad_(other.requires_grad)
     return moved

@@ -7,7 +7,6 @@ as the script does by itself: batches that were fetched ahead in one arm's time 
 
 from __future__ import annotations
 
-import gc
 import math
 import time
 from collections.abc import Generator
@@ -159,16 +158,10 @@ def _measure_round(reading: Reading, order: str, steps: int) -> Generator[None, 
         reading.arms.switch(arm)
         yield from run_steps(STEPS_BEFORE_BLOCK)
         before, programs = loop.count(), counters.programs
-        if reading.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats()
-        gc.collect()
-        collects = gc.isenabled()
-        gc.disable()
-        try:
+        with reading.without_collector():
+            if reading.device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats()
             times[arm] = yield from reading.block_s(steps)
-        finally:
-            if collects:
-                gc.enable()
         if reading.device.type == "cuda":
             in_use[arm], peaks[arm] = read_allocator(graphs=arm == "compiled")
         seen = loop.count().since(before)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -23,6 +25,7 @@ from sweeper.worker.session import Lead, Notes, Part
 MEASURING = ("steps", "loop_eager", "loop_compiled")
 TRAJECTORY, TRAINING = "trajectory", "training_"
 SHIFTS = (0, 1, 2)  # of the seeds of trainings
+RESERVE_S = 10.0  # of the worker's time, to answer with what there is
 CLEAN_UP_S = 10.0  # for what a script does at its end, before its process group is killed
 
 
@@ -42,6 +45,7 @@ def make_lead(trial: Path) -> Lead:
 def _run_passes(trial: Path, job: Job, part: Part, notes: Notes) -> None:
     """Run all passes, one after the other, with the device alone."""
     notes.lease.take(ALONE)
+    deadline = time.monotonic() + job.measure.timeout_s - RESERVE_S
     for which in MEASURING:
         outcome = _run_pass(trial, which, part, notes)
         if outcome.process is not None:
@@ -50,12 +54,12 @@ def _run_passes(trial: Path, job: Job, part: Part, notes: Notes) -> None:
             notes.phase = outcome.phase or notes.phase
             raise ScriptError(outcome)
     if job.trial.model.arguments.get("trajectory") and part.index == 0 and job.trial.mode != "eager":
-        _follow(trial, part, notes)
+        _follow(trial, part, notes, deadline)
 
 
-def _follow(trial: Path, part: Part, notes: Notes) -> None:
-    """Add the trajectory. What fails in these passes is said in it; what was measured before stays."""
-    outcome = _run_pass(trial, TRAJECTORY, part, notes)
+def _follow(trial: Path, part: Part, notes: Notes, deadline: float) -> None:
+    """Add the trajectory. What fails in these passes or is late is said in it; what was measured before stays."""
+    outcome = _run_pass(trial, TRAJECTORY, part, notes, deadline=deadline)
     trajectory = _read_trajectory(outcome) or Trajectory(0, None, outcome.message or outcome.status)
     script = notes.process.script or ScriptRun()
     notes.add(script=replace(script, trajectory=trajectory))
@@ -66,7 +70,7 @@ def _follow(trial: Path, part: Part, notes: Notes) -> None:
     with TemporaryDirectory(prefix=make_prefix(TEMPORARY), ignore_cleanup_errors=True) as folder:
         for shift, arm in product(SHIFTS, ARMS):
             told = ["--shift", str(shift), "--weights", str(Path(folder, f"{shift}.pt"))]
-            outcome = _run_pass(trial, f"{TRAINING}{arm}", part, notes, told)
+            outcome = _run_pass(trial, f"{TRAINING}{arm}", part, notes, told, deadline)
             seen = _read_trajectory(outcome)
             if outcome.status != "ok" or seen is None:
                 missing = outcome.message or outcome.status
@@ -114,7 +118,9 @@ def _shorten_places(diagnostics: Diagnostics) -> Diagnostics:
     return replace(diagnostics, graph_breaks=breaks)
 
 
-def _run_pass(trial: Path, which: str, part: Part, notes: Notes, told: Sequence[str] = ()) -> Outcome:
+def _run_pass(
+    trial: Path, which: str, part: Part, notes: Notes, told: Sequence[str] = (), deadline: float = math.inf
+) -> Outcome:
     """Run the script once. What it prints goes to the worker's log; it finds nothing on its standard input."""
     receive, send = os.pipe()
     cold = ["--cold"] if part.cold else []
@@ -122,19 +128,29 @@ def _run_pass(trial: Path, which: str, part: Part, notes: Notes, told: Sequence[
     command = [sys.executable, "-m", "sweeper.worker.scripts", *given, "--answer-fd", str(send)]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[send], start_new_session=True) as process:
         os.close(send)
+        limit = threading.Timer(min(max(deadline - time.monotonic(), 0.0), threading.TIMEOUT_MAX), _kill, [process])
+        limit.start()
         try:
             outcome = _read_answer(receive, notes)
             if outcome is not None:
                 _wait(process)
         finally:
-            with suppress(ProcessLookupError):  # every process of the group has ended
-                os.killpg(process.pid, signal.SIGKILL)
+            limit.cancel()
+            _kill(process)
         code = process.wait()
     if outcome is not None:
         return outcome
+    if time.monotonic() >= deadline:
+        return Outcome("timeout", notes.phase, "measure.timeout_s was over")
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended its process with exit code {code}"
     status = "eager_error" if notes.phase in EAGER_PHASES else "crashed"
     return Outcome(status, notes.phase, f"the script {how}, before enough steps were seen")
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill the group of a pass, with the workers of its loaders."""
+    with suppress(ProcessLookupError):  # every process of the group has ended
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _read_answer(receive: int, notes: Notes) -> Outcome | None:

@@ -35,7 +35,9 @@ def profile(reading: Reading, cycle: int) -> Lead:
         note_host_time(notes, found)
     except Failure:
         raise
-    except Exception as error:  # noqa: BLE001  # of the profiler; the script's own errors end the script
+    except Exception as error:
+        if error is reading.loop.thrown:
+            raise
         notes.add(device_time_missing=describe_error(error))
     finally:
         reading.arms.switch("eager")
@@ -47,11 +49,12 @@ def _time_host(reading: Reading, step_s: Mapping[str, float], cycle: int) -> Gen
     for arm in (*ARMS, *reversed(ARMS)):
         reading.arms.switch(arm)
         yield from run_steps(math.ceil(STEPS_BEFORE_BLOCK / cycle) * cycle)
-        for _ in range(host_time.count_steps(step_s[arm], cycle)):
-            reading.synchronize()
-            start = time.perf_counter()
-            yield
-            times_s[arm].append(time.perf_counter() - start)
+        with reading.without_collector():
+            for _ in range(host_time.count_steps(step_s[arm], cycle)):
+                reading.synchronize()
+                start = time.perf_counter()
+                yield
+                times_s[arm].append(time.perf_counter() - start)
     return {arm: host_time.host_per_step(times, cycle) for arm, times in times_s.items()}
 
 

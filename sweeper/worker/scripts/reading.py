@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import time
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -50,6 +52,23 @@ class Reading:
         self.monitor.set_baseline()
         self.has_begun = True
         return list(self.loop.modules.modules)
+
+    @contextmanager
+    def without_collector(self) -> Iterator[None]:
+        """Collect garbage, and none meanwhile."""
+        gc.collect()
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            yield
+        finally:
+            if collects:
+                gc.enable()
+
+    def name_module(self, module: torch.nn.Module) -> str:
+        """Name a module by its class, and the line of the script that calls it."""
+        line = self.loop.modules.modules.get(module)
+        return f"{type(module).__name__} ({line})" if line else type(module).__name__
 
     def block_s(self, steps: int) -> Steps:
         """Wall seconds of some steps, from one synchronisation to the next."""

@@ -14,23 +14,26 @@ Refuse = Callable[[str], NoReturn]
 
 def refuse_several(refuse: Refuse) -> None:
     """Call `refuse` with a reason where the script joins a group of processes, or starts several that train."""
-    spawn: Callable[..., Any] = getattr(torch.multiprocessing, "spawn")  # noqa: B009  # torch does not export it
-
-    def spawn_one(fn: Any, args: Any = (), nprocs: int = 1, *rest: Any, **options: Any) -> Any:
-        if nprocs > 1:
-            refuse(f"the script trains in {nprocs} processes (torch.multiprocessing.spawn)")
-        return spawn(fn, args, nprocs, *rest, **options)
-
-    setattr(torch.multiprocessing, "spawn", spawn_one)  # noqa: B010  # a function of ours, to mypy
+    for name in ("spawn", "start_processes"):
+        _refuse_start(name, getattr(torch.multiprocessing, name), refuse)
     if not torch.distributed.is_available():
         return
     join = torch.distributed.init_process_group
 
     def join_alone(*arguments: Any, **options: Any) -> Any:
         given = options.get("world_size", arguments[3] if len(arguments) > 3 else -1)
-        size = given if given > 0 else int(os.environ.get("WORLD_SIZE", "1"))
+        size = given if given and given > 0 else int(os.environ.get("WORLD_SIZE", "1"))
         if size > 1:
             refuse(f"the script trains in {size} processes (torch.distributed.init_process_group)")
         return join(*arguments, **options)
 
     setattr(torch.distributed, "init_process_group", join_alone)  # noqa: B010
+
+
+def _refuse_start(name: str, start: Callable[..., Any], refuse: Refuse) -> None:
+    def start_one(fn: Any, args: Any = (), nprocs: int = 1, *rest: Any, **options: Any) -> Any:
+        if nprocs > 1:
+            refuse(f"the script trains in {nprocs} processes (torch.multiprocessing.{name})")
+        return start(fn, args, nprocs, *rest, **options)
+
+    setattr(torch.multiprocessing, name, start_one)

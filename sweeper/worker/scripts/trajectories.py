@@ -37,14 +37,16 @@ def lead_trajectory(reading: Reading) -> Lead:
     if not reading.arms.forms:
         reading.trajectory = Trajectory(0, None, "the script compiles functions, and no module")
         return
-    followers = [Follower(form.module, form.compiled, reading.job.trial, reading.device) for form in reading.arms.forms]
-    for form, follower in zip(reading.arms.forms, followers, strict=True):
+    followers: list[tuple[str, Follower]] = []
+    for form in reading.arms.forms:
+        follower = Follower(form.module, form.compiled, reading.job.trial, reading.device)
+        followers.append((reading.name_module(form.module), follower))
         form.chosen = follower
     before = reading.loop.num_steps
     with reading.notes.enter("checking"), suppress(ScriptOverError):  # what there is of the steps is judged
         while reading.loop.num_steps - before < _count_steps(reading):
             yield
-            for follower in followers:
+            for _, follower in followers:
                 follower.compare()
     reading.arms.require_compiled()
     reading.trajectory = combine(followers, reading.loop.num_steps - before)
@@ -62,6 +64,8 @@ def lead_training(reading: Reading, request: Request, seeds: SeedShift, losses: 
         for _ in run_steps(steps):
             yield
             watch.add_step()
+    if not watch.num_steps:
+        raise ScriptOverError("the script ended by itself before a step of this training")
     training = watch.describe(request.arm, request.shift, seeds.has_seeded)
     reading.trajectory = Trajectory(0, None, trainings=(training,))
 
@@ -81,4 +85,6 @@ def _compile(reading: Reading, modules: Sequence[torch.nn.Module]) -> None:
 
 
 def _count_steps(reading: Reading) -> int:
-    return int(str(reading.job.trial.model.arguments["trajectory"]))
+    steps = reading.job.trial.model.arguments["trajectory"]
+    assert isinstance(steps, int)
+    return steps

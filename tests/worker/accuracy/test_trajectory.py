@@ -9,7 +9,7 @@ import torch
 
 from sweeper.core.record import Trajectory
 from sweeper.worker.accuracy.rule import DifferentTensorsError
-from sweeper.worker.accuracy.trajectory import COMPILED, EAGER, LONGER, MOVED, Course
+from sweeper.worker.accuracy.trajectory import COMPILED, EAGER, LONGER, MOVED, Differences
 
 WEIGHT, BIAS, BUFFER = "gradient of weight", "gradient of bias", "change of buffer mean"
 SHAPES = {"output 1": (8, 4), WEIGHT: (16, 4), BIAS: (16,), BUFFER: (4,)}
@@ -25,7 +25,7 @@ def noise(size: float, generator: torch.Generator) -> Change:
 def run(compiled: Change, tolerance: str = "full", size: float = 1e-6, steps: int = 60) -> Trajectory:
     """Judge steps in which compiled code changes eager's tensors, which rounding moves by `size`."""
     generator = torch.Generator().manual_seed(0)
-    course, moved = Course(tolerance), noise(size, generator)
+    course, moved = Differences(tolerance), noise(size, generator)
     for step in range(steps):
         eager = {name: torch.randn(shape, generator=generator) for name, shape in SHAPES.items()}
         arms = {EAGER: eager, COMPILED: {name: compiled(step, name, tensor) for name, tensor in eager.items()}}
@@ -48,29 +48,33 @@ def test_rounding_passes() -> None:
     assert found.value < found.limit
 
 
-RIGHT = noise(0.02, torch.Generator().manual_seed(1))
-WRONG: dict[str, Change] = {
-    "typical": only(BIAS, noise(0.2, torch.Generator().manual_seed(2)), RIGHT),
-    "worst": only(BIAS, lambda step, _, value: value * (9 if step == 7 else 1), RIGHT),
-    "drift": only(WEIGHT, lambda step, name, value: RIGHT(step, name, value) + 0.2 * DIRECTION[name], RIGHT),
-    "gain": only(WEIGHT, lambda step, name, value: 0.985 * RIGHT(step, name, value), RIGHT),
-}
+def plant(kind: str) -> Change:
+    """A fault of a kind within the noise of short formats, in one tensor."""
+    right = noise(0.02, torch.Generator().manual_seed(1))
+    wide = noise(0.2, torch.Generator().manual_seed(2))
+    wrong: dict[str, tuple[str, Change]] = {
+        "typical": (BIAS, wide),
+        "worst": (BIAS, lambda step, _, value: value * (9 if step == 7 else 1)),
+        "drift": (WEIGHT, lambda step, name, value: right(step, name, value) + 0.2 * DIRECTION[name]),
+        "gain": (WEIGHT, lambda step, name, value: 0.985 * right(step, name, value)),
+    }
+    return only(*wrong[kind], right)
 
 
-@pytest.mark.parametrize("kind", WRONG)
+@pytest.mark.parametrize("kind", ["typical", "worst", "drift", "gain"])
 def test_each_kind_of_difference_is_found_within_the_noise_of_short_formats(kind: str) -> None:
-    found = run(WRONG[kind], "reduced", 0.02)
+    found = run(plant(kind), "reduced", 0.02)
     assert (found.passed, found.kind, found.worst) == (False, kind, WEIGHT if kind in ("drift", "gain") else BIAS)
 
 
 def test_noise_of_short_formats_passes() -> None:
-    assert run(RIGHT, "reduced", 0.02).passed is True
+    assert run(noise(0.02, torch.Generator().manual_seed(1)), "reduced", 0.02).passed is True
 
 
 def test_compiled_code_that_is_nearer_to_the_longer_format_passes() -> None:
     """Eager rounds one way, and compiled code does not round at all."""
     generator = torch.Generator().manual_seed(0)
-    course = Course("reduced")
+    course = Differences("reduced")
     for _ in range(60):
         exact = {name: torch.randn(shape, generator=generator) for name, shape in SHAPES.items()}
         eager = {name: tensor * 0.95 for name, tensor in exact.items()}
@@ -86,16 +90,38 @@ def test_a_number_that_is_none_is_found_where_eager_has_one() -> None:
 
 def test_steps_in_which_eager_is_not_finite_do_not_count() -> None:
     generator = torch.Generator().manual_seed(0)
-    course = Course("full")
+    course = Differences("full")
     for step in range(30):
         tensors = {name: torch.randn(shape, generator=generator) / (step != 3) for name, shape in SHAPES.items()}
         course.add(dict.fromkeys((EAGER, COMPILED, *MOVED), tensors))
     assert course.judge().passed is True
 
 
+@pytest.mark.parametrize("finite", [0, 1, 19])
+def test_where_eager_is_seldom_finite_nothing_is_known(finite: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    differences = Differences("full")
+    for step in range(40):
+        eager = {WEIGHT: torch.randn(16, 4, generator=generator) / (step < finite)}
+        differences.add({EAGER: eager, COMPILED: {WEIGHT: -eager[WEIGHT]}, MOVED[0]: eager, MOVED[1]: eager})
+    found = differences.judge()
+    assert (found.passed, found.unknown) == (None, "eager gives no finite numbers")
+
+
+def test_an_infinite_gradient_hides_no_other() -> None:
+    generator = torch.Generator().manual_seed(0)
+    differences = Differences("full")
+    for _ in range(30):
+        eager = {WEIGHT: torch.randn(16, 4, generator=generator), BIAS: torch.full((16,), torch.inf)}
+        other = {WEIGHT: 1.1 * eager[WEIGHT], BIAS: eager[BIAS]}
+        differences.add({EAGER: eager, COMPILED: other, MOVED[0]: eager, MOVED[1]: eager})
+    found = differences.judge()
+    assert (found.passed, found.worst) == (False, WEIGHT)
+
+
 def test_a_gradient_that_is_tiny_beside_the_others_is_measured_against_them() -> None:
     generator = torch.Generator().manual_seed(0)
-    course = Course("full")
+    course = Differences("full")
     for _ in range(30):
         eager = {WEIGHT: torch.randn(16, 4, generator=generator), BIAS: 1e-9 * torch.randn(16, generator=generator)}
         other = {**eager, BIAS: -eager[BIAS]}
@@ -104,7 +130,7 @@ def test_a_gradient_that_is_tiny_beside_the_others_is_measured_against_them() ->
 
 
 def test_few_steps_say_nothing() -> None:
-    found = run(WRONG["typical"], steps=19)
+    found = run(plant("typical"), steps=19)
     assert (found.passed, found.unknown) == (None, "19 calls of the module were compared, and 20 are needed")
 
 
@@ -112,4 +138,4 @@ def test_other_tensors_are_refused() -> None:
     tensors = {WEIGHT: torch.ones(2)}
     for other in ({WEIGHT: torch.ones(3)}, {}, {**tensors, BIAS: torch.ones(1)}):
         with pytest.raises(DifferentTensorsError):
-            Course("full").add({EAGER: tensors, COMPILED: other})
+            Differences("full").add({EAGER: tensors, COMPILED: other})

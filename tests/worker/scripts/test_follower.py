@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -13,7 +13,8 @@ from torch.utils.checkpoint import checkpoint
 
 from sweeper.core.record import Trajectory
 from sweeper.core.trial import Labels, Model, Trial
-from sweeper.worker.scripts.follower import Follower, combine
+from sweeper.worker.accuracy.trajectory import MOVED, Differences
+from sweeper.worker.scripts.follower import Call, Follower, combine
 
 CPU = torch.device("cpu")
 TRIAL = Trial(Model("script", "train.py"), 1, Labels("train.py", "own"))
@@ -69,6 +70,21 @@ def test_a_training_that_is_followed_is_the_same_training(autocast: bool) -> Non
     assert (found.passed, found.samples, found.value) == (True, 50, 0.0)
 
 
+def test_each_moved_arm_of_each_call_has_a_noise_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[torch.Tensor] = []
+    add = Differences.add
+
+    def note(self: Differences, arms: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
+        seen.extend(arms[arm]["gradient of head.weight"] - arms["eager"]["gradient of head.weight"] for arm in MOVED)
+        add(self, arms)
+
+    monkeypatch.setattr(Differences, "add", note)
+    train(as_it_is, steps=2)
+    assert len(seen) == 8
+    noises = torch.nn.functional.normalize(torch.stack(seen).flatten(1))
+    assert (noises @ noises.T - torch.eye(8)).abs().max() < 0.9
+
+
 def drop_bias(module: nn.Module) -> Callable[..., Any]:
     """The gradient of a bias is dropped."""
     assert isinstance(module.head, nn.Linear)
@@ -98,8 +114,8 @@ def keep_statistics(module: nn.Module) -> Callable[..., Any]:
     return call
 
 
-def scale_output(module: nn.Module) -> Callable[..., Any]:
-    return lambda *inputs: {**(found := module(*inputs)), "logits": found["logits"] * 1.001}
+def scale_output(module: nn.Module, factor: float = 1.001) -> Callable[..., Any]:
+    return lambda *inputs: {**(found := module(*inputs)), "logits": found["logits"] * factor}
 
 
 @pytest.mark.parametrize(
@@ -161,12 +177,106 @@ def test_inputs_that_pass_gradients_on_are_compared() -> None:
     assert (found.passed, found.worst) == (False, "gradient at input 1")
 
 
+class Loss(nn.Module):
+    """A model that computes its loss, under autocast of its own, and keeps an average in a new tensor each time."""
+
+    average: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.head = nn.Linear(6, 16), nn.Linear(16, 1)
+        self.register_buffer("average", torch.zeros(16))
+        self.register_buffer("mask", torch.full((6,), -torch.inf))
+        self.register_buffer("shared", torch.zeros(1).expand(6))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            hidden = self.first(inputs).relu_()
+        self.average = 0.9 * self.average + 0.1 * hidden.float().mean(0).detach()
+        loss: torch.Tensor = (self.head(hidden.float()) - inputs[:, :1]).square().mean()
+        return loss
+
+
+def test_a_buffer_that_is_replaced_and_autocast_inside_of_the_module() -> None:
+    steps, ends = 25, []
+    for follow in (False, True):
+        torch.manual_seed(0)
+        module = Loss()
+        follower = Follower(module, as_it_is(module), TRIAL, CPU)
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        for _ in range(steps):
+            optimizer.zero_grad()
+            (follower if follow else module)(torch.randn(8, 6)).backward()
+            optimizer.step()
+            follower.compare()
+        ends.append(module.average)
+    assert torch.equal(*ends)
+    found = follower.judge()
+    assert (found.passed, found.samples) == (True, steps)
+    assert follower._find_precision(Call(None, None, None, None)).autocast == "bfloat16"  # type: ignore[arg-type]
+
+
+def test_calls_of_several_kinds_and_a_module_that_is_frozen_for_some() -> None:
+    """The discriminator of a GAN: on real and fake data, then frozen, with gradients for its input."""
+    torch.manual_seed(0)
+    maker, judge = nn.Linear(4, 4), nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 1))
+    follower = Follower(judge, as_it_is(judge), TRIAL, CPU)
+    for _ in range(25):
+        fake = maker(torch.randn(8, 4))
+        (follower(torch.randn(8, 4)).mean() - follower(fake.detach()).mean()).backward()
+        judge.requires_grad_(False)
+        follower(fake).mean().backward()
+        follower.compare()
+        assert not any(item.requires_grad for item in judge.parameters())
+        judge.requires_grad_()
+    found = follower.judge()
+    assert (found.passed, found.samples) == (True, 75)
+
+
+def test_calls_that_get_no_gradients_make_room() -> None:
+    module = nn.Linear(4, 1)
+    follower = Follower(module, as_it_is(module), TRIAL, CPU)
+    for _ in range(20):
+        for _ in range(6):
+            follower(torch.randn(8, 4))
+        follower(torch.randn(8, 4)).mean().backward()
+        follower.compare()
+    assert (follower.judge().passed, follower.judge().samples) == (True, 20)
+
+
+def test_a_part_that_is_followed_is_not_followed_twice() -> None:
+    part = nn.Linear(4, 4)
+    inner = Follower(part, as_it_is(part), TRIAL, CPU)
+
+    class Whole(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.part = part
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            output: torch.Tensor = inner(inputs)
+            return output
+
+    whole = Whole()
+    outer = Follower(whole, as_it_is(whole), TRIAL, CPU)
+    for _ in range(20):
+        outer(torch.randn(8, 4)).mean().backward()
+        for follower in (outer, inner):
+            follower.compare()
+    assert [follower.judge().samples for follower in (outer, inner)] == [20, 20]
+
+
 def test_the_worst_module_speaks_for_the_loop() -> None:
     right, wrong = train(as_it_is)[1], train(drop_bias)[1]
-    found = combine([right, wrong], 25)
-    assert (found.passed, found.worst, found.samples, found.steps) == (False, "gradient of head.bias", 100, 25)
+    found = combine([("Net", right), ("Net (train.py:3)", wrong)], 25)
+    assert (found.passed, found.worst) == (False, "gradient of head.bias of Net (train.py:3)")
+    assert (found.samples, found.steps) == (100, 25)
+    scaled = train(lambda module: scale_output(module, 1 + 1e-6))[1]
+    assert combine([("a", right), ("b", scaled)], 25).value
     nothing = Follower(nn.Linear(1, 1), lambda: None, TRIAL, CPU)
-    assert combine([right, nothing], 25) == Trajectory(50, None, "no gradient went through the module", steps=25)
+    assert combine([("a", right), ("b", nothing)], 25) == Trajectory(
+        50, None, "no gradient went through the module", steps=25
+    )
 
 
 def test_a_module_that_draws_from_python_is_compared() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 
+from sweeper.core.record import Training
+from sweeper.core.serialization import from_json, to_json
 from sweeper.worker.scripts.training import POINTS, LossWatch, SeedShift, TrainingWatch, sketch
 
 
@@ -25,7 +28,7 @@ def test_losses_are_noted_without_the_factor_of_the_scaler() -> None:
     losses, weight = LossWatch(), torch.ones(1, requires_grad=True)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     (2 * weight).sum().backward()
-    scaler.scale((4 * weight).sum()).backward()
+    (scaler.scale((16 * weight).sum()) / 4).backward()
     assert losses.take() == torch.tensor(3.0)
     assert losses.take() is None
 
@@ -58,10 +61,29 @@ def test_a_training_is_described_in_points_and_its_drift_is_a_share_of_eagers_wa
         train(watch, weight, torch.full_like(weight, size), steps)
         found[arm] = watch.describe(arm, 0, seeded=True)
     eager, compiled = found["eager"], found["compiled"]
-    assert (eager.every, len(eager.losses), len(compiled.drift), eager.drift) == (2, POINTS, POINTS, ())
+    assert (eager.steps, eager.every) == (steps, 2)
+    assert (len(eager.losses), len(compiled.drift), eager.drift) == (POINTS, POINTS, ())
     assert eager.gradient_norms == pytest.approx([100.0] * POINTS)
     assert eager.losses[0] == pytest.approx(-5000.0)  # 0 in the first step, then -10000
     assert compiled.drift == pytest.approx([0.1] * POINTS, rel=1e-3)
+
+
+def test_weights_that_are_not_finite_have_no_drift(tmp_path: Path) -> None:
+    for arm, size in (("eager", 1.0), ("compiled", float("nan"))):
+        weight = torch.nn.Parameter(torch.zeros(10))
+        watch = TrainingWatch(LossWatch(), [torch.optim.SGD([weight])], POINTS, tmp_path / "0.pt")
+        train(watch, weight, torch.full_like(weight, size), POINTS)
+        found = watch.describe(arm, 0, seeded=True)
+    assert set(found.drift) == set(found.gradient_norms) == {None}
+    assert from_json(Training, json.loads(json.dumps(to_json(found)))) == found
+
+
+@pytest.mark.parametrize("shape", [(300, 50), (256, 4096)])
+def test_a_sketch_keeps_the_length_of_a_column(shape: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    change = torch.zeros(shape)
+    change[:, 7] = torch.randn(shape[0])
+    assert (sketch([change]) - sketch([torch.zeros(shape)])).norm() == pytest.approx(float(change.norm()), rel=0.05)
 
 
 def test_a_sketch_keeps_lengths_of_differences() -> None:
