@@ -4,15 +4,15 @@
     python benchmarks/trajectories.py --autocast bfloat16 --runs 4
 
 Three small models (convolutions with batch normalisation, a transformer with dropout, residual blocks with layer
-normalisation) train for 300 steps by SGD and by Adam, in plain loops of this file. The compiled arm is eager with a plant in
-one of its linear layers, drawn anew in each run:
+normalisation) train for 300 steps by SGD and by Adam, in plain loops of this file. The compiled arm is eager with a
+plant in one of its linear layers, drawn anew in each run:
 
 * `turned`: the gradient of the weight is turned by 1 % of its length, at a right angle to itself;
 * `dropped`: the gradient of the bias is zero;
 * `bfloat16`: the gradient of the weight is summed over the samples of the batch in bfloat16.
 
-Runs without a plant have other kernels (`without oneDNN`), or weights that are moved by rounding (`moved`); `compiled` is
-what Inductor makes of the model. Each of these should pass.
+Runs without a plant have other kernels (`without oneDNN`), or weights that are moved by rounding (`moved`);
+`compiled` is what Inductor makes of the model. Each of these should pass.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from sweeper.loading.entries import Entry
 from sweeper.report.page import figure_base as base
 from sweeper.report.table import Row
 
+MAX_TRIALS = 100
 CAPTION = (
     "Losses that the script called backward on, a line for each seed. Both arms of a seed begin alike; where lines of "
     "different seeds lie further apart than those of different arms, the seed matters more than compiling."
@@ -21,7 +22,7 @@ def draw_trainings(entries: Sequence[Entry], rows: Sequence[Row]) -> base.Figure
     pairs = [(_read_trainings(entry), row) for entry, row in zip(entries, rows, strict=True)]
     found = [(trainings, row) for trainings, row in pairs if trainings]
     axes = base.find_naming_axes([row for _, row in found])
-    choices = [_draw(trainings, row, base.name_row(row, axes)) for trainings, row in found]
+    choices = [_draw(trainings, row, base.name_row(row, axes)) for trainings, row in found[:MAX_TRIALS]]
     return base.Figure("trainings", "Losses of both arms", CAPTION, choices) if choices else None
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 from collections import Counter
+from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from sweeper.core.trial import Precision
 from sweeper.worker.failures import EagerError, UnavailableError
-from sweeper.worker.models.batches import cast_tensor
+from sweeper.worker.models.batches import cast_tensor, find_tensors
 
+SHORT = ("bfloat16", "float16")
 FLOAT8_CAPABILITY = (8, 9)  # compute capability of the first GPUs whose matrix products take float8
 FLOAT8_MULTIPLE = 16  # of both sizes of a weight, which the products in float8 ask for
 
@@ -25,6 +29,26 @@ def count_parameters(module: torch.nn.Module) -> dict[str, int]:
 def cast_module(module: torch.nn.Module, dtype: torch.dtype) -> None:
     """Cast floating-point and complex parameters and buffers in place."""
     module._apply(lambda tensor: cast_tensor(tensor, dtype))  # type: ignore[no-untyped-call]
+
+
+class FormatWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees in which short format anything is computed meanwhile; the empty text: in none."""
+
+    found = ""
+
+    def __torch_dispatch__(self, function: Any, _types: Any, arguments: Any = (), options: Any = None) -> Any:
+        output = function(*arguments, **(options or {}))
+        formats = {_name(tensor.dtype) for tensor in find_tensors(output)}
+        self.found = next((name for name in SHORT if name in formats), self.found)
+        return output
+
+
+def find_precision(module: torch.nn.Module, autocast: torch.dtype | None, computed: str) -> Precision:
+    """The precision of a module that somebody else calls, under `autocast` or computing in a short format by itself."""
+    formats = {_name(parameter.dtype) for parameter in module.parameters()}
+    parameters = next((name for name in SHORT if name in formats), "float32")
+    inside = computed if parameters == "float32" else ""
+    return Precision(parameters, _name(autocast) if autocast else inside or None)
 
 
 def require_float8(device: torch.device) -> None:

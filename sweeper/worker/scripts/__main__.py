@@ -26,6 +26,7 @@ from sweeper.worker.scripts import leads, trajectories
 from sweeper.worker.scripts.arms import Arms
 from sweeper.worker.scripts.compile_calls import CompileCalls
 from sweeper.worker.scripts.loop import Lead, Loop
+from sweeper.worker.scripts.passes import PASSES
 from sweeper.worker.scripts.program import EndOfScript, Program
 from sweeper.worker.scripts.reading import Reading, describe
 from sweeper.worker.scripts.several_processes import refuse_several
@@ -36,7 +37,7 @@ from sweeper.worker.session import Notes
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m sweeper.worker.scripts", description=__doc__)
     parser.add_argument("trial", type=Path)
-    parser.add_argument("which", help="the pass")
+    parser.add_argument("which", choices=PASSES)
     parser.add_argument("--index", type=int, default=0)
     parser.add_argument("--draw", type=int, default=0)
     parser.add_argument("--cold", action="store_true")

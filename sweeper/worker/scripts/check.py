@@ -16,7 +16,6 @@ import torch
 
 from sweeper.core.protocol import Job
 from sweeper.core.record import Accuracy
-from sweeper.core.trial import Precision
 from sweeper.worker.accuracy.check import AccuracyCheck
 from sweeper.worker.failures import MismatchError
 from sweeper.worker.measurement.bench import Arm, Bench
@@ -24,6 +23,7 @@ from sweeper.worker.measurement.capture import OutputCapture
 from sweeper.worker.measurement.step import make_training_step
 from sweeper.worker.models import Built
 from sweeper.worker.models.batches import Batch, OwnLossOrMean, copy_batch
+from sweeper.worker.models.formats import FormatWatch, find_precision
 from sweeper.worker.scripts.arms import Function, call_eager
 from sweeper.worker.session import Notes, describe_mismatch
 
@@ -53,17 +53,24 @@ class ModuleSetup:
         self.eager = Arm("eager", self._make_step(partial(call_eager, module)), eager=True)
         self.compiled = Arm("compiled", self._make_step(compiled), eager=False)
         self.optimizers: list[torch.optim.Optimizer | None] = []
-        autocast = str(self._autocast).removeprefix("torch.") if self._autocast else None
         self.trial = replace(
             job.trial,
             workload="train",
-            precision=Precision(autocast=autocast),
+            precision=find_precision(module, self._autocast, self._find_format(calls[0].batch)),
             device=device.type,
             model=replace(job.trial.model, dropout=True),  # as the script has it
         )
 
     def _make_step(self, function: Function) -> Callable[[Batch], torch.Tensor]:
         return make_training_step(self.built, function, None, None, self._context)
+
+    def _find_format(self, batch: Batch) -> str:
+        """Find the short format that an eager call computes in, whoever asks for it."""
+        given = copy_batch(batch)
+        with torch.no_grad(), self._context(), FormatWatch() as watch:  # type: ignore[no-untyped-call]
+            call_eager(self.built.module, *given.args, **given.kwargs)
+        found: str = watch.found
+        return found
 
     def _context(self) -> AbstractContextManager[object]:
         return nullcontext() if self._autocast is None else torch.autocast(self.device.type, dtype=self._autocast)

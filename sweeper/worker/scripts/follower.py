@@ -17,16 +17,16 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from sweeper.core.record import Trajectory
-from sweeper.core.trial import Precision, Trial
+from sweeper.core.trial import Trial
 from sweeper.worker.accuracy import rule
 from sweeper.worker.accuracy.states import is_expanded, perturb
 from sweeper.worker.accuracy.trajectory import COMPILED, EAGER, INPUT, LONGER, MOVED, Differences
 from sweeper.worker.failures import Missing, try_reading
 from sweeper.worker.measurement.capture import CHANGE, GRADIENT, OUTPUT, to_reals
 from sweeper.worker.models.batches import Batch, copy_batch, find_tensors, map_tensors
+from sweeper.worker.models.formats import FormatWatch, find_precision
 from sweeper.worker.scripts.arms import Function, call_eager
 
 MAX_CALLS = 4  # of a module in a step that are repeated
@@ -112,7 +112,7 @@ class Follower:
         self._weights: dict[int, torch.Tensor] = {}  # copies of this step's
         self._versions: list[tuple[int, int]] = []  # of the weights when they were copied
         self._num_noises = 0
-        self._half: str | None = None  # the short format that the module computes in, once it has run
+        self._computed: str | None = None  # the short format that the module computes in, once it has run
         self._longer: bool | None = None  # whether eager without autocast draws the same random numbers
         self._differences: dict[tuple[str, ...], Differences] = {}  # by the tensors that a call gives
         self.unknown: str | None = None  # why the arms cannot be compared
@@ -172,11 +172,11 @@ class Follower:
                     self._compare(call)
 
     def _compare(self, call: Call) -> None:
-        watch = _HalfWatch() if self._half is None else nullcontext()  # type: ignore[no-untyped-call]
+        watch = FormatWatch() if self._computed is None else nullcontext()  # type: ignore[no-untyped-call]
         with watch:
             eager = self._run(call, self._call_eager)
-        if isinstance(watch, _HalfWatch):
-            self._half = watch.found
+        if isinstance(watch, FormatWatch):
+            self._computed = watch.found
         if not any(name.startswith((GRADIENT, INPUT)) for name in eager):
             return
         after = Generators.read(self._device)
@@ -189,7 +189,7 @@ class Follower:
         ):
             self.unknown = "compiled code draws other random numbers than eager"
             return
-        precision = self._find_precision(call)
+        precision = find_precision(self._module, call.autocast, self._computed or "")
         trial = replace(self._trial, precision=precision, device=self._device.type)
         tolerance = rule.choose_tolerance(trial, self._module)
         relative = rule.perturbation(precision, tolerance)
@@ -200,13 +200,6 @@ class Follower:
             arms |= {LONGER: longer} if self._longer else {}
         names = tuple(eager)
         self._differences.setdefault(names, Differences(tolerance)).add(arms)
-
-    def _find_precision(self, call: Call) -> Precision:
-        """The formats of the call; autocast may also stand inside of the module, as accelerate has it."""
-        formats = (str(item.dtype).removeprefix("torch.") for item in self._module.parameters())
-        parameters = next((name for name in formats if name in rule.BITS), "float32")
-        outside = str(call.autocast).removeprefix("torch.") if call.autocast else None
-        return Precision(parameters, outside or (self._half or None if parameters == "float32" else None))
 
     def judge(self) -> Trajectory:
         """Say whether the compiled module trains as eager does, by the calls so far."""
@@ -283,18 +276,6 @@ class Follower:
             state.restore()
             generators.write(self._device)
             torch.clear_autocast_cache()
-
-
-class _HalfWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees whether anything is computed in a short format, and in which."""
-
-    found = ""
-
-    def __torch_dispatch__(self, function: Any, _types: Any, arguments: Any = (), options: Any = None) -> Any:
-        output = function(*arguments, **(options or {}))
-        formats = {str(tensor.dtype).removeprefix("torch.") for tensor in find_tensors(output)}
-        self.found = next(iter(formats & rule.BITS.keys()), self.found)
-        return output
 
 
 def combine(followers: Sequence[tuple[str, Follower]], steps: int) -> Trajectory:

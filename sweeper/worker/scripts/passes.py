@@ -24,6 +24,7 @@ from sweeper.worker.session import Lead, Notes, Part
 
 MEASURING = ("steps", "loop_eager", "loop_compiled")
 TRAJECTORY, TRAINING = "trajectory", "training_"
+PASSES = (*MEASURING, TRAJECTORY, *(f"{TRAINING}{arm}" for arm in ARMS))
 SHIFTS = (0, 1, 2)  # of the seeds of trainings
 RESERVE_S = 10.0  # of the worker's time, to answer with what there is
 CLEAN_UP_S = 10.0  # for what a script does at its end, before its process group is killed

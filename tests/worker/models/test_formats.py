@@ -14,6 +14,7 @@ from worker_runs import custom, private_cache, run
 from sweeper.core.trial import Labels, Model, Precision, Trial
 from sweeper.worker import models
 from sweeper.worker.failures import EagerError, UnavailableError
+from sweeper.worker.models.formats import FormatWatch, find_precision
 
 assert private_cache  # a fixture that every test here uses
 MLP = 16 * 16 + 16 + 16 * 4 + 4
@@ -165,3 +166,15 @@ def test_float8_needs_a_gpu_that_multiplies_in_it(
     else:
         with pytest.raises(UnavailableError, match=r"compute capability 8\.9; this GPU has 8\.0"):
             models.formats.require_float8(torch.device("cuda"))
+
+
+def test_formats_are_those_that_a_module_computes_in_whoever_asks_for_them() -> None:
+    module, inputs = torch.nn.Linear(2, 2), torch.ones(1, 2)
+    with FormatWatch() as watch:  # type: ignore[no-untyped-call]
+        module(inputs)
+    assert (watch.found, find_precision(module, None, watch.found)) == ("", Precision())
+    with FormatWatch() as watch, torch.autocast("cpu", torch.bfloat16):  # type: ignore[no-untyped-call]
+        module(inputs)
+    assert find_precision(module, None, watch.found) == Precision(autocast="bfloat16")
+    assert find_precision(module, torch.float16, watch.found) == Precision(autocast="float16")
+    assert find_precision(module.bfloat16(), None, "bfloat16") == Precision("bfloat16")

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from sweeper.core.record import Trajectory
 from sweeper.core.trial import Labels, Model, Trial
 from sweeper.worker.accuracy.trajectory import MOVED, Differences
-from sweeper.worker.scripts.follower import Call, Follower, combine
+from sweeper.worker.scripts.follower import Follower, combine
 
 CPU = torch.device("cpu")
 TRIAL = Trial(Model("script", "train.py"), 1, Labels("train.py", "own"))
@@ -213,7 +213,7 @@ def test_a_buffer_that_is_replaced_and_autocast_inside_of_the_module() -> None:
     assert torch.equal(*ends)
     found = follower.judge()
     assert (found.passed, found.samples) == (True, steps)
-    assert follower._find_precision(Call(None, None, None, None)).autocast == "bfloat16"  # type: ignore[arg-type]
+    assert follower._computed == "bfloat16"
 
 
 def test_calls_of_several_kinds_and_a_module_that_is_frozen_for_some() -> None:

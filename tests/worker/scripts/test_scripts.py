@@ -315,6 +315,35 @@ def test_a_trainer_that_compiles_is_the_compiled_arm(tmp_path: Path) -> None:
     assert "torch.compile BertForSequenceClassification at " in find(trial, outcome)
 
 
+AUTOCAST_INSIDE = """
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(6)), torch.nn.GELU())
+    @torch.autocast('cpu', torch.bfloat16)
+    def forward(self, inputs):
+        return torch.nn.functional.layer_norm(self.layers(inputs) * inputs, (64,))
+module = Net()
+optimizer = torch.optim.SGD(module.parameters(), lr=1e-3)
+for _ in range(10_000):
+    optimizer.zero_grad()
+    module(torch.randn(16, 64)).float().square().mean().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow
+def test_a_module_under_autocast_of_its_own_is_judged_as_such(tmp_path: Path) -> None:
+    """As accelerate has it, for the Trainer of transformers too."""
+    (tmp_path / "train.py").write_text(BEGIN + AUTOCAST_INSIDE)
+    outcome, printed = run_worker(with_trajectory(make_trial("train.py", backend="inductor"), 40), tmp_path)
+    assert outcome.status == "ok", printed
+    assert outcome.process is not None
+    assert outcome.process.accuracy is not None
+    assert outcome.process.accuracy.passed is True
+    assert read_trajectory(outcome).passed is True
+
+
 @pytest.mark.slow
 def test_a_compiler_that_is_switched_off_is_found(tmp_path: Path) -> None:
     trial, outcome, _ = run_stored("own_compile", tmp_path, TORCHDYNAMO_DISABLE="1")
