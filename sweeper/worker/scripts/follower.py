@@ -245,23 +245,25 @@ class Follower:
         return {name: to_reals(tensor.to_dense()).clone() for name, tensor in named.items()}
 
     def _take_gradients(self, call: Call, outputs: Sequence[torch.Tensor], leaves: Batch) -> Named:
+        """Go back as the script did: `torch.autograd.grad` would leave out what reentrant checkpoints hold."""
         inputs = [tensor for tensor in find_tensors([leaves.args, leaves.kwargs]) if tensor.requires_grad]
         trained = {name: item for name, item in self._module.named_parameters() if item.requires_grad}
         places = [place for place in call.gradients if place < len(outputs) and outputs[place].requires_grad]
         if not (trained or inputs) or not places:
             return {}
-        found = torch.autograd.grad(
-            [outputs[place] for place in places],
-            [*trained.values(), *inputs],
-            [call.gradients[place].to(outputs[place].dtype) for place in places],
-            allow_unused=True,
-            materialize_grads=True,
-        )
-        names = [
-            *(f"{GRADIENT}{name}" for name in trained),
-            *(f"{INPUT} {number}" for number, _ in enumerate(inputs, 1)),
-        ]
-        return dict(zip(names, found, strict=True))
+        if any(getattr(item, "_post_accumulate_grad_hooks", None) for item in trained.values()):
+            raise ValueError("parameters have hooks that run when their gradients are there")
+        before = [item.grad for item in trained.values()]
+        try:
+            for item in trained.values():
+                item.grad = None
+            gradients = [call.gradients[place].to(outputs[place].dtype) for place in places]
+            torch.autograd.backward([outputs[place] for place in places], gradients)
+            named = {f"{GRADIENT}{name}": _read_gradient(item) for name, item in trained.items()}
+        finally:
+            for item, gradient in zip(trained.values(), before, strict=True):
+                item.grad = gradient
+        return named | {f"{INPUT} {number}": _read_gradient(item) for number, item in enumerate(inputs, 1)}
 
     @contextmanager
     def _kept(self) -> Iterator[None]:
@@ -309,6 +311,10 @@ def _make_hook(gradients: dict[int, torch.Tensor], place: int) -> Callable[[torc
         gradients[place] = gradient.detach().clone() if before is None else before + gradient.detach()
 
     return note
+
+
+def _read_gradient(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
 
 
 def _copy_values(tensors: Iterable[torch.Tensor]) -> dict[int, torch.Tensor]:

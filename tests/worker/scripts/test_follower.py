@@ -142,17 +142,39 @@ def test_code_that_draws_other_random_numbers_is_not_judged() -> None:
 
 
 class Checkpointed(Net):
+    """Blocks under reentrant checkpoints, of which the first one's input is no result of a trained layer."""
+
     def forward(self, inputs: torch.Tensor) -> dict[str, torch.Tensor]:
-        hidden = checkpoint(self.again, self.first(inputs), use_reentrant=True)
+        hidden = checkpoint(self.first, inputs.detach().requires_grad_(), use_reentrant=True)
+        hidden = checkpoint(self.again, hidden, use_reentrant=True)
         assert isinstance(hidden, torch.Tensor)
         return {"logits": self.head(hidden)}
 
 
-def test_a_module_that_cannot_be_repeated_says_why() -> None:
+def test_reentrant_checkpoints_are_gone_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[torch.Tensor] = []
+    add = Differences.add
+
+    def note(self: Differences, arms: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
+        seen.append(arms["eager"]["gradient of first.weight"].norm())
+        add(self, arms)
+
+    monkeypatch.setattr(Differences, "add", note)
     _, follower = train(as_it_is, model=Checkpointed)
-    found = follower.judge()
-    assert found.passed is None
-    assert "checkpoint" in str(found.unknown)
+    assert (follower.judge().passed, follower.judge().value) == (True, 0.0)
+    assert all(norm > 0 for norm in seen)
+
+
+def test_a_module_whose_gradients_start_something_is_not_repeated() -> None:
+    """As an optimizer that steps in the backward pass."""
+    module = nn.Linear(4, 1)
+    steps: list[int] = []
+    module.weight.register_post_accumulate_grad_hook(lambda _: steps.append(1))
+    follower = Follower(module, as_it_is(module), TRIAL, CPU)
+    follower(torch.randn(8, 4)).mean().backward()
+    follower.compare()
+    assert len(steps) == 1
+    assert "parameters have hooks" in str(follower.judge().unknown)
 
 
 def test_inputs_that_pass_gradients_on_are_compared() -> None:
