@@ -265,9 +265,9 @@ FLAGS: Mapping[str, Flag] = {
     "trains_differently": Flag(
         "compiled steps of the script differ from eager's by more than rounding explains",
         "With `model.trajectory`. Each step was run in both arms from the same state, and the finding under the table "
-        "of scripts names the tensor. A right step is called wrong about as often as "
-        "[same-training.md](decisions/same-training.md) says.",
-        "Run it again with another seed of the script. If it stays, compile smaller parts to find the module.",
+        "of scripts names the tensor. `docs/decisions/same-training.md` has the error rates.",
+        "Run it again with another seed, if the script takes one. If it stays, call `.compile()` on one part of the "
+        "model in the script, to find the part that differs.",
         rank=DOUBT,
         why="what was timed may not train as eager does",
     ),

@@ -13,7 +13,7 @@ from sweeper.core.backends import WITHOUT_DYNAMO
 from sweeper.core.errors import ConfigError
 from sweeper.core.libraries import SCRIPT
 from sweeper.core.serialization import Json, show_value
-from sweeper.core.trial import MIN_TRAJECTORY, Compile, Labels, Model, Precision, Trial, name_module
+from sweeper.core.trial import MIN_TRAJECTORY, OWN_PRECISION, Compile, Labels, Model, Precision, Trial, name_module
 
 ONLY_OF_SCRIPT = ("path", "args", "cwd", "total_steps", "trajectory")  # keys of `model`
 OF_SCRIPT = ("library", *ONLY_OF_SCRIPT, "family", "suite", "batch_size")  # keys of `model` that a script has
@@ -77,7 +77,7 @@ def read_script(config: Config, choices: Mapping[str, str | None], make_compile:
     return Trial(
         model=Model(SCRIPT, model.path, arguments=arguments),
         batch_size=1,
-        labels=Labels(name, "own", model.family, overrides=overrides, total_steps=model.total_steps),
+        labels=Labels(name, OWN_PRECISION, model.family, overrides=overrides, total_steps=model.total_steps),
         workload=SCRIPT,
         precision=Precision(),
         mode=config.mode.name,

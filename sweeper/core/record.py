@@ -189,7 +189,7 @@ class Training:
     every: Positive  # steps for which a point stands
     losses: tuple[float | None, ...]  # that the script called `backward` on, on average
     gradient_norms: tuple[float | None, ...]  # of all parameters, on average
-    drift: tuple[Amount | None, ...] = ()  # of compiled weights from eager's, at these steps, as a share of eager's way
+    apart: tuple[Amount | None, ...] = ()  # compiled weights from eager's, at these steps, as a share of eager's way
     seeded: bool = True  # whether the script gives torch a seed at all
 
 
@@ -205,7 +205,7 @@ class Trajectory:
     unknown: str | None = None  # why it could not be judged
     steps: Count = 0  # of the loop
     worst: str | None = None  # e.g. `gradient of layer1.0.conv1.weight`
-    kind: str | None = None  # of the figure: typical, worst, drift or gain
+    kind: str | None = None  # of the figure: typical, often, worst, drift or gain
     reference: str | None = None  # what `value` is the difference from: eager, or longer (eager without autocast)
     value: Amount | None = None  # of compiled
     yardstick: Amount | None = None  # the same of eager moved by rounding, or of eager against longer

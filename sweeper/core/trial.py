@@ -20,7 +20,8 @@ from sweeper.core.libraries import LIBRARIES, SCRIPT, has_texts
 from sweeper.core.serialization import Between, Json, drop_defaults, from_json, show_value, to_json
 
 MODULE = "-m "  # begins the name of a script that is a module
-MIN_TRAJECTORY = 20  # steps of a script's training, to compare it with another
+MIN_TRAJECTORY = 20  # calls of a script's module, to compare its training with another
+OWN_PRECISION = "own"  # the name of what a script decides
 WORKLOADS = ("train", "inference", "prefill", "decode", SCRIPT)
 CACHED = ("prefill", "decode")  # forwards of a decoder language model with a static key-value cache
 MODES = ("eager", "lite", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")

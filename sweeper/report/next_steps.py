@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from sweeper.analysis.metrics import MIN_PROCESSES_IF_HOST_BOUND
 from sweeper.core.text import printable
+from sweeper.core.trial import OWN_PRECISION
 from sweeper.loading.sources import Source
 from sweeper.report.formatting import read_texts, shorten_names, text
 from sweeper.report.table import Row
@@ -61,7 +62,7 @@ class _Need(NamedTuple):
 
     def describe(self, models: Sequence[ReportedModel], precisions: Sequence[str]) -> Again:
         """Describe what these models lack in these precisions, with the command for it."""
-        changes = {"precision": ",".join(precisions)}
+        changes = {} if OWN_PRECISION in precisions else {"precision": ",".join(precisions)}
         if self.not_tried:
             why = f"no sure gain so far; {shorten_names(self.not_tried)} not tried"
             changes |= {"mode": ",".join(self.not_tried), "sweep": self.sweep}

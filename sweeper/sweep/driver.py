@@ -161,10 +161,11 @@ class _Sweep:
         inspected = ", and one that shows what the compiler does" if settings.inspect else ""
         processes = f"{_describe_processes(settings.measure)} each{inspected}"
         self.console.print(f"sweep {settings.sweep}: {trials}, {processes}")
-        if any(trial.workload == SCRIPT for trial in plan.trials):
+        scripts = [trial for trial in plan.trials if trial.workload == SCRIPT]
+        if scripts:
             self.console.print("a process runs its script three times: steps of both arms, the loop in eager, compiled")
-        if any(trial.model.arguments.get("trajectory") for trial in plan.trials if trial.workload == SCRIPT):
-            self.console.print("with model.trajectory the first process runs it seven times more, to compare trainings")
+        if any(trial.model.arguments.get("trajectory") and trial.mode != "eager" for trial in scripts):
+            self.console.print("with model.trajectory the first runs it up to seven times more, to compare trainings")
         if settings.dry_run or plan.left_out:
             lines = describe_plan(plan if settings.dry_run else Plan((), plan.left_out))
             self.console.print("\n".join(lines).strip(), markup=False)

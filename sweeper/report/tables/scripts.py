@@ -39,7 +39,11 @@ from sweeper.report.tables.decision import NOISE
 from sweeper.report.tables.speedups import select_columns
 
 MANY_SHAPES = 8  # torch compiles a frame for so many shapes that differ in more than one size, then runs it eager
-SAID = {trajectories.SAME: "trains as in eager", trajectories.DIFFERS: "does not train as in eager"}
+SAID = {
+    trajectories.SAME: "trains as in eager",
+    trajectories.DIFFERS: "does not train as in eager",
+    trajectories.UNKNOWN: "whether it trains as in eager is not known",
+}
 NOTABLE_WAIT = 0.1  # share of the loop's time
 
 
@@ -117,11 +121,11 @@ def list_findings(entry: Entry) -> Iterator[str]:
             "a library compiles the script's modules" if all(call.by_library for call in own) else "the script compiles"
         )
         yield f"{who} already, which is the compiled arm whatever the mode: {asked}"
-    elif (entry.result.loop_speedup or 0.0) > 1 + NOISE and script.called_at:
+    elif (entry.result.loop_speedup or 0.0) > 1 + NOISE and script.called_at and entry.record.trial.mode != "eager":
         names = ", ".join(f"{name} ({place})" for name, place in zip(script.modules, script.called_at, strict=True))
         each = "it" if len(script.modules) == 1 else "each"
         yield f"to compile: call .compile({_arguments(entry)}) on {each} before the loop: {names}"
-    yield from trajectories.describe(script.trajectory)
+    yield from trajectories.describe(script.trajectory, entry.record.trial.model.arguments.get("trajectory"))
     share = readings.get("eager_loader_share")
     if share is not None and share >= NOTABLE_WAIT:
         yield f"the loop waits for its loader ({script.loader}) for {_percent(share)} of its time: speed that up first"
@@ -132,7 +136,7 @@ def list_findings(entry: Entry) -> Iterator[str]:
     if loop is not None and loop.recompiles:
         yield f"{loop.recompiles} compilations in {loop.steps} steps, after the first steps"
     diagnostics = entry.record.diagnostics
-    breaks = [item.where for item in diagnostics.graph_breaks if item.where] if diagnostics else []
+    breaks = dict.fromkeys(item.where for item in diagnostics.graph_breaks if item.where) if diagnostics else {}
     if breaks:
         yield f"graph breaks at {', '.join(breaks)}"
     if loop is not None and loop.batches > 1:
@@ -249,8 +253,8 @@ def text_columns(rows: Sequence[Row], _trials: Sequence[Row]) -> list[TextColumn
         number_column("step", "speedup", lambda row: estimate(row, "speedup") or text(row["status"])),
         number_column("loop", "loop_speedup", lambda row: estimate(row, "loop_speedup")),
         number_column("loader", "eager_loader_share", _show_loader),
-        number_column("whole training", "saved_s", _show_saving, needs="saved_s"),
-        TextColumn("training", lambda row: text(row["trajectory"]), needs="trajectory"),
+        number_column("saved", "saved_s", _show_saving, needs="saved_s"),
+        TextColumn("trains alike", lambda row: text(row["trajectory"]), needs="trajectory"),
         TextColumn("findings", lambda row: "; ".join(read_texts(row, "findings")), media=(PAGE, MARKDOWN)),
     ]
 

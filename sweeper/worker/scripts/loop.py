@@ -281,7 +281,7 @@ class Loop:
         if not self.num_watched:
             return "no step of an optimizer of torch was seen"
         steps = self.num_watched + self.num_steps
-        return f"{steps} {'step was' if steps == 1 else 'steps were'} seen, and more are needed"
+        return f"{steps} {'step was' if steps == 1 else 'steps were'} seen, and more are needed (docs/scripts.md)"
 
     def finish(self, error: Exception | None = None) -> None:
         """The script has ended by itself, or with an error: the lead hears it, and what it has is kept."""

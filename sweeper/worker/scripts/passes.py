@@ -64,7 +64,7 @@ def _follow(trial: Path, part: Part, notes: Notes, deadline: float) -> None:
     trajectory = _read_trajectory(outcome) or Trajectory(0, None, outcome.message or outcome.status)
     script = notes.process.script or ScriptRun()
     notes.add(script=replace(script, trajectory=trajectory))
-    if not trajectory.samples:
+    if outcome.status != "ok":
         return
     trainings: list[Training] = []
     missing: str | None = None
@@ -123,6 +123,7 @@ def _run_pass(
     trial: Path, which: str, part: Part, notes: Notes, told: Sequence[str] = (), deadline: float = math.inf
 ) -> Outcome:
     """Run the script once. What it prints goes to the worker's log; it finds nothing on its standard input."""
+    print(f"run of the script: {which}", *told[:2], flush=True)  # into the log
     receive, send = os.pipe()
     cold = ["--cold"] if part.cold else []
     given = [str(trial.resolve()), which, "--index", str(part.index), "--draw", str(part.draw), *cold, *told]

@@ -88,16 +88,16 @@ class TrainingWatch:
         """What the training was; in eager, also keep where its weights went, for the compiled one."""
         losses, norms = (_average(column, self._every) for column in zip(*self._rows, strict=True))
         sketches = torch.stack(self._sketches).cpu()
-        drift: tuple[float | None, ...] = ()
+        apart: tuple[float | None, ...] = ()
         if arm == "eager":
             torch.save(sketches, self._weights)
         else:
             eager = torch.load(self._weights, weights_only=True)
             both = min(len(eager), len(sketches))
-            apart = (sketches[1:both] - eager[1:both]).norm(dim=1)
+            distance = (sketches[1:both] - eager[1:both]).norm(dim=1)
             way = (eager[1:both] - eager[0]).norm(dim=1)
-            drift = tuple(map(_finite, (apart / way.clamp_min(1e-30)).tolist()))
-        return Training(arm, shift, self.num_steps, self._every, losses, norms, drift, seeded)
+            apart = tuple(map(_finite, (distance / way.clamp_min(1e-30)).tolist()))
+        return Training(arm, shift, self.num_steps, self._every, losses, norms, apart, seeded)
 
 
 def sketch(parameters: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -63,7 +63,7 @@ def test_only_a_page_with_a_script_speaks_of_its_sizes(tmp_path: Path) -> None:
 
 def test_losses_are_a_line_for_each_seed_and_arm(tmp_path: Path) -> None:
     losses = {("eager", 0): (3.0, 2.0), ("eager", 1): (4.0, None), ("compiled", 0): (3.0, 2.1)}
-    trainings = tuple(Training(arm, shift, 10, found, found) for (arm, shift), found in losses.items())
+    trainings = tuple(Training(arm, shift, 20, 10, found, found) for (arm, shift), found in losses.items())
     record = make_script("train.py", {}, trajectory=Trajectory(300, True, trainings=trainings))
     entries, rows = loaded(tmp_path, [record, make_record()])
     figure = training_figure.draw_trainings(entries, rows)

@@ -177,7 +177,7 @@ def test_a_training_is_compared_step_by_step_and_by_several_seeds(tmp_path: Path
     first, second, other = found.trainings[:3]
     assert first.losses == pytest.approx(second.losses)
     assert first.losses != pytest.approx(other.losses)
-    assert max(second.drift) < 1e-3
+    assert max(second.apart) < 1e-3
 
 
 def test_a_script_that_gives_no_seed_has_one_training_of_each_arm(tmp_path: Path) -> None:

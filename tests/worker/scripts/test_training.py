@@ -52,7 +52,7 @@ def train(watch: TrainingWatch, weight: torch.nn.Parameter, step: torch.Tensor, 
         watch.add_step()
 
 
-def test_a_training_is_described_in_points_and_its_drift_is_a_share_of_eagers_way(tmp_path: Path) -> None:
+def test_a_training_is_described_in_points_and_how_far_arms_are_apart_is_a_share_of_eagers_way(tmp_path: Path) -> None:
     losses, steps = LossWatch(), 2 * POINTS
     found = {}
     for arm, size in (("eager", 1.0), ("compiled", 1.1)):
@@ -62,19 +62,19 @@ def test_a_training_is_described_in_points_and_its_drift_is_a_share_of_eagers_wa
         found[arm] = watch.describe(arm, 0, seeded=True)
     eager, compiled = found["eager"], found["compiled"]
     assert (eager.steps, eager.every) == (steps, 2)
-    assert (len(eager.losses), len(compiled.drift), eager.drift) == (POINTS, POINTS, ())
+    assert (len(eager.losses), len(compiled.apart), eager.apart) == (POINTS, POINTS, ())
     assert eager.gradient_norms == pytest.approx([100.0] * POINTS)
     assert eager.losses[0] == pytest.approx(-5000.0)  # 0 in the first step, then -10000
-    assert compiled.drift == pytest.approx([0.1] * POINTS, rel=1e-3)
+    assert compiled.apart == pytest.approx([0.1] * POINTS, rel=1e-3)
 
 
-def test_weights_that_are_not_finite_have_no_drift(tmp_path: Path) -> None:
+def test_weights_that_are_not_finite_have_no_distance(tmp_path: Path) -> None:
     for arm, size in (("eager", 1.0), ("compiled", float("nan"))):
         weight = torch.nn.Parameter(torch.zeros(10))
         watch = TrainingWatch(LossWatch(), [torch.optim.SGD([weight])], POINTS, tmp_path / "0.pt")
         train(watch, weight, torch.full_like(weight, size), POINTS)
         found = watch.describe(arm, 0, seeded=True)
-    assert set(found.drift) == set(found.gradient_norms) == {None}
+    assert set(found.apart) == set(found.gradient_norms) == {None}
     assert from_json(Training, json.loads(json.dumps(to_json(found)))) == found
 
 
