@@ -36,7 +36,7 @@ INPUT = "gradient at input"
 OF_CALLS = (OUTPUT, INPUT)  # whose shapes follow the batch, so that a mean over steps has no meaning
 TYPICAL, OFTEN, WORST, DRIFT, GAIN = KINDS = ("typical", "often", "worst", "drift", "gain")
 TIMES, TIMES_BESIDE_LONGER = 3.0, 1.5  # of the moved steps' figure
-OF_WORST = 3.0  # times as many where the worst step counts
+RARE = {OFTEN: 2.0, WORST: 3.0}  # times as many, where few steps decide
 # Shares of a tensor. In one of some hundred steps an activation near zero may change sides, in one arm alone: two of 40
 # right trainings had 4 % in a single gradient then, a thousand times what rounding gives.
 LEAST = {
@@ -155,7 +155,7 @@ class Differences:
     def _judge_kind(self, kind: str, figures: Mapping[tuple[str, str], _Figures]) -> tuple[torch.Tensor, ...]:
         """Of each tensor the figure, what it is measured by, its limit, and whether they are against `longer`."""
         times = TIMES_BESIDE_LONGER if (COMPILED, LONGER) in figures else TIMES
-        times, least = times * (OF_WORST if kind == WORST else 1.0), LEAST[self._tolerance][kind]
+        times, least = times * RARE.get(kind, 1.0), LEAST[self._tolerance][kind]
         compiled = figures[COMPILED, EAGER]
         value = torch.where(compiled.sure[kind], compiled.values[kind], 0.0)
         other = torch.stack([figures[arm, EAGER].values[kind] for arm in MOVED]).amax(0)
