@@ -305,8 +305,10 @@ def _are_near(one: Named, other: Named) -> bool:
     )
 
 
-def _make_hook(gradients: dict[int, torch.Tensor], place: int) -> Callable[[torch.Tensor], None]:
-    def note(gradient: torch.Tensor) -> None:
+def _make_hook(gradients: dict[int, torch.Tensor], place: int) -> Callable[[torch.Tensor | None], None]:
+    def note(gradient: torch.Tensor | None) -> None:
+        if gradient is None:  # of an output beside those that the loss is made of
+            return
         before = gradients.get(place)
         gradients[place] = gradient.detach().clone() if before is None else before + gradient.detach()
 

@@ -288,6 +288,26 @@ def test_a_part_that_is_followed_is_not_followed_twice() -> None:
     assert [follower.judge().samples for follower in (outer, inner)] == [20, 20]
 
 
+def test_an_output_that_the_loss_does_not_need() -> None:
+    """As the logits are, where a model of transformers computes its loss; compiled code hands back no gradient."""
+
+    class Both(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            ctx.set_materialize_grads(False)
+            return inputs.clone(), inputs.clone()
+
+        @staticmethod
+        def backward(_: Any, *gradients: Any) -> torch.Tensor:  # type: ignore[override]
+            used: torch.Tensor = gradients[0]
+            return used
+
+    module = nn.Linear(4, 2)
+    follower = Follower(module, lambda inputs: Both.apply(module(inputs)), TRIAL, CPU)
+    follower(torch.randn(8, 4))[0].mean().backward()
+    assert [sorted(call.gradients) for call in follower._calls] == [[0]]
+
+
 def test_the_worst_module_speaks_for_the_loop() -> None:
     right, wrong = train(as_it_is)[1], train(drop_bias)[1]
     found = combine([("Net", right), ("Net (train.py:3)", wrong)], 25)
