@@ -31,10 +31,6 @@ NEVER_FILLED = {
         for mean in ("geomean_amp", "geomean_fp32", "weighted", "weighted_busy", "weighted_device")
         for end in ("low", "high")
     },
-    **dict.fromkeys(
-        (("scripts", name) for name in ("total_steps", "saved_s", "saved_s_low", "saved_s_high")),
-        "the stored sweep of scripts has no model.total_steps",
-    ),
     ("speedups", "memory_missing"): "every ok trial of the sweeps on GPUs has its memory",
     ("speedups", "eager_energy_j"): "needs measure.energy=true on a GPU",
     ("speedups", "compiled_energy_j"): "the same",
