@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -19,6 +19,15 @@ from sweeper.worker.scripts.follower import Follower, combine
 CPU = torch.device("cpu")
 TRIAL = Trial(Model("script", "train.py"), 1, Labels("train.py", "own"))
 Make = Callable[[nn.Module], Callable[..., Any]]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Steps this small take a hundred times as long where threads wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 class Net(nn.Module):
