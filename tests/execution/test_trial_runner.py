@@ -598,17 +598,23 @@ def test_time_of_a_trial_is_no_more_than_passed(run) -> None:
     assert 0 < took_s <= time.monotonic() - begin
 
 
-def test_memory_that_ran_short_beside_others_is_tried_again_alone(run, in_empty_folder: Path) -> None:
-    """An allocation that failed and was tried again: what was measured is no good. Alone, it is what it is."""
+def share_until(log: Path) -> DeviceSlot:
+    """Give a slot of a device on which another trial has memory until there is a file."""
     slot, inside = DeviceSlot(Device("cuda")), threading.Event()
 
     def stay() -> None:
         with slot.memory.reserve(None, threading.Event()):
             inside.set()
-            wait_for(in_empty_folder / "log")
+            wait_for(log)
 
     threading.Thread(target=stay).start()
     assert inside.wait(60)
+    return slot
+
+
+def test_memory_that_ran_short_beside_others_is_tried_again_alone(run, in_empty_folder: Path) -> None:
+    """An allocation that failed and was tried again: what was measured is no good. Alone, it is what it is."""
+    slot = share_until(in_empty_folder / "log")
     body = """
         open("log", "a").write("x")
         say(Outcome("ok", process=replace(process(), failed_allocations=1)))
@@ -618,15 +624,7 @@ def test_memory_that_ran_short_beside_others_is_tried_again_alone(run, in_empty_
 
 
 def test_trial_that_has_enough_memory_beside_others_runs_once(run, in_empty_folder: Path) -> None:
-    slot, inside = DeviceSlot(Device("cuda")), threading.Event()
-
-    def stay() -> None:
-        with slot.memory.reserve(None, threading.Event()):
-            inside.set()
-            wait_for(in_empty_folder / "log")
-
-    threading.Thread(target=stay).start()
-    assert inside.wait(60)
+    slot = share_until(in_empty_folder / "log")
     assert run('open("log", "a").write("x"); ' + GOOD, slot=slot).status == "ok"
     assert (in_empty_folder / "log").read_text() == "x"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -20,13 +20,23 @@ class GeneratorStates(NamedTuple):
     torch_cpu: bytes
     accelerator: bytes  # of one device: its seed and offset; empty on the CPU
     python: object
-    numpy: object  # None while nothing has imported numpy.random
+    numpy: object  # as its dictionary, with lists; None while nothing has imported numpy.random
 
 
 def read_states(device: torch.device) -> GeneratorStates:
     """Read the states; that neither moves them nor waits for the device."""
     accelerator = b"" if device.type == "cpu" else _to_bytes(torch.get_device_module(device).get_rng_state(device))
     return GeneratorStates(_to_bytes(torch.get_rng_state()), accelerator, random.getstate(), _read_numpy())
+
+
+def write_states(states: GeneratorStates, device: torch.device) -> None:
+    """Put back what `read_states` has read of the same device."""
+    torch.set_rng_state(_to_tensor(states.torch_cpu))
+    if device.type != "cpu":
+        torch.get_device_module(device).set_rng_state(_to_tensor(states.accelerator), device)
+    random.setstate(states.python)  # type: ignore[arg-type]
+    if states.numpy is not None:
+        sys.modules["numpy.random"].set_state(states.numpy)
 
 
 def draws_random(run: Callable[[], object], device: torch.device) -> bool:
@@ -43,17 +53,17 @@ def _to_bytes(state: torch.Tensor) -> bytes:
     return bytes(state.cpu().tolist())
 
 
+def _to_tensor(state: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(state), dtype=torch.uint8)
+
+
 def _read_numpy() -> object:
     module = sys.modules.get("numpy.random")
-    if module is None:
-        return None
-    state = module.get_state(legacy=False)
-    return repr({name: getattr(value, "tolist", lambda value=value: value)() for name, value in _flatten(state)})
+    return None if module is None else _to_plain(module.get_state(legacy=False))
 
 
-def _flatten(state: dict[str, object], prefix: str = "") -> list[tuple[str, object]]:
-    """The entries of nested dicts, each by its path."""
-    found: list[tuple[str, object]] = []
-    for name, value in state.items():
-        found += _flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else [(f"{prefix}{name}", value)]
-    return found
+def _to_plain(value: Any) -> object:
+    """Nested dictionaries with lists in the place of arrays, which `==` compares as a whole."""
+    if isinstance(value, dict):
+        return {name: _to_plain(item) for name, item in value.items()}
+    return value.tolist() if hasattr(value, "tolist") else value

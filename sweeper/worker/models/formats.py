@@ -43,6 +43,11 @@ class FormatWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return output
 
 
+def read_autocast(device: torch.device) -> torch.dtype | None:
+    """Read the format of autocast that is on now; None where it is off."""
+    return torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
+
+
 def find_precision(module: torch.nn.Module, autocast: torch.dtype | None, computed: str) -> Precision:
     """The precision of a module that somebody else calls, under `autocast` or computing in a short format by itself."""
     formats = {_name(parameter.dtype) for parameter in module.parameters()}

@@ -23,7 +23,7 @@ from sweeper.worker.measurement.capture import OutputCapture
 from sweeper.worker.measurement.step import make_training_step
 from sweeper.worker.models import Built
 from sweeper.worker.models.batches import Batch, OwnLossOrMean, copy_batch
-from sweeper.worker.models.formats import FormatWatch, find_precision
+from sweeper.worker.models.formats import FormatWatch, find_precision, read_autocast
 from sweeper.worker.scripts.arms import Function, call_eager
 from sweeper.worker.session import Notes, describe_mismatch
 
@@ -116,7 +116,6 @@ def check_modules(
 def _make_recorder(calls: list[Call], device: torch.device) -> Callable[..., None]:
     def record(_module: torch.nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
         if torch.is_grad_enabled() and len(calls) < MAX_BATCHES + 1:
-            autocast = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
-            calls.append(Call(copy_batch(Batch(arguments, options)), autocast))
+            calls.append(Call(copy_batch(Batch(arguments, options)), read_autocast(device)))
 
     return record

@@ -8,8 +8,6 @@ goes on with is as the step has left it, but for what a module keeps in Python o
 from __future__ import annotations
 
 import math
-import random
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -21,46 +19,18 @@ import torch
 from sweeper.core.record import Trajectory
 from sweeper.core.trial import Trial
 from sweeper.worker.accuracy import rule
+from sweeper.worker.accuracy.generators import GeneratorStates, read_states, write_states
 from sweeper.worker.accuracy.states import is_expanded, perturb
 from sweeper.worker.accuracy.trajectory import COMPILED, EAGER, INPUT, LONGER, MOVED, Differences
 from sweeper.worker.failures import Missing, try_reading
 from sweeper.worker.measurement.capture import CHANGE, GRADIENT, OUTPUT, to_reals
 from sweeper.worker.models.batches import Batch, copy_batch, find_tensors, map_tensors
-from sweeper.worker.models.formats import FormatWatch, find_precision
+from sweeper.worker.models.formats import FormatWatch, find_precision, read_autocast
 from sweeper.worker.scripts.arms import Function, call_eager
 
 MAX_CALLS = 4  # of a module in a step that are repeated
 MAX_DISTANCE = 0.1  # of outputs, beyond which an arm is taken to draw other random numbers
 Named = dict[str, torch.Tensor]
-
-
-@dataclass(frozen=True)
-class Generators:
-    """The states of the random generators that a module may draw from without naming one."""
-
-    host: torch.Tensor
-    device: torch.Tensor | None
-    python: Any
-    numpy: Any
-
-    @staticmethod
-    def read(device: torch.device) -> Generators:
-        on_device = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-        numpy = sys.modules.get("numpy.random")
-        return Generators(torch.get_rng_state(), on_device, random.getstate(), numpy.get_state() if numpy else None)
-
-    def write(self, device: torch.device) -> None:
-        torch.set_rng_state(self.host)
-        if self.device is not None:
-            torch.cuda.set_rng_state(self.device, device)
-        random.setstate(self.python)
-        if self.numpy is not None:
-            sys.modules["numpy.random"].set_state(self.numpy)
-
-    def equal(self, other: Generators) -> bool:
-        pairs = ((self.host, other.host), (self.device, other.device))
-        of_torch = all(a is None or b is None or torch.equal(a, b) for a, b in pairs)
-        return of_torch and self.python == other.python and repr(self.numpy) == repr(other.numpy)
 
 
 class State:
@@ -96,7 +66,7 @@ class Call:
     batch: Batch
     state: State
     autocast: torch.dtype | None
-    generators: Generators
+    generators: GeneratorStates
     gradients: dict[int, torch.Tensor] = field(default_factory=dict)  # of outputs, by their place
     hooks: list[Any] = field(default_factory=list)
 
@@ -151,9 +121,8 @@ class Follower:
         if versions != self._versions:
             self._weights, self._versions = _copy_values(parameters), versions
         values = self._weights | _copy_values(self._module.buffers())
-        kind = self._device.type
-        autocast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-        return Call(copy_batch(batch), State(self._module, values), autocast, Generators.read(self._device))
+        state, autocast = State(self._module, values), read_autocast(self._device)
+        return Call(copy_batch(batch), state, autocast, read_states(self._device))
 
     def compare(self) -> None:
         """Run the calls of the step that has ended in every arm, and compare what they give."""
@@ -179,14 +148,10 @@ class Follower:
             self._computed = watch.found
         if not any(name.startswith((GRADIENT, INPUT)) for name in eager):
             return
-        after = Generators.read(self._device)
+        after = read_states(self._device)
         arms = {EAGER: eager, COMPILED: self._run(call, self._compiled, is_compiled=True)}
-        is_random, is_first = not after.equal(call.generators), not self._differences
-        if (
-            is_random
-            and is_first
-            and not (_are_near(arms[COMPILED], eager) and Generators.read(self._device).equal(after))
-        ):
+        is_random, is_first = after != call.generators, not self._differences
+        if is_random and is_first and not (_are_near(arms[COMPILED], eager) and read_states(self._device) == after):
             self.unknown = "compiled code draws other random numbers than eager"
             return
         precision = find_precision(self._module, call.autocast, self._computed or "")
@@ -224,7 +189,7 @@ class Follower:
             torch.manual_seed(self._num_noises)  # another noise in each arm of each call
             self._num_noises += 1
             leaves = _keep_gradients(perturb(self._module, leaves, relative), leaves)
-        call.generators.write(self._device)
+        write_states(call.generators, self._device)
         if is_compiled:
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         dtype = None if in_full else call.autocast
@@ -269,14 +234,14 @@ class Follower:
     def _kept(self) -> Iterator[None]:
         """Put back afterwards what the script goes on with."""
         tensors = [*self._module.parameters(), *self._module.buffers()]
-        state, generators = State(self._module, _copy_values(tensors)), Generators.read(self._device)
+        state, generators = State(self._module, _copy_values(tensors)), read_states(self._device)
         Follower.is_comparing = True
         try:
             yield
         finally:
             Follower.is_comparing = False
             state.restore()
-            generators.write(self._device)
+            write_states(generators, self._device)
             torch.clear_autocast_cache()
 
 
