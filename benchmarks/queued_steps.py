@@ -59,7 +59,7 @@ MODELS = {
     "squeezenet1_1": "model=squeezenet1_1",
     "vit_b16": "model=vit_b16",
     "bert_small": "model=bert_small text=none",
-    "convnext_tiny": "model=torchvision model.name=convnext_tiny batch_size=128",
+    "convnext_tiny": "model=convnext_tiny",
 }
 HEADINGS = (
     "model", "arm", "launches", "steps", "events ms", "device ms", "difference", "busy ms", "difference", "gap us",
