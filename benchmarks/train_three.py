@@ -8,9 +8,9 @@ As a script, its step speedup is to be that of the factory, and its loop speedup
     python benchmarks/train_three.py resnet50 --time 300
     python benchmarks/train_three.py resnet50 --time 300 --compile
 
-Images are bytes until they are on the device, and are copied from pinned memory while it computes. Texts are padded on the right to one length, with
-their mask; the decoder reads full rows. Dropout is on. With `--time N` the script prints milliseconds per step over N
-steps, after 40 that nobody times, and ends.
+Images are bytes until they are on the device, and are copied from pinned memory while it computes. Texts are padded on
+the right to one length, with their mask; the decoder reads full rows. Dropout is on. With `--time N` the script prints
+milliseconds per step over N steps, after 40 that nobody times, and ends.
 """
 
 import argparse

@@ -27,6 +27,7 @@ from sweeper.worker.scripts.arms import Arms
 from sweeper.worker.scripts.compile_calls import CompileCalls
 from sweeper.worker.scripts.loop import Lead, Loop
 from sweeper.worker.scripts.passes import PASSES
+from sweeper.worker.scripts.places import describe_in_script
 from sweeper.worker.scripts.program import EndOfScript, Program
 from sweeper.worker.scripts.reading import Reading, describe
 from sweeper.worker.scripts.several_processes import refuse_several
@@ -99,7 +100,7 @@ def run_script(job: Job, lead_pass: Callable[[Reading], Lead], notes: Notes, say
             return
         traceback.print_exception(error)
         status = failures.choose_status(error, notes.phase)
-        say(notes.outcome(status, notes.phase, failures.describe_error(error)))
+        say(notes.outcome(status, notes.phase, describe_in_script(error)))
 
     loop = Loop(lead, end)
     os.register_at_fork(after_in_child=loop.stop)  # a child's steps are not the script's

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-import site
 import sys
-import sysconfig
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,15 +14,9 @@ from typing import Any
 import torch
 
 from sweeper.core.record import CompileCall
+from sweeper.worker.scripts.places import LIBRARIES, OWN, TORCH, name_place
 
-OWN = Path(__file__).parents[2]  # not resolved, as code objects name their files
-_BEGIN = Path.cwd()
 _THIS = Path(__file__)
-TORCH = str(Path(torch.__file__).parent)
-LIBRARIES = tuple(
-    {sysconfig.get_paths()[name] for name in ("purelib", "platlib", "stdlib", "platstdlib")}
-    | {site.getusersitepackages()}
-)
 
 
 @dataclass(frozen=True)
@@ -79,12 +71,6 @@ class CompileCalls:
         return result.result
 
 
-def name_place(frame: FrameType) -> str:
-    """`file:line`, relative to the folder in which the script began where it lies in there."""
-    file = Path(frame.f_code.co_filename)
-    return f"{file.relative_to(_BEGIN) if file.is_relative_to(_BEGIN) else file}:{frame.f_lineno}"
-
-
 def _find_caller() -> tuple[str, bool] | None:
     """Where `torch.compile` was called, and whether a library called it; None for a call of ours.
 
@@ -96,7 +82,7 @@ def _find_caller() -> tuple[str, bool] | None:
         file = Path(frame.f_code.co_filename)
         wraps = file.name == "wrappers.py" and file.parent.name in ("fabric", "lightning_fabric")  # Lightning's
         if file != _THIS and not str(file).startswith(TORCH) and not wraps and "<frozen" not in str(file):
-            where = name_place(frame)
+            where = name_place(frame.f_code.co_filename, frame.f_lineno)
             if OWN in file.parents:
                 return None if library is None else (library, True)
             if not str(file).startswith(LIBRARIES):

@@ -15,7 +15,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import astuple, dataclass
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -29,7 +28,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from sweeper.worker.failures import Failure
-from sweeper.worker.scripts.compile_calls import LIBRARIES, OWN, TORCH, name_place
+from sweeper.worker.scripts.places import TORCH, is_users, name_place
 from sweeper.worker.scripts.program import EndOfScript
 
 MIN_WATCHED = 8  # optimizer steps, before it is decided which of them end a step of the loop
@@ -208,8 +207,8 @@ def find_script_line() -> str:
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         name = frame.f_code.co_filename
-        if not name.startswith(("<", *LIBRARIES)) and OWN not in Path(name).parents:
-            return name_place(frame)
+        if is_users(name):
+            return name_place(name, frame.f_lineno)
         frame = frame.f_back
     return ""
 

@@ -1,0 +1,46 @@
+"""Places in a user's own files, where something happens that a report names."""
+
+from __future__ import annotations
+
+import site
+import sysconfig
+import traceback
+from pathlib import Path
+
+import torch
+
+from sweeper.worker.failures import Failure, describe_error
+
+OWN = Path(__file__).parents[2]  # not resolved, as code objects name their files
+TORCH = str(Path(torch.__file__).parent)
+LIBRARIES = tuple(
+    {sysconfig.get_paths()[name] for name in ("purelib", "platlib", "stdlib", "platstdlib")}
+    | {site.getusersitepackages()}
+)
+OVERWRITTEN = "accessing tensor output of CUDAGraphs that has been overwritten"  # torch's cudagraph_trees.py
+_BEGIN = Path.cwd()
+
+
+def is_users(file: str) -> bool:
+    """Whether a file, as code objects name it, is neither a library's nor ours."""
+    return not file.startswith(("<", *LIBRARIES)) and OWN not in Path(file).parents
+
+
+def name_place(name: str, line: int | None) -> str:
+    """`file:line`, relative to the folder in which the script began where it lies in there."""
+    file = Path(name)
+    return f"{file.relative_to(_BEGIN) if file.is_relative_to(_BEGIN) else file}:{line}"
+
+
+def describe_in_script(error: Exception) -> str:
+    """Say what went wrong, and on which of the user's own lines, where it is the script's own error."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename)]
+    if isinstance(error, Failure) or not frames:
+        return describe_error(error)
+    where = name_place(frames[-1].filename, frames[-1].lineno)
+    if OVERWRITTEN in str(error):
+        return (
+            f"{where} reads a tensor that the script has kept from an earlier step, and a CUDA graph has overwritten "
+            "it since; keep a copy, e.g. loss.detach().clone(), or take mode=default"
+        )
+    return f"{where}: {describe_error(error)}"
