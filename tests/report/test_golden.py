@@ -34,14 +34,22 @@ NEVER_FILLED = {
     ("speedups", "memory_missing"): "every ok trial of the sweeps on GPUs has its memory",
     ("speedups", "eager_energy_j"): "needs measure.energy=true on a GPU",
     ("speedups", "compiled_energy_j"): "the same",
+    **{
+        (table, f"{name}_{end}"): "the stored ladder has one process a trial"
+        for table, names in {
+            "speedups": ("speedup_over_strongest_eager",),
+            "ladder": ("speedup", "speedup_over_before", "speedup_over_strongest_eager"),
+        }.items()
+        for name in names
+        for end in ("low", "high")
+    },
+    ("ladder", "variant"): "the stored ladder varies nothing but its rungs",
     **dict.fromkeys(
         (
-            ("speedups", "strongest_eager"),
-            *(("speedups", f"speedup_over_strongest_eager{end}") for end in ("", "_low", "_high")),
             ("summary", "models_over_strongest_eager"),
             *(("summary", f"weighted_over_strongest_eager{end}") for end in ("", "_low", "_high")),
         ),
-        "no stored sweep has a ladder",
+        "the stored ladder has one precision",
     ),
     **{
         ("recommendations-for-a-job", column): "the sweep with several processes that recommends a mode knows no memory"

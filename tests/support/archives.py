@@ -20,7 +20,8 @@ from sweeper.report.tables.decision import Limits
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "docs/results/records"
 GOLDEN = ROOT / "tests/golden"
-TABLES = ("speedups", "summary", "failures", "recommendations", "causes", "scripts")
+OF_SOME = ("scripts", "ladder")  # no other sweep has rows there
+TABLES = ("speedups", "summary", "failures", "recommendations", "causes", *OF_SOME)
 JOB = Limits(steps=10_000, memory_gib=10)  # of `recommendations-for-a-job.csv`
 
 
@@ -42,9 +43,8 @@ def tables_of(name: str, folder: Path) -> dict[str, str]:
         source = SweepFolder(Path(name))
         write_report_of([source], Path("report"))
         write_report_of([source], Path("job"), JOB)
-        found = {table: Path(f"report/{table}.csv").read_text(encoding="utf-8") for table in TABLES}
-        if found["scripts"].count("\n") == 1:  # no other sweep has rows there
-            del found["scripts"]
+        texts = {table: Path(f"report/{table}.csv").read_text(encoding="utf-8") for table in TABLES}
+        found = {table: text for table, text in texts.items() if table not in OF_SOME or text.count("\n") > 1}
         return found | {"recommendations-for-a-job": Path("job/recommendations.csv").read_text(encoding="utf-8")}
 
 
