@@ -28,7 +28,7 @@ from sweeper.report.formatting import (
 )
 from sweeper.report.next_steps import Again, is_open, list_again
 from sweeper.report.table import Row, Table
-from sweeper.report.tables import scripts
+from sweeper.report.tables import ladder, scripts
 from sweeper.report.tables.decision import NOISE, NOT_KNOWN
 from sweeper.report.tables.recommendations import classify
 
@@ -66,7 +66,11 @@ def make_verdict(tables: Mapping[str, Table], sources: Sequence[Source]) -> Verd
     rows, trials = tables["recommendations"].rows, tables["speedups"].rows
     failed, own = tables["failures"].rows, tables["scripts"].rows
     models = [row for row in rows if row["workload"] != SCRIPT]
-    said = [*scripts.conclude(own)[:MAX_SCRIPTS], *(_answer_whether(models) if models or not own else ())]
+    said = [
+        *scripts.conclude(own)[:MAX_SCRIPTS],
+        *ladder.conclude(tables["ladder"].rows),
+        *(_answer_whether(models) if models or not own else ()),
+    ]
     return Verdict(
         tuple(filter(None, (*map(sentence, said), _answer_which(models, trials), _answer_how_sure(rows, trials)))),
         tuple(list_again(rows, trials, sources)),

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from statistics import geometric_mean
 
 from sweeper.analysis.flags import DOUBTS
 from sweeper.analysis.stats import Estimate, difference
@@ -34,13 +35,14 @@ from sweeper.loading.entries import Entry
 from sweeper.loading.ladder import Ladder, Step
 from sweeper.report import formatting
 from sweeper.report.findings import Findings
-from sweeper.report.formatting import estimate, number, number_column, text, text_column
+from sweeper.report.formatting import estimate, number, number_column, ratio, text, text_column
 from sweeper.report.spec import TableSpec
 from sweeper.report.table import MARKDOWN, PAGE, Column, Row, Table, TextColumn, estimate_columns
 from sweeper.report.tables.speedups import select_columns
 
 _AXES = ("workload", "batch_size", "variant", "sweep")
 LADDER = ("model", "precision", *_AXES)  # the columns that are one for all rungs of a ladder
+MAX_SENTENCES = 3  # of a verdict
 
 
 @dataclass(frozen=True)
@@ -151,14 +153,70 @@ def group_by_ladder(rows: Sequence[Row]) -> list[list[Row]]:
     return list(groups.values())
 
 
+def _find_axes(rows: Sequence[Row]) -> list[str]:
+    """Find the columns in which ladders of one model differ."""
+    models = {row["model"]: [other for other in rows if other["model"] == row["model"]] for row in rows}
+    return [name for name in LADDER[1:] if any(formatting.find_varying(found, [name]) for found in models.values())]
+
+
 def name_ladder(row: Row, axes: Sequence[str]) -> str:
     """Name a ladder by its model and the values of `axes`, e.g. `resnet50 amp`."""
     return " ".join(part for name in ("model", *axes) if (part := text(row[name])))
 
 
+def conclude(rows: Sequence[Row]) -> list[str]:
+    """Say what is torch.compile's, in a sentence for each of a few ladders, in one for more of them."""
+    axes = _find_axes(rows)
+    found = [answer for ladder in group_by_ladder(rows) if (answer := Answer.of(ladder))]
+    if len(found) <= MAX_SENTENCES:
+        return [f"over eager as built, {name_ladder(answer.best, axes)} {answer.describe()}" for answer in found]
+    without, by_it = (geometric_mean(getattr(item, name) for item in found) for name in ("without", "by_it"))
+    gains = f"gain {ratio(without)}x without torch.compile, another {ratio(by_it)}x by it"
+    sure = sum(not item.doubts for item in found)
+    free = f"{sure or 'none'} of them without doubt"
+    return [f"over eager as built, {len(found)} ladders {gains} (geometric means of the best rungs; {free})"]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How much faster than eager as built a model gets: without torch.compile, and how much more by its best rung."""
+
+    without: float
+    by_it: float
+    strongest: str
+    best: Row
+    doubts: tuple[str, ...]  # flags of the three rungs
+
+    @staticmethod
+    def of(rows: Sequence[Row]) -> Answer | None:
+        """Read it of the rungs of a ladder; None where a way to run eager, or every compiled rung, is missing."""
+        title, best = rows[0]["strongest_eager"], _find_best(rows)
+        without = next((number(row, "speedup") for row in rows if row["rung"] == title), None)
+        by_it = number(best, "speedup_over_strongest_eager")
+        flags = (flag for row in _select_compared(rows) for flag in formatting.flags(row) if flag in DOUBTS)
+        return Answer(without, by_it, text(title), best, tuple(dict.fromkeys(flags))) if without and by_it else None
+
+    def describe(self) -> str:
+        """E.g. `gains 1.93x without torch.compile (eager + CUDA graph by hand), another 1.49x by compile default`."""
+        by_it = f"another {ratio(self.by_it)}x by {text(self.best['rung'])}"
+        doubts = f"; flagged {', '.join(self.doubts)}" if self.doubts else ""
+        return f"gains {ratio(self.without)}x without torch.compile ({self.strongest}), {by_it}{doubts}"
+
+
+def _find_best(rows: Sequence[Row]) -> Row:
+    """Find the compiled rung that is fastest against the strongest eager."""
+    return max(rows, key=lambda row: number(row, "speedup_over_strongest_eager") or 0.0)
+
+
+def _select_compared(rows: Sequence[Row]) -> list[Row]:
+    """Select eager as built, the strongest eager and the best compiled rung."""
+    rungs = rows[0]["rung"], rows[0]["strongest_eager"], _find_best(rows)["rung"]
+    return [row for row in rows if row["rung"] in rungs]
+
+
 def _notes(rows: Sequence[Row]) -> list[str]:
     """Make a line per ladder that says how much of the best speedup torch.compile gives."""
-    axes = formatting.find_varying(rows, LADDER[1:])
+    axes = _find_axes(rows)
     return [f"on {name_ladder(found[0], axes)}: {_conclude(found)}" for found in group_by_ladder(rows)]
 
 
@@ -169,13 +227,13 @@ def _conclude(rows: Sequence[Row]) -> str:
     strongest = f"the strongest eager is {text(title)}"
     gain = next((estimate(row, "speedup") for row in rows if row["rung"] == title), "")
     strongest += f", {gain} times as fast as eager as built" if gain and title != rows[0]["rung"] else ""
-    best = max(rows, key=lambda row: number(row, "speedup_over_strongest_eager") or 0.0)
+    best = _find_best(rows)
     if best["speedup_over_strongest_eager"] is None:
         return f"{strongest}; no compiled rung worked"
     total = f", {total} over eager as built" if (total := estimate(best, "speedup")) else ""
     gain = estimate(best, "speedup_over_strongest_eager")
-    compared = [row for row in rows if row["rung"] in (rows[0]["rung"], title, best["rung"])]
-    return f"{strongest}; beyond it torch.compile gives {gain} ({text(best['rung'])}{total}){_list_doubts(compared)}"
+    doubts = _list_doubts(_select_compared(rows))
+    return f"{strongest}; beyond it torch.compile gives {gain} ({text(best['rung'])}{total}){doubts}"
 
 
 def _list_doubts(rows: Sequence[Row]) -> str:

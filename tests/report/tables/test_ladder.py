@@ -146,6 +146,41 @@ def test_a_smaller_batch_is_another_step(tmp_path: Path) -> None:
     )
 
 
+def say(folder: Path, records: Sequence[Record]) -> str:
+    return write(folder, records).verdict.sentences[0]
+
+
+def make_ladder(rungs: Sequence[str] = RUNGS, plain: Trial | None = None) -> list[Record]:
+    """Rungs that agree on the step time of eager with all one-liners."""
+    return [make_rung(rung, plain, eager_s=STEPS_S["cudnn_benchmark"]) for rung in rungs]
+
+
+def test_the_verdict_says_what_is_torch_compiles(tmp_path: Path) -> None:
+    assert say(tmp_path, make_ladder()) == (
+        "Over eager as built, resnet50 gains 2.00x without torch.compile (eager + fused optimizer), another 2.00x by "
+        "compile reduce-overhead."
+    )
+
+
+def test_the_verdict_says_the_doubts_of_the_rungs_that_it_compares(tmp_path: Path) -> None:
+    doubts = {"fused": "throttled", "reduce-overhead": "throttled", "default": "host_bound"}
+    flagged = [
+        replace(record, flags=(doubts[rung],) if rung in doubts else ())
+        for rung, record in zip(RUNGS, make_ladder(), strict=True)
+    ]
+    assert say(tmp_path, flagged).endswith("another 2.00x by compile reduce-overhead; flagged throttled.")
+
+
+def test_the_verdict_has_the_means_of_many_ladders(tmp_path: Path) -> None:
+    """Two gain 2 and 2, two gain 2 and 1.25."""
+    rungs = {"a": RUNGS, "b": RUNGS, "c": RUNGS[:6], "d": RUNGS[:6]}
+    records = [record for model, found in rungs.items() for record in make_ladder(found, make_trial(model))]
+    assert say(tmp_path, records) == (
+        "Over eager as built, 4 ladders gain 2.00x without torch.compile, another 1.58x by it (geometric means of the "
+        "best rungs; 4 of them without doubt)."
+    )
+
+
 def test_none_is_the_strongest_unless_all_that_apply_were_tried(tmp_path: Path) -> None:
     report = write(tmp_path, [make_rung(rung) for rung in RUNGS if rung != "graphed"])
     assert {row["strongest_eager"] for row in rows_of(report)} == {""}
