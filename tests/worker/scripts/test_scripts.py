@@ -15,6 +15,7 @@ import pytest
 from checkout import ROOT
 
 from sweeper.analysis.metrics import derive
+from sweeper.core.gpus import visible_gpus
 from sweeper.core.libraries import SCRIPT
 from sweeper.core.protocol import Job, Outcome, Phase, decode
 from sweeper.core.record import Record, ScriptRun, Trajectory
@@ -307,6 +308,17 @@ def test_a_script_that_saves_every_few_steps_leaves_no_round_that_counts(tmp_pat
     assert (outcome.status, outcome.phase) == ("runtime_error", "measuring")
     assert outcome.message == "3 of 3 rounds were void: the script saved a file"
     assert (tmp_path / "checkpoint.pt").is_file()
+
+
+@pytest.mark.gpu
+@pytest.mark.xdist_group("gpu")
+@pytest.mark.skipif(not visible_gpus(), reason="no NVIDIA GPU is visible")
+def test_a_tensor_that_the_script_keeps_and_a_cuda_graph_overwrites_is_named(tmp_path: Path) -> None:
+    trial = replace(make_trial("kept.py", backend="inductor"), mode="reduce-overhead", device="cuda")
+    (tmp_path / "kept.py").write_bytes((SCRIPTS / "kept.py").read_bytes())
+    outcome, printed = run_worker(trial, tmp_path)
+    assert outcome.status == "runtime_error", printed[-3000:]
+    assert (outcome.message or "").startswith("kept.py:33 reads a tensor that the script has kept from an earlier step")
 
 
 @pytest.mark.slow
