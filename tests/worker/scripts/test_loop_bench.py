@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,7 +28,6 @@ from sweeper.worker.scripts.setup import LoopBench, LoopMonitor
 from sweeper.worker.session import Notes
 
 EAGER, COMPILED = (Arm(name, lambda _batch: None, eager=True) for name in ("eager", "compiled"))
-QUIET = Counts(0, 0, 0.0, 0, 0, 0)
 
 
 class Machine:
@@ -138,10 +138,21 @@ class Watched:
     """What a monitor reads of a loop and of its compiler."""
 
     def __init__(self) -> None:
-        self.counts, self.programs = QUIET, frozenset[str]()
+        self.counts, self.programs = Counts(0, 0, 0.0, 0, 0, 0), frozenset[str]()
 
     def count(self) -> Counts:
         return self.counts
+
+
+@pytest.fixture
+def watched(setup: Any, monkeypatch: pytest.MonkeyPatch) -> Watched:
+    """A setup's monitor watches this, on a GPU whose peak is the number of the block."""
+    blocks, made = itertools.count(), Watched()
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
+    monkeypatch.setattr(memory, "read_allocator", lambda graphs: (next(blocks) + 1000 * graphs, 7))
+    setup.monitor = LoopMonitor(torch.device("cpu"), made, made)  # type: ignore[arg-type]
+    setup.monitor._device = torch.device("cuda")  # after NVML was asked for it
+    return made
 
 
 VOID = {
@@ -154,17 +165,10 @@ VOID = {
 
 @pytest.mark.parametrize("reason", VOID)
 def test_a_round_is_void_where_a_block_does_more_than_train(
-    reason: str, machine: Machine, setup: Any, monkeypatch: pytest.MonkeyPatch
+    reason: str, machine: Machine, setup: Any, watched: Watched
 ) -> None:
-    """Once between blocks, which is nothing, and in the second round once in a block. Memory is of the others."""
-    peaks = iter(range(100))
-    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
-    monkeypatch.setattr(memory, "read_allocator", lambda graphs: (next(peaks) + 1000 * graphs, 7))
-    watched = Watched()
-    setup.monitor = LoopMonitor(torch.device("cpu"), watched, watched)  # type: ignore[arg-type]
-    setup.monitor._device = torch.device("cuda")
-    notes = make_notes(Process(0, 0, True, steps_per_block=4))
     setup.measure = Measure(rounds=2)
+    notes = make_notes(Process(0, 0, True, steps_per_block=4))
 
     def happen(number: int) -> None:
         if number in (0, 12 + 4):  # in untimed steps, and in the first block of the second round
@@ -176,9 +180,9 @@ def test_a_round_is_void_where_a_block_does_more_than_train(
     assert setup.monitor.memory == {"compiled": memory.Reading(1004, 7), "eager": memory.Reading(5, 7)}
 
 
-def test_three_rounds_in_which_the_script_saves_end_it(machine: Machine, setup: Any) -> None:
-    watched = Watched()
-    setup.monitor = LoopMonitor(torch.device("cpu"), watched, watched)  # type: ignore[arg-type]
+def test_a_script_that_saves_in_each_round_is_unsteady_and_its_memory_is_not_known(
+    machine: Machine, setup: Any, watched: Watched
+) -> None:
     steps = session.time_rounds(setup, make_notes(Process(0, 0, True, steps_per_block=4)))
 
     def save(number: int) -> None:
@@ -186,6 +190,7 @@ def test_three_rounds_in_which_the_script_saves_end_it(machine: Machine, setup: 
 
     with pytest.raises(UnsteadyError, match="3 of 3 rounds were void: the script saved a file"):
         machine.run(steps, save)
+    assert setup.monitor.memory == {}
 
 
 @pytest.fixture
