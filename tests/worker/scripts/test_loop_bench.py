@@ -167,7 +167,7 @@ VOID = {
 def test_a_round_is_void_where_a_block_does_more_than_train(
     reason: str, machine: Machine, setup: Any, watched: Watched
 ) -> None:
-    setup.measure = Measure(rounds=2)
+    setup.measure = Measure(rounds=2, clock="step")
     notes = make_notes(Process(0, 0, True, steps_per_block=4))
 
     def happen(number: int) -> None:
@@ -178,6 +178,8 @@ def test_a_round_is_void_where_a_block_does_more_than_train(
     machine.run(session.time_rounds(setup, notes), happen)
     assert [item.void for item in notes.process.rounds] == [None, reason, None]
     assert setup.monitor.memory == {"compiled": memory.Reading(1004, 7), "eager": memory.Reading(5, 7)}
+    assert notes.process.latencies is not None
+    assert notes.process.latencies.eager.steps == 2 * 4
 
 
 def test_a_script_that_saves_in_each_round_is_unsteady_and_its_memory_is_not_known(
@@ -248,17 +250,20 @@ def test_what_the_profiler_raises_is_a_reason(machine: Machine, setup: Any, monk
 
 @pytest.mark.usefixtures("gpu")
 def test_what_the_script_raises_is_no_reason_and_ends_it(setup: Any) -> None:
-    heard: list[Exception | None] = []
+    heard, left = list[Exception | None](), list[str]()
     notes = make_notes()
 
     def lead(_loop: Loop) -> Lead:
-        yield from session.take_readings(setup, notes)
-        yield
+        try:
+            yield from session.take_readings(setup, notes)
+        finally:
+            left.append(notes.phase)
 
     loop, error = Loop(lead, heard.append), ValueError("no batch left")
     loop._go_on()
     loop.finish(error)
     assert heard == [error]
+    assert left == ["profiling"]
     assert (notes.process.host_time_missing, notes.process.device_time_missing) == (None, None)
 
 
