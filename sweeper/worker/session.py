@@ -100,7 +100,6 @@ class Setup(Protocol):
 
     trial: Trial
     measure: Measure
-    device: torch.device
     eager: Arm
     compiled: Arm
 
@@ -312,7 +311,7 @@ def take_readings(setup: Setup, notes: Notes) -> Steps[None]:
         with notes.enter("energy"):
             yield from _measure_energy(setup, notes)
     with notes.enter("profiling"):  # last, since launches take longer in a process that has profiled
-        if setup.device.type == "cuda":
+        if setup.bench.device.type == "cuda":
             yield from profile(setup, notes)
 
 
@@ -321,7 +320,8 @@ def profile(setup: Setup, notes: Notes) -> Steps[None]:
 
     The host comes first, since launches take longer in a process that has profiled. Whether its time counts comes last.
     """
-    host_s = yield from _time_host(setup, notes)
+    timed = host_time.time_arms(setup.bench, (setup.eager, setup.compiled), _read_step_s(notes))
+    host_s = yield from try_steps(timed)
     yield from _measure_device_time(setup, notes)
     yield from _note_host_time(setup, notes, host_s)
 
@@ -362,11 +362,6 @@ def _calibrate_gap_s() -> float:
     if isinstance(gap_s, Missing):
         raise device_time.UnknownError(f"few kernels were queued, and no gap could be calibrated: {gap_s.reason}")
     return gap_s
-
-
-def _time_host(setup: Setup, notes: Notes) -> Steps[dict[str, float] | Missing]:
-    arms = setup.eager, setup.compiled
-    return (yield from try_steps(host_time.time_arms(setup.bench, arms, _read_step_s(notes))))
 
 
 def _note_host_time(setup: Setup, notes: Notes, host_s: dict[str, float] | Missing) -> Steps[None]:

@@ -20,7 +20,7 @@ from sweeper.worker.measurement import host_time
 from sweeper.worker.measurement.bench import Arm, ModelBench, Steps, complete
 from sweeper.worker.measurement.host_time import Known, find_wait, host_per_step, leave_out_unknown, time_arms
 from sweeper.worker.models.batches import Batch
-from sweeper.worker.session import Notes, _note_host_time, _time_host
+from sweeper.worker.session import Notes
 
 ALTERNATING = (Batch(args=(1.0,)), Batch(args=(1.0,)))
 
@@ -80,8 +80,11 @@ def give(value: object, told: Callable[[], object] = lambda: None) -> Callable[.
     return take
 
 
-def measure_host_time(setup: SimpleNamespace, notes: Notes) -> None:
-    complete(_note_host_time(setup, notes, complete(_time_host(setup, notes))))  # type: ignore[arg-type]
+@pytest.fixture
+def measure_host_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[SimpleNamespace, Notes], None]:
+    """Measure as a session does, but for the device's own time."""
+    monkeypatch.setattr(session, "_measure_device_time", give(None))
+    return lambda setup, notes: complete(session.profile(setup, notes))  # type: ignore[arg-type]
 
 
 def test_host_time_is_that_of_the_call_however_long_the_device_works() -> None:
@@ -163,7 +166,7 @@ def test_a_step_that_was_held_up_does_not_count() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:called a synchronizing")
-def test_the_record_says_which_arm_has_no_host_time_and_why() -> None:
+def test_the_record_says_which_arm_has_no_host_time_and_why(measure_host_time: Callable[..., None]) -> None:
     machine = Machine()
     arms = {"eager": machine.arm("eager", 0.02, 0.09, waits=True), "compiled": machine.arm("compiled", 0.004, 0.001)}
     notes = Notes(lambda _phase: None, replace(make_process(), device_kernels=PerArm(100, 100)), Lease())
@@ -175,7 +178,7 @@ def test_the_record_says_which_arm_has_no_host_time_and_why() -> None:
     )
 
 
-def test_a_step_that_raises_leaves_a_reason() -> None:
+def test_a_step_that_raises_leaves_a_reason(measure_host_time: Callable[..., None]) -> None:
     def fail(_batch: Batch) -> None:
         raise RuntimeError("no step")
 

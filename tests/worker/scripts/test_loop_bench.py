@@ -81,7 +81,7 @@ def bench(machine: Machine) -> LoopBench:
 def setup(bench: LoopBench) -> Any:
     monitor, trial = RoundMonitor(torch.device("cpu")), SimpleNamespace(mode="default")
     arms = {"eager": EAGER, "compiled": COMPILED}
-    return SimpleNamespace(trial=trial, measure=Measure(), device=bench.device, bench=bench, monitor=monitor, **arms)
+    return SimpleNamespace(trial=trial, measure=Measure(), bench=bench, monitor=monitor, **arms)
 
 
 def make_notes(process: Process | None = None) -> Notes:
