@@ -123,10 +123,11 @@ def measure(trial: Trial, core: int) -> Figures:
     from sweeper.worker.compilation import compiler
     from sweeper.worker.compilation.counters import CompileCounters
     from sweeper.worker.lease import Lease
+    from sweeper.worker.measurement.bench import complete
 
     wall_s: dict[str, dict[str, float]] = {}
 
-    def lead(job: Job, _part: session.Part, notes: session.Notes) -> None:
+    def task(job: Job, _part: session.Part, notes: session.Notes) -> None:
         session.begin(job, notes)
         setup = session.build(job, notes)
         bench = setup.bench
@@ -135,7 +136,7 @@ def measure(trial: Trial, core: int) -> Figures:
         bench.first_steps_s(setup.compiled)
         compiler.end_compile_workers()
         pin(core)
-        step_s = {arm.name: bench.warm_up(arm, WARM_UP_S)[0] for arm in arms}
+        step_s = {arm.name: complete(bench.warm_up(arm, WARM_UP_S))[0] for arm in arms}
         gc.collect()
         gc.freeze()
         for number in COMPETITORS:
@@ -145,15 +146,15 @@ def measure(trial: Trial, core: int) -> Figures:
                     steps = bench.round_up(BLOCK_S / step_s[arm.name])
                     bench.run(arm, bench.round_up(2))
                     gc.disable()
-                    blocks[arm.name].append(bench.block_s(arm, steps, "fail_on_recompile") / steps)
+                    blocks[arm.name].append(complete(bench.block_s(arm, steps, "fail_on_recompile")) / steps)
                     gc.enable()
             wall_s[str(number)] = {arm: median(times) for arm, times in blocks.items()}
         once = Round("AB", wall_s["0"]["eager"], wall_s["0"]["compiled"])
         notes.add(steps_per_block=1, rounds=(once,))
         if setup.device.type == "cuda":  # last, since launches take longer in a process that has profiled
-            session.profile(setup, notes)
+            complete(session.profile(setup, notes))
 
-    outcome = session.run(Job(trial, Measure()), session.Part(), lambda _phase: None, Lease(), lead)
+    outcome = session.run(Job(trial, Measure()), session.Part(), lambda _phase: None, Lease(), task)
     process = outcome.process
     assert process is not None
     reasons = (outcome.message, process.host_time_missing, process.device_time_missing)

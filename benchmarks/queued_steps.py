@@ -39,7 +39,7 @@ from sweeper.worker import models
 from sweeper.worker.compilation import compiler
 from sweeper.worker.compilation.counters import CompileCounters
 from sweeper.worker.measurement import device_time
-from sweeper.worker.measurement.bench import Arm, Bench
+from sweeper.worker.measurement.bench import Arm, ModelBench, complete
 from sweeper.worker.measurement.host_time import MAX_QUEUED, count_launches
 from sweeper.worker.monitoring.round_monitor import RoundMonitor
 from sweeper.worker.setup import TrialSetup
@@ -136,16 +136,17 @@ def measure(model: str, trial: Trial, wanted: int | None, repeats: int) -> Itera
     compiler.end_compile_workers()
     arms = (setup.eager, setup.compiled)
     for arm in arms:
-        bench.warm_up(arm, WARM_UP_S)
+        complete(bench.warm_up(arm, WARM_UP_S))
     step_s = {
-        arm.name: min(bench.block_s(arm, device_time.STEPS) for _ in range(3)) / device_time.STEPS for arm in arms
+        arm.name: min(complete(bench.block_s(arm, device_time.STEPS)) for _ in range(3)) / device_time.STEPS
+        for arm in arms
     }
-    passes = device_time.profile_arms(bench, arms, step_s)
+    passes = complete(device_time.profile_arms(bench, arms, step_s))
     cycles_per_s = measure_cycles_per_s()
     for arm in arms:
         of_arm, wall_s = passes[arm.name], step_s[arm.name]
         try:
-            launches = count_launches(bench, arm)
+            launches = complete(count_launches(bench, arm))
             steps = choose_steps(launches, wanted)
             events_s = median(time_queued(bench, arm, steps, wall_s, cycles_per_s) for _ in range(repeats))
             busy = device_time.busy_per_step(of_arm, wall_s)
@@ -173,7 +174,7 @@ def measure_cycles_per_s() -> float:
     return SPIN_CYCLES / (begin.elapsed_time(end) * 1e-3)
 
 
-def time_queued(bench: Bench, arm: Arm, steps: int, wall_s: float, cycles_per_s: float) -> float:
+def time_queued(bench: ModelBench, arm: Arm, steps: int, wall_s: float, cycles_per_s: float) -> float:
     """Return the seconds per step on the device of steps that all were launched before the first of them began.
 
     Raises RefusedError where the device began while the host still launched.

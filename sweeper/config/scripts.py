@@ -34,8 +34,6 @@ DECIDED_KEYS = (
     "compile.scope",
     "decode.position",
     "inspect",
-    "measure.clock",
-    "measure.energy",
     "text.lengths",
     "text.labels",
     *(f"precision.{name}" for name in ("parameters", "autocast", "auto", "grad_scaler", "tf32", "float8")),

@@ -51,23 +51,23 @@ def main() -> None:
         say(LeaseRequest(wants))
         return None if wants == NOTHING else grants.get()
 
-    lead = None
+    task = None
     if arguments.inspect:
         torch_trace.request_trace(os.environ)  # torch looks for it when it is imported
         from sweeper.worker.inspection.run import make_inspection
 
-        lead = make_inspection(arguments.inspect, arguments.timed)
+        task = make_inspection(arguments.inspect, arguments.timed)
 
     from sweeper.worker.lease import Lease
     from sweeper.worker.session import Part, run
 
     job = Job.loads(arguments.trial.read_text())
-    if job.trial.workload == SCRIPT and lead is None:
-        from sweeper.worker.scripts.passes import make_lead
+    if job.trial.workload == SCRIPT and task is None:
+        from sweeper.worker.scripts.passes import make_task
 
-        lead = make_lead(arguments.trial)
+        task = make_task(arguments.trial)
     part = Part(arguments.index, arguments.draw, arguments.cold, arguments.checked, arguments.steps_per_block)
-    outcome = run(job, part, say, Lease(ask) if has_driver else Lease(), lead)
+    outcome = run(job, part, say, Lease(ask) if has_driver else Lease(), task)
     sys.stdout.flush()
     sys.stderr.flush()
     say(outcome)

@@ -14,7 +14,7 @@ from sweeper.core.trial import Labels, Model, Trial
 from sweeper.worker.compilation import backends, compiler
 from sweeper.worker.compilation.counters import CompileCounters
 from sweeper.worker.failures import UnavailableError
-from sweeper.worker.measurement.bench import Arm, Bench
+from sweeper.worker.measurement.bench import Arm, ModelBench, complete
 from sweeper.worker.measurement.capture import GRADIENT, Keep, OutputCapture, capture_step
 from sweeper.worker.measurement.step import make_inference_step, make_optimizer, make_training_step
 from sweeper.worker.models import Built
@@ -92,13 +92,13 @@ def _run_steps(trial: Trial, counters: CompileCounters | None) -> tuple[dict[str
     if trial.workload == "train":
         built = Built(model, (batch,), batch, capture.wrap(lambda output, _batch: output.square().mean()))
         step = make_training_step(built, module, make_optimizer(trial, model, scaler=False), None, nullcontext)
-    bench = Bench((batch,), device)
+    bench = ModelBench((batch,), device)
     arm = Arm("tiny", step, eager=counters is None, marks_steps=True)
-    first_step_s = bench.block_s(arm, 1)
+    first_step_s = complete(bench.block_s(arm, 1))
     if counters is not None:
         counters.reset_run_counts()
     bench.run(arm, STEPS - 2)
-    return Keep().copy(capture_step(lambda: bench.run(arm, 1), capture, model, trial)), first_step_s
+    return Keep().copy(capture_step(lambda: bench.run_one(arm), capture, model, trial)), first_step_s
 
 
 def _innermost(error: BaseException) -> BaseException:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -71,6 +71,17 @@ def try_reading(reading: Callable[[], T]) -> T | Missing:
     except Failure:
         raise
     except Exception as error:  # noqa: BLE001  # models and libraries raise anything, here in steps of our own making
+        traceback.print_exc()
+        return Missing(describe_error(error))
+
+
+def try_steps(steps: Generator[None, None, T]) -> Generator[None, None, T | Missing]:
+    """Take a reading as `try_reading` does, in steps that a loop may have to run."""
+    try:
+        return (yield from steps)
+    except Failure:
+        raise
+    except Exception as error:  # noqa: BLE001  # as above
         traceback.print_exc()
         return Missing(describe_error(error))
 

@@ -3,31 +3,34 @@
 The order is fixed: build; eager, with nothing compiled yet; compile; check that it is right; then, with the device
 alone, warm up, measure both arms in turn, and take the readings that belong to no round. Before that, other workers may
 compile on the host, and use the device whenever this process has given its lease back.
+
+What is measured with the device alone, a script's loop measures as well: see `Setup`.
 """
 
 from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from sweeper.core.protocol import ALONE, Job, Outcome, Phase
 from sweeper.core.record import ARMS, Accuracy, Diagnostics, HostState, Latencies, PerArm, Process
 from sweeper.core.serialization import Json
+from sweeper.core.settings import Measure
 from sweeper.core.trial import Trial
 from sweeper.worker import failures, models
 from sweeper.worker.accuracy.check import AccuracyCheck
 from sweeper.worker.compilation import artifacts, backends, compiler
 from sweeper.worker.compilation.counters import CompileCounters
-from sweeper.worker.failures import EagerError, MismatchError, Missing, try_reading
+from sweeper.worker.failures import EagerError, MismatchError, Missing, try_reading, try_steps
 from sweeper.worker.lease import Lease
 from sweeper.worker.measurement import device_time, energy, host_time, memory
-from sweeper.worker.measurement.bench import Arm, latency, measure_rounds
+from sweeper.worker.measurement.bench import Arm, Bench, Steps, Timed, complete, latency, measure_rounds
 from sweeper.worker.models.formats import count_parameters
 from sweeper.worker.monitoring import environment, host_monitor, round_monitor
 from sweeper.worker.setup import TrialSetup
@@ -89,14 +92,29 @@ class Notes:
         return Outcome(status, phase, message, self.process, diagnostics, dict(self.environment))
 
 
-Lead = Callable[[Job, Part, Notes], None]  # leads a process through its phases
+Task = Callable[[Job, Part, Notes], None]  # what a process does, phase by phase
 
 
-def run(job: Job, part: Part, say: Callable[[Phase], None], lease: Lease, lead: Lead | None = None) -> Outcome:
-    """Run the phases of a measurement, or of `lead`. Always returns: any exception in them becomes a status."""
+class Setup(Protocol):
+    """What is measured, and who runs its steps: a `ModelBench`, or the loop of a script."""
+
+    trial: Trial
+    measure: Measure
+    eager: Arm
+    compiled: Arm
+
+    @property
+    def bench(self) -> Bench: ...
+
+    @property
+    def monitor(self) -> round_monitor.RoundMonitor: ...
+
+
+def run(job: Job, part: Part, say: Callable[[Phase], None], lease: Lease, task: Task | None = None) -> Outcome:
+    """Run the phases of a measurement, or of `task`. Always returns: any exception in them becomes a status."""
     notes = Notes(say, Process(part.index, part.draw, part.cold), lease)
     try:
-        (lead or _measure)(job, part, notes)
+        (task or _measure)(job, part, notes)
     except Exception as error:  # noqa: BLE001  # the one place where anything at all becomes a status
         traceback.print_exc()
         return notes.outcome(failures.choose_status(error, notes.phase), notes.phase, failures.describe_error(error))
@@ -144,9 +162,9 @@ def _measure(job: Job, part: Part, notes: Notes) -> None:
     compiler.end_compile_workers()
     notes.lease.take(ALONE)
     with notes.enter("warming"):
-        _warm_up(setup, notes, part.steps_per_block)
+        complete(warm_up(setup, notes, part.steps_per_block))
     with notes.enter("measuring"):
-        _measure_rounds(setup, notes)
+        complete(time_rounds(setup, notes))
         _require_compiled(setup, counters)
         _require_no_divergence(setup, check, notes.process)
     if counters.programs != checked or (is_known and part.checked != notes.process.artifact):
@@ -154,12 +172,7 @@ def _measure(job: Job, part: Part, notes: Notes) -> None:
     with notes.enter("memory"):
         setup.forget_eager()
         _measure_memory(setup, notes, setup.compiled)
-    if setup.measure.energy:
-        with notes.enter("energy"):
-            _measure_energy(setup, notes)
-    with notes.enter("profiling"):  # last, since launches take longer in a process that has profiled
-        if setup.device.type == "cuda":
-            profile(setup, notes)
+    complete(take_readings(setup, notes))
 
 
 def _compile(setup: TrialSetup, notes: Notes) -> CompileCounters:
@@ -226,33 +239,40 @@ def describe_mismatch(accuracy: Accuracy) -> str:
     )
 
 
-def _warm_up(setup: TrialSetup, notes: Notes, steps: int | None) -> None:
+def warm_up(setup: Setup, notes: Notes, steps: int | None = None) -> Steps[None]:
     """Run each arm until its step time is flat, and choose K unless an earlier process has chosen it."""
     bench, measure = setup.bench, setup.measure
-    eager_s, eager_flat = bench.warm_up(setup.eager, measure.warmup_s)
-    compiled_s, compiled_flat = bench.warm_up(setup.compiled, measure.warmup_s)
+    eager_s, eager_flat = yield from bench.warm_up(setup.eager, measure.warmup_s)
+    compiled_s, compiled_flat = yield from bench.warm_up(setup.compiled, measure.warmup_s)
     faster, step_s = (setup.compiled, compiled_s) if compiled_s < eager_s else (setup.eager, eager_s)
-    steps = steps or bench.steps_per_block(faster, step_s, measure)
+    steps = steps or (yield from bench.steps_per_block(faster, step_s, measure))
     notes.add(warm_up_flat=eager_flat and compiled_flat, steps_per_block=steps)
     notes.add(**artifacts.read_fingerprints())  # now with the code that was compiled during the warm-up
 
 
-def _measure_rounds(setup: TrialSetup, notes: Notes) -> None:
+def time_rounds(setup: Setup, notes: Notes) -> Steps[None]:
+    """Time rounds of both arms; what is known after each round stays, should the steps end."""
     host, monitor, steps = host_monitor.HostMonitor(), setup.monitor, notes.process.steps_per_block or 1
     steps_s: dict[str, list[float]] = {arm: [] for arm in ARMS}
+
+    def note(timed: Timed) -> None:
+        notes.add(rounds=(*notes.process.rounds, timed.round))
+        if timed.round.void is not None:
+            return
+        for arm, times in timed.steps_s.items():
+            steps_s[arm] += times
+        if timed.steps_s:
+            notes.add(latencies=Latencies(**{arm: latency(times) for arm, times in steps_s.items()}))
+        if setup.trial.mode != "eager":
+            notes.add(compile_s=notes.process.beyond_steady_s)
+
     try:
-        for timed in measure_rounds(setup.bench, setup.eager, setup.compiled, steps, setup.measure, monitor):
-            notes.add(rounds=(*notes.process.rounds, timed.round))
-            for arm, times in timed.steps_s.items() if timed.round.void is None else ():
-                steps_s[arm] += times
+        arms = setup.eager, setup.compiled
+        yield from measure_rounds(setup.bench, arms, steps, setup.measure, monitor, note)
     finally:
         before = notes.process.host.busy_while_compiling if notes.process.host else None
         state = HostState(before, host.share_busy_by_others(), host.throttled_s())
         notes.add(gpu=monitor.gpu.state(), host=state, changed_settings=dict(monitor.changed_flags))
-    if setup.measure.clock == "step":
-        notes.add(latencies=Latencies(**{arm: latency(times) for arm, times in steps_s.items()}))
-    if setup.trial.mode != "eager":
-        notes.add(compile_s=notes.process.beyond_steady_s)
 
 
 def _require_no_divergence(setup: TrialSetup, check: AccuracyCheck, process: Process) -> None:
@@ -285,32 +305,38 @@ def _measure_memory(setup: TrialSetup, notes: Notes, arm: Arm) -> None:
         notes.add(memory_bytes=replace(in_use, **{arm.name: reading.in_use_bytes}))
 
 
-def profile(setup: TrialSetup, notes: Notes) -> None:
+def take_readings(setup: Setup, notes: Notes) -> Steps[None]:
+    """Take the readings of both arms that belong to no round: joules, and seconds of host and device."""
+    if setup.measure.energy:
+        with notes.enter("energy"):
+            yield from _measure_energy(setup, notes)
+    with notes.enter("profiling"):  # last, since launches take longer in a process that has profiled
+        if setup.bench.device.type == "cuda":
+            yield from profile(setup, notes)
+
+
+def profile(setup: Setup, notes: Notes) -> Steps[None]:
     """Measure the seconds per step of the host and of the device.
 
     The host comes first, since launches take longer in a process that has profiled. Whether its time counts comes last.
     """
-    host_s = _time_host(setup, notes)
-    _measure_device_time(setup, notes)
-    _note_host_time(setup, notes, host_s)
+    timed = host_time.time_arms(setup.bench, (setup.eager, setup.compiled), _read_step_s(notes))
+    host_s = yield from try_steps(timed)
+    yield from _measure_device_time(setup, notes)
+    yield from _note_host_time(setup, notes, host_s)
 
 
 def _read_step_s(notes: Notes) -> dict[str, float]:
     return {arm: notes.process.step_s(arm) or 0.0 for arm in ARMS}
 
 
-def _measure_device_time(setup: TrialSetup, notes: Notes) -> None:
-    step_s = _read_step_s(notes)
-    profiled = try_reading(lambda: device_time.profile_arms(setup.bench, (setup.eager, setup.compiled), step_s))
+def _measure_device_time(setup: Setup, notes: Notes) -> Steps[None]:
+    """Note the device's seconds per step of each arm, or why they are not known."""
+    step_s, num_sizes = _read_step_s(notes), setup.bench.num_sizes
+    profiled = yield from try_steps(device_time.profile_arms(setup.bench, (setup.eager, setup.compiled), step_s))
     if isinstance(profiled, Missing):
         notes.add(device_time_missing=profiled.reason)
         return
-    note_device_time(notes, profiled, setup.bench.num_sizes)
-
-
-def note_device_time(notes: Notes, profiled: Mapping[str, Sequence[device_time.Pass]], num_sizes: int) -> None:
-    """Note the device's seconds per step of each arm by its passes, or why they say nothing."""
-    step_s = _read_step_s(notes)
     busy: dict[str, device_time.Busy] = {}
     own: dict[str, device_time.StepTime] = {}
     missing = []
@@ -338,47 +364,33 @@ def _calibrate_gap_s() -> float:
     return gap_s
 
 
-def _time_host(setup: TrialSetup, notes: Notes) -> dict[str, float] | Missing:
-    return try_reading(lambda: host_time.time_arms(setup.bench, (setup.eager, setup.compiled), _read_step_s(notes)))
-
-
-def _note_host_time(setup: TrialSetup, notes: Notes, host_s: dict[str, float] | Missing) -> None:
+def _note_host_time(setup: Setup, notes: Notes, host_s: dict[str, float] | Missing) -> Steps[None]:
     """Note the host's seconds per step of each arm where they contain no wait for the device, else the reason."""
     if isinstance(host_s, Missing):
         notes.add(host_time_missing=host_s.reason)
         return
-    arms = setup.eager, setup.compiled
-    found = try_reading(lambda: host_time.leave_out_unknown(setup.bench, arms, host_s, read_known(notes)))
-    if isinstance(found, Missing):
-        notes.add(host_time_missing=found.reason)
-        return
-    note_host_time(notes, found)
-
-
-def read_known(notes: Notes) -> dict[str, host_time.Known]:
-    """Read what the profiler said of each arm."""
-    process = notes.process
-    return {
+    arms, process = (setup.eager, setup.compiled), notes.process
+    known = {
         arm: host_time.Known(
             process.read_arm("device_step_s", arm) or process.read_arm("device_time_s", arm),
             process.read_arm("device_kernels", arm),
         )
         for arm in ARMS
     }
-
-
-def note_host_time(notes: Notes, found: Mapping[str, float | Missing]) -> None:
-    """Note the host's seconds per step of each arm, or why they are not known."""
+    found = yield from try_steps(host_time.leave_out_unknown(setup.bench, arms, host_s, known))
+    if isinstance(found, Missing):
+        notes.add(host_time_missing=found.reason)
+        return
     missing = [f"{arm}: {item.reason}" for arm, item in found.items() if isinstance(item, Missing)]
     host_step_s = PerArm(**{arm: item for arm, item in found.items() if not isinstance(item, Missing)})
     notes.add(host_step_s=host_step_s, host_time_missing="; ".join(missing) or None)
 
 
-def _measure_energy(setup: TrialSetup, notes: Notes) -> None:
+def _measure_energy(setup: Setup, notes: Notes) -> Steps[None]:
     """Measure the joules per step of each arm; on a shared GPU they cannot be attributed to this process."""
     if setup.monitor.gpu.is_shared():
         notes.add(energy_missing=SHARED_GPU_REASON)
         return
     step_s = {arm: notes.process.step_s(arm.name) or 0.0 for arm in (setup.eager, setup.compiled)}
-    used = try_reading(lambda: energy.measure_energy(setup.bench, step_s, setup.monitor.gpu.energy_j))
+    used = yield from try_steps(energy.measure_energy(setup.bench, step_s, setup.monitor.gpu.energy_j))
     notes.add(**{"energy_missing": used.reason} if isinstance(used, Missing) else {"energy_j": used})

@@ -13,7 +13,7 @@ from sweeper.core.trial import CACHED
 from sweeper.worker.compilation.compiler import compile_function, compile_update, uses_cuda_graphs
 from sweeper.worker.compilation.counters import CompileCounters
 from sweeper.worker.measurement import memory, step
-from sweeper.worker.measurement.bench import Arm, Bench
+from sweeper.worker.measurement.bench import Arm, ModelBench
 from sweeper.worker.measurement.capture import OutputCapture
 from sweeper.worker.models import Built, build, read_attention, read_memory_format
 from sweeper.worker.models.batches import find_tensors, name_loss
@@ -47,7 +47,7 @@ class TrialSetup:
         self._loss = built.loss
         whole_step = self.trial.compile.scope == "step"  # the loss is compiled with the step, so it is not wrapped
         self.built = built if whole_step else replace(built, loss=self.capture.wrap(built.loss))
-        self.bench = Bench(built.batches, device, clock, built.num_sizes)
+        self.bench = ModelBench(built.batches, device, clock, built.num_sizes)
         self._trains = self.trial.workload == "train"
         self.optimizers: list[torch.optim.Optimizer | None] = []
         self._scalers: list[torch.amp.GradScaler | None] = []
@@ -141,7 +141,7 @@ class TrialSetup:
     def is_finite(self, arm: Arm) -> bool:
         """Whether the loss of a step is finite, or in inference its output has no NaN; infinity may be a mask."""
         wrong = (lambda tensor: ~torch.isfinite(tensor)) if self._trains else torch.isnan
-        return not any(wrong(tensor).any() for tensor in find_tensors(self.bench.run(arm, 1)))
+        return not any(wrong(tensor).any() for tensor in find_tensors(self.bench.run_one(arm)))
 
     def require_finite(self, arm: Arm, error: Exception) -> None:
         if not self.is_finite(arm):

@@ -89,6 +89,11 @@ def test_what_a_script_cannot_have_is_refused(script: Path, override: str, said:
     assert said in found.stderr
 
 
+def test_a_script_takes_what_is_measured_beside_blocks(script: Path) -> None:
+    found = plan("model.path=train.py", "measure.clock=step", "measure.energy=true")
+    assert found.returncode == OK, found.stderr
+
+
 def test_a_file_that_python_cannot_read_is_refused(script: Path) -> None:
     script.write_text("for\n")
     found = plan("model.path=train.py")

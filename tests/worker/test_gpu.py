@@ -123,7 +123,7 @@ def test_a_step_that_asks_the_device_has_no_host_time() -> None:
 def test_a_replay_of_a_cuda_graph_is_one_launch() -> None:
     import torch
 
-    from sweeper.worker.measurement.bench import Arm, Bench
+    from sweeper.worker.measurement.bench import Arm, ModelBench, complete
     from sweeper.worker.measurement.host_time import count_launches
     from sweeper.worker.models.batches import Batch
 
@@ -137,9 +137,9 @@ def test_a_replay_of_a_cuda_graph_is_one_launch() -> None:
     torch.cuda.synchronize()
     with torch.cuda.graph(graph):
         add()
-    bench = Bench((Batch(args=()), Batch(args=())), torch.device("cuda"))
-    assert count_launches(bench, Arm("eager", add, eager=True)) == 50
-    assert count_launches(bench, Arm("compiled", lambda _batch: graph.replay(), eager=True)) == 1
+    bench = ModelBench((Batch(args=()), Batch(args=())), torch.device("cuda"))
+    assert complete(count_launches(bench, Arm("eager", add, eager=True))) == 50
+    assert complete(count_launches(bench, Arm("compiled", lambda _batch: graph.replay(), eager=True))) == 1
 
 
 @pytest.mark.parametrize("precision_scaler", [False, True], ids=["fp32", "amp_fp16"])

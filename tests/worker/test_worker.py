@@ -217,7 +217,7 @@ def test_energy_of_a_step_by_hand() -> None:
     """A device that uses 50 J in each eager step of 0.5 s and half of that in a compiled one, on a clock of its own."""
     import torch
 
-    from sweeper.worker.measurement.bench import Arm, Bench
+    from sweeper.worker.measurement.bench import Arm, ModelBench, complete
     from sweeper.worker.measurement.energy import measure_energy
     from sweeper.worker.models.batches import Batch
 
@@ -227,12 +227,12 @@ def test_energy_of_a_step_by_hand() -> None:
         used_j[0] += joules
         return None
 
-    bench = Bench((Batch(),), torch.device("cpu"))
+    bench = ModelBench((Batch(),), torch.device("cpu"))
     arms = {
         Arm("eager", lambda _batch: step(50.0), eager=True): 0.5,
         Arm("compiled", lambda _batch: step(25.0), eager=True): 0.5,
     }
-    found = measure_energy(bench, arms, lambda: used_j[0])
+    found = complete(measure_energy(bench, arms, lambda: used_j[0]))
     assert (found.eager, found.compiled) == (50.0, 25.0)
 
 
@@ -322,17 +322,16 @@ class Growing:
 def test_recompile_in_a_block_voids_the_round(recompiles_at: set[int], void: int) -> None:
     import torch
 
-    from sweeper.worker.measurement.bench import Arm, Bench, measure_rounds
+    from sweeper.worker.measurement.bench import Arm, ModelBench, Timed, complete, measure_rounds
     from sweeper.worker.models.batches import Batch
     from sweeper.worker.monitoring.round_monitor import RoundMonitor
 
     cpu = torch.device("cpu")
-    bench = Bench((Batch(),), cpu)
+    bench = ModelBench((Batch(),), cpu)
     compiled = Arm("compiled", Growing(recompiles_at), eager=False)
     bench.run(compiled, 1)
-    rounds = list(
-        measure_rounds(bench, Arm("eager", lambda _batch: None, eager=True), compiled, 2, MEASURE, RoundMonitor(cpu))
-    )
+    arms, rounds = (Arm("eager", lambda _batch: None, eager=True), compiled), list[Timed]()
+    complete(measure_rounds(bench, arms, 2, MEASURE, RoundMonitor(cpu), rounds.append))
     assert [item.round.void for item in rounds].count("recompiled") == void
     assert [item.round.void for item in rounds].count(None) == 4
 
@@ -341,20 +340,18 @@ def test_three_void_rounds_end_the_trial() -> None:
     import torch
 
     from sweeper.worker.failures import UnsteadyError
-    from sweeper.worker.measurement.bench import Arm, Bench, measure_rounds
+    from sweeper.worker.measurement.bench import Arm, ModelBench, Timed, complete, measure_rounds
     from sweeper.worker.models.batches import Batch
     from sweeper.worker.monitoring.round_monitor import RoundMonitor
 
     cpu = torch.device("cpu")
-    bench = Bench((Batch(),), cpu)
+    bench = ModelBench((Batch(),), cpu)
     compiled = Arm("compiled", Growing({2, 6, 10, 14}), eager=False)
     bench.run(compiled, 1)
+    arms, rounds = (Arm("eager", lambda _batch: None, eager=True), compiled), list[Timed]()
     with pytest.raises(UnsteadyError, match="3 of 3 rounds were void: recompiled"):
-        list(
-            measure_rounds(
-                bench, Arm("eager", lambda _batch: None, eager=True), compiled, 2, MEASURE, RoundMonitor(cpu)
-            )
-        )
+        complete(measure_rounds(bench, arms, 2, MEASURE, RoundMonitor(cpu), rounds.append))
+    assert [item.round.void for item in rounds] == ["recompiled"] * 3
 
 
 def rates(module: object) -> set[float]:
@@ -458,8 +455,9 @@ def test_warm_up_is_not_fooled_by_a_slow_first_step(seconds: float) -> None:
             self.steps += 1
 
     clock = Clock()
-    bench = bench_module.Bench((Batch(),), torch.device("cpu"), lambda: clock.now)
-    assert bench.warm_up(bench_module.Arm("eager", clock.step, eager=True), 10.0) == (pytest.approx(0.002), True)
+    bench = bench_module.ModelBench((Batch(),), torch.device("cpu"), lambda: clock.now)
+    arm = bench_module.Arm("eager", clock.step, eager=True)
+    assert bench_module.complete(bench.warm_up(arm, 10.0)) == (pytest.approx(0.002), True)
     assert clock.steps > 50
 
 

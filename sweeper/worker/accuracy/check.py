@@ -38,7 +38,7 @@ from sweeper.worker.accuracy.seeds import DIRECTION_STEPS, STEPS, SeedTest
 from sweeper.worker.accuracy.states import BUILT, MOVED, States, perturb, seed_generators
 from sweeper.worker.compilation.compiler import holds_weights
 from sweeper.worker.failures import MismatchError, Missing, is_out_of_memory, try_reading
-from sweeper.worker.measurement.bench import Arm, Bench
+from sweeper.worker.measurement.bench import Arm, ModelBench
 from sweeper.worker.measurement.capture import (
     HOST,
     Changes,
@@ -66,7 +66,7 @@ class Judged(Protocol):
     measure: Measure
     device: torch.device
     built: Built
-    bench: Bench
+    bench: ModelBench
     eager: Arm
     compiled: Arm
     capture: OutputCapture

@@ -21,7 +21,7 @@ from sweeper.worker.compilation.counters import CompileCounters
 from sweeper.worker.failures import describe_error
 from sweeper.worker.inspection import torch_trace
 from sweeper.worker.inspection.summary import Findings, write_summary
-from sweeper.worker.session import EAGER_STEPS, Lead, Notes, Part, begin, build
+from sweeper.worker.session import EAGER_STEPS, Notes, Part, Task, begin, build
 
 TRACE_OPTIONS = {
     "trace.enabled": True,
@@ -33,10 +33,10 @@ MAX_BYTES = 20 * 10**6  # of all files but the summary
 GRAPH_FOLDER = re.compile(r"model__(\d+_[a-z]+)_\d+\.\d+")  # that Inductor writes for a graph
 
 
-def make_inspection(folder: Path, timed_fingerprint: str | None) -> Lead:
+def make_inspection(folder: Path, timed_fingerprint: str | None) -> Task:
     """Return a function that runs the phases of an inspection and writes its files to `folder`."""
 
-    def lead(job: Job, _part: Part, notes: Notes) -> None:
+    def inspect(job: Job, _part: Part, notes: Notes) -> None:
         raw = torch_trace.take_folder(os.environ)
         begin(job, notes)
         with notes.enter("building"):
@@ -61,7 +61,7 @@ def make_inspection(folder: Path, timed_fingerprint: str | None) -> Lead:
                 write_text(folder / "summary.md", write_summary(sight, left_out))
                 shutil.rmtree(raw)
 
-    return lead
+    return inspect
 
 
 def _trace_inductor(trial: Trial) -> Trial:

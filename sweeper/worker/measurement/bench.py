@@ -3,6 +3,10 @@
 Rules, the same for both arms: K is one number; the order alternates AB, BA; two untimed steps come before each block;
 nothing synchronises inside a block, because users' training loops do not; the garbage collector is off in a block.
 A round is void when anything is compiled during its compiled block.
+
+A model's steps are calls of ours, and a script's steps are those of its own loop, which resumes us at the end of each.
+So what runs steps is a generator here that yields once for each step that a loop has to run: `Steps`. Where none has
+to, `complete` runs it.
 """
 
 from __future__ import annotations
@@ -11,10 +15,12 @@ import gc
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from statistics import median, quantiles
+from typing import TypeVar
 
 import torch
 
@@ -37,6 +43,18 @@ MIN_READING_S = 0.05  # minimum length of a reading during warm-up
 FIRST_STEPS = (5, 15)  # minimum and maximum number of compiled steps that are timed one by one
 MAX_FIRST_STEPS_SPREAD = 0.10  # the first steps are over when three in a row lie within this range
 Clock = Callable[[], float]
+T = TypeVar("T")
+Steps = Generator[None, None, T]  # goes on at the end of each step of a loop; what it returns is a `T`
+
+
+def complete(steps: Steps[T]) -> T:
+    """Run what needs no loop to its end, as all that a `ModelBench` runs; return its result."""
+    try:
+        next(steps)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    raise AssertionError("a loop has to run these steps")
 
 
 @dataclass(frozen=True)
@@ -63,50 +81,111 @@ class Arm:
         return torch.compiler.set_stance("force_eager" if forced else stance)  # type: ignore[no-any-return]
 
 
-class Bench:
-    """Runs steps of an arm on batches that alternate, and times them.
+class Bench(ABC):
+    """Runs steps of an arm, and times them.
 
     `clock` gives seconds and stands still while this process waits for the device; `num_sizes` batches in a row differ
     in their shapes.
     """
 
-    def __init__(
-        self, batches: tuple[Batch, ...], device: torch.device, clock: Clock = time.perf_counter, num_sizes: int = 1
-    ) -> None:
-        self._all_batches, self._batches = batches, itertools.cycle(batches)
-        self._device, self.clock, self.num_sizes = device, clock, num_sizes
+    def __init__(self, device: torch.device, clock: Clock = time.perf_counter, num_sizes: int = 1) -> None:
+        self.device, self.clock, self.num_sizes = device, clock, num_sizes
+
+    @abstractmethod
+    def run(self, arm: Arm, steps: int, stance: str = "default") -> Iterable[None]:
+        """Run steps without waiting for the device: those that are left for a loop are to be yielded."""
+
+    @abstractmethod
+    def steps_s(self, arm: Arm, steps: int, stance: str = "default", until_idle: bool = True) -> Steps[list[float]]:
+        """Wall seconds of each step, from an idle device until it is idle again, or until the call returns."""
 
     def round_up(self, steps: float) -> int:
         """Round `steps` up to a number in which each size occurs equally often."""
         return math.ceil(steps / self.num_sizes) * self.num_sizes
 
     def synchronize(self) -> None:
-        if self._device.type == "cuda":
+        if self.device.type == "cuda":
             torch.cuda.synchronize()
 
-    def run(self, arm: Arm, steps: int, stance: str = "default") -> object:
-        """Run steps without waiting for the device; return the loss or output of the last step."""
-        output: object = None
+    def block_s(self, arm: Arm, steps: int, stance: str = "default") -> Steps[float]:
+        """Wall seconds of `steps` steps, from one synchronisation to the next."""
+        self.synchronize()
+        start = self.clock()
+        yield from self.run(arm, steps, stance)
+        self.synchronize()
+        return self.clock() - start
+
+    def warm_up(self, arm: Arm, limit_s: float) -> Steps[tuple[float, bool]]:
+        """Run until the step time is flat or `limit_s` is over; return seconds per step and whether they are flat."""
+        deadline = self.clock() + limit_s
+        yield from self.run(arm, STEPS_BEFORE_BLOCK)  # libraries load and pick algorithms in the first steps
+        step_s = (yield from self._shortest_s(arm, self.num_sizes, 2)) / self.num_sizes
+        steps = self.round_up(MIN_READING_S / step_s)
+        readings = [(yield from self.block_s(arm, steps)) / steps]
+        while self.clock() < deadline:
+            readings.append((yield from self.block_s(arm, steps)) / steps)
+            if len(readings) >= 3 and spread(readings[-3:]) <= MAX_WARM_UP_SPREAD[self.device.type]:
+                return median(readings[-3:]), True
+        return median(readings[-3:]), False
+
+    def steps_per_block(self, faster: Arm, step_s: float, measure: Measure) -> Steps[int]:
+        """K: long enough for the faster arm, then doubled until the step time no longer depends on it.
+
+        A machine that was busy when `step_s` was taken would make blocks too short, so a block is tried.
+        """
+        least_s = measure.block_s or MIN_BLOCK_S[self.device.type]
+        steps = self.round_up(max(measure.block_steps or MIN_BLOCK_STEPS[self.device.type], least_s / step_s))
+        on_cpu = self.device.type == "cpu"  # on a CPU, other processes may delay any single block
+        tries = 2 if on_cpu else 1
+        while (block_s := (yield from self._shortest_s(faster, steps, tries))) < MIN_BLOCK_FRACTION * least_s:
+            steps = self.round_up(steps * least_s / block_s)
+        if on_cpu:
+            return steps  # nothing is queued on a CPU, so K changes nothing
+        for _ in range(MAX_DOUBLINGS):
+            if block_s >= MAX_DOUBLED_BLOCK_S:
+                break
+            twice_s = yield from self.block_s(faster, 2 * steps)
+            if abs(2 * block_s / twice_s - 1) <= MAX_STEP_TIME_DIFFERENCE:
+                break
+            steps, block_s = 2 * steps, twice_s
+        return steps
+
+    def _shortest_s(self, arm: Arm, steps: int, blocks: int) -> Steps[float]:
+        """Wall seconds of the shortest of some blocks."""
+        times = []
+        for _ in range(blocks):
+            times.append((yield from self.block_s(arm, steps)))
+        return min(times)
+
+
+class ModelBench(Bench):
+    """Runs the steps of a model, on batches that alternate."""
+
+    def __init__(
+        self, batches: tuple[Batch, ...], device: torch.device, clock: Clock = time.perf_counter, num_sizes: int = 1
+    ) -> None:
+        super().__init__(device, clock, num_sizes)
+        self._all_batches, self._batches = batches, itertools.cycle(batches)
+
+    def run(self, arm: Arm, steps: int, stance: str = "default") -> tuple[()]:
+        """Run steps at once, without waiting for the device; none are left for a loop."""
         with arm.stance(stance):
             for _ in range(steps):
-                output = arm.run(next(self._batches))
-        return output
+                arm.run(next(self._batches))
+        return ()
+
+    def run_one(self, arm: Arm) -> object:
+        """Run one step; return its loss or output."""
+        with arm.stance("default"):
+            return arm.run(next(self._batches))
 
     def run_on(self, arm: Arm, batch: Batch) -> object:
         """Run one step on a batch that is not among those that alternate."""
         with arm.stance("default"):
             return arm.run(batch)
 
-    def block_s(self, arm: Arm, steps: int, stance: str = "default") -> float:
-        """Wall seconds of `steps` steps, from one synchronisation to the next."""
-        self.synchronize()
-        start = self.clock()
-        self.run(arm, steps, stance)
-        self.synchronize()
-        return self.clock() - start
-
-    def steps_s(self, arm: Arm, steps: int, stance: str = "default", until_idle: bool = True) -> list[float]:
-        """Wall seconds of each step, from an idle device until it is idle again, or until the call returns."""
+    def steps_s(self, arm: Arm, steps: int, stance: str = "default", until_idle: bool = True) -> Steps[list[float]]:
+        yield from ()  # no step is left for a loop
         times = []
         with arm.stance(stance):
             for _ in range(steps):
@@ -131,47 +210,11 @@ class Bench:
         cycles: list[float] = []
         while len(times) < most and (len(times) < least or spread(cycles[-3:]) > MAX_FIRST_STEPS_SPREAD):
             for _ in range(self.num_sizes):
-                times.append(self.block_s(arm, 1))
+                times.append(complete(self.block_s(arm, 1)))
                 if len(times) == 1:
                     after_first()
             cycles.append(sum(times[-self.num_sizes :]))
         return times
-
-    def warm_up(self, arm: Arm, limit_s: float) -> tuple[float, bool]:
-        """Run until the step time is flat or `limit_s` is over; return seconds per step and whether they are flat."""
-        deadline = self.clock() + limit_s
-        self.run(arm, STEPS_BEFORE_BLOCK)  # libraries load and pick algorithms in the first steps
-        step_s = min(self.block_s(arm, self.num_sizes) for _ in range(2)) / self.num_sizes
-        steps = self.round_up(MIN_READING_S / step_s)
-        readings = [self.block_s(arm, steps) / steps]
-        while self.clock() < deadline:
-            readings.append(self.block_s(arm, steps) / steps)
-            if len(readings) >= 3 and spread(readings[-3:]) <= MAX_WARM_UP_SPREAD[self._device.type]:
-                return median(readings[-3:]), True
-        return median(readings[-3:]), False
-
-    def steps_per_block(self, faster: Arm, step_s: float, measure: Measure) -> int:
-        """K: long enough for the faster arm, then doubled until the step time no longer depends on it.
-
-        A machine that was busy when `step_s` was taken would make blocks too short, so a block is tried.
-        """
-        least_s = measure.block_s or MIN_BLOCK_S[self._device.type]
-        steps = self.round_up(max(measure.block_steps or MIN_BLOCK_STEPS[self._device.type], least_s / step_s))
-        on_cpu = self._device.type == "cpu"  # on a CPU, other processes may delay any single block
-        while (
-            block_s := min(self.block_s(faster, steps) for _ in range(2 if on_cpu else 1))
-        ) < MIN_BLOCK_FRACTION * least_s:
-            steps = self.round_up(steps * least_s / block_s)
-        if on_cpu:
-            return steps  # nothing is queued on a CPU, so K changes nothing
-        for _ in range(MAX_DOUBLINGS):
-            if block_s >= MAX_DOUBLED_BLOCK_S:
-                break
-            twice_s = self.block_s(faster, 2 * steps)
-            if abs(2 * block_s / twice_s - 1) <= MAX_STEP_TIME_DIFFERENCE:
-                break
-            steps, block_s = 2 * steps, twice_s
-        return steps
 
 
 @dataclass(frozen=True)
@@ -183,12 +226,17 @@ class Timed:
 
 
 def measure_rounds(
-    bench: Bench, eager: Arm, compiled: Arm, steps: int, measure: Measure, monitor: RoundMonitor
-) -> Iterator[Timed]:
+    bench: Bench,
+    arms: tuple[Arm, Arm],
+    steps: int,
+    measure: Measure,
+    monitor: RoundMonitor,
+    note: Callable[[Timed], None],
+) -> Steps[None]:
     """Time rounds in the order AB, BA, AB, ... until `measure.rounds` of them count; `monitor` says which are void.
 
-    `measure.rounds_s` may end them earlier, after as many AB as BA rounds. Raises UnsteadyError after three void
-    rounds.
+    `note` hears of each. `measure.rounds_s` may end them earlier, after as many AB as BA rounds. Raises UnsteadyError
+    after three void rounds.
     """
     begin = bench.clock()
     counted, void = 0, []
@@ -198,10 +246,9 @@ def measure_rounds(
         late = measure.rounds_s is not None and bench.clock() - begin >= measure.rounds_s
         if late and counted and counted % 2 == 0:
             break
-        order = "AB" if counted % 2 == 0 else "BA"
-        arms = (eager, compiled) if order == "AB" else (compiled, eager)
-        timed = _measure_round(bench, arms, steps, order, measure, monitor)
-        yield timed
+        order, in_turn = ("AB", arms) if counted % 2 == 0 else ("BA", arms[::-1])
+        timed = yield from _measure_round(bench, in_turn, steps, order, measure, monitor)
+        note(timed)
         if timed.round.void is None:
             counted += 1
             continue
@@ -213,32 +260,45 @@ def measure_rounds(
 
 def _measure_round(
     bench: Bench, arms: tuple[Arm, Arm], steps: int, order: str, measure: Measure, monitor: RoundMonitor
-) -> Timed:
+) -> Steps[Timed]:
     times: dict[str, list[float]] = {}
     by_step, stance = measure.clock == "step", "fail_on_recompile"
     monitor.start_round()
     for arm in arms:
-        gc.collect()
-        gc.disable()
         try:
-            bench.run(arm, STEPS_BEFORE_BLOCK, stance)
-            times[arm.name] = bench.steps_s(arm, steps, stance) if by_step else [bench.block_s(arm, steps, stance)]
+            with without_collector():
+                yield from bench.run(arm, STEPS_BEFORE_BLOCK, stance)
+                monitor.start_block()
+                if by_step:
+                    times[arm.name] = yield from bench.steps_s(arm, steps, stance)
+                else:
+                    times[arm.name] = [(yield from bench.block_s(arm, steps, stance))]
         except RuntimeError as error:
             if "Detected recompile" not in str(error):
                 raise
-            gc.enable()
-            bench.run(arm, STEPS_BEFORE_BLOCK)  # let it compile what it wants, outside of a block
+            yield from bench.run(arm, STEPS_BEFORE_BLOCK)  # let it compile what it wants, outside of a block
             return Timed(Round(order, sum(times["eager"]) if "eager" in times else None, None, "recompiled"))
-        finally:
-            gc.enable()
         monitor.read_after_block(arm.name)
     measured = Round(order, sum(times["eager"]), sum(times["compiled"]), monitor.explain_void())
     return Timed(measured, times if by_step else {})
 
 
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """Collect garbage, and none meanwhile."""
+    gc.collect()
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
 def latency(steps_s: list[float]) -> Latency:
     """Percentiles of single steps, interpolated between neighbouring values."""
-    hundredths = quantiles(steps_s, n=100, method="inclusive")
+    hundredths = quantiles(steps_s if len(steps_s) > 1 else steps_s * 2, n=100, method="inclusive")
     return Latency(hundredths[49], hundredths[89], hundredths[98], len(steps_s))
 
 

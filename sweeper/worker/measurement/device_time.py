@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch.autograd import DeviceType  # type: ignore[attr-defined]
 
-from sweeper.worker.measurement.bench import Arm, Bench
+from sweeper.worker.measurement.bench import Arm, Bench, Steps
 
 STEPS = 5  # of a pass
 STEPS_BEFORE, BEFORE_S = 2, 0.3  # a pass starts at the clocks that its arm keeps, as a block does
@@ -89,22 +89,21 @@ class UnknownError(Exception):
     """The profiler's answer cannot be used; the text says why."""
 
 
-def profile_arms(bench: Bench, arms: tuple[Arm, Arm], step_s: Mapping[str, float]) -> dict[str, list[Pass]]:
+def profile_arms(bench: Bench, arms: tuple[Arm, Arm], step_s: Mapping[str, float]) -> Steps[dict[str, list[Pass]]]:
     """Profile both arms in turn, AB, BA, ...; each pass has `STEPS` steps, or a few more.
 
     `step_s` holds each arm's undisturbed wall seconds per step.
     """
     passes: dict[str, list[Pass]] = {arm.name: [] for arm in arms}
-    for index in range(count_passes(step_s, STEPS)):
+    for index in range(_count_passes(step_s)):
         for arm in arms if index % 2 == 0 else arms[::-1]:
-            bench.run(arm, max(STEPS_BEFORE, math.ceil(BEFORE_S / step_s[arm.name])))
-            passes[arm.name].append(_profile_pass(bench, arm))
+            yield from bench.run(arm, max(STEPS_BEFORE, math.ceil(BEFORE_S / step_s[arm.name])))
+            passes[arm.name].append((yield from _profile_pass(bench, arm)))
     return passes
 
 
-def count_passes(step_s: Mapping[str, float], steps: int) -> int:
-    """Count the passes of an arm that fit into `PASSES_S`; `steps` is the number of steps of one."""
-    once_s = sum(step_s.values()) * steps + len(step_s) * BEFORE_S
+def _count_passes(step_s: Mapping[str, float]) -> int:
+    once_s = sum(step_s.values()) * STEPS + len(step_s) * BEFORE_S
     return min(max(1, int(PASSES_S / once_s)), MAX_PASSES)
 
 
@@ -117,7 +116,7 @@ def busy_per_step(passes: Sequence[Pass], step_s: float, num_sizes: int = 1) -> 
     counts = {item.kernels for item in passes}
     if counts == {0}:
         raise UnknownError("the profiler saw no kernel")
-    steps = count_steps(num_sizes)
+    steps = _count_steps(num_sizes)
     if len(counts) > 1 or passes[0].kernels % (steps // num_sizes):
         raise UnknownError(f"steps differ in their number of kernels: {sorted(counts)} in passes of {steps} steps")
     busy_s = median(item.busy_s for item in passes) / steps
@@ -135,7 +134,7 @@ def step_time(passes: Sequence[Pass], step_s: float, num_sizes: int, calibrate: 
     queued_s = [gap.length_s for item in passes for gap in item.gaps if gap.queued]
     known = len(queued_s) >= MIN_QUEUED_GAPS
     gap_s = own_gap_s(queued_s) if known else calibrate()
-    device_s = add_gaps_s(passes, gap_s) / count_steps(num_sizes)
+    device_s = add_gaps_s(passes, gap_s) / _count_steps(num_sizes)
     if device_s > BEYOND_WALL * step_s:
         raise UnknownError(f"the device needs {device_s * 1e3:.3f} ms for a step of {step_s * 1e3:.3f} ms")
     return StepTime(device_s, gap_s, "steps" if known else "calibration")
@@ -189,19 +188,16 @@ def find_gaps(work: Iterable[Work]) -> tuple[float, list[Gap]]:
     return covered_ns * 1e-9, gaps
 
 
-def count_steps(num_sizes: int) -> int:
+def _count_steps(num_sizes: int) -> int:
     """Count the steps of a pass, in which each size comes equally often."""
     return math.ceil(STEPS / num_sizes) * num_sizes
 
 
-def _profile_pass(bench: Bench, arm: Arm) -> Pass:
+def _profile_pass(bench: Bench, arm: Arm) -> Steps[Pass]:
     """Profile steps one after the other, as in a block; times and counts are of all of them."""
-    return read_pass(record_events(lambda: bench.run(arm, bench.round_up(STEPS))))
-
-
-def read_pass(events: Sequence[Any]) -> Pass:
-    """Read what was seen on the device in a pass from torch's `_KinetoEvent`s."""
-    work, names = read_work(events)
+    with recording() as read:
+        yield from bench.run(arm, bench.round_up(STEPS))
+    work, names = read_work(read())
     attention = frozenset(kind for name in names if (kind := attention_kind(name)))
     busy_s, gaps = find_gaps(work)
     return Pass(busy_s, len(work), gaps, attention)
@@ -209,14 +205,9 @@ def read_pass(events: Sequence[Any]) -> Pass:
 
 def trace(run: Callable[[], object]) -> tuple[list[Work], set[str]]:
     """Run something under the profiler, and return what the device did with the names of kernels."""
-    return read_work(record_events(run))
-
-
-def record_events(run: Callable[[], object]) -> Sequence[Any]:
-    """Run something under the profiler, and return torch's `_KinetoEvent`s."""
     with recording() as read:
         run()
-    return read()
+    return read_work(read())
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from statistics import fmean
 
 from sweeper.core.record import PerArm
-from sweeper.worker.measurement.bench import Arm, Bench
+from sweeper.worker.measurement.bench import Arm, Bench, Steps
 
 PASS_S = 3.0  # a reading that is 0.1 s old at either end is 3 % of it at most, and two passes are taken
 BEFORE_S = 0.3  # of the same steps, so that clocks and power are those that the arm keeps
@@ -19,7 +19,7 @@ class NoCounterError(Exception):
     """There is nothing to read; the text says why."""
 
 
-def measure_energy(bench: Bench, step_s: Mapping[Arm, float], counter_j: Callable[[], float | None]) -> PerArm:
+def measure_energy(bench: Bench, step_s: Mapping[Arm, float], counter_j: Callable[[], float | None]) -> Steps[PerArm]:
     """Joules per step of each arm, in the order ABBA; `step_s` holds both arms and their seconds per step.
 
     Raises NoCounterError.
@@ -29,11 +29,11 @@ def measure_energy(bench: Bench, step_s: Mapping[Arm, float], counter_j: Callabl
     arms = list(step_s)
     used_j: dict[str, list[float]] = {arm.name: [] for arm in arms}
     for arm in (*arms, *reversed(arms)):
-        bench.run(arm, bench.round_up(BEFORE_S / step_s[arm]))
+        yield from bench.run(arm, bench.round_up(BEFORE_S / step_s[arm]))
         steps = bench.round_up(PASS_S / step_s[arm])
         bench.synchronize()
         before_j = counter_j()
-        bench.run(arm, steps)
+        yield from bench.run(arm, steps)
         bench.synchronize()
         after_j = counter_j()
         if before_j is None or after_j is None:

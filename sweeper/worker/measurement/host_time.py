@@ -7,9 +7,8 @@ fills. Otherwise the host time is unknown.
 
 from __future__ import annotations
 
-import gc
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +17,8 @@ from statistics import fmean, median
 import torch
 
 from sweeper.worker.failures import Missing
-from sweeper.worker.measurement.bench import STEPS_BEFORE_BLOCK, Arm, Bench
-from sweeper.worker.measurement.device_time import record_events, select_work
+from sweeper.worker.measurement.bench import STEPS_BEFORE_BLOCK, Arm, Bench, Steps, without_collector
+from sweeper.worker.measurement.device_time import recording, select_work
 
 TIMED_S = 1.0  # of steps per arm, within these numbers of steps of each size
 MIN_STEPS, MAX_STEPS = 5, 20
@@ -35,19 +34,22 @@ class Known:
     kernels: float | None
 
 
-def time_arms(bench: Bench, arms: tuple[Arm, Arm], wall_s: Mapping[str, float]) -> dict[str, float]:
-    """Time the calls of both arms in the order AB, BA; return seconds per step by arm. `wall_s` is by arm as well.
+def time_arms(bench: Bench, arms: tuple[Arm, Arm], wall_s: Mapping[str, float]) -> Steps[dict[str, float]]:
+    """Time the calls of both arms in the order AB, BA, under the rules of a block; `wall_s` and the result are by arm.
 
     To be called before anything is profiled in this process: CUPTI stays attached afterwards, and launches take longer;
     steps of training took 10 to 20 % longer (https://github.com/pytorch/pytorch/pull/146604).
     """
     times_s: dict[str, list[float]] = {arm.name: [] for arm in arms}
     for arm in (*arms, *reversed(arms)):
-        times_s[arm.name] += _time_calls(bench, arm, count_steps(wall_s[arm.name], bench.num_sizes))
+        steps = _count_steps(wall_s[arm.name], bench.num_sizes)
+        with without_collector():
+            yield from bench.run(arm, bench.round_up(STEPS_BEFORE_BLOCK), "fail_on_recompile")
+            times_s[arm.name] += yield from bench.steps_s(arm, steps, "fail_on_recompile", until_idle=False)
     return {arm: host_per_step(times, bench.num_sizes) for arm, times in times_s.items()}
 
 
-def count_steps(wall_s: float, num_sizes: int) -> int:
+def _count_steps(wall_s: float, num_sizes: int) -> int:
     """Count the steps of one of an arm's two readings, in which each size comes equally often."""
     steps = min(max(MIN_STEPS, round(TIMED_S / wall_s / num_sizes)), MAX_STEPS)
     return -(-steps // 2) * num_sizes
@@ -55,10 +57,13 @@ def count_steps(wall_s: float, num_sizes: int) -> int:
 
 def leave_out_unknown(
     bench: Bench, arms: tuple[Arm, Arm], host_s: Mapping[str, float], known: Mapping[str, Known]
-) -> dict[str, float | Missing]:
+) -> Steps[dict[str, float | Missing]]:
     """Give a reason in place of each time that may contain a wait for the device; both mappings are by arm."""
-    reasons = {arm.name: _explain_unknown(bench, arm, host_s[arm.name], known[arm.name]) for arm in arms}
-    return {arm: Missing(reason) if (reason := reasons[arm]) else time_s for arm, time_s in host_s.items()}
+    found: dict[str, float | Missing] = {}
+    for arm in arms:
+        reason = yield from _explain_unknown(bench, arm, host_s[arm.name], known[arm.name])
+        found[arm.name] = Missing(reason) if reason else host_s[arm.name]
+    return found
 
 
 def host_per_step(times_s: Sequence[float], num_sizes: int = 1) -> float:
@@ -66,42 +71,23 @@ def host_per_step(times_s: Sequence[float], num_sizes: int = 1) -> float:
     return fmean(median(times_s[size::num_sizes]) for size in range(num_sizes))
 
 
-def _time_calls(bench: Bench, arm: Arm, steps: int) -> list[float]:
-    """Time the call of each step from an idle device, under the rules of a block."""
-    gc.collect()
-    gc.disable()
-    try:
-        bench.run(arm, bench.round_up(STEPS_BEFORE_BLOCK), "fail_on_recompile")
-        return bench.steps_s(arm, steps, "fail_on_recompile", until_idle=False)
-    finally:
-        gc.enable()
-
-
-def _explain_unknown(bench: Bench, arm: Arm, host_s: float, known: Known) -> str | None:
+def _explain_unknown(bench: Bench, arm: Arm, host_s: float, known: Known) -> Steps[str | None]:
     """Explain why the time of the call may contain a wait for the device; None where it contains none."""
-    return explain_wait(find_wait(bench, arm), host_s, known, lambda: count_launches(bench, arm))
-
-
-def explain_wait(place: str | None, host_s: float, known: Known, count: Callable[[], int | None]) -> str | None:
-    """Explain why a host time may contain a wait; `place` is where torch saw one, `count` the launches of a step."""
-    if place:
+    if place := (yield from find_wait(bench, arm)):
         return f"the step waits for the device by itself ({place})"
     if known.device_s is not None and host_s >= known.device_s:
         return None  # the device caught up with the host, so the queue never filled
     if known.kernels is not None and known.kernels <= MAX_QUEUED:
         return None
-    launches = count()
-    if launches is None:
-        return f"the step may have more than {MAX_QUEUED:,} launches, which the queue of the device may not hold"
-    if launches <= MAX_QUEUED:
+    if (launches := (yield from count_launches(bench, arm))) <= MAX_QUEUED:
         return None
     return f"the step has {launches:,} launches, more than the queue of the device holds"
 
 
-def find_wait(bench: Bench, arm: Arm) -> str | None:
+def find_wait(bench: Bench, arm: Arm) -> Steps[str | None]:
     """Find where a step waits for the device by itself, e.g. `masking_utils.py:312`; None where torch sees no wait."""
     with noting_waits() as waits:
-        bench.run(arm, bench.round_up(2))  # both batches, where sizes do not vary
+        yield from bench.run(arm, bench.round_up(2))  # both batches, where sizes do not vary
     return next(iter(waits), None)
 
 
@@ -122,10 +108,11 @@ def noting_waits() -> Iterator[list[str]]:
             waits += [f"{Path(item.filename).name}:{item.lineno}" for item in caught if WAITS in str(item.message)]
 
 
-def count_launches(bench: Bench, arm: Arm) -> int:
+def count_launches(bench: Bench, arm: Arm) -> Steps[int]:
     """Count the launches of the longest step; all kernels of a CUDA graph have the correlation id of its one launch."""
     counts = []
     for _ in range(bench.num_sizes):
-        work = select_work(record_events(lambda: bench.run(arm, 1)))
-        counts.append(len({event.correlation_id() for event in work}))
+        with recording() as read:
+            yield from bench.run(arm, 1)
+        counts.append(len({event.correlation_id() for event in select_work(read())}))
     return max(counts)

@@ -38,6 +38,9 @@ class RoundMonitor:
         self._before = _allocator_retries(), self.read_gradient_scales()
         self.gpu.used_by_others()
 
+    def start_block(self) -> None:
+        """Right before the clock of a block starts."""
+
     def read_after_block(self, arm: str) -> None:
         self.gpu.take_reading(arm)
         self.changed_flags |= {f"{name} after {arm}": value for name, value in self.read_changed_flags().items()}

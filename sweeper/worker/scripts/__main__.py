@@ -25,11 +25,12 @@ from sweeper.worker.process import die_with_parent
 from sweeper.worker.scripts import leads, trajectories
 from sweeper.worker.scripts.arms import Arms
 from sweeper.worker.scripts.compile_calls import CompileCalls
+from sweeper.worker.scripts.description import describe
 from sweeper.worker.scripts.loop import Lead, Loop
 from sweeper.worker.scripts.passes import PASSES
 from sweeper.worker.scripts.places import describe_in_script
 from sweeper.worker.scripts.program import EndOfScript, Program
-from sweeper.worker.scripts.reading import Reading, describe
+from sweeper.worker.scripts.setup import ScriptSetup
 from sweeper.worker.scripts.several_processes import refuse_several
 from sweeper.worker.scripts.training import LossWatch, SeedShift
 from sweeper.worker.session import Notes
@@ -60,7 +61,7 @@ def main() -> None:
     run_script(job, choose_lead(arguments), notes, say)
 
 
-def choose_lead(arguments: argparse.Namespace) -> Callable[[Reading], Lead]:
+def choose_lead(arguments: argparse.Namespace) -> Callable[[ScriptSetup], Lead]:
     """Choose what leads the script through a pass; a training is watched from here on."""
     kind, _, arm = arguments.which.partition("_")
     if kind == "steps":
@@ -73,7 +74,9 @@ def choose_lead(arguments: argparse.Namespace) -> Callable[[Reading], Lead]:
     return partial(trajectories.lead_training, request=request, seeds=SeedShift(request.shift), losses=LossWatch())
 
 
-def run_script(job: Job, lead_pass: Callable[[Reading], Lead], notes: Notes, say: Callable[[Message], None]) -> None:
+def run_script(
+    job: Job, lead_pass: Callable[[ScriptSetup], Lead], notes: Notes, say: Callable[[Message], None]
+) -> None:
     """Run the script of a job until what the pass measures is there, and say how it went."""
     notes.environment |= environment.describe()
     program = Program.of(job.trial.model)
@@ -81,19 +84,19 @@ def run_script(job: Job, lead_pass: Callable[[Reading], Lead], notes: Notes, say
     notes.add(script=ScriptRun(sha256))
     calls = CompileCalls()
     arms = Arms(job.trial, calls)
-    holder: list[Reading] = []
+    holder: list[ScriptSetup] = []
 
     def lead(loop: Loop) -> Lead:
-        holder.append(Reading(job, notes, loop, calls, arms, sha256))
+        holder.append(ScriptSetup(job, notes, loop, calls, arms, sha256))
         return lead_pass(holder[0])
 
     def end(error: Exception | None) -> None:
         arms.stop()
         calls.stop()
-        reading = holder[0]
-        if reading.has_begun:
-            notes.add(script=describe(reading))
-            notes.environment["device"] = environment.describe_device(reading.device)
+        setup = holder[0]
+        if setup.has_begun:
+            notes.add(script=describe(setup))
+            notes.environment["device"] = environment.describe_device(setup.device)
             notes.settings |= torch_flags.read()
         if error is None:
             say(notes.outcome("ok"))

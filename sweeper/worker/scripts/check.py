@@ -18,7 +18,7 @@ from sweeper.core.protocol import Job
 from sweeper.core.record import Accuracy
 from sweeper.worker.accuracy.check import AccuracyCheck
 from sweeper.worker.failures import MismatchError
-from sweeper.worker.measurement.bench import Arm, Bench
+from sweeper.worker.measurement.bench import Arm, ModelBench
 from sweeper.worker.measurement.capture import OutputCapture
 from sweeper.worker.measurement.step import make_training_step
 from sweeper.worker.models import Built
@@ -49,7 +49,7 @@ class ModuleSetup:
         batches = tuple(call.batch for call in calls)
         loss = self.capture.wrap(OwnLossOrMean())
         self.built = Built(module, batches[:MAX_BATCHES], batches[-1], loss, unseen_origin="given")
-        self.bench = Bench(self.built.batches, device)
+        self.bench = ModelBench(self.built.batches, device)
         self.eager = Arm("eager", self._make_step(partial(call_eager, module)), eager=True)
         self.compiled = Arm("compiled", self._make_step(compiled), eager=False)
         self.optimizers: list[torch.optim.Optimizer | None] = []

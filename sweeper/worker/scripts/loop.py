@@ -233,7 +233,6 @@ class Loop:
         self._running: list[FrameType] = []  # of steps that have begun, from the outermost
         self._thread = threading.get_ident()
         self._lead, self._on_end, self._ended = lead(self), on_end, False
-        self.thrown: Exception | None = None  # into the lead, when the script had ended
         self._handles = [
             register_optimizer_step_pre_hook(self._before_step),
             register_optimizer_step_post_hook(self._after_step),
@@ -288,15 +287,17 @@ class Loop:
             return
         self._ended = True
         self.stop()
-        self.thrown = error or ScriptOverError(f"the script ended by itself: {self._count_steps()}")
+        over = ScriptOverError(f"the script ended by itself: {self._count_steps()}")
         try:
-            self._lead.throw(self.thrown)
+            self._lead.throw(ScriptFailedError(error) if error else over)
         except StopIteration:
             self._on_end(None)
+        except ScriptFailedError:
+            self._on_end(error)
         except Exception as failure:  # noqa: BLE001  # it becomes the trial's status
             self._on_end(failure)
         else:
-            self._on_end(self.thrown)  # the lead wants more steps, of which there are none
+            self._on_end(error or over)  # the lead wants more steps, of which there are none
 
     def _before_step(self, *_: object) -> None:
         if threading.get_ident() == self._thread:
@@ -385,6 +386,10 @@ class ScriptOverError(Failure):
     """The script has ended by itself."""
 
     status = "eager_error"
+
+
+class ScriptFailedError(Failure):
+    """The script has raised an error, which is the trial's and no reading's: it passes every `try_steps`."""
 
 
 def run_steps(steps: int) -> Iterable[None]:

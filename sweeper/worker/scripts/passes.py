@@ -20,7 +20,7 @@ from sweeper.core.leftovers import TEMPORARY, make_prefix
 from sweeper.core.protocol import ALONE, Job, Outcome, Phase, decode
 from sweeper.core.record import ARMS, EAGER_PHASES, Diagnostics, ScriptRun, Training, Trajectory
 from sweeper.worker import failures
-from sweeper.worker.session import Lead, Notes, Part
+from sweeper.worker.session import Notes, Part, Task
 
 MEASURING = ("steps", "loop_eager", "loop_compiled")
 TRAJECTORY, TRAINING = "trajectory", "training_"
@@ -38,8 +38,8 @@ class ScriptError(failures.Failure):
         self.status = outcome.status
 
 
-def make_lead(trial: Path) -> Lead:
-    """Make the lead of a worker whose job, in the file `trial`, is a script."""
+def make_task(trial: Path) -> Task:
+    """Make the task of a worker whose job, in the file `trial`, is a script."""
     return lambda job, part, notes: _run_passes(trial, job, part, notes)
 
 

@@ -16,8 +16,9 @@ import torch
 
 from sweeper.core.record import Trajectory
 from sweeper.worker.scripts.follower import Follower, combine
+from sweeper.worker.scripts.leads import EAGER_STEPS
 from sweeper.worker.scripts.loop import Lead, ScriptOverError, run_steps
-from sweeper.worker.scripts.reading import EAGER_STEPS, Reading
+from sweeper.worker.scripts.setup import ScriptSetup
 from sweeper.worker.scripts.training import LossWatch, SeedShift, TrainingWatch
 
 
@@ -30,61 +31,61 @@ class Request:
     weights: Path
 
 
-def lead_trajectory(reading: Reading) -> Lead:
+def lead_trajectory(setup: ScriptSetup) -> Lead:
     """Run each step of a compiled training again in eager, from the same state."""
-    modules = yield from _begin(reading)
-    _compile(reading, modules)
-    if not reading.arms.forms:
-        reading.trajectory = Trajectory(0, None, "the script compiles functions, and no module")
+    modules = yield from _begin(setup)
+    _compile(setup, modules)
+    if not setup.arms.forms:
+        setup.trajectory = Trajectory(0, None, "the script compiles functions, and no module")
         return
     followers: list[tuple[str, Follower]] = []
-    for form in reading.arms.forms:
-        follower = Follower(form.module, form.compiled, reading.job.trial, reading.device)
-        followers.append((reading.name_module(form.module), follower))
+    for form in setup.arms.forms:
+        follower = Follower(form.module, form.compiled, setup.trial, setup.device)
+        followers.append((setup.name_module(form.module), follower))
         form.chosen = follower
-    before = reading.loop.num_steps
-    with reading.notes.enter("checking"), suppress(ScriptOverError):  # what there is of the steps is judged
-        while reading.loop.num_steps - before < _count_steps(reading):
+    before = setup.loop.num_steps
+    with setup.notes.enter("checking"), suppress(ScriptOverError):  # what there is of the steps is judged
+        while setup.loop.num_steps - before < _count_steps(setup):
             yield
             for _, follower in followers:
                 follower.compare()
-    reading.arms.require_compiled()
-    reading.trajectory = combine(followers, reading.loop.num_steps - before)
+    setup.arms.require_compiled()
+    setup.trajectory = combine(followers, setup.loop.num_steps - before)
 
 
-def lead_training(reading: Reading, request: Request, seeds: SeedShift, losses: LossWatch) -> Lead:
+def lead_training(setup: ScriptSetup, request: Request, seeds: SeedShift, losses: LossWatch) -> Lead:
     """Follow one training. Seeds and losses are watched from the script's first line on."""
-    modules = yield from _begin(reading)
+    modules = yield from _begin(setup)
     if request.arm == "compiled":
-        _compile(reading, modules)
+        _compile(setup, modules)
     losses.take()
-    loop, steps = reading.loop, _count_steps(reading)
+    loop, steps = setup.loop, _count_steps(setup)
     watch = TrainingWatch(losses, loop.optimizers.values(), steps, request.weights)
-    with reading.notes.enter("checking"), suppress(ScriptOverError):
+    with setup.notes.enter("checking"), suppress(ScriptOverError):
         for _ in run_steps(steps):
             yield
             watch.add_step()
     if not watch.num_steps:
         raise ScriptOverError("the script ended by itself before a step of this training")
     training = watch.describe(request.arm, request.shift, seeds.has_seeded)
-    reading.trajectory = Trajectory(0, None, trainings=(training,))
+    setup.trajectory = Trajectory(0, None, trainings=(training,))
 
 
-def _begin(reading: Reading) -> Generator[None, None, list[torch.nn.Module]]:
-    modules = reading.begin()
-    reading.loop.loader.records = False
-    with reading.notes.enter("eager"):
+def _begin(setup: ScriptSetup) -> Generator[None, None, list[torch.nn.Module]]:
+    modules = setup.begin()
+    setup.loop.loader.records = False
+    with setup.notes.enter("eager"):
         yield from run_steps(EAGER_STEPS)
     return modules
 
 
-def _compile(reading: Reading, modules: Sequence[torch.nn.Module]) -> None:
+def _compile(setup: ScriptSetup, modules: Sequence[torch.nn.Module]) -> None:
     torch._inductor.config.fallback_random = True
-    reading.arms.prepare(modules)
-    reading.arms.switch("compiled")
+    setup.arms.prepare(modules)
+    setup.arms.switch("compiled")
 
 
-def _count_steps(reading: Reading) -> int:
-    steps = reading.job.trial.model.arguments["trajectory"]
+def _count_steps(setup: ScriptSetup) -> int:
+    steps = setup.trial.model.arguments["trajectory"]
     assert isinstance(steps, int)
     return steps

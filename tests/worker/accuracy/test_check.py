@@ -116,13 +116,13 @@ def test_code_that_was_compiled_after_the_check_is_checked(
 ) -> None:
     from sweeper.worker import session
 
-    measure_rounds = session._measure_rounds
+    time_rounds = session.time_rounds
 
     def change_and_measure(setup, notes):
         setup.built.module.late, setup.built.module.fault = True, fault
-        measure_rounds(setup, notes)
+        yield from time_rounds(setup, notes)
 
-    monkeypatch.setattr(session, "_measure_rounds", change_and_measure)
+    monkeypatch.setattr(session, "time_rounds", change_and_measure)
     outcome, phases = run(faulty("changes_later", optimizer="none"))
     assert outcome.status == status, outcome
     assert "checking" in phases[phases.index("measuring") :]
@@ -134,18 +134,18 @@ def test_code_that_was_compiled_after_the_check_and_cannot_be_checked_is_unverif
 ) -> None:
     from sweeper.worker import session
 
-    measure_rounds = session._measure_rounds
+    time_rounds = session.time_rounds
 
     def change_and_measure(setup, notes):
         setup.built.module.late = True
-        measure_rounds(setup, notes)
+        yield from time_rounds(setup, notes)
 
         def fails(*_arguments, **_options):
             raise KeyError("no reference any more")
 
         monkeypatch.setattr("sweeper.worker.accuracy.check.run_reference", fails)
 
-    monkeypatch.setattr(session, "_measure_rounds", change_and_measure)
+    monkeypatch.setattr(session, "time_rounds", change_and_measure)
     trial = faulty("changes_later", optimizer="none")
     outcome, _ = run(trial)
     assert outcome.status == "ok", outcome
@@ -371,16 +371,16 @@ def test_reference_in_fp32_where_fp64_is_another_model() -> None:
 
 
 def test_error_of_the_compiled_step_in_the_check_is_no_mismatch(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sweeper.worker.measurement.bench import Bench
+    from sweeper.worker.measurement.bench import ModelBench
 
-    run_on = Bench.run_on
+    run_on = ModelBench.run_on
 
     def fails(bench, arm, batch):
         if arm.name == "compiled":
             raise ValueError("an argument of a kernel")
         return run_on(bench, arm, batch)
 
-    monkeypatch.setattr(Bench, "run_on", fails)
+    monkeypatch.setattr(ModelBench, "run_on", fails)
     outcome, _ = run(custom("mlp"))
     assert (outcome.status, outcome.phase) == ("runtime_error", "checking"), outcome.message
 

@@ -7,21 +7,22 @@ import pytest
 import torch
 
 from sweeper.core.settings import Measure
-from sweeper.worker.measurement.bench import Arm, Bench, measure_rounds
+from sweeper.worker.measurement.bench import Arm, ModelBench, Steps, Timed, complete, measure_rounds
 from sweeper.worker.models.batches import Batch
 from sweeper.worker.monitoring.round_monitor import RoundMonitor
 
 ARM = Arm("eager", lambda _batch: None, eager=True)
 
 
-class Clocked(Bench):
+class Clocked(ModelBench):
     """Blocks last as long as a formula of their steps says."""
 
     def __init__(self, device: str, seconds: Callable[[int], float]) -> None:
         super().__init__((), torch.device(device))  # type: ignore[arg-type]
         self._seconds = seconds
 
-    def block_s(self, _arm: Arm, steps: int, _stance: str = "default") -> float:
+    def block_s(self, _arm: Arm, steps: int, _stance: str = "default") -> Steps[float]:
+        yield from ()
         return self._seconds(steps)
 
 
@@ -44,20 +45,20 @@ class Clocked(Bench):
 )  # fmt: skip
 def test_steps_of_a_block(device: str, estimate_s: float, seconds: Callable[[int], float], steps: int) -> None:
     """At least 0.1 s and 2 steps on a CPU, 0.3 s and 8 steps on a GPU, doubled there at most twice, below a second."""
-    assert Clocked(device, seconds).steps_per_block(ARM, estimate_s, Measure()) == steps
+    assert complete(Clocked(device, seconds).steps_per_block(ARM, estimate_s, Measure())) == steps
 
 
 def test_a_block_that_was_held_up_is_not_taken_for_long() -> None:
     held_up = iter([0.5])
     bench = Clocked("cpu", lambda steps: next(held_up, 0.001 * steps))
-    assert bench.steps_per_block(ARM, 0.1, Measure()) == 100
+    assert complete(bench.steps_per_block(ARM, 0.1, Measure())) == 100
 
 
 @pytest.mark.parametrize("eager_steps", [2, 3])
 def test_first_steps_begin_with_the_first_batch(eager_steps: int) -> None:
     first, second = Batch(args=("first",)), Batch(args=("second",))
     seen: list[Batch] = []
-    bench = Bench((first, second), torch.device("cpu"))
+    bench = ModelBench((first, second), torch.device("cpu"))
     bench.run(ARM, eager_steps)
     bench.first_steps_s(Arm("compiled", seen.append, eager=True))
     assert seen[:3] == [first, second, first]
@@ -70,9 +71,10 @@ def test_collector_is_off_in_the_blocks_of_a_round_and_on_again_after_them(clock
         Arm(name, lambda _batch, name=name: seen.append((name, gc.isenabled())), eager=True)
         for name in ("eager", "compiled")
     )
-    bench, monitor = Bench((Batch(), Batch()), torch.device("cpu")), RoundMonitor(torch.device("cpu"))
-    for _ in measure_rounds(bench, eager, compiled, 2, Measure(rounds=2, clock=clock), monitor):
-        assert gc.isenabled()
+    bench, monitor = ModelBench((Batch(), Batch()), torch.device("cpu")), RoundMonitor(torch.device("cpu"))
+    measure, between = Measure(rounds=2, clock=clock), list[bool]()
+    complete(measure_rounds(bench, (eager, compiled), 2, measure, monitor, lambda _: between.append(gc.isenabled())))
+    assert between == [True, True]
     gc.unfreeze()
     steps = 2 + 2  # untimed ones and those of the block
     arms = ["eager"] * steps + ["compiled"] * 2 * steps + ["eager"] * steps
@@ -91,11 +93,19 @@ def test_collector_is_on_where_a_step_compiles_again_and_after_a_step_that_fails
     def fail(_batch: Batch) -> None:
         raise RuntimeError("something else")
 
-    bench, monitor = Bench((Batch(), Batch()), torch.device("cpu")), RoundMonitor(torch.device("cpu"))
+    bench, monitor = ModelBench((Batch(), Batch()), torch.device("cpu")), RoundMonitor(torch.device("cpu"))
     compiled = Arm("compiled", recompile_once, eager=True)
-    first = next(measure_rounds(bench, ARM, compiled, 2, Measure(), monitor))
-    assert (first.round.void, seen) == ("recompiled", [False, True, True])
+    rounds, of_first = list[Timed](), list[bool]()
+
+    def note(timed: Timed) -> None:
+        rounds.append(timed)
+        of_first.extend(seen[len(of_first) :] if len(rounds) == 1 else ())
+
+    complete(measure_rounds(bench, (ARM, compiled), 2, Measure(rounds=1), monitor, note))
+    assert [item.round.void for item in rounds] == ["recompiled", None]
+    assert of_first == [False, True, True]
+    failing = Arm("compiled", fail, eager=True)
     with pytest.raises(RuntimeError, match="something else"):
-        next(measure_rounds(bench, ARM, Arm("compiled", fail, eager=True), 2, Measure(), monitor))
+        complete(measure_rounds(bench, (ARM, failing), 2, Measure(), monitor, rounds.append))
     gc.unfreeze()
     assert gc.isenabled()

@@ -12,6 +12,7 @@ from torch.autograd import DeviceType  # type: ignore[attr-defined]
 from sweeper.core.record import PerArm, Process, Round
 from sweeper.worker import session
 from sweeper.worker.measurement import device_time
+from sweeper.worker.measurement.bench import Steps, complete
 from sweeper.worker.measurement.device_time import (
     Busy,
     Gap,
@@ -190,12 +191,17 @@ PASSES = {
 
 def measure(monkeypatch: pytest.MonkeyPatch, calibrate: Callable[[], float], compiled_s: float) -> Process:
     """The process of a session whose profiler gave PASSES; a compiled step takes `compiled_s`."""
-    monkeypatch.setattr(device_time, "profile_arms", lambda *_: PASSES)
+
+    def profile_arms(*_: object) -> Steps[object]:
+        yield from ()
+        return PASSES
+
+    monkeypatch.setattr(device_time, "profile_arms", profile_arms)
     monkeypatch.setattr(device_time, "calibrate_gap_s", calibrate)
     timed = Process(0, 0, True, steps_per_block=1, rounds=(Round("AB", 0.011, compiled_s),))
     setup = SimpleNamespace(bench=SimpleNamespace(num_sizes=1), eager=None, compiled=None)
     notes = session.Notes(lambda _: None, timed, None)  # type: ignore[arg-type]
-    session._measure_device_time(setup, notes)  # type: ignore[arg-type]
+    complete(session._measure_device_time(setup, notes))  # type: ignore[arg-type]
     return notes.process
 
 

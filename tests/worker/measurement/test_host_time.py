@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -16,15 +17,15 @@ from sweeper.worker import session
 from sweeper.worker.failures import Missing
 from sweeper.worker.lease import Lease
 from sweeper.worker.measurement import host_time
-from sweeper.worker.measurement.bench import Arm, Bench
+from sweeper.worker.measurement.bench import Arm, ModelBench, Steps, complete
 from sweeper.worker.measurement.host_time import Known, find_wait, host_per_step, leave_out_unknown, time_arms
 from sweeper.worker.models.batches import Batch
-from sweeper.worker.session import Notes, _note_host_time, _time_host
+from sweeper.worker.session import Notes
 
 ALTERNATING = (Batch(args=(1.0,)), Batch(args=(1.0,)))
 
 
-class Machine(Bench):
+class Machine(ModelBench):
     """A host that launches and a device that works, each with a clock of its own; they meet at a synchronisation."""
 
     def __init__(self, batches: tuple[Batch, ...] = ALTERNATING, num_sizes: int = 1) -> None:
@@ -64,12 +65,26 @@ def measure(
     machine: Machine, eager: Arm, compiled: Arm, wall_s: float = 0.1, known: Known | None = None
 ) -> dict[str, float | Missing]:
     arms, each = (eager, compiled), known or Known(device_s=0.05, kernels=100)
-    host_s = time_arms(machine, arms, {"eager": wall_s, "compiled": wall_s})
-    return leave_out_unknown(machine, arms, host_s, {"eager": each, "compiled": each})
+    host_s = complete(time_arms(machine, arms, {"eager": wall_s, "compiled": wall_s}))
+    return complete(leave_out_unknown(machine, arms, host_s, {"eager": each, "compiled": each}))
 
 
-def measure_host_time(setup: SimpleNamespace, notes: Notes) -> None:
-    _note_host_time(setup, notes, _time_host(setup, notes))  # type: ignore[arg-type]
+def give(value: object, told: Callable[[], object] = lambda: None) -> Callable[..., Steps[object]]:
+    """Make a function that runs no steps, tells of its call and gives a value."""
+
+    def take(*_: object) -> Steps[object]:
+        told()
+        yield from ()
+        return value
+
+    return take
+
+
+@pytest.fixture
+def measure_host_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[SimpleNamespace, Notes], None]:
+    """Measure as a session does, but for the device's own time."""
+    monkeypatch.setattr(session, "_measure_device_time", give(None))
+    return lambda setup, notes: complete(session.profile(setup, notes))  # type: ignore[arg-type]
 
 
 def test_host_time_is_that_of_the_call_however_long_the_device_works() -> None:
@@ -106,12 +121,13 @@ def test_the_debug_mode_is_restored_after_a_step_that_raises(modes: list[object]
         raise RuntimeError("no step")
 
     with pytest.raises(RuntimeError, match="no step"):
-        find_wait(Machine(), Arm("eager", fail, eager=True))
+        complete(find_wait(Machine(), Arm("eager", fail, eager=True)))
     assert modes == ["warn", 0]
 
 
 def test_other_warnings_are_no_waits() -> None:
-    assert find_wait(Machine(), Arm("eager", lambda _batch: warnings.warn("slow", stacklevel=1), eager=True)) is None
+    arm = Arm("eager", lambda _batch: warnings.warn("slow", stacklevel=1), eager=True)
+    assert complete(find_wait(Machine(), arm)) is None
 
 
 @pytest.mark.parametrize(
@@ -129,7 +145,7 @@ def test_other_warnings_are_no_waits() -> None:
 def test_a_step_that_may_have_filled_the_queue_has_no_host_time(
     device_s: float | None, kernels: float | None, launches: int, is_known: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host_time, "count_launches", lambda _bench, _arm: launches)
+    monkeypatch.setattr(host_time, "count_launches", give(launches))
     machine = Machine()
     arms = machine.arm("eager", 0.02, 0.05), machine.arm("compiled", 0.02, 0.05)
     found = measure(machine, *arms, 0.05, Known(device_s, kernels))
@@ -150,7 +166,7 @@ def test_a_step_that_was_held_up_does_not_count() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:called a synchronizing")
-def test_the_record_says_which_arm_has_no_host_time_and_why() -> None:
+def test_the_record_says_which_arm_has_no_host_time_and_why(measure_host_time: Callable[..., None]) -> None:
     machine = Machine()
     arms = {"eager": machine.arm("eager", 0.02, 0.09, waits=True), "compiled": machine.arm("compiled", 0.004, 0.001)}
     notes = Notes(lambda _phase: None, replace(make_process(), device_kernels=PerArm(100, 100)), Lease())
@@ -162,7 +178,7 @@ def test_the_record_says_which_arm_has_no_host_time_and_why() -> None:
     )
 
 
-def test_a_step_that_raises_leaves_a_reason() -> None:
+def test_a_step_that_raises_leaves_a_reason(measure_host_time: Callable[..., None]) -> None:
     def fail(_batch: Batch) -> None:
         raise RuntimeError("no step")
 
@@ -175,12 +191,13 @@ def test_a_step_that_raises_leaves_a_reason() -> None:
 def test_the_host_is_timed_before_anything_is_profiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """CUPTI stays attached to a process that has profiled, and launches take longer."""
     order: list[str] = []
-    monkeypatch.setattr(host_time, "time_arms", lambda *_: order.append("host") or {"eager": 0.02, "compiled": 0.01})
-    monkeypatch.setattr(session, "_measure_device_time", lambda *_: order.append("device"))
-    monkeypatch.setattr(host_time, "find_wait", lambda *_: order.append("waits"))
-    monkeypatch.setattr(host_time, "count_launches", lambda *_: 3)
+    host_s = {"eager": 0.02, "compiled": 0.01}
+    monkeypatch.setattr(host_time, "time_arms", give(host_s, lambda: order.append("host")))
+    monkeypatch.setattr(session, "_measure_device_time", give(None, lambda: order.append("device")))
+    monkeypatch.setattr(host_time, "find_wait", give(None, lambda: order.append("waits")))
+    monkeypatch.setattr(host_time, "count_launches", give(3))
     notes, arm = Notes(lambda _phase: None, make_process(), Lease()), Arm("eager", lambda _batch: None, eager=True)
     setup = SimpleNamespace(bench=Machine(), eager=arm, compiled=replace(arm, name="compiled"))
-    session.profile(setup, notes)  # type: ignore[arg-type]
+    complete(session.profile(setup, notes))  # type: ignore[arg-type]
     assert order == ["host", "device", "waits", "waits"]
     assert notes.process.host_step_s == PerArm(0.02, 0.01)

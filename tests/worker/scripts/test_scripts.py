@@ -18,7 +18,7 @@ from sweeper.analysis.metrics import derive
 from sweeper.core.gpus import visible_gpus
 from sweeper.core.libraries import SCRIPT
 from sweeper.core.protocol import Job, Outcome, Phase, decode
-from sweeper.core.record import Record, ScriptRun, Trajectory
+from sweeper.core.record import ARMS, Record, ScriptRun, Trajectory
 from sweeper.core.settings import Measure
 from sweeper.core.trial import Labels, Model, Trial
 from sweeper.loading.entries import Entry
@@ -48,10 +48,10 @@ def make_trial(path: str, arguments: str = "", mode: str = "default", backend: s
     return Trial(model, 1, labels, backend=None if mode == "eager" else backend, **axes)  # type: ignore[arg-type]
 
 
-def run_worker(trial: Trial, folder: Path, **variables: str) -> tuple[Outcome, str]:
+def run_worker(trial: Trial, folder: Path, measure: Measure = MEASURE, **variables: str) -> tuple[Outcome, str]:
     """Run a worker in a folder; its outcome, and what else it wrote."""
     job = folder / "trial.json"
-    job.write_text(Job(trial, MEASURE).dumps())
+    job.write_text(Job(trial, measure).dumps())
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(folder / "cache"), "PYTHONPATH": str(ROOT), **variables}
     receive, send = os.pipe()
     log = folder / "worker.log"
@@ -125,6 +125,43 @@ def test_a_plain_loop_is_measured(tmp_path: Path) -> None:
     assert outcome.diagnostics is not None
     assert outcome.diagnostics.graphs == 1
     assert "epoch 0: loss" in printed  # what a script prints is in the worker's log
+
+
+def test_single_steps_are_timed_and_energy_that_nobody_counts_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(BEGIN + "steps(1_000_000)")
+    outcome, printed = run_worker(make_trial("train.py"), tmp_path, replace(MEASURE, clock="step", energy=True))
+    assert outcome.status == "ok", printed
+    process = outcome.process
+    assert process is not None
+    assert process.latencies is not None
+    for arm in ARMS:
+        found, step_s = getattr(process.latencies, arm), process.step_s(arm)
+        assert 0 < found.p50_s <= found.p90_s <= found.p99_s
+        assert found.steps == process.steps_per_block * len(process.rounds)
+        assert step_s is not None
+        assert found.p50_s < 2 * step_s  # a block is the sum of its steps
+    assert process.energy_j is None
+    assert process.energy_missing == "NoCounterError: no counter of energy: NVML knows none of this device"
+    assert list(process.phases_s)[-4:] == ["energy", "profiling", "reference", "checking"]
+
+
+def test_rounds_in_which_a_script_ends_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(BEGIN + "steps(8000)")
+    outcome, printed = run_worker(make_trial("train.py"), tmp_path, replace(MEASURE, rounds=10**6, rounds_s=None))
+    assert outcome.status == "ok", printed
+    process = outcome.process
+    assert process is not None
+    assert len(process.rounds) > 1
+    assert process.compile_s is not None
+    assert process.accuracy is not None
+    assert process.accuracy.unverified == "the script ended before its modules could be judged"
+
+
+def test_a_script_that_ends_in_its_first_round_has_too_few_steps(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(BEGIN + "steps(8000)")
+    outcome, printed = run_worker(make_trial("train.py"), tmp_path, replace(MEASURE, warmup_s=0.001, block_steps=3000))
+    assert (outcome.status, outcome.phase) == ("eager_error", "measuring"), f"{outcome.message}\n{printed}"
+    assert "it ended before its first round of 6000 steps was complete" in (outcome.message or "")
 
 
 def test_a_compiled_form_that_nobody_calls_is_found(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from torch import Size
 
 from sweeper.core.record import SizeCount
-from sweeper.worker.scripts.reading import MAX_SIZES, choose_sizes, count_sizes, group_sizes
+from sweeper.worker.scripts.description import MAX_SIZES, choose_sizes, count_sizes, group_sizes
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,70 @@
+"""What has been seen of a script, for its record: its parts, and the shapes that its modules are called with."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import torch
+
+from sweeper.core.record import ScriptRun, Shapes, SizeCount
+from sweeper.worker.scripts.setup import ScriptSetup
+
+MAX_SHAPES = 12  # that a record keeps
+MAX_SIZES = 500  # the same, of the dimension that varies
+
+
+def describe(setup: ScriptSetup) -> ScriptRun:
+    """What has been seen of the script so far."""
+    loop = setup.loop
+    # Of the module that gets the most different ones: shapes of several modules have nothing to do with each other.
+    shapes: Counter[tuple[object, ...]] = max((form.shapes for form in setup.arms.forms), key=len, default=Counter())
+    sizes = count_sizes(shapes)
+    return ScriptRun(
+        sha256=setup.sha256,
+        modules=tuple(type(getattr(module, "_orig_mod", module)).__name__ for module in loop.modules.modules),
+        called_at=tuple(loop.modules.modules.values()),
+        optimizers=tuple(loop.order),
+        loader=", ".join(sorted(loop.loader.seen)) or None,
+        recorded=loop.loader.num_replayed,
+        compile_calls=tuple(setup.calls.calls),
+        shapes=tuple(Shapes(", ".join(map(_show, key)), count) for key, count in shapes.most_common(MAX_SHAPES)),
+        num_shapes=len(shapes),
+        sizes=group_sizes(sizes),
+        pad_to=choose_sizes(sizes),
+        skipped_steps=loop.num_skipped,
+        loop_eager=setup.loops.get("eager"),
+        loop_compiled=setup.loops.get("compiled"),
+        trajectory=setup.trajectory,
+    )
+
+
+def count_sizes(shapes: Counter[tuple[object, ...]]) -> Counter[int]:
+    """The sizes of the dimension that varies, where one of the first tensor does; else empty."""
+    found: Counter[int] = Counter()
+    first = [(key[0], count) for key, count in shapes.items() if key and isinstance(key[0], torch.Size)]
+    if len({len(shape) for shape, _ in first}) != 1:
+        return found
+    varying = [place for place in range(len(first[0][0])) if len({shape[place] for shape, _ in first}) > 1]
+    if len(varying) == 1:
+        for shape, count in first:
+            found[shape[varying[0]]] += count
+    return found
+
+
+def group_sizes(sizes: Counter[int]) -> tuple[SizeCount, ...]:
+    """Each size with its count; of very many, neighbours count as the largest of them."""
+    per_group = max(math.ceil(len(sizes) / MAX_SIZES), 1)
+    ordered = sorted(sizes)
+    groups = [ordered[start : start + per_group] for start in range(0, len(ordered), per_group)]
+    return tuple(SizeCount(group[-1], sum(sizes[size] for size in group)) for group in groups)
+
+
+def choose_sizes(counts: Counter[int]) -> tuple[int, ...]:
+    """The quartiles and the largest of some sizes."""
+    sizes, shares = sorted(counts.elements()), (0.25, 0.5, 0.75, 1.0) if counts else ()
+    return tuple(sorted({sizes[math.ceil(share * len(sizes)) - 1] for share in shares}))
+
+
+def _show(shape: object) -> str:
+    return str(list(shape)) if isinstance(shape, tuple) else str(shape)
