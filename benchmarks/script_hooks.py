@@ -1,7 +1,8 @@
 """What does it cost a training script to be watched? Blocks of steps with and without the hooks, in turn.
 
     python benchmarks/script_hooks.py
-    python benchmarks/script_hooks.py --hidden 2048 --device cuda
+    python benchmarks/script_hooks.py --hidden 2048 --device cuda                 the host is the slower one
+    python benchmarks/script_hooks.py --hidden 8192 --layers 8 --device cuda      the device is
 
 One loop of a small network over a loader of torch, eager in all blocks. Watched blocks run as in `lead_loop`: the end
 of each step, each batch and each wait for the loader is seen. It prints wall microseconds per step.
@@ -19,7 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from sweeper.worker.scripts.loop import Lead, Loop
 
-PAIRS, STEPS = 21, 300
+STEPS = 300
 
 
 def lead(loop: Loop) -> Lead:
@@ -32,10 +33,11 @@ def lead(loop: Loop) -> Lead:
 class Training:
     """A loop of which a block of steps can be timed."""
 
-    def __init__(self, hidden: int, device: str) -> None:
+    def __init__(self, hidden: int, layers: int, device: str) -> None:
         self.device, self.size = device, 256
-        layers = (nn.Linear(self.size, hidden), nn.GELU(), nn.LayerNorm(hidden), nn.Linear(hidden, 10))
-        self.module = nn.Sequential(*layers).to(device)
+        inner = (layer for _ in range(layers - 1) for layer in (nn.Linear(hidden, hidden), nn.GELU()))
+        ends = nn.Linear(self.size, hidden), nn.Linear(hidden, 10)
+        self.module = nn.Sequential(ends[0], nn.GELU(), *inner, nn.LayerNorm(hidden), ends[1]).to(device)
         self.optimizer = torch.optim.AdamW(self.module.parameters())
         data = TensorDataset(torch.randn(64 * STEPS, self.size), torch.randint(10, (64 * STEPS,)))
         self.loader = DataLoader(data, batch_size=64)
@@ -66,20 +68,22 @@ class Training:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--hidden", type=int, default=1024)
+    parser.add_argument("--hidden", type=int, default=1024, help="default: %(default)s")
+    parser.add_argument("--layers", type=int, default=1, help="default: %(default)s")
+    parser.add_argument("--pairs", type=int, default=21, help="default: %(default)s")
     parser.add_argument("--device", default="cpu")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    training = Training(arguments.hidden, arguments.device)
+    training = Training(arguments.hidden, arguments.layers, arguments.device)
     training.block_us()
     pairs = []
-    for index in range(PAIRS):
+    for index in range(arguments.pairs):
         first = training.block_us() if index % 2 else training.watched_us()
         second = training.watched_us() if index % 2 else training.block_us()
         pairs.append((first, second) if index % 2 else (second, first))
     plain, costs = median(pair[0] for pair in pairs), sorted(watched - alone for alone, watched in pairs)
     cost = median(costs)
-    print(f"a step {plain:.0f} us; watched {cost:+.1f} us, {cost / plain:+.2%} (median of {PAIRS} pairs)")
+    print(f"a step {plain:.0f} us; watched {cost:+.1f} us, {cost / plain:+.2%} (median of {arguments.pairs} pairs)")
     print(f"middle half of the pairs: {costs[len(costs) // 4]:+.1f} to {costs[-len(costs) // 4]:+.1f} us")
 
 
