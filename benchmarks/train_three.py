@@ -3,8 +3,8 @@
 As a script, its step speedup is to be that of the factory, and its loop speedup that of two runs by hand:
 
     python -m sweeper -m model=script model.path=benchmarks/train_three.py "model.args='resnet50','bert','gpt'"
-    PYTHONPATH=benchmarks python -m sweeper -m model=custom precision=amp optimizer=sgd \\
-        model.factory=train_three:resnet50,train_three:bert,train_three:gpt   (batch_size=256, 96, 64)
+    PYTHONPATH=benchmarks python -m sweeper model=custom precision=amp optimizer=sgd \\
+        model.factory=train_three:resnet50 batch_size=256             bert has 96, gpt 64
     python benchmarks/train_three.py resnet50 --time 300
     python benchmarks/train_three.py resnet50 --time 300 --compile
 

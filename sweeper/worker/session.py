@@ -4,7 +4,7 @@ The order is fixed: build; eager, with nothing compiled yet; compile; check that
 alone, warm up, measure both arms in turn, and take the readings that belong to no round. Before that, other workers may
 compile on the host, and use the device whenever this process has given its lease back.
 
-What is measured with the device alone, a script's loop measures as well: see `Setup`.
+A script's loop takes the measurements for which the device is alone, too: see `Setup`.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from sweeper.report import formatting
 from sweeper.report.formatting import text
 from sweeper.report.page import figure_base as base
 from sweeper.report.table import Row
-from sweeper.report.tables.ladder import LADDER, group_by_ladder, name_ladder
+from sweeper.report.tables.ladder import find_axes, group_by_ladder, name_ladder
 
 MAX_LADDERS = 6  # beside each other
 COMPILE = "compile "  # begins the titles of compiled rungs
@@ -18,7 +18,7 @@ ORDER = tuple(TITLES[rung] for rung in RUNGS)
 
 def draw_ladders(rows: Sequence[Row]) -> base.Figure:
     """Draw the speedups over eager as built of the rungs of each ladder."""
-    title = "What of the speedup is torch.compile's"
+    title = "How much of the speedup is torch.compile's"
     ladders = [found for found in group_by_ladder(rows) if any(base.positive(row, "speedup") for row in found)]
     if not ladders:
         return base.Figure("ladder", title, missing="no model has a ladder: experiment=ladder runs one")
@@ -26,7 +26,7 @@ def draw_ladders(rows: Sequence[Row]) -> base.Figure:
         "Speedup over eager as built, with 95 % intervals where known. Each rung adds to those before it; the compiled "
         "ones have every one-liner and do without the graph by hand."
     )
-    axes = formatting.find_varying(rows, LADDER[1:])
+    axes = find_axes(rows)
     parts = [ladders[start : start + MAX_LADDERS] for start in range(0, len(ladders), MAX_LADDERS)]
     return base.Figure("ladder", title, caption, [_draw(part, axes) for part in parts])
 

@@ -5,8 +5,8 @@ nothing synchronises inside a block, because users' training loops do not; the g
 A round is void when anything is compiled during its compiled block.
 
 A model's steps are calls of ours, and a script's steps are those of its own loop, which resumes us at the end of each.
-So what runs steps is a generator here that yields once for each step that a loop has to run: `Steps`. Where none has
-to, `complete` runs it.
+So what runs steps is a generator here that yields once for each step that a loop has to run: `Steps`. Where no
+loop is needed, `complete` runs it to its end.
 """
 
 from __future__ import annotations
@@ -176,8 +176,7 @@ class ModelBench(Bench):
 
     def run_one(self, arm: Arm) -> object:
         """Run one step; return its loss or output."""
-        with arm.stance("default"):
-            return arm.run(next(self._batches))
+        return self.run_on(arm, next(self._batches))
 
     def run_on(self, arm: Arm, batch: Batch) -> object:
         """Run one step on a batch that is not among those that alternate."""

@@ -1,6 +1,6 @@
 """Joules per step, from the counter of the GPU: what the whole board uses while steps run one after the other.
 
-The pass comes after all that is timed. The counter moves ten to fifty times per second, so a pass takes seconds.
+The passes come after the rounds. The counter moves ten to fifty times per second, so a pass takes seconds.
 """
 
 from __future__ import annotations

@@ -134,5 +134,7 @@ class Arms:
         raise NotCompiledError(f"the script calls torch.compile ({where}), and runs nothing compiled: {reason}")
 
     def stop(self) -> None:
+        """Leave the modules as they were; what the script still does runs in eager, and compiles nothing."""
+        torch.compiler.set_stance("force_eager")
         for form in self.forms:
             form.remove()

@@ -57,7 +57,20 @@ def lead_steps(setup: ScriptSetup) -> Lead:
             message = f"{error}; it ended before its first round of {steps} steps was complete"
             raise EagerError(message) from error
         arms.require_compiled()
-        notes.add(accuracy=Accuracy(None, None, "the script ended before its modules could be judged"))
+        _note_missing(setup)
+
+
+def _note_missing(setup: ScriptSetup) -> None:
+    """Say of each reading that the script left no steps for why it is missing."""
+    process, why = setup.notes.process, "the script ended before"
+    missing: dict[str, object] = {"accuracy": Accuracy(None, None, f"{why} its modules could be judged")}
+    wanted = {"energy": setup.measure.energy and process.energy_j is None}
+    if setup.device.type == "cuda":
+        wanted |= {"device_time": process.device_time_s is None, "host_time": process.host_step_s is None}
+    for name, lacks in wanted.items():
+        if lacks and getattr(process, f"{name}_missing") is None:
+            missing[f"{name}_missing"] = why
+    setup.notes.add(**missing)
 
 
 def _start_replay(loop: Loop, per_step: float) -> int:
@@ -71,7 +84,7 @@ def _start_replay(loop: Loop, per_step: float) -> int:
 
 
 def _time_first_steps(setup: ScriptSetup) -> Lead:
-    """Time the first compiled steps one by one, until they are steady, or each batch has come twice.
+    """Time the first compiled steps one by one, until they are steady: each recorded batch once, most of them twice.
 
     A model goes through its sizes five times at least. A script may not have so many steps.
     """

@@ -260,11 +260,6 @@ class Loop:
         setattr(torch.amp.GradScaler, "step", self._scaler_step)  # noqa: B010
 
     @property
-    def is_known(self) -> bool:
-        """Whether it is known where a step ends."""
-        return self._last is not None
-
-    @property
     def order(self) -> list[str]:
         """The optimizers by name, in the order of their first steps."""
         return [type(optimizer).__name__ for optimizer in self.optimizers.values()]

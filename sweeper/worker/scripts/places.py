@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import site
 import sysconfig
 import traceback
@@ -17,13 +18,15 @@ LIBRARIES = tuple(
     {sysconfig.get_paths()[name] for name in ("purelib", "platlib", "stdlib", "platstdlib")}
     | {site.getusersitepackages()}
 )
+CACHES = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"  # sweeper sets them in each worker
 OVERWRITTEN = "accessing tensor output of CUDAGraphs that has been overwritten"  # torch's cudagraph_trees.py
 _BEGIN = Path.cwd()
 
 
 def is_users(file: str) -> bool:
-    """Whether a file, as code objects name it, is neither a library's nor ours."""
-    return not file.startswith(("<", *LIBRARIES)) and OWN not in Path(file).parents
+    """Whether a file, as code objects name it, is neither a library's nor ours, and no compiler has written it."""
+    caches = [os.environ[name] for name in CACHES if name in os.environ]
+    return not file.startswith(("<", *LIBRARIES, *caches)) and OWN not in Path(file).parents
 
 
 def name_place(name: str, line: int | None) -> str:

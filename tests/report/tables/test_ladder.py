@@ -157,8 +157,8 @@ def make_ladder(rungs: Sequence[str] = RUNGS, plain: Trial | None = None) -> lis
 
 def test_the_verdict_says_what_is_torch_compiles(tmp_path: Path) -> None:
     assert say(tmp_path, make_ladder()) == (
-        "Over eager as built, resnet50 gains 2.00x without torch.compile (eager + fused optimizer), another 2.00x by "
-        "compile reduce-overhead."
+        "Over eager as built, resnet50 gains 2.00x without torch.compile (eager + fused optimizer), and another 2.00x "
+        "with compile reduce-overhead."
     )
 
 
@@ -168,7 +168,7 @@ def test_the_verdict_says_the_doubts_of_the_rungs_that_it_compares(tmp_path: Pat
         replace(record, flags=(doubts[rung],) if rung in doubts else ())
         for rung, record in zip(RUNGS, make_ladder(), strict=True)
     ]
-    assert say(tmp_path, flagged).endswith("another 2.00x by compile reduce-overhead; flagged throttled.")
+    assert say(tmp_path, flagged).endswith("and another 2.00x with compile reduce-overhead; flagged throttled.")
 
 
 def test_the_verdict_has_the_means_of_many_ladders(tmp_path: Path) -> None:
@@ -176,8 +176,8 @@ def test_the_verdict_has_the_means_of_many_ladders(tmp_path: Path) -> None:
     rungs = {"a": RUNGS, "b": RUNGS, "c": RUNGS[:6], "d": RUNGS[:6]}
     records = [record for model, found in rungs.items() for record in make_ladder(found, make_trial(model))]
     assert say(tmp_path, records) == (
-        "Over eager as built, 4 ladders gain 2.00x without torch.compile, another 1.58x by it (geometric means of the "
-        "best rungs; 4 of them without doubt)."
+        "Over eager as built, 4 ladders gain 2.00x without torch.compile, and another 1.58x with it (geometric means "
+        "over their best rungs; 4 of them without doubt)."
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ from sweeper.worker.measurement.device_time import Work
 from sweeper.worker.measurement.energy import measure_energy
 from sweeper.worker.monitoring.round_monitor import RoundMonitor
 from sweeper.worker.scripts.loop import Counts, Lead, Loop, ScriptOverError
-from sweeper.worker.scripts.setup import LoopBench, LoopMonitor
+from sweeper.worker.scripts.loop_bench import LoopBench, LoopMonitor
 from sweeper.worker.session import Notes
 
 EAGER, COMPILED = (Arm(name, lambda _batch: None, eager=True) for name in ("eager", "compiled"))
@@ -120,6 +121,7 @@ def test_rounds_that_are_complete_stay_when_the_script_ends(machine: Machine, se
         machine.step()
     with pytest.raises(ScriptOverError):
         steps.throw(ScriptOverError("no more"))
+    assert gc.isenabled()
     process = notes.process
     assert [(item.order, item.eager_s, item.compiled_s) for item in process.rounds] == [
         (order, pytest.approx(0.2), pytest.approx(0.1)) for order in ("AB", "BA")

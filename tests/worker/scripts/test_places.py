@@ -36,6 +36,15 @@ def test_a_tensor_that_a_cuda_graph_has_overwritten_is_to_be_copied(tmp_path: Pa
     assert "loss.detach().clone()" in text
 
 
+def test_what_a_compiler_has_written_is_no_line_of_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = tmp_path / "cache" / "cdym.py"
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(written.parent))
+    calls = f"exec(compile('torch.stack([])', {str(written)!r}, 'exec'))"
+    assert describe_in_script(raise_in_script(tmp_path, calls)).startswith(
+        f"{tmp_path}/train.py:3: RuntimeError: stack"
+    )
+
+
 def test_what_is_no_error_of_the_script_is_said_as_it_is() -> None:
     assert describe_in_script(EagerError("no step was seen")) == "no step was seen"
     assert describe_in_script(RuntimeError("raised nowhere")) == "RuntimeError: raised nowhere"

@@ -147,7 +147,9 @@ def test_single_steps_are_timed_and_energy_that_nobody_counts_is_missing(tmp_pat
 
 def test_rounds_in_which_a_script_ends_are_kept(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(BEGIN + "steps(8000)")
-    outcome, printed = run_worker(make_trial("train.py"), tmp_path, replace(MEASURE, rounds=10**6, rounds_s=None))
+    outcome, printed = run_worker(
+        make_trial("train.py"), tmp_path, replace(MEASURE, rounds=10**6, rounds_s=None, energy=True)
+    )
     assert outcome.status == "ok", printed
     process = outcome.process
     assert process is not None
@@ -155,6 +157,7 @@ def test_rounds_in_which_a_script_ends_are_kept(tmp_path: Path) -> None:
     assert process.compile_s is not None
     assert process.accuracy is not None
     assert process.accuracy.unverified == "the script ended before its modules could be judged"
+    assert process.energy_missing == "the script ended before"
 
 
 def test_a_script_that_ends_in_its_first_round_has_too_few_steps(tmp_path: Path) -> None:
@@ -162,6 +165,15 @@ def test_a_script_that_ends_in_its_first_round_has_too_few_steps(tmp_path: Path)
     outcome, printed = run_worker(make_trial("train.py"), tmp_path, replace(MEASURE, warmup_s=0.001, block_steps=3000))
     assert (outcome.status, outcome.phase) == ("eager_error", "measuring"), f"{outcome.message}\n{printed}"
     assert "it ended before its first round of 6000 steps was complete" in (outcome.message or "")
+
+
+def test_what_a_script_does_after_a_failure_compiles_nothing(tmp_path: Path) -> None:
+    saves = "try:\n    while True: steps(5); torch.save({}, 'kept.pt')\n"
+    ends = "finally: print('stance', torch._dynamo.eval_frame._stance.stance)\n"
+    (tmp_path / "train.py").write_text(BEGIN + saves + ends)
+    outcome, printed = run_worker(make_trial("train.py"), tmp_path)
+    assert (outcome.status, outcome.phase) == ("runtime_error", "measuring"), printed
+    assert "stance force_eager" in printed
 
 
 def test_a_compiled_form_that_nobody_calls_is_found(tmp_path: Path) -> None:
