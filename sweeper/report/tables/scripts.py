@@ -26,7 +26,7 @@ from collections.abc import Iterator, Sequence
 
 from sweeper.analysis.metrics import break_even_steps
 from sweeper.core.libraries import SCRIPT
-from sweeper.core.record import CompileCall, ScriptRun
+from sweeper.core.record import ARMS, CompileCall, ScriptRun
 from sweeper.core.serialization import drop_defaults
 from sweeper.loading.entries import Entry
 from sweeper.report import formatting
@@ -129,6 +129,9 @@ def list_findings(entry: Entry) -> Iterator[str]:
     share = readings.get("eager_loader_share")
     if share is not None and share >= NOTABLE_WAIT:
         yield f"the loop waits for its loader ({script.loader}) for {_percent(share)} of its time: speed that up first"
+    elif (compiled := readings.get("compiled_loader_share")) is not None and compiled >= NOTABLE_WAIT:
+        wait = f"{_percent(compiled)} of its time, which it did not in eager"
+        yield f"once compiled, the loop waits for its loader ({script.loader}) for {wait}: speed that up next"
     if script.num_shapes > 1:
         advice = f": pad to {', '.join(map(str, script.pad_to))}" if advises_to_pad(script) else ""
         yield f"{script.num_shapes} shapes of inputs{advice}"
@@ -224,10 +227,13 @@ def conclude(rows: Sequence[Row]) -> list[str]:
 def _conclude(row: Row) -> str:
     if row["status"] != "ok":
         return text(row["status"])
-    step, loop, share = (finite(row, name) for name in ("speedup", "loop_speedup", "eager_loader_share"))
+    step, loop = finite(row, "speedup"), finite(row, "loop_speedup")
+    share, compiled_share = (finite(row, f"{arm}_loader_share") for arm in ARMS)
     said = ", ".join([f"step {ratio(step)}x", *([f"loop {ratio(loop)}x"] if loop else [])])
     if share is not None and share >= NOTABLE_WAIT:
         said += f"; the loader takes {_percent(share)}, so no loop gains more than {ratio(finite(row, 'ceiling'))}x"
+    elif compiled_share is not None and compiled_share >= NOTABLE_WAIT:
+        said += f"; once compiled, the loader takes {_percent(compiled_share)}"
     if (saving := _show_saving(row)) and (steps := finite(row, "total_steps")):
         said += f"; over {steps:,.0f} steps compiling {saving}"
     if said_of_training := SAID.get(text(row["trajectory"])):

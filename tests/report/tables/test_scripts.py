@@ -111,3 +111,35 @@ def test_a_compile_time_that_others_lengthened_is_an_upper_bound(read) -> None:
     busy = replace(record.processes[0], host=HostState(busy_while_compiling=0.9))
     entry = read(replace(record, processes=(busy,)))
     assert ": at most 40 s of compilation have paid back" in next(list_findings(entry))
+
+
+WAITS = {
+    (0.02, 0.02): (
+        "waits for its loader (8 workers) for 20 % of its time: speed that up first",
+        "the loader takes 20 %",
+    ),
+    (0.001, 0.02): (
+        "once compiled, the loop waits for its loader (8 workers) for 25 % of its time, which it did not in eager",
+        "; once compiled, the loader takes 25 %",
+    ),
+    (0.001, 0.001): (None, None),
+}
+
+
+@pytest.mark.parametrize("loader_s", WAITS, ids=str)
+def test_a_wait_for_the_loader_is_said_also_where_it_begins_once_compiled(read, loader_s: tuple[float, float]) -> None:
+    """Seconds per step that the loader takes of 0.1 in eager, and of 0.08 compiled."""
+    record = make_trained(None, 0.08)
+    loops = {
+        f"loop_{arm}": LoopRun(100, step_s, wait_s, 0.0)
+        for arm, step_s, wait_s in zip(("eager", "compiled"), (0.1, 0.08), loader_s, strict=True)
+    }
+    script = replace(record.processes[0].script or ScriptRun(), loader="8 workers", **loops)
+    entry = read(replace(record, processes=(replace(record.processes[0], script=script),)))
+    finding, conclusion = WAITS[loader_s]
+    said, concluded = "; ".join(list_findings(entry)), conclude([row_of(entry)])[0]
+    if finding is None or conclusion is None:
+        assert "loader" not in said + concluded
+        return
+    assert finding in said
+    assert conclusion in concluded
