@@ -99,6 +99,10 @@ class Bench(ABC):
     def steps_s(self, arm: Arm, steps: int, stance: str = "default", until_idle: bool = True) -> Steps[list[float]]:
         """Wall seconds of each step, from an idle device until it is idle again, or until the call returns."""
 
+    def before_round(self, steps: int) -> Iterable[None]:  # noqa: ARG002  # nothing disturbs a model's steps
+        """Run what would disturb a round of so many steps."""
+        return ()
+
     def round_up(self, steps: float) -> int:
         """Round `steps` up to a number in which each size occurs equally often."""
         return math.ceil(steps / self.num_sizes) * self.num_sizes
@@ -246,6 +250,7 @@ def measure_rounds(
         if late and counted and counted % 2 == 0:
             break
         order, in_turn = ("AB", arms) if counted % 2 == 0 else ("BA", arms[::-1])
+        yield from bench.before_round(2 * (STEPS_BEFORE_BLOCK + steps))
         timed = yield from _measure_round(bench, in_turn, steps, order, measure, monitor)
         note(timed)
         if timed.round.void is None:

@@ -11,8 +11,14 @@ import time
 
 from sweeper.core.record import Accuracy, HostState, LoopRun, PerArm
 from sweeper.worker.compilation import artifacts
-from sweeper.worker.failures import EagerError
-from sweeper.worker.measurement.bench import FIRST_STEPS, MAX_FIRST_STEPS_SPREAD, spread
+from sweeper.worker.failures import EagerError, UnsteadyError
+from sweeper.worker.measurement.bench import (
+    FIRST_STEPS,
+    MAX_FIRST_STEPS_SPREAD,
+    MIN_BLOCK_STEPS,
+    STEPS_BEFORE_BLOCK,
+    spread,
+)
 from sweeper.worker.monitoring import host_monitor
 from sweeper.worker.scripts.check import check_modules
 from sweeper.worker.scripts.loop import Lead, Loop, ScriptOverError, run_steps
@@ -96,8 +102,15 @@ def _time_first_steps(setup: ScriptSetup) -> Lead:
 
 
 def _time_rounds(setup: ScriptSetup) -> Lead:
+    _shorten_blocks(setup)
     try:
-        yield from time_rounds(setup, setup.notes)
+        try:
+            yield from time_rounds(setup, setup.notes)
+        except UnsteadyError as error:
+            if not _shorten_blocks(setup):
+                raise UnsteadyError(f"{error}{_explain_interval(setup)}") from error
+            setup.notes.add(rounds=tuple(item for item in setup.notes.process.rounds if item.void))
+            yield from time_rounds(setup, setup.notes)
     finally:
         if found := setup.monitor.memory:
             setup.notes.add(
@@ -105,6 +118,27 @@ def _time_rounds(setup: ScriptSetup) -> Lead:
                 memory_bytes=PerArm(**{arm: item.in_use_bytes for arm, item in found.items()}),
             )
     setup.arms.require_compiled()
+
+
+def _shorten_blocks(setup: ScriptSetup) -> bool:
+    """Shorten blocks until a round fits between two evaluations or saved files of the script; whether they are now."""
+    steps, most = setup.notes.process.steps_per_block, setup.loop.interruptions.fit_block(STEPS_BEFORE_BLOCK)
+    if steps is None or most is None:
+        return False
+    most -= most % setup.bench.num_sizes
+    if not _least_steps(setup) <= most < steps:
+        return False
+    setup.notes.add(steps_per_block=most)
+    return True
+
+
+def _least_steps(setup: ScriptSetup) -> int:
+    return setup.bench.round_up(setup.measure.block_steps or MIN_BLOCK_STEPS[setup.device.type])
+
+
+def _explain_interval(setup: ScriptSetup) -> str:
+    interval, least = setup.loop.interruptions.interval, 2 * (STEPS_BEFORE_BLOCK + _least_steps(setup))
+    return f", every {interval} steps; a round takes {least} or more" if interval and interval <= least else ""
 
 
 def lead_loop(setup: ScriptSetup, arm: str) -> Lead:

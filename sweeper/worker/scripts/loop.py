@@ -28,6 +28,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from sweeper.worker.failures import Failure
+from sweeper.worker.scripts.interruptions import Interruptions
 from sweeper.worker.scripts.places import TORCH, is_users, name_place
 from sweeper.worker.scripts.program import EndOfScript
 
@@ -227,6 +228,7 @@ class Loop:
         self.optimizers: dict[int, Optimizer] = {}
         self.loader = LoaderWatch()
         self.modules = ModuleWatch()
+        self.interruptions = Interruptions()
         self._order: list[int] = []
         self._last: int | None = None  # the optimizer whose step ends a step of the loop
         self._since_last = 0  # steps of others
@@ -338,6 +340,7 @@ class Loop:
     def _go_on(self) -> None:
         if self._ended:  # the script has caught what should have ended it
             raise EndOfScript
+        self.interruptions.note(self.loader.others + self.num_saved)
         try:
             next(self._lead)
             return

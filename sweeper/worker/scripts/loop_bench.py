@@ -12,6 +12,7 @@ from sweeper.worker.measurement import memory
 from sweeper.worker.measurement.bench import Arm, Bench, Steps
 from sweeper.worker.monitoring.round_monitor import RoundMonitor
 from sweeper.worker.scripts.arms import Arms
+from sweeper.worker.scripts.interruptions import Interruptions
 from sweeper.worker.scripts.loop import Loop
 
 
@@ -21,14 +22,21 @@ class LoopBench(Bench):
     No stance makes what compiles again fail, since libraries may compile code of their own: `LoopMonitor` sees it.
     """
 
-    def __init__(self, device: torch.device, arms: Arms) -> None:
+    def __init__(self, device: torch.device, arms: Arms, interruptions: Interruptions) -> None:
         super().__init__(device)
-        self._arms = arms
+        self._arms, self._interruptions = arms, interruptions
 
     def run(self, arm: Arm, steps: int, stance: str = "default") -> Iterable[None]:  # noqa: ARG002  # see above
         """Run an arm from now on; the loop has to run its steps."""
         self._arms.switch(arm.name)
         return itertools.repeat(None, steps)
+
+    def before_round(self, steps: int) -> Iterable[None]:
+        """Let the script's next evaluation or saved file be over, where a round would not end before it."""
+        for _ in range(self._interruptions.interval or 0):
+            if self._interruptions.leave_room(steps):
+                return
+            yield
 
     def steps_s(
         self,

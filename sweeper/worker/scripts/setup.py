@@ -37,7 +37,7 @@ class ScriptSetup:
             item for group in next(iter(self.loop.optimizers.values())).param_groups for item in group["params"]
         )
         self.device = next(parameters).device
-        self.bench = LoopBench(self.device, self.arms)
+        self.bench = LoopBench(self.device, self.arms, self.loop.interruptions)
         self.monitor = LoopMonitor(self.device, self.loop, self.arms.counters)
         self.monitor.set_baseline()
         self.has_begun = True

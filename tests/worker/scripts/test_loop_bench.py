@@ -24,6 +24,7 @@ from sweeper.worker.measurement.bench import Arm, Steps
 from sweeper.worker.measurement.device_time import Work
 from sweeper.worker.measurement.energy import measure_energy
 from sweeper.worker.monitoring.round_monitor import RoundMonitor
+from sweeper.worker.scripts.interruptions import Interruptions
 from sweeper.worker.scripts.loop import Counts, Lead, Loop, ScriptOverError
 from sweeper.worker.scripts.loop_bench import LoopBench, LoopMonitor
 from sweeper.worker.session import Notes
@@ -73,7 +74,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 @pytest.fixture
 def bench(machine: Machine) -> LoopBench:
-    made = LoopBench(torch.device("cuda"), machine)  # type: ignore[arg-type]
+    made = LoopBench(torch.device("cuda"), machine, Interruptions())  # type: ignore[arg-type]
     made.clock = lambda: machine.host_s
     return made
 

@@ -167,6 +167,37 @@ def test_a_script_that_ends_in_its_first_round_has_too_few_steps(tmp_path: Path)
     assert "it ended before its first round of 6000 steps was complete" in (outcome.message or "")
 
 
+VALIDATES = """
+def load(count): return torch.utils.data.DataLoader(torch.ones(count, 8), batch_size=2)
+while True:
+    for index, _ in enumerate(load(400)):
+        steps(1)
+        if index % {every} == 0:
+            for batch in load(6): module(batch)
+"""
+
+
+def test_rounds_lie_between_the_evaluations_of_a_script(tmp_path: Path) -> None:
+    """A block of a hundred steps and more would have one in it."""
+    (tmp_path / "train.py").write_text(BEGIN + VALIDATES.format(every=40))
+    outcome, printed = run_worker(make_trial("train.py"), tmp_path)
+    assert outcome.status == "ok", f"{outcome.message}\n{printed}"
+    process = outcome.process
+    assert process is not None
+    assert len([item for item in process.rounds if item.void is None]) == 2
+    assert process.steps_per_block == 16  # of at most 17, whole cycles of 8 recorded batches
+    assert process.script is not None
+    assert process.script.loop_compiled is not None
+
+
+def test_evaluations_that_leave_no_room_for_a_round_are_named(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(BEGIN + VALIDATES.format(every=20))
+    outcome, _ = run_worker(make_trial("train.py"), tmp_path)
+    assert outcome.status == "runtime_error"
+    said = "3 of 3 rounds were void: the script read another loader, every 20 steps; a round takes 20 or more"
+    assert outcome.message == said
+
+
 def test_what_a_script_does_after_a_failure_compiles_nothing(tmp_path: Path) -> None:
     saves = "try:\n    while True: steps(5); torch.save({}, 'kept.pt')\n"
     ends = "finally: print('stance', torch._dynamo.eval_frame._stance.stance)\n"
@@ -355,7 +386,9 @@ def test_blocks_that_are_computed_again_in_the_backward_pass_are_part_of_their_m
 def test_a_script_that_saves_every_few_steps_leaves_no_round_that_counts(tmp_path: Path) -> None:
     _, outcome, _ = run_stored("checkpoints", tmp_path, "--save-every=5")
     assert (outcome.status, outcome.phase) == ("runtime_error", "measuring")
-    assert outcome.message == "3 of 3 rounds were void: the script saved a file"
+    assert (
+        outcome.message == "3 of 3 rounds were void: the script saved a file, every 5 steps; a round takes 20 or more"
+    )
     assert (tmp_path / "checkpoint.pt").is_file()
 
 

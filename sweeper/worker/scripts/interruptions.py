@@ -1,0 +1,40 @@
+"""When a script does more than train: the steps between its evaluations, or between the files that it saves."""
+
+from __future__ import annotations
+
+from collections import deque
+from statistics import median_low
+
+MAX_INTERVALS = 9  # that are kept
+
+
+class Interruptions:
+    """Counts steps since the last interruption, and from one to the next. A round that has one in it does not count."""
+
+    def __init__(self) -> None:
+        self._intervals: deque[int] = deque(maxlen=MAX_INTERVALS)
+        self._since: int | None = None  # steps that have ended since the last one was noticed
+        self._seen = 0
+
+    @property
+    def interval(self) -> int | None:
+        """Steps from one interruption to the next, the median of the last few; None before the second one."""
+        return median_low(self._intervals) if self._intervals else None
+
+    def note(self, seen: int) -> None:
+        """Note the end of a step; `seen` counts all that has interrupted the training so far."""
+        since = None if self._since is None else self._since + 1
+        if seen != self._seen:
+            self._seen = seen
+            if since is not None:
+                self._intervals.append(since)
+            since = 0
+        self._since = since
+
+    def leave_room(self, steps: int) -> bool:
+        """Whether so many steps end before the next interruption, as far as is known."""
+        return (interval := self.interval) is None or self._since is None or self._since + steps < interval
+
+    def fit_block(self, untimed: int) -> int | None:
+        """The most steps of a block; a round has two, each after `untimed` steps. None where no interval is known."""
+        return None if (interval := self.interval) is None else (interval - 1) // 2 - untimed
