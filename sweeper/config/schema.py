@@ -19,7 +19,7 @@ from sweeper.core.settings import Measure, Scheduler, Tracking
 class ModelConf:
     """`conf/model/*.yaml`: what to build."""
 
-    library: str = MISSING  # a key of `sweeper.core.libraries.LIBRARIES`
+    library: str = MISSING  # timm, torchvision, transformers, torchbench, custom or script
     batch_size: int = MISSING  # used when the top-level batch_size is null
     name: str | None = None  # the library's own name
     factory: str | None = None  # a model of your own: package.module:function, called with (batch_size, device)

@@ -26,6 +26,13 @@ DECIDED: Mapping[str, Json] = {
     "optimizer": "adam",
     "text": "auto",
 }
+DECIDES = "with model=script the script decides this"
+WHY = {  # where that is not the reason
+    "precision": "with model=script the script decides this, by torch.autocast in it",
+    "rung": "scripts have no ladder",
+    "inspect": "scripts have no inspection yet",
+    "compile.scope": "of a script, its modules are compiled whole",
+}
 PLAIN = Config()
 DECIDED_KEYS = (
     "batch_size",
@@ -49,10 +56,10 @@ def read_script(config: Config, choices: Mapping[str, str | None], make_compile:
     """
     for group, usual in DECIDED.items():
         if (given := choices.get(group)) != usual:
-            raise ConfigError(f"{group}={given}: with model=script the script decides this; leave it out")
+            raise ConfigError(f"{group}={given}: {WHY.get(group, DECIDES)}; leave it out")
     for key in DECIDED_KEYS:
         if (found := attrgetter(key)(config)) != attrgetter(key)(PLAIN):
-            raise ConfigError(f"{key}={show_value(found)}: with model=script the script decides this; leave it out")
+            raise ConfigError(f"{key}={show_value(found)}: {WHY.get(key, DECIDES)}; leave it out")
     if config.backend.name in WITHOUT_DYNAMO and config.mode.name != "eager":
         raise ConfigError(f"backend={config.backend.name} converts a model by hand, which a script's own loop does not")
     model = config.model

@@ -37,6 +37,7 @@ STATUSES = (
     "oom", "timeout", "crashed", "unavailable", "interrupted",
 )  # fmt: skip
 # Left out of the denominator of a pass rate: the compiler is not to blame.
+TORCH_NN = "torch.nn."  # begins the names of torch's own classes among a script's modules
 NOT_JUDGED = ("eager_error", "unavailable", "interrupted")
 # May be another when the same trial runs again: a machine, a time limit or a user ended it, not its code.
 CHANGEABLE = ("interrupted", "timeout", "crashed")

@@ -65,11 +65,13 @@ def make_verdict(tables: Mapping[str, Table], sources: Sequence[Source]) -> Verd
     """Make the verdict of the tables of a report; `tables` has them by name."""
     rows, trials = tables["recommendations"].rows, tables["speedups"].rows
     failed, own = tables["failures"].rows, tables["scripts"].rows
-    models = [row for row in rows if row["workload"] != SCRIPT]
+    climbed = {_name_model(row) for row in tables["ladder"].rows}  # a ladder says more of them
+    models = [row for row in rows if row["workload"] != SCRIPT and _name_model(row) not in climbed]
     said = [
         *scripts.conclude(own)[:MAX_SCRIPTS],
         *ladder.conclude(tables["ladder"].rows),
-        *(_answer_whether(models) if models or not own else ()),
+        *(_answer_whether(models) if models or not (own or climbed) else ()),
+        *_compare_eager(trials),
     ]
     return Verdict(
         tuple(filter(None, (*map(sentence, said), _answer_which(models, trials), _answer_how_sure(rows, trials)))),
@@ -77,6 +79,24 @@ def make_verdict(tables: Mapping[str, Table], sources: Sequence[Source]) -> Verd
         _count_failures(failed, len(trials)),
         tuple(_list_failures(failed, trials)),
     )
+
+
+def _name_model(row: Row) -> tuple[object, ...]:
+    return row["model"], row["precision"], row["workload"]
+
+
+def _compare_eager(trials: Sequence[Row]) -> list[str]:
+    """Say how far from 1 the speedups of eager over eager are, where nothing else was measured."""
+    measured = [row for row in trials if row["status"] == "ok"]
+    if not measured or any(row["mode"] != "eager" for row in trials):
+        return []
+    said = [
+        f"{ratio(min(found))}x to {ratio(max(found))}x by {clock}"
+        for name, clock in (("speedup", "the wall clock"), ("device_speedup", "device time"))
+        if (found := [value for row in measured if (value := finite(row, name))])
+    ]
+    count = f"{len(measured)} trial{'' if len(measured) == 1 else 's'}"
+    return [f"eager against eager in {count}: {', '.join(said)}"]
 
 
 def has_doubts(row: Row) -> bool:

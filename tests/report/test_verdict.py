@@ -95,6 +95,13 @@ def test_a_single_trial_has_a_sentence_of_its_own(tmp_path: Path) -> None:
     assert failure.log.endswith("worker-0.log")
 
 
+def test_eager_against_eager_has_a_sentence(tmp_path: Path) -> None:
+    records = [make_record(name, speedups=[speedup], mode="eager") for name, speedup in (("a", 0.9), ("b", 1.01))]
+    assert report_on(tmp_path, records).verdict.sentences[0] == (
+        "Eager against eager in 2 trials: 0.90x to 1.01x by the wall clock."
+    )
+
+
 def test_many_commands_are_in_the_files_alone(tmp_path: Path) -> None:
     records = [make_record(f"m{number}", precision, [1.0]) for number in range(4) for precision in ("amp", "fp32")]
     lines = printed(report_on(tmp_path, records, f"python -m sweeper -m model=glob(*) {'x' * 700}=1"))

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 
 from sweeper.analysis.meanings import CAUSES, FLAGS
 from sweeper.core.backends import CONTROLS
+from sweeper.core.libraries import SCRIPT
 from sweeper.loading.entries import Entry
 from sweeper.report.formatting import (
     TRIAL_AXES,
@@ -101,7 +102,8 @@ def _find_causes(entry: Entry) -> Iterator[Cause]:
             where = f" at {item.where}" if item.where else ""
             yield Cause(entry, "graph_break", f"{item.reason}{where}", item.reason, _fix("graph_break"), item.count)
         if diagnostics.recompiles:
-            detail = "TORCH_LOGS=recompiles or inspect=true says why"
+            inspect = "" if trial.workload == SCRIPT else " or inspect=true"
+            detail = f"TORCH_LOGS=recompiles{inspect} says why"
             yield Cause(entry, "recompile", detail, CAUSES["recompile"].says, _fix("recompile"), diagnostics.recompiles)
         for reason in dict.fromkeys(diagnostics.cudagraph_skips):
             count = diagnostics.cudagraph_skips.count(reason)

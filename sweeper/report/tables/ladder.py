@@ -39,6 +39,7 @@ from sweeper.report.findings import Findings
 from sweeper.report.formatting import estimate, number, number_column, ratio, text, text_column
 from sweeper.report.spec import TableSpec
 from sweeper.report.table import MARKDOWN, PAGE, Column, Row, Table, TextColumn, estimate_columns
+from sweeper.report.tables.decision import NOISE
 from sweeper.report.tables.speedups import select_columns
 
 _AXES = ("workload", "batch_size", "variant", "sweep")
@@ -201,7 +202,12 @@ class Answer:
 
     def describe(self) -> str:
         """E.g. `gains 1.93x without torch.compile (eager + channels_last), and another 1.35x with compile default`."""
-        by_it = f"and another {ratio(self.by_it)}x with {text(self.best['rung'])}"
+        with_it = f"{ratio(self.by_it)}x with {text(self.best['rung'])}"
+        by_it = (
+            f"and another {with_it}"
+            if self.by_it > 1 + NOISE
+            else f"and torch.compile adds nothing to that ({with_it})"
+        )
         doubts = f"; flagged {', '.join(self.doubts)}" if self.doubts else ""
         return f"gains {ratio(self.without)}x without torch.compile ({self.strongest}), {by_it}{doubts}"
 

@@ -26,7 +26,7 @@ from collections.abc import Iterator, Sequence
 
 from sweeper.analysis.metrics import break_even_steps
 from sweeper.core.libraries import SCRIPT
-from sweeper.core.record import ARMS, CompileCall, ScriptRun
+from sweeper.core.record import ARMS, TORCH_NN, CompileCall, ScriptRun
 from sweeper.core.serialization import drop_defaults
 from sweeper.loading.entries import Entry
 from sweeper.report import formatting
@@ -45,6 +45,8 @@ SAID = {
     trajectories.UNKNOWN: "whether it trains as in eager is not known",
 }
 NOTABLE_WAIT = 0.1  # share of the loop's time
+OF_TORCH = ("Sequential",)  # in records that do not say whose a class is
+_AXES = ("mode", "backend", "variant", "sweep")
 
 
 def _script(entry: Entry) -> ScriptRun:
@@ -122,13 +124,12 @@ def list_findings(entry: Entry) -> Iterator[str]:
         )
         yield f"{who} already, which is the compiled arm whatever the mode: {asked}"
     elif (entry.result.loop_speedup or 0.0) > 1 + NOISE and script.called_at and entry.record.trial.mode != "eager":
-        names = ", ".join(f"{name} ({place})" for name, place in zip(script.modules, script.called_at, strict=True))
-        each = "it" if len(script.modules) == 1 else "each"
-        yield f"to compile: call .compile({_arguments(entry)}) on {each} before the loop: {names}"
+        yield from _list_changes(script, _arguments(entry))
     yield from trajectories.describe(script.trajectory, entry.record.trial.model.arguments.get("trajectory"))
     share = readings.get("eager_loader_share")
     if share is not None and share >= NOTABLE_WAIT:
-        yield f"the loop waits for its loader ({script.loader}) for {_percent(share)} of its time: speed that up first"
+        wait = f"{_percent(share)} of its time, which compiling does not shorten"
+        yield f"the loop waits for its loader ({script.loader}) for {wait}"
     elif (compiled := readings.get("compiled_loader_share")) is not None and compiled >= NOTABLE_WAIT:
         wait = f"{_percent(compiled)} of its time, which it did not in eager"
         yield f"once compiled, the loop waits for its loader ({script.loader}) for {wait}: speed that up next"
@@ -153,8 +154,20 @@ def list_findings(entry: Entry) -> Iterator[str]:
         yield f"compiled by libraries, and eager in the eager arm too: {' and '.join(map(_describe_call, silenced))}"
 
 
+def _list_changes(script: ScriptRun, arguments: str) -> Iterator[str]:
+    """Say how to compile each module. `compile` of a class of torch's own compiles nothing: Dynamo skips its frames."""
+    found: dict[bool, list[str]] = {False: [], True: []}
+    for name, place in zip(script.modules, script.called_at, strict=True):
+        found[name.startswith(TORCH_NN) or name in OF_TORCH].append(f"{name} ({place})")
+    for is_torchs, names in found.items():
+        each, given = "it" if len(names) == 1 else "each", f", {arguments}" if arguments else ""
+        how = f"replace {each} by torch.compile(model{given})" if is_torchs else f"call .compile({arguments}) on {each}"
+        if names:
+            yield f"to compile: {how} before the loop: {', '.join(names)}"
+
+
 def _arguments(entry: Entry) -> str:
-    """The arguments of `module.compile` that give what was measured."""
+    """The arguments of `torch.compile` that give what was measured."""
     trial = entry.record.trial
     given = {"mode": trial.mode, "backend": trial.backend, **drop_defaults(trial.compile)}
     usual = {"mode": "default", "backend": "inductor"}
@@ -218,8 +231,8 @@ def make_table(findings: Findings) -> Table:
 
 
 def conclude(rows: Sequence[Row]) -> list[str]:
-    """Say in a sentence each what scripts gain, the most first: `script train.py: step 1.50x, loop 1.08x`."""
-    axes = formatting.find_varying(rows, ("mode", "backend", "variant", "sweep"))
+    """Say in a sentence each what scripts gain, the most first: `script train.py: compile; step 1.50x, loop 1.08x`."""
+    axes = formatting.find_varying(rows, _AXES)
     ordered = sorted(rows, key=lambda row: -(finite(row, "loop_speedup") or finite(row, "speedup") or 0.0))
     return [f"script {ladder.name_ladder(row, axes)}: {_conclude(row)}" for row in ordered]
 
@@ -230,7 +243,11 @@ def _conclude(row: Row) -> str:
     step, loop = finite(row, "speedup"), finite(row, "loop_speedup")
     share, compiled_share = (finite(row, f"{arm}_loader_share") for arm in ARMS)
     said = ", ".join([f"step {ratio(step)}x", *([f"loop {ratio(loop)}x"] if loop else [])])
-    if share is not None and share >= NOTABLE_WAIT:
+    if loop is not None and row["mode"] != "eager":
+        said = f"{_advise(step or 0.0, loop)}; {said}"
+    if max(step or 0.0, loop or 0.0) <= 1 + NOISE:  # then the loader is not what keeps the loop from gaining
+        pass
+    elif share is not None and share >= NOTABLE_WAIT:
         said += f"; the loader takes {_percent(share)}, so no loop gains more than {ratio(finite(row, 'ceiling'))}x"
     elif compiled_share is not None and compiled_share >= NOTABLE_WAIT:
         said += f"; once compiled, the loader takes {_percent(compiled_share)}"
@@ -239,6 +256,12 @@ def _conclude(row: Row) -> str:
     if said_of_training := SAID.get(text(row["trajectory"])):
         said += f"; {said_of_training}"
     return said
+
+
+def _advise(step: float, loop: float) -> str:
+    if loop <= 1 + NOISE:
+        return "stay eager"
+    return "compile" if step > 1 else "not known"  # a loop that gains by more than its steps gains by chance
 
 
 def _show_saving(row: Row) -> str:
@@ -265,11 +288,16 @@ def text_columns(rows: Sequence[Row], _trials: Sequence[Row]) -> list[TextColumn
     ]
 
 
+def _notes(rows: Sequence[Row]) -> list[str]:
+    axes = formatting.find_varying(rows, _AXES)
+    return [f"on {ladder.name_ladder(row, axes)}: {line}" for row in rows for line in read_texts(row, "findings")]
+
+
 SPEC = TableSpec(
     "scripts",
     "Your own scripts",
     make_table,
     text_columns,
-    notes=lambda rows: [f"on {text(row['model'])}: {line}" for row in rows for line in read_texts(row, "findings")],
+    notes=_notes,
     entries=select_scripts,
 )

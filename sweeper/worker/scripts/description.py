@@ -7,7 +7,7 @@ from collections import Counter
 
 import torch
 
-from sweeper.core.record import ScriptRun, Shapes, SizeCount
+from sweeper.core.record import TORCH_NN, ScriptRun, Shapes, SizeCount
 from sweeper.worker.scripts.setup import ScriptSetup
 
 MAX_SHAPES = 12  # that a record keeps
@@ -22,7 +22,7 @@ def describe(setup: ScriptSetup) -> ScriptRun:
     sizes = count_sizes(shapes)
     return ScriptRun(
         sha256=setup.sha256,
-        modules=tuple(type(getattr(module, "_orig_mod", module)).__name__ for module in loop.modules.modules),
+        modules=tuple(map(_name_class, loop.modules.modules)),
         called_at=tuple(loop.modules.modules.values()),
         optimizers=tuple(loop.order),
         loader=", ".join(sorted(loop.loader.seen)) or None,
@@ -37,6 +37,11 @@ def describe(setup: ScriptSetup) -> ScriptRun:
         loop_compiled=setup.loops.get("compiled"),
         trajectory=setup.trajectory,
     )
+
+
+def _name_class(module: torch.nn.Module) -> str:
+    kind = type(getattr(module, "_orig_mod", module))
+    return f"{TORCH_NN}{kind.__name__}" if kind.__module__.startswith(TORCH_NN) else kind.__name__
 
 
 def count_sizes(shapes: Counter[tuple[object, ...]]) -> Counter[int]:

@@ -162,6 +162,13 @@ def test_the_verdict_says_what_is_torch_compiles(tmp_path: Path) -> None:
     )
 
 
+def test_the_verdict_says_where_torch_compile_adds_nothing(tmp_path: Path) -> None:
+    records = [make_rung(rung, step_s=0.0099 if rung == "default" else None) for rung in RUNGS[:6]]
+    sentences = write(tmp_path, records).verdict.sentences
+    assert "and torch.compile adds nothing to that (1.01x with compile default)" in sentences[0]
+    assert not any("times eager's speed" in line for line in sentences)  # over the eager of its own trial
+
+
 def test_the_verdict_says_the_doubts_of_the_rungs_that_it_compares(tmp_path: Path) -> None:
     doubts = {"fused": "throttled", "reduce-overhead": "throttled", "default": "host_bound"}
     flagged = [

@@ -11,6 +11,7 @@ from sweeper.core.libraries import SCRIPT
 from sweeper.core.record import HostState, LoopRun, Process, Record, ScriptRun
 from sweeper.core.trial import Labels, Model, Trial
 from sweeper.loading.entries import Entry, load
+from sweeper.report.build import write_report
 from sweeper.report.findings import Findings
 from sweeper.report.table import Row
 from sweeper.report.tables.scripts import SPEC, conclude, list_findings
@@ -115,8 +116,8 @@ def test_a_compile_time_that_others_lengthened_is_an_upper_bound(read) -> None:
 
 WAITS = {
     (0.02, 0.02): (
-        "waits for its loader (8 workers) for 20 % of its time: speed that up first",
-        "the loader takes 20 %",
+        "waits for its loader (8 workers) for 20 % of its time, which compiling does not shorten",
+        "the loader takes 20 %, so no loop gains more than 5.00x",
     ),
     (0.001, 0.02): (
         "once compiled, the loop waits for its loader (8 workers) for 25 % of its time, which it did not in eager",
@@ -143,3 +144,35 @@ def test_a_wait_for_the_loader_is_said_also_where_it_begins_once_compiled(read, 
         return
     assert finding in said
     assert conclusion in concluded
+
+
+def test_torchs_own_classes_are_replaced_since_their_compile_method_compiles_nothing(read) -> None:
+    record = make_trained(None, 0.08)
+    modules = {"modules": ("Net", "torch.nn.Sequential"), "called_at": ("train.py:3", "train.py:4")}
+    script = replace(record.processes[0].script or ScriptRun(), **modules)
+    entry = read(replace(record, processes=(replace(record.processes[0], script=script),)))
+    changes = [line for line in list_findings(entry) if line.startswith("to compile")]
+    assert changes == [
+        "to compile: call .compile() on it before the loop: Net (train.py:3)",
+        "to compile: replace it by torch.compile(model) before the loop: torch.nn.Sequential (train.py:4)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("speedup", "compiled_s", "advice"), [(2.0, 0.08, "compile"), (2.0, 0.0999, "stay eager"), (0.9, 0.08, "not known")]
+)
+def test_the_verdict_says_whether_to_compile(read, speedup: float, compiled_s: float, advice: str) -> None:
+    """Loops of 1.25x and 1.00x; a loop that gains by more than its steps gains by chance."""
+    record = make_trained(None, compiled_s)
+    process = replace(make_process(speedup), script=record.processes[0].script)
+    (said,) = conclude([row_of(read(replace(record, processes=(process,))))])
+    assert said.startswith(f"script train.py: {advice}; step {speedup:.2f}x, loop ")
+
+
+def test_a_script_whose_rounds_were_all_void_says_nothing_of_the_compiler(tmp_path) -> None:
+    message = "3 of 3 rounds were void: the script read another loader"
+    record = make_trained(None, 0.08, status="runtime_error", phase="measuring", message=message)
+    report = write_report([write_sweep(tmp_path, [record])], tmp_path / "out")
+    (row,) = report.tables["recommendations"].rows
+    assert row["reason"] == "nothing could be compared: runtime_error"
+    assert row["recommended"] is None
