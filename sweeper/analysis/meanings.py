@@ -73,8 +73,8 @@ STATUSES: Mapping[str, Meaning] = {
     "runtime_error": Meaning(
         "a later step raised an error, or three rounds were void",
         todo="The end of the log has the error. Rounds are void where the compiler compiles again while they run, and "
-        "in a script also where it reads another loader, saves a file, or skips a step in its gradient scaler: make its "
-        "evaluations and checkpoints rarer.",
+        "in a script also where it reads another loader, saves a file, or skips a step in its gradient scaler: make "
+        "its evaluations and checkpoints rarer.",
     ),
     "oom": Meaning(
         "out of device or host memory",
