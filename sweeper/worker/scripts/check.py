@@ -1,7 +1,7 @@
 """The accuracy check of a script's modules, on what the script gave them, when the script is needed no more.
 
-A module is judged by itself: its outputs, and the gradients of its own loss where it computes one, else of the mean of
-its outputs. The script's loss and its optimizer are eager in both arms.
+A module is judged by itself: its outputs, and the gradients of its own loss where it computes one, else of a weighted
+mean of its outputs. The script's loss and its optimizer are eager in both arms.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sweeper.worker.measurement.bench import Arm, ModelBench
 from sweeper.worker.measurement.capture import OutputCapture
 from sweeper.worker.measurement.step import make_training_step
 from sweeper.worker.models import Built
-from sweeper.worker.models.batches import Batch, OwnLossOrMean, copy_batch
+from sweeper.worker.models.batches import Batch, OwnLossOrMean, copy_batch, weighted_mean_of_floats
 from sweeper.worker.models.formats import FormatWatch, find_precision, read_autocast
 from sweeper.worker.scripts.arms import Function, call_eager
 from sweeper.worker.session import Notes, describe_mismatch
@@ -47,7 +47,7 @@ class ModuleSetup:
         self.measure, self.device = job.measure, device
         self.capture, self._autocast = OutputCapture(), calls[0].autocast
         batches = tuple(call.batch for call in calls)
-        loss = self.capture.wrap(OwnLossOrMean())
+        loss = self.capture.wrap(OwnLossOrMean(weighted_mean_of_floats))
         self.built = Built(module, batches[:MAX_BATCHES], batches[-1], loss, unseen_origin="given")
         self.bench = ModelBench(self.built.batches, device)
         self.eager = Arm("eager", self._make_step(partial(call_eager, module)), eager=True)
