@@ -36,9 +36,10 @@ def mean_of_floats(output: Any, _batch: Batch) -> torch.Tensor:
 
 
 def weighted_mean_of_floats(output: Any, _batch: Batch) -> torch.Tensor:
-    """The same with weights from 0.5 to 1.5, by sample and by place in the last dimension.
+    """The same with weights of both signs, by sample and by place in the last dimension, each of a size of 0.5 to 1.5.
 
-    Where all weights are equal, a normalisation or a softmax sends back nothing but rounding.
+    Where all weights are equal, a normalisation or a softmax sends back nothing but rounding. Weights between 0.5 and
+    1.5 left ten times as much of it in the gradients of a convolution with batch normalisation as these do.
     """
     return torch.stack([_weigh(item).mean() for item in _find_floats(output)]).mean()
 
@@ -52,9 +53,14 @@ def _find_floats(output: Any) -> list[torch.Tensor]:
 
 def _weigh(values: torch.Tensor) -> torch.Tensor:
     for dim in {0, values.dim() - 1} if values.dim() else ():
-        weights = torch.linspace(0.5, 1.5, values.shape[dim], dtype=values.dtype, device=values.device)
-        values = (values.movedim(dim, -1) * weights).movedim(-1, dim)
+        values = (values.movedim(dim, -1) * _make_weights(values.shape[dim]).to(values)).movedim(-1, dim)
     return values
+
+
+def _make_weights(count: int) -> torch.Tensor:
+    """Sizes that rise from 0.5 to 1.5, with signs that follow no short pattern, about as many of each."""
+    signs = torch.where((2.4 * torch.arange(count)).cos() > 0, 1.0, -1.0)
+    return torch.linspace(0.5, 1.5, count) * signs
 
 
 def find_loss(output: Any) -> torch.Tensor | None:

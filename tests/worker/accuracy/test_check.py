@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from dataclasses import replace
 
@@ -373,10 +374,10 @@ def test_reference_in_fp32_where_fp64_is_another_model() -> None:
 def test_error_of_the_compiled_step_in_the_check_is_no_mismatch(monkeypatch: pytest.MonkeyPatch) -> None:
     from sweeper.worker.measurement.bench import ModelBench
 
-    run_on = ModelBench.run_on
+    run_on, calls = ModelBench.run_on, itertools.count()
 
     def fails(bench, arm, batch):
-        if arm.name == "compiled":
+        if arm.name == "compiled" and next(calls) > 0:  # the first is the last of the compiling steps
             raise ValueError("an argument of a kernel")
         return run_on(bench, arm, batch)
 

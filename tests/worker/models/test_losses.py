@@ -11,10 +11,11 @@ NOTHING = Batch(args=())
 
 
 def test_a_weighted_mean_has_weights_by_sample_and_by_last_dimension() -> None:
-    """Samples weigh 0.5 and 1.5, and three places 0.5, 1 and 1.5."""
+    """Samples weigh 0.5 and -1.5, and three places 0.5, -1 and 1.5."""
     output = torch.tensor([[[2.0, 3.0, 4.0]], [[6.0, 9.0, 12.0]]], dtype=torch.float64)
     found = weighted_mean_of_floats({"logits": output, "mask": torch.ones(2)}, NOTHING)
-    assert float(found) == pytest.approx(((0.5 * (1 + 3 + 6) + 1.5 * (3 + 9 + 18)) / 6 + 1.0) / 2)
+    logits, mask = (0.5 * (1 - 3 + 6) - 1.5 * (3 - 9 + 18)) / 6, (0.5 - 1.5) / 2
+    assert float(found) == pytest.approx((logits + mask) / 2)
     assert found.dtype == torch.float64
 
 

@@ -116,7 +116,7 @@ def test_a_plain_loop_is_measured(tmp_path: Path) -> None:
     assert [(item.order, item.void) for item in process.rounds] == [("AB", None), ("BA", None)]
     assert process.accuracy is not None
     assert process.accuracy.passed is True
-    assert (script.modules, script.optimizers, script.loader) == (("Sequential",), ("AdamW",), "no workers")
+    assert (script.modules, script.optimizers, script.loader) == (("torch.nn.Sequential",), ("AdamW",), "no workers")
     assert (script.recorded, script.num_shapes, script.shapes[0].shapes) == (8, 1, "[16, 64]")
     for loop in (script.loop_eager, script.loop_compiled):
         assert loop is not None
@@ -314,8 +314,8 @@ def test_a_module_runs_as_python_would_run_it(tmp_path: Path) -> None:
 NEEDS = {"trainer": "accelerate", "with_accelerate": "accelerate", "with_lightning": "lightning"}
 MODULES = {
     "trainer": ("BertForSequenceClassification",),
-    "with_accelerate": ("Sequential",),
-    "with_lightning": ("Sequential",),
+    "with_accelerate": ("torch.nn.Sequential",),
+    "with_lightning": ("torch.nn.Sequential",),
     "gan": ("Sequential", "Sequential"),
 }
 TRAPS = {
