@@ -198,6 +198,38 @@ def test_evaluations_that_leave_no_room_for_a_round_are_named(tmp_path: Path) ->
     assert outcome.message == said
 
 
+WRONG = """
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(context, values): return values * {forward}
+    @staticmethod
+    def backward(context, gradient): return gradient * {backward}
+def wrong(graph, _inputs): return lambda *given: tuple(Scaled.apply(item) for item in graph(*given))
+module = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(), torch.nn.Linear(8, 4))
+optimizer = torch.optim.SGD(module.parameters(), lr=1e-3)
+compiled = torch.compile(module, backend=wrong)
+while True:
+    optimizer.zero_grad()
+    torch.nn.functional.cross_entropy(compiled(torch.randn(16, 8)), torch.randint(4, (16,))).backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("forward", "backward", "status"),
+    [(1.0, 1.0, "ok"), (1.01, 1.0, "accuracy_mismatch"), (1.0, 1.01, "accuracy_mismatch")],
+)
+def test_outputs_or_gradients_that_are_one_percent_off_are_a_mismatch(
+    tmp_path: Path, forward: float, backward: float, status: str
+) -> None:
+    (tmp_path / "train.py").write_text(BEGIN + WRONG.format(forward=forward, backward=backward))
+    outcome, printed = run_worker(make_trial("train.py"), tmp_path)
+    assert outcome.status == status, f"{outcome.message}\n{printed}"
+    assert outcome.process is not None
+    assert outcome.process.accuracy is not None
+    assert outcome.process.accuracy.passed is (status == "ok")
+
+
 def test_what_a_script_does_after_a_failure_compiles_nothing(tmp_path: Path) -> None:
     saves = "try:\n    while True: steps(5); torch.save({}, 'kept.pt')\n"
     ends = "finally: print('stance', torch._dynamo.eval_frame._stance.stance)\n"
