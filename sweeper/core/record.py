@@ -36,8 +36,8 @@ STATUSES = (
     "ok", "accuracy_mismatch", "not_compiled", "eager_error", "compile_error", "runtime_error",
     "oom", "timeout", "crashed", "unavailable", "interrupted",
 )  # fmt: skip
-# Left out of the denominator of a pass rate: the compiler is not to blame.
 TORCH_NN = "torch.nn."  # begins the names of torch's own classes among a script's modules
+# Left out of the denominator of a pass rate: the compiler is not to blame.
 NOT_JUDGED = ("eager_error", "unavailable", "interrupted")
 # May be another when the same trial runs again: a machine, a time limit or a user ended it, not its code.
 CHANGEABLE = ("interrupted", "timeout", "crashed")

@@ -241,16 +241,11 @@ def _conclude(row: Row) -> str:
     if row["status"] != "ok":
         return text(row["status"])
     step, loop = finite(row, "speedup"), finite(row, "loop_speedup")
-    share, compiled_share = (finite(row, f"{arm}_loader_share") for arm in ARMS)
     said = ", ".join([f"step {ratio(step)}x", *([f"loop {ratio(loop)}x"] if loop else [])])
     if loop is not None and row["mode"] != "eager":
         said = f"{_advise(step or 0.0, loop)}; {said}"
-    if max(step or 0.0, loop or 0.0) <= 1 + NOISE:  # then the loader is not what keeps the loop from gaining
-        pass
-    elif share is not None and share >= NOTABLE_WAIT:
-        said += f"; the loader takes {_percent(share)}, so no loop gains more than {ratio(finite(row, 'ceiling'))}x"
-    elif compiled_share is not None and compiled_share >= NOTABLE_WAIT:
-        said += f"; once compiled, the loader takes {_percent(compiled_share)}"
+    if max(step or 0.0, loop or 0.0) > 1 + NOISE:  # else the loader is not what keeps the loop from gaining
+        said += _describe_loader(row)
     if (saving := _show_saving(row)) and (steps := finite(row, "total_steps")):
         said += f"; over {steps:,.0f} steps compiling {saving}"
     if said_of_training := SAID.get(text(row["trajectory"])):
@@ -262,6 +257,14 @@ def _advise(step: float, loop: float) -> str:
     if loop <= 1 + NOISE:
         return "stay eager"
     return "compile" if step > 1 else "not known"  # a loop that gains by more than its steps gains by chance
+
+
+def _describe_loader(row: Row) -> str:
+    """Say where the loader limits what the loop gains."""
+    eager, compiled = (finite(row, f"{arm}_loader_share") or 0.0 for arm in ARMS)
+    if eager >= NOTABLE_WAIT:
+        return f"; the loader takes {_percent(eager)}, so no loop gains more than {ratio(finite(row, 'ceiling'))}x"
+    return f"; once compiled, the loader takes {_percent(compiled)}" if compiled >= NOTABLE_WAIT else ""
 
 
 def _show_saving(row: Row) -> str:

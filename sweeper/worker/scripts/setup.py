@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from sweeper.core.protocol import Job
-from sweeper.core.record import LoopRun, Trajectory
+from sweeper.core.record import ARMS, LoopRun, Trajectory
 from sweeper.worker.measurement.bench import Arm
 from sweeper.worker.models.batches import Batch
 from sweeper.worker.scripts.arms import Arms
@@ -26,7 +26,7 @@ class ScriptSetup:
     def __init__(self, job: Job, notes: Notes, loop: Loop, calls: CompileCalls, arms: Arms, sha256: str | None) -> None:
         self.trial, self.measure, self.job = job.trial, job.measure, job
         self.notes, self.loop, self.calls, self.arms, self.sha256 = notes, loop, calls, arms, sha256
-        self.eager, self.compiled = (Arm(name, _run_no_step, eager=name == "eager") for name in ("eager", "compiled"))
+        self.eager, self.compiled = (Arm(name, _run_no_step, eager=name == "eager") for name in ARMS)
         self.loops: dict[str, LoopRun] = {}  # by arm
         self.trajectory: Trajectory | None = None
         self.has_begun = False
