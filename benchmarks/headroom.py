@@ -1,6 +1,6 @@
 """Does host headroom predict the step time on a slower host? One table row per arm of a model and slowdown.
 
-    python benchmarks/headroom.py --output headroom.jsonl                  on a GPU, about two minutes per model
+    python benchmarks/headroom.py --output headroom.jsonl                  on a GPU, about 90 seconds per model
     python benchmarks/headroom.py --output headroom.jsonl --models vit_b16 --overrides "precision=amp batch_size=16"
 
 The host is slowed down by one busy process, and by two, on the one core to which a worker is pinned with all its
@@ -44,7 +44,7 @@ REFERENCE = (
     "model=densenet121 batch_size=4 precision=amp mode=eager"  # hundreds of layers, each of them little work for a GPU
 )
 COMPETITORS = (0, 1, 2)  # busy processes beside the worker, on its core
-BLOCK_S, BLOCKS = 2.0, 3  # long beside the slices of the scheduler
+BLOCK_S, BLOCKS = 1.0, 3  # long beside the slices of the scheduler
 WARM_UP_S = 5.0
 NEAR = 0.8, 1.25  # h x / d at which host and device are about equally fast
 MAX_DIFFERENCE = 0.03

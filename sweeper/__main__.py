@@ -13,9 +13,9 @@ import traceback
 import warnings
 from collections.abc import Sequence
 
-from sweeper.core import interrupts
-from sweeper.core.exit_codes import BAD_INPUT, OK
-from sweeper.core.pipes import run_until_closed
+from sweeper.core.system import interrupts
+from sweeper.core.system.exit_codes import BAD_INPUT, OK
+from sweeper.core.system.pipes import run_until_closed
 
 
 def main() -> int:

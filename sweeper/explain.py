@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 
 from sweeper.analysis.meanings import CAUSES, FLAGS, RANKS, STATUSES, Meaning
 from sweeper.core.errors import nearest
-from sweeper.core.exit_codes import BAD_INPUT, OK
-from sweeper.core.pipes import run_until_closed
+from sweeper.core.system.exit_codes import BAD_INPUT, OK
+from sweeper.core.system.pipes import run_until_closed
 from sweeper.report.formatting import sentence
 
 WIDTH = 100  # characters of a line

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Sequence
 
 from sweeper.core.errors import ConfigError, nearest
-from sweeper.core.exit_codes import BAD_INPUT, NOT_OK, OK
 from sweeper.core.paths import RUNS, SweepPaths
-from sweeper.core.pipes import run_until_closed
+from sweeper.core.system.exit_codes import BAD_INPUT, NOT_OK, OK
+from sweeper.core.system.pipes import run_until_closed
 from sweeper.core.text import printable
 from sweeper.core.uris import remove_credentials
 from sweeper.loading.sources import SweepFolder, read_settings

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.core import exit_codes
+from sweeper.core.system import exit_codes
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/**/*.md")])

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from sweeper.analysis.meanings import FLAGS, RANKS
-from sweeper.core.exit_codes import BAD_INPUT, OK
+from sweeper.core.system.exit_codes import BAD_INPUT, OK
 from sweeper.explain import ALL, main
 
 

@@ -103,10 +103,10 @@ def test_core_imports_the_standard_library_only() -> None:
         if room(item.importer) != "core":
             return True
         top = item.imported.partition(".")[0]
-        of_nvml = top == "pynvml" and item.importer == "sweeper.core.gpus" and item.in_function
+        of_nvml = top == "pynvml" and item.importer == "sweeper.core.system.gpus" and item.in_function
         return top in sys.stdlib_module_names or of_nvml or (is_ours(item.imported) and room(item.imported) == "core")
 
-    assert_none(allowed, "core/ imports the standard library only; core/gpus.py alone pynvml, inside a function")
+    assert_none(allowed, "core/ imports the standard library only; core/system/gpus.py alone pynvml, inside a function")
 
 
 def test_worker_imports_core_and_itself_only_and_nothing_imports_worker() -> None:

@@ -51,7 +51,7 @@ class RayLauncher(Launcher):
         import ray
         from hydra_plugins.hydra_ray_launcher._launcher_util import start_ray
 
-        from sweeper.core import interrupts
+        from sweeper.core.system import interrupts
 
         on_termination = signal.getsignal(signal.SIGTERM)
         try:

@@ -29,8 +29,8 @@ class SlurmLauncher(Launcher):
 
     def prepare(self) -> None:
         """Raises ConfigError where no SLURM answers."""
-        from sweeper.core import interrupts
         from sweeper.core.errors import ConfigError
+        from sweeper.core.system import interrupts
 
         needs = "hydra/launcher=slurm needs a SLURM that answers"
         if missing := [command for command in ("sbatch", "scontrol") if shutil.which(command) is None]:

@@ -28,9 +28,9 @@ from sweeper.compare.quantities import DEVICE_MIN_EFFECT, MIN_EFFECT
 from sweeper.compare.text import FORMATS, Document, advise_if_nothing_is_judged, print_document, render
 from sweeper.compare.verdicts import judge
 from sweeper.core.errors import ConfigError
-from sweeper.core.exit_codes import BAD_INPUT, NOT_OK, NOTHING_JUDGED, OK
 from sweeper.core.files import write_text
-from sweeper.core.pipes import run_until_closed
+from sweeper.core.system.exit_codes import BAD_INPUT, NOT_OK, NOTHING_JUDGED, OK
+from sweeper.core.system.pipes import run_until_closed
 from sweeper.loading.sources import add_tracking_uri, find_sources
 from sweeper.tracking.store import TrackingError
 

@@ -24,16 +24,16 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from sweeper.core import gpus, host
 from sweeper.core.backends import GONE
 from sweeper.core.errors import ConfigError
-from sweeper.core.exit_codes import BAD_INPUT, INTERRUPTED, NOT_OK, OK
 from sweeper.core.files import write_text
-from sweeper.core.gpus import Device, GpuReading
-from sweeper.core.host import Host, Part
-from sweeper.core.pipes import run_until_closed
 from sweeper.core.protocol import Software, Verdict
 from sweeper.core.serialization import from_json, to_json
+from sweeper.core.system import gpus, host
+from sweeper.core.system.exit_codes import BAD_INPUT, INTERRUPTED, NOT_OK, OK
+from sweeper.core.system.gpus import Device, GpuReading
+from sweeper.core.system.host import Host, Part
+from sweeper.core.system.pipes import run_until_closed
 from sweeper.doctor import noise, probes
 from sweeper.doctor.noise import Noise
 from sweeper.execution.disturbances import UNRELIABLE, find_disturbances

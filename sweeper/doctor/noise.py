@@ -12,9 +12,9 @@ from statistics import fmean, median, stdev
 
 from sweeper.analysis.metrics import derive
 from sweeper.analysis.stats import t_quantile
-from sweeper.core.gpus import Device, visible_gpus
 from sweeper.core.paths import SweepPaths
 from sweeper.core.record import ARMS, Record
+from sweeper.core.system.gpus import Device, visible_gpus
 
 MODELS = ("resnet18", "vit_tiny", "bert_small")  # a CNN, a vision transformer and a language model, all small
 CPU_BATCH_SIZE = 4  # the models' own are made for a GPU

@@ -15,9 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeper.core.gpus import Device
-from sweeper.core.leftovers import TEMPORARY, make_prefix
 from sweeper.core.serialization import Json
+from sweeper.core.system.gpus import Device
+from sweeper.core.system.leftovers import TEMPORARY, make_prefix
 from sweeper.execution import processes
 
 

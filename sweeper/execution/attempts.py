@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from sweeper.analysis.metrics import find_worst_accuracy
-from sweeper.core import shortages
 from sweeper.core.record import Attempt, Record, RecordError
+from sweeper.core.system import shortages
 
 # Nothing was wrong with the trial: it was measured, ended by the user, or could not be tried.
 NOT_KEPT = ("ok", "interrupted", "unavailable")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from sweeper.core import gpus, host
-from sweeper.core.gpus import Device, GpuReading
-from sweeper.core.host import Host
+from sweeper.core.system import gpus, host
+from sweeper.core.system.gpus import Device, GpuReading
+from sweeper.core.system.host import Host
 
 UNRELIABLE = "measurements taken now would be unreliable:"  # begins the line of a disturbance
 MAX_LOAD_PER_CORE = 0.25

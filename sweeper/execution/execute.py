@@ -18,14 +18,14 @@ from itertools import chain
 
 from sweeper.analysis.flags import find_flags
 from sweeper.analysis.metrics import derive
-from sweeper.core import shortages
 from sweeper.core.errors import ConfigError
 from sweeper.core.files import move_aside, write_text
-from sweeper.core.leftovers import remove_leftovers, remove_temporary
 from sweeper.core.paths import SweepPaths, TrialPaths
 from sweeper.core.record import Record, RecordError
 from sweeper.core.serialization import to_json
 from sweeper.core.settings import Settings
+from sweeper.core.system import shortages
+from sweeper.core.system.leftovers import remove_leftovers, remove_temporary
 from sweeper.core.trial import Trial
 from sweeper.execution.attempts import read_attempts
 from sweeper.execution.device_claim import claim_devices

@@ -7,9 +7,9 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from sweeper.core.gpus import Device, cores_near, resolve, total_memory_bytes, visible_gpus
-from sweeper.core.host import free_memory_bytes, physical_cores, read
 from sweeper.core.settings import Settings
+from sweeper.core.system.gpus import Device, cores_near, resolve, total_memory_bytes, visible_gpus
+from sweeper.core.system.host import free_memory_bytes, physical_cores, read
 from sweeper.execution.device_lease import DeviceLease
 from sweeper.execution.memory_budget import MemoryBudget, PeakMemory
 from sweeper.execution.reaper import Reaper

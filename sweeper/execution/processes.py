@@ -21,8 +21,8 @@ from pathlib import Path
 from subprocess import DEVNULL, Popen
 from typing import Any
 
-from sweeper.core import shortages
-from sweeper.core.leftovers import TEMPORARY, make_prefix
+from sweeper.core.system import shortages
+from sweeper.core.system.leftovers import TEMPORARY, make_prefix
 from sweeper.execution.reaper import MARK, kill_marked
 
 OWN_MARK = f"{os.getpid()}-{secrets.token_hex(8)}"  # of everything that this process starts; see `reaper`

@@ -14,8 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from sweeper.core.exit_codes import BAD_INPUT, NOT_OK, OK
-from sweeper.core.pipes import run_until_closed
+from sweeper.core.system.exit_codes import BAD_INPUT, NOT_OK, OK
+from sweeper.core.system.pipes import run_until_closed
 
 if TYPE_CHECKING:
     from sweeper.report.tables.decision import Limits

@@ -12,15 +12,15 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.markup import escape
 
-from sweeper.core import interrupts, shortages
-from sweeper.core.command_line import make_resume_command, remember_sweep
 from sweeper.core.errors import ConfigError
-from sweeper.core.exit_codes import INTERRUPTED, NOT_OK, OK
-from sweeper.core.gpus import Device
 from sweeper.core.libraries import SCRIPT
 from sweeper.core.paths import SweepPaths
-from sweeper.core.pipes import outlive_output
 from sweeper.core.settings import MIN_PROCESSES_FOR_TARGET, Measure, Settings
+from sweeper.core.system import interrupts, shortages
+from sweeper.core.system.command_line import make_resume_command, remember_sweep
+from sweeper.core.system.exit_codes import INTERRUPTED, NOT_OK, OK
+from sweeper.core.system.gpus import Device
+from sweeper.core.system.pipes import outlive_output
 from sweeper.core.trial import Trial
 from sweeper.core.uris import remove_credentials
 from sweeper.execution.disturbances import UNRELIABLE, read_disturbances

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from statistics import median
 
-from sweeper.core import host
 from sweeper.core.paths import RUNS, TrialPaths
 from sweeper.core.record import Record, RecordError
 from sweeper.core.serialization import get_mapping
 from sweeper.core.settings import TIMING, Measure
+from sweeper.core.system import host
 from sweeper.core.trial import Trial
 from sweeper.execution.placement import Placement
 from sweeper.report.formatting import format_duration

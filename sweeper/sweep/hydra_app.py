@@ -19,11 +19,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from sweeper.config import reader, schema
 from sweeper.config.grid import Composed, list_choices, make_repository
-from sweeper.core import interrupts
 from sweeper.core.errors import ConfigError
-from sweeper.core.exit_codes import BAD_INPUT
-from sweeper.core.gpus import visible_gpus
 from sweeper.core.settings import Settings
+from sweeper.core.system import interrupts
+from sweeper.core.system.exit_codes import BAD_INPUT
+from sweeper.core.system.gpus import visible_gpus
 from sweeper.core.trial import Trial
 from sweeper.execution.execute import Launch, execute, make_cluster_launcher
 from sweeper.execution.placement import place_trials

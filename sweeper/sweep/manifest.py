@@ -12,13 +12,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from sweeper.core.command_line import list_words
 from sweeper.core.errors import ConfigError
 from sweeper.core.files import read_json, write_text
 from sweeper.core.libraries import library_packages
 from sweeper.core.paths import SweepPaths
 from sweeper.core.serialization import get_mapping, to_json
 from sweeper.core.settings import Settings
+from sweeper.core.system.command_line import list_words
 from sweeper.core.uris import remove_credentials, remove_passwords
 from sweeper.sweep.plan import Plan
 

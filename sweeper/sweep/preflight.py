@@ -11,11 +11,11 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from sweeper.core import interrupts
 from sweeper.core.errors import ConfigError
-from sweeper.core.gpus import Device
-from sweeper.core.leftovers import TEMPORARY, make_prefix
 from sweeper.core.protocol import AT
+from sweeper.core.system import interrupts
+from sweeper.core.system.gpus import Device
+from sweeper.core.system.leftovers import TEMPORARY, make_prefix
 from sweeper.core.trial import Trial
 from sweeper.execution import processes
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sweeper.core import shortages
 from sweeper.core.errors import ConfigError
 from sweeper.core.files import move_aside, read_json, write_text
 from sweeper.core.paths import SweepPaths, TrialPaths
 from sweeper.core.record import NewerRecordError, Record, RecordError
 from sweeper.core.serialization import from_json, get_mapping, show_value
 from sweeper.core.settings import Measure
+from sweeper.core.system import shortages
 from sweeper.core.text import printable
 from sweeper.core.trial import Trial, find_script
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from sweeper.core.files import MAX_JSON_BYTES, open_inside
-from sweeper.core.leftovers import TEMPORARY, make_prefix
+from sweeper.core.system.leftovers import TEMPORARY, make_prefix
 from sweeper.tracking import runs
 from sweeper.tracking.store import TrackingError, check_artifacts, connect, sqlite_file, translate_errors
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from sweeper.core import paths
-from sweeper.core.leftovers import make_prefix, remove_leftovers
+from sweeper.core.system.leftovers import make_prefix, remove_leftovers
 from sweeper.core.text import printable
 from sweeper.core.uris import remove_credentials, remove_passwords
 

@@ -27,12 +27,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from sweeper.analysis.metrics import Result, derive
-from sweeper.core import interrupts, paths
+from sweeper.core import paths
 from sweeper.core.files import MAX_FILE_BYTES, open_inside, read_json, write_text
-from sweeper.core.leftovers import TEMPORARY, make_prefix, remove_temporary
 from sweeper.core.paths import SweepPaths, TrialPaths
 from sweeper.core.record import Record, RecordError
 from sweeper.core.serialization import get_mapping
+from sweeper.core.system import interrupts
+from sweeper.core.system.leftovers import TEMPORARY, make_prefix, remove_temporary
 from sweeper.core.text import printable
 from sweeper.core.uris import remove_passwords
 from sweeper.tracking import runs

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.config.overrides import quote_arguments
-from sweeper.core.exit_codes import BAD_INPUT, OK
+from sweeper.core.system.exit_codes import BAD_INPUT, OK
 
 
 def plan(*overrides: str) -> subprocess.CompletedProcess[str]:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 
-from sweeper.core.host import Part
 from sweeper.core.protocol import (
     ALONE,
     Job,
@@ -19,6 +18,7 @@ from sweeper.core.protocol import (
 from sweeper.core.record import Diagnostics, Process
 from sweeper.core.serialization import from_json, to_json
 from sweeper.core.settings import Measure
+from sweeper.core.system.host import Part
 from sweeper.core.trial import Trial
 
 

@@ -17,11 +17,11 @@ import pytest
 from records import make_process, make_record, write_sweep
 from rich.console import Console
 
-from sweeper.core import gpus
-from sweeper.core.gpus import Device, GpuReading
-from sweeper.core.host import Host
 from sweeper.core.protocol import Software, Verdict
 from sweeper.core.record import Round
+from sweeper.core.system import gpus
+from sweeper.core.system.gpus import Device, GpuReading
+from sweeper.core.system.host import Host
 from sweeper.doctor import __main__, noise, probes
 from sweeper.doctor.__main__ import Findings, decide_exit_code
 from sweeper.doctor.noise import Noise, compute_noise, count_processes_needed

@@ -13,7 +13,7 @@ import pytest
 from clock import Clock
 
 from sweeper.core.errors import ConfigError
-from sweeper.core.gpus import Device, Gpu
+from sweeper.core.system.gpus import Device, Gpu
 from sweeper.execution import device_claim, placement
 from sweeper.execution.device_claim import claim_devices
 from sweeper.execution.placement import DeviceShare, Placement, make_slots

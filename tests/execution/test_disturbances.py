@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
-from sweeper.core import gpus, host
-from sweeper.core.gpus import Device, GpuReading
-from sweeper.core.host import Host
+from sweeper.core.system import gpus, host
+from sweeper.core.system.gpus import Device, GpuReading
+from sweeper.core.system.host import Host
 from sweeper.execution.disturbances import find_disturbances, read_disturbances
 
 CPU = Device("cpu")

@@ -22,11 +22,11 @@ from sweeper.analysis.metrics import derive
 from sweeper.core import record as record_module
 from sweeper.core.errors import ConfigError
 from sweeper.core.files import write_text
-from sweeper.core.gpus import Device, Gpu
-from sweeper.core.leftovers import make_prefix
 from sweeper.core.paths import SweepPaths, TrialPaths
 from sweeper.core.record import Attempt, Record
 from sweeper.core.settings import Measure, Settings
+from sweeper.core.system.gpus import Device, Gpu
+from sweeper.core.system.leftovers import make_prefix
 from sweeper.core.trial import Labels, Model, Trial
 from sweeper.execution import device_claim, placement, processes, reaper
 from sweeper.execution import execute as execute_module

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from sweeper.core.gpus import Device, Gpu
-from sweeper.core.host import physical_cores
 from sweeper.core.settings import Scheduler, Settings
+from sweeper.core.system.gpus import Device, Gpu
+from sweeper.core.system.host import physical_cores
 from sweeper.execution import placement
 from sweeper.execution.placement import divide_cores, share_host
 

@@ -12,7 +12,7 @@ import pytest
 from records import make_record, make_trial
 
 from sweeper.analysis.metrics import derive
-from sweeper.core.gpus import Device, Gpu
+from sweeper.core.system.gpus import Device, Gpu
 from sweeper.core.trial import Trial
 from sweeper.execution import scheduler
 from sweeper.execution.placement import DeviceSlot

@@ -19,10 +19,10 @@ import pytest
 from processes import assert_gone
 
 from sweeper.core.files import write_text
-from sweeper.core.gpus import Device
 from sweeper.core.protocol import DEVICE, NOTHING, Job
 from sweeper.core.record import SCHEMA_VERSION, Attempt, Inspection, Record
 from sweeper.core.settings import Measure, Settings
+from sweeper.core.system.gpus import Device
 from sweeper.core.trial import Trial
 from sweeper.execution import processes, trial_runner, worker_channel
 from sweeper.execution.device_lease import Tenant

@@ -12,10 +12,10 @@ from mutations import mutate
 from records import make_record, write_sweep
 
 from sweeper.compare.__main__ import main as compare
-from sweeper.core.exit_codes import OK
 from sweeper.core.paths import SweepPaths
 from sweeper.core.record import Record, RecordError
 from sweeper.core.settings import Settings
+from sweeper.core.system.exit_codes import OK
 from sweeper.report.__main__ import main as report
 from sweeper.sweep.driver import run_sweep
 from sweeper.sync import main as sync

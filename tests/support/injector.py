@@ -178,7 +178,7 @@ def _serve(attacked: str, warm: Path, arguments: list[str]) -> None:
 
 def _sync(warm: Path, arguments: list[str]) -> None:
     from sweeper import sync
-    from sweeper.core.pipes import run_until_closed
+    from sweeper.core.system.pipes import run_until_closed
     from sweeper.tracking.store import connect
 
     connect(f"sqlite:///{warm}/mlflow.db", lambda client: client.search_experiments(max_results=1))

@@ -19,13 +19,13 @@ from records import make_record, make_trial, write_sweep
 from rich.console import Console
 
 from sweeper.analysis.metrics import derive
-from sweeper.core import host
 from sweeper.core.errors import ConfigError
-from sweeper.core.exit_codes import INTERRUPTED, NOT_OK, OK
 from sweeper.core.files import write_text
-from sweeper.core.host import Host
 from sweeper.core.record import Inspection, Record
 from sweeper.core.settings import Measure, Settings, Tracking
+from sweeper.core.system import host
+from sweeper.core.system.exit_codes import INTERRUPTED, NOT_OK, OK
+from sweeper.core.system.host import Host
 from sweeper.core.trial import Model, Trial
 from sweeper.execution.execute import Launcher, execute, make_cluster_launcher
 from sweeper.execution.scheduler import Event, Finished, PhaseBegan, Started

@@ -22,9 +22,9 @@ from injector import ERRORS, Command, Fault
 from real_sweeps import FAST, custom
 from records import make_record, write_sweep
 
-from sweeper.core.exit_codes import BAD_INPUT, INTERRUPTED, NOT_OK, OK
 from sweeper.core.files import write_text
 from sweeper.core.record import Record
+from sweeper.core.system.exit_codes import BAD_INPUT, INTERRUPTED, NOT_OK, OK
 
 SWEEP = "night"
 WITHIN_S = 10.0  # for processes to end

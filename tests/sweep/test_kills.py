@@ -16,8 +16,8 @@ import pytest
 from checkout import ROOT
 from processes import Seen, assert_gone, find_workers, list_processes, wait_for_handlers
 
-from sweeper.core.exit_codes import BAD_INPUT, INTERRUPTED, NOT_OK, OK
 from sweeper.core.record import Record
+from sweeper.core.system.exit_codes import BAD_INPUT, INTERRUPTED, NOT_OK, OK
 from sweeper.tracking.runs import digest_record
 
 SWEEPS, KILLS = 20, 10  # in `make slow`, and kills of each sweep there

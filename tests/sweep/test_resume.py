@@ -17,12 +17,12 @@ from records import make_record, make_trial, write_sweep
 from sweeper.analysis.metrics import derive
 from sweeper.core import record as record_module
 from sweeper.core.errors import ConfigError
-from sweeper.core.exit_codes import NOT_OK, OK
 from sweeper.core.libraries import SCRIPT
 from sweeper.core.paths import SweepPaths
 from sweeper.core.record import SCHEMA_VERSION, Record, ScriptRun
 from sweeper.core.serialization import to_json
 from sweeper.core.settings import SAMPLING, TIMING, Measure, Settings, Tracking
+from sweeper.core.system.exit_codes import NOT_OK, OK
 from sweeper.core.trial import Labels, Model, Trial
 from sweeper.execution.execute import Launcher
 from sweeper.execution.scheduler import Event, Finished, Started

@@ -14,7 +14,7 @@ from worker_runs import MEASURE, custom, flags, private_cache, run
 
 from sweeper.analysis.flags import find_flags
 from sweeper.analysis.metrics import derive
-from sweeper.core.gpus import visible_gpus
+from sweeper.core.system.gpus import visible_gpus
 
 pytestmark = [
     pytest.mark.xdist_group("gpu"),  # one after the other: some look for other processes on the GPU

@@ -16,7 +16,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from sweeper.core.leftovers import TEMPORARY, make_prefix
+from sweeper.core.system.leftovers import TEMPORARY, make_prefix
 
 VARIABLES = ("TORCH_TRACE", "TORCH_COMPILE_DEBUG_DIR")  # for the trace itself, and for what Inductor writes beside
 GRAPHS = {"aot_inference_graph": "inference", "aot_forward_graph": "forward", "aot_backward_graph": "backward"}

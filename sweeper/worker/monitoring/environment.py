@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from sweeper.core import gpus, host
 from sweeper.core.libraries import library_packages, read_versions
+from sweeper.core.system import gpus, host
 from sweeper.worker.monitoring.gpu_monitor import open_nvml
 
 PREFIXES = ("TORCH", "PYTORCH", "TRITON", "CUDA", "CUBLAS", "NVIDIA_TF32", "OMP_", "MKL_", "KMP_", "ATEN_")

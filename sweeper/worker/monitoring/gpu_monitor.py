@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from sweeper.core.gpus import GpuReading, read_handle
 from sweeper.core.record import ARMS, GpuState, PerArm
+from sweeper.core.system.gpus import GpuReading, read_handle
 from sweeper.worker.monitoring.host_monitor import own_processes
 
 # Reasons that slow a step down; the other ones are those of an idle GPU and of clocks that somebody chose.

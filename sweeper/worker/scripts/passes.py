@@ -16,9 +16,9 @@ from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from sweeper.core.leftovers import TEMPORARY, make_prefix
 from sweeper.core.protocol import ALONE, Job, Outcome, Phase, decode
 from sweeper.core.record import ARMS, EAGER_PHASES, Diagnostics, ScriptRun, Training, Trajectory
+from sweeper.core.system.leftovers import TEMPORARY, make_prefix
 from sweeper.worker import failures
 from sweeper.worker.session import Notes, Part, Task
 

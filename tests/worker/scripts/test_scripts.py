@@ -15,11 +15,11 @@ import pytest
 from checkout import ROOT
 
 from sweeper.analysis.metrics import derive
-from sweeper.core.gpus import visible_gpus
 from sweeper.core.libraries import SCRIPT
 from sweeper.core.protocol import Job, Outcome, Phase, decode
 from sweeper.core.record import ARMS, Record, ScriptRun, Trajectory
 from sweeper.core.settings import Measure
+from sweeper.core.system.gpus import visible_gpus
 from sweeper.core.trial import Labels, Model, Trial
 from sweeper.loading.entries import Entry
 from sweeper.report.findings import Findings

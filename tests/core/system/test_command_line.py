@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from sweeper.core.command_line import make_resume_command, remember_sweep
+from sweeper.core.system.command_line import make_resume_command, remember_sweep
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from sweeper.core import gpus
 from sweeper.core.errors import ConfigError
-from sweeper.core.gpus import Device, Gpu, GpuReading, _select, resolve
+from sweeper.core.system import gpus
+from sweeper.core.system.gpus import Device, Gpu, GpuReading, _select, resolve
 
 GPUS = [Gpu("0", "GPU-aaa", "NVIDIA H200"), Gpu("1", "GPU-bbb", "NVIDIA H200")]
 

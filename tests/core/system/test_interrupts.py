@@ -11,18 +11,18 @@ import sys
 import pytest
 from checkout import ENVIRONMENT
 
-from sweeper.core.exit_codes import INTERRUPTED
-from sweeper.core.pipes import run_until_closed
+from sweeper.core.system.exit_codes import INTERRUPTED
+from sweeper.core.system.pipes import run_until_closed
 
 HANDLED = """
 import signal
-from sweeper.core import interrupts
+from sweeper.core.system import interrupts
 interrupts.install()
 print([name for name in ("SIGINT", "SIGTERM", "SIGHUP") if signal.getsignal(signal.Signals[name]) != signal.SIG_IGN])
 """
 WAITS = """
 import os, signal
-from sweeper.core import interrupts
+from sweeper.core.system import interrupts
 
 def items():
     os.kill(os.getpid(), signal.SIGINT)
@@ -46,7 +46,7 @@ interrupts.check()
 
 NESTED = """
 import os, signal
-from sweeper.core import interrupts
+from sweeper.core.system import interrupts
 interrupts.install()
 with interrupts.allow():
     with interrupts.allow():
@@ -70,8 +70,8 @@ print(signal.getsignal(signal.SIGHUP) == signal.SIG_IGN)
 """
 AT_ONCE = """
 import os, signal
-from sweeper.core import interrupts
-from sweeper.core.command_line import remember_sweep
+from sweeper.core.system import interrupts
+from sweeper.core.system.command_line import remember_sweep
 interrupts.install()
 remember_sweep("night")
 for number in (signal.SIGINT, signal.SIGTERM):
@@ -82,7 +82,7 @@ print("never")
 """
 HANGS_UP = """
 import os, signal
-from sweeper.core import interrupts
+from sweeper.core.system import interrupts
 interrupts.install()
 os.kill(os.getpid(), signal.SIGHUP)
 os.write(1, b"out")

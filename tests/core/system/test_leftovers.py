@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from checkout import ROOT
 
-from sweeper.core.leftovers import make_prefix, remove_leftovers
+from sweeper.core.system.leftovers import make_prefix, remove_leftovers
 
 KILLED = """
 import os, signal, sys, tempfile
 from pathlib import Path
 from sweeper.core.files import write_text
-from sweeper.core.leftovers import make_prefix
+from sweeper.core.system.leftovers import make_prefix
 folder = Path(tempfile.mkdtemp(prefix=make_prefix("sweeper"), dir="."))
 (folder / "sweeper").symlink_to(Path("kept").absolute())
 os.fsync = lambda _handle: os.kill(os.getpid(), signal.SIGKILL)

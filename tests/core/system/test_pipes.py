@@ -13,12 +13,12 @@ import pytest
 from checkout import ENVIRONMENT
 from records import make_record, write_sweep
 
-from sweeper.core.exit_codes import CLOSED, INTERRUPTED, NOT_OK
-from sweeper.core.pipes import run_until_closed
+from sweeper.core.system.exit_codes import CLOSED, INTERRUPTED, NOT_OK
+from sweeper.core.system.pipes import run_until_closed
 
 PRINTS = """
 import sys
-from sweeper.core.pipes import run_until_closed
+from sweeper.core.system.pipes import run_until_closed
 def main():
     print("x" * 100_000)
     return 3
@@ -26,7 +26,7 @@ sys.exit(run_until_closed(main))
 """
 OUTLIVES = """
 import os, sys
-from sweeper.core.pipes import outlive_output
+from sweeper.core.system.pipes import outlive_output
 print("before")
 outlive_output()
 print("after")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.core import host
+from sweeper.core.system import host
 
 GIB = 2**30
 

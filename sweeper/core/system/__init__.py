@@ -1,0 +1,1 @@
+"""This process and the machine under it: processor, GPUs, signals, pipes, exit codes, leftovers and shortages."""
