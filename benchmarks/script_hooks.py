@@ -25,7 +25,7 @@ STEPS = 300
 
 def lead(loop: Loop) -> Lead:
     """See every step, and ask for nothing."""
-    loop.loader.records = False
+    loop.loader.keep_none()
     while True:
         yield
 

@@ -145,7 +145,7 @@ def lead_loop(setup: ScriptSetup, arm: str) -> Lead:
     """Time the loop as the script runs it, with one arm throughout once the loop is known."""
     notes, arms, loop = setup.notes, setup.arms, setup.loop
     modules = setup.begin()
-    loop.loader.records = False
+    loop.loader.keep_none()
     with notes.enter("eager"):
         yield from run_steps(EAGER_STEPS)
     if arm == "compiled":

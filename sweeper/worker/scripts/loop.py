@@ -50,9 +50,9 @@ class LoaderWatch:
         self.others = 0  # batches of other loaders, once it is known which one that is
         self.num_replayed = 0  # batches that are given again
         self.seen: set[str] = set()  # how many workers loaders have
-        self.records = True  # whether batches are kept, which takes time
         self.queued = 0  # batches at most that workers fetch ahead
         self._pulled: Counter[object] = Counter()  # batches by loader
+        self._records = True
         self._recorded: deque[Any] = deque(maxlen=MAX_RECORDED)
         self._training: object = None
         self._replayed: Iterator[RecordedBatch] | None = None
@@ -98,13 +98,18 @@ class LoaderWatch:
             workers = iterator._num_workers
             self.seen.add(f"{workers} workers" if workers > 1 else "1 worker" if workers else "no workers")
             self.queued = max(self.queued, workers * (getattr(iterator, "_prefetch_factor", None) or 0))
-        if self.records:
+        if self._records:
             self._recorded.append(copy_structure(batch))
         return batch
 
     def decide(self) -> None:
         """From now on only the loader that gave most batches is the training loader."""
         self._training = self._pulled.most_common(1)[0][0] if self._pulled else None
+
+    def keep_none(self) -> None:
+        """Keep no batches, which takes time, and memory that every fork of a worker has to map."""
+        self._records = False
+        self._recorded.clear()
 
     def replay(self, count: int) -> None:
         """From now on the training loader gives its last `count` batches again, in turn, and does not end."""

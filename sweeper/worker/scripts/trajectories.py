@@ -73,7 +73,7 @@ def lead_training(setup: ScriptSetup, request: Request, seeds: SeedShift, losses
 
 def _begin(setup: ScriptSetup) -> Generator[None, None, list[torch.nn.Module]]:
     modules = setup.begin()
-    setup.loop.loader.records = False
+    setup.loop.loader.keep_none()
     with setup.notes.enter("eager"):
         yield from run_steps(EAGER_STEPS)
     return modules

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -240,6 +241,21 @@ def test_batches_are_given_again_in_containers_of_their_own() -> None:
         other = DataLoader(TensorDataset(torch.zeros(4)), batch_size=2)
         assert len(list(other)) == 2  # of another data set: an evaluation sees its own
         assert loop.count().others == len(first) + 2
+    finally:
+        loop.stop()
+
+
+def test_a_loop_that_is_timed_keeps_no_batch() -> None:
+    """A fork maps all memory, so each batch that is kept makes the start of workers slower, at each epoch."""
+    loop = Loop(count_steps([], MANY), lambda _: None)
+    try:
+        iterator = iter(DataLoader(TensorDataset(torch.arange(8.0)), batch_size=2))
+        kept = weakref.ref(next(iterator)[0])
+        assert kept() is not None
+        loop.loader.keep_none()
+        assert kept() is None
+        given = weakref.ref(next(iterator)[0])
+        assert given() is None
     finally:
         loop.stop()
 
