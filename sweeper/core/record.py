@@ -401,6 +401,11 @@ class Record:
         return self.smaller_batch_size or self.trial.batch_size
 
     @property
+    def known_batch_size(self) -> int | None:
+        """The batch size that was used; None for a user's own script."""
+        return None if self.trial.known_batch_size is None else self.batch_size
+
+    @property
     def artifacts(self) -> tuple[str, ...]:
         """The compiled code of its processes, each once, in alphabetical order."""
         return tuple(sorted({process.artifact for process in self.processes if process.artifact}))

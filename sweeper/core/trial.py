@@ -170,6 +170,11 @@ class Trial:
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
     @property
+    def known_batch_size(self) -> int | None:
+        """The batch size; None for a user's own script, which decides it: `batch_size` says nothing there."""
+        return None if self.workload == SCRIPT else self.batch_size
+
+    @property
     def samples_per_step(self) -> float:
         """The batch size; where it varies, the mean over steps."""
         return fmean(self.vary.get("batch_size", (self.batch_size,)))
