@@ -12,6 +12,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.markup import escape
 
+from sweeper.core.backends import NO_CUDA_GRAPHS
 from sweeper.core.errors import ConfigError
 from sweeper.core.libraries import SCRIPT
 from sweeper.core.paths import SweepPaths
@@ -166,6 +167,8 @@ class _Sweep:
             self.console.print("a process runs its script three times: steps of both arms, the loop in eager, compiled")
         if any(trial.model.arguments.get("trajectory") and trial.mode != "eager" for trial in scripts):
             self.console.print("with model.trajectory the first runs it up to seven times more, to compare trainings")
+        if any(trial.mode == "reduce-overhead" and trial.device == "cpu" for trial in plan.trials):
+            self.console.print(f"mode=reduce-overhead adds CUDA graphs to mode=default, and {NO_CUDA_GRAPHS}")
         if settings.dry_run or plan.left_out:
             lines = describe_plan(plan if settings.dry_run else Plan((), plan.left_out))
             self.console.print("\n".join(lines).strip(), markup=False)

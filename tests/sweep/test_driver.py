@@ -231,6 +231,20 @@ def test_each_line_of_a_ladder_names_its_rung(trial: Trial, capsys: pytest.Captu
     assert named == [f"vit_b_16-train-fp32-rung-{rung}-b32" for rung in ("eager", "fused", "default")]
 
 
+@pytest.mark.parametrize(
+    ("mode", "device", "said"),
+    [("reduce-overhead", "cpu", 1), ("max-autotune", "cpu", 0), ("reduce-overhead", "cuda", 0)],
+)
+def test_a_plan_says_once_that_a_cpu_has_no_cuda_graphs(
+    trial: Trial, mode: str, device: str, said: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sweeper.sweep.driver.require_runnable", lambda *_: [])
+    grid = [replace(trial, mode=mode, device=device, batch_size=size) for size in (1, 2)]
+    assert run_sweep(grid, replace(SETTINGS, dry_run=True)) == OK
+    line = "mode=reduce-overhead adds CUDA graphs to mode=default, and with device=cpu there are no CUDA graphs"
+    assert capsys.readouterr().out.splitlines().count(line) == said
+
+
 def test_a_terminal_shows_phases_and_no_clock(trial: Trial) -> None:
     console = Console(file=StringIO(), force_terminal=True, width=200, color_system=None)
     progress = Progress(2, 1, console)
