@@ -143,7 +143,8 @@ FLAGS: Mapping[str, Flag] = {
     "cudagraphs_skipped": Flag(
         "a graph was not recorded as a CUDA graph",
         "`diagnostics.cudagraph_skips` and the opened row have the reasons.",
-        "Remove what the reason names, such as a tensor on the CPU or an input that is changed in place.",
+        "Remove what the reason names, such as a tensor on the CPU or an input that is changed in place. With "
+        "`device=cpu` there is nothing to do.",
         rank=CONTEXT,
         why="it says what the compiler did, and the speedup is that of the program it made",
     ),
@@ -305,7 +306,8 @@ CAUSES: Mapping[str, Meaning] = {
     ),
     "cudagraph_skip": Meaning(
         "the mode records CUDA graphs, and a graph could not be recorded",
-        todo="Remove what the reason names, such as a tensor on the CPU or an input that is changed in place.",
+        todo="Remove what the reason names, such as a tensor on the CPU or an input that is changed in place. With "
+        "`device=cpu` there is nothing to do.",
     ),
 }
 

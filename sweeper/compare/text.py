@@ -98,7 +98,7 @@ def _count_draws(side: Side) -> int:
 COLUMNS: tuple[Column[Judged], ...] = (
     *(Column(name, attrgetter(name)) for name in ("verdict", "reason", "note")),
     *map(_trial_column, ("labels.model", "labels.family", "workload", "mode", "backend", "labels.precision")),
-    Column("batch_size", lambda row: row.pair.any.trial.batch_size),
+    Column("batch_size", lambda row: row.pair.any.trial.known_batch_size),
     _trial_column("variant"),
     *_side_columns("trial_id", lambda side: side.trial.id),
     *_side_columns("status", lambda side: side.status),

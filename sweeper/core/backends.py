@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 GRAPHED = "graphed"  # no compiler: forward and backward recorded as CUDA graphs, by `torch.cuda.make_graphed_callables`
+NO_CUDA_GRAPHS = "with device=cpu there are no CUDA graphs"
 # They convert the module themselves: torch's older compilers, and the graph that is recorded by hand.
 WITHOUT_DYNAMO = ("jit_trace", "jit_script", "fx", GRAPHED)
 CONTROLS = ("eager", "eager_noexcept", "eager_debug", "pre_dispatch_eager")  # pass through Dynamo and compile nothing

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from sweeper.core.backends import GRAPHED
+from sweeper.core.backends import GRAPHED, NO_CUDA_GRAPHS
 from sweeper.core.libraries import LIBRARIES
 from sweeper.core.trial import BUNDLED_RUNGS, CACHED, Compile, Trial
 
@@ -75,7 +75,7 @@ def explain_not_for(trial: Trial, rung: str) -> str | None:
     if rung == "fused" and trial.optimizer == "none":
         return f"rung={rung} is for a step with an optimizer: later rungs go without it"
     if rung == GRAPHED and trial.device == "cpu":
-        return f"rung={rung} is for a GPU, with device=cpu there are no CUDA graphs"
+        return f"rung={rung} is for a GPU, {NO_CUDA_GRAPHS}"
     return explain_no_graph(trial) if rung == GRAPHED else None
 
 

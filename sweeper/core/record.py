@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Annotated
 
+from sweeper.core.backends import NO_CUDA_GRAPHS
 from sweeper.core.errors import explain_unreadable
 from sweeper.core.files import MAX_JSON_BYTES, read_text
 from sweeper.core.serialization import Between, Json, from_json, parse_json, to_json
@@ -399,6 +400,17 @@ class Record:
     def batch_size(self) -> int:
         """The batch size that was used."""
         return self.smaller_batch_size or self.trial.batch_size
+
+    @property
+    def known_batch_size(self) -> int | None:
+        """The batch size that was used; None for a user's own script."""
+        return None if self.trial.known_batch_size is None else self.batch_size
+
+    @property
+    def cudagraph_skips(self) -> tuple[str, ...]:
+        """Why graphs were not recorded as CUDA graphs. On a CPU, torch counts such graphs and gives no reason."""
+        skips = self.diagnostics.cudagraph_skips if self.diagnostics else ()
+        return (NO_CUDA_GRAPHS,) if skips and self.trial.device == "cpu" else skips
 
     @property
     def artifacts(self) -> tuple[str, ...]:

@@ -170,6 +170,11 @@ class Trial:
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
     @property
+    def known_batch_size(self) -> int | None:
+        """The batch size; None for a user's own script, which decides it: `batch_size` says nothing there."""
+        return None if self.workload == SCRIPT else self.batch_size
+
+    @property
     def samples_per_step(self) -> float:
         """The batch size; where it varies, the mean over steps."""
         return fmean(self.vary.get("batch_size", (self.batch_size,)))
@@ -188,9 +193,10 @@ class Trial:
     def label(self) -> str:
         """A name for people and folders: letters, digits, `.`, `_` and `-` only, at most 100 characters."""
         backend = [self.backend] if self.backend not in (None, "inductor") else []
-        parts = [self.labels.model, self.workload, self.labels.precision, self.mode, *backend, f"b{self.batch_size}"]
+        how = ["rung", self.labels.rung] if self.labels.rung else [self.mode, *backend]
+        parts = [self.labels.model, self.workload, self.labels.precision, *how, f"b{self.batch_size}"]
         if self.workload == SCRIPT:  # which decides the rest
-            parts = [self.labels.model, self.workload, self.mode, *backend]
+            parts = [self.labels.model, self.workload, *how]
         text = "-".join(map(str, parts))
         return re.sub(r"[^A-Za-z0-9._-]+|\.\.+", "_", text).lstrip(".-")[:100]
 

@@ -49,6 +49,12 @@ class Placement:
         return tuple(share.device for share in self.shares)
 
     @property
+    def device_names(self) -> tuple[str, ...]:
+        """What the devices are called in records, each name once."""
+        names = (device.gpu.name if device.gpu else read().cpu for device in self.devices)
+        return tuple(dict.fromkeys(names))
+
+    @property
     def concurrency(self) -> int:
         """Trials in flight over all devices."""
         return sum(share.concurrency for share in self.shares)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.markup import escape
 
+from sweeper.core.backends import NO_CUDA_GRAPHS
 from sweeper.core.errors import ConfigError
 from sweeper.core.libraries import SCRIPT
 from sweeper.core.paths import SweepPaths
@@ -39,6 +40,7 @@ from sweeper.sweep.preflight import require_runnable
 from sweeper.sweep.progress import Progress
 from sweeper.sweep.resume import (
     OnDisk,
+    find_other_devices,
     is_alike,
     keep_total_steps,
     move_unreadable,
@@ -166,6 +168,12 @@ class _Sweep:
             self.console.print("a process runs its script three times: steps of both arms, the loop in eager, compiled")
         if any(trial.model.arguments.get("trajectory") and trial.mode != "eager" for trial in scripts):
             self.console.print("with model.trajectory the first runs it up to seven times more, to compare trainings")
+        if any(trial.mode == "reduce-overhead" and trial.device == "cpu" for trial in plan.trials):
+            self.console.print(f"mode=reduce-overhead adds CUDA graphs to mode=default, and {NO_CUDA_GRAPHS}")
+        if others := find_other_devices(self.paths, plan.trials, placement):
+            here = ", ".join(placement.device_names) or placement.name
+            told = f"trials of this sweep ran on {', '.join(others)}, and these run on {here}; no mean mixes them"
+            self.console.print(f"note: {told}", markup=False)
         if settings.dry_run or plan.left_out:
             lines = describe_plan(plan if settings.dry_run else Plan((), plan.left_out))
             self.console.print("\n".join(lines).strip(), markup=False)

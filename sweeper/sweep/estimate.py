@@ -10,7 +10,6 @@ from sweeper.core.paths import RUNS, TrialPaths
 from sweeper.core.record import Record, RecordError
 from sweeper.core.serialization import get_mapping
 from sweeper.core.settings import TIMING, Measure
-from sweeper.core.system import host
 from sweeper.core.trial import Trial
 from sweeper.execution.placement import Placement
 from sweeper.report.formatting import format_duration
@@ -81,7 +80,7 @@ def read_history(placement: Placement, measure: Measure) -> tuple[History, Histo
 
     Empty where a cluster places the trials, since its devices are not known.
     """
-    names = {device.gpu.name if device.gpu else host.read().cpu for device in placement.devices}
+    names = placement.device_names
     timing = [getattr(measure, name) for name in TIMING]
     whole, on_device = [], []
     for path in sorted(RUNS.glob("*/*/record.json") if names else (), key=lambda path: path.lstat().st_mtime):

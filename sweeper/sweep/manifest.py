@@ -65,4 +65,4 @@ def _flatten(invocation: Mapping[str, Any]) -> dict[str, Any]:
     """What may differ between the runs of a sweep, by name."""
     measure = get_mapping(invocation, "settings", "measure")
     named = {f"measure.{name}": value for name, value in measure.items()}
-    return {"device": invocation.get("device"), **get_mapping(invocation, "versions"), **named}
+    return {**get_mapping(invocation, "versions"), **named}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +20,8 @@ from sweeper.core.settings import Measure
 from sweeper.core.system import shortages
 from sweeper.core.text import printable
 from sweeper.core.trial import Trial, find_script
+from sweeper.execution.placement import Placement
+from sweeper.loading.device_names import read_device
 
 MAX_SHOWN = 5  # records of a newer version
 
@@ -112,6 +114,23 @@ def keep_total_steps(paths: SweepPaths, stay: Iterable[Trial]) -> None:
         labels = replace(record.trial.labels, total_steps=trial.labels.total_steps)
         if labels != record.trial.labels:
             write_text(file, replace(record, trial=replace(record.trial, labels=labels)).dumps())
+
+
+def find_other_devices(paths: SweepPaths, planned: Sequence[Trial], placement: Placement) -> list[str]:
+    """Name the devices of records that stay, as far as the planned trials will run on others.
+
+    Where a cluster places the trials, only the type of its devices is known.
+    """
+    types, names, ids = {trial.device for trial in planned}, placement.device_names, {trial.id for trial in planned}
+    found = set()
+    for path in paths.records() if planned else ():
+        with suppress(RecordError):  # a report says what cannot be read
+            record = Record.read(path)
+            device = read_device(record.environment, record.trial.device)
+            if device and record.trial_id not in ids:
+                found.add(device)
+    others = (device for device in found if device.type not in types or (names and device.name not in names))
+    return sorted({device.name for device in others})
 
 
 def read_measure(of_record: Mapping[str, Any], trial: TrialPaths) -> Measure | None:

@@ -32,7 +32,7 @@ RUN_STATUSES = {"ok": "FINISHED", "interrupted": "KILLED"}  # every other status
 # Limits of mlflow.utils.validation; that of tags is the one of older servers. Longer values are cut.
 MAX_PARAM_CHARACTERS = 6000
 MAX_TAG_CHARACTERS = 5000
-VIEW_VERSION = 2  # of what `build_view` makes of a record; a run that shows an older version is sent again
+VIEW_VERSION = 3  # of what `build_view` makes of a record; a run that shows an older version is sent again
 # Limits per trial: with everything else that a run shows they stay below the 1,000 entities that MLflow takes per call.
 MAX_ROUNDS = 150
 MAX_FIRST_STEPS = 50
@@ -104,7 +104,8 @@ def _params(record: Record) -> dict[str, str]:
     nested["version"] = get_mapping(record.environment, "versions")
     values = {
         **{name: getattr(trial.labels, name) for name in ("model", "family", "suite", "precision")},
-        **{name: getattr(trial, name) for name in ("workload", "mode", "backend", "batch_size", "optimizer", "device")},
+        **{name: getattr(trial, name) for name in ("workload", "mode", "backend", "optimizer", "device")},
+        "batch_size": trial.known_batch_size,
         "variant": trial.variant or None,
         "decode_position": trial.decode_position,
         **dict(_leaves(nested)),

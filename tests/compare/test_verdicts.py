@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from comparisons import GIB, KINDS, NOISY, WOBBLE, measured, on_device, pair
-from records import make_record, make_trial
+from records import make_record, make_script, make_trial
 
 from sweeper.compare.pairs import Pair
 from sweeper.compare.quantities import COMPILE, COMPILED, COMPILED_BUSY, COMPILED_DEVICE, EAGER, MEMORY, SPEEDUP
@@ -521,3 +521,9 @@ def test_a_row_in_which_the_device_alone_got_faster_is_shown(kind: str) -> None:
     table = {row["model"]: row for row in make_table(judge([*rows, *others()])).rows}
     assert (table["faster"]["verdict"], table["still"]["verdict"]) == ("SAME", "SAME")
     assert (is_worth_showing(table["faster"]), is_worth_showing(table["still"])) == (True, False)
+
+
+def test_a_script_has_no_batch_size() -> None:
+    script = make_script("train.py", {})
+    (row,) = make_table(judge([pair(script, script)])).rows
+    assert row["batch_size"] is None

@@ -15,7 +15,7 @@ from sweeper.config.schema import conf_folder
 from sweeper.core.errors import ConfigError
 from sweeper.core.ladder import RUNGS, climb, explain_no_graph
 from sweeper.sweep import hydra_app
-from sweeper.sweep.plan import Plan, make_plan
+from sweeper.sweep.plan import Plan, describe_plan, make_plan
 
 CNN = "model.memory_format=channels_last"
 ALL = "free one-liners"
@@ -54,6 +54,12 @@ def test_rungs_of_a_cnn() -> None:
     assert {trial.labels.precision for trial in plan.trials} == {"amp"}
     top = plan.trials[-1]
     assert (top.model.memory_format, top.optimizer_impl, top.cudnn_benchmark) == ("channels_last", "fused", True)
+
+
+def test_every_line_of_a_plan_names_its_rung() -> None:
+    plan = plan_ladder("model=resnet50")
+    names = [line.split()[1] for line in describe_plan(plan)]
+    assert names == [f"resnet50-train-amp-rung-{rung}-b128" for rung in RUNGS]
 
 
 def test_rungs_that_a_language_model_has_not_are_left_out_of_later_ones_too() -> None:

@@ -123,6 +123,12 @@ def test_name_has_a_backend_that_is_not_inductor(trial: Trial) -> None:
     assert replace(trial, mode="eager", backend=None).label == "vit_tiny-train-fp32-eager-b4"
 
 
+def test_name_of_a_rung_says_which_one_it_is(trial: Trial) -> None:
+    eager = replace(trial, mode="eager", backend=None)
+    names = [replace(eager, labels=replace(trial.labels, rung=rung)).label for rung in ("eager", "channels_last")]
+    assert names == ["vit_tiny-train-fp32-rung-eager-b4", "vit_tiny-train-fp32-rung-channels_last-b4"]
+
+
 def test_sizes_that_vary_keep_their_share_of_the_batch(trial: Trial) -> None:
     varied = replace(trial, batch_size=32, vary={"batch_size": (8, 32, 1), "image_size": (32, 64)})
     halved = varied.replace_batch_size(16)

@@ -21,6 +21,7 @@ from rich.console import Console
 from sweeper.analysis.metrics import derive
 from sweeper.core.errors import ConfigError
 from sweeper.core.files import write_text
+from sweeper.core.ladder import climb
 from sweeper.core.record import Inspection, Record
 from sweeper.core.settings import Measure, Settings, Tracking
 from sweeper.core.system import host
@@ -222,6 +223,26 @@ def test_a_log_has_one_line_for_each_trial(trial: Trial, capsys: pytest.CaptureF
     patterns = [rf"{clock} \[{n}/3\] {figures}{left if n < 3 else ''}" for n in (1, 2, 3)]
     assert len(lines) == 3
     assert all(re.fullmatch(pattern, line) for pattern, line in zip(patterns, lines, strict=True)), lines
+
+
+def test_each_line_of_a_ladder_names_its_rung(trial: Trial, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_sweep([climb(trial, rung) for rung in ("eager", "fused", "default")], SETTINGS) == OK
+    named = re.findall(r"\[\d/3\] (\S+): ", capsys.readouterr().out)
+    assert named == [f"vit_b_16-train-fp32-rung-{rung}-b32" for rung in ("eager", "fused", "default")]
+
+
+@pytest.mark.parametrize(
+    ("mode", "device", "said"),
+    [("reduce-overhead", "cpu", 1), ("max-autotune", "cpu", 0), ("reduce-overhead", "cuda", 0)],
+)
+def test_a_plan_says_once_that_a_cpu_has_no_cuda_graphs(
+    trial: Trial, mode: str, device: str, said: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sweeper.sweep.driver.require_runnable", lambda *_: [])
+    grid = [replace(trial, mode=mode, device=device, batch_size=size) for size in (1, 2)]
+    assert run_sweep(grid, replace(SETTINGS, dry_run=True)) == OK
+    line = "mode=reduce-overhead adds CUDA graphs to mode=default, and with device=cpu there are no CUDA graphs"
+    assert capsys.readouterr().out.splitlines().count(line) == said
 
 
 def test_a_terminal_shows_phases_and_no_clock(trial: Trial) -> None:

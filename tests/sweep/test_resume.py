@@ -23,11 +23,14 @@ from sweeper.core.record import SCHEMA_VERSION, Record, ScriptRun
 from sweeper.core.serialization import to_json
 from sweeper.core.settings import SAMPLING, TIMING, Measure, Settings, Tracking
 from sweeper.core.system.exit_codes import NOT_OK, OK
+from sweeper.core.system.host import Host
 from sweeper.core.trial import Labels, Model, Trial
+from sweeper.execution import placement
 from sweeper.execution.execute import Launcher
+from sweeper.execution.placement import Placement
 from sweeper.execution.scheduler import Event, Finished, Started
 from sweeper.sweep.driver import run_sweep
-from sweeper.sweep.resume import read_on_disk
+from sweeper.sweep.resume import find_other_devices, read_on_disk
 
 LIMITS = {"warmup_s": 1.0, "timeout_s": 60.0, "phase_timeouts_s": {"compiling": 9.0}, "back_off": False}
 OTHERS = {
@@ -157,6 +160,56 @@ def test_other_versions_and_limits_are_said(
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "changed since" in line]
     assert "torch 1.2.3 -> " in line
     assert line.endswith("measure.timeout_s 1800.0 -> 60.0; its records are kept")
+
+
+H200, CPU = {"type": "cuda", "name": "NVIDIA H200"}, {"type": "cpu", "name": "a processor"}
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+@pytest.mark.parametrize(
+    ("stored", "said"),
+    [
+        ([H200], "NVIDIA H200"),
+        ([CPU | {"name": "an older one"}, H200], "NVIDIA H200, an older one"),
+        ([CPU], None),
+        ([], None),
+    ],
+    ids=["another type", "two others", "the same", "unknown"],
+)
+def test_other_devices_of_stored_trials_are_said(
+    trials: list[Trial],
+    stored: list[dict[str, str]],
+    said: str | None,
+    dry_run: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(placement, "read", lambda: Host("a processor", 1, 1))
+    for number, device in enumerate(stored):
+        trial = replace(trials[0], device=device["type"], batch_size=8 + number)
+        write_sweep(Path("runs"), [replace(make_record(trial=trial), environment={"device": device})])
+    resume(trials, OLD, monkeypatch, dry_run=dry_run)
+    notes = [line for line in capsys.readouterr().out.splitlines() if "trials of this sweep ran on" in line]
+    told = f"note: trials of this sweep ran on {said}, and these run on a processor; no mean mixes them"
+    assert notes == ([told] if said else [])
+
+
+def test_a_trial_that_is_measured_again_leaves_nothing_of_another_device(
+    trials: list[Trial], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_sweep(Path("runs"), [replace(make_record(trial=trials[0]), environment={"device": CPU})])
+    resume(trials, OLD, monkeypatch, retry="all", dry_run=True)
+    assert " ran on " not in capsys.readouterr().out
+    resume(trials, OLD, monkeypatch, retry="none", dry_run=True)
+    assert " ran on a processor, " in capsys.readouterr().out
+
+
+def test_a_cluster_is_told_from_records_of_another_type_alone(trials: list[Trial]) -> None:
+    trial = replace(trials[0], device="cuda")
+    write_sweep(Path("runs"), [replace(make_record(trial=trial), environment={"device": H200})])
+    cluster, paths = Placement("SLURM"), SweepPaths.of("night")
+    assert find_other_devices(paths, trials, cluster) == ["NVIDIA H200"]
+    assert find_other_devices(paths, [replace(trial, batch_size=7)], cluster) == []
 
 
 def test_an_older_record_has_the_settings_of_its_workers(trials: list[Trial]) -> None:

@@ -19,15 +19,17 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
-from records import make_process, make_record, make_trial, write_sweep
+from records import make_process, make_record, make_script, make_trial, write_sweep
 from tracking_server import Server, free_port, mlflow_server
 
 from sweeper import sync
+from sweeper.analysis.metrics import derive
 from sweeper.core.files import write_text
 from sweeper.core.paths import SweepPaths
 from sweeper.core.record import Inspection, Record
 from sweeper.core.trial import Compile
 from sweeper.tracking.reader import RunReader
+from sweeper.tracking.runs import build_view
 from sweeper.tracking.store import ENVIRONMENT, TrackingError, artifact_location, default_uri
 from sweeper.tracking.tracker import Sent, Tracker
 
@@ -149,6 +151,11 @@ def test_params_are_the_axes_and_versions(store: MlflowClient) -> None:
         "compile.options.epilogue_fusion": "false",
         "version.torch": "2.13.0",
     }
+
+
+def test_a_script_has_no_batch_size_among_its_params() -> None:
+    record = make_script("train.py", {})
+    assert "batch_size" not in build_view(record, derive(record), "night", "0").params
 
 
 def test_hostile_param_names_and_long_values_are_cut_to_what_mlflow_takes(store: MlflowClient) -> None:

@@ -162,7 +162,7 @@ def _describe_record(entry: Entry) -> list[tuple[str, str]]:
         ("graphs", plain(found.graphs) if found else ""),
         ("kernels that Inductor wrote", plain(found.kernels) if found else ""),
         ("graph breaks", "\n".join(places)),
-        ("CUDA graphs skipped", "\n".join(found.cudagraph_skips[:MAX_PLACES]) if found else ""),
+        ("CUDA graphs skipped", "\n".join(record.cudagraph_skips[:MAX_PLACES])),
         ("earlier attempts", "\n".join(map(_describe_attempt, record.attempts))),
     ]
 

@@ -54,9 +54,9 @@ def describe_trial(row: Row) -> str:
     flags = ", ".join(leave_out_housekeeping(formatting.flags(row)))
     clocks = ((clock, formatting.estimate(row, f"{clock}_speedup")) for clock in ("device", "busy"))
     device = next((f"{clock} speedup {found}" for clock, found in clocks if found), "")
-    axes = [name for name in ("backend", "variant") if row[name]]
+    batch = f", batch {size}" if (size := text(row["batch_size"])) else ""
     return base.join_lines(
-        base.label(f"{formatting.trial_name(row, axes)}, batch {text(row['batch_size'])}"),
+        base.label(f"{formatting.trial_name(row, ('backend', 'variant'))}{batch}"),
         base.label(f"speedup {speedup_or_status(row)}"),
         base.label(device) if device else "",
         base.label(f"flags: {flags}", 90) if flags else "",

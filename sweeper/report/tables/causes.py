@@ -105,9 +105,9 @@ def _find_causes(entry: Entry) -> Iterator[Cause]:
             inspect = "" if trial.workload == SCRIPT else " or inspect=true"
             detail = f"TORCH_LOGS=recompiles{inspect} says why"
             yield Cause(entry, "recompile", detail, CAUSES["recompile"].says, _fix("recompile"), diagnostics.recompiles)
-        for reason in dict.fromkeys(diagnostics.cudagraph_skips):
-            count = diagnostics.cudagraph_skips.count(reason)
-            yield Cause(entry, "cudagraph_skip", reason, reason, _fix("cudagraph_skip"), count)
+    skips = entry.record.cudagraph_skips
+    for reason in dict.fromkeys(skips):
+        yield Cause(entry, "cudagraph_skip", reason, reason, _fix("cudagraph_skip"), skips.count(reason))
     if "throttled" in entry.flags:
         detail = "clocks were lowered in the rounds (power or heat)"
         yield Cause(entry, "throttled", detail, detail, _fix("throttled"))

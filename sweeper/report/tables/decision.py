@@ -176,7 +176,7 @@ class Choice:
 
     entries: tuple[Entry, ...]
     limits: Limits
-    batch_size: int
+    batch_size: int | None  # None for a user's own script
     recommended: str | None = STAY
     reason: str = ""
     chosen: Candidate | None = None
@@ -218,7 +218,7 @@ def choose(entries: Sequence[Entry], limits: Limits) -> Choice:
     choice = Choice(
         tuple(entries),
         limits,
-        batch_size,
+        batch_size if entries[0].record.known_batch_size else None,
         certainty=_rate_certainty(left or candidates),
         ruled_out=(*ruled_out, f"eager: {eager_needs}") if eager_needs else tuple(ruled_out),
         eager_s=eager.ratio if eager else None,

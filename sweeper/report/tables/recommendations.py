@@ -2,7 +2,7 @@
 
 | column | meaning |
 |---|---|
-| `model family suite batch_size variant workload precision` | what is run; `batch_size` the one used |
+| `model family suite batch_size variant workload precision` | what is run; `batch_size` as in speedups.csv |
 | `recommended` | the mode, or the backend where that has no modes, or `stay eager`, or `not known`, or which mode \
 does not pay and which was not tried, or `nothing fits`; empty: nothing could be compared |
 | `mode backend` | its config options; empty where no mode is recommended |
@@ -120,7 +120,7 @@ def choices(entries: Iterable[Entry], limits: Limits = NO_LIMITS) -> list[Choice
 
 def _order(choice: Choice) -> tuple[str, str, int, str, str]:
     trial, variant = choice.entries[0].record.trial, choice.entries[0].variant
-    return trial.labels.model, trial.workload, choice.batch_size, variant, trial.labels.precision
+    return trial.labels.model, trial.workload, choice.batch_size or 0, variant, trial.labels.precision
 
 
 def classify(row: Row) -> str:

@@ -6,7 +6,7 @@ Columns of figures are declared in `sweeper.analysis.metrics.METRICS`, which doc
 |---|---|
 | `trial_id model family suite library` | the trial, the model as people call it, its labels, who builds it |
 | `workload mode backend precision` | names of config options; `backend` is empty for mode=eager |
-| `batch_size` | the one used |
+| `batch_size` | the one used; empty for a user's own script, which decides it |
 | `variant` | every other axis that is not at its default, and the device type where the records at hand have several |
 | `status flags` | one status; flags joined by `;` |
 | `message` | the first line of what went wrong |
@@ -91,7 +91,7 @@ _BEFORE: Mapping[str, tuple[Column[Entry], ...]] = {
         Column("mode", lambda entry: entry.record.trial.mode),
         Column("backend", backend),
         Column("precision", lambda entry: entry.record.trial.labels.precision),
-        Column("batch_size", lambda entry: entry.record.batch_size, int),
+        Column("batch_size", lambda entry: entry.record.known_batch_size, int),
         Column("variant", lambda entry: entry.variant),
         Column("status", lambda entry: entry.record.status),
         Column("flags", lambda entry: entry.flags, tuple),

@@ -16,6 +16,7 @@ from scipy import stats as scipy_stats
 from sweeper.analysis.flags import DOUBTS
 from sweeper.analysis.metrics import derive
 from sweeper.analysis.stats import holm, mean_of_logs, p_value, pool_estimates
+from sweeper.core.backends import NO_CUDA_GRAPHS
 from sweeper.core.record import Diagnostics, GraphBreak, PerArm, Record
 from sweeper.loading.cross_trial import add_cross_trial_findings
 from sweeper.loading.entries import Entry, load
@@ -533,6 +534,16 @@ def test_causes_are_ordered_by_what_they_cost(tmp_path: Path) -> None:
     ]
     assert table.rows[0]["lost_fraction"] == pytest.approx(0.28)
     assert table.rows[1]["detail"] == "print at model.py:3"
+
+
+@pytest.mark.parametrize(("device", "reason"), [("cpu", NO_CUDA_GRAPHS), ("cuda", "1 graph, no reason given")])
+def test_a_cuda_graph_that_was_skipped_on_a_cpu_has_that_as_its_reason(
+    tmp_path: Path, device: str, reason: str
+) -> None:
+    skipped = make_record(device=device, mode="reduce-overhead")
+    skipped = with_diagnostics(skipped, cudagraph_skips=("1 graph, no reason given",))
+    (row,) = causes(load([write_sweep(tmp_path, [skipped])]).entries).rows
+    assert (row["cause"], row["reason"]) == ("cudagraph_skip", reason)
 
 
 def entry(record: Record) -> Entry:

@@ -13,6 +13,8 @@ from sweeper.core.trial import Labels, Model, Trial
 from sweeper.loading.entries import Entry, load
 from sweeper.report.build import write_report
 from sweeper.report.findings import Findings
+from sweeper.report.formatting import name_common_axes
+from sweeper.report.page.speedup_figures import describe_trial
 from sweeper.report.table import Row
 from sweeper.report.tables.scripts import SPEC, conclude, list_findings
 
@@ -176,3 +178,22 @@ def test_a_script_whose_rounds_were_all_void_says_nothing_of_the_compiler(tmp_pa
     (row,) = report.tables["recommendations"].rows
     assert row["reason"] == "nothing could be compared: runtime_error"
     assert row["recommended"] is None
+
+
+def test_a_script_shows_no_batch_size_since_it_decides_it(tmp_path) -> None:
+    report = write_report([write_sweep(tmp_path, [make_trained(None, 0.08)])], tmp_path / "out")
+    for name in ("speedups", "recommendations"):
+        (row,) = report.tables[name].rows
+        assert row["batch_size"] is None
+    (row,) = report.tables["speedups"].rows
+    assert name_common_axes([row]) == "script, inductor"
+    assert "batch" not in describe_trial(row)
+
+
+def test_a_script_beside_a_model_leaves_the_cell_of_the_batch_empty(tmp_path) -> None:
+    sweep = write_sweep(tmp_path, [make_trained(None, 0.08), make_record(batch_size=8)])
+    rows = write_report([sweep], tmp_path / "out").tables["speedups"].rows
+    assert sorted((row["workload"], row["batch_size"]) for row in rows) == [("script", None), ("train", 8)]
+    lines = [line for line in (tmp_path / "out/report.md").read_text().splitlines() if line.startswith("| train.py")]
+    assert lines
+    assert not [line for line in lines if "| 1 |" in line]
