@@ -1,12 +1,12 @@
 """Does host headroom predict the step time on a slower host? One table row per arm of a model and slowdown.
 
-    python benchmarks/headroom.py --output headroom.jsonl                  on a GPU, about 90 seconds per model
+    python benchmarks/headroom.py --output headroom.jsonl                  on a GPU, about a minute per model
     python benchmarks/headroom.py --output headroom.jsonl --models vit_b16 --overrides "precision=amp batch_size=16"
 
-The host is slowed down by one busy process, and by two, on the one core to which a worker is pinned with all its
-threads: backward runs in a thread of its own, and both must be slowed alike. A model that is host-bound already
-(`--reference`) says how many times longer the host then takes, x. Each other arm takes h seconds of the host and d of
-the device per step, measured on the same core with nothing beside it. Its step should then take max(h x, d).
+A slower host is made by stopping the worker, with all its threads, for a part of each millisecond or two, while the
+device goes on. A model that is host-bound already (`--reference`) says how many times longer the host then takes, x.
+Each other arm takes h seconds of the host and d of the device per step. Its step should then take max(h x, d). The
+speed of a host changes by itself, so all times of a model are taken in turn, several times.
 
 What the output file has is printed and not measured again.
 """
@@ -20,9 +20,10 @@ import os
 import shlex
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
@@ -34,37 +35,50 @@ from sweeper.core.record import ARMS, Round
 from sweeper.core.settings import Measure
 from sweeper.core.trial import Trial
 
-MODELS = {
-    "resnet50": "",
+MODELS = {  # both arms of each have fewer launches than the queue of the device takes, so that h is known
+    "resnet18": "",
     "mobilenet_v2": "",
-    "bert_base": "text=none",  # eager transformers asks the device whether a mask has padding
+    "distilbert_base": "text=none",  # eager transformers asks the device whether a mask has padding
     "vit_b16": "",
 }
 REFERENCE = (
     "model=densenet121 batch_size=4 precision=amp mode=eager"  # hundreds of layers, each of them little work for a GPU
 )
-COMPETITORS = (0, 1, 2)  # busy processes beside the worker, on its core
-BLOCK_S, BLOCKS = 1.0, 3  # long beside the slices of the scheduler
+FACTORS = (1.0, 1.5, 2.5)  # by which the host is slowed down, nominally
+RUNNING_S = 1e-3  # between two stops
+BLOCK_S, REPETITIONS = 0.7, 4
 WARM_UP_S = 5.0
 NEAR = 0.8, 1.25  # h x / d at which host and device are about equally fast
 MAX_DIFFERENCE = 0.03
-BUSY = """
-from sweeper.worker.process import die_with_parent
-die_with_parent()
+STOPPER = """
+import os, select, signal, sys, time
+pid, running_s, stopped_s = int(sys.argv[1]), *map(float, sys.argv[2:])
+
+def spin(seconds):
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass
+
 print("ready", flush=True)
-while True:
-    pass
+try:
+    while not select.select([sys.stdin], [], [], 0)[0]:  # until its standard input is closed
+        os.kill(pid, signal.SIGSTOP)
+        spin(stopped_s)
+        os.kill(pid, signal.SIGCONT)
+        spin(running_s)
+finally:
+    os.kill(pid, signal.SIGCONT)
 """
-HEADINGS = ("arm", "h ms", "d ms", "beside", "x", "h x / d", "predicted ms", "measured ms", "difference", "")
+HEADINGS = ("arm", "h ms", "d ms", "slowed", "x", "h x / d", "predicted ms", "measured ms", "difference", "")
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What was measured of a model: seconds per step by arm, wall seconds by number of competitors and arm as well."""
+    """What was measured of a model: seconds per step by arm, wall seconds by nominal factor and arm."""
 
     host_s: Mapping[str, float] = field(default_factory=dict)
     device_s: Mapping[str, float] = field(default_factory=dict)
-    wall_s: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # a number is a text, as in JSON
+    wall_s: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # a factor is a text, as in JSON
     missing: str = ""  # why a figure is not there
 
 
@@ -89,7 +103,7 @@ def judge(host_s: float, device_s: float, slowdown: float, wall_s: float) -> Pre
 
 
 def find_slowdowns(reference: Figures) -> dict[str, float]:
-    """Find x by number of competitors: the host-bound reference takes as many times longer as the host.
+    """Find x by nominal factor: the host-bound reference takes as many times longer as the host.
 
     Raises ValueError for a reference that is not known to be host-bound in eager.
     """
@@ -98,8 +112,8 @@ def find_slowdowns(reference: Figures) -> dict[str, float]:
         raise ValueError(f"the reference has no host time or no device step time: {reference.missing}")
     if host_s < NEAR[1] * device_s:
         raise ValueError(f"the reference is not host-bound: h / d is {host_s / device_s:.2f}, it must be {NEAR[1]}")
-    alone_s = reference.wall_s["0"]["eager"]
-    return {number: wall_s["eager"] / alone_s for number, wall_s in reference.wall_s.items()}
+    alone_s = reference.wall_s[str(FACTORS[0])]["eager"]
+    return {factor: wall_s["eager"] / alone_s for factor, wall_s in reference.wall_s.items()}
 
 
 def make_trial(overrides: Iterable[str]) -> Trial:
@@ -117,15 +131,17 @@ def make_trial(overrides: Iterable[str]) -> Trial:
         return read_point(split_off_hydra(cfg, given), files).trial
 
 
-def measure(trial: Trial, core: int) -> Figures:
-    """Measure a trial in this process, which stays pinned to the core afterwards."""
+def measure(trial: Trial) -> Figures:
+    """Measure a trial in this process."""
     from sweeper.worker import session
     from sweeper.worker.compilation import compiler
     from sweeper.worker.compilation.counters import CompileCounters
     from sweeper.worker.lease import Lease
+    from sweeper.worker.measurement import host_time
     from sweeper.worker.measurement.bench import complete
 
-    wall_s: dict[str, dict[str, float]] = {}
+    host_s: dict[str, list[float]] = defaultdict(list)
+    wall_s: dict[tuple[float, str], list[float]] = defaultdict(list)
 
     def task(job: Job, _part: session.Part, notes: session.Notes) -> None:
         session.begin(job, notes)
@@ -135,21 +151,20 @@ def measure(trial: Trial, core: int) -> Figures:
         arms = setup.eager, setup.compile(CompileCounters(keep_compiled=setup.eager.compiles_kernels))
         bench.first_steps_s(setup.compiled)
         compiler.end_compile_workers()
-        pin(core)
         step_s = {arm.name: complete(bench.warm_up(arm, WARM_UP_S))[0] for arm in arms}
         gc.collect()
         gc.freeze()
-        for number in COMPETITORS:
-            with compete(core, number):
-                blocks: dict[str, list[float]] = {arm.name: [] for arm in arms}
-                for arm in arms * BLOCKS:
-                    steps = bench.round_up(BLOCK_S / step_s[arm.name])
-                    bench.run(arm, bench.round_up(2))
-                    gc.disable()
-                    blocks[arm.name].append(complete(bench.block_s(arm, steps, "fail_on_recompile")) / steps)
-                    gc.enable()
-            wall_s[str(number)] = {arm: median(times) for arm, times in blocks.items()}
-        once = Round("AB", wall_s["0"]["eager"], wall_s["0"]["compiled"])
+        for _ in range(REPETITIONS):
+            for name, seconds in complete(host_time.time_arms(bench, arms, step_s)).items():
+                host_s[name].append(seconds)
+            for factor in FACTORS:
+                with slow_down(factor):
+                    for arm in arms:
+                        steps = bench.round_up(BLOCK_S / step_s[arm.name])
+                        bench.run(arm, bench.round_up(2))
+                        seconds = complete(bench.block_s(arm, steps, "fail_on_recompile"))
+                        wall_s[factor, arm.name].append(seconds / steps)
+        once = Round("AB", *(median(wall_s[FACTORS[0], arm.name]) for arm in arms))
         notes.add(steps_per_block=1, rounds=(once,))
         if setup.device.type == "cuda":  # last, since launches take longer in a process that has profiled
             complete(session.profile(setup, notes))
@@ -158,29 +173,33 @@ def measure(trial: Trial, core: int) -> Figures:
     process = outcome.process
     assert process is not None
     reasons = (outcome.message, process.host_time_missing, process.device_time_missing)
-    both = (process.host_step_s, process.device_step_s)
-    host_s, device_s = ({arm: found for arm in ARMS if (found := getattr(times, arm, None))} for times in both)
-    return Figures(host_s, device_s, wall_s, "; ".join(filter(None, reasons)))
-
-
-def pin(core: int) -> None:
-    """Pin all threads of this process to a core, and with them those that they will start."""
-    for task in Path("/proc/self/task").iterdir():
-        os.sched_setaffinity(int(task.name), {core})
+    known, device_s = (
+        {arm: found for arm in ARMS if (found := getattr(times, arm, None))}
+        for times in (process.host_step_s, process.device_step_s)
+    )
+    walls = {
+        str(factor): {arm: median(times) for (of, arm), times in wall_s.items() if of == factor} for factor in FACTORS
+    }
+    host = {arm: median(host_s[arm]) for arm in known}  # those of which nothing is known may hold a wait for the device
+    return Figures(host, device_s, walls, "; ".join(filter(None, reasons)))
 
 
 @contextmanager
-def compete(core: int, number: int) -> Iterator[None]:
-    """Keep a core busy with as many processes."""
-    with ExitStack() as stack:
-        for _ in range(number):
-            busy = subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE)
-            stack.callback(busy.wait)
-            stack.callback(busy.kill)
-            os.sched_setaffinity(busy.pid, {core})
-            assert busy.stdout is not None
-            busy.stdout.readline()
+def slow_down(factor: float) -> Iterator[None]:
+    """Have this process run 1 / `factor` of the time, in turns of a millisecond."""
+    if factor == 1:
         yield
+        return
+    times = str(RUNNING_S), str(RUNNING_S * (factor - 1))
+    command = [sys.executable, "-c", STOPPER, str(os.getpid()), *times]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as stopper:
+        assert stopper.stdin is not None
+        assert stopper.stdout is not None
+        stopper.stdout.readline()
+        try:
+            yield
+        finally:
+            stopper.stdin.close()  # a kill could come while this process is stopped, for ever
 
 
 Row = tuple[list[str], Prediction | None]
@@ -190,10 +209,10 @@ def describe(name: str, figures: Figures, slowdowns: Mapping[str, float]) -> Ite
     """Yield the texts of a row in the order of HEADINGS, and its prediction where there is one."""
     for arm in ARMS:
         host_s, device_s = figures.host_s.get(arm), figures.device_s.get(arm)
-        for number, slowdown in slowdowns.items():
+        for factor, slowdown in slowdowns.items():
             texts = [f"{name} {arm}", *("" if value is None else f"{value * 1e3:.3f}" for value in (host_s, device_s))]
-            texts += [number, f"{slowdown:.3f}"]
-            wall_s = figures.wall_s.get(number, {}).get(arm)
+            texts += [factor, f"{slowdown:.3f}"]
+            wall_s = figures.wall_s.get(factor, {}).get(arm)
             if host_s is None or device_s is None or wall_s is None:
                 measured = "" if wall_s is None else f"{wall_s * 1e3:.3f}"
                 yield [*texts, "", "", measured, "", f"unknown: {figures.missing}"], None
@@ -209,7 +228,6 @@ def print_row(texts: Iterable[str]) -> None:
 
 
 def main(options: argparse.Namespace) -> None:
-    core = max(os.sched_getaffinity(0))
     lines = options.output.read_text(encoding="utf-8").splitlines() if options.output.exists() else []
     stored = {line["overrides"]: Figures(**line["figures"]) for line in map(json.loads, lines)}
 
@@ -217,7 +235,7 @@ def main(options: argparse.Namespace) -> None:
         if overrides not in stored:
             trial = make_trial(shlex.split(overrides))
             with ProcessPoolExecutor(1, get_context("spawn")) as pool:  # a compiler's state is that of a process
-                stored[overrides] = pool.submit(measure, trial, core).result()
+                stored[overrides] = pool.submit(measure, trial).result()
             line = {"overrides": overrides, "figures": asdict(stored[overrides])}
             with options.output.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
@@ -231,7 +249,7 @@ def main(options: argparse.Namespace) -> None:
         figures = find(f"model={name} {MODELS.get(name, '')} {options.overrides}")
         for texts, found in describe(name, figures, slowdowns):
             print_row(texts)
-            if found and texts[3] != "0":
+            if found and texts[3] != str(FACTORS[0]):
                 judged.append(found)
     far = [found for found in judged if not found.is_near]
     right = sum(found.is_right for found in far)
