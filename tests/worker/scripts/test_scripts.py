@@ -293,6 +293,27 @@ def test_a_training_is_compared_step_by_step_and_by_several_seeds(tmp_path: Path
     assert max(second.apart) < 1e-3
 
 
+TWO_COMPILED = """
+modules = [torch.compile(torch.nn.Linear(8, 8), backend='aot_eager') for _ in range(2)]
+optimizer = torch.optim.SGD([item for module in modules for item in module.parameters()], lr=1e-3)
+while True:
+    optimizer.zero_grad()
+    (modules[0](torch.ones(4, 8)).sum() + modules[1](torch.ones(4, 8)).sum()).backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow
+def test_a_trajectory_names_a_module_that_the_script_compiles_as_the_record_does(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(BEGIN + TWO_COMPILED)
+    outcome, printed = run_worker(with_trajectory(make_trial("train.py")), tmp_path)
+    assert outcome.status == "ok", printed
+    script = read_script(outcome)
+    assert script.modules == ("torch.nn.Linear",) * 2
+    ends = tuple(f" of torch.nn.Linear ({place})" for place in script.called_at)
+    assert (read_trajectory(outcome).worst or "").endswith(ends)
+
+
 def test_a_script_that_gives_no_seed_has_one_training_of_each_arm(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(BEGIN.replace("torch.manual_seed(0)", "") + "steps(10_000)")
     outcome, printed = run_worker(with_trajectory(make_trial("train.py")), tmp_path)
