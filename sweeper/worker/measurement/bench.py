@@ -24,7 +24,7 @@ from typing import TypeVar
 
 import torch
 
-from sweeper.core.record import Latency, Round
+from sweeper.core.record import MAX_VOID_ROUNDS, Latency, Round
 from sweeper.core.settings import Measure
 from sweeper.worker.failures import UnsteadyError
 from sweeper.worker.models.batches import Batch
@@ -33,7 +33,6 @@ from sweeper.worker.monitoring.round_monitor import RoundMonitor
 MIN_BLOCK_S = {"cuda": 0.3, "cpu": 0.1}
 MIN_BLOCK_STEPS = {"cuda": 8, "cpu": 2}
 STEPS_BEFORE_BLOCK = 2
-MAX_VOID_ROUNDS = 3
 MIN_BLOCK_FRACTION = 0.8  # of the minimum length: a block shorter than this is made longer
 MAX_STEP_TIME_DIFFERENCE = 0.05  # the step times at K and at 2K agree when they differ by less
 MAX_DOUBLINGS = 2
