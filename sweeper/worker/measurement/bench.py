@@ -200,23 +200,30 @@ class ModelBench(Bench):
                 times.append(self.clock() - start)
         return times
 
-    def first_steps_s(self, arm: Arm, after_first: Callable[[], None] = lambda: None) -> list[float]:
-        """Time the first steps one by one until they are steady; the arm compiles during these steps.
+    def first_steps_s(self, arm: Arm, note: Callable[[list[float]], None] = lambda _: None) -> list[float]:
+        """Time the first steps until the time of going through all sizes is steady.
 
         The first step gets the first batch, no matter how many eager steps ran before: a trace records what its inputs
-        did. Where sizes differ, the time for going through all of them has to become steady.
+        did.
         """
         self._batches = itertools.cycle(self._all_batches)
-        least, most = (count * self.num_sizes for count in FIRST_STEPS)
-        times: list[float] = []
-        cycles: list[float] = []
-        while len(times) < most and (len(times) < least or spread(cycles[-3:]) > MAX_FIRST_STEPS_SPREAD):
-            for _ in range(self.num_sizes):
-                times.append(complete(self.block_s(arm, 1)))
-                if len(times) == 1:
-                    after_first()
-            cycles.append(sum(times[-self.num_sizes :]))
-        return times
+        return complete(time_first_steps(self, arm, note, cycle=self.num_sizes))
+
+
+def time_first_steps(bench: Bench, arm: Arm, note: Callable[[list[float]], None], cycle: int = 1) -> Steps[list[float]]:
+    """Time the first steps one by one until they are steady, each size once at least; the arm compiles during them.
+
+    The time of `cycle` steps together has to become steady. `note` hears the times so far after each step.
+    """
+    least, most = max(FIRST_STEPS[0] * cycle, bench.num_sizes), max(FIRST_STEPS[1] * cycle, 2 * bench.num_sizes)
+    times: list[float] = []
+    cycles: list[float] = []
+    while len(times) < most and (len(times) < least or spread(cycles[-3:]) > MAX_FIRST_STEPS_SPREAD):
+        for _ in range(cycle):
+            times.append((yield from bench.block_s(arm, 1)))
+            note(times)
+        cycles.append(sum(times[-cycle:]))
+    return times
 
 
 @dataclass(frozen=True)
