@@ -208,7 +208,8 @@ while True:
 
 @pytest.mark.slow
 def test_a_trajectory_names_a_module_that_the_script_compiles_as_the_record_does(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(BEGIN + TWO_COMPILED)
+    begin = BEGIN.replace("torch.manual_seed(0)", "")  # one training of each arm is enough
+    (tmp_path / "train.py").write_text(begin + TWO_COMPILED)
     outcome, printed = run_worker(with_trajectory(make_trial("train.py")), tmp_path)
     assert outcome.status == "ok", printed
     script = read_script(outcome)
