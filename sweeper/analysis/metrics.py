@@ -15,7 +15,19 @@ from typing import Any
 
 from sweeper.analysis.stats import Estimate, group_by_draw, mean_over_draws
 from sweeper.core.libraries import SCRIPT
-from sweeper.core.record import ARMS, PERCENTILES, Accuracy, LoopRun, PerArm, Process, Record, ScriptRun
+from sweeper.core.record import (
+    ARMS,
+    MAX_VOID_ROUNDS,
+    PERCENTILES,
+    READ_LOADER,
+    SAVED_FILE,
+    Accuracy,
+    LoopRun,
+    PerArm,
+    Process,
+    Record,
+    ScriptRun,
+)
 
 MIN_DRAWS_FOR_INTERVAL = 3  # with fewer compile caches, an interval describes these compiled artifacts alone
 # Between two kernels that follow each other without waiting for the host: 0.6 to 1.5 us, typically 1.1, in the arms of
@@ -80,6 +92,7 @@ class Result:
     loop_speedup_low: float | None = None
     loop_speedup_high: float | None = None
     seen_of_script: ScriptRun | None = None  # by the first process
+    is_void_by_script: bool = False  # whether the trial ended since a script did more than train in its rounds
     readings: Mapping[str, float] = field(default_factory=dict)  # metrics with `of_process`; missing ones are left out
 
     @property
@@ -377,7 +390,15 @@ def _describe_any_status(record: Record, measured: Sequence[_Measured]) -> dict[
         "recompiles": diagnostics.recompiles if diagnostics else None,
         "artifacts": len({pair for pair in prints if any(pair)}) or None,
         "seen_of_script": next((process.script for process in record.processes if process.script), None),
+        "is_void_by_script": _is_void_by_script(record),
     }
+
+
+def _is_void_by_script(record: Record) -> bool:
+    rounds = record.processes[-1].rounds if record.processes else ()
+    reasons = [item.void for item in rounds if item.void][-MAX_VOID_ROUNDS:]
+    ended = record.status == "runtime_error" and len(reasons) == MAX_VOID_ROUNDS and rounds[-1].void is not None
+    return ended and {READ_LOADER, SAVED_FILE}.issuperset(reasons)
 
 
 def _explain_missing(

@@ -49,6 +49,10 @@ ALONE_PHASES = ("warming", "measuring", "memory", "profiling", "energy")  # with
 PHASES = (*EAGER_PHASES, "compiling", *CHECK_PHASES, *ALONE_PHASES)
 ARMS = ("eager", "compiled")
 
+MAX_VOID_ROUNDS = 3  # so many end the measuring
+# Why a round is void in which a script did more than train: this says nothing of the compiler.
+READ_LOADER, SAVED_FILE = "the script read another loader", "the script saved a file"
+
 
 @dataclass(frozen=True, slots=True)
 class Round:

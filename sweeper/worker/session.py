@@ -182,8 +182,9 @@ def _compile(setup: TrialSetup, notes: Notes) -> CompileCounters:
     host, compiled = host_monitor.HostMonitor(), setup.compile(counters)
     away_s, eager_s = lease.away_s, notes.process.phases_s.get("eager", 0.0)
 
-    def note_first_step() -> None:
-        notes.add(time_to_first_step_s=environment.process_age_s() - eager_s - lease.away_s)
+    def note_first_step(times_s: list[float]) -> None:
+        if len(times_s) == 1:
+            notes.add(time_to_first_step_s=environment.process_age_s() - eager_s - lease.away_s)
 
     first_steps_s = setup.bench.first_steps_s(compiled, note_first_step)
     away_s = lease.away_s - away_s

@@ -67,6 +67,27 @@ def test_a_process_of_void_rounds_only_is_left_out() -> None:
     assert (result.speedup, result.processes) == (pytest.approx(2.0), 1)
 
 
+LOADED, SAVED = "the script read another loader", "the script saved a file"  # as records have them
+
+
+@pytest.mark.parametrize(
+    ("status", "void", "expected"),
+    [
+        ("runtime_error", (LOADED, SAVED, LOADED), True),
+        ("runtime_error", (SAVED, None, SAVED, None, SAVED), True),
+        ("runtime_error", ("recompiled", LOADED, LOADED, None, SAVED, SAVED, SAVED), True),  # with shorter blocks
+        ("runtime_error", (LOADED, "recompiled", LOADED), False),
+        ("runtime_error", (LOADED, LOADED), False),  # something else went wrong
+        ("runtime_error", (SAVED, SAVED, SAVED, None), False),
+        ("runtime_error", (), False),
+        ("ok", (SAVED, SAVED, SAVED), False),
+    ],
+)
+def test_void_rounds_of_a_script_end_a_trial(status: str, void: tuple[str | None, ...], expected: bool) -> None:
+    last = replace(make_process(index=1), rounds=tuple(Round("AB", 1.0, 1.0, reason) for reason in void))
+    assert derive(record_of(make_process(), last, status=status)).is_void_by_script is expected
+
+
 def test_step_times_are_medians_over_rounds_and_geometric_means_over_processes() -> None:
     # 10 steps a block. Eager medians: 3 s / 10 and 12 s / 10, so sqrt(0.36) = 0.6 s; compiled 0.1 s; batch 32.
     rounds = tuple(Round("AB", eager_s, 1.0) for eager_s in (2.0, 3.0, 100.0))

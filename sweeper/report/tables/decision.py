@@ -422,16 +422,11 @@ def _stay_eager(
         return replace(choice, reason=reason)
     if candidates:
         return replace(choice, reason="every mode that is right is beyond the limits given")
-    if judged := [entry for entry in choice.entries if entry.record.judges_the_compiler and not _was_disturbed(entry)]:
-        statuses = {entry.record.status for entry in judged}
+    judging = [entry for entry in choice.entries if entry.record.judges_the_compiler]
+    if statuses := {entry.record.status for entry in judging if not entry.result.is_void_by_script}:
         return replace(choice, reason=f"no mode gave a right result: {', '.join(sorted(statuses))}")
     statuses = {entry.record.status for entry in choice.entries}
     return replace(choice, recommended=None, reason=f"nothing could be compared: {', '.join(sorted(statuses))}")
-
-
-def _was_disturbed(entry: Entry) -> bool:
-    """Whether no round counted since a script did more than train in them: that says nothing of the compiler."""
-    return entry.record.status == "runtime_error" and "rounds were void: the script" in (entry.record.message or "")
 
 
 def _list_untried(choice: Choice, left: Sequence[Candidate]) -> list[str]:

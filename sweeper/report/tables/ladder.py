@@ -26,6 +26,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from statistics import geometric_mean
 
 from sweeper.analysis.flags import DOUBTS
@@ -168,12 +169,71 @@ def name_ladder(row: Row, axes: Sequence[str]) -> str:
     return " ".join(part for name in ("model", *axes) if (part := text(row[name])))
 
 
+@dataclass(frozen=True)
+class Answer:
+    """What a ladder says, by the rungs that it compares. Every sentence about a ladder is made of it."""
+
+    built: Row  # eager as built
+    strongest: Row | None  # eager; None: not every way to run it was tried
+    best: Row | None  # the compiled rung that is fastest against the strongest eager; None: none worked
+
+    @staticmethod
+    def of(rows: Sequence[Row]) -> Answer:
+        """Read it of the rungs of a ladder."""
+        strongest = next((row for row in rows if row["rung"] == row["strongest_eager"]), None)
+        gains = [(gain, row) for row in rows if (gain := number(row, "speedup_over_strongest_eager"))]
+        return Answer(rows[0], strongest, max(gains, key=itemgetter(0), default=(0.0, None))[1])
+
+    @property
+    def without(self) -> float | None:
+        """How many times as fast as eager as built the strongest eager is."""
+        return number(self.strongest, "speedup") if self.strongest else None
+
+    @property
+    def by_it(self) -> float | None:
+        """How many times as fast as the strongest eager the best compiled rung is."""
+        return number(self.best, "speedup_over_strongest_eager") if self.best else None
+
+    @property
+    def doubts(self) -> dict[str, list[str]]:
+        """The flags of each rung that say that its step time may be off."""
+        compared = {text(row["rung"]): row for row in (self.built, self.strongest, self.best) if row}
+        doubts = {rung: [flag for flag in formatting.flags(row) if flag in DOUBTS] for rung, row in compared.items()}
+        return {rung: flags for rung, flags in doubts.items() if flags}
+
+    def describe(self) -> str:
+        """E.g. `gains 1.93x without torch.compile (eager + channels_last), and another 1.35x with compile default`."""
+        assert self.strongest
+        assert self.best
+        with_it = f"{ratio(self.by_it)}x with {text(self.best['rung'])}"
+        adds = (self.by_it or 0.0) > 1 + NOISE
+        by_it = f"and another {with_it}" if adds else f"and torch.compile adds nothing to that ({with_it})"
+        flags = dict.fromkeys(flag for found in self.doubts.values() for flag in found)
+        doubts = f"; flagged {', '.join(flags)}" if flags else ""
+        return f"gains {ratio(self.without)}x without torch.compile ({text(self.strongest['rung'])}), {by_it}{doubts}"
+
+    def explain(self) -> str:
+        """Say the same with intervals, and what is missing of it."""
+        if self.strongest is None:
+            return "not every way to run eager was tried, so none is called the strongest"
+        strongest = f"the strongest eager is {text(self.strongest['rung'])}"
+        if self.without and self.strongest is not self.built:
+            strongest += f", {estimate(self.strongest, 'speedup')} times as fast as eager as built"
+        if self.best is None:
+            return f"{strongest}; no compiled rung worked"
+        gain = f"{estimate(self.best, 'speedup_over_strongest_eager')} ({text(self.best['rung'])}"
+        total = f", {total} over eager as built" if (total := estimate(self.best, "speedup")) else ""
+        named = ", ".join(f"{rung} ({', '.join(flags)})" for rung, flags in self.doubts.items())
+        doubts = f"; doubts: {named}" if named else ""
+        return f"{strongest}; beyond it torch.compile gives {gain}{total}){doubts}"
+
+
 def conclude(rows: Sequence[Row]) -> list[str]:
     """Say what is torch.compile's, in a sentence for each of a few ladders, in one for more of them."""
     axes = find_axes(rows)
-    found = [answer for ladder in group_by_ladder(rows) if (answer := Answer.of(ladder))]
+    found = [answer for answer in map(Answer.of, group_by_ladder(rows)) if answer.without and answer.by_it]
     if len(found) <= MAX_SENTENCES:
-        return [f"over eager as built, {name_ladder(answer.best, axes)} {answer.describe()}" for answer in found]
+        return [f"over eager as built, {name_ladder(answer.built, axes)} {answer.describe()}" for answer in found]
     without, by_it = (geometric_mean(getattr(item, name) for item in found) for name in ("without", "by_it"))
     gains = f"gain {ratio(without)}x without torch.compile, and another {ratio(by_it)}x with it"
     sure = sum(not item.doubts for item in found)
@@ -181,75 +241,10 @@ def conclude(rows: Sequence[Row]) -> list[str]:
     return [f"over eager as built, {len(found)} ladders {gains} (geometric means over their best rungs; {free})"]
 
 
-@dataclass(frozen=True)
-class Answer:
-    """How much faster than eager as built a model gets: without torch.compile, and how much more by its best rung."""
-
-    without: float
-    by_it: float
-    strongest: str
-    best: Row
-    doubts: tuple[str, ...]  # flags of the three rungs
-
-    @staticmethod
-    def of(rows: Sequence[Row]) -> Answer | None:
-        """Read it of the rungs of a ladder; None where a way to run eager, or every compiled rung, is missing."""
-        title, best = rows[0]["strongest_eager"], _find_best(rows)
-        without = next((number(row, "speedup") for row in rows if row["rung"] == title), None)
-        by_it = number(best, "speedup_over_strongest_eager")
-        flags = (flag for row in _select_compared(rows) for flag in formatting.flags(row) if flag in DOUBTS)
-        return Answer(without, by_it, text(title), best, tuple(dict.fromkeys(flags))) if without and by_it else None
-
-    def describe(self) -> str:
-        """E.g. `gains 1.93x without torch.compile (eager + channels_last), and another 1.35x with compile default`."""
-        with_it = f"{ratio(self.by_it)}x with {text(self.best['rung'])}"
-        by_it = (
-            f"and another {with_it}"
-            if self.by_it > 1 + NOISE
-            else f"and torch.compile adds nothing to that ({with_it})"
-        )
-        doubts = f"; flagged {', '.join(self.doubts)}" if self.doubts else ""
-        return f"gains {ratio(self.without)}x without torch.compile ({self.strongest}), {by_it}{doubts}"
-
-
-def _find_best(rows: Sequence[Row]) -> Row:
-    """Find the compiled rung that is fastest against the strongest eager."""
-    return max(rows, key=lambda row: number(row, "speedup_over_strongest_eager") or 0.0)
-
-
-def _select_compared(rows: Sequence[Row]) -> list[Row]:
-    """Select eager as built, the strongest eager and the best compiled rung."""
-    rungs = rows[0]["rung"], rows[0]["strongest_eager"], _find_best(rows)["rung"]
-    return [row for row in rows if row["rung"] in rungs]
-
-
 def _notes(rows: Sequence[Row]) -> list[str]:
     """Make a line per ladder that says how much of the best speedup torch.compile gives."""
     axes = find_axes(rows)
-    return [f"on {name_ladder(found[0], axes)}: {_conclude(found)}" for found in group_by_ladder(rows)]
-
-
-def _conclude(rows: Sequence[Row]) -> str:
-    title = rows[0]["strongest_eager"]
-    if title is None:
-        return "not every way to run eager was tried, so none is called the strongest"
-    strongest = f"the strongest eager is {text(title)}"
-    gain = next((estimate(row, "speedup") for row in rows if row["rung"] == title), "")
-    strongest += f", {gain} times as fast as eager as built" if gain and title != rows[0]["rung"] else ""
-    best = _find_best(rows)
-    if best["speedup_over_strongest_eager"] is None:
-        return f"{strongest}; no compiled rung worked"
-    total = f", {total} over eager as built" if (total := estimate(best, "speedup")) else ""
-    gain = estimate(best, "speedup_over_strongest_eager")
-    doubts = _list_doubts(_select_compared(rows))
-    return f"{strongest}; beyond it torch.compile gives {gain} ({text(best['rung'])}{total}){doubts}"
-
-
-def _list_doubts(rows: Sequence[Row]) -> str:
-    """List the flags of rungs that say that their step time may be off, e.g. `; doubts: eager (throttled)`."""
-    doubts = [(text(row["rung"]), [flag for flag in formatting.flags(row) if flag in DOUBTS]) for row in rows]
-    named = ", ".join(f"{rung} ({', '.join(found)})" for rung, found in doubts if found)
-    return f"; doubts: {named}" if named else ""
+    return [f"on {name_ladder(found[0], axes)}: {Answer.of(found).explain()}" for found in group_by_ladder(rows)]
 
 
 def _explain(_findings: Findings, rows: Sequence[Row]) -> str:

@@ -24,7 +24,7 @@ from typing import TypeVar
 
 import torch
 
-from sweeper.core.record import Latency, Round
+from sweeper.core.record import MAX_VOID_ROUNDS, Latency, Round
 from sweeper.core.settings import Measure
 from sweeper.worker.failures import UnsteadyError
 from sweeper.worker.models.batches import Batch
@@ -33,7 +33,6 @@ from sweeper.worker.monitoring.round_monitor import RoundMonitor
 MIN_BLOCK_S = {"cuda": 0.3, "cpu": 0.1}
 MIN_BLOCK_STEPS = {"cuda": 8, "cpu": 2}
 STEPS_BEFORE_BLOCK = 2
-MAX_VOID_ROUNDS = 3
 MIN_BLOCK_FRACTION = 0.8  # of the minimum length: a block shorter than this is made longer
 MAX_STEP_TIME_DIFFERENCE = 0.05  # the step times at K and at 2K agree when they differ by less
 MAX_DOUBLINGS = 2
@@ -201,23 +200,30 @@ class ModelBench(Bench):
                 times.append(self.clock() - start)
         return times
 
-    def first_steps_s(self, arm: Arm, after_first: Callable[[], None] = lambda: None) -> list[float]:
-        """Time the first steps one by one until they are steady; the arm compiles during these steps.
+    def first_steps_s(self, arm: Arm, note: Callable[[list[float]], None] = lambda _: None) -> list[float]:
+        """Time the first steps until the time of going through all sizes is steady.
 
         The first step gets the first batch, no matter how many eager steps ran before: a trace records what its inputs
-        did. Where sizes differ, the time for going through all of them has to become steady.
+        did.
         """
         self._batches = itertools.cycle(self._all_batches)
-        least, most = (count * self.num_sizes for count in FIRST_STEPS)
-        times: list[float] = []
-        cycles: list[float] = []
-        while len(times) < most and (len(times) < least or spread(cycles[-3:]) > MAX_FIRST_STEPS_SPREAD):
-            for _ in range(self.num_sizes):
-                times.append(complete(self.block_s(arm, 1)))
-                if len(times) == 1:
-                    after_first()
-            cycles.append(sum(times[-self.num_sizes :]))
-        return times
+        return complete(time_first_steps(self, arm, note, cycle=self.num_sizes))
+
+
+def time_first_steps(bench: Bench, arm: Arm, note: Callable[[list[float]], None], cycle: int = 1) -> Steps[list[float]]:
+    """Time the first steps one by one until they are steady, each size once at least; the arm compiles during them.
+
+    The time of `cycle` steps together has to become steady. `note` hears the times so far after each step.
+    """
+    least, most = max(FIRST_STEPS[0] * cycle, bench.num_sizes), max(FIRST_STEPS[1] * cycle, 2 * bench.num_sizes)
+    times: list[float] = []
+    cycles: list[float] = []
+    while len(times) < most and (len(times) < least or spread(cycles[-3:]) > MAX_FIRST_STEPS_SPREAD):
+        for _ in range(cycle):
+            times.append((yield from bench.block_s(arm, 1)))
+            note(times)
+        cycles.append(sum(times[-cycle:]))
+    return times
 
 
 @dataclass(frozen=True)

@@ -39,11 +39,11 @@ class Form:
         self, module: torch.nn.Module, compiled: Function, eager: Function, caller: torch.nn.Module | None = None
     ) -> None:
         self.module, self.compiled, self._eager = module, compiled, eager
-        self._caller = module if caller is None else caller
-        self._before = self._caller.__dict__.get(CALLED_FIRST)
+        self.caller = module if caller is None else caller
+        self._before = self.caller.__dict__.get(CALLED_FIRST)
         self.chosen: Function = eager
         self.shapes: Counter[tuple[object, ...]] = Counter()
-        self._caller.__dict__[CALLED_FIRST] = self  # a copy of the module has none
+        self.caller.__dict__[CALLED_FIRST] = self  # a copy of the module has none
 
     @staticmethod
     def compile(module: torch.nn.Module, trial: Trial, counters: CompileCounters) -> Form:
@@ -73,9 +73,9 @@ class Form:
         return self.chosen(*arguments, **options)
 
     def remove(self) -> None:
-        self._caller.__dict__.pop(CALLED_FIRST, None)
+        self.caller.__dict__.pop(CALLED_FIRST, None)
         if self._before is not None:
-            self._caller.__dict__[CALLED_FIRST] = self._before
+            self.caller.__dict__[CALLED_FIRST] = self._before
 
 
 class Arms:

@@ -39,6 +39,12 @@ def describe(setup: ScriptSetup) -> ScriptRun:
     )
 
 
+def name_module(setup: ScriptSetup, module: torch.nn.Module) -> str:
+    """Name a module that the script calls by its class, and the line that calls it."""
+    line = setup.loop.modules.modules.get(module)
+    return f"{_name_class(module)} ({line})" if line else _name_class(module)
+
+
 def _name_class(module: torch.nn.Module) -> str:
     kind = type(getattr(module, "_orig_mod", module))
     return f"{TORCH_NN}{kind.__name__}" if kind.__module__.startswith(TORCH_NN) else kind.__name__

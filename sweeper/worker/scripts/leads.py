@@ -14,10 +14,9 @@ from sweeper.worker.compilation import artifacts
 from sweeper.worker.failures import EagerError, UnsteadyError
 from sweeper.worker.measurement.bench import (
     FIRST_STEPS,
-    MAX_FIRST_STEPS_SPREAD,
     MIN_BLOCK_STEPS,
     STEPS_BEFORE_BLOCK,
-    spread,
+    time_first_steps,
 )
 from sweeper.worker.monitoring import host_monitor
 from sweeper.worker.scripts.check import check_modules
@@ -45,7 +44,8 @@ def lead_steps(setup: ScriptSetup) -> Lead:
         notes.counters = arms.counters
         arms.prepare(modules)
         host = host_monitor.HostMonitor()
-        yield from _time_first_steps(setup)
+        # Single steps have to become steady: a script may not have enough of them to go through its batches five times.
+        yield from time_first_steps(setup.bench, setup.compiled, lambda times: notes.add(first_steps_s=tuple(times)))
         notes.add(host=HostState(host.share_busy_by_others()))
         arms.require_compiled()
         notes.add(**artifacts.read_fingerprints(), compile_parts_s=artifacts.read_parts_s())
@@ -87,18 +87,6 @@ def _start_replay(loop: Loop, per_step: float) -> int:
     cycle = max(min(MAX_CYCLE_BATCHES, loop.loader.num_recorded) // size, 1)
     loop.loader.replay(cycle * size)
     return cycle
-
-
-def _time_first_steps(setup: ScriptSetup) -> Lead:
-    """Time the first compiled steps one by one, until they are steady: each recorded batch once, most of them twice.
-
-    A model goes through its sizes five times at least. A script may not have so many steps.
-    """
-    bench, times = setup.bench, list[float]()
-    least, most = max(FIRST_STEPS[0], bench.num_sizes), max(FIRST_STEPS[1], 2 * bench.num_sizes)
-    while len(times) < most and (len(times) < least or spread(times[-3:]) > MAX_FIRST_STEPS_SPREAD):
-        times.append((yield from bench.block_s(setup.compiled, 1)))
-        setup.notes.add(first_steps_s=tuple(times))
 
 
 def _time_rounds(setup: ScriptSetup) -> Lead:

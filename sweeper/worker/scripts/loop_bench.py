@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import torch
 
+from sweeper.core.record import READ_LOADER, SAVED_FILE
 from sweeper.worker.compilation.counters import CompileCounters
 from sweeper.worker.measurement import memory
 from sweeper.worker.measurement.bench import Arm, Bench, Steps
@@ -83,8 +84,8 @@ class LoopMonitor(RoundMonitor):
         before, programs = self._block
         seen = self._loop.count().since(before)
         happened = {
-            "the script read another loader": seen.others,
-            "the script saved a file": seen.saved,
+            READ_LOADER: seen.others,
+            SAVED_FILE: seen.saved,
             "the gradient scaler skipped a step": seen.skipped,
             "recompiled": self._counters.programs != programs,
         }

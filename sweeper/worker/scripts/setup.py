@@ -43,11 +43,6 @@ class ScriptSetup:
         self.has_begun = True
         return list(self.loop.modules.modules)
 
-    def name_module(self, module: torch.nn.Module) -> str:
-        """Name a module by its class, and the line of the script that calls it."""
-        line = self.loop.modules.modules.get(module)
-        return f"{type(module).__name__} ({line})" if line else type(module).__name__
-
 
 def _run_no_step(_batch: Batch) -> object:
     raise AssertionError("the script's loop runs the steps of its arms")

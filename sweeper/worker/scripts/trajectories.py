@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from sweeper.core.record import Trajectory
+from sweeper.worker.scripts.description import name_module
 from sweeper.worker.scripts.follower import Follower, combine
 from sweeper.worker.scripts.leads import EAGER_STEPS
 from sweeper.worker.scripts.loop import Lead, ScriptOverError, run_steps
@@ -41,7 +42,7 @@ def lead_trajectory(setup: ScriptSetup) -> Lead:
     followers: list[tuple[str, Follower]] = []
     for form in setup.arms.forms:
         follower = Follower(form.module, form.compiled, setup.trial, setup.device)
-        followers.append((setup.name_module(form.module), follower))
+        followers.append((name_module(setup, form.caller), follower))
         form.chosen = follower
     before = setup.loop.num_steps
     with setup.notes.enter("checking"), suppress(ScriptOverError):  # what there is of the steps is judged

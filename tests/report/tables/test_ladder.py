@@ -178,6 +178,15 @@ def test_the_verdict_says_the_doubts_of_the_rungs_that_it_compares(tmp_path: Pat
     assert say(tmp_path, flagged).endswith("and another 2.00x with compile reduce-overhead; flagged throttled.")
 
 
+def test_without_a_compiled_rung_that_worked_the_strongest_eager_alone_is_named(tmp_path: Path) -> None:
+    """Eager as built is the fastest here."""
+    slower = [make_rung(rung, step_s=0.02 if rung == "eager" else 0.025) for rung in RUNGS[:5]]
+    report = write(tmp_path, [*slower, make_failure("default", "compile_error")])
+    text = (tmp_path / "out/report.md").read_text().replace("\\", "")
+    assert "the strongest eager is eager; no compiled rung worked" in text
+    assert not any("over eager as built" in line for line in report.verdict.sentences)
+
+
 def test_the_verdict_has_the_means_of_many_ladders(tmp_path: Path) -> None:
     """Two gain 2 and 2, two gain 2 and 1.25."""
     rungs = {"a": RUNGS, "b": RUNGS, "c": RUNGS[:6], "d": RUNGS[:6]}

@@ -8,7 +8,7 @@ import pytest
 from records import make_process, make_record, write_sweep
 
 from sweeper.core.libraries import SCRIPT
-from sweeper.core.record import HostState, LoopRun, Process, Record, ScriptRun
+from sweeper.core.record import MAX_VOID_ROUNDS, READ_LOADER, HostState, LoopRun, Process, Record, Round, ScriptRun
 from sweeper.core.trial import Labels, Model, Trial
 from sweeper.loading.entries import Entry, load
 from sweeper.report.build import write_report
@@ -172,9 +172,9 @@ def test_the_verdict_says_whether_to_compile(read, speedup: float, compiled_s: f
 
 
 def test_a_script_whose_rounds_were_all_void_says_nothing_of_the_compiler(tmp_path) -> None:
-    message = "3 of 3 rounds were void: the script read another loader"
-    record = make_trained(None, 0.08, status="runtime_error", phase="measuring", message=message)
-    report = write_report([write_sweep(tmp_path, [record])], tmp_path / "out")
+    record = make_trained(None, 0.08, status="runtime_error", phase="measuring")
+    void = replace(record.processes[0], rounds=(Round("AB", 1.0, 1.0, READ_LOADER),) * MAX_VOID_ROUNDS)
+    report = write_report([write_sweep(tmp_path, [replace(record, processes=(void,))])], tmp_path / "out")
     (row,) = report.tables["recommendations"].rows
     assert row["reason"] == "nothing could be compared: runtime_error"
     assert row["recommended"] is None

@@ -64,6 +64,19 @@ def test_first_steps_begin_with_the_first_batch(eager_steps: int) -> None:
     assert seen[:3] == [first, second, first]
 
 
+@pytest.mark.parametrize(("growth", "steps"), [(0.0, 5 * 3), (1.0, 15 * 3)], ids=["steady", "never steady"])
+def test_first_steps_end_when_going_through_all_sizes_takes_as_long_as_before(growth: float, steps: int) -> None:
+    """Three sizes, of which one takes ten times as long."""
+    now_s = [0.0]
+
+    def step(batch: Batch) -> None:
+        now_s[0] += batch.args[0] + growth * now_s[0]
+
+    batches = tuple(Batch(args=(took_s,)) for took_s in (1.0, 10.0, 1.0))
+    bench = ModelBench(batches, torch.device("cpu"), lambda: now_s[0], num_sizes=3)
+    assert len(bench.first_steps_s(Arm("compiled", step, eager=True))) == steps
+
+
 @pytest.mark.parametrize("clock", ["block", "step"])
 def test_collector_is_off_in_the_blocks_of_a_round_and_on_again_after_them(clock: str) -> None:
     seen: list[tuple[str, bool]] = []

@@ -1,14 +1,31 @@
-"""Which dimension of a script's batches varies, how often each of its sizes came, and to which sizes to pad."""
+"""What a script's modules are called, which dimension of its batches varies, and to which sizes to pad."""
 
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
+import torch
 from torch import Size
 
 from sweeper.core.record import SizeCount
-from sweeper.worker.scripts.description import MAX_SIZES, choose_sizes, count_sizes, group_sizes
+from sweeper.worker.scripts.description import MAX_SIZES, choose_sizes, count_sizes, group_sizes, name_module
+
+
+class Net(torch.nn.Linear):
+    pass
+
+
+def test_a_module_has_the_name_of_its_class_compiled_or_not_and_its_line() -> None:
+    own, compiled, other = Net(2, 2), torch.compile(torch.nn.Linear(2, 2)), torch.nn.Linear(2, 2)
+    lines = {own: "train.py:3", compiled: "train.py:4"}
+    setup = SimpleNamespace(loop=SimpleNamespace(modules=SimpleNamespace(modules=lines)))
+    assert [name_module(setup, module) for module in (own, compiled, other)] == [
+        "Net (train.py:3)",
+        "torch.nn.Linear (train.py:4)",
+        "torch.nn.Linear",
+    ]
 
 
 @pytest.mark.parametrize(

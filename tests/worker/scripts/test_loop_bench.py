@@ -20,7 +20,7 @@ from sweeper.worker import session
 from sweeper.worker.failures import UnsteadyError
 from sweeper.worker.lease import Lease
 from sweeper.worker.measurement import device_time, host_time, memory
-from sweeper.worker.measurement.bench import Arm, Steps
+from sweeper.worker.measurement.bench import Arm, Steps, time_first_steps
 from sweeper.worker.measurement.device_time import Work
 from sweeper.worker.measurement.energy import measure_energy
 from sweeper.worker.monitoring.round_monitor import RoundMonitor
@@ -101,6 +101,23 @@ def test_blocks_are_whole_cycles_of_the_recorded_batches(machine: Machine, bench
     bench.num_sizes = 7
     assert machine.run(bench.steps_per_block(EAGER, 0.05, Measure())) == 14
     assert machine.run(bench.warm_up(COMPILED, 60.0)) == (pytest.approx(0.025), True)
+
+
+@pytest.mark.parametrize(("num_sizes", "least", "most"), [(1, 5, 15), (4, 5, 15), (8, 8, 16)])
+def test_first_steps_end_when_they_are_steady_or_have_seen_each_batch_twice(
+    machine: Machine, bench: LoopBench, num_sizes: int, least: int, most: int
+) -> None:
+    bench.num_sizes, noted = num_sizes, list[int]()
+
+    def hold_up(number: int) -> None:
+        machine.host_s += 0.1 * 2**number
+
+    def note(times_s: list[float]) -> None:
+        noted.append(len(times_s))
+
+    assert machine.run(time_first_steps(bench, COMPILED, note)) == [pytest.approx(0.025)] * least
+    assert len(machine.run(time_first_steps(bench, COMPILED, note), hold_up)) == most
+    assert noted == [*range(1, least + 1), *range(1, most + 1)]
 
 
 def test_energy_of_a_step(machine: Machine, bench: LoopBench) -> None:

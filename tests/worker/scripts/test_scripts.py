@@ -1,110 +1,19 @@
-"""Scripts as people have them, each in a worker: what is measured, and what is found in those that have a trap."""
+"""Scripts as people have them, each in a worker: what is measured, and how those end that cannot be measured."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from checkout import ROOT
+from script_runs import BEGIN, MEASURE, SCRIPTS, make_trial, read_script, run_stored, run_worker
 
-from sweeper.analysis.metrics import derive
-from sweeper.core.libraries import SCRIPT
-from sweeper.core.protocol import Job, Outcome, Phase, decode
-from sweeper.core.record import ARMS, Record, ScriptRun, Trajectory
-from sweeper.core.settings import Measure
+from sweeper.core.protocol import Outcome
+from sweeper.core.record import ARMS, Trajectory
 from sweeper.core.system.gpus import visible_gpus
-from sweeper.core.trial import Labels, Model, Trial
-from sweeper.loading.entries import Entry
-from sweeper.report.findings import Findings
-from sweeper.report.tables.scripts import SPEC, conclude, list_findings
-
-SCRIPTS = ROOT / "tests" / "scripts"
-MEASURE = Measure(processes=1, rounds=2, rounds_s=0.3, block_s=0.01, warmup_s=0.5)
-BEGIN = """
-import os, signal, sys, torch
-torch.manual_seed(0)
-torch.set_num_threads(1)
-module = torch.nn.Sequential(torch.nn.Linear(8, 8))
-optimizer = torch.optim.SGD(module.parameters(), lr=1e-3)
-def steps(count):
-    for _ in range(count):
-        optimizer.zero_grad()
-        module(torch.ones(4, 8)).sum().backward()
-        optimizer.step()
-"""
-
-
-def make_trial(path: str, arguments: str = "", mode: str = "default", backend: str = "aot_eager") -> Trial:
-    model = Model(SCRIPT, path, arguments={"args": arguments} if arguments else {})
-    labels = Labels(Path(path).name, "own")
-    axes = {"workload": SCRIPT, "device": "cpu", "optimizer": "none", "mode": mode}
-    return Trial(model, 1, labels, backend=None if mode == "eager" else backend, **axes)  # type: ignore[arg-type]
-
-
-def run_worker(trial: Trial, folder: Path, measure: Measure = MEASURE, **variables: str) -> tuple[Outcome, str]:
-    """Run a worker in a folder; its outcome, and what else it wrote."""
-    job = folder / "trial.json"
-    job.write_text(Job(trial, measure).dumps())
-    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(folder / "cache"), "PYTHONPATH": str(ROOT), **variables}
-    receive, send = os.pipe()
-    log = folder / "worker.log"
-    with (
-        log.open("w") as output,
-        subprocess.Popen(
-            [sys.executable, "-m", "sweeper.worker", str(job), "--cold", "--answer-fd", str(send)],
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=output,
-            text=True,
-            pass_fds=[send],
-            start_new_session=True,
-        ) as worker,
-    ):
-        os.close(send)
-        assert worker.stdin is not None
-        worker.stdin.write(json.dumps({"stopped_s": 0.0, "neighbours": []}) + "\n")
-        worker.stdin.flush()
-        with os.fdopen(receive) as answer:
-            messages = [decode(line) for line in answer]
-        worker.stdin.close()
-    printed = log.read_text()
-    outcome = messages[-1]
-    assert isinstance(outcome, Outcome), printed
-    assert all(isinstance(message, Phase) for message in messages[1:-1])
-    return outcome, printed
-
-
-def run_stored(name: str, folder: Path, arguments: str = "", **variables: str) -> tuple[Trial, Outcome, str]:
-    trial = make_trial(f"{name}.py", arguments)
-    (folder / f"{name}.py").write_bytes((SCRIPTS / f"{name}.py").read_bytes())
-    return trial, *run_worker(trial, folder, **variables)
-
-
-def make_entry(trial: Trial, outcome: Outcome) -> Entry:
-    processes = (outcome.process,) if outcome.process else ()
-    record = Record(trial.id, "s", trial.label, outcome.status, trial, processes=processes)
-    record = replace(record, diagnostics=outcome.diagnostics)
-    return Entry(record, derive(record), Path("t"), trial.variant)
-
-
-def find(trial: Trial, outcome: Outcome) -> str:
-    """What the report says of the script, and the message of a failure."""
-    return "; ".join([*list_findings(make_entry(trial, outcome)), outcome.message or ""])
-
-
-def read_script(outcome: Outcome) -> ScriptRun:
-    assert outcome.process is not None
-    assert outcome.process.script is not None
-    return outcome.process.script
+from sweeper.core.trial import Trial
 
 
 @pytest.mark.compile
@@ -239,12 +148,6 @@ def test_what_a_script_does_after_a_failure_compiles_nothing(tmp_path: Path) -> 
     assert "stance force_eager" in printed
 
 
-def test_a_compiled_form_that_nobody_calls_is_found(tmp_path: Path) -> None:
-    trial, outcome, _ = run_stored("gated", tmp_path)
-    assert outcome.status == "not_compiled"
-    assert "the script calls torch.compile (gated.py:11), and runs nothing compiled" in find(trial, outcome)
-
-
 ENDINGS = {
     "": ("eager_error", "no step of an optimizer of torch was seen"),
     "sys.stdin.read(1) or steps(3)": ("eager_error", "3 steps were seen"),
@@ -291,6 +194,28 @@ def test_a_training_is_compared_step_by_step_and_by_several_seeds(tmp_path: Path
     assert first.losses == pytest.approx(second.losses)
     assert first.losses != pytest.approx(other.losses)
     assert max(second.apart) < 1e-3
+
+
+TWO_COMPILED = """
+modules = [torch.compile(torch.nn.Linear(8, 8), backend='aot_eager') for _ in range(2)]
+optimizer = torch.optim.SGD([item for module in modules for item in module.parameters()], lr=1e-3)
+while True:
+    optimizer.zero_grad()
+    (modules[0](torch.ones(4, 8)).sum() + modules[1](torch.ones(4, 8)).sum()).backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow
+def test_a_trajectory_names_a_module_that_the_script_compiles_as_the_record_does(tmp_path: Path) -> None:
+    begin = BEGIN.replace("torch.manual_seed(0)", "")  # one training of each arm is enough
+    (tmp_path / "train.py").write_text(begin + TWO_COMPILED)
+    outcome, printed = run_worker(with_trajectory(make_trial("train.py")), tmp_path)
+    assert outcome.status == "ok", printed
+    script = read_script(outcome)
+    assert script.modules == ("torch.nn.Linear",) * 2
+    ends = tuple(f" of torch.nn.Linear ({place})" for place in script.called_at)
+    assert (read_trajectory(outcome).worst or "").endswith(ends)
 
 
 def test_a_script_that_gives_no_seed_has_one_training_of_each_arm(tmp_path: Path) -> None:
@@ -343,61 +268,6 @@ def test_a_module_runs_as_python_would_run_it(tmp_path: Path) -> None:
     assert "7 steps were seen" in (outcome.message or ""), printed
 
 
-NEEDS = {"trainer": "accelerate", "with_accelerate": "accelerate", "with_lightning": "lightning"}
-MODULES = {
-    "trainer": ("BertForSequenceClassification",),
-    "with_accelerate": ("torch.nn.Sequential",),
-    "with_lightning": ("torch.nn.Sequential",),
-    "gan": ("torch.nn.Sequential", "torch.nn.Sequential"),
-}
-TRAPS = {
-    "accumulation": ("ok", "4 batches per step"),
-    "gan": ("ok", "2 optimizers take turns"),
-    "slow_loader": ("ok", "the loop waits for its loader (no workers) for"),
-    "changing_shapes": ("ok", "shapes of inputs: pad to"),
-    "graph_break": ("ok", "graph breaks at graph_break.py:17"),
-    "own_compile": ("ok", 'torch.compile Net at own_compile.py:20 with {"dynamic": false}'),
-    "trainer": ("ok", "shapes of inputs"),
-    "with_accelerate": ("ok", "2 batches per step"),
-    "with_lightning": ("ok", ""),  # see MODULES
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", TRAPS)
-def test_the_report_names_what_a_script_does(name: str, tmp_path: Path) -> None:
-    if (package := NEEDS.get(name)) and importlib.util.find_spec(package) is None:
-        pytest.skip(f"{package} is not installed: make slow installs it")
-    trial, outcome, printed = run_stored(name, tmp_path)
-    status, said = TRAPS[name]
-    assert outcome.status == status, f"{outcome.message}\n{printed[-3000:]}"
-    assert said in find(trial, outcome)
-    script = read_script(outcome)
-    assert script.modules == MODULES.get(name, script.modules)
-    assert script.loop_eager is not None
-    assert script.loop_compiled is not None
-    assert outcome.process is not None
-    assert outcome.process.accuracy is not None
-    assert outcome.process.accuracy.passed is True, outcome.process.accuracy.unverified
-
-
-@pytest.mark.slow
-def test_texts_that_are_padded_to_the_longest_are_named_with_sizes_to_pad_to(tmp_path: Path) -> None:
-    trial, outcome, printed = run_stored("padded_text", tmp_path)
-    assert outcome.status == "ok", f"{outcome.message}\n{printed[-3000:]}"
-    script = read_script(outcome)
-    assert script.modules == ("BertForSequenceClassification",)
-    assert all(re.fullmatch(r"\[4, (\d+)\], \[4, \1\], \[4\]", item.shapes) for item in script.shapes), script.shapes
-    assert len(script.sizes) == script.num_shapes > len(script.pad_to) > 1  # all of the compiled loop
-    assert script.sizes[-1].size == script.pad_to[-1]
-    sizes = ", ".join(map(str, script.pad_to))
-    assert f"{script.num_shapes} shapes of inputs: pad to {sizes}" in find(trial, outcome)
-    entry = make_entry(trial, outcome)
-    (said,) = conclude(SPEC.make(Findings([entry])).rows)
-    assert re.match(r"script padded_text.py: [a-z ]+; step \d\.\d\dx, loop \d\.\d\dx", said), said
-    assert entry.result.loop_speedup != entry.result.speedup
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["", "--reentrant"])
 def test_blocks_that_are_computed_again_in_the_backward_pass_are_part_of_their_module(
@@ -435,13 +305,6 @@ def test_a_tensor_that_the_script_keeps_and_a_cuda_graph_overwrites_is_named(tmp
     assert (outcome.message or "").startswith("kept.py:32 reads a tensor that the script has kept from an earlier step")
 
 
-@pytest.mark.slow
-def test_a_trainer_that_compiles_is_the_compiled_arm(tmp_path: Path) -> None:
-    trial, outcome, printed = run_stored("trainer", tmp_path, "--compile")
-    assert outcome.status == "ok", printed[-3000:]
-    assert "torch.compile BertForSequenceClassification at " in find(trial, outcome)
-
-
 AUTOCAST_INSIDE = """
 class Net(torch.nn.Module):
     def __init__(self):
@@ -469,10 +332,3 @@ def test_a_module_under_autocast_of_its_own_is_judged_as_such(tmp_path: Path) ->
     assert outcome.process.accuracy is not None
     assert outcome.process.accuracy.passed is True
     assert read_trajectory(outcome).passed is True
-
-
-@pytest.mark.slow
-def test_a_compiler_that_is_switched_off_is_found(tmp_path: Path) -> None:
-    trial, outcome, _ = run_stored("own_compile", tmp_path, TORCHDYNAMO_DISABLE="1")
-    assert outcome.status == "not_compiled"
-    assert "TORCHDYNAMO_DISABLE or torch._dynamo.config.disable turns the compiler off" in find(trial, outcome)

@@ -1,0 +1,106 @@
+"""What the report says of scripts as people have them, each in a worker: what is found in those that have a trap."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from script_runs import read_script, run_stored
+
+from sweeper.analysis.metrics import derive
+from sweeper.core.protocol import Outcome
+from sweeper.core.record import Record
+from sweeper.core.trial import Trial
+from sweeper.loading.entries import Entry
+from sweeper.report.findings import Findings
+from sweeper.report.tables.scripts import SPEC, conclude, list_findings
+
+
+def make_entry(trial: Trial, outcome: Outcome) -> Entry:
+    processes = (outcome.process,) if outcome.process else ()
+    record = Record(trial.id, "s", trial.label, outcome.status, trial, processes=processes)
+    record = replace(record, diagnostics=outcome.diagnostics)
+    return Entry(record, derive(record), Path("t"), trial.variant)
+
+
+def find(trial: Trial, outcome: Outcome) -> str:
+    """What the report says of the script, and the message of a failure."""
+    return "; ".join([*list_findings(make_entry(trial, outcome)), outcome.message or ""])
+
+
+def test_a_compiled_form_that_nobody_calls_is_found(tmp_path: Path) -> None:
+    trial, outcome, _ = run_stored("gated", tmp_path)
+    assert outcome.status == "not_compiled"
+    assert "the script calls torch.compile (gated.py:11), and runs nothing compiled" in find(trial, outcome)
+
+
+NEEDS = {"trainer": "accelerate", "with_accelerate": "accelerate", "with_lightning": "lightning"}
+MODULES = {
+    "trainer": ("BertForSequenceClassification",),
+    "with_accelerate": ("torch.nn.Sequential",),
+    "with_lightning": ("torch.nn.Sequential",),
+    "gan": ("torch.nn.Sequential", "torch.nn.Sequential"),
+}
+TRAPS = {
+    "accumulation": ("ok", "4 batches per step"),
+    "gan": ("ok", "2 optimizers take turns"),
+    "slow_loader": ("ok", "the loop waits for its loader (no workers) for"),
+    "changing_shapes": ("ok", "shapes of inputs: pad to"),
+    "graph_break": ("ok", "graph breaks at graph_break.py:17"),
+    "own_compile": ("ok", 'torch.compile Net at own_compile.py:20 with {"dynamic": false}'),
+    "trainer": ("ok", "shapes of inputs"),
+    "with_accelerate": ("ok", "2 batches per step"),
+    "with_lightning": ("ok", ""),  # see MODULES
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TRAPS)
+def test_the_report_names_what_a_script_does(name: str, tmp_path: Path) -> None:
+    if (package := NEEDS.get(name)) and importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed: make slow installs it")
+    trial, outcome, printed = run_stored(name, tmp_path)
+    status, said = TRAPS[name]
+    assert outcome.status == status, f"{outcome.message}\n{printed[-3000:]}"
+    assert said in find(trial, outcome)
+    script = read_script(outcome)
+    assert script.modules == MODULES.get(name, script.modules)
+    assert script.loop_eager is not None
+    assert script.loop_compiled is not None
+    assert outcome.process is not None
+    assert outcome.process.accuracy is not None
+    assert outcome.process.accuracy.passed is True, outcome.process.accuracy.unverified
+
+
+@pytest.mark.slow
+def test_texts_that_are_padded_to_the_longest_are_named_with_sizes_to_pad_to(tmp_path: Path) -> None:
+    trial, outcome, printed = run_stored("padded_text", tmp_path)
+    assert outcome.status == "ok", f"{outcome.message}\n{printed[-3000:]}"
+    script = read_script(outcome)
+    assert script.modules == ("BertForSequenceClassification",)
+    assert all(re.fullmatch(r"\[4, (\d+)\], \[4, \1\], \[4\]", item.shapes) for item in script.shapes), script.shapes
+    assert len(script.sizes) == script.num_shapes > len(script.pad_to) > 1  # all of the compiled loop
+    assert script.sizes[-1].size == script.pad_to[-1]
+    sizes = ", ".join(map(str, script.pad_to))
+    assert f"{script.num_shapes} shapes of inputs: pad to {sizes}" in find(trial, outcome)
+    entry = make_entry(trial, outcome)
+    (said,) = conclude(SPEC.make(Findings([entry])).rows)
+    assert re.match(r"script padded_text.py: [a-z ]+; step \d\.\d\dx, loop \d\.\d\dx", said), said
+    assert entry.result.loop_speedup != entry.result.speedup
+
+
+@pytest.mark.slow
+def test_a_trainer_that_compiles_is_the_compiled_arm(tmp_path: Path) -> None:
+    trial, outcome, printed = run_stored("trainer", tmp_path, "--compile")
+    assert outcome.status == "ok", printed[-3000:]
+    assert "torch.compile BertForSequenceClassification at " in find(trial, outcome)
+
+
+@pytest.mark.slow
+def test_a_compiler_that_is_switched_off_is_found(tmp_path: Path) -> None:
+    trial, outcome, _ = run_stored("own_compile", tmp_path, TORCHDYNAMO_DISABLE="1")
+    assert outcome.status == "not_compiled"
+    assert "TORCHDYNAMO_DISABLE or torch._dynamo.config.disable turns the compiler off" in find(trial, outcome)
