@@ -4,9 +4,9 @@
     python benchmarks/headroom.py --output headroom.jsonl --models vit_b16 --overrides "precision=amp batch_size=16"
 
 A slower host is made by stopping the worker, with all its threads, for a part of each millisecond or two, while the
-device goes on. A model that is host-bound already (`--reference`) says how many times longer the host then takes, x.
-Each other arm takes h seconds of the host and d of the device per step. Its step should then take max(h x, d). The
-speed of a host changes by itself, so all times of a model are taken in turn, several times.
+device goes on; what stops it keeps a core busy. A model that is host-bound already (`--reference`) says how many times
+longer the host then takes, x. Each other arm takes h seconds of the host and d of the device per step. Its step should
+then take max(h x, d). The speed of a host changes by itself, so all times of a model are taken in turn, several times.
 
 What the output file has is printed and not measured again.
 """

@@ -32,8 +32,6 @@ NEVER_FILLED = {
         for end in ("low", "high")
     },
     ("speedups", "memory_missing"): "every ok trial of the sweeps on GPUs has its memory",
-    ("speedups", "eager_energy_j"): "needs measure.energy=true on a GPU",
-    ("speedups", "compiled_energy_j"): "the same",
     **{
         (table, f"{name}_{end}"): "the stored ladder has one process a trial"
         for table, names in {
