@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweeper.analysis import stats
+from sweeper.analysis.derive import derive
 from sweeper.analysis.flags import is_resolved
-from sweeper.analysis.metrics import derive
 from sweeper.analysis.stats import Interval
 from sweeper.core.record import PerArm, Process, Record, Round
 from sweeper.core.settings import MIN_PROCESSES_FOR_TARGET, Measure

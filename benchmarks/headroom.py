@@ -29,7 +29,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 
-from sweeper.analysis.metrics import predict_step_s
+from sweeper.analysis.derive import predict_step_s
 from sweeper.core.protocol import Job
 from sweeper.core.record import ARMS, Round
 from sweeper.core.settings import Measure

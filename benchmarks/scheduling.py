@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import mean
 
 from sweeper.__main__ import main as sweeper
-from sweeper.analysis.metrics import derive
+from sweeper.analysis.derive import derive
 from sweeper.core.paths import SweepPaths, TrialPaths
 from sweeper.core.record import PHASES, Record
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from sweeper.analysis.metrics import derive
+from sweeper.analysis.derive import derive
 from sweeper.analysis.stats import difference, mean_of_logs
 from sweeper.core.paths import SweepPaths
 from sweeper.core.record import Record

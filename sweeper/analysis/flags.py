@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 
 from sweeper.analysis.meanings import DOUBT, FLAGS
-from sweeper.analysis.metrics import Result
+from sweeper.analysis.result import Result
 from sweeper.core.libraries import SCRIPT
 from sweeper.core.record import ARMS, HostState, PerArm, Process, Record
 from sweeper.core.settings import Measure

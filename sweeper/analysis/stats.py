@@ -322,3 +322,9 @@ def _sum_of_independent(log: float, parts: Sequence[tuple[float, Estimate]]) -> 
         return Estimate(log, 0.0, sum(degrees for _, degrees in squares))
     degrees = total**2 / sum(square**2 / degrees for square, degrees in squares)
     return Estimate(log, total, degrees)
+
+
+def median_of(values: Iterable[float | None]) -> float | None:
+    """Return the median of the values that are there; None where none is."""
+    present = [value for value in values if value is not None]
+    return median(present) if present else None

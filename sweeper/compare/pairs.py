@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
-from sweeper.analysis.metrics import derive
+from sweeper.analysis.derive import derive
 from sweeper.compare.quantities import QUANTITIES, Quantity
 from sweeper.core.errors import ConfigError
 from sweeper.core.files import read_json

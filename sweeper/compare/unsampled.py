@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from sweeper.analysis.metrics import MIN_PROCESSES_IF_HOST_BOUND
+from sweeper.analysis.derive import MIN_PROCESSES_IF_HOST_BOUND
 from sweeper.compare.pairs import Side
 from sweeper.compare.quantities import Quantity
 from sweeper.report.tables.decision import HOST_NOISE, NOISE

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from sweeper.analysis import stats
+from sweeper.analysis.derive import MIN_DRAWS_FOR_INTERVAL, MIN_PROCESSES_IF_HOST_BOUND
 from sweeper.analysis.flags import UNVERIFIED
-from sweeper.analysis.metrics import MIN_DRAWS_FOR_INTERVAL, MIN_PROCESSES_IF_HOST_BOUND
 from sweeper.analysis.stats import CONFIDENCE, Estimate
 from sweeper.compare.pairs import LOST, Pair, Side
 from sweeper.compare.quantities import (

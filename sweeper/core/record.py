@@ -298,6 +298,10 @@ class Process:
         per_arm: PerArm | None = getattr(self, name)
         return getattr(per_arm, arm) if per_arm else None
 
+    def read_loop(self, arm: str) -> LoopRun | None:
+        """What a script's loop took with one arm throughout; None where it is missing."""
+        return None if self.script is None else self.script.loop_eager if arm == "eager" else self.script.loop_compiled
+
     def blocks_s(self, arm: str) -> list[float]:
         """Wall seconds of an arm's blocks in the rounds that count."""
         blocks = (getattr(item, f"{arm}_s") for item in self.rounds if item.void is None)

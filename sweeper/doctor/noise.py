@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, stdev
 
-from sweeper.analysis.metrics import derive
+from sweeper.analysis.derive import derive
 from sweeper.analysis.stats import t_quantile
 from sweeper.core.paths import SweepPaths
 from sweeper.core.record import ARMS, Record

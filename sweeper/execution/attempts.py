@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sweeper.analysis.metrics import find_worst_accuracy
+from sweeper.analysis.derive import find_worst_accuracy
 from sweeper.core.record import Attempt, Record, RecordError
 from sweeper.core.system import shortages
 

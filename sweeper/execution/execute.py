@@ -16,8 +16,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import chain
 
+from sweeper.analysis.derive import derive
 from sweeper.analysis.flags import find_flags
-from sweeper.analysis.metrics import derive
 from sweeper.core.errors import ConfigError
 from sweeper.core.files import move_aside, write_text
 from sweeper.core.paths import SweepPaths, TrialPaths

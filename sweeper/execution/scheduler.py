@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
-from sweeper.analysis.metrics import Result
+from sweeper.analysis.result import Result
 from sweeper.core.record import Record
 from sweeper.core.trial import Trial
 from sweeper.execution.placement import DeviceSlot

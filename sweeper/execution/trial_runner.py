@@ -17,8 +17,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from sweeper.analysis.derive import derive
 from sweeper.analysis.flags import find_flags, is_resolved
-from sweeper.analysis.metrics import derive
 from sweeper.core.files import write_text
 from sweeper.core.paths import SweepPaths, TrialPaths
 from sweeper.core.protocol import Job, Outcome

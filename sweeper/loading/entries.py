@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from sweeper.analysis.metrics import Result, derive, find_worst_accuracy
+from sweeper.analysis.derive import derive, find_worst_accuracy
+from sweeper.analysis.result import Result
 from sweeper.analysis.stats import Estimate, Interval
 from sweeper.core.record import Accuracy, Record, RecordError
 from sweeper.core.text import printable

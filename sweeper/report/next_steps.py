@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from sweeper.analysis.metrics import MIN_PROCESSES_IF_HOST_BOUND
+from sweeper.analysis.derive import MIN_PROCESSES_IF_HOST_BOUND
 from sweeper.core.text import printable
 from sweeper.core.trial import OWN_PRECISION
 from sweeper.loading.sources import Source

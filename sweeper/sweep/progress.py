@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from sweeper.analysis.metrics import Result
+from sweeper.analysis.result import Result
 from sweeper.core.paths import SweepPaths
 from sweeper.core.record import Inspection, Record
 from sweeper.core.trial import Trial

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sweeper.analysis.metrics import METRICS, Result
+from sweeper.analysis.metrics import METRICS
+from sweeper.analysis.result import Result
 from sweeper.core.paths import check_sweep_name
 from sweeper.core.record import Record
 from sweeper.core.serialization import get_mapping

@@ -26,7 +26,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from sweeper.analysis.metrics import Result, derive
+from sweeper.analysis.derive import derive
+from sweeper.analysis.result import Result
 from sweeper.core import paths
 from sweeper.core.files import MAX_FILE_BYTES, open_inside, read_json, write_text
 from sweeper.core.paths import SweepPaths, TrialPaths

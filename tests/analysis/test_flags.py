@@ -8,9 +8,10 @@ import pytest
 from records import make_process, make_record, make_trial
 
 from sweeper.analysis import meanings
+from sweeper.analysis.derive import derive
 from sweeper.analysis.flags import DOUBTS, PROCESS_RULES, TRIAL_RULES, find_flags, is_resolved
 from sweeper.analysis.meanings import FLAGS
-from sweeper.analysis.metrics import Result, derive
+from sweeper.analysis.result import Result
 from sweeper.core.record import (
     STATUSES,
     Accuracy,

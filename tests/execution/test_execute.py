@@ -18,7 +18,7 @@ import fake_python
 import pytest
 from records import make_record
 
-from sweeper.analysis.metrics import derive
+from sweeper.analysis.derive import derive
 from sweeper.core import record as record_module
 from sweeper.core.errors import ConfigError
 from sweeper.core.files import write_text

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from records import make_record, make_trial
 
-from sweeper.analysis.metrics import derive
+from sweeper.analysis.derive import derive
 from sweeper.core.system.gpus import Device, Gpu
 from sweeper.core.trial import Trial
 from sweeper.execution import scheduler

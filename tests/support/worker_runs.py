@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from sweeper.analysis.derive import derive
 from sweeper.analysis.flags import find_flags
-from sweeper.analysis.metrics import derive
 from sweeper.core.protocol import Job, Outcome, Phase
 from sweeper.core.record import Record
 from sweeper.core.settings import Measure

@@ -18,7 +18,7 @@ import pytest
 from records import make_record, make_trial, write_sweep
 from rich.console import Console
 
-from sweeper.analysis.metrics import derive
+from sweeper.analysis.derive import derive
 from sweeper.core.errors import ConfigError
 from sweeper.core.files import write_text
 from sweeper.core.ladder import climb

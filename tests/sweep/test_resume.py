@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from records import make_record, make_trial, write_sweep
 
-from sweeper.analysis.metrics import derive
+from sweeper.analysis.derive import derive
 from sweeper.core import record as record_module
 from sweeper.core.errors import ConfigError
 from sweeper.core.libraries import SCRIPT

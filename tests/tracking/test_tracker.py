@@ -23,7 +23,7 @@ from records import make_process, make_record, make_script, make_trial, write_sw
 from tracking_server import Server, free_port, mlflow_server
 
 from sweeper import sync
-from sweeper.analysis.metrics import derive
+from sweeper.analysis.derive import derive
 from sweeper.core.files import write_text
 from sweeper.core.paths import SweepPaths
 from sweeper.core.record import Inspection, Record

@@ -12,8 +12,8 @@ from dataclasses import replace
 import pytest
 from worker_runs import MEASURE, custom, flags, private_cache, run
 
+from sweeper.analysis.derive import derive
 from sweeper.analysis.flags import find_flags
-from sweeper.analysis.metrics import derive
 from sweeper.core.system.gpus import visible_gpus
 
 pytestmark = [

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from worker_runs import MEASURE, custom, private_cache, run
 
+from sweeper.analysis.derive import derive
 from sweeper.analysis.flags import find_flags
-from sweeper.analysis.metrics import derive
 from sweeper.core.record import Record
 from sweeper.core.trial import Compile, Model, Precision
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sweeper.analysis.metrics import predict_speedup
+from sweeper.analysis.derive import predict_speedup
 from sweeper.core.record import ARMS
 from sweeper.report.page import figure_base as base
 from sweeper.report.page.speedup_figures import MAX_LINES, MAX_SERIES, select_measured

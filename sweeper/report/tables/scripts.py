@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from sweeper.analysis.metrics import break_even_steps
+from sweeper.analysis.derive import break_even_steps
 from sweeper.core.libraries import SCRIPT
 from sweeper.core.record import ARMS, TORCH_NN, CompileCall, ScriptRun
 from sweeper.core.serialization import drop_defaults

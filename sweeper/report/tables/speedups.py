@@ -30,8 +30,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import TypeVar
 
+from sweeper.analysis.derive import MIN_PROCESSES_IF_HOST_BOUND
 from sweeper.analysis.meanings import leave_out_housekeeping
-from sweeper.analysis.metrics import METRICS, MIN_PROCESSES_IF_HOST_BOUND, Metric
+from sweeper.analysis.metrics import METRICS, Metric
 from sweeper.analysis.stats import Estimate
 from sweeper.core.record import ARMS, PERCENTILES, Accuracy
 from sweeper.loading.entries import Entry

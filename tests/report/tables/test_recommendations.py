@@ -13,8 +13,8 @@ import pytest
 from records import GIB, make_process, make_record, make_trial, write_sweep
 from scipy import stats as scipy_stats
 
+from sweeper.analysis.derive import derive
 from sweeper.analysis.flags import DOUBTS
-from sweeper.analysis.metrics import derive
 from sweeper.analysis.stats import holm, mean_of_logs, p_value, pool_estimates
 from sweeper.core.backends import NO_CUDA_GRAPHS
 from sweeper.core.record import Diagnostics, GraphBreak, PerArm, Record

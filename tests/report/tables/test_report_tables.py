@@ -11,7 +11,7 @@ import pytest
 from records import GIB, make_process, make_record, make_trial, write_sweep
 from tables import differences
 
-from sweeper.analysis.metrics import find_worst_accuracy
+from sweeper.analysis.derive import find_worst_accuracy
 from sweeper.core.record import Accuracy, Attempt, Latencies, Latency, PerArm, Process, Record
 from sweeper.loading.entries import load
 from sweeper.report.build import write_report

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from script_runs import read_script, run_stored
 
-from sweeper.analysis.metrics import derive
+from sweeper.analysis.derive import derive
 from sweeper.core.protocol import Outcome
 from sweeper.core.record import Record
 from sweeper.core.trial import Trial

@@ -1,0 +1,70 @@
+"""The figures of a trial, as every table has them; `derive` makes them of a record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sweeper.analysis.stats import Estimate
+from sweeper.core.record import ScriptRun
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The figures of a record. Speedups are eager / compiled; times are wall seconds. Missing figures are None."""
+
+    processes: int
+    draws: int
+    interval: str = "none"  # none, processes or draws: what the interval is taken over
+    estimate: Estimate | None = None
+    speedup: float | None = None
+    speedup_low: float | None = None
+    speedup_high: float | None = None
+    speedup_min: float | None = None
+    speedup_max: float | None = None
+    device_estimate: Estimate | None = None
+    device_speedup: float | None = None
+    device_speedup_low: float | None = None
+    device_speedup_high: float | None = None
+    busy_estimate: Estimate | None = None
+    busy_speedup: float | None = None
+    busy_speedup_low: float | None = None
+    busy_speedup_high: float | None = None
+    host_bound_fraction: float | None = None
+    host_bound_arms: str | None = None  # eager, compiled, both; None: neither, or unknown
+    eager_step_s: float | None = None
+    compiled_step_s: float | None = None
+    samples_per_s: float | None = None
+    tokens_per_s: float | None = None
+    break_even_steps: float | None = None
+    break_even_steps_low: float | None = None
+    break_even_steps_high: float | None = None  # None beside a `low`: perhaps never
+    break_even_warm_steps: float | None = None
+    break_even_warm_steps_low: float | None = None
+    break_even_warm_steps_high: float | None = None
+    graph_breaks: int | None = None
+    recompiles: int | None = None
+    artifacts: int | None = None
+    # Of log seconds per step, to compare trials of one eager step; no variance where host noise allows none.
+    eager_estimate: Estimate | None = None
+    compiled_estimate: Estimate | None = None
+    compiled_waits_fraction: float | None = None  # of the compiled arm's wall time, for the host
+    eager_host_share: float | None = None  # host time of a step over its device step time
+    compiled_host_share: float | None = None
+    speedup_host_2x_faster: float | None = None
+    speedup_host_2x_slower: float | None = None
+    device_time_missing: str | None = None  # why device_speedup is, where a process said so
+    memory_missing: str | None = None  # why a peak memory is
+    loop_estimate: Estimate | None = None  # of a script, whose loop runs with one arm throughout
+    loop_speedup: float | None = None
+    loop_speedup_low: float | None = None
+    loop_speedup_high: float | None = None
+    seen_of_script: ScriptRun | None = None  # by the first process
+    is_void_by_script: bool = False  # whether the trial ended since a script did more than train in its rounds
+    readings: Mapping[str, float] = field(default_factory=dict)  # metrics with `of_process`; missing ones are left out
+
+    @property
+    def by_device(self) -> tuple[str, float] | None:
+        """The clock of the device, `device` (step time) or else `busy`, and the speedup by it; None where unknown."""
+        clocks = (("device", self.device_speedup), ("busy", self.busy_speedup))
+        return next(((clock, speedup) for clock, speedup in clocks if speedup is not None), None)
