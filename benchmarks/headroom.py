@@ -14,7 +14,6 @@ What the output file has is printed and not measured again.
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import os
 import shlex
@@ -25,6 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
@@ -33,6 +33,7 @@ from sweeper.analysis.derive import predict_step_s
 from sweeper.core.protocol import Job
 from sweeper.core.record import ARMS, Round
 from sweeper.core.settings import Measure
+from sweeper.core.system.gpus import visible_gpus
 from sweeper.core.trial import Trial
 
 MODELS = {  # both arms of each have fewer launches than the queue of the device takes, so that h is known
@@ -59,6 +60,8 @@ def spin(seconds):
     while time.perf_counter() < end:
         pass
 
+for number in (signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, lambda *_: sys.exit(1))
 print("ready", flush=True)
 try:
     while not select.select([sys.stdin], [], [], 0)[0]:  # until its standard input is closed
@@ -138,7 +141,7 @@ def measure(trial: Trial) -> Figures:
     from sweeper.worker.compilation.counters import CompileCounters
     from sweeper.worker.lease import Lease
     from sweeper.worker.measurement import host_time
-    from sweeper.worker.measurement.bench import complete
+    from sweeper.worker.measurement.bench import STEPS_BEFORE_BLOCK, complete, without_collector
 
     host_s: dict[str, list[float]] = defaultdict(list)
     wall_s: dict[tuple[float, str], list[float]] = defaultdict(list)
@@ -152,18 +155,15 @@ def measure(trial: Trial) -> Figures:
         bench.first_steps_s(setup.compiled)
         compiler.end_compile_workers()
         step_s = {arm.name: complete(bench.warm_up(arm, WARM_UP_S))[0] for arm in arms}
-        gc.collect()
-        gc.freeze()
         for _ in range(REPETITIONS):
             for name, seconds in complete(host_time.time_arms(bench, arms, step_s)).items():
                 host_s[name].append(seconds)
-            for factor in FACTORS:
-                with slow_down(factor):
-                    for arm in arms:
-                        steps = bench.round_up(BLOCK_S / step_s[arm.name])
-                        bench.run(arm, bench.round_up(2))
-                        seconds = complete(bench.block_s(arm, steps, "fail_on_recompile"))
-                        wall_s[factor, arm.name].append(seconds / steps)
+            for factor, arm in product(FACTORS, arms):
+                steps = bench.round_up(BLOCK_S / step_s[arm.name])
+                with without_collector(), slow_down(factor):
+                    bench.run(arm, bench.round_up(STEPS_BEFORE_BLOCK))
+                    seconds = complete(bench.block_s(arm, steps, "fail_on_recompile"))
+                wall_s[factor, arm.name].append(seconds / steps)
         once = Round("AB", *(median(wall_s[FACTORS[0], arm.name]) for arm in arms))
         notes.add(steps_per_block=1, rounds=(once,))
         if setup.device.type == "cuda":  # last, since launches take longer in a process that has profiled
@@ -186,7 +186,10 @@ def measure(trial: Trial) -> Figures:
 
 @contextmanager
 def slow_down(factor: float) -> Iterator[None]:
-    """Have this process run 1 / `factor` of the time, in turns of a millisecond."""
+    """Have this process run 1 / `factor` of the time, in turns of a millisecond.
+
+    Raises RuntimeError when it did not.
+    """
     if factor == 1:
         yield
         return
@@ -195,11 +198,13 @@ def slow_down(factor: float) -> Iterator[None]:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as stopper:
         assert stopper.stdin is not None
         assert stopper.stdout is not None
-        stopper.stdout.readline()
+        ready = stopper.stdout.readline()
         try:
             yield
         finally:
             stopper.stdin.close()  # a kill could come while this process is stopped, for ever
+    if not ready or stopper.returncode:
+        raise RuntimeError(f"what slows this process down ended with {stopper.returncode}")
 
 
 Row = tuple[list[str], Prediction | None]
@@ -227,19 +232,27 @@ def print_row(texts: Iterable[str]) -> None:
     print(f"| {' | '.join(text.replace('|', '/').replace(chr(10), ' ') for text in texts)} |", flush=True)
 
 
-def main(options: argparse.Namespace) -> None:
-    lines = options.output.read_text(encoding="utf-8").splitlines() if options.output.exists() else []
-    stored = {line["overrides"]: Figures(**line["figures"]) for line in map(json.loads, lines)}
+def read(file: Path, machine: Mapping[str, object]) -> dict[str, Figures]:
+    """Read what was measured, by overrides. Raises SystemExit for another machine's, or an older file."""
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+    if any(line.get("machine") != machine for line in lines):
+        raise SystemExit(f"{file} is not of {machine}: give another --output")
+    return {line["overrides"]: Figures(**line["figures"]) for line in lines}
 
-    def find(overrides: str) -> Figures:
-        if overrides not in stored:
+
+def main(options: argparse.Namespace) -> None:
+    machine = {"device": next((gpu.name for gpu in visible_gpus()), "cpu"), "factors": list(FACTORS)}
+    stored = read(options.output, machine)
+
+    def find(overrides: str, again: str = "") -> Figures:
+        if (key := overrides + again) not in stored:
             trial = make_trial(shlex.split(overrides))
             with ProcessPoolExecutor(1, get_context("spawn")) as pool:  # a compiler's state is that of a process
-                stored[overrides] = pool.submit(measure, trial).result()
-            line = {"overrides": overrides, "figures": asdict(stored[overrides])}
+                stored[key] = pool.submit(measure, trial).result()
+            line = {"overrides": key, "machine": machine, "figures": asdict(stored[key])}
             with options.output.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
-        return stored[overrides]
+        return stored[key]
 
     slowdowns = find_slowdowns(find(options.reference))
     print_row(HEADINGS)
@@ -255,6 +268,8 @@ def main(options: argparse.Namespace) -> None:
     right = sum(found.is_right for found in far)
     print(f"\n{right} of {len(far)} predictions for a slowed host lie within {MAX_DIFFERENCE:.0%}; ", end="")
     print(f"{len(judged) - len(far)} more have h x / d between {NEAR[0]} and {NEAR[1]}")
+    later = find_slowdowns(find(options.reference, " (again)"))
+    print("x by the reference, measured again:", ", ".join(f"{later[factor]:.3f}" for factor in slowdowns))
 
 
 if __name__ == "__main__":

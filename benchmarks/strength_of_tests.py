@@ -85,10 +85,11 @@ class Package:
 STATS = "tests/analysis/test_stats.py"
 COMMAND = "tests/compare/test_compare_command.py"
 PACKAGES = {
-    "core": Package("sweeper/core/*.py", ("tests/core",), heavy=()),
+    "core": Package("sweeper/core/**/*.py", ("tests/core",), heavy=()),
     "analysis": Package(
         "sweeper/analysis/*.py",
         (
+            "tests/analysis/test_derive.py",
             "tests/analysis/test_flags.py",
             "tests/analysis/test_metrics.py",
             "tests/analysis/test_stats.py",

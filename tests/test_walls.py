@@ -109,6 +109,17 @@ def test_core_imports_the_standard_library_only() -> None:
     assert_none(allowed, "core/ imports the standard library only; core/system/gpus.py alone pynvml, inside a function")
 
 
+def test_core_system_knows_nothing_of_trials() -> None:
+    """Of the rest of core/ it needs the error for bad input alone."""
+    system = f"{PACKAGE}.core.system"
+
+    def allowed(item: Import) -> bool:
+        inside = not item.importer.startswith(system) or not is_ours(item.imported)
+        return inside or item.imported.startswith((system, f"{PACKAGE}.core.errors"))
+
+    assert_none(allowed, "core/system/ imports itself and core.errors only")
+
+
 def test_worker_imports_core_and_itself_only_and_nothing_imports_worker() -> None:
     """A worker may run in an interpreter that has torch and nothing else; the parent must not load torch."""
 

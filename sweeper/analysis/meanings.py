@@ -306,8 +306,7 @@ CAUSES: Mapping[str, Meaning] = {
     ),
     "cudagraph_skip": Meaning(
         "the mode records CUDA graphs, and a graph could not be recorded",
-        todo="Remove what the reason names, such as a tensor on the CPU or an input that is changed in place. With "
-        "`device=cpu` there is nothing to do.",
+        todo="Remove what the reason names, such as a tensor on the CPU or an input that is changed in place.",
     ),
 }
 

@@ -15,7 +15,6 @@ from typing import Annotated
 from sweeper.core.record import PHASES, STATUSES, Diagnostics, Process
 from sweeper.core.serialization import Json, from_json, parse_json, to_json
 from sweeper.core.settings import Measure
-from sweeper.core.system.host import Part
 from sweeper.core.trial import Trial
 
 
@@ -101,6 +100,15 @@ def decode(line: str) -> Message:
 
 
 AT = "at"  # the file in which the preflight check names its current model
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece of software. `note` says what to install or what is wrong; None when it works."""
+
+    name: str
+    version: str | None
+    note: str | None = None
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,7 @@ PHASES = (*EAGER_PHASES, "compiling", *CHECK_PHASES, *ALONE_PHASES)
 ARMS = ("eager", "compiled")
 
 MAX_VOID_ROUNDS = 3  # so many end the measuring
+NO_REASON = "no reason given"  # by torch
 # Why a round is void in which a script did more than train: this says nothing of the compiler.
 READ_LOADER, SAVED_FILE = "the script read another loader", "the script saved a file"
 
@@ -416,9 +417,10 @@ class Record:
 
     @property
     def cudagraph_skips(self) -> tuple[str, ...]:
-        """Why graphs were not recorded as CUDA graphs. On a CPU, torch counts such graphs and gives no reason."""
+        """Why graphs were not recorded as CUDA graphs. For graphs on a CPU torch gives no reason."""
         skips = self.diagnostics.cudagraph_skips if self.diagnostics else ()
-        return (NO_CUDA_GRAPHS,) if skips and self.trial.device == "cpu" else skips
+        known = NO_CUDA_GRAPHS if self.trial.device == "cpu" else NO_REASON
+        return tuple(reason.replace(NO_REASON, known) for reason in skips)
 
     @property
     def artifacts(self) -> tuple[str, ...]:

@@ -27,14 +27,15 @@ from rich.markup import escape
 from sweeper.core.backends import GONE
 from sweeper.core.errors import ConfigError
 from sweeper.core.files import write_text
-from sweeper.core.protocol import Software, Verdict
+from sweeper.core.protocol import Part, Software, Verdict
 from sweeper.core.serialization import from_json, to_json
 from sweeper.core.system import gpus, host
 from sweeper.core.system.exit_codes import BAD_INPUT, INTERRUPTED, NOT_OK, OK
 from sweeper.core.system.gpus import Device, GpuReading
-from sweeper.core.system.host import Host, Part
+from sweeper.core.system.host import Host
 from sweeper.core.system.pipes import run_until_closed
 from sweeper.doctor import noise, probes
+from sweeper.doctor.cpp_compiler import find_cpp_compiler
 from sweeper.doctor.noise import Noise
 from sweeper.execution.disturbances import UNRELIABLE, find_disturbances
 
@@ -117,7 +118,7 @@ def examine(device: Device, options: argparse.Namespace, console: Console) -> Fi
         console.print(f"  [bold yellow]{UNRELIABLE}[/] {escape(warning)}")
     software = ask_software(device, timeout_s)
     driver = [Part("NVIDIA driver", gpu.driver)] if gpu else []
-    software = replace(software, parts=(*software.parts, *driver, host.cpp_compiler()))
+    software = replace(software, parts=(*software.parts, *driver, find_cpp_compiler()))
     parts = [(part.name, "; ".join(filter(None, [part.version or "none", part.note]))) for part in software.parts]
     _print_section("software", parts, console)
     _print_section("AMP", [("bf16", describe_bfloat16(device, machine, software))], console)

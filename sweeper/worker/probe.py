@@ -16,9 +16,8 @@ import traceback
 
 from sweeper.core.backends import NEEDS, WITHOUT_DYNAMO
 from sweeper.core.libraries import library_packages, read_versions
-from sweeper.core.protocol import Software, Verdict
+from sweeper.core.protocol import Part, Software, Verdict
 from sweeper.core.serialization import to_json
-from sweeper.core.system.host import Part
 from sweeper.worker.process import die_with_parent
 
 ADVICE = {

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -63,20 +68,58 @@ def test_rows_say_what_is_near_wrong_or_unknown() -> None:
     assert rows[-1][0][5:9] == ["1.50", "30.000", "33.000", "+10.0%"]
 
 
+def wait_for(pid: int, change: int) -> int:
+    """The status of a child after a change of its state; 0 where none comes."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        seen, status = os.waitpid(pid, change | os.WNOHANG)
+        if seen:
+            return status
+    return 0
+
+
 def test_a_slowed_process_is_stopped_time_and_again_and_goes_on_afterwards() -> None:
     script = """
-import signal, sys
+import sys
 sys.path.insert(0, sys.argv[1])
 from headroom import slow_down
 
-continued = []
-signal.signal(signal.SIGCONT, lambda *_: continued.append(True))
-with slow_down(1.0):
-    assert not continued
-for _ in range(10):
-    with slow_down(1.5):
-        while len(continued) < 10:
-            pass
-    continued.clear()
+with slow_down(1.5):
+    sys.stdin.readline()
 """
-    subprocess.run([sys.executable, "-c", script, str(BENCHMARKS)], check=True, timeout=120)
+    command = [sys.executable, "-c", script, str(BENCHMARKS)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as slowed:
+        for _ in range(5):
+            assert os.WIFSTOPPED(wait_for(slowed.pid, os.WUNTRACED))
+            assert os.WIFCONTINUED(wait_for(slowed.pid, os.WCONTINUED))
+        slowed.communicate(b"\n", timeout=60)
+    assert slowed.returncode == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_stopper_that_is_ended_leaves_no_process_stopped(number: signal.Signals) -> None:
+    with subprocess.Popen(["sleep", "60"]) as victim:
+        command = [sys.executable, "-c", HEADROOM.STOPPER, str(victim.pid), "0.001", "0.001"]
+        with subprocess.Popen(command, stdin=subprocess.PIPE) as stopper:
+            for _ in range(5):
+                wait_for(victim.pid, os.WUNTRACED | os.WCONTINUED)
+            stopper.send_signal(number)
+            assert stopper.wait(timeout=60) == 1
+        victim.terminate()
+        assert victim.wait(timeout=60) == -signal.SIGTERM
+
+
+def test_a_stopper_that_fails_is_no_slowdown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HEADROOM, "STOPPER", "raise SystemExit(3)")
+    with pytest.raises(RuntimeError, match="ended with 3"), HEADROOM.slow_down(2.0):
+        pass
+
+
+def test_figures_of_another_machine_are_not_read(tmp_path: Path) -> None:
+    file = tmp_path / "headroom.jsonl"
+    assert HEADROOM.read(file, {"device": "cpu"}) == {}
+    line = {"overrides": "model=a", "machine": {"device": "cpu"}, "figures": {"host_s": {"eager": 0.01}}}
+    file.write_text(json.dumps(line))
+    assert HEADROOM.read(file, {"device": "cpu"})["model=a"].host_s == {"eager": 0.01}
+    with pytest.raises(SystemExit, match="give another --output"):
+        HEADROOM.read(file, {"device": "a GPU"})

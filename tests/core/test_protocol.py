@@ -9,6 +9,7 @@ from sweeper.core.protocol import (
     LeaseRequest,
     Message,
     Outcome,
+    Part,
     Phase,
     Software,
     Verdict,
@@ -18,7 +19,6 @@ from sweeper.core.protocol import (
 from sweeper.core.record import Diagnostics, Process
 from sweeper.core.serialization import from_json, to_json
 from sweeper.core.settings import Measure
-from sweeper.core.system.host import Part
 from sweeper.core.trial import Trial
 
 

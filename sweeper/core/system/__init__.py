@@ -1,1 +1,1 @@
-"""This process and the machine under it: processor, GPUs, signals, pipes, exit codes, leftovers and shortages."""
+"""This process and the machine under it: command line, signals, pipes, exit codes, host, GPUs, shortages, leftovers."""

@@ -1,4 +1,4 @@
-"""The host: its processor, its load, and the C++ compiler that Inductor would use.
+"""The host: its processor, its load and its memory.
 
 Linux tells most; elsewhere fields stay None.
 """
@@ -7,24 +7,12 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
-import subprocess
-import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}  # in /proc/cpuinfo: x86, x86 with AMX, Arm
-
-
-@dataclass(frozen=True)
-class Part:
-    """A piece of software. `note` says what to install or what is wrong; None when it works."""
-
-    name: str
-    version: str | None
-    note: str | None = None
 
 
 @dataclass(frozen=True)
@@ -90,19 +78,3 @@ def _text(path: Path) -> str:
     with suppress(OSError):
         return path.read_text(errors="replace").strip()
     return ""
-
-
-def cpp_compiler(environment: Mapping[str, str] = os.environ) -> Part:
-    """Find the compiler that Inductor takes, `CXX` or the platform's own, and ask for its version."""
-    named = environment.get("CXX")
-    name = named or ("clang++" if sys.platform == "darwin" else "g++")
-    path = shutil.which(name, path=environment.get("PATH"))
-    if path is None:
-        others = [other for other in ("g++", "clang++") if shutil.which(other, path=environment.get("PATH"))]
-        hint = f"set CXX={others[0]}, which is here" if others else "install g++, e.g. apt-get install g++"
-        return Part("C++ compiler", None, f"{f'CXX={name}' if named else name} is not there; {hint}")
-    try:
-        said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30, check=True).stdout
-    except (OSError, subprocess.SubprocessError) as error:
-        return Part("C++ compiler", None, f"{path} does not work: {error}")
-    return Part("C++ compiler", f"{said.splitlines()[0] if said else 'of no version'}{' (from CXX)' if named else ''}")

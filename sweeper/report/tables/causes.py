@@ -106,8 +106,9 @@ def _find_causes(entry: Entry) -> Iterator[Cause]:
             detail = f"TORCH_LOGS=recompiles{inspect} says why"
             yield Cause(entry, "recompile", detail, CAUSES["recompile"].says, _fix("recompile"), diagnostics.recompiles)
     skips = entry.record.cudagraph_skips
+    fix = "Nothing: on a GPU this mode records them." if trial.device == "cpu" else _fix("cudagraph_skip")
     for reason in dict.fromkeys(skips):
-        yield Cause(entry, "cudagraph_skip", reason, reason, _fix("cudagraph_skip"), skips.count(reason))
+        yield Cause(entry, "cudagraph_skip", reason, reason, fix, skips.count(reason))
     if "throttled" in entry.flags:
         detail = "clocks were lowered in the rounds (power or heat)"
         yield Cause(entry, "throttled", detail, detail, _fix("throttled"))

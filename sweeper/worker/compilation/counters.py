@@ -16,7 +16,7 @@ from torch._dynamo.utils import (
 )
 
 from sweeper.core.backends import CONTROLS
-from sweeper.core.record import Diagnostics, GraphBreak
+from sweeper.core.record import NO_REASON, Diagnostics, GraphBreak
 from sweeper.core.serialization import Json
 from sweeper.worker.compilation.artifacts import code_fingerprint, count_kernels
 from sweeper.worker.compilation.backends import FallbackLog, find_compiler
@@ -129,7 +129,7 @@ def _graph_breaks() -> Iterator[GraphBreak]:
     if skipped > 0:
         known = {item.reason for item in breaks}
         reasons = [line for text in counters["unimplemented"] if (line := _first_line(text)) not in known]
-        yield GraphBreak(f"a whole frame runs eager: {'; '.join(reasons) or 'no reason given'}", None, skipped)
+        yield GraphBreak(f"a whole frame runs eager: {'; '.join(reasons) or NO_REASON}", None, skipped)
 
 
 def _innermost_place(stack: object) -> str | None:
@@ -147,5 +147,5 @@ def _cudagraph_skips() -> tuple[str, ...]:
     reasons = {str(reason)[:REASON_LENGTH] for reason in found if reason}
     skipped = counters["inductor"]["cudagraph_skips"]
     if skipped and not reasons:
-        return (f"{skipped} {'graph' if skipped == 1 else 'graphs'}, no reason given",)
+        return (f"{skipped} {'graph' if skipped == 1 else 'graphs'}, {NO_REASON}",)
     return tuple(sorted(reasons))

@@ -536,7 +536,9 @@ def test_causes_are_ordered_by_what_they_cost(tmp_path: Path) -> None:
     assert table.rows[1]["detail"] == "print at model.py:3"
 
 
-@pytest.mark.parametrize(("device", "reason"), [("cpu", NO_CUDA_GRAPHS), ("cuda", "1 graph, no reason given")])
+@pytest.mark.parametrize(
+    ("device", "reason"), [("cpu", f"1 graph, {NO_CUDA_GRAPHS}"), ("cuda", "1 graph, no reason given")]
+)
 def test_a_cuda_graph_that_was_skipped_on_a_cpu_has_that_as_its_reason(
     tmp_path: Path, device: str, reason: str
 ) -> None:

@@ -1,0 +1,27 @@
+"""The C++ compiler that Inductor would use on this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+
+from sweeper.core.protocol import Part
+
+
+def find_cpp_compiler(environment: Mapping[str, str] = os.environ) -> Part:
+    """Find the compiler that Inductor takes, `CXX` or the platform's own, and ask for its version."""
+    named = environment.get("CXX")
+    name = named or ("clang++" if sys.platform == "darwin" else "g++")
+    path = shutil.which(name, path=environment.get("PATH"))
+    if path is None:
+        others = [other for other in ("g++", "clang++") if shutil.which(other, path=environment.get("PATH"))]
+        hint = f"set CXX={others[0]}, which is here" if others else "install g++, e.g. apt-get install g++"
+        return Part("C++ compiler", None, f"{f'CXX={name}' if named else name} is not there; {hint}")
+    try:
+        said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30, check=True).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        return Part("C++ compiler", None, f"{path} does not work: {error}")
+    return Part("C++ compiler", f"{said.splitlines()[0] if said else 'of no version'}{' (from CXX)' if named else ''}")
