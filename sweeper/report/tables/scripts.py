@@ -243,7 +243,7 @@ def _conclude(row: Row) -> str:
     step, loop = finite(row, "speedup"), finite(row, "loop_speedup")
     said = ", ".join([f"step {ratio(step)}x", *([f"loop {ratio(loop)}x"] if loop else [])])
     if loop is not None and row["mode"] != "eager":
-        said = f"{_advise(step or 0.0, loop)}; {said}"
+        said = f"{_advise(step or 0.0, loop, finite(row, 'saved_s'))}; {said}"
     if max(step or 0.0, loop or 0.0) > 1 + NOISE:  # else the loader is not what keeps the loop from gaining
         said += _describe_loader(row)
     if (saving := _show_saving(row)) and (steps := finite(row, "total_steps")):
@@ -253,10 +253,13 @@ def _conclude(row: Row) -> str:
     return said
 
 
-def _advise(step: float, loop: float) -> str:
+def _advise(step: float, loop: float, saved_s: float | None) -> str:
+    """Give advice by both speedups, and by the seconds that compiling saves over `model.total_steps`."""
     if loop <= 1 + NOISE:
         return "stay eager"
-    return "compile" if step > 1 else "not known"  # a loop that gains by more than its steps gains by chance
+    if step <= 1:
+        return "not known"  # a loop that gains by more than its steps gains by chance
+    return "compile" if saved_s is None or saved_s > 0 else "stay eager for so few steps"
 
 
 def _describe_loader(row: Row) -> str:

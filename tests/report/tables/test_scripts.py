@@ -161,11 +161,20 @@ def test_torchs_own_classes_are_replaced_since_their_compile_method_compiles_not
 
 
 @pytest.mark.parametrize(
-    ("speedup", "compiled_s", "advice"), [(2.0, 0.08, "compile"), (2.0, 0.0999, "stay eager"), (0.9, 0.08, "not known")]
+    ("speedup", "compiled_s", "total_steps", "advice"),
+    [
+        (2.0, 0.08, None, "compile"),
+        (2.0, 0.08, 10_000, "compile"),
+        (2.0, 0.08, 100, "stay eager for so few steps"),
+        (2.0, 0.0999, None, "stay eager"),
+        (0.9, 0.08, None, "not known"),
+    ],
 )
-def test_the_verdict_says_whether_to_compile(read, speedup: float, compiled_s: float, advice: str) -> None:
+def test_the_verdict_says_whether_to_compile(
+    read, speedup: float, compiled_s: float, total_steps: int | None, advice: str
+) -> None:
     """Loops of 1.25x and 1.00x; a loop that gains by more than its steps gains by chance."""
-    record = make_trained(None, compiled_s)
+    record = make_trained(total_steps, compiled_s)
     process = replace(make_process(speedup), script=record.processes[0].script)
     (said,) = conclude([row_of(read(replace(record, processes=(process,))))])
     assert said.startswith(f"script train.py: {advice}; step {speedup:.2f}x, loop ")
