@@ -40,6 +40,7 @@ from sweeper.sweep.preflight import require_runnable
 from sweeper.sweep.progress import Progress
 from sweeper.sweep.resume import (
     OnDisk,
+    find_changed_scripts,
     find_other_devices,
     is_alike,
     keep_total_steps,
@@ -174,6 +175,8 @@ class _Sweep:
             here = ", ".join(placement.device_names) or placement.name
             told = f"trials of this sweep ran on {', '.join(others)}, and these run on {here}; no mean mixes them"
             self.console.print(f"note: {told}", markup=False)
+        for script in find_changed_scripts(self.paths, plan.trials):
+            self.console.print(f"note: other trials of this sweep ran another version of {script}", markup=False)
         if settings.dry_run or plan.left_out:
             lines = describe_plan(plan if settings.dry_run else Plan((), plan.left_out))
             self.console.print("\n".join(lines).strip(), markup=False)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from sweeper.core.errors import ConfigError
 from sweeper.core.files import move_aside, read_json, write_text
+from sweeper.core.libraries import SCRIPT
 from sweeper.core.paths import SweepPaths, TrialPaths
 from sweeper.core.record import NewerRecordError, Record, RecordError
 from sweeper.core.serialization import from_json, get_mapping, show_value
@@ -88,18 +89,36 @@ def _read_hash(record: Record) -> str | None:
     return next((script.sha256 for script in scripts if script.sha256), None)
 
 
+def _hash_script(trial: Trial) -> str | None:
+    """The hash of a trial's script as it is now; None where there is none to read."""
+    with suppress(OSError):
+        return hashlib.sha256(file.read_bytes()).hexdigest() if (file := find_script(trial.model)) else None
+    return None
+
+
+def find_changed_scripts(paths: SweepPaths, planned: Iterable[Trial]) -> list[str]:
+    """Name the scripts of planned trials of which other trials of the sweep ran another version."""
+    trials = [trial for trial in planned if trial.workload == SCRIPT]
+    now = {find_script(trial.model): _hash_script(trial) for trial in trials}
+    ids, changed = {trial.id for trial in trials}, set()
+    for path in paths.records() if trials else ():
+        with suppress(RecordError):  # a report says what cannot be read
+            record = Record.read(path)
+            script, before = find_script(record.trial.model), _read_hash(record)
+            if before and record.trial_id not in ids and now.get(script, before) not in (before, None):
+                changed.add(record.trial.model.name)
+    return sorted(changed)
+
+
 def require_same_scripts(sweep: str, trials: Iterable[Trial], kept: Mapping[str, Kept]) -> None:
     """Raise ConfigError where a script is no longer the one of which the sweep has a record that stays."""
     for trial in trials:
         before = kept[trial.id].script_sha256 if trial.id in kept else None
-        if before is None or not (file := find_script(trial.model)):
-            continue
-        with suppress(OSError):
-            if hashlib.sha256(file.read_bytes()).hexdigest() != before:
-                again = "add retry=all to measure it again, or give another sweep=NAME"
-                raise ConfigError(
-                    f"sweep={sweep}: {trial.model.name} has changed since it was measured; nothing was started; {again}"
-                )
+        if before is not None and _hash_script(trial) not in (before, None):
+            again = "add retry=all to measure it again, or give another sweep=NAME"
+            raise ConfigError(
+                f"sweep={sweep}: {trial.model.name} has changed since it was measured; nothing was started; {again}"
+            )
 
 
 def keep_total_steps(paths: SweepPaths, stay: Iterable[Trial]) -> None:

@@ -30,7 +30,7 @@ from sweeper.execution.execute import Launcher
 from sweeper.execution.placement import Placement
 from sweeper.execution.scheduler import Event, Finished, Started
 from sweeper.sweep.driver import run_sweep
-from sweeper.sweep.resume import find_other_devices, read_on_disk
+from sweeper.sweep.resume import find_changed_scripts, find_other_devices, read_on_disk
 
 LIMITS = {"warmup_s": 1.0, "timeout_s": 60.0, "phase_timeouts_s": {"compiling": 9.0}, "back_off": False}
 OTHERS = {
@@ -349,7 +349,11 @@ def test_a_script_that_has_changed_is_not_gone_on_with(in_empty_folder: Path, mo
     script = ScriptRun(hashlib.sha256(file.read_bytes()).hexdigest())
     write_sweep(Path("runs"), [replace(record, processes=(replace(record.processes[0], script=script),))])
     assert resume([trial], OLD, monkeypatch) == []
+    paths, other = SweepPaths(Path("runs/night")), replace(trial, mode="max-autotune")
+    assert find_changed_scripts(paths, [other]) == []
     file.write_text("print(2)\n")
+    assert find_changed_scripts(paths, [other]) == ["train.py"]
+    assert find_changed_scripts(paths, [trial]) == []  # of which the sweep will have this version alone
     with pytest.raises(
         ConfigError, match=r"train\.py has changed since it was measured; nothing was started; add retry=all"
     ):

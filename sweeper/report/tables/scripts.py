@@ -138,7 +138,8 @@ def list_findings(entry: Entry) -> Iterator[str]:
         yield f"{script.num_shapes} shapes of inputs{advice}"
     loop = script.loop_compiled
     if loop is not None and loop.recompiles:
-        yield f"{loop.recompiles} compilations in {loop.steps} steps, after the first steps"
+        times = "once" if loop.recompiles == 1 else f"{loop.recompiles} times"
+        yield f"the loop compiled {times} in {loop.steps} steps, after the first steps"
     diagnostics = entry.record.diagnostics
     breaks = dict.fromkeys(item.where for item in diagnostics.graph_breaks if item.where) if diagnostics else {}
     if breaks:

@@ -206,3 +206,17 @@ def test_a_script_beside_a_model_leaves_the_cell_of_the_batch_empty(tmp_path) ->
     lines = [line for line in (tmp_path / "out/report.md").read_text().splitlines() if line.startswith("| train.py")]
     assert lines
     assert not [line for line in lines if "| 1 |" in line]
+
+
+@pytest.mark.parametrize(("recompiles", "said"), [(0, None), (1, "once in"), (7, "7 times in")])
+def test_a_loop_that_compiles_while_it_is_timed_is_named(read, recompiles: int, said: str | None) -> None:
+    record = make_trained(None, 0.08)
+    script = record.processes[0].script
+    assert script is not None
+    assert script.loop_compiled is not None
+    script = replace(script, loop_compiled=replace(script.loop_compiled, recompiles=recompiles))
+    entry = read(replace(record, processes=(replace(record.processes[0], script=script),)))
+    found = [line for line in list_findings(entry) if line.startswith("the loop compiled")]
+    assert found == (
+        [] if said is None else [f"the loop compiled {said} {script.loop_compiled.steps} steps, after the first steps"]
+    )
