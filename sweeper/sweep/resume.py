@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -96,20 +96,6 @@ def _hash_script(trial: Trial) -> str | None:
     return None
 
 
-def find_changed_scripts(paths: SweepPaths, planned: Iterable[Trial]) -> list[str]:
-    """Name the scripts of planned trials of which other trials of the sweep ran another version."""
-    trials = [trial for trial in planned if trial.workload == SCRIPT]
-    now = {find_script(trial.model): _hash_script(trial) for trial in trials}
-    ids, changed = {trial.id for trial in trials}, set()
-    for path in paths.records() if trials else ():
-        with suppress(RecordError):  # a report says what cannot be read
-            record = Record.read(path)
-            script, before = find_script(record.trial.model), _read_hash(record)
-            if before and record.trial_id not in ids and now.get(script, before) not in (before, None):
-                changed.add(record.trial.model.name)
-    return sorted(changed)
-
-
 def require_same_scripts(sweep: str, trials: Iterable[Trial], kept: Mapping[str, Kept]) -> None:
     """Raise ConfigError where a script is no longer the one of which the sweep has a record that stays."""
     for trial in trials:
@@ -135,20 +121,36 @@ def keep_total_steps(paths: SweepPaths, stay: Iterable[Trial]) -> None:
             write_text(file, replace(record, trial=replace(record.trial, labels=labels)).dumps())
 
 
+def _read_others(paths: SweepPaths, planned: Sequence[Trial]) -> Iterator[Record]:
+    """The records of trials that are not planned; a report says which ones cannot be read."""
+    ids = {trial.id for trial in planned}
+    for path in paths.records() if planned else ():
+        with suppress(RecordError):
+            record = Record.read(path)
+            if record.trial_id not in ids:
+                yield record
+
+
+def find_changed_scripts(paths: SweepPaths, planned: Sequence[Trial]) -> list[str]:
+    """Name the scripts of planned trials of which other trials of the sweep ran another version."""
+    trials = [trial for trial in planned if trial.workload == SCRIPT]
+    now = {find_script(trial.model): _hash_script(trial) for trial in trials}
+    changed = set()
+    for record in _read_others(paths, trials):
+        before = _read_hash(record)
+        if before and now.get(find_script(record.trial.model), before) not in (before, None):
+            changed.add(record.trial.model.name)
+    return sorted(changed)
+
+
 def find_other_devices(paths: SweepPaths, planned: Sequence[Trial], placement: Placement) -> list[str]:
     """Name the devices of records that stay, as far as the planned trials will run on others.
 
     Where a cluster places the trials, only the type of its devices is known.
     """
-    types, names, ids = {trial.device for trial in planned}, placement.device_names, {trial.id for trial in planned}
-    found = set()
-    for path in paths.records() if planned else ():
-        with suppress(RecordError):  # a report says what cannot be read
-            record = Record.read(path)
-            device = read_device(record.environment, record.trial.device)
-            if device and record.trial_id not in ids:
-                found.add(device)
-    others = (device for device in found if device.type not in types or (names and device.name not in names))
+    types, names = {trial.device for trial in planned}, placement.device_names
+    read = (read_device(record.environment, record.trial.device) for record in _read_others(paths, planned))
+    others = (found for found in read if found and (found.type not in types or (names and found.name not in names)))
     return sorted({device.name for device in others})
 
 
