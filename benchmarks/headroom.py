@@ -3,10 +3,11 @@
     python benchmarks/headroom.py --output headroom.jsonl                  on a GPU, about a minute per model
     python benchmarks/headroom.py --output headroom.jsonl --models vit_b16 --overrides "precision=amp batch_size=16"
 
-A slower host is made by stopping the worker, with all its threads, for a part of each millisecond or two, while the
-device goes on; what stops it keeps a core busy. A model that is host-bound already (`--reference`) says how many times
-longer the host then takes, x. Each other arm takes h seconds of the host and d of the device per step. Its step should
-then take max(h x, d). The speed of a host changes by itself, so all times of a model are taken in turn, several times.
+A slower host is made by stopping the worker, with all its threads, for a part of each hundredth of a second, while
+the device goes on; what stops it keeps a core busy. A model that is host-bound already (`--reference`) says how many
+times longer the host then takes, x. Each other arm takes h seconds of the host and d of the device per step. Its step
+should then take max(h x, d). The speed of a host changes by itself, so all times of a model are taken in turn, several
+times.
 
 What the output file has is printed and not measured again.
 """
@@ -46,8 +47,8 @@ REFERENCE = (
     "model=densenet121 batch_size=4 precision=amp mode=eager"  # hundreds of layers, each of them little work for a GPU
 )
 FACTORS = (1.0, 1.5, 2.5)  # by which the host is slowed down, nominally
-RUNNING_S = 1e-3  # between two stops
-BLOCK_S, REPETITIONS = 0.7, 4
+RUNNING_S = 5e-3  # between two stops; each costs some 0.2 ms by itself, more of it where threads wait for each other
+BLOCK_S, REPETITIONS = 1.0, 3
 WARM_UP_S = 5.0
 NEAR = 0.8, 1.25  # h x / d at which host and device are about equally fast
 MAX_DIFFERENCE = 0.03
@@ -186,7 +187,7 @@ def measure(trial: Trial) -> Figures:
 
 @contextmanager
 def slow_down(factor: float) -> Iterator[None]:
-    """Have this process run 1 / `factor` of the time, in turns of a millisecond.
+    """Have this process run 1 / `factor` of the time, in turns of `RUNNING_S`.
 
     Raises RuntimeError when it did not.
     """
@@ -241,7 +242,11 @@ def read(file: Path, machine: Mapping[str, object]) -> dict[str, Figures]:
 
 
 def main(options: argparse.Namespace) -> None:
-    machine = {"device": next((gpu.name for gpu in visible_gpus()), "cpu"), "factors": list(FACTORS)}
+    machine = {
+        "device": next((gpu.name for gpu in visible_gpus()), "cpu"),
+        "factors": list(FACTORS),
+        "running_s": RUNNING_S,
+    }
     stored = read(options.output, machine)
 
     def find(overrides: str, again: str = "") -> Figures:

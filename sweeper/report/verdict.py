@@ -68,7 +68,7 @@ def make_verdict(tables: Mapping[str, Table], sources: Sequence[Source]) -> Verd
     climbed = {_name_model(row) for row in tables["ladder"].rows}  # a ladder says more of them
     models = [row for row in rows if row["workload"] != SCRIPT and _name_model(row) not in climbed]
     said = [
-        *scripts.conclude(own)[:MAX_SCRIPTS],
+        *scripts.conclude(own, [row for row in rows if row["workload"] == SCRIPT])[:MAX_SCRIPTS],
         *ladder.conclude(tables["ladder"].rows),
         *(_answer_whether(models) if models or not (own or climbed) else ()),
         *_compare_eager(trials),
@@ -128,7 +128,7 @@ def _answer_whether(rows: Sequence[Row]) -> list[str]:
 
 
 def _describe_precision(rows: Sequence[Row]) -> str:
-    """Describe the models in one precision, e.g. `compile in AMP: 34 of 42 gain more than 5 %, median 1.40x`.
+    """Describe the models in one precision, e.g. `compile in AMP: 34 of 42 gain more than 5 %, ...`.
 
     The median is over the models with an answer, each in its best mode; where none is taken, the step stays what it is.
     """
@@ -139,7 +139,7 @@ def _describe_precision(rows: Sequence[Row]) -> str:
     gain, unknown = sum(map(_gains, judged)), sum(map(is_open, judged))
     speedups = [finite(row, "speedup") or 1.0 for row in judged if row["recommended"] != NOT_KNOWN]
     if 2 * gain >= len(judged):
-        return f"compile in {precision}: {gain} of {len(judged)} gain {GAIN}, median {median(speedups):.2f}x"
+        return f"compile in {precision}: {gain} of {len(judged)} gain {GAIN}, the median answer {median(speedups):.2f}x"
     if 2 * (gain + unknown) >= len(judged):
         return f"in {precision} {gain} of {len(judged)} gain {GAIN}, and {unknown} are open"
     taken = sum(_gains(row, more_than=0.0) for row in judged)

@@ -15,7 +15,7 @@ import pytest
 from sweeper.core.record import STATUSES
 from sweeper.core.trial import Trial
 
-OF_JOBS = ("steps", "max_memory_gib", "total_eager_s", "total_compiled_s")
+OF_JOBS = ("max_memory_gib", "total_compiled_s")
 # Columns that no stored sweep fills, and why.
 NEVER_FILLED = {
     ("speedups", "device_speedup_low"): "the sweeps on GPUs with device step times have one process a trial",

@@ -70,7 +70,7 @@ def test_sentences_say_whether_which_and_how_sure(tmp_path: Path) -> None:
     fast = [make_record(name, speedups=[1.4], flags=("throttled",) if name == "a" else ()) for name in "abc"]
     slow = [make_record(name, "fp32", [1.0], device="cpu") for name in "abc"]
     assert report_on(tmp_path, [*fast, *slow]).verdict.sentences == (
-        "Compile in AMP: 3 of 3 gain more than 5 %, median 1.40x; in fp32 it mostly does not pay (0 of 3).",
+        "Compile in AMP: 3 of 3 gain more than 5 %, the median answer 1.40x; in fp32 it mostly does not pay (0 of 3).",
         "Which mode: stay eager for 3, default for 3; no other mode was tried.",
         "Sure: none of 6 answers: all rest on one process, 1 flagged throttled.",
     )

@@ -1,7 +1,8 @@
 """Decide which mode a model should use: `choose` takes one of several trials of one eager step, and says why.
 
 A mode whose speedup nobody knows is not recommended: doubts of several causes meet in it, or its interval spans a
-factor of 2. "Stay eager" is said where the modes were tried that could help.
+factor of 2. "Stay eager" is said where the modes were tried that could help. Of a user's own script the whole loop
+decides, with its loader, since that is what its user waits for.
 
 Where the eager step times of these trials agree, compiled step times are compared with all of them together, and with
 each other. Where they do not, each mode has its paired speedup, which is over the eager arm of its own trial, and modes
@@ -13,12 +14,14 @@ tested: a difference then counts from `NOISE` on, or from `HOST_NOISE` on where 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from sweeper.analysis.derive import break_even_steps
 from sweeper.analysis.flags import DOUBTS
 from sweeper.analysis.stats import CONFIDENCE, Estimate, difference, holm, p_value, pool_estimates
 from sweeper.core.backends import CONTROLS
+from sweeper.core.record import ARMS
 from sweeper.core.trial import Trial
 from sweeper.loading.cross_trial import disagree
 from sweeper.loading.entries import Entry
@@ -71,6 +74,25 @@ NO_LIMITS = Limits()
 
 
 @dataclass(frozen=True)
+class Times:
+    """What decides of a trial: its step, or of a script its whole loop. Seconds are wall seconds per step."""
+
+    eager: Estimate  # of log seconds
+    compiled: Estimate  # of log seconds
+    speedup: Estimate
+    compiled_s: float
+    low: float | None = None  # ends of the interval of the speedup
+    high: float | None = None
+    range_of_processes: tuple[float, float] | None = None  # of the speedup; None with a single process
+    of_loop: bool = False
+
+    @property
+    def ends(self) -> tuple[float, float] | None:
+        """The ends of the interval, or of the range of the processes; None where neither is known."""
+        return self.range_of_processes if self.low is None or self.high is None else (self.low, self.high)
+
+
+@dataclass(frozen=True)
 class Candidate:
     """A mode whose result is right. Seconds are wall seconds.
 
@@ -78,6 +100,7 @@ class Candidate:
     """
 
     entry: Entry
+    times: Times
     eager: Estimate  # of log seconds
     eager_waits: bool  # whether this eager step waits for the host
     speedup: Estimate
@@ -94,14 +117,18 @@ class Candidate:
         return self.entry.result.readings.get("compile_cold_s")
 
     @property
-    def peak_bytes(self) -> float | None:
-        return self.entry.result.readings.get("compiled_peak_memory_bytes")
+    def compile_warm_s(self) -> float | None:
+        """Seconds of compiling with the cache of an earlier process."""
+        return self.entry.result.readings.get("compile_warm_s")
+
+    def break_even(self, compile_s: float | None) -> float | None:
+        """Return the steps of its own trial after which compiling has paid; None: never, or not known."""
+        eager_s = self.times.eager.ratio
+        return break_even_steps(compile_s, eager_s, eager_s / self.own_speedup)
 
     @property
-    def step_s(self) -> float:
-        step_s = self.entry.result.compiled_step_s
-        assert step_s is not None
-        return step_s
+    def peak_bytes(self) -> float | None:
+        return self.entry.result.readings.get("compiled_peak_memory_bytes")
 
     @property
     def waits(self) -> bool:
@@ -114,20 +141,14 @@ class Candidate:
         return HOST_NOISE if self.waits or self.eager_waits else NOISE
 
     @property
-    def ends(self) -> tuple[float, float] | None:
-        """The ends of the trial's own interval, or of the range of its processes; None with a single process."""
-        result = self.entry.result
-        for low, high in ((result.speedup_low, result.speedup_high), (result.speedup_min, result.speedup_max)):
-            if low is not None and high is not None:
-                return low, high
-        return None
-
-    @property
     def unknown(self) -> str:
         """Say why nobody knows its speedup; empty where it is known."""
-        low, high = self.ends or (1.0, 1.0)
+        low, high = self.times.ends or (1.0, 1.0)
         if high / low >= MAX_SPAN:
             return f"its speedup lies anywhere from {low:.2f} to {high:.2f}"
+        step = self.entry.result.speedup
+        if self.times.of_loop and step is not None and step <= 1 < self.own_speedup:
+            return f"its steps gain nothing ({step:.2f})"
         found = [sorted(cause.intersection(self.entry.flags)) for cause in CAUSES_OF_DOUBT]
         meeting = [flag for flags in found for flag in flags]
         return f"doubts meet: {', '.join(sorted(meeting))}" if sum(map(bool, found)) > 1 else ""
@@ -135,7 +156,7 @@ class Candidate:
     @property
     def may_pay(self) -> bool:
         """Whether nobody knows its speedup, and it may lie above eager's."""
-        return bool(self.unknown) and (self.ends is None or self.ends[1] > 1 + NOISE)
+        return bool(self.unknown) and (self.times.ends is None or self.times.ends[1] > 1 + NOISE)
 
     @property
     def gains_from_graphs(self) -> bool:
@@ -145,14 +166,12 @@ class Candidate:
 
     @property
     def described_speedup(self) -> str:
-        return f"{self.own_speedup:.2f} times eager's speed"
+        return f"{self.own_speedup:.2f} times eager's speed{' in its loop' if self.times.of_loop else ''}"
 
     @property
     def own_speedup(self) -> float:
         """The speedup that people see: over the eager step of its own trial, as in every other table."""
-        found = self.entry.result.speedup
-        assert found is not None
-        return found
+        return self.times.speedup.ratio
 
     @property
     def described_margin(self) -> str:
@@ -163,7 +182,7 @@ class Candidate:
 
     def total_s(self, steps: int | None) -> float | None:
         """Seconds of a job of `steps` steps, compiling included."""
-        return None if steps is None or self.compile_s is None else self.compile_s + steps * self.step_s
+        return None if steps is None or self.compile_s is None else self.compile_s + steps * self.times.compiled_s
 
     def total_share(self, steps: int) -> float:
         """The same as a share of these steps in eager, which compares modes whose eager steps do not agree."""
@@ -198,7 +217,12 @@ def name_mode(entry: Entry) -> str:
 
 
 def choose(entries: Sequence[Entry], limits: Limits) -> Choice:
-    """Decide among trials of one model, batch size, workload, precision and variant; `entries` has one or more."""
+    """Decide among trials of one model, batch size, workload, precision and variant; `entries` has one or more.
+
+    Without a limit of steps, the length of the training that a script's user named is one.
+    """
+    planned = next((steps for entry in entries if (steps := entry.record.trial.labels.total_steps)), None)
+    limits = replace(limits, steps=limits.steps or planned)
     batch_size = max(
         (entry.record.batch_size for entry in entries if entry.record.status == "ok"),
         default=entries[0].record.trial.batch_size,
@@ -207,11 +231,12 @@ def choose(entries: Sequence[Entry], limits: Limits) -> Choice:
     compared = [entry for entry in entries if entry not in refused]
     eager_peaks = [entry.result.readings.get("eager_peak_memory_bytes") for entry in compared]
     eager_needs = _exceed_memory(min((peak for peak in eager_peaks if peak is not None), default=None), limits)
-    eager_steps = [found for entry in compared if (found := entry.result.eager_estimate)]
-    eager = pool_estimates(eager_steps) if eager_steps else None
-    candidates = _compare_with_own(compared)
-    if eager and not disagree(compared):
-        candidates = _compare_with_all(compared, eager)
+    times = {entry: found for entry in compared if (found := _find_times(entry))}
+    eager = pool_estimates([found.eager for found in times.values()]) if times else None
+    if not eager or disagree(compared) or any(found.of_loop for found in times.values()):
+        candidates = _compare_with_own(times)
+    else:
+        candidates = _compare_with_all(times, eager)
     excluded = {one.entry: why for one in candidates if (why := _exceed_limits(one, limits, not eager_needs))}
     left = [one for one in candidates if one.entry not in excluded]
     ruled_out = [f"{name_mode(entry)}: {why}" for entry, why in (refused | excluded).items()]
@@ -226,7 +251,7 @@ def choose(entries: Sequence[Entry], limits: Limits) -> Choice:
     known = [one for one in left if not one.unknown]
     verdicts = zip(known, find_positive([(one.speedup, one.margin) for one in known]), strict=True)
     # A trial's own interval must lie above 1, too, since the device of another trial may be a slower one.
-    faster = [one for one, is_faster in verdicts if is_faster and (one.entry.result.speedup_low or math.inf) > 1]
+    faster = [one for one, is_faster in verdicts if is_faster and (one.times.low or math.inf) > 1]
     unknown = [one for one in left if one.may_pay]
     if faster:
         return _choose_fastest(choice, faster, known, unknown)
@@ -237,7 +262,9 @@ def choose(entries: Sequence[Entry], limits: Limits) -> Choice:
         reason = "; ".join(map(_explain_unknown, unknown))
         names = tuple(_name_options(one.entry.record.trial) for one in unknown)
         return replace(choice, recommended=NOT_KNOWN, reason=reason, unknown=names)
-    return _stay_eager(choice, nearest, left, candidates)
+    if not left and all(one.own_speedup <= 1 for one in candidates):  # they lose whatever the limits are
+        left = candidates
+    return _stay_eager(choice, left, candidates)
 
 
 def find_positive(ratios: Sequence[tuple[Estimate, float]]) -> list[bool]:
@@ -269,22 +296,37 @@ def _refuse(entry: Entry, batch_size: int) -> str | None:
     return None if entry.result.compiled_estimate and entry.result.eager_estimate else "no rounds that count"
 
 
-def _compare_with_all(entries: Sequence[Entry], eager: Estimate) -> list[Candidate]:
+def _find_times(entry: Entry) -> Times | None:
+    """Find what decides of a trial: of a script its loop, where that was timed."""
+    result = entry.result
+    eager_s, compiled_s = (result.readings.get(f"{arm}_loop_step_s") for arm in ARMS)
+    if result.loop_estimate and eager_s and compiled_s:
+        eager, compiled = (Estimate(math.log(seconds)) for seconds in (eager_s, compiled_s))
+        interval = result.loop_speedup_low, result.loop_speedup_high
+        return Times(eager, compiled, result.loop_estimate, compiled_s, *interval, of_loop=True)
+    if not (result.eager_estimate and result.compiled_estimate and result.estimate and result.compiled_step_s):
+        return None
+    estimates = result.eager_estimate, result.compiled_estimate, result.estimate
+    low, high = result.speedup_min, result.speedup_max
+    range_of_processes = None if low is None or high is None else (low, high)
+    return Times(*estimates, result.compiled_step_s, result.speedup_low, result.speedup_high, range_of_processes)
+
+
+def _compare_with_all(found: Mapping[Entry, Times], eager: Estimate) -> list[Candidate]:
     """Compare each compiled step with the eager step over all trials."""
-    eager_waits = any(map(_eager_waits, entries))
+    eager_waits = any(map(_eager_waits, found))
     return [
-        Candidate(entry, eager, eager_waits, difference(eager, step), replace(step, log=-step.log))
-        for entry in entries
-        if (step := entry.result.compiled_estimate)
+        Candidate(entry, times, eager, eager_waits, difference(eager, step), replace(step, log=-step.log))
+        for entry, times in found.items()
+        for step in [times.compiled]
     ]
 
 
-def _compare_with_own(entries: Sequence[Entry]) -> list[Candidate]:
+def _compare_with_own(found: Mapping[Entry, Times]) -> list[Candidate]:
     """Compare each compiled step with the eager step of its own trial."""
     return [
-        Candidate(entry, eager, _eager_waits(entry), speedup, speedup, is_paired=True)
-        for entry in entries
-        if (eager := entry.result.eager_estimate) and (speedup := entry.result.estimate)
+        Candidate(entry, times, times.eager, _eager_waits(entry), times.speedup, times.speedup, is_paired=True)
+        for entry, times in found.items()
     ]
 
 
@@ -406,11 +448,10 @@ def _choose_what_fits(choice: Choice, nearest: Candidate | None) -> Choice:
     return _take(choice, nearest, reason)
 
 
-def _stay_eager(
-    choice: Choice, nearest: Candidate | None, left: Sequence[Candidate], candidates: Sequence[Candidate]
-) -> Choice:
-    """Say why no mode is recommended: none is faster than eager, or none is in `left`, which keeps the limits."""
-    if nearest:
+def _stay_eager(choice: Choice, left: Sequence[Candidate], candidates: Sequence[Candidate]) -> Choice:
+    """Say why no mode is recommended: none in `left` is faster than eager, or none is there, which keeps the limits."""
+    if left:
+        nearest = max(left, key=lambda one: one.speedup.log)
         choice = replace(choice, doubts=_select_doubts(nearest))
         reason = f"no mode is faster than eager {nearest.described_margin}; nearest is {nearest.name}"
         reason = "; ".join([f"{reason}, {nearest.described_speedup}", *_doubt_speedup(nearest)])
@@ -481,7 +522,7 @@ def _list_doubts(chosen: Candidate, choice: Choice) -> str:
 def _doubt_speedup(one: Candidate) -> list[str]:
     """List what makes the speedup of a mode less sure than it looks."""
     named = _select_doubts(one)
-    return [EAGER_MOVED] * one.is_paired + [f"flagged {', '.join(named)}"] * bool(named)
+    return [EAGER_MOVED] * (one.is_paired and not one.times.of_loop) + [f"flagged {', '.join(named)}"] * bool(named)
 
 
 def _select_doubts(one: Candidate) -> tuple[str, ...]:

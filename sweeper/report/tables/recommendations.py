@@ -7,10 +7,10 @@
 does not pay and which was not tried, or `nothing fits`; empty: nothing could be compared |
 | `mode backend` | its config options; empty where no mode is recommended |
 | `certainty` | `tested`; `single_process` and, because of host noise, `untested`: 5 % counts, or 36 % (`HOST_NOISE`) |
-| `speedup speedup_low speedup_high` | of its trial, as in speedups.csv |
+| `speedup speedup_low speedup_high` | of its trial, as in speedups.csv; of a script its `loop_speedup` there |
 | `tied` | other modes that cannot be told apart from it |
 | `compile_cold_s compile_warm_s` | as in speedups.csv |
-| `break_even_steps break_even_warm_steps` | as in speedups.csv |
+| `break_even_steps break_even_warm_steps` | as in speedups.csv; of a script by its loop |
 | `memory_ratio` | eager / compiled peak: above 1, compiling saves |
 | `max_memory_gib` | with `--max-memory-gib X`: X |
 | `steps total_eager_s total_compiled_s` | with `--steps N`: N, and wall seconds of so long a job, compiling included |
@@ -51,10 +51,6 @@ def _chosen_column(name: str, value: Callable[[Candidate], Value], kind: type = 
     return Column(name, lambda choice: value(choice.chosen) if choice.chosen else None, kind)
 
 
-def _result_column(name: str) -> Column[Choice]:
-    return _chosen_column(name, lambda one: getattr(one.entry.result, name), float)
-
-
 def _memory_ratio(one: Candidate) -> float | None:
     eager, compiled = (one.entry.result.readings.get(f"{arm}_peak_memory_bytes") for arm in ARMS)
     return eager / compiled if eager and compiled else None
@@ -76,11 +72,14 @@ COLUMNS: tuple[Column[Choice], ...] = (
     _chosen_column("mode", lambda one: one.entry.record.trial.mode),
     _chosen_column("backend", lambda one: backend(one.entry)),
     Column("certainty", lambda choice: choice.certainty),
-    *(_result_column(name) for name in ("speedup", "speedup_low", "speedup_high")),
+    _chosen_column("speedup", lambda one: one.own_speedup, float),
+    _chosen_column("speedup_low", lambda one: one.times.low, float),
+    _chosen_column("speedup_high", lambda one: one.times.high, float),
     Column("tied", lambda choice: choice.tied, tuple),
     _chosen_column("compile_cold_s", lambda one: one.compile_s, float),
-    _chosen_column("compile_warm_s", lambda one: one.entry.result.readings.get("compile_warm_s"), float),
-    *(_result_column(name) for name in ("break_even_steps", "break_even_warm_steps")),
+    _chosen_column("compile_warm_s", lambda one: one.compile_warm_s, float),
+    _chosen_column("break_even_steps", lambda one: one.break_even(one.compile_s), float),
+    _chosen_column("break_even_warm_steps", lambda one: one.break_even(one.compile_warm_s), float),
     _chosen_column("memory_ratio", _memory_ratio, float),
     Column("max_memory_gib", lambda choice: choice.limits.memory_gib, float),
     Column("steps", lambda choice: choice.limits.steps, int),

@@ -33,9 +33,9 @@ from sweeper.report import formatting
 from sweeper.report.findings import Findings
 from sweeper.report.formatting import estimate, figure, finite, number_column, ratio, read_texts, text, text_column
 from sweeper.report.spec import TableSpec
-from sweeper.report.table import MARKDOWN, PAGE, Column, Row, Table, TextColumn
+from sweeper.report.table import MARKDOWN, PAGE, Column, Row, Table, TextColumn, Value
 from sweeper.report.tables import ladder, trajectories
-from sweeper.report.tables.decision import NOISE
+from sweeper.report.tables.decision import NOISE, NOT_KNOWN
 from sweeper.report.tables.speedups import select_columns
 
 MANY_SHAPES = 8  # torch compiles a frame for so many shapes that differ in more than one size, then runs it eager
@@ -231,20 +231,41 @@ def make_table(findings: Findings) -> Table:
     return Table.make(COLUMNS, select_scripts(findings))
 
 
-def conclude(rows: Sequence[Row]) -> list[str]:
-    """Say in a sentence each what scripts gain, the most first: `script train.py: compile; step 1.50x, loop 1.08x`."""
-    axes = formatting.find_varying(rows, _AXES)
-    ordered = sorted(rows, key=lambda row: -(finite(row, "loop_speedup") or finite(row, "speedup") or 0.0))
-    return [f"script {ladder.name_ladder(row, axes)}: {_conclude(row)}" for row in ordered]
+def conclude(rows: Sequence[Row], answers: Sequence[Row]) -> list[str]:
+    """Say in a sentence each what to do with a script, those that gain most first; `answers` are recommendations.
+
+    For example `script train.py: compile; step 1.50x, loop 1.08x`.
+    """
+    answer_of = {_identify(answer): answer for answer in answers}
+    groups: dict[tuple[Value, ...], list[Row]] = {}
+    for row in sorted(rows, key=_loop_gain, reverse=True):
+        groups.setdefault(_identify(row), []).append(row)
+    axes = formatting.find_varying(rows, ("variant",))
+    return [
+        f"script {ladder.name_ladder(found[0], axes)}: {_conclude(found, answer_of.get(key))}"
+        for key, found in groups.items()
+    ]
 
 
-def _conclude(row: Row) -> str:
-    if row["status"] != "ok":
-        return text(row["status"])
+def _identify(row: Row) -> tuple[Value, ...]:
+    return row["model"], row["variant"]
+
+
+def _loop_gain(row: Row) -> float:
+    return finite(row, "loop_speedup") or finite(row, "speedup") or 0.0
+
+
+def _conclude(rows: Sequence[Row], answer: Row | None) -> str:
+    """Conclude of the trials of a script, the fastest loop first."""
+    measured = [row for row in rows if row["status"] == "ok"]
+    if not measured:
+        return ", ".join(dict.fromkeys(text(row["status"]) for row in rows))
+    taken = (answer["mode"], answer["backend"]) if answer else None
+    row = next((row for row in measured if (row["mode"], row["backend"]) == taken), measured[0])
     step, loop = finite(row, "speedup"), finite(row, "loop_speedup")
     said = ", ".join([f"step {ratio(step)}x", *([f"loop {ratio(loop)}x"] if loop else [])])
-    if loop is not None and row["mode"] != "eager":
-        said = f"{_advise(step or 0.0, loop, finite(row, 'saved_s'))}; {said}"
+    if answer and answer["recommended"]:
+        said = f"{_advise(answer, len(rows) > 1)}; {said}"
     if max(step or 0.0, loop or 0.0) > 1 + NOISE:  # else the loader is not what keeps the loop from gaining
         said += _describe_loader(row)
     if (saving := _show_saving(row)) and (steps := finite(row, "total_steps")):
@@ -254,13 +275,11 @@ def _conclude(row: Row) -> str:
     return said
 
 
-def _advise(step: float, loop: float, saved_s: float | None) -> str:
-    """Give advice by both speedups, and by the seconds that compiling saves over `model.total_steps`."""
-    if loop <= 1 + NOISE:
-        return "stay eager"
-    if step <= 1:
-        return "not known"  # a loop that gains by more than its steps gains by chance
-    return "compile" if saved_s is None or saved_s > 0 else "stay eager for so few steps"
+def _advise(answer: Row, names_mode: bool) -> str:
+    recommended = text(answer["recommended"])
+    if answer["mode"] is None:
+        return f"{recommended} ({text(answer['reason'])})" if recommended == NOT_KNOWN else recommended
+    return f"compile with {recommended}" if names_mode or recommended != "default" else "compile"
 
 
 def _describe_loader(row: Row) -> str:

@@ -16,6 +16,7 @@ from sweeper.report.findings import Findings
 from sweeper.report.formatting import name_common_axes
 from sweeper.report.page.speedup_figures import describe_trial
 from sweeper.report.table import Row
+from sweeper.report.tables import recommendations
 from sweeper.report.tables.scripts import SPEC, conclude, list_findings
 
 COMPILE_S = 40.0
@@ -29,9 +30,11 @@ def make_run(compiled_s: float, index: int = 0) -> Process:
     return replace(make_process(index=index), compile_s=COMPILE_S if index == 0 else 1.0, script=script)
 
 
-def make_trained(total_steps: int | None, *compiled_s: float, **changes: object) -> Record:
+def make_trained(
+    total_steps: int | None, *compiled_s: float, mode: str = "default", device: str = "cpu", **changes: object
+) -> Record:
     labels = Labels("train.py", "own", total_steps=total_steps)
-    trial = Trial(Model(SCRIPT, "train.py"), 1, labels, workload=SCRIPT, device="cpu", optimizer="none")
+    trial = Trial(Model(SCRIPT, "train.py"), 1, labels, mode=mode, workload=SCRIPT, device=device, optimizer="none")
     processes = tuple(make_run(step_s, index) for index, step_s in enumerate(compiled_s))
     return replace(make_record(trial=trial), processes=processes, **changes)  # type: ignore[arg-type]
 
@@ -48,6 +51,11 @@ def read(tmp_path):
 def row_of(entry: Entry) -> Row:
     (row,) = SPEC.make(Findings([entry])).rows
     return row
+
+
+def conclude_on(*entries: Entry) -> list[str]:
+    findings = Findings(entries)
+    return conclude(SPEC.make(findings).rows, recommendations.SPEC.make(findings).rows)
 
 
 SAID = {
@@ -70,14 +78,14 @@ def test_a_finding_says_what_compiling_gives_over_the_whole_training(read, total
     assert row["total_steps"] == total_steps
     assert row["saved_s"] == pytest.approx(total_steps * (0.1 - compiled_s) - COMPILE_S)
     assert (row["saved_s_low"], row["saved_s_high"]) == (None, None)  # a single process has no interval
-    assert conclude([row])[0].endswith(f"; {said.partition(':')[0]}")
+    assert conclude_on(entry)[0].endswith(f"; {said.partition(':')[0]}")
 
 
 def test_without_a_length_nothing_is_said_of_it(read) -> None:
     entry = read(make_trained(None, 0.08))
     row = row_of(entry)
     assert [row[name] for name in ("total_steps", "saved_s", "saved_s_low", "saved_s_high")] == [None] * 4
-    assert not any("over" in line for line in [*list_findings(entry), *conclude([row])])
+    assert not any("over" in line for line in [*list_findings(entry), *conclude_on(entry)])
 
 
 @pytest.mark.parametrize("status", ["runtime_error", "accuracy_mismatch"])
@@ -140,7 +148,7 @@ def test_a_wait_for_the_loader_is_said_also_where_it_begins_once_compiled(read, 
     script = replace(record.processes[0].script or ScriptRun(), loader="8 workers", **loops)
     entry = read(replace(record, processes=(replace(record.processes[0], script=script),)))
     finding, conclusion = WAITS[loader_s]
-    said, concluded = "; ".join(list_findings(entry)), conclude([row_of(entry)])[0]
+    said, concluded = "; ".join(list_findings(entry)), conclude_on(entry)[0]
     if finding is None or conclusion is None:
         assert "loader" not in said + concluded
         return
@@ -165,19 +173,42 @@ def test_torchs_own_classes_are_replaced_since_their_compile_method_compiles_not
     [
         (2.0, 0.08, None, "compile"),
         (2.0, 0.08, 10_000, "compile"),
-        (2.0, 0.08, 100, "stay eager for so few steps"),
+        (2.0, 0.08, 100, "stay eager"),
         (2.0, 0.0999, None, "stay eager"),
-        (0.9, 0.08, None, "not known"),
+        (0.9, 0.08, None, "not known (default measured 1.25 times eager's speed in its loop, but its steps"),
     ],
 )
-def test_the_verdict_says_whether_to_compile(
+def test_the_loop_decides_whether_to_compile(
     read, speedup: float, compiled_s: float, total_steps: int | None, advice: str
 ) -> None:
     """Loops of 1.25x and 1.00x; a loop that gains by more than its steps gains by chance."""
     record = make_trained(total_steps, compiled_s)
     process = replace(make_process(speedup), script=record.processes[0].script)
-    (said,) = conclude([row_of(read(replace(record, processes=(process,))))])
-    assert said.startswith(f"script train.py: {advice}; step {speedup:.2f}x, loop ")
+    if total_steps:
+        process = replace(process, compile_s=COMPILE_S)
+    (said,) = conclude_on(read(replace(record, processes=(process,))))
+    assert said.startswith(f"script train.py: {advice}")
+    assert f"; step {speedup:.2f}x, loop " in said
+
+
+def test_one_line_recommends_one_mode_of_a_script(tmp_path) -> None:
+    """The step of `default` gains most and the loop of `reduce-overhead`; what the table recommends is what is said."""
+    faster = make_trained(None, 0.05, mode="reduce-overhead", device="cuda")
+    slower = make_trained(None, 0.08, device="cuda")
+    slower = replace(slower, processes=(replace(make_process(3.0), script=slower.processes[0].script),))
+    report = write_report([write_sweep(tmp_path, [faster, slower])], tmp_path / "out")
+    (answer,) = report.tables["recommendations"].rows
+    assert (answer["mode"], answer["speedup"]) == ("reduce-overhead", pytest.approx(2.0))
+    assert answer["break_even_steps"] == pytest.approx(COMPILE_S / (0.1 - 0.05))
+    assert "in its loop" in str(answer["reason"])
+    assert {row["mode"]: row["speedup"] for row in report.tables["speedups"].rows} == {
+        "reduce-overhead": pytest.approx(2.0),
+        "default": pytest.approx(3.0),
+    }
+    said = [line for line in report.verdict.sentences if line.startswith("Script")]
+    assert len(said) == 1
+    assert said[0].startswith("Script train.py: compile with reduce-overhead; step ")
+    assert "loop 2.00x" in said[0]
 
 
 def test_a_script_whose_rounds_were_all_void_says_nothing_of_the_compiler(tmp_path) -> None:

@@ -83,7 +83,7 @@ def test_verdicts_in_words(trajectory: Trajectory | None, verdict: str | None, s
 )
 def test_the_verdict_is_in_the_line_of_the_script(tmp_path: Path, trajectory: Trajectory | None, said: str) -> None:
     report = report_on(tmp_path, [make_script("train.py", {}, trajectory=trajectory)])
-    (line,) = conclude(report.tables["scripts"].rows)
+    (line,) = conclude(report.tables["scripts"].rows, report.tables["recommendations"].rows)
     assert line.endswith(said)
 
 
