@@ -4,10 +4,9 @@
     python benchmarks/headroom.py --output headroom.jsonl --models vit_b16 --overrides "precision=amp batch_size=16"
 
 A slower host is made by stopping the worker, with all its threads, for a part of each hundredth of a second, while
-the device goes on; what stops it keeps a core busy. A model that is host-bound already (`--reference`) says how many
-times longer the host then takes, x. Each other arm takes h seconds of the host and d of the device per step. Its step
-should then take max(h x, d). The speed of a host changes by itself, so all times of a model are taken in turn, several
-times.
+the device goes on. A model that is host-bound already (`--reference`) says how many times longer the host then takes,
+x. Each other arm takes h seconds of the host and d of the device per step. Its step should then take max(h x, d). The
+speed of a host changes by itself, so all times of a model are taken in turn, several times.
 
 What the output file has is printed and not measured again.
 """
@@ -47,19 +46,14 @@ REFERENCE = (
     "model=densenet121 batch_size=4 precision=amp mode=eager"  # hundreds of layers, each of them little work for a GPU
 )
 FACTORS = (1.0, 1.5, 2.5)  # by which the host is slowed down, nominally
-RUNNING_S = 5e-3  # between two stops; each costs some 0.2 ms by itself, more of it where threads wait for each other
-BLOCK_S, REPETITIONS = 1.0, 3
-WARM_UP_S = 5.0
+RUNNING_S = 5e-3  # between two stops; a sleep is some 0.1 ms longer than asked for
+BLOCK_S, REPETITIONS = 0.7, 3
+WARM_UP_S = 3.0
 NEAR = 0.8, 1.25  # h x / d at which host and device are about equally fast
 MAX_DIFFERENCE = 0.03
 STOPPER = """
 import os, select, signal, sys, time
 pid, running_s, stopped_s = int(sys.argv[1]), *map(float, sys.argv[2:])
-
-def spin(seconds):
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        pass
 
 for number in (signal.SIGTERM, signal.SIGHUP):
     signal.signal(number, lambda *_: sys.exit(1))
@@ -67,9 +61,9 @@ print("ready", flush=True)
 try:
     while not select.select([sys.stdin], [], [], 0)[0]:  # until its standard input is closed
         os.kill(pid, signal.SIGSTOP)
-        spin(stopped_s)
+        time.sleep(stopped_s)
         os.kill(pid, signal.SIGCONT)
-        spin(running_s)
+        time.sleep(running_s)
 finally:
     os.kill(pid, signal.SIGCONT)
 """

@@ -46,6 +46,9 @@ Event = Started | PhaseBegan | Finished
 OnPhase = Callable[[str, int], None]  # phase, index of the process
 RunTrial = Callable[[Trial, DeviceSlot, OnPhase, threading.Event], Finished]
 
+# A signal that comes just before the wait for an event begins does not end it, and is handled when the wait is over.
+WAKE_S = 1.0
+
 
 def run_all(trials: Sequence[Trial], slots: Sequence[DeviceSlot], run_trial: RunTrial) -> Generator[Event, None, None]:
     """Run every trial on one of the slots and yield the events. Closing the generator ends what still runs.
@@ -83,7 +86,9 @@ def run_all(trials: Sequence[Trial], slots: Sequence[DeviceSlot], run_trial: Run
     try:
         while num_running:
             try:
-                event = events.get()
+                event = events.get(timeout=WAKE_S)
+            except queue.Empty:
+                continue
             except KeyboardInterrupt:
                 if stop.is_set():
                     raise
