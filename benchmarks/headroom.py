@@ -1,12 +1,13 @@
 """Does host headroom predict the step time on a slower host? One table row per arm of a model and slowdown.
 
-    python benchmarks/headroom.py --output headroom.jsonl                  on a GPU, about a minute per model
+    python benchmarks/headroom.py --output headroom.jsonl                  on a GPU, two minutes per model
     python benchmarks/headroom.py --output headroom.jsonl --models vit_b16 --overrides "precision=amp batch_size=16"
 
 A slower host is made by stopping the worker, with all its threads, for a part of each hundredth of a second, while
-the device goes on. A model that is host-bound already (`--reference`) says how many times longer the host then takes,
-x. Each other arm takes h seconds of the host and d of the device per step. Its step should then take max(h x, d). The
-speed of a host changes by itself, so all times of a model are taken in turn, several times.
+the device goes on. A reference in the same process, which is host-bound, says how many times longer the host then
+takes, x. An arm takes h seconds of the host and d of the device per step. Its step should then take max(h x, d). The
+speed of a host changes by itself within minutes, so h, x and the step are measured within seconds, turn after turn;
+the difference of the step from its prediction is the median over these turns.
 
 What the output file has is printed and not measured again.
 """
@@ -20,7 +21,7 @@ import shlex
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -28,10 +29,11 @@ from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from sweeper.analysis.derive import predict_step_s
 from sweeper.core.protocol import Job
-from sweeper.core.record import ARMS, Round
+from sweeper.core.record import ARMS, Process, Round
 from sweeper.core.settings import Measure
 from sweeper.core.system.gpus import visible_gpus
 from sweeper.core.trial import Trial
@@ -47,7 +49,8 @@ REFERENCE = (
 )
 FACTORS = (1.0, 1.5, 2.5)  # by which the host is slowed down, nominally
 RUNNING_S = 5e-3  # between two stops; a sleep is some 0.1 ms longer than asked for
-BLOCK_S, REPETITIONS = 0.7, 3
+TURNS = 8
+ARM_S, REFERENCE_S = 0.4, 0.3  # of a block at factor 1
 WARM_UP_S = 3.0
 NEAR = 0.8, 1.25  # h x / d at which host and device are about equally fast
 MAX_DIFFERENCE = 0.03
@@ -71,47 +74,62 @@ HEADINGS = ("arm", "h ms", "d ms", "slowed", "x", "h x / d", "predicted ms", "me
 
 
 @dataclass(frozen=True)
-class Figures:
-    """What was measured of a model: seconds per step by arm, wall seconds by nominal factor and arm."""
+class Turn:
+    """Times of an arm that were taken within seconds, so that the host is one host. Factors are texts, as in JSON."""
 
-    host_s: Mapping[str, float] = field(default_factory=dict)
-    device_s: Mapping[str, float] = field(default_factory=dict)
-    wall_s: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # a factor is a text, as in JSON
+    host_s: float  # per step, as are the wall seconds by nominal factor
+    wall_s: Mapping[str, float]
+    slowdowns: Mapping[str, float]  # x by nominal factor, of the reference
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What was measured of a model, by arm; seconds are per step."""
+
+    turns: Mapping[str, Sequence[Turn]] = field(default_factory=dict)
+    device_s: Mapping[str, float] = field(default_factory=dict)  # of the arms of which both times are known
+    reference_share: float | None = None  # wall over device seconds of a step of the reference, alone
     missing: str = ""  # why a figure is not there
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What was predicted of a step, beside what was measured."""
+    """What was predicted of a step, beside what was measured: medians over turns."""
 
+    slowdown: float  # x
     load: float  # seconds of the slowed host over seconds of the device
     predicted_s: float
+    measured_s: float
     difference: float  # of the measured time from the predicted one, as a share
-    is_near: bool  # host and device are about equally fast, so that neither can be left out
+
+    @property
+    def is_near(self) -> bool:
+        """Whether host and device are about equally fast, so that neither can be left out."""
+        return NEAR[0] < self.load < NEAR[1]
 
     @property
     def is_right(self) -> bool:
         return abs(self.difference) <= MAX_DIFFERENCE
 
 
-def judge(host_s: float, device_s: float, slowdown: float, wall_s: float) -> Prediction:
-    """Compare a step that took `wall_s` on the slowed host with its prediction."""
-    predicted_s, load = predict_step_s(host_s, device_s, slowdown), host_s * slowdown / device_s
-    return Prediction(load, predicted_s, wall_s / predicted_s - 1, NEAR[0] < load < NEAR[1])
+def judge(turns: Sequence[Turn], device_s: float, factor: str) -> Prediction:
+    """Compare the steps on a slowed host with their predictions, turn by turn."""
+    found = [(turn.host_s, turn.slowdowns[factor], turn.wall_s[factor]) for turn in turns]
+    predicted = [predict_step_s(host_s, device_s, slowdown) for host_s, slowdown, _ in found]
+    return Prediction(
+        median(slowdown for _, slowdown, _ in found),
+        median(host_s * slowdown / device_s for host_s, slowdown, _ in found),
+        median(predicted),
+        median(wall_s for *_, wall_s in found),
+        median(wall_s / expected_s - 1 for (*_, wall_s), expected_s in zip(found, predicted, strict=True)),
+    )
 
 
-def find_slowdowns(reference: Figures) -> dict[str, float]:
-    """Find x by nominal factor: the host-bound reference takes as many times longer as the host.
-
-    Raises ValueError for a reference that is not known to be host-bound in eager.
-    """
-    host_s, device_s = reference.host_s.get("eager"), reference.device_s.get("eager")
-    if not host_s or not device_s:
-        raise ValueError(f"the reference has no host time or no device step time: {reference.missing}")
-    if host_s < NEAR[1] * device_s:
-        raise ValueError(f"the reference is not host-bound: h / d is {host_s / device_s:.2f}, it must be {NEAR[1]}")
-    seconds = {factor: sum(wall_s.values()) for factor, wall_s in reference.wall_s.items()}  # both arms run eager code
-    return {factor: slowed_s / seconds[str(FACTORS[0])] for factor, slowed_s in seconds.items()}
+def require_host_bound(share: float | None) -> None:
+    """Raise ValueError unless the reference waits for its host, and for that alone."""
+    if share is None or share < NEAR[1]:
+        said = "is not known" if share is None else f"is {share:.2f}"
+        raise ValueError(f"a step of the reference over its device step time {said}, it must be {NEAR[1]} at least")
 
 
 def make_trial(overrides: Iterable[str]) -> Trial:
@@ -129,54 +147,75 @@ def make_trial(overrides: Iterable[str]) -> Trial:
         return read_point(split_off_hydra(cfg, given), files).trial
 
 
-def measure(trial: Trial) -> Figures:
-    """Measure a trial in this process."""
+def measure(trial: Trial, reference: Trial) -> Figures:
+    """Measure a trial in this process, with the reference in turns. Raises RuntimeError when it fails."""
     from sweeper.worker import session
     from sweeper.worker.compilation import compiler
     from sweeper.worker.compilation.counters import CompileCounters
     from sweeper.worker.lease import Lease
     from sweeper.worker.measurement import host_time
-    from sweeper.worker.measurement.bench import STEPS_BEFORE_BLOCK, complete, without_collector
+    from sweeper.worker.measurement.bench import STEPS_BEFORE_BLOCK, Arm, ModelBench, complete, without_collector
+    from sweeper.worker.setup import TrialSetup
 
-    host_s: dict[str, list[float]] = defaultdict(list)
-    wall_s: dict[tuple[float, str], list[float]] = defaultdict(list)
+    turns: dict[str, list[Turn]] = defaultdict(list)
+    process_of_reference: list[Process] = []
 
-    def task(job: Job, _part: session.Part, notes: session.Notes) -> None:
+    def build(job: Job, notes: session.Notes) -> tuple[TrialSetup, dict[str, float]]:
         session.begin(job, notes)
         setup = session.build(job, notes)
         bench = setup.bench
         bench.run(setup.eager, bench.round_up(session.EAGER_STEPS))
         arms = setup.eager, setup.compile(CompileCounters(keep_compiled=setup.eager.compiles_kernels))
         bench.first_steps_s(setup.compiled)
+        return setup, {arm.name: complete(bench.warm_up(arm, WARM_UP_S))[0] for arm in arms}
+
+    def time_block(bench: ModelBench, arm: Arm, steps: int, factor: float) -> float:
+        with without_collector(), slow_down(factor):
+            bench.run(arm, bench.round_up(STEPS_BEFORE_BLOCK))
+            return complete(bench.block_s(arm, steps)) / steps
+
+    def task(job: Job, _part: session.Part, notes: session.Notes) -> None:
+        of_reference = session.Notes(notes.say, Process(0, 0, cold=True), notes.lease)
+        other, step_s_of_other = build(Job(reference, Measure()), of_reference)
+        setup, step_s = build(job, notes)
+        steps_of_other = other.bench.round_up(REFERENCE_S / step_s_of_other["eager"])
         compiler.end_compile_workers()
-        step_s = {arm.name: complete(bench.warm_up(arm, WARM_UP_S))[0] for arm in arms}
-        for _ in range(REPETITIONS):
-            for name, seconds in complete(host_time.time_arms(bench, arms, step_s)).items():
-                host_s[name].append(seconds)
-            for factor, arm in product(FACTORS, arms):
-                steps = bench.round_up(BLOCK_S / step_s[arm.name])
-                with without_collector(), slow_down(factor):
-                    bench.run(arm, bench.round_up(STEPS_BEFORE_BLOCK))
-                    seconds = complete(bench.block_s(arm, steps, "fail_on_recompile"))
-                wall_s[factor, arm.name].append(seconds / steps)
-        once = Round("AB", *(median(wall_s[FACTORS[0], arm.name]) for arm in arms))
-        notes.add(steps_per_block=1, rounds=(once,))
+        arms = setup.eager, setup.compiled
+        for _, arm in product(range(TURNS), arms):
+            host_s = complete(host_time.time_arms(setup.bench, arms, step_s))[arm.name]
+            steps = setup.bench.round_up(ARM_S / step_s[arm.name])
+            wall_s, slowed_s = {}, {}
+            for factor in FACTORS:
+                wall_s[str(factor)] = time_block(setup.bench, arm, steps, factor)
+                slowed_s[str(factor)] = time_block(other.bench, other.eager, steps_of_other, factor)
+            alone_s = slowed_s[str(FACTORS[0])]
+            turns[arm.name].append(
+                Turn(host_s, wall_s, {factor: time_s / alone_s for factor, time_s in slowed_s.items()})
+            )
+        alone = [median(turn.wall_s[str(FACTORS[0])] for turn in turns[arm]) for arm in ARMS]
+        notes.add(steps_per_block=1, rounds=(Round("AB", *alone),))
+        of_reference.add(steps_per_block=1, rounds=(Round("AB", alone_s, alone_s),))  # both of its arms are eager
         if setup.device.type == "cuda":  # last, since launches take longer in a process that has profiled
             complete(session.profile(setup, notes))
+            complete(session.profile(other, of_reference))
+        process_of_reference.append(of_reference.process)
 
     outcome = session.run(Job(trial, Measure()), session.Part(), lambda _phase: None, Lease(), task)
     process = outcome.process
-    assert process is not None
-    reasons = (outcome.message, process.host_time_missing, process.device_time_missing)
-    known, device_s = (
-        {arm: found for arm in ARMS if (found := getattr(times, arm, None))}
-        for times in (process.host_step_s, process.device_step_s)
-    )
-    walls = {
-        str(factor): {arm: median(times) for (of, arm), times in wall_s.items() if of == factor} for factor in FACTORS
+    if outcome.status != "ok" or process is None:
+        raise RuntimeError(f"{trial.label}: {outcome.status}: {outcome.message}")
+    reasons = (process.host_time_missing, process.device_time_missing)
+    device_s = {
+        arm: seconds
+        for arm in ARMS
+        if process.read_arm("host_step_s", arm) and (seconds := process.read_arm("device_step_s", arm))
     }
-    host = {arm: median(host_s[arm]) for arm in known}  # those of which nothing is known may hold a wait for the device
-    return Figures(host, device_s, walls, "; ".join(filter(None, reasons)))
+    shares = [
+        step_s / seconds
+        for one in process_of_reference
+        if (step_s := one.step_s("eager")) and (seconds := one.read_arm("device_step_s", "eager"))
+    ]
+    return Figures(dict(turns), device_s, next(iter(shares), None), "; ".join(filter(None, reasons)))
 
 
 @contextmanager
@@ -205,22 +244,19 @@ def slow_down(factor: float) -> Iterator[None]:
 Row = tuple[list[str], Prediction | None]
 
 
-def describe(name: str, figures: Figures, slowdowns: Mapping[str, float]) -> Iterator[Row]:
+def describe(name: str, figures: Figures) -> Iterator[Row]:
     """Yield the texts of a row in the order of HEADINGS, and its prediction where there is one."""
-    for arm in ARMS:
-        host_s, device_s = figures.host_s.get(arm), figures.device_s.get(arm)
-        for factor, slowdown in slowdowns.items():
-            texts = [f"{name} {arm}", *("" if value is None else f"{value * 1e3:.3f}" for value in (host_s, device_s))]
-            texts += [factor, f"{slowdown:.3f}"]
-            wall_s = figures.wall_s.get(factor, {}).get(arm)
-            if host_s is None or device_s is None or wall_s is None:
-                measured = "" if wall_s is None else f"{wall_s * 1e3:.3f}"
-                yield [*texts, "", "", measured, "", f"unknown: {figures.missing}"], None
-                continue
-            found = judge(host_s, device_s, slowdown, wall_s)
-            texts += [f"{found.load:.2f}", f"{found.predicted_s * 1e3:.3f}", f"{wall_s * 1e3:.3f}"]
-            verdict = "near" if found.is_near else "" if found.is_right else "WRONG"
-            yield [*texts, f"{found.difference:+.1%}", verdict], found
+    for arm, factor in product(ARMS, map(str, FACTORS)):
+        turns, device_s = figures.turns.get(arm), figures.device_s.get(arm)
+        if not turns or device_s is None:
+            yield [f"{name} {arm}", "", "", factor, *[""] * 5, f"unknown: {figures.missing}"], None
+            continue
+        found = judge(turns, device_s, factor)
+        times = [median(turn.host_s for turn in turns), device_s, found.predicted_s, found.measured_s]
+        host, device, predicted, measured = (f"{seconds * 1e3:.3f}" for seconds in times)
+        verdict = "near" if found.is_near else "" if found.is_right else "WRONG"
+        texts = [f"{name} {arm}", host, device, factor, f"{found.slowdown:.3f}", f"{found.load:.2f}"]
+        yield [*texts, predicted, measured, f"{found.difference:+.1%}", verdict], found
 
 
 def print_row(texts: Iterable[str]) -> None:
@@ -232,7 +268,11 @@ def read(file: Path, machine: Mapping[str, object]) -> dict[str, Figures]:
     lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
     if any(line.get("machine") != machine for line in lines):
         raise SystemExit(f"{file} is not of {machine}: give another --output")
-    return {line["overrides"]: Figures(**line["figures"]) for line in lines}
+    return {line["overrides"]: _load(**line["figures"]) for line in lines}
+
+
+def _load(turns: Mapping[str, Sequence[Mapping[str, Any]]], **figures: Any) -> Figures:
+    return Figures({arm: [Turn(**turn) for turn in found] for arm, found in turns.items()}, **figures)
 
 
 def main(options: argparse.Namespace) -> None:
@@ -240,26 +280,28 @@ def main(options: argparse.Namespace) -> None:
         "device": next((gpu.name for gpu in visible_gpus()), "cpu"),
         "factors": list(FACTORS),
         "running_s": RUNNING_S,
+        "reference": options.reference,
     }
     stored = read(options.output, machine)
 
-    def find(overrides: str, again: str = "") -> Figures:
-        if (key := overrides + again) not in stored:
-            trial = make_trial(shlex.split(overrides))
+    def find(overrides: str) -> Figures:
+        if overrides not in stored:
+            trials = [make_trial(shlex.split(text)) for text in (overrides, options.reference)]
             with ProcessPoolExecutor(1, get_context("spawn")) as pool:  # a compiler's state is that of a process
-                stored[key] = pool.submit(measure, trial).result()
-            line = {"overrides": key, "machine": machine, "figures": asdict(stored[key])}
+                stored[overrides] = pool.submit(measure, *trials).result()
+            line = {"overrides": overrides, "machine": machine, "figures": asdict(stored[overrides])}
             with options.output.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
-        return stored[key]
+        return stored[overrides]
 
-    slowdowns = find_slowdowns(find(options.reference))
     print_row(HEADINGS)
     print("|---" * len(HEADINGS) + "|", flush=True)
     judged = []
     for name in options.models:
         figures = find(f"model={name} {MODELS.get(name, '')} {options.overrides}")
-        for texts, found in describe(name, figures, slowdowns):
+        if figures.device_s:
+            require_host_bound(figures.reference_share)
+        for texts, found in describe(name, figures):
             print_row(texts)
             if found and texts[3] != str(FACTORS[0]):
                 judged.append(found)
@@ -267,8 +309,6 @@ def main(options: argparse.Namespace) -> None:
     right = sum(found.is_right for found in far)
     print(f"\n{right} of {len(far)} predictions for a slowed host lie within {MAX_DIFFERENCE:.0%}; ", end="")
     print(f"{len(judged) - len(far)} more have h x / d between {NEAR[0]} and {NEAR[1]}")
-    later = find_slowdowns(find(options.reference, " (again)"))
-    print("x by the reference, measured again:", ", ".join(f"{later[factor]:.3f}" for factor in slowdowns))
 
 
 if __name__ == "__main__":

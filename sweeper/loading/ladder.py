@@ -49,15 +49,16 @@ class Ladder:
     def strongest(self) -> Step | None:
         """The fastest way to run eager; None unless all ways that apply were tried.
 
-        A graph recorded by hand counts when its result was verified.
+        A graph recorded by hand counts when its result was verified, or when nobody can verify this model's steps.
         """
         variants = ladder.list_eager_variants(self.plain)
         if not {step.rung for step in self.steps if step.status not in NOT_TRIED}.issuperset(variants):
             return None
+        verified = {step.rung for step in self.steps if step.time and UNVERIFIED not in step.entry.flags}
         timed = [
             (step.time.log, step)
             for step in self.steps
-            if step.rung in variants and step.time and (step.rung != GRAPHED or UNVERIFIED not in step.entry.flags)
+            if step.rung in variants and step.time and (step.rung != GRAPHED or GRAPHED in verified or not verified)
         ]
         return min(timed, key=lambda pair: pair[0])[1] if timed else None
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,8 @@ from benchmark_scripts import BENCHMARKS, load_script
 HEADROOM = load_script("headroom")
 
 
-def figures(host_s: dict[str, float], device_s: dict[str, float], **wall_s: float) -> Any:
-    """`wall_s` by factor, `x2_5` for 2.5, equal in both arms."""
-    walls = {name[1:].replace("_", "."): {"eager": time_s, "compiled": time_s} for name, time_s in wall_s.items()}
-    return HEADROOM.Figures(host_s, device_s, walls, "eager: the step waits")
+def take_turn(host_s: float, wall_s: float, slowdown: float) -> Any:
+    return HEADROOM.Turn(host_s, {"2.5": wall_s}, {"2.5": slowdown})
 
 
 @pytest.mark.parametrize(
@@ -36,31 +35,31 @@ def figures(host_s: dict[str, float], device_s: dict[str, float], **wall_s: floa
 def test_a_step_is_judged_by_the_slower_of_host_and_device(
     slowdown: float, wall_s: float, load: float, predicted_s: float, is_near: bool, is_right: bool
 ) -> None:
-    found = HEADROOM.judge(0.010, 0.020, slowdown, wall_s)
+    found = HEADROOM.judge([take_turn(0.010, wall_s, slowdown)], 0.020, "2.5")
+    assert (found.slowdown, found.measured_s) == (slowdown, wall_s)
     assert (found.load, found.predicted_s) == (pytest.approx(load), pytest.approx(predicted_s))
     assert found.difference == pytest.approx(wall_s / predicted_s - 1)
     assert (found.is_near, found.is_right) == (is_near, is_right)
 
 
-def test_a_host_bound_reference_takes_as_many_times_longer_as_the_host() -> None:
-    reference = figures({"eager": 0.030}, {"eager": 0.010}, x1_0=0.031, x1_5=0.0465, x2_5=0.0775)
-    assert HEADROOM.find_slowdowns(reference) == pytest.approx({"1.0": 1.0, "1.5": 1.5, "2.5": 2.5})
+def test_a_host_that_changes_its_speed_between_turns_changes_no_prediction() -> None:
+    """Each turn has its own x and h: 1 % over the prediction in all, though the steps differ by a factor of 2."""
+    turns = [take_turn(host_s, 1.01 * host_s * 3.0, 3.0) for host_s in (0.010, 0.020, 0.014)]
+    assert HEADROOM.judge(turns, 0.020, "2.5").difference == pytest.approx(0.01)
 
 
-@pytest.mark.parametrize(
-    ("host_s", "device_s", "why"),
-    [({}, {"eager": 0.01}, "eager: the step waits"), ({"eager": 0.012}, {"eager": 0.010}, "h / d is 1.20")],
-)
-def test_a_reference_that_says_nothing_of_the_host_is_refused(
-    host_s: dict[str, float], device_s: dict[str, float], why: str
-) -> None:
+@pytest.mark.parametrize(("share", "why"), [(None, "is not known"), (1.2, "is 1.20")])
+def test_a_reference_that_says_nothing_of_the_host_is_refused(share: float | None, why: str) -> None:
+    HEADROOM.require_host_bound(1.3)
     with pytest.raises(ValueError, match=why):
-        HEADROOM.find_slowdowns(figures(host_s, device_s, x1_0=0.01, x1_5=0.02))
+        HEADROOM.require_host_bound(share)
 
 
 def test_rows_say_what_is_near_wrong_or_unknown() -> None:
-    known = figures({"compiled": 0.010}, {"eager": 0.030, "compiled": 0.020}, x1_0=0.020, x2_0=0.0202, x3_0=0.033)
-    rows = list(HEADROOM.describe("vit", known, {"1.0": 1.0, "2.0": 2.0, "3.0": 3.0}))
+    walls, slowdowns = {"1.0": 0.020, "1.5": 0.0202, "2.5": 0.033}, {"1.0": 1.0, "1.5": 2.0, "2.5": 3.0}
+    turns = {arm: [HEADROOM.Turn(0.010, walls, slowdowns)] for arm in ("eager", "compiled")}
+    known = HEADROOM.Figures(turns, {"compiled": 0.020}, 3.0, "eager: the step waits")
+    rows = list(HEADROOM.describe("vit", known))
     assert [texts[0] for texts, _ in rows] == ["vit eager"] * 3 + ["vit compiled"] * 3
     assert {len(texts) for texts, _ in rows} == {len(HEADROOM.HEADINGS)}
     assert [texts[-1] for texts, _ in rows] == ["unknown: eager: the step waits"] * 3 + ["", "near", "WRONG"]
@@ -118,8 +117,9 @@ def test_a_stopper_that_fails_is_no_slowdown(monkeypatch: pytest.MonkeyPatch) ->
 def test_figures_of_another_machine_are_not_read(tmp_path: Path) -> None:
     file = tmp_path / "headroom.jsonl"
     assert HEADROOM.read(file, {"device": "cpu"}) == {}
-    line = {"overrides": "model=a", "machine": {"device": "cpu"}, "figures": {"host_s": {"eager": 0.01}}}
+    figures = HEADROOM.Figures({"eager": [take_turn(0.01, 0.03, 3.0)]}, {"eager": 0.02}, 3.0)
+    line = {"overrides": "model=a", "machine": {"device": "cpu"}, "figures": asdict(figures)}
     file.write_text(json.dumps(line))
-    assert HEADROOM.read(file, {"device": "cpu"})["model=a"].host_s == {"eager": 0.01}
+    assert HEADROOM.read(file, {"device": "cpu"}) == {"model=a": figures}
     with pytest.raises(SystemExit, match="give another --output"):
         HEADROOM.read(file, {"device": "a GPU"})

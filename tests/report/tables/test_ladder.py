@@ -217,6 +217,13 @@ def test_a_graph_whose_result_nobody_verified_is_not_the_strongest(tmp_path: Pat
     assert {row["strongest_eager"] for row in rows} == {"eager + fused optimizer"}
 
 
+def test_a_graph_is_the_strongest_where_no_step_of_the_model_can_be_verified(tmp_path: Path) -> None:
+    records = {rung: replace(make_rung(rung), flags=("accuracy_unverified",)) for rung in RUNGS}
+    records["graphed"] = replace(make_rung("graphed", step_s=0.005), flags=("accuracy_unverified",))
+    rows = rows_of(write(tmp_path, list(records.values())))
+    assert {row["strongest_eager"] for row in rows} == {"eager + CUDA graph by hand"}
+
+
 def test_eager_arms_stand_for_eager_rungs_that_have_no_trial(tmp_path: Path) -> None:
     as_built = make_record(trial=make_trial(), speedups=[2.5])
     last = make_trial(optimizer_impl="fused")
