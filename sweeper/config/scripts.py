@@ -95,7 +95,10 @@ def read_script(config: Config, choices: Mapping[str, str | None], make_compile:
 def _require_script(path: str, cwd: str | None) -> None:
     folder, module = Path(cwd or "."), name_module(path)
     if module is None:
-        if not (folder / Path(path).expanduser()).is_file():
+        script = folder / Path(path).expanduser()
+        if script.is_dir():
+            raise ConfigError(f"model.path={path}: a folder; name the script in it, or write '-m package.module'")
+        if not script.is_file():
             raise ConfigError(f"model.path={path}: there is no such file in {folder.resolve()}")
         return
     if not all(part.isidentifier() for part in module.split(".")):

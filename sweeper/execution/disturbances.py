@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from sweeper.core.system import gpus, host
 from sweeper.core.system.gpus import Device, GpuReading
@@ -10,12 +11,13 @@ from sweeper.core.system.host import Host
 
 UNRELIABLE = "measurements taken now would be unreliable:"  # begins the line of a disturbance
 MAX_LOAD_PER_CORE = 0.25
+SAMPLE_S = 0.5  # of a host that was busy in the last minute
 MAX_MEMORY_UNEXPLAINED_BYTES = 2**30  # an idle GPU has some hundred MiB in use
 
 
 def find_disturbances(machine: Host, gpu: GpuReading | None) -> Iterator[str]:
     """Describe what would disturb a measurement now, one line each."""
-    if machine.load is not None and machine.load / machine.cores > MAX_LOAD_PER_CORE:
+    if _is_busy(machine):
         yield f"load {machine.load:.2f} on {machine.cores} cores; stop the other processes, or wait"
     if gpu is None:
         return
@@ -28,11 +30,22 @@ def find_disturbances(machine: Host, gpu: GpuReading | None) -> Iterator[str]:
         yield f"the GPU lowers its clock: {', '.join(slow)}"
 
 
+def _is_busy(machine: Host) -> bool:
+    return machine.load is not None and machine.load / machine.cores > MAX_LOAD_PER_CORE
+
+
+def leave_out_past(machine: Host) -> Host:
+    """Lower the load, an average over a minute, to the cores that are busy now: the last sweep may have ended."""
+    if machine.load is None or not _is_busy(machine):
+        return machine
+    return replace(machine, load=min(machine.load, host.measure_busy_cores(SAMPLE_S)))
+
+
 def read_disturbances(devices: Sequence[Device]) -> list[str]:
     """Read what would disturb measurements on the devices now; of several GPUs, the line names the one it is about."""
     if not devices:
         return []
-    machine = host.read()
+    machine = leave_out_past(host.read())
     lines = list(find_disturbances(machine, None))
     for gpu in (device.gpu for device in devices if device.gpu):
         own = [line for line in find_disturbances(machine, gpus.read(gpu)) if line not in lines]

@@ -63,6 +63,7 @@ def test_arguments_are_quoted_unless_they_are(typed: str, given: str) -> None:
     ("override", "said"),
     [
         ("model.path=nope.py", "model.path=nope.py: there is no such file in"),
+        ("model.path=/", "model.path=/: a folder; name the script in it, or write '-m package.module'"),
         ("model.path=null", "model=script needs a script"),
         ("model.path='-m no module'", "write -m package.module"),
         ("model.cwd=nowhere", "model.cwd=nowhere: there is no such folder"),

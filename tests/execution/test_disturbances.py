@@ -30,6 +30,7 @@ def test_disturbances_of_several_gpus_name_the_gpu_and_those_of_the_host_come_on
     first, second = (gpus.Gpu(str(index), f"GPU-{index}", "a GPU") for index in range(2))
     busy = GpuReading(pids=frozenset({1}))
     monkeypatch.setattr(host, "read", lambda: dataclasses.replace(QUIET, load=1.2))
+    monkeypatch.setattr(host, "measure_busy_cores", lambda _seconds: 1.5)
     monkeypatch.setattr(gpus, "read", lambda gpu: busy if gpu is second else GpuReading(pids=frozenset()))
     load, other = "load 1.20 on 4 cores; stop the other processes, or wait", "1 other process on the GPU; "
     found = read_disturbances([Device("cuda", first), Device("cuda", second)])
@@ -60,3 +61,17 @@ def test_what_a_gpu_says_and_what_it_hides(reading: GpuReading, lines: int) -> N
 def test_a_quarter_of_the_cores_may_be_busy(load: float | None, cores: int, disturbs: bool) -> None:
     machine = dataclasses.replace(QUIET, load=load, cores=cores)
     assert bool(list(find_disturbances(machine, None))) is disturbs
+
+
+@pytest.mark.parametrize(("busy", "disturbs"), [(0.1, False), (1.1, True), (3.0, True)])
+def test_a_load_that_has_passed_disturbs_nothing(monkeypatch: pytest.MonkeyPatch, busy: float, disturbs: bool) -> None:
+    """The last sweep is in the average of the last minute, and ended seconds ago."""
+    monkeypatch.setattr(host, "read", lambda: dataclasses.replace(QUIET, load=2.5))
+    monkeypatch.setattr(host, "measure_busy_cores", lambda _seconds: busy)
+    assert bool(read_disturbances([CPU])) is disturbs
+
+
+def test_a_quiet_host_is_not_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "read", lambda: QUIET)
+    monkeypatch.setattr(host, "measure_busy_cores", lambda _seconds: pytest.fail("it takes time"))
+    assert read_disturbances([CPU]) == []

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable
+import time
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}  # in /proc/cpuinfo: x86, x86 with AMX, Arm
 
 
@@ -46,6 +48,23 @@ def read(root: Path = Path("/")) -> Host:
         governor=_text(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor") or None,
         bfloat16_native=bool(flags & BFLOAT16_FLAGS) if flags else None,
     )
+
+
+def busy_s(cores: Collection[int], root: Path = Path("/")) -> float:
+    """Processor seconds of everybody on these cores since the machine started: the lines `cpuN` of proc_stat(5)."""
+    names = {f"cpu{core}" for core in cores}
+    lines = [line.split() for line in _text(root / "proc/stat").splitlines()]
+    counts = [map(int, line[1:8]) for line in lines if line[0] in names]
+    busy = (user + nice + system + irq + softirq for user, nice, system, _idle, _iowait, irq, softirq in counts)
+    return sum(busy) / TICKS_PER_SECOND
+
+
+def measure_busy_cores(seconds: float) -> float:
+    """Measure how many cores are busy now, on average over so many seconds."""
+    cores = range(os.cpu_count() or 1)
+    start, before_s = time.monotonic(), busy_s(cores)
+    time.sleep(seconds)
+    return (busy_s(cores) - before_s) / (time.monotonic() - start)
 
 
 def physical_cores(numbers: Iterable[int], root: Path = Path("/")) -> list[tuple[int, ...]]:

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from sweeper.core.system import host
+
 QUOTA_FILES = (
     ("/sys/fs/cgroup/cpu.stat", "throttled_usec", 1e-6),
     ("/sys/fs/cgroup/cpu/cpu.stat", "throttled_time", 1e-9),
 )
-TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 class HostMonitor:
@@ -70,17 +71,8 @@ class _Reading(NamedTuple):
 
 def _take_reading() -> _Reading:
     processes = _find_processes({os.getsid(0)})
-    own = {pid: Spent(int(stat[1]), sum(map(int, stat[11:15])) / TICKS_PER_SECOND) for pid, stat in processes}
-    return _Reading(time.monotonic(), _busy_s(), own)
-
-
-def _busy_s() -> float:
-    """Processor seconds of everybody on our cores since the machine started: the lines `cpuN` of proc_stat(5)."""
-    ours = {f"cpu{core}" for core in os.sched_getaffinity(0)}
-    lines = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
-    counts = [map(int, line[1:8]) for line in lines if line[0] in ours]
-    busy = (user + nice + system + irq + softirq for user, nice, system, _idle, _iowait, irq, softirq in counts)
-    return sum(busy) / TICKS_PER_SECOND
+    own = {pid: Spent(int(stat[1]), sum(map(int, stat[11:15])) / host.TICKS_PER_SECOND) for pid, stat in processes}
+    return _Reading(time.monotonic(), host.busy_s(os.sched_getaffinity(0)), own)
 
 
 def own_processes(neighbours: frozenset[int] = frozenset()) -> set[int]:

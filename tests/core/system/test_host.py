@@ -68,3 +68,19 @@ def test_free_memory_is_the_machines_or_what_the_limit_leaves(
 
 def test_cores_whose_siblings_are_unknown_stand_alone(tmp_path: Path) -> None:
     assert host.physical_cores([2, 0], tmp_path) == [(0,), (2,)]
+
+
+def test_only_the_cores_asked_for_count(tmp_path: Path) -> None:
+    lines = ["cpu 900 0 0 0 0 0 0 0 0 0", "cpu0 100 20 30 999 999 4 6 0 0 0", "cpu1 500 0 0 0 0 0 0 0 0 0", "intr 5"]
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/stat").write_text("\n".join(lines))
+    assert host.busy_s({0}, tmp_path) == 160 / host.TICKS_PER_SECOND
+
+
+def test_busy_cores_are_counted_over_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The seconds of both clocks come from lists: two of four cores were busy for three seconds."""
+    clock, busy = iter([10.0, 13.0]), iter([100.0, 106.0])
+    monkeypatch.setattr(host.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(host.time, "sleep", lambda _seconds: None)
+    monkeypatch.setattr(host, "busy_s", lambda _cores: next(busy))
+    assert host.measure_busy_cores(3.0) == 2.0

@@ -53,13 +53,6 @@ def test_time_of_a_session_whose_processes_come_and_go(
     assert spent_s(before, now) == spent
 
 
-def test_only_our_cores_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = ["cpu 900 0 0 0 0 0 0 0 0 0", "cpu0 100 20 30 999 999 4 6 0 0 0", "cpu1 500 0 0 0 0 0 0 0 0 0", "intr 5"]
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0})
-    monkeypatch.setattr(Path, "read_text", lambda _path: "\n".join(lines))
-    assert host_monitor._busy_s() == 160 / host_monitor.TICKS_PER_SECOND
-
-
 def test_host_that_does_not_count_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     Clocks(monkeypatch, (100.0, 0.0, 7.0), (101.0, 0.0, 7.5))
     assert HostMonitor().share_busy_by_others() is None
