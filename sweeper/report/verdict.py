@@ -91,7 +91,7 @@ def _compare_eager(trials: Sequence[Row]) -> list[str]:
     if not measured or any(row["mode"] != "eager" for row in trials):
         return []
     said = [
-        f"{ratio(min(found))}x to {ratio(max(found))}x by {clock}"
+        f"{' to '.join(dict.fromkeys(f'{ratio(end)}x' for end in (min(found), max(found))))} by {clock}"
         for name, clock in (("speedup", "the wall clock"), ("device_speedup", "device time"))
         if (found := [value for row in measured if (value := finite(row, name))])
     ]

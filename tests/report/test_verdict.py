@@ -95,11 +95,18 @@ def test_a_single_trial_has_a_sentence_of_its_own(tmp_path: Path) -> None:
     assert failure.log.endswith("worker-0.log")
 
 
-def test_eager_against_eager_has_a_sentence(tmp_path: Path) -> None:
-    records = [make_record(name, speedups=[speedup], mode="eager") for name, speedup in (("a", 0.9), ("b", 1.01))]
-    assert report_on(tmp_path, records).verdict.sentences[0] == (
-        "Eager against eager in 2 trials: 0.90x to 1.01x by the wall clock."
-    )
+@pytest.mark.parametrize(
+    ("speedups", "said"),
+    [
+        ((0.9, 1.01), "in 2 trials: 0.90x to 1.01x"),
+        ((1.01,), "in 1 trial: 1.01x"),
+        ((1.001, 1.002), "in 2 trials: 1.00x"),
+    ],
+)
+def test_eager_against_eager_has_a_sentence(tmp_path: Path, speedups: tuple[float, ...], said: str) -> None:
+    records = [make_record(f"m{speedup}", speedups=[speedup], mode="eager") for speedup in speedups]
+    sentence = report_on(tmp_path, records).verdict.sentences[0]
+    assert sentence == f"Eager against eager {said} by the wall clock."
 
 
 def test_many_commands_are_in_the_files_alone(tmp_path: Path) -> None:
