@@ -28,7 +28,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from typing import Any
 
 from sweeper.analysis.derive import predict_step_s
@@ -50,7 +50,7 @@ REFERENCE = (
 FACTORS = (1.0, 1.5, 2.5)  # by which the host is slowed down, nominally
 RUNNING_S = 5e-3  # between two stops; a sleep is some 0.1 ms longer than asked for
 TURNS = 8
-ARM_S, REFERENCE_S = 0.4, 0.3  # of a block at factor 1
+ARM_S, REFERENCE_S = 0.5, 0.6  # of a block at factor 1
 WARM_UP_S = 3.0
 NEAR = 0.8, 1.25  # h x / d at which host and device are about equally fast
 MAX_DIFFERENCE = 0.03
@@ -70,7 +70,19 @@ try:
 finally:
     os.kill(pid, signal.SIGCONT)
 """
-HEADINGS = ("arm", "h ms", "d ms", "slowed", "x", "h x / d", "predicted ms", "measured ms", "difference", "")
+HEADINGS = (
+    "arm",
+    "h ms",
+    "d ms",
+    "slowed",
+    "x",
+    "h x / d",
+    "predicted ms",
+    "measured ms",
+    "difference",
+    "middle half",
+    "",
+)
 
 
 @dataclass(frozen=True)
@@ -88,7 +100,6 @@ class Figures:
 
     turns: Mapping[str, Sequence[Turn]] = field(default_factory=dict)
     device_s: Mapping[str, float] = field(default_factory=dict)  # of the arms of which both times are known
-    reference_share: float | None = None  # wall over device seconds of a step of the reference, alone
     missing: str = ""  # why a figure is not there
 
 
@@ -100,7 +111,11 @@ class Prediction:
     load: float  # seconds of the slowed host over seconds of the device
     predicted_s: float
     measured_s: float
-    difference: float  # of the measured time from the predicted one, as a share
+    differences: tuple[float, float, float]  # of measured from predicted times, as shares: quartiles over turns
+
+    @property
+    def difference(self) -> float:
+        return self.differences[1]
 
     @property
     def is_near(self) -> bool:
@@ -116,19 +131,21 @@ def judge(turns: Sequence[Turn], device_s: float, factor: str) -> Prediction:
     """Compare the steps on a slowed host with their predictions, turn by turn."""
     found = [(turn.host_s, turn.slowdowns[factor], turn.wall_s[factor]) for turn in turns]
     predicted = [predict_step_s(host_s, device_s, slowdown) for host_s, slowdown, _ in found]
+    ratios = [wall_s / expected_s - 1 for (*_, wall_s), expected_s in zip(found, predicted, strict=True)]
     return Prediction(
         median(slowdown for _, slowdown, _ in found),
         median(host_s * slowdown / device_s for host_s, slowdown, _ in found),
         median(predicted),
         median(wall_s for *_, wall_s in found),
-        median(wall_s / expected_s - 1 for (*_, wall_s), expected_s in zip(found, predicted, strict=True)),
+        (ratios[0],) * 3 if len(ratios) == 1 else tuple(quantiles(ratios, n=4, method="inclusive")),  # type: ignore[arg-type]
     )
 
 
-def require_host_bound(share: float | None) -> None:
+def require_host_bound(reference: Process) -> None:
     """Raise ValueError unless the reference waits for its host, and for that alone."""
-    if share is None or share < NEAR[1]:
-        said = "is not known" if share is None else f"is {share:.2f}"
+    step_s, device_s = reference.step_s("eager"), reference.read_arm("device_step_s", "eager")
+    if not step_s or not device_s or step_s < NEAR[1] * device_s:
+        said = f"is {step_s / device_s:.2f}" if step_s and device_s else "is not known"
         raise ValueError(f"a step of the reference over its device step time {said}, it must be {NEAR[1]} at least")
 
 
@@ -158,7 +175,6 @@ def measure(trial: Trial, reference: Trial) -> Figures:
     from sweeper.worker.setup import TrialSetup
 
     turns: dict[str, list[Turn]] = defaultdict(list)
-    process_of_reference: list[Process] = []
 
     def build(job: Job, notes: session.Notes) -> tuple[TrialSetup, dict[str, float]]:
         session.begin(job, notes)
@@ -178,27 +194,29 @@ def measure(trial: Trial, reference: Trial) -> Figures:
         of_reference = session.Notes(notes.say, Process(0, 0, cold=True), notes.lease)
         other, step_s_of_other = build(Job(reference, Measure()), of_reference)
         setup, step_s = build(job, notes)
-        steps_of_other = other.bench.round_up(REFERENCE_S / step_s_of_other["eager"])
         compiler.end_compile_workers()
         arms = setup.eager, setup.compiled
-        for _, arm in product(range(TURNS), arms):
-            host_s = complete(host_time.time_arms(setup.bench, arms, step_s))[arm.name]
-            steps = setup.bench.round_up(ARM_S / step_s[arm.name])
-            wall_s, slowed_s = {}, {}
-            for factor in FACTORS:
-                wall_s[str(factor)] = time_block(setup.bench, arm, steps, factor)
-                slowed_s[str(factor)] = time_block(other.bench, other.eager, steps_of_other, factor)
-            alone_s = slowed_s[str(FACTORS[0])]
-            turns[arm.name].append(
-                Turn(host_s, wall_s, {factor: time_s / alone_s for factor, time_s in slowed_s.items()})
-            )
-        alone = [median(turn.wall_s[str(FACTORS[0])] for turn in turns[arm]) for arm in ARMS]
-        notes.add(steps_per_block=1, rounds=(Round("AB", *alone),))
-        of_reference.add(steps_per_block=1, rounds=(Round("AB", alone_s, alone_s),))  # both of its arms are eager
+        runs = [(other, other.eager, other.bench.round_up(REFERENCE_S / step_s_of_other["eager"]))]
+        runs += [(setup, arm, setup.bench.round_up(ARM_S / step_s[arm.name])) for arm in arms]
+        alone_s: list[list[float]] = []
+        for _ in range(TURNS):
+            host_s = complete(host_time.time_arms(setup.bench, arms, step_s))
+            times_s = {
+                str(factor): [time_block(of.bench, arm, steps, factor) for of, arm, steps in runs] for factor in FACTORS
+            }
+            alone_s.append(times_s[str(FACTORS[0])])
+            slowdowns = {factor: found[0] / alone_s[-1][0] for factor, found in times_s.items()}
+            for index, arm in enumerate(arms, start=1):
+                walls = {factor: found[index] for factor, found in times_s.items()}
+                turns[arm.name].append(Turn(host_s[arm.name], walls, slowdowns))
+        reference_s, *walls_s = map(median, zip(*alone_s, strict=True))
+        notes.add(steps_per_block=1, rounds=(Round("AB", *walls_s),))
+        both = (reference_s, reference_s)  # of its arms are eager
+        of_reference.add(steps_per_block=1, rounds=(Round("AB", *both),))
         if setup.device.type == "cuda":  # last, since launches take longer in a process that has profiled
             complete(session.profile(setup, notes))
             complete(session.profile(other, of_reference))
-        process_of_reference.append(of_reference.process)
+            require_host_bound(of_reference.process)
 
     outcome = session.run(Job(trial, Measure()), session.Part(), lambda _phase: None, Lease(), task)
     process = outcome.process
@@ -210,12 +228,7 @@ def measure(trial: Trial, reference: Trial) -> Figures:
         for arm in ARMS
         if process.read_arm("host_step_s", arm) and (seconds := process.read_arm("device_step_s", arm))
     }
-    shares = [
-        step_s / seconds
-        for one in process_of_reference
-        if (step_s := one.step_s("eager")) and (seconds := one.read_arm("device_step_s", "eager"))
-    ]
-    return Figures(dict(turns), device_s, next(iter(shares), None), "; ".join(filter(None, reasons)))
+    return Figures(dict(turns), device_s, "; ".join(filter(None, reasons)))
 
 
 @contextmanager
@@ -249,14 +262,15 @@ def describe(name: str, figures: Figures) -> Iterator[Row]:
     for arm, factor in product(ARMS, map(str, FACTORS)):
         turns, device_s = figures.turns.get(arm), figures.device_s.get(arm)
         if not turns or device_s is None:
-            yield [f"{name} {arm}", "", "", factor, *[""] * 5, f"unknown: {figures.missing}"], None
+            yield [f"{name} {arm}", "", "", factor, *[""] * 6, f"unknown: {figures.missing}"], None
             continue
         found = judge(turns, device_s, factor)
         times = [median(turn.host_s for turn in turns), device_s, found.predicted_s, found.measured_s]
         host, device, predicted, measured = (f"{seconds * 1e3:.3f}" for seconds in times)
         verdict = "near" if found.is_near else "" if found.is_right else "WRONG"
         texts = [f"{name} {arm}", host, device, factor, f"{found.slowdown:.3f}", f"{found.load:.2f}"]
-        yield [*texts, predicted, measured, f"{found.difference:+.1%}", verdict], found
+        low, middle, high = (f"{share:+.1%}" for share in found.differences)
+        yield [*texts, predicted, measured, middle, f"{low} to {high}", verdict], found
 
 
 def print_row(texts: Iterable[str]) -> None:
@@ -298,9 +312,10 @@ def main(options: argparse.Namespace) -> None:
     print("|---" * len(HEADINGS) + "|", flush=True)
     judged = []
     for name in options.models:
-        figures = find(f"model={name} {MODELS.get(name, '')} {options.overrides}")
-        if figures.device_s:
-            require_host_bound(figures.reference_share)
+        try:
+            figures = find(f"model={name} {MODELS.get(name, '')} {options.overrides}")
+        except RuntimeError as error:
+            figures = Figures(missing=str(error))
         for texts, found in describe(name, figures):
             print_row(texts)
             if found and texts[3] != str(FACTORS[0]):

@@ -242,9 +242,11 @@ def _estimate(
 
 
 def _describe_break_even(figures: Mapping[str, Any], readings: Mapping[str, float]) -> dict[str, float | None]:
-    """Compute break-even with the eager step time and the speedup, or an end of its interval."""
-    eager_s = figures["eager_step_s"]
-    ends = {"": figures["speedup"], "_low": figures["speedup_high"], "_high": figures["speedup_low"]}
+    """Compute break-even with the eager step time and the speedup, or an end of its interval; of scripts by loop."""
+    loop_s = readings.get("eager_loop_step_s") if figures["loop_speedup"] is not None else None
+    eager_s, prefix = (figures["eager_step_s"], "") if loop_s is None else (loop_s, "loop_")
+    of_end = {"": "speedup", "_low": "speedup_high", "_high": "speedup_low"}
+    ends = {end: figures[f"{prefix}{name}"] for end, name in of_end.items()}
     compile_times = {"break_even_steps": "compile_cold_s", "break_even_warm_steps": "compile_warm_s"}
     return {
         f"{name}{end}": break_even_steps(readings.get(compile_time), eager_s, speedup and eager_s / speedup)

@@ -23,6 +23,7 @@ MAX_HOST_SHARE = 0.8  # of the device step time; beyond it a slightly slower hos
 MAX_THROTTLED = 0.01  # of the time of the rounds, lost to the quota of the cgroup
 
 UNVERIFIED = "accuracy_unverified"
+FAILED_BEFORE = "failed_before"
 # The flags that say that the speedup may be off, or not the compiler's own, and why. Means stand beside the means over
 # models without any of these, and recommendations name them.
 DOUBTS: Mapping[str, str] = {name: flag.why for name, flag in FLAGS.items() if flag.rank == DOUBT}
@@ -132,7 +133,7 @@ def _trains_differently(record: Record) -> bool:
 
 TRIAL_RULES: Mapping[str, Callable[[Record], bool]] = {
     UNVERIFIED: _was_wrong_before,
-    "failed_before": lambda record: bool(record.attempts),
+    FAILED_BEFORE: lambda record: bool(record.attempts),
     "smaller_batch": lambda record: record.smaller_batch_size is not None,
     "single_process": lambda record: record.status == "ok" and len(record.processes) == 1,
     "partly_eager": lambda record: bool(record.diagnostics and record.diagnostics.graphs_run_eager),

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from sweeper.analysis.derive import MIN_PROCESSES_IF_HOST_BOUND
 from sweeper.compare.pairs import Side
 from sweeper.compare.quantities import Quantity
-from sweeper.report.tables.decision import HOST_NOISE, NOISE
+from sweeper.report.tables.candidates import HOST_NOISE, NOISE
 
 # Another draw, process, session or GPU, where no host disturbs the step: on H200s at most 1.3 % by wall clock and 0.7 %
 # by device time (docs/results/h200-scheduling.md), with room for other machines. A CPU's clock wobbles by 10 %.

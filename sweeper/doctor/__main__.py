@@ -37,7 +37,7 @@ from sweeper.core.system.pipes import run_until_closed
 from sweeper.doctor import noise, probes
 from sweeper.doctor.cpp_compiler import find_cpp_compiler
 from sweeper.doctor.noise import Noise
-from sweeper.execution.disturbances import UNRELIABLE, find_disturbances, leave_out_past
+from sweeper.execution.disturbances import UNRELIABLE, discount_past_load, find_disturbances
 
 MODES = ("reduce-overhead", "max-autotune")  # of Inductor, beside the default; on a GPU
 MAX_PARALLEL_PROBES = 4
@@ -112,7 +112,7 @@ def examine(device: Device, options: argparse.Namespace, console: Console) -> Fi
     """Find everything out and print it as it comes."""
     machine = host.read()  # before anything of ours runs
     gpu = gpus.read(device.gpu) if device.gpu else None
-    warnings, timeout_s = tuple(find_disturbances(leave_out_past(machine), gpu)), float(options.timeout_s)
+    warnings, timeout_s = tuple(find_disturbances(discount_past_load(machine), gpu)), float(options.timeout_s)
     _print_section("device", [*describe_gpu(device, gpu), *describe_host(machine)], console)
     for warning in warnings:
         console.print(f"  [bold yellow]{UNRELIABLE}[/] {escape(warning)}")

@@ -18,7 +18,7 @@ MAX_MEMORY_UNEXPLAINED_BYTES = 2**30  # an idle GPU has some hundred MiB in use
 def find_disturbances(machine: Host, gpu: GpuReading | None) -> Iterator[str]:
     """Describe what would disturb a measurement now, one line each."""
     if _is_busy(machine):
-        yield f"load {machine.load:.2f} on {machine.cores} cores; stop the other processes, or wait"
+        yield f"{machine.load:.1f} of {machine.cores} cores are busy; stop the other processes, or wait"
     if gpu is None:
         return
     if gpu.pids:
@@ -34,18 +34,18 @@ def _is_busy(machine: Host) -> bool:
     return machine.load is not None and machine.load / machine.cores > MAX_LOAD_PER_CORE
 
 
-def leave_out_past(machine: Host) -> Host:
+def discount_past_load(machine: Host) -> Host:
     """Lower the load, an average over a minute, to the cores that are busy now: the last sweep may have ended."""
-    if machine.load is None or not _is_busy(machine):
+    if machine.load is None or not _is_busy(machine) or (busy := host.measure_busy_cores(SAMPLE_S)) is None:
         return machine
-    return replace(machine, load=min(machine.load, host.measure_busy_cores(SAMPLE_S)))
+    return replace(machine, load=min(machine.load, busy))
 
 
 def read_disturbances(devices: Sequence[Device]) -> list[str]:
     """Read what would disturb measurements on the devices now; of several GPUs, the line names the one it is about."""
     if not devices:
         return []
-    machine = leave_out_past(host.read())
+    machine = discount_past_load(host.read())
     lines = list(find_disturbances(machine, None))
     for gpu in (device.gpu for device in devices if device.gpu):
         own = [line for line in find_disturbances(machine, gpus.read(gpu)) if line not in lines]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from sweeper.analysis.flags import UNVERIFIED
+from sweeper.analysis.flags import FAILED_BEFORE, UNVERIFIED
 from sweeper.analysis.stats import Estimate, difference, pool_estimates
 from sweeper.core import ladder
 from sweeper.core.backends import GRAPHED
@@ -49,16 +49,19 @@ class Ladder:
     def strongest(self) -> Step | None:
         """The fastest way to run eager; None unless all ways that apply were tried.
 
-        A graph recorded by hand counts when its result was verified, or when nobody can verify this model's steps.
+        A graph recorded by hand counts when its result was verified, or when no step of this model can be, and it has
+        not failed before.
         """
         variants = ladder.list_eager_variants(self.plain)
         if not {step.rung for step in self.steps if step.status not in NOT_TRIED}.issuperset(variants):
             return None
-        verified = {step.rung for step in self.steps if step.time and UNVERIFIED not in step.entry.flags}
+        can_be_verified = any(step.time and UNVERIFIED not in step.entry.flags for step in self.steps)
+        doubted = {UNVERIFIED} if can_be_verified else {UNVERIFIED, FAILED_BEFORE}
         timed = [
             (step.time.log, step)
             for step in self.steps
-            if step.rung in variants and step.time and (step.rung != GRAPHED or GRAPHED in verified or not verified)
+            if step.rung in variants and step.time
+            if step.rung != GRAPHED or not doubted.issubset(step.entry.flags)
         ]
         return min(timed, key=lambda pair: pair[0])[1] if timed else None
 

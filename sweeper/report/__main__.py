@@ -29,8 +29,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         allow_abbrev=False,
         prog="python -m sweeper.report",
-        description="Write speedups.csv, summary.csv, ladder.csv, failures.csv, recommendations.csv, causes.csv, "
-        "report.md and report.html, and print the verdict.",
+        description="Write speedups.csv, summary.csv, scripts.csv, ladder.csv, failures.csv, recommendations.csv, "
+        "causes.csv, report.md and report.html, and print the verdict.",
         epilog="exit code: 0 everything was read, 1 some record could not be, 2 bad input or no answer from MLflow",
     )
     parser.add_argument("sweeps", nargs="+", metavar="NAME|FOLDER", help="a sweep under runs/, or a folder of trials")

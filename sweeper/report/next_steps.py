@@ -75,6 +75,9 @@ class _Need(NamedTuple):
             if "backend" in self.command or any(backend for _, backend in options):
                 changes["backend"] = ",".join(dict.fromkeys(backend or "inductor" for _, backend in options))
             changes |= {"measure.processes": str(MIN_PROCESSES_IF_HOST_BOUND), "sweep": f"{self.sweep}-again"}
+        if "experiment=ladder" in self.command:  # whose modes are rungs, with the one-liners of those before
+            changes.pop("backend", None)
+            changes["rung"] = changes.pop("mode")
         command = narrow(self.command, models, changes) if self.command else ""
         return Again(why, tuple(model.name for model in models), tuple(precisions), command)
 

@@ -29,7 +29,8 @@ from sweeper.report.formatting import (
 from sweeper.report.next_steps import Again, is_open, list_again
 from sweeper.report.table import Row, Table
 from sweeper.report.tables import ladder, scripts
-from sweeper.report.tables.decision import NOISE, NOT_KNOWN
+from sweeper.report.tables.candidates import NOISE
+from sweeper.report.tables.decision import NOT_KNOWN
 from sweeper.report.tables.recommendations import classify
 
 GAIN = f"more than {100 * NOISE:.0f} %"
@@ -139,7 +140,8 @@ def _describe_precision(rows: Sequence[Row]) -> str:
     gain, unknown = sum(map(_gains, judged)), sum(map(is_open, judged))
     speedups = [finite(row, "speedup") or 1.0 for row in judged if row["recommended"] != NOT_KNOWN]
     if 2 * gain >= len(judged):
-        return f"compile in {precision}: {gain} of {len(judged)} gain {GAIN}, the median answer {median(speedups):.2f}x"
+        middle = f"median over all answers {median(speedups):.2f}x"
+        return f"compile in {precision}: {gain} of {len(judged)} gain {GAIN}, {middle}"
     if 2 * (gain + unknown) >= len(judged):
         return f"in {precision} {gain} of {len(judged)} gain {GAIN}, and {unknown} are open"
     taken = sum(_gains(row, more_than=0.0) for row in judged)
@@ -187,7 +189,8 @@ def _answer_which(rows: Sequence[Row], trials: Sequence[Row]) -> str:
 def _answer_how_sure(rows: Sequence[Row], trials: Sequence[Row]) -> str:
     """Say how many answers rest on several processes and no doubt, what the others lack, and what may be wrong."""
     unverified = sum(UNVERIFIED in read_texts(row, "flags") for row in trials if row["status"] == "ok")
-    not_verified = f"{unverified} not verified" if unverified else ""
+    count = "" if unverified == len(trials) == 1 else f"{unverified} trial{'' if unverified == 1 else 's'} "
+    not_verified = f"{count}not verified" if unverified else ""
     answered = [row for row in rows if row["certainty"] and not is_open(row)]
     if not answered:
         return sentence(not_verified)

@@ -112,4 +112,6 @@ def _describe_result(record: Record, result: Result) -> str:
         text += f" [{result.speedup_low:.3f}, {result.speedup_high:.3f}]"
     elif result.speedup_min and result.speedup_max:
         text += f" ({result.speedup_min:.3f} to {result.speedup_max:.3f}, host-bound)"
+    if result.loop_speedup:
+        text = f"step {text}, loop {result.loop_speedup:.3f}x"
     return f"[green]{escape(text)}[/green]"

@@ -8,12 +8,15 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from benchmark_scripts import BENCHMARKS, load_script
+from records import make_process
+
+from sweeper.core.record import PerArm
 
 HEADROOM = load_script("headroom")
 
@@ -48,23 +51,29 @@ def test_a_host_that_changes_its_speed_between_turns_changes_no_prediction() -> 
     assert HEADROOM.judge(turns, 0.020, "2.5").difference == pytest.approx(0.01)
 
 
-@pytest.mark.parametrize(("share", "why"), [(None, "is not known"), (1.2, "is 1.20")])
-def test_a_reference_that_says_nothing_of_the_host_is_refused(share: float | None, why: str) -> None:
-    HEADROOM.require_host_bound(1.3)
+@pytest.mark.parametrize(("device_s", "why"), [(None, "is not known"), (0.0167, "is 1.20")])
+def test_a_reference_that_says_nothing_of_the_host_is_refused(device_s: float | None, why: str) -> None:
+    reference = make_process()  # of steps of 0.02 s
+    HEADROOM.require_host_bound(replace(reference, device_step_s=PerArm(0.015, 0.015)))
     with pytest.raises(ValueError, match=why):
-        HEADROOM.require_host_bound(share)
+        HEADROOM.require_host_bound(replace(reference, device_step_s=PerArm(device_s, device_s)))
+
+
+def test_the_spread_over_turns_is_shown_by_quartiles() -> None:
+    turns = [take_turn(0.020, 0.060 * (1 + error), 3.0) for error in (-0.04, -0.02, 0.0, 0.02, 0.04)]
+    assert HEADROOM.judge(turns, 0.020, "2.5").differences == pytest.approx((-0.02, 0.0, 0.02))
 
 
 def test_rows_say_what_is_near_wrong_or_unknown() -> None:
     walls, slowdowns = {"1.0": 0.020, "1.5": 0.0202, "2.5": 0.033}, {"1.0": 1.0, "1.5": 2.0, "2.5": 3.0}
     turns = {arm: [HEADROOM.Turn(0.010, walls, slowdowns)] for arm in ("eager", "compiled")}
-    known = HEADROOM.Figures(turns, {"compiled": 0.020}, 3.0, "eager: the step waits")
+    known = HEADROOM.Figures(turns, {"compiled": 0.020}, "eager: the step waits")
     rows = list(HEADROOM.describe("vit", known))
     assert [texts[0] for texts, _ in rows] == ["vit eager"] * 3 + ["vit compiled"] * 3
     assert {len(texts) for texts, _ in rows} == {len(HEADROOM.HEADINGS)}
     assert [texts[-1] for texts, _ in rows] == ["unknown: eager: the step waits"] * 3 + ["", "near", "WRONG"]
     assert [found is None for _, found in rows] == [True] * 3 + [False] * 3
-    assert rows[-1][0][5:9] == ["1.50", "30.000", "33.000", "+10.0%"]
+    assert rows[-1][0][5:10] == ["1.50", "30.000", "33.000", "+10.0%", "+10.0% to +10.0%"]
 
 
 def wait_for(pid: int, change: int) -> int:
@@ -117,7 +126,7 @@ def test_a_stopper_that_fails_is_no_slowdown(monkeypatch: pytest.MonkeyPatch) ->
 def test_figures_of_another_machine_are_not_read(tmp_path: Path) -> None:
     file = tmp_path / "headroom.jsonl"
     assert HEADROOM.read(file, {"device": "cpu"}) == {}
-    figures = HEADROOM.Figures({"eager": [take_turn(0.01, 0.03, 3.0)]}, {"eager": 0.02}, 3.0)
+    figures = HEADROOM.Figures({"eager": [take_turn(0.01, 0.03, 3.0)]}, {"eager": 0.02})
     line = {"overrides": "model=a", "machine": {"device": "cpu"}, "figures": asdict(figures)}
     file.write_text(json.dumps(line))
     assert HEADROOM.read(file, {"device": "cpu"}) == {"model=a": figures}

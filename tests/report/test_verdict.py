@@ -70,7 +70,8 @@ def test_sentences_say_whether_which_and_how_sure(tmp_path: Path) -> None:
     fast = [make_record(name, speedups=[1.4], flags=("throttled",) if name == "a" else ()) for name in "abc"]
     slow = [make_record(name, "fp32", [1.0], device="cpu") for name in "abc"]
     assert report_on(tmp_path, [*fast, *slow]).verdict.sentences == (
-        "Compile in AMP: 3 of 3 gain more than 5 %, the median answer 1.40x; in fp32 it mostly does not pay (0 of 3).",
+        "Compile in AMP: 3 of 3 gain more than 5 %, median over all answers 1.40x; "
+        "in fp32 it mostly does not pay (0 of 3).",
         "Which mode: stay eager for 3, default for 3; no other mode was tried.",
         "Sure: none of 6 answers: all rest on one process, 1 flagged throttled.",
     )
@@ -157,7 +158,7 @@ def test_an_open_answer_is_not_sure(tmp_path: Path) -> None:
 
 def test_a_single_answer_that_is_not_verified_says_so_once(tmp_path: Path) -> None:
     record = make_record(speedups=[2.0, 2.02, 1.98], flags=("accuracy_unverified",))
-    assert report_on(tmp_path, [record]).verdict.sentences[-1] == "Sure: no (1 not verified)."
+    assert report_on(tmp_path, [record]).verdict.sentences[-1] == "Sure: no (not verified)."
 
 
 def test_models_are_counted_once_and_kept_apart_by_suite(tmp_path: Path) -> None:

@@ -51,7 +51,10 @@ def read(root: Path = Path("/")) -> Host:
 
 
 def busy_s(cores: Collection[int], root: Path = Path("/")) -> float:
-    """Processor seconds of everybody on these cores since the machine started: the lines `cpuN` of proc_stat(5)."""
+    """Processor seconds of everybody on these cores since the machine started: the lines `cpuN` of proc_stat(5).
+
+    0 where the kernel does not tell.
+    """
     names = {f"cpu{core}" for core in cores}
     lines = [line.split() for line in _text(root / "proc/stat").splitlines()]
     counts = [map(int, line[1:8]) for line in lines if line[0] in names]
@@ -59,12 +62,12 @@ def busy_s(cores: Collection[int], root: Path = Path("/")) -> float:
     return sum(busy) / TICKS_PER_SECOND
 
 
-def measure_busy_cores(seconds: float) -> float:
-    """Measure how many cores are busy now, on average over so many seconds."""
+def measure_busy_cores(seconds: float) -> float | None:
+    """Measure how many cores are busy now, on average over so many seconds; None where the kernel does not tell."""
     cores = range(os.cpu_count() or 1)
     start, before_s = time.monotonic(), busy_s(cores)
     time.sleep(seconds)
-    return (busy_s(cores) - before_s) / (time.monotonic() - start)
+    return (busy_s(cores) - before_s) / (time.monotonic() - start) if before_s else None
 
 
 def physical_cores(numbers: Iterable[int], root: Path = Path("/")) -> list[tuple[int, ...]]:

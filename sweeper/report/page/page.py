@@ -47,7 +47,7 @@ from sweeper.report.page.published import (
 )
 from sweeper.report.registry import TABLES
 from sweeper.report.table import Row, TextColumn
-from sweeper.report.tables.decision import MAX_SPAN
+from sweeper.report.tables.candidates import MAX_SPAN
 from sweeper.report.tables.groups import ALL, Group
 from sweeper.report.tables.summary import (
     COUNTS,

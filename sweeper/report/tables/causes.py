@@ -41,7 +41,7 @@ from sweeper.report.formatting import (
 from sweeper.report.spec import Fold, TableSpec
 from sweeper.report.table import MARKDOWN, PAGE, TERMINAL, Column, Row, Table, TextColumn, Value
 from sweeper.report.tables import speedups
-from sweeper.report.tables.decision import NOISE
+from sweeper.report.tables.candidates import NOISE
 
 GRAPH_MODES = ("reduce-overhead", "max-autotune")  # they record CUDA graphs
 WAITS = "the device waits for the host"

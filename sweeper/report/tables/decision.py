@@ -2,7 +2,7 @@
 
 A mode whose speedup nobody knows is not recommended: doubts of several causes meet in it, or its interval spans a
 factor of 2. "Stay eager" is said where the modes were tried that could help. Of a user's own script the whole loop
-decides, with its loader, since that is what its user waits for.
+decides.
 
 Where the eager step times of these trials agree, compiled step times are compared with all of them together, and with
 each other. Where they do not, each mode has its paired speedup, which is over the eager arm of its own trial, and modes
@@ -17,36 +17,27 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sweeper.analysis.derive import break_even_steps
-from sweeper.analysis.flags import DOUBTS
 from sweeper.analysis.stats import CONFIDENCE, Estimate, difference, holm, p_value, pool_estimates
 from sweeper.core.backends import CONTROLS
-from sweeper.core.record import ARMS
 from sweeper.core.trial import Trial
-from sweeper.loading.cross_trial import disagree
+from sweeper.loading.cross_trial import max_eager_spread
 from sweeper.loading.entries import Entry
 from sweeper.report.formatting import rank_mode, shorten_names
+from sweeper.report.tables.candidates import (
+    HOST_NOISE,
+    NOISE,
+    Candidate,
+    compare_with_all,
+    compare_with_own,
+    find_times,
+    name_mode,
+)
 
+EAGER_MOVED = "eager step times of these trials do not agree, so each mode is compared with its own eager step"
 STAY = "stay eager"
 NOT_KNOWN = "not known"
-# The doubts that say that the machine moved the figure, by cause. One cause moves it within a margin; two of them
-# together gave a speedup of 7 on a loaded machine.
-CAUSES_OF_DOUBT = (
-    frozenset({"host_bound", "unsteady", "eager_moved"}),
-    frozenset({"host_busy", "shared_gpu"}),
-    frozenset({"clock_mismatch", "throttled"}),
-    frozenset({"recompiled", "several_artifacts", "unequal_settings"}),
-)
-MAX_SPAN = 2.0  # upper / lower end of an interval: beyond it the figure says little
 GRAPH_MODES = ("reduce-overhead", "max-autotune")  # of Inductor, with CUDA graphs
 WITHOUT_GRAPHS = ("default", "max-autotune-no-cudagraphs")
-EAGER_MOVED = "eager step times of these trials do not agree, so each mode is compared with its own eager step"
-# Step times of a single process repeat within 1.3 % where the device does not wait for the host, on H200s
-# (docs/results/h200-scheduling.md); other machines get some room.
-NOISE = 0.05
-# Where it waits, the same trial twice gave wall speedups of 3.55 and 4.04 (mobilenet_v2, 14 % apart,
-# docs/results/h200-repeatability.md), and of 1.88 and 2.56 (resnet50, 36 % apart, docs/results/h200-scheduling.md).
-HOST_NOISE = 0.36
 ALIKE = 0.10  # compile times that lie nearer together do not decide between modes that are equally fast
 GIB = 2**30
 MEMORY_ALIKE = 0.01  # peaks that lie nearer together do not decide either
@@ -74,122 +65,6 @@ NO_LIMITS = Limits()
 
 
 @dataclass(frozen=True)
-class Times:
-    """What decides of a trial: its step, or of a script its whole loop. Seconds are wall seconds per step."""
-
-    eager: Estimate  # of log seconds
-    compiled: Estimate  # of log seconds
-    speedup: Estimate
-    compiled_s: float
-    low: float | None = None  # ends of the interval of the speedup
-    high: float | None = None
-    range_of_processes: tuple[float, float] | None = None  # of the speedup; None with a single process
-    of_loop: bool = False
-
-    @property
-    def ends(self) -> tuple[float, float] | None:
-        """The ends of the interval, or of the range of the processes; None where neither is known."""
-        return self.range_of_processes if self.low is None or self.high is None else (self.low, self.high)
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A mode whose result is right. Seconds are wall seconds.
-
-    `eager` is the step that its speedup is over: of all trials, or of its own trial where they do not agree.
-    """
-
-    entry: Entry
-    times: Times
-    eager: Estimate  # of log seconds
-    eager_waits: bool  # whether this eager step waits for the host
-    speedup: Estimate
-    pace: Estimate  # what modes are compared by: steps per second, or with `is_paired` the speedup
-    is_paired: bool = False  # whether the eager step is that of its own trial, since those of all do not agree
-
-    @property
-    def name(self) -> str:
-        return name_mode(self.entry)
-
-    @property
-    def compile_s(self) -> float | None:
-        """Seconds of compiling with an empty cache."""
-        return self.entry.result.readings.get("compile_cold_s")
-
-    @property
-    def compile_warm_s(self) -> float | None:
-        """Seconds of compiling with the cache of an earlier process."""
-        return self.entry.result.readings.get("compile_warm_s")
-
-    def break_even(self, compile_s: float | None) -> float | None:
-        """Return the steps of its own trial after which compiling has paid; None: never, or not known."""
-        eager_s = self.times.eager.ratio
-        return break_even_steps(compile_s, eager_s, eager_s / self.own_speedup)
-
-    @property
-    def peak_bytes(self) -> float | None:
-        return self.entry.result.readings.get("compiled_peak_memory_bytes")
-
-    @property
-    def waits(self) -> bool:
-        """Whether its compiled step waits for the host."""
-        return self.entry.result.host_bound_arms in ("compiled", "both")
-
-    @property
-    def margin(self) -> float:
-        """The share by which it must be faster than eager where no test is possible."""
-        return HOST_NOISE if self.waits or self.eager_waits else NOISE
-
-    @property
-    def unknown(self) -> str:
-        """Say why nobody knows its speedup; empty where it is known."""
-        low, high = self.times.ends or (1.0, 1.0)
-        if high / low >= MAX_SPAN:
-            return f"its speedup lies anywhere from {low:.2f} to {high:.2f}"
-        step = self.entry.result.speedup
-        if self.times.of_loop and step is not None and step <= 1 < self.own_speedup:
-            return f"its steps gain nothing ({step:.2f})"
-        found = [sorted(cause.intersection(self.entry.flags)) for cause in CAUSES_OF_DOUBT]
-        meeting = [flag for flags in found for flag in flags]
-        return f"doubts meet: {', '.join(sorted(meeting))}" if sum(map(bool, found)) > 1 else ""
-
-    @property
-    def may_pay(self) -> bool:
-        """Whether nobody knows its speedup, and it may lie above eager's."""
-        return bool(self.unknown) and (self.times.ends is None or self.times.ends[1] > 1 + NOISE)
-
-    @property
-    def gains_from_graphs(self) -> bool:
-        """Whether its compiled step would be faster than eager if the device never waited for the host."""
-        speedup, waits = self.entry.result.speedup, self.entry.result.compiled_waits_fraction
-        return speedup is None or waits is None or speedup > (1 + NOISE) * (1 - waits)
-
-    @property
-    def described_speedup(self) -> str:
-        return f"{self.own_speedup:.2f} times eager's speed{' in its loop' if self.times.of_loop else ''}"
-
-    @property
-    def own_speedup(self) -> float:
-        """The speedup that people see: over the eager step of its own trial, as in every other table."""
-        return self.times.speedup.ratio
-
-    @property
-    def described_margin(self) -> str:
-        if self.speedup.variance is not None:
-            return "beyond noise"
-        why = ", as a step waits for the host" if self.margin == HOST_NOISE else ""
-        return f"by more than {100 * self.margin:.0f} %{why}"
-
-    def total_s(self, steps: int | None) -> float | None:
-        """Seconds of a job of `steps` steps, compiling included."""
-        return None if steps is None or self.compile_s is None else self.compile_s + steps * self.times.compiled_s
-
-    def total_share(self, steps: int) -> float:
-        """The same as a share of these steps in eager, which compares modes whose eager steps do not agree."""
-        return (self.total_s(steps) or math.inf) / (steps * self.eager.ratio)
-
-
-@dataclass(frozen=True)
 class Choice:
     """What to use, None where nothing could be measured at all, and why."""
 
@@ -199,6 +74,7 @@ class Choice:
     recommended: str | None = STAY
     reason: str = ""
     chosen: Candidate | None = None
+    rests_on: Entry | None = None  # the trial that is recommended, is not known, or came nearest to eager
     certainty: str | None = None  # tested, single_process or untested (host noise); None: no figures
     tied: tuple[str, ...] = ()  # other modes that cannot be told apart from it
     ruled_out: tuple[str, ...] = ()  # `mode: why`
@@ -206,14 +82,7 @@ class Choice:
     unknown: tuple[str, ...] = ()  # with `not known`: `mode`, or `mode backend`, whose speedup may lie above eager's
     doubts: tuple[str, ...] = ()  # doubt flags of the chosen mode, or of the one that came nearest to eager
     eager_s: float | None = None  # per step, over all trials; of the chosen one's where they do not agree
-
-
-def name_mode(entry: Entry) -> str:
-    """Return what to type: the mode, or the backend where the backend has no modes."""
-    trial = entry.record.trial
-    if trial.backend in ("inductor", None):
-        return trial.mode
-    return str(trial.backend) if trial.mode == "default" else f"{trial.mode} with {trial.backend}"
+    eager_agrees: bool = True  # whether the eager step times of the trials do
 
 
 def choose(entries: Sequence[Entry], limits: Limits) -> Choice:
@@ -228,15 +97,17 @@ def choose(entries: Sequence[Entry], limits: Limits) -> Choice:
         default=entries[0].record.trial.batch_size,
     )
     refused = {entry: why for entry in entries if (why := _refuse(entry, batch_size))}
+    times = {entry: found for entry in entries if entry not in refused and (found := find_times(entry))}
+    if of_loop := any(found.of_loop for found in times.values()):
+        refused |= {entry: "its loop was not timed" for entry, found in times.items() if not found.of_loop}
     compared = [entry for entry in entries if entry not in refused]
     eager_peaks = [entry.result.readings.get("eager_peak_memory_bytes") for entry in compared]
     eager_needs = _exceed_memory(min((peak for peak in eager_peaks if peak is not None), default=None), limits)
-    times = {entry: found for entry in compared if (found := _find_times(entry))}
+    times = {entry: times[entry] for entry in compared}
     eager = pool_estimates([found.eager for found in times.values()]) if times else None
-    if not eager or disagree(compared) or any(found.of_loop for found in times.values()):
-        candidates = _compare_with_own(times)
-    else:
-        candidates = _compare_with_all(times, eager)
+    agree = _agree([found.eager.ratio for found in times.values()], entries[0].record.trial.device)
+    pooled = eager if agree and not of_loop else None
+    candidates = compare_with_all(times, pooled) if pooled else compare_with_own(times)
     excluded = {one.entry: why for one in candidates if (why := _exceed_limits(one, limits, not eager_needs))}
     left = [one for one in candidates if one.entry not in excluded]
     ruled_out = [f"{name_mode(entry)}: {why}" for entry, why in (refused | excluded).items()]
@@ -247,6 +118,7 @@ def choose(entries: Sequence[Entry], limits: Limits) -> Choice:
         certainty=_rate_certainty(left or candidates),
         ruled_out=(*ruled_out, f"eager: {eager_needs}") if eager_needs else tuple(ruled_out),
         eager_s=eager.ratio if eager else None,
+        eager_agrees=agree,
     )
     known = [one for one in left if not one.unknown]
     verdicts = zip(known, find_positive([(one.speedup, one.margin) for one in known]), strict=True)
@@ -261,10 +133,20 @@ def choose(entries: Sequence[Entry], limits: Limits) -> Choice:
     if unknown:
         reason = "; ".join(map(_explain_unknown, unknown))
         names = tuple(_name_options(one.entry.record.trial) for one in unknown)
-        return replace(choice, recommended=NOT_KNOWN, reason=reason, unknown=names)
+        rests_on = max(unknown, key=lambda one: one.speedup.log).entry
+        return replace(choice, recommended=NOT_KNOWN, reason=reason, unknown=names, rests_on=rests_on)
     if not left and all(one.own_speedup <= 1 for one in candidates):  # they lose whatever the limits are
         left = candidates
-    return _stay_eager(choice, left, candidates)
+    if left:
+        return _stay_eager(choice, left)
+    if candidates:
+        rests_on = max(candidates, key=lambda one: one.speedup.log).entry
+        return replace(choice, reason="every mode that is right is beyond the limits given", rests_on=rests_on)
+    return _explain_nothing(choice, refused)
+
+
+def _agree(eager_s: Sequence[float], device: str) -> bool:
+    return not eager_s or max(eager_s) / min(eager_s) - 1 <= max_eager_spread(device)
 
 
 def find_positive(ratios: Sequence[tuple[Estimate, float]]) -> list[bool]:
@@ -294,44 +176,6 @@ def _refuse(entry: Entry, batch_size: int) -> str | None:
     if record.batch_size < batch_size:
         return f"oom with batch {batch_size}"
     return None if entry.result.compiled_estimate and entry.result.eager_estimate else "no rounds that count"
-
-
-def _find_times(entry: Entry) -> Times | None:
-    """Find what decides of a trial: of a script its loop, where that was timed."""
-    result = entry.result
-    eager_s, compiled_s = (result.readings.get(f"{arm}_loop_step_s") for arm in ARMS)
-    if result.loop_estimate and eager_s and compiled_s:
-        eager, compiled = (Estimate(math.log(seconds)) for seconds in (eager_s, compiled_s))
-        interval = result.loop_speedup_low, result.loop_speedup_high
-        return Times(eager, compiled, result.loop_estimate, compiled_s, *interval, of_loop=True)
-    if not (result.eager_estimate and result.compiled_estimate and result.estimate and result.compiled_step_s):
-        return None
-    estimates = result.eager_estimate, result.compiled_estimate, result.estimate
-    low, high = result.speedup_min, result.speedup_max
-    range_of_processes = None if low is None or high is None else (low, high)
-    return Times(*estimates, result.compiled_step_s, result.speedup_low, result.speedup_high, range_of_processes)
-
-
-def _compare_with_all(found: Mapping[Entry, Times], eager: Estimate) -> list[Candidate]:
-    """Compare each compiled step with the eager step over all trials."""
-    eager_waits = any(map(_eager_waits, found))
-    return [
-        Candidate(entry, times, eager, eager_waits, difference(eager, step), replace(step, log=-step.log))
-        for entry, times in found.items()
-        for step in [times.compiled]
-    ]
-
-
-def _compare_with_own(found: Mapping[Entry, Times]) -> list[Candidate]:
-    """Compare each compiled step with the eager step of its own trial."""
-    return [
-        Candidate(entry, times, times.eager, _eager_waits(entry), times.speedup, times.speedup, is_paired=True)
-        for entry, times in found.items()
-    ]
-
-
-def _eager_waits(entry: Entry) -> bool:
-    return entry.result.host_bound_arms in ("eager", "both")
 
 
 def _exceed_memory(peak_bytes: float | None, limits: Limits) -> str | None:
@@ -428,9 +272,10 @@ def _take(choice: Choice, chosen: Candidate, reason: str, tied: Sequence[Candida
         choice,
         recommended=chosen.name,
         chosen=chosen,
+        rests_on=chosen.entry,
         tied=names,
         reason=reason,
-        doubts=_select_doubts(chosen),
+        doubts=chosen.doubts,
         eager_s=chosen.eager.ratio,
     )
 
@@ -448,26 +293,27 @@ def _choose_what_fits(choice: Choice, nearest: Candidate | None) -> Choice:
     return _take(choice, nearest, reason)
 
 
-def _stay_eager(choice: Choice, left: Sequence[Candidate], candidates: Sequence[Candidate]) -> Choice:
-    """Say why no mode is recommended: none in `left` is faster than eager, or none is there, which keeps the limits."""
-    if left:
-        nearest = max(left, key=lambda one: one.speedup.log)
-        choice = replace(choice, doubts=_select_doubts(nearest))
-        reason = f"no mode is faster than eager {nearest.described_margin}; nearest is {nearest.name}"
-        reason = "; ".join([f"{reason}, {nearest.described_speedup}", *_doubt_speedup(nearest)])
-        if not_tried := _list_untried(choice, left):
-            names = [one.name for one in left]
-            pay = f"{shorten_names(names)} {'does' if len(names) == 1 else 'do'} not pay"
-            recommended = f"{pay}; {shorten_names(not_tried)} not tried"
-            return replace(choice, recommended=recommended, reason=reason, not_tried=tuple(not_tried))
-        return replace(choice, reason=reason)
-    if candidates:
-        return replace(choice, reason="every mode that is right is beyond the limits given")
-    judging = [entry for entry in choice.entries if entry.record.judges_the_compiler]
-    if statuses := {entry.record.status for entry in judging if not entry.result.is_void_by_script}:
-        return replace(choice, reason=f"no mode gave a right result: {', '.join(sorted(statuses))}")
-    statuses = {entry.record.status for entry in choice.entries}
-    return replace(choice, recommended=None, reason=f"nothing could be compared: {', '.join(sorted(statuses))}")
+def _stay_eager(choice: Choice, left: Sequence[Candidate]) -> Choice:
+    """Say why no mode is recommended: none in `left` is faster than eager."""
+    nearest = max(left, key=lambda one: one.speedup.log)
+    reason = f"no mode is faster than eager {nearest.described_margin}; nearest is {nearest.name}"
+    reason = "; ".join([f"{reason}, {nearest.described_speedup}", *_doubt_speedup(nearest, choice)])
+    choice = replace(choice, reason=reason, doubts=nearest.doubts, rests_on=nearest.entry)
+    if not_tried := _list_untried(choice, left):
+        names = [one.name for one in left]
+        pay = f"{shorten_names(names)} {'does' if len(names) == 1 else 'do'} not pay"
+        recommended = f"{pay}; {shorten_names(not_tried)} not tried"
+        return replace(choice, recommended=recommended, not_tried=tuple(not_tried))
+    return choice
+
+
+def _explain_nothing(choice: Choice, refused: Mapping[Entry, str]) -> Choice:
+    """Say what became of trials of which none can be compared; if the compiler is to blame, the user stays eager."""
+    judged = (entry for entry in refused if entry.record.judges_the_compiler and not entry.result.is_void_by_script)
+    if failed := {status for entry in judged if (status := entry.record.status) != "ok"}:
+        return replace(choice, reason=f"no mode gave a right result: {', '.join(sorted(failed))}")
+    why = ", ".join(sorted(set(refused.values())))
+    return replace(choice, recommended=None, reason=f"nothing could be compared: {why}")
 
 
 def _list_untried(choice: Choice, left: Sequence[Candidate]) -> list[str]:
@@ -511,7 +357,7 @@ def _choose_cheapest(equals: Sequence[Candidate]) -> tuple[Candidate, str]:
 def _list_doubts(chosen: Candidate, choice: Choice) -> str:
     """List what makes a choice less sure than it looks."""
     limits = choice.limits
-    doubts = _doubt_speedup(chosen)
+    doubts = _doubt_speedup(chosen, choice)
     if limits.steps and "compile_contended" in chosen.entry.flags:
         doubts.append("its compile time is an upper bound")
     if limits.memory_gib and chosen.peak_bytes is None:
@@ -519,12 +365,6 @@ def _list_doubts(chosen: Candidate, choice: Choice) -> str:
     return "".join(f"; {doubt}" for doubt in doubts)
 
 
-def _doubt_speedup(one: Candidate) -> list[str]:
+def _doubt_speedup(one: Candidate, choice: Choice) -> list[str]:
     """List what makes the speedup of a mode less sure than it looks."""
-    named = _select_doubts(one)
-    return [EAGER_MOVED] * (one.is_paired and not one.times.of_loop) + [f"flagged {', '.join(named)}"] * bool(named)
-
-
-def _select_doubts(one: Candidate) -> tuple[str, ...]:
-    """Select the doubt flags of a mode; with its own eager step, that others moved does not matter."""
-    return tuple(flag for flag in one.entry.flags if flag in DOUBTS and not (flag == "eager_moved" and one.is_paired))
+    return [EAGER_MOVED] * (not choice.eager_agrees) + [f"flagged {', '.join(one.doubts)}"] * bool(one.doubts)

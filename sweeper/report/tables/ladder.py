@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from statistics import geometric_mean
 
-from sweeper.analysis.flags import DOUBTS
+from sweeper.analysis.flags import DOUBTS, UNVERIFIED
 from sweeper.analysis.stats import Estimate, difference
 from sweeper.core.ladder import COMPILED_RUNGS, EAGER_RUNGS
 from sweeper.core.record import ARMS
@@ -40,7 +40,7 @@ from sweeper.report.findings import Findings
 from sweeper.report.formatting import estimate, number, number_column, ratio, text, text_column
 from sweeper.report.spec import TableSpec
 from sweeper.report.table import MARKDOWN, PAGE, Column, Row, Table, TextColumn, estimate_columns
-from sweeper.report.tables.decision import NOISE
+from sweeper.report.tables.candidates import NOISE
 from sweeper.report.tables.speedups import select_columns
 
 _AXES = ("workload", "batch_size", "variant", "sweep")
@@ -229,16 +229,24 @@ class Answer:
 
 
 def conclude(rows: Sequence[Row]) -> list[str]:
-    """Say what is torch.compile's, in a sentence for each of a few ladders, in one for more of them."""
+    """Say what is torch.compile's, in a sentence for each of a few ladders, in one for more of them.
+
+    A mean is over verified ones.
+    """
     axes = find_axes(rows)
     found = [answer for answer in map(Answer.of, group_by_ladder(rows)) if answer.without and answer.by_it]
     if len(found) <= MAX_SENTENCES:
         return [f"over eager as built, {name_ladder(answer.built, axes)} {answer.describe()}" for answer in found]
-    without, by_it = (geometric_mean(getattr(item, name) for item in found) for name in ("without", "by_it"))
+    verified = [answer for answer in found if not any(UNVERIFIED in flags for flags in answer.doubts.values())]
+    if not verified:
+        return [f"over eager as built, none of {len(found)} ladders is verified"]
+    without, by_it = (geometric_mean(getattr(item, name) for item in verified) for name in ("without", "by_it"))
     gains = f"gain {ratio(without)}x without torch.compile, and another {ratio(by_it)}x with it"
-    sure = sum(not item.doubts for item in found)
+    sure = sum(not item.doubts for item in verified)
     free = f"{sure or 'none'} of them without doubt"
-    return [f"over eager as built, {len(found)} ladders {gains} (geometric means over their best rungs; {free})"]
+    rest = f"; {len(found) - len(verified)} more not verified" if len(verified) < len(found) else ""
+    count = f"{len(verified)} ladder{'' if len(verified) == 1 else 's'}"
+    return [f"over eager as built, {count} {gains} (geometric means over the best rungs; {free}{rest})"]
 
 
 def _notes(rows: Sequence[Row]) -> list[str]:

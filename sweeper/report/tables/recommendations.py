@@ -10,16 +10,18 @@ does not pay and which was not tried, or `nothing fits`; empty: nothing could be
 | `speedup speedup_low speedup_high` | of its trial, as in speedups.csv; of a script its `loop_speedup` there |
 | `tied` | other modes that cannot be told apart from it |
 | `compile_cold_s compile_warm_s` | as in speedups.csv |
-| `break_even_steps break_even_warm_steps` | as in speedups.csv; of a script by its loop |
+| `break_even_steps break_even_warm_steps` | as in speedups.csv |
 | `memory_ratio` | eager / compiled peak: above 1, compiling saves |
 | `max_memory_gib` | with `--max-memory-gib X`: X |
-| `steps total_eager_s total_compiled_s` | with `--steps N`: N, and wall seconds of so long a job, compiling included |
+| `steps total_eager_s total_compiled_s` | with `--steps N`, or a script's `model.total_steps=N`: N, and wall seconds \
+of so long a job, compiling included |
 | `ruled_out` | `mode: why` of what failed or is beyond the limits given |
 | `reason` | one sentence |
 | `not_tried` | modes that could help where no mode that was tried does |
-| `sweep` | of the trial that is recommended; with `stay eager`, of all that were compared |
+| `sweep` | of the trial that the answer rests on; without one, of all trials |
 | `unknown` | with `not known`: the modes it is about, with the backend where it is not Inductor |
 | `doubts` | doubt flags of the trial that is recommended, or that came nearest to eager where none is |
+| `trial_id` | of the trial that the answer rests on: it is recommended, or not known, or came nearest to eager |
 """
 
 from __future__ import annotations
@@ -33,16 +35,8 @@ from sweeper.report import formatting
 from sweeper.report.formatting import estimate, figure, finite, number_column, shorten_names, text, text_column
 from sweeper.report.spec import TableSpec
 from sweeper.report.table import MARKDOWN, PAGE, Column, Row, Table, TextColumn, Value
-from sweeper.report.tables.decision import (
-    EAGER_MOVED,
-    HOST_NOISE,
-    NO_LIMITS,
-    NOISE,
-    Candidate,
-    Choice,
-    Limits,
-    choose,
-)
+from sweeper.report.tables.candidates import HOST_NOISE, NOISE, Candidate
+from sweeper.report.tables.decision import EAGER_MOVED, NO_LIMITS, Choice, Limits, choose
 from sweeper.report.tables.speedups import name_sweep, select_columns
 from sweeper.report.tables.units import backend
 
@@ -78,8 +72,8 @@ COLUMNS: tuple[Column[Choice], ...] = (
     Column("tied", lambda choice: choice.tied, tuple),
     _chosen_column("compile_cold_s", lambda one: one.compile_s, float),
     _chosen_column("compile_warm_s", lambda one: one.compile_warm_s, float),
-    _chosen_column("break_even_steps", lambda one: one.break_even(one.compile_s), float),
-    _chosen_column("break_even_warm_steps", lambda one: one.break_even(one.compile_warm_s), float),
+    _chosen_column("break_even_steps", lambda one: one.entry.result.break_even_steps, float),
+    _chosen_column("break_even_warm_steps", lambda one: one.entry.result.break_even_warm_steps, float),
     _chosen_column("memory_ratio", _memory_ratio, float),
     Column("max_memory_gib", lambda choice: choice.limits.memory_gib, float),
     Column("steps", lambda choice: choice.limits.steps, int),
@@ -91,12 +85,13 @@ COLUMNS: tuple[Column[Choice], ...] = (
     Column("sweep", lambda choice: _name_sweeps(choice)),
     Column("unknown", lambda choice: choice.unknown, tuple),
     Column("doubts", lambda choice: choice.doubts, tuple),
+    Column("trial_id", lambda choice: choice.rests_on.record.trial_id if choice.rests_on else None),
 )
 
 
 def _name_sweeps(choice: Choice) -> str:
-    """Name the sweep of the trial that was chosen, or all that were compared."""
-    entries = (choice.chosen.entry,) if choice.chosen else choice.entries
+    """Name the sweep of the trial that the answer rests on, or all that were compared."""
+    entries = (choice.rests_on,) if choice.rests_on else choice.entries
     return ", ".join(dict.fromkeys(name_sweep(entry.folder.parent) for entry in entries))
 
 

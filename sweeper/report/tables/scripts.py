@@ -24,7 +24,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from sweeper.analysis.derive import break_even_steps
 from sweeper.core.libraries import SCRIPT
 from sweeper.core.record import ARMS, TORCH_NN, CompileCall, ScriptRun
 from sweeper.core.serialization import drop_defaults
@@ -33,9 +32,10 @@ from sweeper.report import formatting
 from sweeper.report.findings import Findings
 from sweeper.report.formatting import estimate, figure, finite, number_column, ratio, read_texts, text, text_column
 from sweeper.report.spec import TableSpec
-from sweeper.report.table import MARKDOWN, PAGE, Column, Row, Table, TextColumn, Value
+from sweeper.report.table import MARKDOWN, PAGE, Column, Row, Table, TextColumn
 from sweeper.report.tables import ladder, trajectories
-from sweeper.report.tables.decision import NOISE, NOT_KNOWN
+from sweeper.report.tables.candidates import NOISE, Times, find_times
+from sweeper.report.tables.decision import NOT_KNOWN
 from sweeper.report.tables.speedups import select_columns
 
 MANY_SHAPES = 8  # torch compiles a frame for so many shapes that differ in more than one size, then runs it eager
@@ -58,12 +58,9 @@ def _ceiling(entry: Entry) -> float | None:
     return 1 / share if share else None
 
 
-def _break_even(entry: Entry) -> float | None:
-    readings = entry.result.readings
-    if entry.result.loop_speedup is None:
-        return None
-    eager_s, compiled_s = (readings.get(f"{arm}_loop_step_s") for arm in ("eager", "compiled"))
-    return break_even_steps(readings.get("compile_cold_s"), eager_s, compiled_s)
+def _time_loop(entry: Entry) -> Times | None:
+    times = find_times(entry)
+    return times if times and times.of_loop else None
 
 
 def advises_to_pad(script: ScriptRun) -> bool:
@@ -73,13 +70,11 @@ def advises_to_pad(script: ScriptRun) -> bool:
 
 def _saved_s(entry: Entry, end: str = "") -> float | None:
     """Seconds that compiling saves over the whole training, or an end of their interval; it follows the loop's."""
-    result, steps = entry.result, entry.record.trial.labels.total_steps
-    names = ("compile_cold_s", "eager_loop_step_s", "compiled_loop_step_s")
-    compile_s, eager_s, compiled_s = (result.readings.get(name) for name in names)
-    speedup, at_end = result.loop_speedup, getattr(result, f"loop_speedup{end}")
-    if steps is None or compile_s is None or not (eager_s and compiled_s and speedup and at_end):
+    times, steps = _time_loop(entry), entry.record.trial.labels.total_steps
+    speedup, compile_s = getattr(entry.result, f"loop_speedup{end}"), entry.result.readings.get("compile_cold_s")
+    if times is None or steps is None or speedup is None or compile_s is None:
         return None
-    saved_s = steps * (eager_s - compiled_s * speedup / at_end) - compile_s
+    saved_s = times.saved_s(compile_s, steps, speedup)
     return saved_s if math.isfinite(saved_s) else None
 
 
@@ -88,7 +83,7 @@ def _describe_total(entry: Entry) -> Iterator[str]:
     compile_s, saved_s = entry.result.readings.get("compile_cold_s"), _saved_s(entry)
     if compile_s is None or saved_s is None:
         return
-    steps, break_even = entry.record.trial.labels.total_steps, _break_even(entry)
+    steps, break_even = entry.record.trial.labels.total_steps, entry.result.break_even_steps
     most = "at most " if "compile_contended" in entry.flags else ""
     compiling = f"{most}{_show_time(compile_s)} of compilation"
     paid = "have paid back" if saved_s > 0 else "would pay back"
@@ -206,7 +201,7 @@ OF_SPEEDUPS = [
 COLUMNS: tuple[Column[Entry], ...] = (
     *select_columns(OF_SPEEDUPS, lambda entry: entry),
     Column("ceiling", _ceiling, float),
-    Column("break_even_steps", _break_even, float),
+    *select_columns(("break_even_steps",), lambda entry: entry),
     Column("total_steps", lambda entry: entry.record.trial.labels.total_steps, int),
     Column("saved_s", _saved_s, float),
     Column("saved_s_low", lambda entry: _saved_s(entry, "_low"), float),
@@ -232,60 +227,55 @@ def make_table(findings: Findings) -> Table:
 
 
 def conclude(rows: Sequence[Row], answers: Sequence[Row]) -> list[str]:
-    """Say in a sentence each what to do with a script, those that gain most first; `answers` are recommendations.
+    """Say each recommendation of a script in a sentence, with the figures of the trial that it rests on.
 
-    For example `script train.py: compile; step 1.50x, loop 1.08x`.
+    `rows` are of this table. For example `script train.py: compile; step 1.50x, loop 1.08x`; the most gain comes first.
     """
-    answer_of = {_identify(answer): answer for answer in answers}
-    groups: dict[tuple[Value, ...], list[Row]] = {}
-    for row in sorted(rows, key=_loop_gain, reverse=True):
-        groups.setdefault(_identify(row), []).append(row)
-    axes = formatting.find_varying(rows, ("variant",))
+    row_of = {(row["sweep"], row["trial_id"]): row for row in rows}
+    found = [(answer, row_of.get((answer["sweep"], answer["trial_id"]))) for answer in answers]
+    axes = formatting.find_varying(answers, ("variant",))
     return [
-        f"script {ladder.name_ladder(found[0], axes)}: {_conclude(found, answer_of.get(key))}"
-        for key, found in groups.items()
+        f"script {ladder.name_ladder(answer, axes)}: {_conclude(answer, row)}"
+        for answer, row in sorted(found, key=lambda pair: _loop_gain(pair[1]), reverse=True)
     ]
 
 
-def _identify(row: Row) -> tuple[Value, ...]:
-    return row["model"], row["variant"]
+def _loop_gain(row: Row | None) -> float:
+    return (finite(row, "loop_speedup") or finite(row, "speedup") or 0.0) if row else 0.0
 
 
-def _loop_gain(row: Row) -> float:
-    return finite(row, "loop_speedup") or finite(row, "speedup") or 0.0
-
-
-def _conclude(rows: Sequence[Row], answer: Row | None) -> str:
-    """Conclude of the trials of a script, the fastest loop first."""
-    measured = [row for row in rows if row["status"] == "ok"]
-    if not measured:
-        return ", ".join(dict.fromkeys(text(row["status"]) for row in rows))
-    taken = (answer["mode"], answer["backend"]) if answer else None
-    row = next((row for row in measured if (row["mode"], row["backend"]) == taken), measured[0])
+def _conclude(answer: Row, row: Row | None) -> str:
+    if row is None:  # nothing was compared
+        reason = text(answer["reason"])
+        return f"{text(answer['recommended'])} ({reason})" if answer["recommended"] else reason
     step, loop = finite(row, "speedup"), finite(row, "loop_speedup")
-    said = ", ".join([f"step {ratio(step)}x", *([f"loop {ratio(loop)}x"] if loop else [])])
-    if answer and answer["recommended"]:
-        said = f"{_advise(answer, len(rows) > 1)}; {said}"
+    said = f"{_advise(answer, _loop_gain(row))}; step {ratio(step)}x"
+    said += f", loop {ratio(loop)}x" if loop else ""
     if max(step or 0.0, loop or 0.0) > 1 + NOISE:  # else the loader is not what keeps the loop from gaining
         said += _describe_loader(row)
-    if (saving := _show_saving(row)) and (steps := finite(row, "total_steps")):
+    if (saving := _show_saving(row)) and (steps := finite(row, "total_steps")) == finite(answer, "steps"):
         said += f"; over {steps:,.0f} steps compiling {saving}"
     if said_of_training := SAID.get(text(row["trajectory"])):
         said += f"; {said_of_training}"
     return said
 
 
-def _advise(answer: Row, names_mode: bool) -> str:
-    recommended = text(answer["recommended"])
-    if answer["mode"] is None:
-        return f"{recommended} ({text(answer['reason'])})" if recommended == NOT_KNOWN else recommended
-    return f"compile with {recommended}" if names_mode or recommended != "default" else "compile"
+def _advise(answer: Row, gain: float) -> str:
+    """Say what is recommended, and why nothing is though the loop gains."""
+    recommended, mode, backend = text(answer["recommended"]), answer["mode"], answer["backend"]
+    if mode is None:
+        needs_reason = gain > 1 + NOISE or recommended == NOT_KNOWN
+        return f"{recommended} ({text(answer['reason'])})" if needs_reason else recommended
+    usual = {"backend": "inductor", "mode": "default"}
+    options = [f"{name}={value}" for name, value in (("mode", mode), ("backend", backend)) if value != usual[name]]
+    return f"compile with {' '.join(options)}" if options else "compile"
 
 
 def _describe_loader(row: Row) -> str:
     """Say where the loader limits what the loop gains."""
     eager, compiled = (finite(row, f"{arm}_loader_share") or 0.0 for arm in ARMS)
-    if eager >= NOTABLE_WAIT:
+    step = finite(row, "speedup") or 1.0
+    if eager >= NOTABLE_WAIT and 1 / (eager + (1 - eager) / step) < step / (1 + NOISE):
         return f"; the loader takes {_percent(eager)}, so no loop gains more than {ratio(finite(row, 'ceiling'))}x"
     return f"; once compiled, the loader takes {_percent(compiled)}" if compiled >= NOTABLE_WAIT else ""
 

@@ -193,7 +193,20 @@ def test_the_verdict_has_the_means_of_many_ladders(tmp_path: Path) -> None:
     records = [record for model, found in rungs.items() for record in make_ladder(found, make_trial(model))]
     assert say(tmp_path, records) == (
         "Over eager as built, 4 ladders gain 2.00x without torch.compile, and another 1.58x with it (geometric means "
-        "over their best rungs; 4 of them without doubt)."
+        "over the best rungs; 4 of them without doubt)."
+    )
+
+
+def test_a_ladder_that_is_not_verified_is_in_no_mean(tmp_path: Path) -> None:
+    """The last one gains 8 times as much."""
+    records = [record for model in "abc" for record in make_ladder(RUNGS, make_trial(model))]
+    fast = [
+        replace(make_rung(rung, make_trial("d"), step_s=0.0001), flags=("accuracy_unverified",)) for rung in RUNGS[1:]
+    ]
+    said = say(tmp_path, [*records, make_rung("eager", make_trial("d")), *fast])
+    assert said == (
+        "Over eager as built, 3 ladders gain 2.00x without torch.compile, and another 2.00x with it (geometric means "
+        "over the best rungs; 3 of them without doubt; 1 more not verified)."
     )
 
 
