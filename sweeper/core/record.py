@@ -168,6 +168,9 @@ class LoopRun:
     loader_s: Seconds | None  # wall seconds per step in which the script waited for a batch; None without a loader
     batches: Amount  # of its loader, per step
     recompiles: Count = 0  # compilations while it was timed
+    evaluations: Count = 0  # steps in it before which the script evaluated, or saved a file
+    epochs: Count = 0  # times that its loader began anew meanwhile
+    left_out: bool = False  # whether these were seen, and are not in this time, since they come too rarely
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +240,7 @@ class ScriptRun:
     sizes: tuple[SizeCount, ...] = ()  # of the one dimension that varies, the smallest first
     pad_to: tuple[Count, ...] = ()  # of the dimension that varies, the sizes that a quarter, a half, ... stay below
     skipped_steps: Count = 0  # optimizer steps that a gradient scaler left out
+    interval: Count = 0  # steps from one evaluation or saved file to the next; 0: there were no two of them
     loop_eager: LoopRun | None = None
     loop_compiled: LoopRun | None = None
     trajectory: Trajectory | None = None  # with model.trajectory

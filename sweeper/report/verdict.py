@@ -189,8 +189,8 @@ def _answer_which(rows: Sequence[Row], trials: Sequence[Row]) -> str:
 def _answer_how_sure(rows: Sequence[Row], trials: Sequence[Row]) -> str:
     """Say how many answers rest on several processes and no doubt, what the others lack, and what may be wrong."""
     unverified = sum(UNVERIFIED in read_texts(row, "flags") for row in trials if row["status"] == "ok")
-    count = "" if unverified == len(trials) == 1 else f"{unverified} trial{'' if unverified == 1 else 's'} "
-    not_verified = f"{count}not verified" if unverified else ""
+    how_many = "" if unverified == len(trials) == 1 else f"{unverified} trial{'' if unverified == 1 else 's'} "
+    not_verified = f"{how_many}not verified" if unverified else ""
     answered = [row for row in rows if row["certainty"] and not is_open(row)]
     if not answered:
         return sentence(not_verified)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import os
 import sys
 import traceback
@@ -27,6 +28,7 @@ from sweeper.worker.scripts.arms import Arms
 from sweeper.worker.scripts.compile_calls import CompileCalls
 from sweeper.worker.scripts.description import describe
 from sweeper.worker.scripts.loop import Lead, Loop
+from sweeper.worker.scripts.loop_time import Known
 from sweeper.worker.scripts.passes import PASSES
 from sweeper.worker.scripts.places import describe_in_script
 from sweeper.worker.scripts.program import EndOfScript, Program
@@ -43,6 +45,7 @@ def main() -> None:
     parser.add_argument("--index", type=int, default=0)
     parser.add_argument("--draw", type=int, default=0)
     parser.add_argument("--cold", action="store_true")
+    parser.add_argument("--known", default="{}", help="JSON: what earlier runs have shown of the loop")
     parser.add_argument("--shift", type=int, default=0, help="of the script's seeds")
     parser.add_argument("--weights", type=Path, help="where a training keeps eager's")
     parser.add_argument("--answer-fd", type=int, default=1)
@@ -67,7 +70,7 @@ def choose_lead(arguments: argparse.Namespace) -> Callable[[ScriptSetup], Lead]:
     if kind == "steps":
         return leads.lead_steps
     if kind == "loop":
-        return partial(leads.lead_loop, arm=arm)
+        return partial(leads.lead_loop, arm=arm, known=Known(**json.loads(arguments.known)))
     if kind == "trajectory":
         return trajectories.lead_trajectory
     request = trajectories.Request(arm, arguments.shift, arguments.weights)

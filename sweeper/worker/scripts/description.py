@@ -33,6 +33,7 @@ def describe(setup: ScriptSetup) -> ScriptRun:
         sizes=group_sizes(sizes),
         pad_to=choose_sizes(sizes),
         skipped_steps=loop.num_skipped,
+        interval=loop.interruptions.interval or 0,
         loop_eager=setup.loops.get("eager"),
         loop_compiled=setup.loops.get("compiled"),
         trajectory=setup.trajectory,

@@ -7,10 +7,7 @@ as the script does by itself: batches that were fetched ahead in one arm's time 
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass, replace
-
-from sweeper.core.record import Accuracy, HostState, LoopRun, PerArm
+from sweeper.core.record import Accuracy, HostState, PerArm
 from sweeper.worker.compilation import artifacts
 from sweeper.worker.failures import EagerError, UnsteadyError
 from sweeper.worker.measurement.bench import (
@@ -21,15 +18,13 @@ from sweeper.worker.measurement.bench import (
 )
 from sweeper.worker.monitoring import host_monitor
 from sweeper.worker.scripts.check import check_modules
-from sweeper.worker.scripts.loop import Counts, Lead, Loop, ScriptOverError, run_steps
+from sweeper.worker.scripts.loop import Lead, Loop, ScriptOverError, run_steps
+from sweeper.worker.scripts.loop_time import NOTHING, Known, time_loop
 from sweeper.worker.scripts.setup import ScriptSetup
 from sweeper.worker.session import take_readings, time_rounds, warm_up
 
 EAGER_STEPS = 4  # before anything is compiled; they show how many batches a step takes
 MAX_CYCLE_BATCHES = 8  # recorded batches that blocks go through; each new shape may have to be compiled
-LOOP_S = 10.0  # length of a loop's measurement, unless `measure.rounds_s` says less
-MIN_LOOP_STEPS = 8
-MAX_STARTS = 4  # of a loop's measurement
 SETTLED_STEPS = 3  # in a row without a compilation, before a compiled loop is timed
 
 
@@ -131,7 +126,7 @@ def _explain_interval(setup: ScriptSetup) -> str:
     return f", every {interval} steps; a round takes {least} or more" if interval and interval <= least else ""
 
 
-def lead_loop(setup: ScriptSetup, arm: str) -> Lead:
+def lead_loop(setup: ScriptSetup, arm: str, known: Known = NOTHING) -> Lead:
     """Time the loop as the script runs it, with one arm throughout once the loop is known."""
     notes, arms, loop = setup.notes, setup.arms, setup.loop
     modules = setup.begin()
@@ -147,63 +142,9 @@ def lead_loop(setup: ScriptSetup, arm: str) -> Lead:
     with notes.enter("warming"):
         yield from run_steps(loop.loader.queued)  # what workers fetched ahead while nothing was asked for
     with notes.enter("measuring"):
-        yield from _time_loop(setup, arm)
+        yield from time_loop(setup, arm, known)
         if arm == "compiled":
             arms.require_compiled()
-
-
-def _time_loop(setup: ScriptSetup, arm: str) -> Lead:
-    """Time steps of the loop until there are enough of them.
-
-    What compiles meanwhile, as the first evaluation does, comes once in a training: the time begins anew after it. A
-    loop that compiles again and again is timed with what it compiles.
-    """
-    loop, counters = setup.loop, setup.arms.counters
-    limit_s = min(LOOP_S, setup.measure.rounds_s or LOOP_S)
-    first = window = _Window.begin(setup)
-    starts = 1
-    try:
-        while loop.num_steps - window.before.steps < MIN_LOOP_STEPS or window.length_s < limit_s:
-            yield
-            window = window.extend(loop)
-            if len(counters.programs) > window.programs and starts < MAX_STARTS:
-                window, starts = _Window.begin(setup), starts + 1
-    except ScriptOverError:  # what it did after its last step is no part of that
-        if loop.num_steps - window.before.steps < MIN_LOOP_STEPS:
-            window = replace(first, end=window.end, seen=window.seen)
-        if loop.num_steps - window.before.steps < MIN_LOOP_STEPS:
-            raise
-    else:
-        setup.bench.synchronize()
-        window = replace(window, end=time.perf_counter())
-    seen = window.seen.since(window.before)
-    loader_s = seen.loader_s / seen.steps if loop.loader.seen else None
-    step_s, recompiles = window.length_s / seen.steps, len(counters.programs) - window.programs
-    setup.loops[arm] = LoopRun(seen.steps, step_s, loader_s, seen.batches / seen.steps, recompiles)
-
-
-@dataclass(frozen=True)
-class _Window:
-    """The time in which a loop is measured: from an idle device to the end of the last step that was seen."""
-
-    before: Counts
-    programs: int
-    start: float
-    end: float
-    seen: Counts
-
-    @staticmethod
-    def begin(setup: ScriptSetup) -> _Window:
-        setup.bench.synchronize()
-        before, now = setup.loop.count(), time.perf_counter()
-        return _Window(before, len(setup.arms.counters.programs), now, now, before)
-
-    @property
-    def length_s(self) -> float:
-        return self.end - self.start
-
-    def extend(self, loop: Loop) -> _Window:
-        return replace(self, end=time.perf_counter(), seen=loop.count())
 
 
 def _settle(setup: ScriptSetup) -> Lead:

@@ -12,6 +12,7 @@ import itertools
 import sys
 import threading
 import time
+import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import astuple, dataclass
@@ -49,6 +50,7 @@ class LoaderWatch:
         self.num_batches = 0  # of the training loader
         self.others = 0  # batches of other loaders, once it is known which one that is
         self.num_replayed = 0  # batches that are given again
+        self.num_epochs = 0  # times that the training loader began anew
         self.seen: set[str] = set()  # how many workers loaders have
         self.queued = 0  # batches at most that workers fetch ahead
         self._pulled: Counter[object] = Counter()  # batches by loader
@@ -56,6 +58,7 @@ class LoaderWatch:
         self._recorded: deque[Any] = deque(maxlen=MAX_RECORDED)
         self._training: object = None
         self._replayed: Iterator[RecordedBatch] | None = None
+        self._current: weakref.ref[_BaseDataLoaderIter] | None = None  # of the training loader, for an epoch
         self._next, self._iter = _BaseDataLoaderIter.__next__, DataLoader.__iter__
         watch = self
 
@@ -98,6 +101,9 @@ class LoaderWatch:
             workers = iterator._num_workers
             self.seen.add(f"{workers} workers" if workers > 1 else "1 worker" if workers else "no workers")
             self.queued = max(self.queued, workers * (getattr(iterator, "_prefetch_factor", None) or 0))
+        elif self._current is None or self._current() is not iterator:
+            self.num_epochs += self._current is not None
+            self._current = weakref.ref(iterator)
         if self._records:
             self._recorded.append(copy_structure(batch))
         return batch
@@ -274,7 +280,14 @@ class Loop:
     def count(self) -> Counts:
         loader = self.loader
         return Counts(
-            self.num_steps, loader.num_batches, loader.seconds, loader.others, self.num_saved, self.num_skipped
+            self.num_steps,
+            loader.num_batches,
+            loader.seconds,
+            loader.others,
+            self.num_saved,
+            self.num_skipped,
+            self.interruptions.count,
+            loader.num_epochs,
         )
 
     def _count_steps(self) -> str:
@@ -380,6 +393,8 @@ class Counts:
     others: int  # batches of other loaders
     saved: int
     skipped: int
+    interrupted: int = 0  # steps before which the script evaluated, or saved a file
+    epochs: int = 0  # times that the training loader began anew
 
     def since(self, before: Counts) -> Counts:
         return Counts(*(now - then for now, then in zip(astuple(self), astuple(before), strict=True)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import signal
@@ -11,7 +12,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,6 +21,7 @@ from sweeper.core.protocol import ALONE, Job, Outcome, Phase, decode
 from sweeper.core.record import ARMS, EAGER_PHASES, Diagnostics, ScriptRun, Training, Trajectory
 from sweeper.core.system.leftovers import TEMPORARY, make_prefix
 from sweeper.worker import failures
+from sweeper.worker.scripts.loop_time import Known
 from sweeper.worker.session import Notes, Part, Task
 
 MEASURING = ("steps", "loop_eager", "loop_compiled")
@@ -48,7 +50,7 @@ def _run_passes(trial: Path, job: Job, part: Part, notes: Notes) -> None:
     notes.lease.take(ALONE)
     deadline = time.monotonic() + job.measure.timeout_s - RESERVE_S
     for which in MEASURING:
-        outcome = _run_pass(trial, which, part, notes)
+        outcome = _run_pass(trial, which, part, notes, _tell_what_is_known(notes.process.script))
         if outcome.process is not None:
             _take_over(outcome, which, notes)
         if outcome.status != "ok":
@@ -56,6 +58,10 @@ def _run_passes(trial: Path, job: Job, part: Part, notes: Notes) -> None:
             raise ScriptError(outcome)
     if job.trial.model.arguments.get("trajectory") and part.index == 0 and job.trial.mode != "eager":
         _follow(trial, part, notes, deadline)
+
+
+def _tell_what_is_known(script: ScriptRun | None) -> list[str]:
+    return ["--known", json.dumps(asdict(Known.of(script)))] if script else []
 
 
 def _follow(trial: Path, part: Part, notes: Notes, deadline: float) -> None:

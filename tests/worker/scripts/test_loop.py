@@ -245,6 +245,33 @@ def test_batches_are_given_again_in_containers_of_their_own() -> None:
         loop.stop()
 
 
+def test_epochs_are_those_of_the_training_loader() -> None:
+    """A loader of other rows of the same kind of data is an evaluation."""
+    loop = Loop(count_steps([], MANY), lambda _: None)
+    try:
+        data = TensorDataset(torch.arange(4.0))
+        training, evaluation = DataLoader(data), DataLoader(data, batch_size=2)
+
+        def train() -> None:
+            for _ in training:
+                pass
+
+        def evaluate() -> None:
+            for _ in evaluation:
+                pass
+
+        train()
+        loop.loader.decide()
+        train()
+        evaluate()
+        assert loop.count().epochs == 0  # the first epoch that is seen does not begin anew
+        train()
+        train()
+        assert (loop.count().epochs, loop.count().others) == (2, 2)
+    finally:
+        loop.stop()
+
+
 def test_a_loop_that_is_timed_keeps_no_batch() -> None:
     """A fork maps all memory, so each batch that is kept makes the start of workers slower, at each epoch."""
     loop = Loop(count_steps([], MANY), lambda _: None)

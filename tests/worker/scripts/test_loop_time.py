@@ -2,43 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from sweeper.core.record import LoopRun
-from sweeper.worker.scripts import leads
+from sweeper.worker.scripts import loop_time
 from sweeper.worker.scripts.loop import Counts, ScriptOverError
+from sweeper.worker.scripts.loop_time import NOTHING, Known
 
-STEP_S, COMPILE_S = 0.25, 60.0
+STEP_S, COMPILE_S, EVENT_S = 0.25, 60.0, 5.0
 
 
 class MadeUpLoop:
-    """A loop of which each step takes STEP_S, and COMPILE_S more where something is compiled after it."""
+    """A loop of which each step takes STEP_S, and COMPILE_S more where something is compiled after it.
 
-    def __init__(self, compiles_after: set[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    Before a step it evaluates, or its loader begins anew, where the number of steps so far says so; it takes EVENT_S.
+    """
+
+    def __init__(
+        self,
+        compiles_after: set[int],
+        monkeypatch: pytest.MonkeyPatch,
+        evaluates: Callable[[int], bool] = lambda _steps: False,
+        begins_anew: Callable[[int], bool] = lambda _steps: False,
+    ) -> None:
         self.num_steps, self.clock_s, self.programs = 0, 0.0, set[int]()
+        self.evaluations = self.epochs = 0
+        self._evaluates, self._begins_anew = evaluates, begins_anew
         self.loader = SimpleNamespace(seen={"no workers"})
         self._compiles_after = compiles_after
-        monkeypatch.setattr(leads, "time", SimpleNamespace(perf_counter=lambda: self.clock_s))
+        monkeypatch.setattr(loop_time, "time", SimpleNamespace(perf_counter=lambda: self.clock_s))
 
     def count(self) -> Counts:
-        return Counts(self.num_steps, self.num_steps, 0.0, 0, 0, 0)
+        return Counts(self.num_steps, self.num_steps, 0.0, 0, 0, 0, self.evaluations, self.epochs)
 
     def step(self) -> None:
+        evaluates, begins_anew = self._evaluates(self.num_steps), self._begins_anew(self.num_steps)
+        self.evaluations += evaluates
+        self.epochs += begins_anew
         self.num_steps += 1
-        self.clock_s += STEP_S
+        self.clock_s += STEP_S + EVENT_S * (evaluates + begins_anew)
         if self.num_steps in self._compiles_after:
             self.clock_s += COMPILE_S
             self.programs.add(self.num_steps)
 
-    def time(self, ends_after: int = 1000) -> LoopRun:
+    def time(self, ends_after: int = 1000, known: Known = NOTHING) -> LoopRun:
         setup: Any = SimpleNamespace(
             loop=self, loops={}, measure=SimpleNamespace(rounds_s=None),
             bench=SimpleNamespace(synchronize=lambda: None), arms=SimpleNamespace(counters=self),
         )  # fmt: skip
-        lead = leads._time_loop(setup, "compiled")
+        lead = loop_time.time_loop(setup, "compiled", known)
         try:
             next(lead)
             while self.num_steps < ends_after:
@@ -54,7 +70,7 @@ def test_what_compiles_once_is_no_part_of_a_step(monkeypatch: pytest.MonkeyPatch
     """The first evaluation compiles the module once more."""
     run = MadeUpLoop({5}, monkeypatch).time()
     assert (run.step_s, run.recompiles) == (pytest.approx(STEP_S), 0)
-    assert run.steps * STEP_S == pytest.approx(leads.LOOP_S)
+    assert run.steps * STEP_S == pytest.approx(loop_time.LOOP_S)
 
 
 def test_a_loop_that_compiles_again_and_again_is_timed_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,4 +88,54 @@ def test_a_script_that_ends_soon_after_a_compilation_keeps_what_was_timed_before
 
 def test_a_script_that_ends_at_once_has_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ScriptOverError):
-        MadeUpLoop(set(), monkeypatch).time(ends_after=leads.MIN_LOOP_STEPS - 1)
+        MadeUpLoop(set(), monkeypatch).time(ends_after=loop_time.MIN_STEPS - 1)
+
+
+def every(period: int, first: int = 0) -> Callable[[int], bool]:
+    return lambda steps: steps > first and (steps - first) % period == 0
+
+
+@pytest.mark.parametrize("period", [12, 46, 60])
+def test_an_eager_loop_is_timed_from_one_evaluation_to_another(monkeypatch: pytest.MonkeyPatch, period: int) -> None:
+    run = MadeUpLoop(set(), monkeypatch, every(period)).time(known=Known(interval=period))
+    assert run.step_s == pytest.approx(STEP_S + EVENT_S / period)
+    assert (run.steps, run.left_out) == (period * run.evaluations, False)
+    assert run.steps * run.step_s >= loop_time.LOOP_S
+
+
+@pytest.mark.parametrize("begins_at", [0, 5, 11, 30])
+def test_the_compiled_loop_has_as_many_evaluations_wherever_it_begins(
+    monkeypatch: pytest.MonkeyPatch, begins_at: int
+) -> None:
+    """A third of the time would hold another share of them; what compiles is left out, as before."""
+    made = MadeUpLoop({begins_at + 3}, monkeypatch, every(12))
+    made.num_steps = begins_at
+    run = made.time(known=Known(0, 24, is_whole=True))
+    assert (run.steps % 24, run.evaluations, run.recompiles) == (0, run.steps / 12, 0)
+    assert run.step_s == pytest.approx(STEP_S + EVENT_S / 12)
+
+
+@pytest.mark.parametrize(("first", "steps"), [(10, 120), (38, 120)])
+def test_an_evaluation_that_comes_too_rarely_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, first: int, steps: int
+) -> None:
+    run = MadeUpLoop(set(), monkeypatch, lambda steps: steps == first).time()
+    assert (run.step_s, run.evaluations, run.left_out) == (pytest.approx(STEP_S), 0, True)
+    assert run.steps == steps  # for as long as the next one was waited for
+
+
+def test_what_eager_has_left_out_is_not_in_the_compiled_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = MadeUpLoop(set(), monkeypatch, lambda steps: steps == 30).time(known=Known(0, 40))
+    assert (run.step_s, run.steps, run.evaluations, run.left_out) == (pytest.approx(STEP_S), 40, 0, True)
+
+
+def test_epochs_count_where_there_is_no_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = MadeUpLoop(set(), monkeypatch, begins_anew=every(16)).time()
+    assert (run.step_s, run.steps) == (pytest.approx(STEP_S + EVENT_S / 16), 16 * run.epochs)
+    both = MadeUpLoop(set(), monkeypatch, every(30), every(10)).time()
+    assert (both.epochs, both.steps) == (3 * both.evaluations, 30 * both.evaluations)
+
+
+def test_a_script_that_ends_between_two_evaluations_keeps_the_whole_periods(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = MadeUpLoop(set(), monkeypatch, every(12)).time(ends_after=30)
+    assert (run.steps, run.evaluations) == (12, 1)
