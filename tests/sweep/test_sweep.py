@@ -281,4 +281,4 @@ def test_wrong_first_result_is_not_forgotten_when_the_sweep_is_resumed(run_modul
     means = {row["backend"]: row for row in rows(tmp_path, "again", "summary") if row["family"] == "all"}
     assert [means[name["backend"]]["geomean_fp32"] == "" for name in (row, right)] == [True, False]
     assert [means[name["backend"]]["passed"] for name in (row, right)] == ["0", "1"]
-    assert "1 not verified" in result.stdout
+    assert "1 trial not verified" in result.stdout
