@@ -207,8 +207,8 @@ def test_a_busy_machine_is_told_before_the_first_trial(
 ) -> None:
     cores = host.read().cores
     monkeypatch.setattr(host, "read", lambda: Host("a processor", cores, cores, load=float(cores)))
-    assert run_sweep([trial], SETTINGS) == OK
     monkeypatch.setattr(host, "measure_busy_cores", lambda _seconds: float(cores))
+    assert run_sweep([trial], SETTINGS) == OK
     said = f"{cores}.0 of {cores} cores are busy; stop the other processes, or wait"
     line = f"measurements taken now would be unreliable: {said}"
     assert capsys.readouterr().out.splitlines()[1] == line
