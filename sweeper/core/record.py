@@ -168,9 +168,10 @@ class LoopRun:
     loader_s: Seconds | None  # wall seconds per step in which the script waited for a batch; None without a loader
     batches: Amount  # of its loader, per step
     recompiles: Count = 0  # compilations while it was timed
-    evaluations: Count = 0  # steps in it before which the script evaluated, or saved a file
-    epochs: Count = 0  # times that its loader began anew meanwhile
-    left_out: bool = False  # whether these were seen, and are not in this time, since they come too rarely
+    evaluations: Count = 0  # steps in it before which the script evaluated
+    saves: Count = 0  # files that it saved meanwhile
+    epochs: Count = 0  # times that its loader began anew
+    left_out: bool = False  # whether such things were seen, and are not in this time, or not as often as in eager's
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,7 +129,7 @@ def list_findings(entry: Entry) -> Iterator[str]:
         wait = f"{_percent(compiled)} of its time, which it did not in eager"
         yield f"once compiled, the loop waits for its loader ({script.loader}) for {wait}: speed that up next"
     if any(run and run.left_out for run in (script.loop_eager, script.loop_compiled)):
-        yield "evaluations, saved files or ends of epochs come too rarely to be in the loop's time"
+        yield "evaluations, saved files or ends of epochs are not in the loop's time, or not as often in both arms"
     if script.num_shapes > 1:
         advice = f": pad to {', '.join(map(str, script.pad_to))}" if advises_to_pad(script) else ""
         yield f"{script.num_shapes} shapes of inputs{advice}"

@@ -15,7 +15,6 @@ class Interruptions:
         self._intervals: deque[int] = deque(maxlen=MAX_INTERVALS)
         self._since: int | None = None  # steps that have ended since the last one was noticed
         self._seen = 0
-        self.count = 0
 
     @property
     def interval(self) -> int | None:
@@ -27,7 +26,6 @@ class Interruptions:
         since = None if self._since is None else self._since + 1
         if seen != self._seen:
             self._seen = seen
-            self.count += 1
             if since is not None:
                 self._intervals.append(since)
             since = 0

@@ -58,7 +58,7 @@ class LoaderWatch:
         self._recorded: deque[Any] = deque(maxlen=MAX_RECORDED)
         self._training: object = None
         self._replayed: Iterator[RecordedBatch] | None = None
-        self._current: weakref.ref[_BaseDataLoaderIter] | None = None  # of the training loader, for an epoch
+        self._fresh: weakref.WeakSet[_BaseDataLoaderIter] = weakref.WeakSet()  # that have given nothing yet
         self._next, self._iter = _BaseDataLoaderIter.__next__, DataLoader.__iter__
         watch = self
 
@@ -78,9 +78,11 @@ class LoaderWatch:
     def _begin(self, loader: DataLoader[Any]) -> Any:
         start = time.perf_counter()
         try:
-            return self._iter(loader)  # which starts workers
+            iterator = self._iter(loader)  # which starts workers
         finally:
             self.seconds += time.perf_counter() - start
+        self._fresh.add(iterator)
+        return iterator
 
     def _give_next(self, iterator: _BaseDataLoaderIter, place: object) -> Any:
         key = type(iterator._dataset), place
@@ -101,9 +103,9 @@ class LoaderWatch:
             workers = iterator._num_workers
             self.seen.add(f"{workers} workers" if workers > 1 else "1 worker" if workers else "no workers")
             self.queued = max(self.queued, workers * (getattr(iterator, "_prefetch_factor", None) or 0))
-        elif self._current is None or self._current() is not iterator:
-            self.num_epochs += self._current is not None
-            self._current = weakref.ref(iterator)
+        else:
+            self.num_epochs += iterator in self._fresh
+        self._fresh.discard(iterator)
         if self._records:
             self._recorded.append(copy_structure(batch))
         return batch
@@ -235,6 +237,7 @@ class Loop:
         self.num_steps = 0  # of the loop, since it is known where they end
         self.num_watched = 0  # optimizer steps before that
         self.num_saved = 0  # calls of `torch.save`
+        self.num_evaluations = self._others = 0  # steps before which other loaders gave batches, and these batches
         self.num_skipped = 0  # optimizer steps that a gradient scaler left out
         self.optimizers: dict[int, Optimizer] = {}
         self.loader = LoaderWatch()
@@ -286,7 +289,7 @@ class Loop:
             loader.others,
             self.num_saved,
             self.num_skipped,
-            self.interruptions.count,
+            self.num_evaluations,
             loader.num_epochs,
         )
 
@@ -358,6 +361,8 @@ class Loop:
     def _go_on(self) -> None:
         if self._ended:  # the script has caught what should have ended it
             raise EndOfScript
+        self.num_evaluations += self.loader.others > self._others
+        self._others = self.loader.others
         self.interruptions.note(self.loader.others + self.num_saved)
         try:
             next(self._lead)
@@ -393,7 +398,7 @@ class Counts:
     others: int  # batches of other loaders
     saved: int
     skipped: int
-    interrupted: int = 0  # steps before which the script evaluated, or saved a file
+    evaluations: int = 0  # steps before which the script evaluated
     epochs: int = 0  # times that the training loader began anew
 
     def since(self, before: Counts) -> Counts:

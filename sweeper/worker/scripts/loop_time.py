@@ -1,8 +1,9 @@
 """How long a step of a whole loop takes, with one arm throughout.
 
 An evaluation, a saved file and the start of a loader's workers come once in many steps, and each takes as long as many
-of them. Both arms need the same share of these: the eager loop is timed from one to another, and the compiled loop over
-as many steps, or a multiple. Where a whole period would take too long, both are timed without.
+of them. Both arms need the same share of these: the eager loop is timed from one to another of the rarest kind, and the
+compiled loop over as many steps, or a multiple, with as many of each kind. Where a whole period would take too long,
+both are timed without.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from sweeper.worker.scripts.loop import Counts, Lead, ScriptOverError
 from sweeper.worker.scripts.setup import ScriptSetup
 
 LOOP_S = 10.0  # length of a loop's measurement, unless `measure.rounds_s` says less
-PATIENCE = 3  # times that length, or LOOP_S, for which the end of a period is waited for
+PATIENCE = 3  # times that length, or LOOP_S, for which the beginning of a period is waited for, and for its end
 MIN_STEPS = 8
-MAX_STARTS = 4  # of a loop's measurement
+MAX_STARTS = 4  # of a loop's measurement because of compilations, and as many because of events
 
 
 @dataclass(frozen=True)
@@ -26,13 +27,22 @@ class Known:
     """What earlier runs of the script have shown."""
 
     interval: int = 0  # steps from one evaluation or saved file to the next; 0: none was seen
-    eager_steps: int = 0  # that the eager loop was timed over; 0: it was not timed yet
-    is_whole: bool = False  # whether these go from one evaluation, saved file or epoch to another
+    steps: int = 0  # that the eager loop was timed over, with so many events; 0: it was not timed yet
+    seconds: float = 0.0
+    evaluations: int = 0
+    saves: int = 0
+    epochs: int = 0
+
+    @property
+    def events(self) -> tuple[int, int, int]:
+        """Of each of `KINDS`."""
+        return self.evaluations, self.saves, self.epochs
 
     @staticmethod
     def of(script: ScriptRun) -> Known:
-        run = script.loop_eager
-        return Known(script.interval, run.steps, run.evaluations + run.epochs > 0) if run else Known(script.interval)
+        if (run := script.loop_eager) is None:
+            return Known(script.interval)
+        return Known(script.interval, run.steps, run.steps * run.step_s, run.evaluations, run.saves, run.epochs)
 
 
 NOTHING = Known()
@@ -51,22 +61,22 @@ def time_loop(setup: ScriptSetup, arm: str, known: Known = NOTHING) -> Lead:
             if timing.note_step():
                 break
     except ScriptOverError:  # what it did after its last step is no part of that
-        window = timing.choose()
-        if window.steps < MIN_STEPS:
-            window = replace(timing.first, end=timing.window.end, seen=timing.window.seen)
-        if window.steps < MIN_STEPS:
+        if timing.choose().steps < MIN_STEPS:
             raise
-    else:
-        window = timing.choose()
-    setup.loops[arm] = window.describe(setup, left_out=timing.leaves_out)
+    setup.loops[arm] = timing.choose().describe(setup, timing.leaves_out)
 
 
 class _Event(IntEnum):
-    """What came before the end of a step, the rarer one last."""
+    """What came before the end of a step, the one that is usually rarest last."""
 
     NONE = 0
     EPOCH = 1  # the loader began anew
-    EVALUATION = 2  # or a saved file
+    SAVE = 2
+    EVALUATION = 3
+
+
+KINDS = (_Event.EVALUATION, _Event.SAVE, _Event.EPOCH)
+MAX_DIFFERENCES = (0.25, 1, 1)  # of each of `KINDS`, in as many steps as eager's; some are no whole part of others
 
 
 @dataclass(frozen=True)
@@ -100,18 +110,21 @@ class _Window:
     def steps(self) -> int:
         return self.seen.steps - self.before.steps
 
+    @property
+    def events(self) -> tuple[int, int, int]:
+        """How many there were of each of `KINDS`."""
+        return _count_events(self.seen.since(self.before))
+
     def describe(self, setup: ScriptSetup, left_out: bool) -> LoopRun:
         seen = self.seen.since(self.before)
-        return LoopRun(
-            seen.steps,
-            self.length_s / seen.steps,
-            seen.loader_s / seen.steps if setup.loop.loader.seen else None,
-            seen.batches / seen.steps,
-            len(setup.arms.counters.programs) - self.programs,
-            seen.interrupted,
-            seen.epochs,
-            left_out,
-        )
+        loader_s = seen.loader_s / seen.steps if setup.loop.loader.seen else None
+        recompiles = len(setup.arms.counters.programs) - self.programs
+        step_s, batches = self.length_s / seen.steps, seen.batches / seen.steps
+        return LoopRun(seen.steps, step_s, loader_s, batches, recompiles, *self.events, left_out)
+
+
+def _count_events(seen: Counts) -> tuple[int, int, int]:
+    return seen.evaluations, seen.saved, seen.epochs
 
 
 class _Timing:
@@ -121,62 +134,83 @@ class _Timing:
         self._setup, self._known = setup, known
         self._limit_s = min(LOOP_S, setup.measure.rounds_s or LOOP_S)
         self._patience_s = max(PATIENCE * self._limit_s, LOOP_S)
-        self.first = self.window = _Window.begin(setup)
-        self._whole: _Window | None = None  # the longest one of whole periods, or of as many steps as eager
-        self._without: _Window | None = None  # before the first event
+        self._first = self._window = _Window.begin(setup)
+        self._start = self._first.start  # of what is waited for
+        self._whole: _Window | None = None  # the longest one of whole periods, or with as much as eager's
+        self._without: _Window | None = None  # the longest one that ended before an event
         self._period = _Event.NONE  # the events between which the window lies
-        self._starts = 1
+        self._compilations = self._restarts = 0  # for which the time began anew
 
     def note_step(self) -> bool:
         """Note the end of a step, and say whether the time is long enough."""
-        last, self.window = self.window, self.window.extend(self._setup)
-        if len(self._setup.arms.counters.programs) > last.programs and self._starts < MAX_STARTS:
+        last, self._window = self._window, self._window.extend(self._setup)
+        if len(self._setup.arms.counters.programs) > last.programs and self._compilations < MAX_STARTS - 1:
+            self._compilations += 1
             self._whole, self._without, self._period = None, None, _Event.NONE
-            self._begin_anew()
+            self._window = _Window.begin(self._setup)
+            self._start = self._window.start
             return False
-        seen = self.window.seen.since(last.seen)
-        event = _Event.EVALUATION if seen.interrupted else _Event.EPOCH if seen.epochs else _Event.NONE
-        return self._follow_eager(event) if self._known.eager_steps else self._look_for_periods(event, last)
+        seen = zip(KINDS, _count_events(self._window.seen.since(last.seen)), strict=True)
+        event = next((kind for kind, count in seen if count), _Event.NONE)
+        return self._follow_eager(event, last) if self._known.steps else self._look_for_periods(event, last)
 
     @property
     def leaves_out(self) -> bool:
-        """Whether an event was seen, and is not in the window."""
-        is_whole = self._known.is_whole if self._known.eager_steps else self._whole is not None
-        return self._period is not _Event.NONE and not is_whole
+        """Whether an event was seen and is not in the window, or not as often per step as in eager's."""
+        window, known = self.choose(), self._known
+        if known.steps:
+            periods = window.steps / known.steps
+            found = zip(window.events, known.events, MAX_DIFFERENCES, strict=True)
+            return self._restarts > 0 or any(
+                bool(ours) != bool(eagers) or abs(ours / periods - eagers) > most for ours, eagers, most in found
+            )
+        return self._period is not _Event.NONE and not window.events[KINDS.index(self._period)]
 
     def choose(self) -> _Window:
         """Choose the window that counts."""
-        if self._whole is not None:
+        if self._whole is not None and self._whole.steps >= MIN_STEPS:
             return self._whole
-        return max(filter(None, (self._without, self.window)), key=lambda window: window.steps)
+        longest = max(filter(None, (self._without, self._window)), key=lambda window: window.steps)
+        if longest.steps >= MIN_STEPS:
+            return longest
+        return replace(self._first, end=self._window.end, seen=self._window.seen)
 
-    def _begin_anew(self) -> None:
-        self.window, self._starts = _Window.begin(self._setup), self._starts + 1
+    def _begin_after(self, last: _Window) -> None:
+        """Begin anew after an event, before which the window was `last`."""
+        self._without = max(filter(None, (self._without, last)), key=lambda window: window.steps)
+        self._window = _Window.begin(self._setup)
 
     def _is_long(self) -> bool:
-        return self.window.steps >= MIN_STEPS and self.window.length_s >= self._limit_s
+        return self._window.steps >= MIN_STEPS and self._window.length_s >= self._limit_s
 
     def _look_for_periods(self, event: _Event, last: _Window) -> bool:
         if event > self._period:
-            self._without = self._without or last
             self._period, self._whole = event, None
-            self._begin_anew()
+            self._begin_after(last)
             return False
         if event is not _Event.NONE and event is self._period:
-            self._whole = self.window = self.window.finish(self._setup)
+            if self._is_long():
+                self._window = self._window.finish(self._setup)
+            self._whole = self._window
             return self._is_long()
-        waits = self._period is not _Event.NONE or self.window.steps <= self._known.interval
-        if (self._is_long() and not waits) or self.window.length_s >= self._patience_s:
-            self.window = self.window.finish(self._setup)
+        is_near = self._known.interval * self._window.length_s / self._window.steps <= self._patience_s
+        waits = self._period is not _Event.NONE or (is_near and self._window.steps <= self._known.interval)
+        is_late = self._window.length_s >= self._patience_s or self._window.end - self._start >= 2 * self._patience_s
+        if (self._is_long() and not waits) or (is_late and self._window.steps >= MIN_STEPS):
+            self._window = self._window.finish(self._setup)
             return True
         return False
 
-    def _follow_eager(self, event: _Event) -> bool:
-        if event is not _Event.NONE and not self._known.is_whole and self._starts < MAX_STARTS:
-            self._period = event  # left out in eager, too
-            self._begin_anew()
+    def _follow_eager(self, event: _Event, last: _Window) -> bool:
+        known = self._known
+        if event is not _Event.NONE and not known.events[KINDS.index(event)] and self._restarts < MAX_STARTS:
+            self._restarts += 1
+            self._begin_after(last)
             return False
-        if self.window.steps % self._known.eager_steps:
-            return False
-        self._whole = self.window = self.window.finish(self._setup)
-        return not self._known.is_whole or self.window.length_s >= self._limit_s
+        if self._window.steps % known.steps == 0:
+            self._whole = self._window = self._window.finish(self._setup)
+            return not any(known.events) or self._window.length_s >= self._limit_s
+        if self._window.length_s >= max(2 * known.seconds, self._patience_s) and self._window.steps >= MIN_STEPS:
+            self._window = self._window.finish(self._setup)
+            return True
+        return False

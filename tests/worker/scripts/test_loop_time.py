@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sweeper.core.record import LoopRun
+from sweeper.core.record import LoopRun, ScriptRun
 from sweeper.worker.scripts import loop_time
 from sweeper.worker.scripts.loop import Counts, ScriptOverError
 from sweeper.worker.scripts.loop_time import NOTHING, Known
@@ -30,14 +30,14 @@ class MadeUpLoop:
         begins_anew: Callable[[int], bool] = lambda _steps: False,
     ) -> None:
         self.num_steps, self.clock_s, self.programs = 0, 0.0, set[int]()
-        self.evaluations = self.epochs = 0
+        self.evaluations = self.saves = self.epochs = 0
         self._evaluates, self._begins_anew = evaluates, begins_anew
         self.loader = SimpleNamespace(seen={"no workers"})
         self._compiles_after = compiles_after
         monkeypatch.setattr(loop_time, "time", SimpleNamespace(perf_counter=lambda: self.clock_s))
 
     def count(self) -> Counts:
-        return Counts(self.num_steps, self.num_steps, 0.0, 0, 0, 0, self.evaluations, self.epochs)
+        return Counts(self.num_steps, self.num_steps, 0.0, 0, self.saves, 0, self.evaluations, self.epochs)
 
     def step(self) -> None:
         evaluates, begins_anew = self._evaluates(self.num_steps), self._begins_anew(self.num_steps)
@@ -110,7 +110,7 @@ def test_the_compiled_loop_has_as_many_evaluations_wherever_it_begins(
     """A third of the time would hold another share of them; what compiles is left out, as before."""
     made = MadeUpLoop({begins_at + 3}, monkeypatch, every(12))
     made.num_steps = begins_at
-    run = made.time(known=Known(0, 24, is_whole=True))
+    run = made.time(known=Known(steps=24, seconds=16.0, evaluations=2))
     assert (run.steps % 24, run.evaluations, run.recompiles) == (0, run.steps / 12, 0)
     assert run.step_s == pytest.approx(STEP_S + EVENT_S / 12)
 
@@ -125,7 +125,7 @@ def test_an_evaluation_that_comes_too_rarely_is_left_out(
 
 
 def test_what_eager_has_left_out_is_not_in_the_compiled_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = MadeUpLoop(set(), monkeypatch, lambda steps: steps == 30).time(known=Known(0, 40))
+    run = MadeUpLoop(set(), monkeypatch, lambda steps: steps == 30).time(known=Known(steps=40, seconds=10.0))
     assert (run.step_s, run.steps, run.evaluations, run.left_out) == (pytest.approx(STEP_S), 40, 0, True)
 
 
@@ -139,3 +139,39 @@ def test_epochs_count_where_there_is_no_evaluation(monkeypatch: pytest.MonkeyPat
 def test_a_script_that_ends_between_two_evaluations_keeps_the_whole_periods(monkeypatch: pytest.MonkeyPatch) -> None:
     run = MadeUpLoop(set(), monkeypatch, every(12)).time(ends_after=30)
     assert (run.steps, run.evaluations) == (12, 1)
+
+
+def make_known(run: LoopRun) -> Known:
+    return Known.of(ScriptRun(loop_eager=run))
+
+
+@pytest.mark.parametrize("begins_at", [12, 19, 32, 41])
+def test_kinds_of_events_are_counted_apart(monkeypatch: pytest.MonkeyPatch, begins_at: int) -> None:
+    """Epochs of ten steps and one evaluation: neither arm has it, and both have as many epochs."""
+    eager = MadeUpLoop(set(), monkeypatch, lambda steps: steps == 45, every(10))
+    run = eager.time()
+    compiled = MadeUpLoop(set(), monkeypatch, lambda steps: steps == 45, every(10))
+    compiled.num_steps = begins_at
+    other = compiled.time(known=make_known(run))
+    assert (run.evaluations, other.evaluations) == (0, 0)
+    assert other.step_s == pytest.approx(run.step_s, rel=0.05)
+
+
+def test_a_compiled_script_that_ends_early_leaves_out_what_eager_has_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = MadeUpLoop(set(), monkeypatch, lambda steps: steps == 25).time(ends_after=30)
+    assert (run.steps, run.evaluations, run.left_out) == (25, 0, True)
+    made = MadeUpLoop(set(), monkeypatch, lambda steps: steps == 25)
+    made.num_steps = 10
+    other = made.time(ends_after=30, known=make_known(run))
+    assert (other.step_s, other.evaluations, other.left_out) == (pytest.approx(STEP_S), 0, True)
+
+
+def test_a_compiled_loop_that_is_far_slower_does_not_run_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = MadeUpLoop(set(range(1000)), monkeypatch).time(known=Known(steps=1000, seconds=20.0))
+    assert run.steps == loop_time.MIN_STEPS
+
+
+def test_long_steps_are_timed_eight_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}.STEP_S", 12.0)
+    run = MadeUpLoop(set(), monkeypatch, lambda steps: steps == 2).time()
+    assert run.steps >= loop_time.MIN_STEPS
