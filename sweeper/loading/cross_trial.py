@@ -23,10 +23,16 @@ T = TypeVar("T")
 
 def add_cross_trial_findings(entries: Sequence[Entry]) -> tuple[Entry, ...]:
     """Add `eager_moved`, moderated intervals and speedups over the strongest eager where they apply."""
-    groups: dict[Hashable, list[Entry]] = defaultdict(list)
+    groups: dict[Hashable, dict[Entry, float]] = defaultdict(dict)
     for entry in entries:
-        groups[_eager_step(entry)].append(entry)
-    moved = (entry for group in groups.values() if disagree(group) for entry in group if entry.result.eager_step_s)
+        if entry.result.eager_step_s:
+            groups[_eager_step(entry)][entry] = entry.result.eager_step_s
+    moved = (
+        entry
+        for group in groups.values()
+        if disagree(list(group.values()), next(iter(group)).record.trial.device)
+        for entry in group
+    )
     flags = {entry: tuple(sorted({*entry.flags, "eager_moved"})) for entry in moved}
     intervals = moderate_intervals(entries)
     over_strongest: dict[Entry, OverStrongest] = {}
@@ -43,10 +49,9 @@ def add_cross_trial_findings(entries: Sequence[Entry]) -> tuple[Entry, ...]:
     )
 
 
-def disagree(group: Sequence[Entry]) -> bool:
-    """Say whether trials that time the same eager step found different times."""
-    times_s = [entry.result.eager_step_s for entry in group if entry.result.eager_step_s]
-    return len(times_s) > 1 and max(times_s) / min(times_s) - 1 > max_eager_spread(group[0].record.trial.device)
+def disagree(eager_s: Sequence[float], device: str) -> bool:
+    """Say whether the times that trials on a type of device found for one eager step are different times."""
+    return len(eager_s) > 1 and max(eager_s) / min(eager_s) - 1 > max_eager_spread(device)
 
 
 def max_eager_spread(device: str) -> float:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from sweeper.analysis.stats import CONFIDENCE, Estimate, difference, holm, p_value, pool_estimates
 from sweeper.core.backends import CONTROLS
 from sweeper.core.trial import Trial
-from sweeper.loading.cross_trial import max_eager_spread
+from sweeper.loading.cross_trial import disagree
 from sweeper.loading.entries import Entry
 from sweeper.report.formatting import rank_mode, shorten_names
 from sweeper.report.tables.candidates import (
@@ -105,7 +105,7 @@ def choose(entries: Sequence[Entry], limits: Limits) -> Choice:
     eager_needs = _exceed_memory(min((peak for peak in eager_peaks if peak is not None), default=None), limits)
     times = {entry: times[entry] for entry in compared}
     eager = pool_estimates([found.eager for found in times.values()]) if times else None
-    agree = _agree([found.eager.ratio for found in times.values()], entries[0].record.trial.device)
+    agree = not disagree([found.eager.ratio for found in times.values()], entries[0].record.trial.device)
     pooled = eager if agree and not of_loop else None
     candidates = compare_with_all(times, pooled) if pooled else compare_with_own(times)
     excluded = {one.entry: why for one in candidates if (why := _exceed_limits(one, limits, not eager_needs))}
@@ -143,10 +143,6 @@ def choose(entries: Sequence[Entry], limits: Limits) -> Choice:
         rests_on = max(candidates, key=lambda one: one.speedup.log).entry
         return replace(choice, reason="every mode that is right is beyond the limits given", rests_on=rests_on)
     return _explain_nothing(choice, refused)
-
-
-def _agree(eager_s: Sequence[float], device: str) -> bool:
-    return not eager_s or max(eager_s) / min(eager_s) - 1 <= max_eager_spread(device)
 
 
 def find_positive(ratios: Sequence[tuple[Estimate, float]]) -> list[bool]:

@@ -39,7 +39,7 @@ def describe() -> dict[str, Any]:
 def process_age_s() -> float:
     """Wall seconds since this process was started: field 22 of /proc/self/stat, see proc_pid_stat(5)."""
     started_ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - started_ticks / os.sysconf("SC_CLK_TCK")
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - started_ticks / host.TICKS_PER_SECOND
 
 
 def _inductor_config() -> list[str]:
