@@ -37,6 +37,13 @@ from sweeper.core.record import ARMS, Process, Round
 from sweeper.core.settings import Measure
 from sweeper.core.system.gpus import visible_gpus
 from sweeper.core.trial import Trial
+from sweeper.worker import session
+from sweeper.worker.compilation import compiler
+from sweeper.worker.compilation.counters import CompileCounters
+from sweeper.worker.lease import Lease
+from sweeper.worker.measurement import host_time
+from sweeper.worker.measurement.bench import STEPS_BEFORE_BLOCK, Arm, complete, without_collector
+from sweeper.worker.setup import TrialSetup
 
 MODELS = {  # both arms of each have fewer launches than the queue of the device takes, so that h is known
     "resnet18": "",
@@ -164,58 +171,70 @@ def make_trial(overrides: Iterable[str]) -> Trial:
         return read_point(split_off_hydra(cfg, given), files).trial
 
 
-def measure(trial: Trial, reference: Trial) -> Figures:
-    """Measure a trial in this process, with the reference in turns. Raises RuntimeError when it fails."""
-    from sweeper.worker import session
-    from sweeper.worker.compilation import compiler
-    from sweeper.worker.compilation.counters import CompileCounters
-    from sweeper.worker.lease import Lease
-    from sweeper.worker.measurement import host_time
-    from sweeper.worker.measurement.bench import STEPS_BEFORE_BLOCK, Arm, ModelBench, complete, without_collector
-    from sweeper.worker.setup import TrialSetup
+@dataclass(frozen=True)
+class Subject:
+    """A trial that is built and warm, with the seconds of a step by arm."""
 
-    turns: dict[str, list[Turn]] = defaultdict(list)
+    setup: TrialSetup
+    step_s: Mapping[str, float]
 
-    def build(job: Job, notes: session.Notes) -> tuple[TrialSetup, dict[str, float]]:
+    @staticmethod
+    def build(job: Job, notes: session.Notes) -> Subject:
         session.begin(job, notes)
         setup = session.build(job, notes)
         bench = setup.bench
         bench.run(setup.eager, bench.round_up(session.EAGER_STEPS))
         arms = setup.eager, setup.compile(CompileCounters(keep_compiled=setup.eager.compiles_kernels))
         bench.first_steps_s(setup.compiled)
-        return setup, {arm.name: complete(bench.warm_up(arm, WARM_UP_S))[0] for arm in arms}
+        return Subject(setup, {arm.name: complete(bench.warm_up(arm, WARM_UP_S))[0] for arm in arms})
 
-    def time_block(bench: ModelBench, arm: Arm, steps: int, factor: float) -> float:
+    @property
+    def arms(self) -> tuple[Arm, Arm]:
+        return self.setup.eager, self.setup.compiled
+
+    def time_arm(self, arm: Arm, seconds: float, factor: float) -> float:
+        """Seconds per step of an arm on a slowed host, over as many steps as take `seconds` on one that is not."""
+        bench = self.setup.bench
+        steps = bench.round_up(seconds / self.step_s[arm.name])
         with without_collector(), slow_down(factor):
             bench.run(arm, bench.round_up(STEPS_BEFORE_BLOCK))
             return complete(bench.block_s(arm, steps)) / steps
 
+
+def take_turn(subject: Subject, reference: Subject) -> tuple[float, dict[str, Turn]]:
+    """Take all times of both arms once, within seconds. Returns the reference's step time, too, and turns by arm."""
+    host_s = complete(host_time.time_arms(subject.setup.bench, subject.arms, subject.step_s))
+    reference_s, walls_s = {}, defaultdict[str, dict[str, float]](dict)
+    for factor in FACTORS:
+        reference_s[factor] = reference.time_arm(reference.setup.eager, REFERENCE_S, factor)
+        for arm in subject.arms:
+            walls_s[arm.name][str(factor)] = subject.time_arm(arm, ARM_S, factor)
+    alone_s = reference_s[FACTORS[0]]
+    slowdowns = {str(factor): seconds / alone_s for factor, seconds in reference_s.items()}
+    return alone_s, {arm: Turn(host_s[arm], walls_s[arm], slowdowns) for arm in walls_s}
+
+
+def measure(trial: Trial, reference: Trial) -> Figures:
+    """Measure a trial in this process, with the reference in turns. Raises RuntimeError when it fails."""
+    turns: dict[str, list[Turn]] = defaultdict(list)
+
     def task(job: Job, _part: session.Part, notes: session.Notes) -> None:
         of_reference = session.Notes(notes.say, Process(0, 0, cold=True), notes.lease)
-        other, step_s_of_other = build(Job(reference, Measure()), of_reference)
-        setup, step_s = build(job, notes)
+        other = Subject.build(Job(reference, Measure()), of_reference)
+        subject = Subject.build(job, notes)
         compiler.end_compile_workers()
-        arms = setup.eager, setup.compiled
-        runs = [(other, other.eager, other.bench.round_up(REFERENCE_S / step_s_of_other["eager"]))]
-        runs += [(setup, arm, setup.bench.round_up(ARM_S / step_s[arm.name])) for arm in arms]
-        alone_s: list[list[float]] = []
+        reference_s = []
         for _ in range(TURNS):
-            host_s = complete(host_time.time_arms(setup.bench, arms, step_s))
-            times_s = {
-                str(factor): [time_block(of.bench, arm, steps, factor) for of, arm, steps in runs] for factor in FACTORS
-            }
-            alone_s.append(times_s[str(FACTORS[0])])
-            slowdowns = {factor: found[0] / alone_s[-1][0] for factor, found in times_s.items()}
-            for index, arm in enumerate(arms, start=1):
-                walls = {factor: found[index] for factor, found in times_s.items()}
-                turns[arm.name].append(Turn(host_s[arm.name], walls, slowdowns))
-        reference_s, *walls_s = map(median, zip(*alone_s, strict=True))
+            alone_s, taken = take_turn(subject, other)
+            reference_s.append(alone_s)
+            for arm, turn in taken.items():
+                turns[arm].append(turn)
+        walls_s = [median(turn.wall_s[str(FACTORS[0])] for turn in turns[arm]) for arm in ARMS]
         notes.add(steps_per_block=1, rounds=(Round("AB", *walls_s),))
-        both = (reference_s, reference_s)  # of its arms are eager
-        of_reference.add(steps_per_block=1, rounds=(Round("AB", *both),))
-        if setup.device.type == "cuda":  # last, since launches take longer in a process that has profiled
-            complete(session.profile(setup, notes))
-            complete(session.profile(other, of_reference))
+        of_reference.add(steps_per_block=1, rounds=(Round("AB", *[median(reference_s)] * 2),))  # both arms are eager
+        if subject.setup.device.type == "cuda":  # last, since launches take longer in a process that has profiled
+            complete(session.profile(subject.setup, notes))
+            complete(session.profile(other.setup, of_reference))
             require_host_bound(of_reference.process)
 
     outcome = session.run(Job(trial, Measure()), session.Part(), lambda _phase: None, Lease(), task)

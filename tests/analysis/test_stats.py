@@ -254,6 +254,22 @@ def test_a_difference_counts_as_half_the_harmonic_mean_of_both() -> None:
     assert stats.difference(one, Estimate(1.0, 1.0, 3)).count is None
 
 
+def test_holm_is_the_textbook_procedure() -> None:
+    assert stats.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert stats.holm([]) == []
+
+
+def test_pooled_is_the_mean_of_one_large_sample() -> None:
+    parts = [[0.1, 0.2, 0.15], [0.3, 0.25], [0.4]]
+    found, whole = (
+        stats.pool_estimates([stats.mean_of_logs(part) for part in parts]),
+        stats.mean_of_logs([value for part in parts for value in part]),
+    )
+    assert found.log == pytest.approx(whole.log)
+    assert found.variance == pytest.approx(whole.variance)
+    assert (found.degrees, found.count) == (whole.degrees, whole.count)
+
+
 def test_difference_of_two_means_after_welch_by_hand() -> None:
     # Variances 0.01 on 4 degrees and 0.03 on 2 add up; degrees: 0.04^2 / (0.01^2 / 4 + 0.03^2 / 2) = 3.368421.
     found = stats.difference(Estimate(0.5, 0.01, 4, 5), Estimate(0.2, 0.03, 2, 3))

@@ -43,6 +43,16 @@ def test_arguments_are_typed_as_for_python(script: Path) -> None:
     assert "train.py-script-eager" in found.stdout
 
 
+def test_scripts_of_one_file_name_are_told_apart(script: Path) -> None:
+    for folder in ("old", "new"):
+        Path(folder).mkdir()
+        (Path(folder) / "train.py").write_text("print(1)\n")
+    found = plan("model.path=old/train.py,./new/train.py,train.py")
+    assert found.returncode == OK, found.stderr
+    for name in ("old_train.py", "new_train.py", "train.py"):
+        assert f" {name}-script-default" in found.stdout
+
+
 @pytest.mark.parametrize(
     ("typed", "given"),
     [

@@ -15,7 +15,7 @@ from scipy import stats as scipy_stats
 
 from sweeper.analysis.derive import derive
 from sweeper.analysis.flags import DOUBTS
-from sweeper.analysis.stats import holm, mean_of_logs, p_value, pool_estimates
+from sweeper.analysis.stats import mean_of_logs, p_value
 from sweeper.core.record import PerArm, Record
 from sweeper.loading.cross_trial import add_cross_trial_findings
 from sweeper.loading.entries import Entry, load
@@ -482,22 +482,6 @@ def test_limits_reach_the_table_and_the_terminal(tmp_path: Path, capsys: pytest.
     assert "recommendations\n" in capsys.readouterr().out
     assert "## Recommendations\n" in (sweep / "report/report.md").read_text()
     assert read_limits(None, None) == NO_LIMITS
-
-
-def test_holm_is_the_textbook_procedure() -> None:
-    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
-    assert holm([]) == []
-
-
-def test_pooled_is_the_mean_of_one_large_sample() -> None:
-    parts = [[0.1, 0.2, 0.15], [0.3, 0.25], [0.4]]
-    found, whole = (
-        pool_estimates([mean_of_logs(part) for part in parts]),
-        mean_of_logs([value for part in parts for value in part]),
-    )
-    assert found.log == pytest.approx(whole.log)
-    assert found.variance == pytest.approx(whole.variance)
-    assert (found.degrees, found.count) == (whole.degrees, whole.count)
 
 
 def test_a_device_that_is_faster_than_another_trials_is_no_speedup(tmp_path: Path) -> None:
