@@ -128,9 +128,13 @@ def _explain_interval(setup: ScriptSetup) -> str:
 
 def lead_loop(setup: ScriptSetup, arm: str, known: Known = NOTHING) -> Lead:
     """Time the loop as the script runs it, with one arm throughout once the loop is known."""
+    setup.loop.loader.keep_none()  # from the first batch on
+    return _lead_loop(setup, arm, known)
+
+
+def _lead_loop(setup: ScriptSetup, arm: str, known: Known) -> Lead:
     notes, arms, loop = setup.notes, setup.arms, setup.loop
     modules = setup.begin()
-    loop.loader.keep_none()
     with notes.enter("eager"):
         yield from run_steps(EAGER_STEPS)
     if arm == "compiled":

@@ -115,7 +115,7 @@ class LoaderWatch:
         self._training = self._pulled.most_common(1)[0][0] if self._pulled else None
 
     def keep_none(self) -> None:
-        """Keep no batches, which takes time, and memory that every fork of a worker has to map."""
+        """Keep no batches: pinned ones leave torch's allocator larger for good, and every fork of a worker maps it."""
         self._records = False
         self._recorded.clear()
 

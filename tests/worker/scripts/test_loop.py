@@ -8,6 +8,8 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
@@ -15,8 +17,10 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
+from sweeper.worker.scripts.leads import lead_loop
 from sweeper.worker.scripts.loop import MIN_WATCHED, Lead, Loop, ScriptOverError, copy_structure
 from sweeper.worker.scripts.program import EndOfScript
+from sweeper.worker.scripts.setup import ScriptSetup
 
 MANY = 100
 
@@ -272,19 +276,21 @@ def test_epochs_are_those_of_the_training_loader() -> None:
         loop.stop()
 
 
-def test_a_loop_that_is_timed_keeps_no_batch() -> None:
+def test_a_loop_that_is_timed_keeps_no_batch_from_the_first_on() -> None:
     """A fork maps all memory, so each batch that is kept makes the start of workers slower, at each epoch."""
-    loop = Loop(count_steps([], MANY), lambda _: None)
-    try:
-        iterator = iter(DataLoader(TensorDataset(torch.arange(8.0)), batch_size=2))
-        kept = weakref.ref(next(iterator)[0])
-        assert kept() is not None
-        loop.loader.keep_none()
-        assert kept() is None
-        given = weakref.ref(next(iterator)[0])
-        assert given() is None
-    finally:
-        loop.stop()
+    leads: list[Callable[[Loop], Lead]] = [
+        count_steps([], MANY),
+        lambda loop: lead_loop(cast("ScriptSetup", SimpleNamespace(loop=loop)), "eager"),
+    ]
+    kept = []
+    for lead in leads:
+        loop = Loop(lead, lambda _: None)
+        try:
+            iterator = iter(DataLoader(TensorDataset(torch.arange(8.0)), batch_size=2))
+            kept.append(weakref.ref(next(iterator)[0])() is not None)
+        finally:
+            loop.stop()
+    assert kept == [True, False]
 
 
 def test_a_batch_is_given_in_containers_of_its_own() -> None:
