@@ -71,14 +71,17 @@ class Notes:
     @contextmanager
     def enter(self, phase: str) -> Iterator[None]:
         """Announce a phase and note how long it took, also when it fails; a phase may come several times."""
-        self.phase = phase
-        self.say(Phase(phase))
+        self.announce(phase)
         start = self.lease.clock()
         try:
             yield
         finally:
             spent_s = self.process.phases_s.get(phase, 0.0) + self.lease.clock() - start
             self.add(phases_s={**self.process.phases_s, phase: spent_s})
+
+    def announce(self, phase: str) -> None:
+        self.phase = phase
+        self.say(Phase(phase))
 
     def add(self, **values: Any) -> None:
         """Set fields of the process."""

@@ -94,8 +94,6 @@ class Arms:
 
     def prepare(self, modules: Sequence[torch.nn.Module]) -> None:
         """Make the compiled arm. Raises NotCompiledError where there is nothing to compile."""
-        if self.forms:
-            return
         if self.is_own:
             last = {id(item.module): item for item in self._calls.compiled}.values()
             self.forms = [form for form in map(Form.of_script, last) if form]
@@ -104,7 +102,15 @@ class Arms:
             raise NotCompiledError(
                 "no module with parameters to train is called in a step, so there is none to compile"
             )
-        self.forms = [Form.compile(module, self._trial, self.counters) for module in modules]
+        compiled = {id(form.module) for form in self.forms}
+        self.forms += [
+            Form.compile(module, self._trial, self.counters) for module in modules if id(module) not in compiled
+        ]
+
+    def compile(self, module: torch.nn.Module) -> None:
+        """Compile a module, and run it compiled from now on."""
+        self.forms.append(Form.compile(module, self._trial, self.counters))
+        self.forms[-1].choose("compiled")
 
     def switch(self, arm: str) -> None:
         """Run an arm from the next step on; to be called at the end of a step, with no backward pass pending."""

@@ -8,6 +8,7 @@ from collections import Counter
 import torch
 
 from sweeper.core.record import TORCH_NN, ScriptRun, Shapes, SizeCount
+from sweeper.worker.scripts.places import name_call
 from sweeper.worker.scripts.setup import ScriptSetup
 
 MAX_SHAPES = 12  # that a record keeps
@@ -42,8 +43,7 @@ def describe(setup: ScriptSetup) -> ScriptRun:
 
 def name_module(setup: ScriptSetup, module: torch.nn.Module) -> str:
     """Name a module that the script calls by its class, and the line that calls it."""
-    line = setup.loop.modules.modules.get(module)
-    return f"{_name_class(module)} ({line})" if line else _name_class(module)
+    return name_call(_name_class(module), setup.loop.modules.modules.get(module, ""))
 
 
 def _name_class(module: torch.nn.Module) -> str:

@@ -9,11 +9,13 @@ both are timed without.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from sweeper.core.record import LoopRun, ScriptRun
 from sweeper.worker.scripts.loop import Counts, Lead, ScriptOverError
+from sweeper.worker.scripts.places import name_call
 from sweeper.worker.scripts.setup import ScriptSetup
 
 LOOP_S = 10.0  # length of a loop's measurement, unless `measure.rounds_s` says less
@@ -32,6 +34,8 @@ class Known:
     evaluations: int = 0
     saves: int = 0
     epochs: int = 0
+    modules: Sequence[str] = ()  # those to compile, by class and line
+    compiles_itself: bool = False  # whether the script's own calls of `torch.compile` are the compiled arm
 
     @property
     def events(self) -> tuple[int, int, int]:
@@ -40,9 +44,21 @@ class Known:
 
     @staticmethod
     def of(script: ScriptRun) -> Known:
+        known = Known(
+            script.interval,
+            modules=list(map(name_call, script.modules, script.called_at)),
+            compiles_itself=any(call.is_arm for call in script.compile_calls),
+        )
         if (run := script.loop_eager) is None:
-            return Known(script.interval)
-        return Known(script.interval, run.steps, run.steps * run.step_s, run.evaluations, run.saves, run.epochs)
+            return known
+        return replace(
+            known,
+            steps=run.steps,
+            seconds=run.steps * run.step_s,
+            evaluations=run.evaluations,
+            saves=run.saves,
+            epochs=run.epochs,
+        )
 
 
 NOTHING = Known()

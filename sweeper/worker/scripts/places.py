@@ -35,6 +35,11 @@ def name_place(name: str, line: int | None) -> str:
     return f"{file.relative_to(_BEGIN) if file.is_relative_to(_BEGIN) else file}:{line}"
 
 
+def name_call(name: str, line: str) -> str:
+    """Name a module by its class and the line that calls it, where there is one."""
+    return f"{name} ({line})" if line else name
+
+
 def describe_in_script(error: Exception) -> str:
     """Say what went wrong, and on which of the user's own lines, where it is the script's own error."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename)]

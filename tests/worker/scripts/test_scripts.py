@@ -36,6 +36,28 @@ def test_a_plain_loop_is_measured(tmp_path: Path) -> None:
     assert "epoch 0: loss" in printed  # what a script prints is in the worker's log
 
 
+SAYS_HOW_IT_RUNS = """
+class Says(torch.nn.Linear):
+    def forward(self, values):
+        if not torch.compiler.is_compiling(): print("ran in eager")
+        return super().forward(values)
+module = Says(8, 4)
+optimizer = torch.optim.SGD(module.parameters(), lr=1e-3)
+steps(1_000_000)
+"""
+
+
+@pytest.mark.compile
+def test_the_compiled_loop_is_compiled_from_its_first_step(tmp_path: Path) -> None:
+    """As it is by hand; what eager steps leave behind in the process may make later ones faster, or slower."""
+    (tmp_path / "train.py").write_text(BEGIN + SAYS_HOW_IT_RUNS)
+    outcome, printed = run_worker(make_trial("train.py"), tmp_path)
+    assert outcome.status == "ok", f"{outcome.message}\n{printed}"
+    _, in_eager, compiled = re.split("run of the script: loop_.*", printed)
+    assert "ran in eager" in in_eager
+    assert "ran in eager" not in compiled
+
+
 def test_single_steps_are_timed_and_energy_that_nobody_counts_is_missing(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(BEGIN + "steps(1_000_000)")
     outcome, printed = run_worker(make_trial("train.py"), tmp_path, replace(MEASURE, clock="step", energy=True))
