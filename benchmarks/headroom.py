@@ -6,8 +6,9 @@
 A slower host is made by stopping the worker, with all its threads, for a part of each hundredth of a second, while
 the device goes on. A reference in the same process, which is host-bound, says how many times longer the host then
 takes, x. An arm takes h seconds of the host and d of the device per step. Its step should then take max(h x, d). The
-speed of a host changes by itself within minutes, so h, x and the step are measured within seconds, turn after turn;
-the difference of the step from its prediction is the median over these turns.
+speed of a host changes by itself within seconds, so short blocks of the reference and of both arms follow each other,
+turn after turn; the difference of a step from its prediction is the median over these turns. Where a step waits for
+its host, h is its own wall time on the host at hand, as in a report.
 
 What the output file has is printed and not measured again.
 """
@@ -31,7 +32,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from sweeper.analysis.derive import predict_step_s
+from sweeper.analysis.derive import WAITS, find_host_s, predict_step_s
 from sweeper.core.protocol import Job
 from sweeper.core.record import ARMS, Process, Round
 from sweeper.core.settings import Measure
@@ -41,7 +42,6 @@ from sweeper.worker import session
 from sweeper.worker.compilation import compiler
 from sweeper.worker.compilation.counters import CompileCounters
 from sweeper.worker.lease import Lease
-from sweeper.worker.measurement import host_time
 from sweeper.worker.measurement.bench import STEPS_BEFORE_BLOCK, Arm, complete, without_collector
 from sweeper.worker.setup import TrialSetup
 
@@ -55,11 +55,12 @@ REFERENCE = (
     "model=densenet121 batch_size=4 precision=amp mode=eager"  # hundreds of layers, each of them little work for a GPU
 )
 FACTORS = (1.0, 1.5, 2.5)  # by which the host is slowed down, nominally
+ALONE = str(FACTORS[0])
 RUNNING_S = 5e-3  # between two stops; a sleep is some 0.1 ms longer than asked for
-TURNS = 8
-ARM_S, REFERENCE_S = 0.5, 0.6  # of a block at factor 1
+TURNS = 16
+BLOCK_S = 0.2  # of a block at factor 1
 WARM_UP_S = 3.0
-NEAR = 0.8, 1.25  # h x / d at which host and device are about equally fast
+NEAR = 0.8, WAITS  # h x / d at which host and device are about equally fast
 MAX_DIFFERENCE = 0.03
 STOPPER = """
 import os, select, signal, sys, time
@@ -94,11 +95,18 @@ HEADINGS = (
 
 @dataclass(frozen=True)
 class Turn:
-    """Times of an arm that were taken within seconds, so that the host is one host. Factors are texts, as in JSON."""
+    """Wall seconds per step that were taken within seconds, by nominal factor; factors are texts, as in JSON."""
 
-    host_s: float  # per step, as are the wall seconds by nominal factor
     wall_s: Mapping[str, float]
-    slowdowns: Mapping[str, float]  # x by nominal factor, of the reference
+    reference_s: Mapping[str, float]
+
+    @property
+    def alone_s(self) -> float:
+        return self.wall_s[ALONE]
+
+    def slowdown(self, factor: str) -> float:
+        """How many times longer the host took, x, by the reference."""
+        return self.reference_s[factor] / self.reference_s[ALONE]
 
 
 @dataclass(frozen=True)
@@ -106,7 +114,8 @@ class Figures:
     """What was measured of a model, by arm; seconds are per step."""
 
     turns: Mapping[str, Sequence[Turn]] = field(default_factory=dict)
-    device_s: Mapping[str, float] = field(default_factory=dict)  # of the arms of which both times are known
+    host_s: Mapping[str, float] = field(default_factory=dict)  # of the arms of which it is known, as is the device's
+    device_s: Mapping[str, float] = field(default_factory=dict)
     missing: str = ""  # why a figure is not there
 
 
@@ -114,6 +123,7 @@ class Figures:
 class Prediction:
     """What was predicted of a step, beside what was measured: medians over turns."""
 
+    host_s: float  # not slowed down
     slowdown: float  # x
     load: float  # seconds of the slowed host over seconds of the device
     predicted_s: float
@@ -134,16 +144,18 @@ class Prediction:
         return abs(self.difference) <= MAX_DIFFERENCE
 
 
-def judge(turns: Sequence[Turn], device_s: float, factor: str) -> Prediction:
+def judge(turns: Sequence[Turn], host_s: float, device_s: float, factor: str) -> Prediction:
     """Compare the steps on a slowed host with their predictions, turn by turn."""
-    found = [(turn.host_s, turn.slowdowns[factor], turn.wall_s[factor]) for turn in turns]
-    predicted = [predict_step_s(host_s, device_s, slowdown) for host_s, slowdown, _ in found]
-    ratios = [wall_s / expected_s - 1 for (*_, wall_s), expected_s in zip(found, predicted, strict=True)]
+    slowdowns = [turn.slowdown(factor) for turn in turns]
+    hosts = [(find_host_s(host_s, device_s, turn.alone_s), x) for turn, x in zip(turns, slowdowns, strict=True)]
+    predicted = [predict_step_s(seconds, device_s, slowdown) for seconds, slowdown in hosts]
+    ratios = [turn.wall_s[factor] / expected_s - 1 for turn, expected_s in zip(turns, predicted, strict=True)]
     return Prediction(
-        median(slowdown for _, slowdown, _ in found),
-        median(host_s * slowdown / device_s for host_s, slowdown, _ in found),
+        median(seconds for seconds, _ in hosts),
+        median(slowdowns),
+        median(seconds * slowdown for seconds, slowdown in hosts) / device_s,
         median(predicted),
-        median(wall_s for *_, wall_s in found),
+        median(turn.wall_s[factor] for turn in turns),
         (ratios[0],) * 3 if len(ratios) == 1 else tuple(quantiles(ratios, n=4, method="inclusive")),  # type: ignore[arg-type]
     )
 
@@ -192,26 +204,25 @@ class Subject:
     def arms(self) -> tuple[Arm, Arm]:
         return self.setup.eager, self.setup.compiled
 
-    def time_arm(self, arm: Arm, seconds: float, factor: float) -> float:
-        """Seconds per step of an arm on a slowed host, over as many steps as take `seconds` on one that is not."""
+    def time_arm(self, arm: Arm) -> float:
+        """Seconds per step of an arm, over as many steps as take `BLOCK_S` on a host that is not slowed down."""
         bench = self.setup.bench
-        steps = bench.round_up(seconds / self.step_s[arm.name])
-        with without_collector(), slow_down(factor):
+        steps = bench.round_up(BLOCK_S / self.step_s[arm.name])
+        with without_collector():
             bench.run(arm, bench.round_up(STEPS_BEFORE_BLOCK))
             return complete(bench.block_s(arm, steps)) / steps
 
 
-def take_turn(subject: Subject, reference: Subject) -> tuple[float, dict[str, Turn]]:
-    """Take all times of both arms once, within seconds. Returns the reference's step time, too, and turns by arm."""
-    host_s = complete(host_time.time_arms(subject.setup.bench, subject.arms, subject.step_s))
+def take_turn(subject: Subject, reference: Subject) -> dict[str, Turn]:
+    """Time the reference and both arms once for each factor, within seconds; turns by arm."""
     reference_s, walls_s = {}, defaultdict[str, dict[str, float]](dict)
     for factor in FACTORS:
-        reference_s[factor] = reference.time_arm(reference.setup.eager, REFERENCE_S, factor)
-        for arm in subject.arms:
-            walls_s[arm.name][str(factor)] = subject.time_arm(arm, ARM_S, factor)
-    alone_s = reference_s[FACTORS[0]]
-    slowdowns = {str(factor): seconds / alone_s for factor, seconds in reference_s.items()}
-    return alone_s, {arm: Turn(host_s[arm], walls_s[arm], slowdowns) for arm in walls_s}
+        with slow_down(factor):
+            before_s = reference.time_arm(reference.setup.eager)
+            for arm in subject.arms:
+                walls_s[arm.name][str(factor)] = subject.time_arm(arm)
+            reference_s[str(factor)] = (before_s + reference.time_arm(reference.setup.eager)) / 2
+    return {arm: Turn(found, reference_s) for arm, found in walls_s.items()}
 
 
 def measure(trial: Trial, reference: Trial) -> Figures:
@@ -223,15 +234,13 @@ def measure(trial: Trial, reference: Trial) -> Figures:
         other = Subject.build(Job(reference, Measure()), of_reference)
         subject = Subject.build(job, notes)
         compiler.end_compile_workers()
-        reference_s = []
         for _ in range(TURNS):
-            alone_s, taken = take_turn(subject, other)
-            reference_s.append(alone_s)
-            for arm, turn in taken.items():
+            for arm, turn in take_turn(subject, other).items():
                 turns[arm].append(turn)
-        walls_s = [median(turn.wall_s[str(FACTORS[0])] for turn in turns[arm]) for arm in ARMS]
+        walls_s = [median(turn.alone_s for turn in turns[arm]) for arm in ARMS]
         notes.add(steps_per_block=1, rounds=(Round("AB", *walls_s),))
-        of_reference.add(steps_per_block=1, rounds=(Round("AB", *[median(reference_s)] * 2),))  # both arms are eager
+        reference_s = median(turn.reference_s[ALONE] for turn in turns["eager"])
+        of_reference.add(steps_per_block=1, rounds=(Round("AB", reference_s, reference_s),))  # both arms are eager
         if subject.setup.device.type == "cuda":  # last, since launches take longer in a process that has profiled
             complete(session.profile(subject.setup, notes))
             complete(session.profile(other.setup, of_reference))
@@ -242,12 +251,10 @@ def measure(trial: Trial, reference: Trial) -> Figures:
     if outcome.status != "ok" or process is None:
         raise RuntimeError(f"{trial.label}: {outcome.status}: {outcome.message}")
     reasons = (process.host_time_missing, process.device_time_missing)
-    device_s = {
-        arm: seconds
-        for arm in ARMS
-        if process.read_arm("host_step_s", arm) and (seconds := process.read_arm("device_step_s", arm))
-    }
-    return Figures(dict(turns), device_s, "; ".join(filter(None, reasons)))
+    pairs = {arm: [process.read_arm(f"{clock}_step_s", arm) for clock in ("host", "device")] for arm in ARMS}
+    known = {arm: pair for arm, pair in pairs.items() if all(pair)}
+    host_s, device_s = ({arm: pair[index] for arm, pair in known.items()} for index in range(2))
+    return Figures(dict(turns), host_s, device_s, "; ".join(filter(None, reasons)))
 
 
 @contextmanager
@@ -279,12 +286,12 @@ Row = tuple[list[str], Prediction | None]
 def describe(name: str, figures: Figures) -> Iterator[Row]:
     """Yield the texts of a row in the order of HEADINGS, and its prediction where there is one."""
     for arm, factor in product(ARMS, map(str, FACTORS)):
-        turns, device_s = figures.turns.get(arm), figures.device_s.get(arm)
-        if not turns or device_s is None:
-            yield [f"{name} {arm}", "", "", factor, *[""] * 6, f"unknown: {figures.missing}"], None
+        turns, host_s, device_s = figures.turns.get(arm), figures.host_s.get(arm), figures.device_s.get(arm)
+        if not turns or host_s is None or device_s is None:
+            yield [f"{name} {arm}", "", "", factor, *[""] * 6, f"unknown: {figures.missing or 'no GPU'}"], None
             continue
-        found = judge(turns, device_s, factor)
-        times = [median(turn.host_s for turn in turns), device_s, found.predicted_s, found.measured_s]
+        found = judge(turns, host_s, device_s, factor)
+        times = [found.host_s, device_s, found.predicted_s, found.measured_s]
         host, device, predicted, measured = (f"{seconds * 1e3:.3f}" for seconds in times)
         verdict = "near" if found.is_near else "" if found.is_right else "WRONG"
         texts = [f"{name} {arm}", host, device, factor, f"{found.slowdown:.3f}", f"{found.load:.2f}"]

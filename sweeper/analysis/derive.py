@@ -31,6 +31,9 @@ HOST_BOUND = 0.05  # an arm is host-bound when its device waits for the host for
 MIN_PROCESSES_IF_HOST_BOUND = 5
 
 
+WAITS = 1.25  # wall seconds of a step over those of its device work, above which it waits for its host
+
+
 def derive(record: Record) -> Result:
     """Compute the figures of a record. Speedups and what needs them exist only for status `ok`."""
     steps_s = ({arm: time_s for arm in ARMS if (time_s := process.step_s(arm))} for process in record.processes)
@@ -48,7 +51,7 @@ def derive(record: Record) -> Result:
         figures |= _describe_compiled_arm(record, measured)
         figures |= _describe_speedups(measured, figures["draws"], bool(figures["host_bound_arms"]))
         figures |= _describe_break_even(figures, readings)
-        figures |= _describe_headroom(readings)
+        figures |= _describe_headroom(figures, readings)
         figures |= _explain_missing(record, figures, readings)
     return Result(**figures, readings=readings)
 
@@ -71,6 +74,16 @@ def break_even_steps(compile_s: float | None, eager_s: float | None, compiled_s:
     if compile_s is None or not eager_s or not compiled_s or compiled_s >= eager_s:
         return None
     return max(compile_s, 0.0) / (eager_s - compiled_s)
+
+
+def find_host_s(host_s: float, device_s: float, step_s: float) -> float:
+    """Find the seconds that the host takes for a step when one follows another.
+
+    `host_s` was timed in single steps, each from an idle device, and is only known where no call in a step waits for
+    the device. So a step that takes clearly longer than its device work waits for its host, and its wall time is the
+    host's; and no step is shorter than what its host does.
+    """
+    return step_s if step_s > WAITS * device_s else min(host_s, step_s)
 
 
 def predict_step_s(host_s: float, device_s: float, host_slowdown: float) -> float:
@@ -255,13 +268,13 @@ def _describe_break_even(figures: Mapping[str, Any], readings: Mapping[str, floa
     }
 
 
-def _describe_headroom(readings: Mapping[str, float]) -> dict[str, float]:
+def _describe_headroom(figures: Mapping[str, Any], readings: Mapping[str, float]) -> dict[str, float]:
     """Compute the shares of arms whose two times are known, and where all four are known, predicted speedups."""
     known: dict[str, tuple[float, float]] = {}  # seconds per step of the host and of the device, by arm
     for arm in ARMS:
         host_s, device_s = (readings.get(f"{arm}_{clock}_step_s") for clock in ("host", "device"))
         if host_s and device_s:
-            known[arm] = host_s, device_s
+            known[arm] = find_host_s(host_s, device_s, figures[f"{arm}_step_s"]), device_s
     shares = {f"{arm}_host_share": host_s / device_s for arm, (host_s, device_s) in known.items()}
     if len(known) < len(ARMS):
         return shares

@@ -104,7 +104,8 @@ def _host_time(arm: str) -> Metric:
 
 
 def _host_share(arm: str) -> Metric:
-    return Metric(f"{arm}_host_share", f"host time of a step of the {arm} arm over its device step time")
+    meaning = f"host time of a step of the {arm} arm over its device step time; where it waits for the host, wall time"
+    return Metric(f"{arm}_host_share", meaning)
 
 
 def _loop_step(arm: str) -> Metric:

@@ -246,6 +246,10 @@ class ScriptRun:
     loop_compiled: LoopRun | None = None
     trajectory: Trajectory | None = None  # with model.trajectory
 
+    def __post_init__(self) -> None:
+        if self.called_at and len(self.called_at) != len(self.modules):
+            raise ValueError(f"{len(self.modules)} modules are called at {len(self.called_at)} places")
+
 
 @dataclass(frozen=True, slots=True)
 class Process:

@@ -10,6 +10,7 @@ from sweeper.analysis.derive import (
     USUAL_GAP_S,
     break_even_steps,
     derive,
+    find_host_s,
     find_worst_accuracy,
     predict_speedup,
     predict_step_s,
@@ -359,6 +360,20 @@ def test_a_step_takes_what_the_slower_of_host_and_device_takes() -> None:
 
 
 @pytest.mark.parametrize(
+    ("host_s", "step_s", "found_s"),
+    [
+        (0.007, 0.010, 0.007),
+        (0.012, 0.0124, 0.012),
+        (0.012, 0.0115, 0.0115),
+        (0.034, 0.031, 0.031),
+        (0.011, 0.013, 0.013),
+    ],
+)
+def test_where_a_step_waits_for_its_host_its_time_is_the_host_s(host_s: float, step_s: float, found_s: float) -> None:
+    assert find_host_s(host_s, 0.010, step_s) == found_s
+
+
+@pytest.mark.parametrize(
     ("host_slowdown", "speedup"),
     [(0.5, 5.0), (1.0, 3.75), (2.0, 2.0), (4.0, 2.0)],  # 20 / 4 ms, 20 / 5.33, 21.33 / 10.67, 42.67 / 21.33
 )
@@ -409,7 +424,8 @@ def test_a_wrong_program_has_no_host_time() -> None:
 @pytest.mark.parametrize(("host_s", "faster", "slower"), [((0.03, 0.012), 2.0, 2.5), ((0.06, 0.04), 1.5, 1.5)])
 def test_a_host_of_half_and_twice_the_time(host_s: tuple[float, float], faster: float, slower: float) -> None:
     """Beside a device that needs 20 and 10 ms: of the first 20 / 10 and 60 / 24, of the second 30 / 20 and 120 / 80."""
-    process = replace(make_process(), host_step_s=PerArm(*host_s), device_step_s=PerArm(0.02, 0.01))
+    waiting = make_process(host_s[0] / host_s[1], eager_s=host_s[0])
+    process = replace(waiting, host_step_s=PerArm(*host_s), device_step_s=PerArm(0.02, 0.01))
     result = derive(record_of(process))
     assert result.speedup_host_2x_faster == pytest.approx(faster)
     assert result.speedup_host_2x_slower == pytest.approx(slower)

@@ -21,8 +21,8 @@ from sweeper.core.record import PerArm
 HEADROOM = load_script("headroom")
 
 
-def take_turn(host_s: float, wall_s: float, slowdown: float) -> Any:
-    return HEADROOM.Turn(host_s, {"2.5": wall_s}, {"2.5": slowdown})
+def take_turn(alone_s: float, wall_s: float, slowdown: float) -> Any:
+    return HEADROOM.Turn({"1.0": alone_s, "2.5": wall_s}, {"1.0": 0.5, "2.5": 0.5 * slowdown})
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def take_turn(host_s: float, wall_s: float, slowdown: float) -> Any:
 def test_a_step_is_judged_by_the_slower_of_host_and_device(
     slowdown: float, wall_s: float, load: float, predicted_s: float, is_near: bool, is_right: bool
 ) -> None:
-    found = HEADROOM.judge([take_turn(0.010, wall_s, slowdown)], 0.020, "2.5")
+    found = HEADROOM.judge([take_turn(0.020, wall_s, slowdown)], 0.010, 0.020, "2.5")
     assert (found.slowdown, found.measured_s) == (slowdown, wall_s)
     assert (found.load, found.predicted_s) == (pytest.approx(load), pytest.approx(predicted_s))
     assert found.difference == pytest.approx(wall_s / predicted_s - 1)
@@ -47,8 +47,9 @@ def test_a_step_is_judged_by_the_slower_of_host_and_device(
 
 def test_a_host_that_changes_its_speed_between_turns_changes_no_prediction() -> None:
     """Each turn has its own x and h: 1 % over the prediction in all, though the steps differ by a factor of 2."""
-    turns = [take_turn(host_s, 1.01 * host_s * 3.0, 3.0) for host_s in (0.010, 0.020, 0.014)]
-    assert HEADROOM.judge(turns, 0.020, "2.5").difference == pytest.approx(0.01)
+    turns = [take_turn(alone_s, 1.01 * alone_s * 3.0, 3.0) for alone_s in (0.030, 0.060, 0.042)]
+    found = HEADROOM.judge(turns, 0.010, 0.020, "2.5")
+    assert (found.host_s, found.difference) == (0.042, pytest.approx(0.01))
 
 
 @pytest.mark.parametrize(("device_s", "why"), [(None, "is not known"), (0.0167, "is 1.20")])
@@ -61,13 +62,13 @@ def test_a_reference_that_says_nothing_of_the_host_is_refused(device_s: float | 
 
 def test_the_spread_over_turns_is_shown_by_quartiles() -> None:
     turns = [take_turn(0.020, 0.060 * (1 + error), 3.0) for error in (-0.04, -0.02, 0.0, 0.02, 0.04)]
-    assert HEADROOM.judge(turns, 0.020, "2.5").differences == pytest.approx((-0.02, 0.0, 0.02))
+    assert HEADROOM.judge(turns, 0.020, 0.010, "2.5").differences == pytest.approx((-0.02, 0.0, 0.02))
 
 
 def test_rows_say_what_is_near_wrong_or_unknown() -> None:
-    walls, slowdowns = {"1.0": 0.020, "1.5": 0.0202, "2.5": 0.033}, {"1.0": 1.0, "1.5": 2.0, "2.5": 3.0}
-    turns = {arm: [HEADROOM.Turn(0.010, walls, slowdowns)] for arm in ("eager", "compiled")}
-    known = HEADROOM.Figures(turns, {"compiled": 0.020}, "eager: the step waits")
+    walls, reference = {"1.0": 0.020, "1.5": 0.0202, "2.5": 0.033}, {"1.0": 0.1, "1.5": 0.2, "2.5": 0.3}
+    turns = {arm: [HEADROOM.Turn(walls, reference)] for arm in ("eager", "compiled")}
+    known = HEADROOM.Figures(turns, {"compiled": 0.010}, {"compiled": 0.020}, "eager: the step waits")
     rows = list(HEADROOM.describe("vit", known))
     assert [texts[0] for texts, _ in rows] == ["vit eager"] * 3 + ["vit compiled"] * 3
     assert {len(texts) for texts, _ in rows} == {len(HEADROOM.HEADINGS)}
@@ -126,7 +127,7 @@ def test_a_stopper_that_fails_is_no_slowdown(monkeypatch: pytest.MonkeyPatch) ->
 def test_figures_of_another_machine_are_not_read(tmp_path: Path) -> None:
     file = tmp_path / "headroom.jsonl"
     assert HEADROOM.read(file, {"device": "cpu"}) == {}
-    figures = HEADROOM.Figures({"eager": [take_turn(0.01, 0.03, 3.0)]}, {"eager": 0.02})
+    figures = HEADROOM.Figures({"eager": [take_turn(0.01, 0.03, 3.0)]}, {"eager": 0.01}, {"eager": 0.02})
     line = {"overrides": "model=a", "machine": {"device": "cpu"}, "figures": asdict(figures)}
     file.write_text(json.dumps(line))
     assert HEADROOM.read(file, {"device": "cpu"}) == {"model=a": figures}

@@ -46,12 +46,13 @@ def draw_headroom(rows: Sequence[Row]) -> base.Figure:
 
 
 def _predict(name: str, row: Row) -> _Line | None:
-    times = [base.positive(row, f"{arm}_{clock}_step_ms") for arm in ARMS for clock in ("host", "device")]
-    known = [time_ms for time_ms in times if time_ms is not None]
-    if len(known) < len(times):
+    names = [f"{arm}_{figure}" for arm in ARMS for figure in ("host_share", "device_step_ms")]
+    known = [figure for name in names if (figure := base.positive(row, name)) is not None]
+    if len(known) < len(names):
         return None
-    eager_host, eager_device, compiled_host, compiled_device = known
-    bends = {at for at in (eager_device / eager_host, compiled_device / compiled_host) if LEAST < at < MOST}
+    eager_share, eager_device, compiled_share, compiled_device = known
+    eager_host, compiled_host = eager_share * eager_device, compiled_share * compiled_device
+    bends = {at for at in (1 / eager_share, 1 / compiled_share) if LEAST < at < MOST}
     slowdowns = sorted(bends | {LEAST * (MOST / LEAST) ** (at / POINTS) for at in range(POINTS + 1)})
     speedups = [predict_speedup(eager_host, eager_device, compiled_host, compiled_device, at) for at in slowdowns]
     return _Line(name, base.row_colour(row), slowdowns, speedups)
