@@ -130,20 +130,22 @@ def _explain_interval(setup: ScriptSetup) -> str:
 
 
 def lead_loop(setup: ScriptSetup, arm: str, known: Known = NOTHING) -> Lead:
-    """Time the loop as the script runs it, with one arm throughout."""
-    setup.loop.loader.keep_none()  # from the first batch on
+    """Time the loop as the script runs it, with one arm throughout. What is set here counts from its first batch on."""
+    setup.loop.loader.keep_none()
     if arm == "compiled":
         _compile_from_the_start(setup, known)
     return _lead_loop(setup, arm, known)
 
 
 def _compile_from_the_start(setup: ScriptSetup, known: Known) -> None:
-    """Run nothing in eager that is known to be compiled, as a user would: what eager steps leave behind in a process
-    changes how long later ones take, on a CPU as much as by a fifth (docs/scripts.md)."""
+    """Compile each known module at its first call, as `model.compile()` before the loop does.
+
+    Eager steps before that would change how long later ones take, by what they leave behind in the process.
+    """
     arms, watch = setup.arms, setup.loop.modules
     arms.switch("compiled")
     if known.compiles_itself:
-        watch.stop()  # the stance alone has kept it from being compiled, and names nothing
+        watch.stop()  # the script's own calls make its forms
 
     def compile_known(module: torch.nn.Module) -> None:
         if name_module(setup, module) in known.modules:

@@ -209,11 +209,7 @@ class ModuleWatch:
     def _note_call(self, module: torch.nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
         self._put(self._call)
         try:
-            in_backward = torch._C._current_graph_task_id() != -1  # as checkpointed blocks are called again
-            trains = (
-                not in_backward and torch.is_grad_enabled() and any(item.requires_grad for item in module.parameters())
-            )
-            if trains and module not in self.modules:
+            if module not in self.modules and _trains(module):
                 self.modules[module] = find_script_line()
                 self.on_first(module)
             return self._call(module, *arguments, **options)
