@@ -32,7 +32,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from sweeper.analysis.derive import WAITS, find_host_s, predict_step_s
+from sweeper.analysis.derive import MIN_WAITING, find_host_s, predict_step_s
 from sweeper.core.protocol import Job
 from sweeper.core.record import ARMS, Process, Round
 from sweeper.core.settings import Measure
@@ -60,7 +60,7 @@ RUNNING_S = 5e-3  # between two stops; a sleep is some 0.1 ms longer than asked 
 TURNS = 16
 BLOCK_S = 0.2  # of a block at factor 1
 WARM_UP_S = 3.0
-NEAR = 0.8, WAITS  # h x / d at which host and device are about equally fast
+NEAR = 0.8, MIN_WAITING  # h x / d at which host and device are about equally fast
 MAX_DIFFERENCE = 0.03
 STOPPER = """
 import os, select, signal, sys, time

@@ -27,11 +27,9 @@ MIN_DRAWS_FOR_INTERVAL = 3  # with fewer compile caches, an interval describes t
 # six models on an H200 (docs/results/h200-repeatability.md). It stands in where a record has no gap of its own.
 USUAL_GAP_S = 1.2e-6
 HOST_BOUND = 0.05  # an arm is host-bound when its device waits for the host for a larger share of wall time
+MIN_WAITING = 1.25  # wall seconds of a step over those of its device work, above which it waits for its host
 # Host noise may be bimodal, and a few processes may all lie in one mode: docs/results/coverage.md.
 MIN_PROCESSES_IF_HOST_BOUND = 5
-
-
-WAITS = 1.25  # wall seconds of a step over those of its device work, above which it waits for its host
 
 
 def derive(record: Record) -> Result:
@@ -83,7 +81,7 @@ def find_host_s(host_s: float, device_s: float, step_s: float) -> float:
     the device. So a step that takes clearly longer than its device work waits for its host, and its wall time is the
     host's; and no step is shorter than what its host does.
     """
-    return step_s if step_s > WAITS * device_s else min(host_s, step_s)
+    return step_s if step_s > MIN_WAITING * device_s else min(host_s, step_s)
 
 
 def predict_step_s(host_s: float, device_s: float, host_slowdown: float) -> float:

@@ -77,7 +77,8 @@ def read_script(config: Config, choices: Mapping[str, str | None], make_compile:
     asked: dict[str, Json] = {"args": model.args or None, "cwd": model.cwd, "trajectory": model.trajectory}
     arguments = {key: value for key, value in asked.items() if value is not None}
     overrides = "; ".join(f"model.{key}={value}" for key, value in arguments.items())
-    name = name_module(model.path) or "/".join(Path(model.path).parts[-2:])  # many scripts are called train.py
+    path = Path(model.path)
+    name = name_module(model.path) or f"{path.parent.name}/{path.name}".lstrip("/")  # many scripts are called train.py
     is_eager = config.mode.name == "eager"
     return Trial(
         model=Model(SCRIPT, model.path, arguments=arguments),

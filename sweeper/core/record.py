@@ -248,7 +248,7 @@ class ScriptRun:
 
     def __post_init__(self) -> None:
         if self.called_at and len(self.called_at) != len(self.modules):
-            raise ValueError(f"{len(self.modules)} modules are called at {len(self.called_at)} places")
+            raise ValueError(f"script.called_at has {len(self.called_at)} places for {len(self.modules)} modules")
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from sweeper.core.record import (
     Record,
     RecordError,
     Round,
+    ScriptRun,
 )
 from sweeper.core.serialization import from_json, to_json
 from sweeper.core.trial import Compile, Labels, Model, Precision, Text, Trial
@@ -360,3 +361,9 @@ def test_out_of_memory_alone_on_a_gpu_ends_the_same_way(record: Record) -> None:
     assert process.gpu is not None
     alone = replace(process, gpu=replace(process.gpu, other_processes=0))
     assert not replace(record, status="oom", processes=(alone,)).may_end_differently
+
+
+def test_each_module_of_a_script_is_called_at_one_place() -> None:
+    ScriptRun(modules=("Net",))  # of a record from before there were places
+    with pytest.raises(ValueError, match="called_at has 1 places for 2 modules"):
+        ScriptRun(modules=("Net", "Net"), called_at=("train.py:7",))

@@ -19,12 +19,14 @@ from sweeper.worker.compilation.compiler import compile_function
 from sweeper.worker.compilation.counters import CompileCounters
 from sweeper.worker.failures import NotCompiledError
 from sweeper.worker.scripts.compile_calls import CompileCalls, Compiled
+from sweeper.worker.scripts.loop import find_script_line, is_called_to_train
+from sweeper.worker.scripts.places import name_call, name_class
 
 Function = Callable[..., Any]
 CALLED_FIRST = "_compiled_call_impl"  # of a module: `Module.__call__` prefers it
 
 
-def call_eager(module: torch.nn.Module, *arguments: Any, **options: Any) -> Any:
+def call_eager(module: torch.nn.Module, /, *arguments: Any, **options: Any) -> Any:
     """Call a module and its hooks, past the compiled form that it may have; what Dynamo compiles is a frame of ours."""
     return module._call_impl(*arguments, **options)  # type: ignore[no-untyped-call]
 
@@ -78,13 +80,57 @@ class Form:
             self.caller.__dict__[CALLED_FIRST] = self._before
 
 
+class FirstCalls:
+    """Hears of modules before they are called for training first; they have the names that they have in a record.
+
+    It stands in for `Module.__call__` until all have come, and steps aside for each call, so that the compiler does not
+    see it.
+    """
+
+    def __init__(self, names: Sequence[str], hear: Callable[[torch.nn.Module], None]) -> None:
+        self._missing, self._seen = list(names), list[torch.nn.Module]()
+        self._hear, self._call = hear, torch.nn.Module.__call__
+
+        def stand_in(module: torch.nn.Module, /, *arguments: Any, **options: Any) -> Any:
+            self._step_aside()
+            try:
+                self._note(module, find_script_line())
+                return self._call(module, *arguments, **options)
+            finally:
+                self._step_in()
+
+        self._stand_in = stand_in
+        self._step_in()
+
+    def end(self) -> None:
+        """Wait for no more modules."""
+        self._missing.clear()
+        self._step_aside()
+
+    def _step_in(self) -> None:
+        if self._missing:
+            setattr(torch.nn.Module, "__call__", self._stand_in)  # noqa: B010
+
+    def _step_aside(self) -> None:
+        if torch.nn.Module.__call__ is self._stand_in:
+            setattr(torch.nn.Module, "__call__", self._call)  # noqa: B010
+
+    def _note(self, module: torch.nn.Module, line: str) -> None:
+        name = name_call(name_class(module), line)
+        if name in self._missing and is_called_to_train(module) and not any(module is one for one in self._seen):
+            self._missing.remove(name)
+            self._seen.append(module)
+            self._hear(module)
+
+
 class Arms:
-    """The arms of a script; eager runs until `prepare`."""
+    """The arms of a script; eager runs until `prepare`, or `compile_at_first_calls`."""
 
     def __init__(self, trial: Trial, calls: CompileCalls) -> None:
         self._trial, self._calls = trial, calls
         self.counters = CompileCounters()
         self.forms: list[Form] = []
+        self._first_calls: FirstCalls | None = None
         torch.compiler.set_stance("force_eager")
 
     @property
@@ -94,26 +140,33 @@ class Arms:
 
     def prepare(self, modules: Sequence[torch.nn.Module]) -> None:
         """Make the compiled arm. Raises NotCompiledError where there is nothing to compile."""
+        self._end_first_calls()
         if self.is_own:
             last = {id(item.module): item for item in self._calls.compiled}.values()
             self.forms = [form for form in map(Form.of_script, last) if form]
             return
-        if not modules:
+        self.forms += [Form.compile(module, self._trial, self.counters) for module in modules]
+        if not self.forms:
             raise NotCompiledError(
                 "no module with parameters to train is called in a step, so there is none to compile"
             )
-        compiled = {id(form.module) for form in self.forms}
-        self.forms += [
-            Form.compile(module, self._trial, self.counters) for module in modules if id(module) not in compiled
-        ]
 
-    def compile(self, module: torch.nn.Module) -> None:
-        """Compile a module, and run it compiled from now on."""
-        self.forms.append(Form.compile(module, self._trial, self.counters))
-        self.forms[-1].choose("compiled")
+    def compile_at_first_calls(self, names: Sequence[str], tell: Callable[[], None]) -> None:
+        """Compile modules before they are called for training first, until `prepare`; `tell` is called before each."""
+
+        def compile_it(module: torch.nn.Module) -> None:
+            tell()
+            self.forms.append(Form.compile(module, self._trial, self.counters))
+            self.forms[-1].choose("compiled")
+
+        self._first_calls = FirstCalls(names, compile_it)
+
+    def _end_first_calls(self) -> None:
+        if self._first_calls is not None:
+            self._first_calls.end()
 
     def switch(self, arm: str) -> None:
-        """Run an arm from the next step on; to be called at the end of a step, with no backward pass pending."""
+        """Run an arm from the next step on; to be called before the script, or at the end of a step."""
         compiled = arm == "compiled" and self._trial.mode != "eager"
         torch.compiler.set_stance("default" if compiled else "force_eager")
         for form in self.forms:
@@ -141,6 +194,7 @@ class Arms:
 
     def stop(self) -> None:
         """Leave the modules as they were; what the script still does runs in eager, and compiles nothing."""
+        self._end_first_calls()
         torch.compiler.set_stance("force_eager")
         for form in self.forms:
             form.remove()

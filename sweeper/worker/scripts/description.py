@@ -7,8 +7,8 @@ from collections import Counter
 
 import torch
 
-from sweeper.core.record import TORCH_NN, ScriptRun, Shapes, SizeCount
-from sweeper.worker.scripts.places import name_call
+from sweeper.core.record import ScriptRun, Shapes, SizeCount
+from sweeper.worker.scripts.places import name_call, name_class
 from sweeper.worker.scripts.setup import ScriptSetup
 
 MAX_SHAPES = 12  # that a record keeps
@@ -23,7 +23,7 @@ def describe(setup: ScriptSetup) -> ScriptRun:
     sizes = count_sizes(shapes)
     return ScriptRun(
         sha256=setup.sha256,
-        modules=tuple(map(_name_class, loop.modules.modules)),
+        modules=tuple(map(name_class, loop.modules.modules)),
         called_at=tuple(loop.modules.modules.values()),
         optimizers=tuple(loop.order),
         loader=", ".join(sorted(loop.loader.seen)) or None,
@@ -43,12 +43,7 @@ def describe(setup: ScriptSetup) -> ScriptRun:
 
 def name_module(setup: ScriptSetup, module: torch.nn.Module) -> str:
     """Name a module that the script calls by its class, and the line that calls it."""
-    return name_call(_name_class(module), setup.loop.modules.modules.get(module, ""))
-
-
-def _name_class(module: torch.nn.Module) -> str:
-    kind = type(getattr(module, "_orig_mod", module))
-    return f"{TORCH_NN}{kind.__name__}" if kind.__module__.startswith(TORCH_NN) else kind.__name__
+    return name_call(name_class(module), setup.loop.modules.modules.get(module, ""))
 
 
 def count_sizes(shapes: Counter[tuple[object, ...]]) -> Counter[int]:

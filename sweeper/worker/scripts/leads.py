@@ -7,7 +7,7 @@ as the script does by itself: batches that were fetched ahead in one arm's time 
 
 from __future__ import annotations
 
-import torch
+from functools import partial
 
 from sweeper.core.record import Accuracy, HostState, PerArm
 from sweeper.worker.compilation import artifacts
@@ -20,13 +20,12 @@ from sweeper.worker.measurement.bench import (
 )
 from sweeper.worker.monitoring import host_monitor
 from sweeper.worker.scripts.check import check_modules
-from sweeper.worker.scripts.description import name_module
 from sweeper.worker.scripts.loop import Lead, Loop, ScriptOverError, run_steps
 from sweeper.worker.scripts.loop_time import NOTHING, Known, time_loop
 from sweeper.worker.scripts.setup import ScriptSetup
 from sweeper.worker.session import take_readings, time_rounds, warm_up
 
-EAGER_STEPS = 4  # before anything is compiled; they show how many batches a step takes
+EAGER_STEPS = 4  # of runs that begin in eager; they show how many batches a step takes
 MAX_CYCLE_BATCHES = 8  # recorded batches that blocks go through; each new shape may have to be compiled
 SETTLED_STEPS = 3  # in a row without a compilation, before a compiled loop is timed
 
@@ -140,19 +139,12 @@ def lead_loop(setup: ScriptSetup, arm: str, known: Known = NOTHING) -> Lead:
 def _compile_from_the_start(setup: ScriptSetup, known: Known) -> None:
     """Compile each known module at its first call, as `model.compile()` before the loop does.
 
-    Eager steps before that would change how long later ones take, by what they leave behind in the process.
+    Eager steps before that may change how long later ones take, by what they leave behind in the process.
     """
-    arms, watch = setup.arms, setup.loop.modules
-    arms.switch("compiled")
-    if known.compiles_itself:
-        watch.stop()  # the script's own calls make its forms
-
-    def compile_known(module: torch.nn.Module) -> None:
-        if name_module(setup, module) in known.modules:
-            setup.notes.announce("compiling")
-            arms.compile(module)
-
-    watch.on_first = compile_known
+    setup.loop.modules.stop()  # its hooks would break graphs
+    setup.arms.switch("compiled")
+    if not known.compiles_itself:
+        setup.arms.compile_at_first_calls(known.modules, partial(setup.notes.announce, "compiling"))
 
 
 def _lead_loop(setup: ScriptSetup, arm: str, known: Known) -> Lead:

@@ -179,46 +179,34 @@ def copy_structure(batch: Any) -> Any:
 class ModuleWatch:
     """Notes the outermost modules that are called for training and have parameters to train.
 
-    It stands in for `Module.__call__` between these calls and never within one, so the compiler does not see it. Hooks
-    for all modules, as torch has them, would fire for every submodule and break graphs.
+    Left in place, such a hook fires for every submodule and breaks graphs, so it has to stop before anything compiles.
     """
 
     def __init__(self) -> None:
         self.modules: dict[torch.nn.Module, str] = {}  # with the line of the script that calls them first
-        self.on_first: Callable[[torch.nn.Module], None] = lambda _module: None  # before a module is called first
-        self._call, self._watches = torch.nn.Module.__call__, True
-        watch = self
-
-        def call(module: torch.nn.Module, *arguments: Any, **options: Any) -> Any:
-            return watch._note_call(module, arguments, options)
-
-        self._noting = call
-        self._put(call)
+        self._depth = 0
+        enter = torch.nn.modules.module.register_module_forward_pre_hook(self._enter)
+        leave = torch.nn.modules.module.register_module_forward_hook(self._leave, always_call=True)
+        self._handles = enter, leave
 
     def stop(self) -> None:
         """Note no more; a module that is part of another one is compiled with that."""
-        self._watches = False
-        self._put(self._call)
+        for handle in self._handles:
+            handle.remove()
         parts = {part for module in self.modules for part in module.modules() if part is not module}
         self.modules = {module: line for module, line in self.modules.items() if module not in parts}
 
-    @staticmethod
-    def _put(call: Callable[..., Any]) -> None:
-        setattr(torch.nn.Module, "__call__", call)  # noqa: B010
+    def _enter(self, module: torch.nn.Module, _inputs: object) -> None:
+        self._depth += 1
+        if self._depth == 1 and is_called_to_train(module):
+            self.modules.setdefault(module, find_script_line())
 
-    def _note_call(self, module: torch.nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        self._put(self._call)
-        try:
-            if module not in self.modules and _trains(module):
-                self.modules[module] = find_script_line()
-                self.on_first(module)
-            return self._call(module, *arguments, **options)
-        finally:
-            if self._watches:
-                self._put(self._noting)
+    def _leave(self, *_: object) -> None:
+        self._depth = max(self._depth - 1, 0)
 
 
-def _trains(module: torch.nn.Module) -> bool:
+def is_called_to_train(module: torch.nn.Module) -> bool:
+    """Whether a module that is being called has parameters to train, and gradients are on."""
     in_backward = torch._C._current_graph_task_id() != -1  # as checkpointed blocks are called again
     return not in_backward and torch.is_grad_enabled() and any(item.requires_grad for item in module.parameters())
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from sweeper.core.record import TORCH_NN
 from sweeper.worker.failures import Failure, describe_error
 
 OWN = Path(__file__).parents[2]  # not resolved, as code objects name their files
@@ -33,6 +34,12 @@ def name_place(name: str, line: int | None) -> str:
     """`file:line`, relative to the folder in which the script began where it lies in there."""
     file = Path(name)
     return f"{file.relative_to(_BEGIN) if file.is_relative_to(_BEGIN) else file}:{line}"
+
+
+def name_class(module: torch.nn.Module) -> str:
+    """The class of a module, with `torch.nn.` where it is torch's own."""
+    kind = type(getattr(module, "_orig_mod", module))
+    return f"{TORCH_NN}{kind.__name__}" if kind.__module__.startswith(TORCH_NN) else kind.__name__
 
 
 def name_call(name: str, line: str) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from sweeper.core.record import LoopRun, ScriptRun
+from sweeper.core.record import CompileCall, LoopRun, ScriptRun
 from sweeper.worker.scripts import loop_time
 from sweeper.worker.scripts.loop import Counts, ScriptOverError
 from sweeper.worker.scripts.loop_time import NOTHING, Known
@@ -175,3 +177,15 @@ def test_long_steps_are_timed_eight_times(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(f"{__name__}.STEP_S", 12.0)
     run = MadeUpLoop(set(), monkeypatch, lambda steps: steps == 2).time()
     assert run.steps >= loop_time.MIN_STEPS
+
+
+def test_what_the_first_run_has_found_is_told_to_the_others() -> None:
+    calls = (CompileCall("train.py:3", by_library=False, target="Net", is_arm=True),)
+    first = ScriptRun(modules=("Net", "torch.nn.Linear"), called_at=("train.py:7", "train.py:8"), interval=5)
+    known = Known.of(first)
+    assert (list(known.modules), known.compiles_itself) == (["Net (train.py:7)", "torch.nn.Linear (train.py:8)"], False)
+    assert Known.of(replace(first, compile_calls=calls)).compiles_itself
+    timed = replace(first, loop_eager=LoopRun(20, 0.5, None, 1.0, 0, evaluations=4))
+    known = Known.of(timed)
+    assert (known.interval, known.steps, known.seconds, known.evaluations) == (5, 20, 10.0, 4)
+    assert known == Known(**json.loads(json.dumps(asdict(known))))

@@ -71,6 +71,8 @@ def test_the_report_names_what_a_script_does(name: str, tmp_path: Path) -> None:
     assert script.modules == MODULES.get(name, script.modules)
     assert script.loop_eager is not None
     assert script.loop_compiled is not None
+    assert outcome.diagnostics is not None
+    assert not [item.where for item in outcome.diagnostics.graph_breaks if "sweeper" in (item.where or "")]
     assert outcome.process is not None
     assert outcome.process.accuracy is not None
     assert outcome.process.accuracy.passed is True, outcome.process.accuracy.unverified

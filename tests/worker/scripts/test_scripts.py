@@ -138,7 +138,7 @@ class Scaled(torch.autograd.Function):
 def wrong(graph, _inputs): return lambda *given: tuple(Scaled.apply(item) for item in graph(*given))
 module = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(), torch.nn.Linear(8, 4))
 optimizer = torch.optim.SGD(module.parameters(), lr=1e-3)
-compiled = torch.compile(module, backend=wrong)
+compiled = torch.compile(module, backend=wrong, fullgraph=True)  # nothing of ours may be in its way
 while True:
     optimizer.zero_grad()
     torch.nn.functional.cross_entropy(compiled(torch.randn(16, 8)), torch.randint(4, (16,))).backward()
