@@ -104,7 +104,7 @@ def _host_time(arm: str) -> Metric:
 
 
 def _host_share(arm: str) -> Metric:
-    meaning = f"host time of a step of the {arm} arm over its device step time; where it waits for the host, wall time"
+    meaning = f"host time of a step of the {arm} arm over its device step time (docs/reading-a-report.md)"
     return Metric(f"{arm}_host_share", meaning)
 
 
