@@ -74,7 +74,7 @@ def _clocks_differ(_record: Record, process: Process) -> bool:
 
 
 def _is_host_busy(_record: Record, process: Process) -> bool:
-    """Whether others kept cores busy during the rounds, or the quota of the cgroup stopped the process."""
+    """Whether others kept cores busy in the rounds or a script's loops, or the cgroup's quota stopped the process."""
     host = process.host or HostState()
     rounds_s = sum((item.eager_s or 0.0) + (item.compiled_s or 0.0) for item in process.rounds)
     return (host.busy_while_measuring or 0.0) > MAX_BUSY_HOST or (host.throttled_s or 0.0) > MAX_THROTTLED * rounds_s

@@ -162,7 +162,9 @@ def _lead_loop(setup: ScriptSetup, arm: str, known: Known) -> Lead:
     with notes.enter("warming"):
         yield from run_steps(loop.loader.queued)  # what workers fetched ahead while nothing was asked for
     with notes.enter("measuring"):
+        host = host_monitor.HostMonitor()
         yield from time_loop(setup, arm, known)
+        notes.add(host=HostState(busy_while_measuring=host.share_busy_by_others()))
         if arm == "compiled":
             arms.require_compiled()
 

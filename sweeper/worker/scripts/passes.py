@@ -18,13 +18,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from sweeper.core.protocol import ALONE, Job, Outcome, Phase, decode
-from sweeper.core.record import ARMS, EAGER_PHASES, Diagnostics, ScriptRun, Training, Trajectory
+from sweeper.core.record import ARMS, EAGER_PHASES, Diagnostics, HostState, ScriptRun, Training, Trajectory
 from sweeper.core.system.leftovers import TEMPORARY, make_prefix
 from sweeper.worker import failures
 from sweeper.worker.scripts.loop_time import Known
 from sweeper.worker.session import Notes, Part, Task
 
-MEASURING = ("steps", "loop_eager", "loop_compiled")
+EAGER_LOOP = "loop_eager"
+MEASURING = ("steps", EAGER_LOOP, "loop_compiled")
 TRAJECTORY, TRAINING = "trajectory", "training_"
 PASSES = (*MEASURING, TRAJECTORY, *(f"{TRAINING}{arm}" for arm in ARMS))
 SHIFTS = (0, 1, 2)  # of the seeds of trainings
@@ -55,9 +56,16 @@ def _run_passes(trial: Path, job: Job, part: Part, notes: Notes) -> None:
             _take_over(outcome, which, notes)
         if outcome.status != "ok":
             notes.phase = outcome.phase or notes.phase
-            raise ScriptError(outcome)
+            raise ScriptError(_blame_eager(outcome) if which == EAGER_LOOP else outcome)
     if job.trial.model.arguments.get("trajectory") and part.index == 0 and job.trial.mode != "eager":
         _follow(trial, part, notes, deadline)
+
+
+def _blame_eager(outcome: Outcome) -> Outcome:
+    """What fails in a loop that has run nothing compiled is the script's own."""
+    if outcome.status not in ("runtime_error", "crashed"):
+        return outcome
+    return replace(outcome, status="eager_error", message=f"in its loop in eager: {outcome.message}")
 
 
 def _tell_what_is_known(script: ScriptRun | None) -> list[str]:
@@ -104,6 +112,8 @@ def _take_over(outcome: Outcome, which: str, notes: Notes) -> None:
         notes.add(phases_s={**phases_s, **process.phases_s})
         notes.environment |= outcome.environment
         notes.diagnostics = _shorten_places(outcome.diagnostics) if outcome.diagnostics else None
+    elif process.host is not None:
+        notes.add(host=_join(notes.process.host or HostState(), process.host))
     if process.script is None:
         return
     first = notes.process.script or process.script
@@ -114,6 +124,12 @@ def _take_over(outcome: Outcome, which: str, notes: Notes) -> None:
         of_loader = {name: getattr(seen, name) for name in ("loop_compiled", "shapes", "num_shapes", "sizes", "pad_to")}
         first = replace(first, **of_loader)
     notes.add(script=first)
+
+
+def _join(host: HostState, of_loop: HostState) -> HostState:
+    """The state of the host with the larger share that others took, of the rounds and of the loops."""
+    shares = [item.busy_while_measuring for item in (host, of_loop) if item.busy_while_measuring is not None]
+    return replace(host, busy_while_measuring=max(shares, default=None))
 
 
 def _shorten_places(diagnostics: Diagnostics) -> Diagnostics:

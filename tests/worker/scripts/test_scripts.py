@@ -11,9 +11,12 @@ import pytest
 from script_runs import BEGIN, MEASURE, SCRIPTS, make_trial, read_script, run_stored, run_worker
 
 from sweeper.core.protocol import Outcome
-from sweeper.core.record import ARMS, Trajectory
+from sweeper.core.record import ARMS, HostState, Process, Trajectory
 from sweeper.core.system.gpus import visible_gpus
 from sweeper.core.trial import Trial
+from sweeper.worker.lease import Lease
+from sweeper.worker.scripts import passes
+from sweeper.worker.session import Notes
 
 
 @pytest.mark.compile
@@ -168,6 +171,27 @@ def test_what_a_script_does_after_a_failure_compiles_nothing(tmp_path: Path) -> 
     outcome, printed = run_worker(make_trial("train.py"), tmp_path)
     assert (outcome.status, outcome.phase) == ("runtime_error", "measuring"), printed
     assert "stance force_eager" in printed
+
+
+def test_what_fails_in_the_eager_loop_alone_is_the_script_s_own_error(tmp_path: Path) -> None:
+    fails = "import glob\nopen(f'run{len(glob.glob(\"run*\"))}', 'w')\nif len(glob.glob('run*')) == 2:\n"
+    (tmp_path / "train.py").write_text(f"{BEGIN}{fails}    steps(30); raise ValueError('late')\nsteps(1_000_000)")
+    outcome, printed = run_worker(make_trial("train.py"), tmp_path)
+    said = "in its loop in eager: train.py:15: ValueError: late"
+    assert (outcome.status, outcome.phase, outcome.message) == ("eager_error", "measuring", said), printed
+
+
+@pytest.mark.parametrize(
+    ("of_rounds", "of_loop", "busy"), [(0.02, 0.4, 0.4), (0.3, 0.1, 0.3), (None, 0.2, 0.2), (0.2, None, 0.2)]
+)
+def test_others_that_keep_the_host_busy_while_a_loop_is_timed_count(
+    of_rounds: float | None, of_loop: float | None, busy: float
+) -> None:
+    process = Process(0, 0, cold=True, host=HostState(0.01, of_rounds, throttled_s=1.0))
+    notes = Notes(lambda _phase: None, process, Lease())
+    loop = replace(process, host=HostState(busy_while_measuring=of_loop))
+    passes._take_over(Outcome("ok", process=loop), "loop_eager", notes)
+    assert notes.process.host == HostState(0.01, busy, throttled_s=1.0)
 
 
 ENDINGS = {
