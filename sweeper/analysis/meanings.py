@@ -185,8 +185,8 @@ FLAGS: Mapping[str, Flag] = {
     ),
     "host_busy": Flag(
         "other processes used the host while the trial was measured",
-        "They kept more than 10 % of the trial's cores busy in the rounds or in a script's loops, or the cgroup's quota "
-        "took more than 1 % of the cores.",
+        "They kept more than 10 % of the trial's cores busy in the rounds or in a script's loops, or the cgroup's "
+        "quota took more than 1 % of the cores.",
         "Measure again on an idle machine; `python -m sweeper.doctor` says how noisy it is.",
         rank=DOUBT,
         why="other processes may have slowed down one arm more than the other",
