@@ -102,10 +102,11 @@ class FirstCalls:
         self._stand_in = stand_in
         self._step_in()
 
-    def end(self) -> None:
-        """Wait for no more modules."""
-        self._missing.clear()
+    def end(self) -> list[str]:
+        """Wait for no more modules; the names of those that have not come."""
+        missing, self._missing = self._missing, []
         self._step_aside()
+        return missing
 
     def _step_in(self) -> None:
         if self._missing:
@@ -139,8 +140,9 @@ class Arms:
         return bool(self._calls.own)
 
     def prepare(self, modules: Sequence[torch.nn.Module]) -> None:
-        """Make the compiled arm. Raises NotCompiledError where there is nothing to compile."""
-        self._end_first_calls()
+        """Make the compiled arm. Raises NotCompiledError without modules, or where one has not come."""
+        if missing := self._end_first_calls():
+            raise NotCompiledError(f"not called for training as in the script's first run: {', '.join(missing)}")
         if self.is_own:
             last = {id(item.module): item for item in self._calls.compiled}.values()
             self.forms = [form for form in map(Form.of_script, last) if form]
@@ -161,9 +163,8 @@ class Arms:
 
         self._first_calls = FirstCalls(names, compile_it)
 
-    def _end_first_calls(self) -> None:
-        if self._first_calls is not None:
-            self._first_calls.end()
+    def _end_first_calls(self) -> list[str]:
+        return self._first_calls.end() if self._first_calls else []
 
     def switch(self, arm: str) -> None:
         """Run an arm from the next step on; to be called before the script, or at the end of a step."""

@@ -81,6 +81,6 @@ def test_a_call_that_raises_changes_nothing(wait_for: Callable[..., Any]) -> Non
     with pytest.raises(ValueError, match="wrong"):
         net(torch.ones(2, 4), module="wrong")
     assert nn.Module.__call__ is not CALL
-    calls.end()
+    assert calls.end() == ["Net (elsewhere.py:1)"]
     assert heard == []
     assert nn.Module.__call__ is CALL

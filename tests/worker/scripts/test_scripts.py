@@ -181,6 +181,17 @@ def test_what_fails_in_the_eager_loop_alone_is_the_script_s_own_error(tmp_path: 
     assert (outcome.status, outcome.phase, outcome.message) == ("eager_error", "measuring", said), printed
 
 
+def test_a_compiled_loop_that_calls_its_module_elsewhere_is_not_compiled(tmp_path: Path) -> None:
+    counts = "import glob\nopen(f'run{len(glob.glob(\"run*\"))}', 'w')\nif len(glob.glob('run*')) == 3:\n"
+    other = (
+        counts + "    while True: optimizer.zero_grad(); module(torch.ones(4, 8)).sum().backward(); optimizer.step()"
+    )
+    (tmp_path / "train.py").write_text(f"{BEGIN}{other}\nsteps(1_000_000)")
+    outcome, printed = run_worker(make_trial("train.py"), tmp_path)
+    said = "not called for training as in the script's first run: torch.nn.Sequential (train.py:10)"
+    assert (outcome.status, outcome.message) == ("not_compiled", said), printed
+
+
 @pytest.mark.parametrize(
     ("of_rounds", "of_loop", "busy"), [(0.02, 0.4, 0.4), (0.3, 0.1, 0.3), (None, 0.2, 0.2), (0.2, None, 0.2)]
 )
