@@ -6,10 +6,10 @@
 A slower host is made by stopping the worker, with all its threads, for a part of each hundredth of a second, while
 the device goes on. A reference in the same process, which is host-bound, says how many times longer the host then
 takes, x. An arm takes h seconds of the host and d of the device per step. Its step should then take max(h x, d). The
-speed of a host changes by itself within seconds, so short blocks of the reference and of both arms follow each other,
-turn after turn; the difference of a step from its prediction is the median over these turns. Where a step waits for
-its host, h is its own wall time on the host at hand, as in a report, so rows of a host that is not slowed down are not
-judged.
+speed of a host changes by itself within a second, so short blocks of the reference and of both arms follow each other,
+turn after turn; h, x and the step are means over these turns, and leaving out one turn after the other gives the
+standard error of the difference between a step and its prediction. Where a step waits for its host, h is its own wall
+time on the host at hand, as in a report, so rows of a host that is not slowed down are not judged.
 
 What the output file has is printed and not measured again.
 """
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shlex
 import subprocess
@@ -26,11 +27,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import fmean, median, pstdev
 from typing import Any
 
 from sweeper.analysis.derive import MIN_WAITING, find_host_s, predict_step_s
@@ -44,6 +45,7 @@ from sweeper.worker.compilation import compiler
 from sweeper.worker.compilation.counters import CompileCounters
 from sweeper.worker.lease import Lease
 from sweeper.worker.measurement.bench import STEPS_BEFORE_BLOCK, Arm, complete, without_collector
+from sweeper.worker.measurement.host_time import host_per_step
 from sweeper.worker.setup import TrialSetup
 
 MODELS = {  # both arms of each have fewer launches than the queue of the device takes, so that h is known
@@ -59,6 +61,7 @@ FACTORS = (1.0, 1.5, 2.5)  # by which the host is slowed down, nominally
 ALONE = str(FACTORS[0])
 RUNNING_S = 5e-3  # between two stops; a sleep is some 0.1 ms longer than asked for
 TURNS = 16
+HOST_STEPS = 5  # of an arm and turn, each from an idle device
 BLOCK_S = 0.2  # of a block at factor 1
 WARM_UP_S = 3.0
 NEAR = 0.8, MIN_WAITING  # h x / d at which host and device are about equally fast
@@ -89,7 +92,7 @@ HEADINGS = (
     "predicted ms",
     "measured ms",
     "difference",
-    "middle half",
+    "standard error",
     "",
 )
 
@@ -100,14 +103,7 @@ class Turn:
 
     wall_s: Mapping[str, float]
     reference_s: Mapping[str, float]
-
-    @property
-    def alone_s(self) -> float:
-        return self.wall_s[ALONE]
-
-    def slowdown(self, factor: str) -> float:
-        """How many times longer the host took, x, by the reference."""
-        return self.reference_s[factor] / self.reference_s[ALONE]
+    host_s: float  # until the call of a step returns, on the host at hand
 
 
 @dataclass(frozen=True)
@@ -115,25 +111,25 @@ class Figures:
     """What was measured of a model, by arm; seconds are per step."""
 
     turns: Mapping[str, Sequence[Turn]] = field(default_factory=dict)
-    host_s: Mapping[str, float] = field(default_factory=dict)  # of the arms of which it is known, as is the device's
-    device_s: Mapping[str, float] = field(default_factory=dict)
+    device_s: Mapping[str, float] = field(default_factory=dict)  # of the arms whose host time is known, too
     missing: str = ""  # why a figure is not there
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What was predicted of a step, beside what was measured: medians over turns."""
+    """What was predicted of a step, beside what was measured: means over turns."""
 
     host_s: float  # not slowed down
     slowdown: float  # x
     load: float  # seconds of the slowed host over seconds of the device
     predicted_s: float
     measured_s: float
-    differences: tuple[float, float, float]  # of measured from predicted times, as shares: quartiles over turns
+    error: float | None = None  # standard error of the difference; None for a single turn
 
     @property
     def difference(self) -> float:
-        return self.differences[1]
+        """Of the measured from the predicted time, as a share."""
+        return self.measured_s / self.predicted_s - 1
 
     @property
     def is_near(self) -> bool:
@@ -145,20 +141,23 @@ class Prediction:
         return abs(self.difference) <= MAX_DIFFERENCE
 
 
-def judge(turns: Sequence[Turn], host_s: float, device_s: float, factor: str) -> Prediction:
-    """Compare the steps on a slowed host with their predictions, turn by turn."""
-    slowdowns = [turn.slowdown(factor) for turn in turns]
-    hosts = [(find_host_s(host_s, device_s, turn.alone_s), x) for turn, x in zip(turns, slowdowns, strict=True)]
-    predicted = [predict_step_s(seconds, device_s, slowdown) for seconds, slowdown in hosts]
-    ratios = [turn.wall_s[factor] / expected_s - 1 for turn, expected_s in zip(turns, predicted, strict=True)]
-    return Prediction(
-        median(seconds for seconds, _ in hosts),
-        median(slowdowns),
-        median(seconds * slowdown for seconds, slowdown in hosts) / device_s,
-        median(predicted),
-        median(turn.wall_s[factor] for turn in turns),
-        (ratios[0],) * 3 if len(ratios) == 1 else tuple(quantiles(ratios, n=4, method="inclusive")),  # type: ignore[arg-type]
-    )
+def judge(turns: Sequence[Turn], device_s: float, factor: str) -> Prediction:
+    """Compare the step on a slowed host with its prediction, with a standard error by the jackknife over turns."""
+    found = _predict(turns, device_s, factor)
+    if len(turns) == 1:
+        return found
+    rest = [_predict([*turns[:left_out], *turns[left_out + 1 :]], device_s, factor) for left_out in range(len(turns))]
+    differences = [one.difference for one in rest]
+    return replace(found, error=math.sqrt(len(turns) - 1) * pstdev(differences))
+
+
+def _predict(turns: Sequence[Turn], device_s: float, factor: str) -> Prediction:
+    slowdown = fmean(turn.reference_s[factor] for turn in turns) / fmean(turn.reference_s[ALONE] for turn in turns)
+    alone_s = fmean(turn.wall_s[ALONE] for turn in turns)
+    host_s = find_host_s(fmean(turn.host_s for turn in turns), device_s, alone_s)
+    predicted_s = predict_step_s(host_s, device_s, slowdown)
+    measured_s = fmean(turn.wall_s[factor] for turn in turns)
+    return Prediction(host_s, slowdown, host_s * slowdown / device_s, predicted_s, measured_s)
 
 
 def require_host_bound(reference: Process) -> None:
@@ -213,6 +212,13 @@ class Subject:
             bench.run(arm, bench.round_up(STEPS_BEFORE_BLOCK))
             return complete(bench.block_s(arm, steps)) / steps
 
+    def time_host(self, arm: Arm) -> float:
+        """Seconds until the call of a step returns, from an idle device."""
+        bench = self.setup.bench
+        with without_collector():
+            times_s = complete(bench.steps_s(arm, HOST_STEPS * bench.num_sizes, until_idle=False))
+        return host_per_step(times_s, bench.num_sizes)
+
 
 def take_turn(subject: Subject, reference: Subject) -> dict[str, Turn]:
     """Time the reference and both arms once for each factor, within seconds; turns by arm."""
@@ -223,7 +229,7 @@ def take_turn(subject: Subject, reference: Subject) -> dict[str, Turn]:
             for arm in subject.arms:
                 walls_s[arm.name][str(factor)] = subject.time_arm(arm)
             reference_s[str(factor)] = (before_s + reference.time_arm(reference.setup.eager)) / 2
-    return {arm: Turn(found, reference_s) for arm, found in walls_s.items()}
+    return {arm.name: Turn(walls_s[arm.name], reference_s, subject.time_host(arm)) for arm in subject.arms}
 
 
 def measure(trial: Trial, reference: Trial) -> Figures:
@@ -238,7 +244,7 @@ def measure(trial: Trial, reference: Trial) -> Figures:
         for _ in range(TURNS):
             for arm, turn in take_turn(subject, other).items():
                 turns[arm].append(turn)
-        walls_s = [median(turn.alone_s for turn in turns[arm]) for arm in ARMS]
+        walls_s = [median(turn.wall_s[ALONE] for turn in turns[arm]) for arm in ARMS]
         notes.add(steps_per_block=1, rounds=(Round("AB", *walls_s),))
         reference_s = median(turn.reference_s[ALONE] for turn in turns["eager"])
         of_reference.add(steps_per_block=1, rounds=(Round("AB", reference_s, reference_s),))  # both arms are eager
@@ -252,10 +258,9 @@ def measure(trial: Trial, reference: Trial) -> Figures:
     if outcome.status != "ok" or process is None:
         raise RuntimeError(f"{trial.label}: {outcome.status}: {outcome.message}")
     reasons = (process.host_time_missing, process.device_time_missing)
-    pairs = {arm: [process.read_arm(f"{clock}_step_s", arm) for clock in ("host", "device")] for arm in ARMS}
-    known = {arm: pair for arm, pair in pairs.items() if all(pair)}
-    host_s, device_s = ({arm: pair[index] for arm, pair in known.items()} for index in range(2))
-    return Figures(dict(turns), host_s, device_s, "; ".join(filter(None, reasons)))
+    known = {arm: process.read_arm("device_step_s", arm) for arm in ARMS if process.read_arm("host_step_s", arm)}
+    device_s = {arm: seconds for arm, seconds in known.items() if seconds}
+    return Figures(dict(turns), device_s, "; ".join(filter(None, reasons)))
 
 
 @contextmanager
@@ -287,17 +292,17 @@ Row = tuple[list[str], Prediction | None]
 def describe(name: str, figures: Figures) -> Iterator[Row]:
     """Yield the texts of a row in the order of HEADINGS, and its prediction where there is one."""
     for arm, factor in product(ARMS, map(str, FACTORS)):
-        turns, host_s, device_s = figures.turns.get(arm), figures.host_s.get(arm), figures.device_s.get(arm)
-        if not turns or host_s is None or device_s is None:
+        turns, device_s = figures.turns.get(arm), figures.device_s.get(arm)
+        if not turns or device_s is None:
             yield [f"{name} {arm}", "", "", factor, *[""] * 6, f"unknown: {figures.missing or 'no GPU'}"], None
             continue
-        found = judge(turns, host_s, device_s, factor)
+        found = judge(turns, device_s, factor)
         times = [found.host_s, device_s, found.predicted_s, found.measured_s]
         host, device, predicted, measured = (f"{seconds * 1e3:.3f}" for seconds in times)
         verdict = "near" if found.is_near else "" if found.is_right or factor == ALONE else "WRONG"
         texts = [f"{name} {arm}", host, device, factor, f"{found.slowdown:.3f}", f"{found.load:.2f}"]
-        low, middle, high = (f"{share:+.1%}" for share in found.differences)
-        yield [*texts, predicted, measured, middle, f"{low} to {high}", verdict], found
+        error = "" if found.error is None else f"{found.error:.1%}"
+        yield [*texts, predicted, measured, f"{found.difference:+.1%}", error, verdict], found
 
 
 def print_row(texts: Iterable[str]) -> None:
