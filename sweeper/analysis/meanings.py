@@ -104,7 +104,8 @@ STATUSES: Mapping[str, Meaning] = {
     ),
     "interrupted": Meaning(
         "ended by Ctrl-C",
-        todo="The same command runs the trial again. Until then it is in no pass rate.",
+        "The log ends with the stack of every thread, which shows what the trial was busy with.",
+        "The same command runs the trial again. Until then it is in no pass rate.",
     ),
 }
 

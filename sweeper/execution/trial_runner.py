@@ -35,7 +35,7 @@ from sweeper.execution.scheduler import Finished, OnPhase
 from sweeper.execution.worker_channel import NOT_UNDERSTOOD, ProtocolError, WorkerChannel, send_grant
 
 INSPECTED = ("ok", "accuracy_mismatch", "not_compiled", "compile_error")  # the compiler was reached
-GRACE_S = 1.0  # for a hanging worker to write its stack to the log before it is killed
+GRACE_S = 1.0  # for a busy worker to write its stack to the log before it is killed
 
 
 def run_trial(trial: Trial, settings: Settings, slot: DeviceSlot, on_phase: OnPhase, stop: threading.Event) -> Finished:
@@ -198,11 +198,12 @@ def _run_worker(
             return Outcome("crashed", channel.phase, str(error))
         finally:
             run.idle_s.append(lease.idle_s(tenant))
+        if run.stop.is_set() or exceeded is not None:
+            process.send_signal(signal.SIGUSR1)  # the worker's fault handler writes every thread's stack to the log
+            time.sleep(GRACE_S)
         if run.stop.is_set():
             return _interrupted(channel.phase)
         if exceeded is not None:
-            process.send_signal(signal.SIGUSR1)  # the worker's fault handler writes every thread's stack to the log
-            time.sleep(GRACE_S)
             return Outcome("timeout", channel.phase, f"still {channel.phase} after {exceeded}")
         code = process.wait()  # it has ended
         without_result = " without a result" if code >= 0 else ""

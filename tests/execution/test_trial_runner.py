@@ -576,8 +576,9 @@ def test_target_asks_for_processes_until_the_interval_is_narrow(
     assert [process.cold for process in record.processes].count(True) == 1
 
 
-def test_worker_that_hangs_is_given_a_moment_to_write_its_stack(
-    run, trial: Trial, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("status", ["timeout", "interrupted"])
+def test_worker_that_is_busy_is_given_a_moment_to_write_its_stack(
+    run, trial: Trial, monkeypatch: pytest.MonkeyPatch, in_empty_folder: Path, status: str
 ) -> None:
     pauses: list[float] = []
 
@@ -587,9 +588,13 @@ def test_worker_that_hangs_is_given_a_moment_to_write_its_stack(
             time.sleep(0.05)
 
     monkeypatch.setattr(trial_runner, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
-    body = "import faulthandler; faulthandler.register(signal.SIGUSR1); say(Phase('compiling')); time.sleep(600)"
-    record = run(body, phase_timeouts_s={"compiling": 0.5})
-    assert (record.status, record.phase, pauses) == ("timeout", "compiling", [1.0])
+    stop = set_when_there(in_empty_folder / "ready") if status == "interrupted" else threading.Event()
+    body = """
+        import faulthandler; faulthandler.register(signal.SIGUSR1); say(Phase('compiling'))
+        open('ready', 'w').close(); time.sleep(600)
+        """
+    record = run(body, phase_timeouts_s={"compiling": 60.0 if status == "interrupted" else 0.5}, stop=stop)
+    assert (record.status, record.phase, pauses) == (status, "compiling", [1.0])
 
 
 def test_time_of_a_trial_is_no_more_than_passed(run) -> None:
