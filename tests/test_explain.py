@@ -9,7 +9,7 @@ import pytest
 
 from sweeper.analysis.meanings import FLAGS, RANKS
 from sweeper.core.system.exit_codes import BAD_INPUT, OK
-from sweeper.explain import ALL, main
+from sweeper.explain import ALL, FIGURES, main
 
 
 def test_a_flag_is_explained_with_its_rank_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
@@ -23,6 +23,23 @@ def test_a_flag_is_explained_with_its_rank_and_what_to_do(capsys: pytest.Capture
     assert cause.startswith("graph_break (cause of lost time)")
 
 
+def test_a_figure_is_explained_by_its_column_and_its_metric(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eager-step-ms", "eager_step_s", "speedup_min"]) == OK
+    assert capsys.readouterr().out.split("\n\n") == [
+        "eager_step_ms (column of speedups.csv)\n"
+        "  Wall time per step of the eager arm, geometric mean over processes.\n"
+        "  A metric in MLflow, eager_step_s.",
+        "eager_step_s (in speedups.csv eager_step_ms)\n"
+        "  Wall time per step of the eager arm, geometric mean over processes.\n"
+        "  A metric in MLflow, eager_step_s.",
+        "speedup_min (column of speedups.csv)\n  Smallest speedup of a process, where there are several.\n",
+    ]
+
+
+def test_no_figure_hides_a_flag_a_status_or_a_cause() -> None:
+    assert not set(ALL) & set(FIGURES)
+
+
 def test_without_a_name_every_name_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == OK
     lines = capsys.readouterr().out.splitlines()
@@ -34,4 +51,7 @@ def test_an_unknown_name_is_bad_input_with_the_nearest() -> None:
     command = [sys.executable, "-m", "sweeper.explain", "hostbound"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (result.returncode, result.stdout) == (BAD_INPUT, "")
-    assert result.stderr == "hostbound: no flag, status or cause; nearest: host_bound, host_busy\n"
+    assert result.stderr == (
+        "hostbound: no flag, status, cause or column of speedups.csv; "
+        "nearest: host_bound, host_bound_arms, host_busy, host_bound_fraction\n"
+    )
