@@ -87,7 +87,9 @@ PROCESS_RULES: Mapping[str, Callable[[Record, Process], bool]] = {
     "throttled": lambda _, process: bool(process.gpu and process.gpu.slowdowns),
     "gpu_unobserved": _is_gpu_unobserved,
     "clock_mismatch": _clocks_differ,
-    "compile_contended": lambda _, process: ((process.host or HostState()).busy_while_compiling or 0) > MAX_BUSY_HOST,
+    "compile_contended": lambda _, process: (
+        process.compile_s is not None and ((process.host or HostState()).busy_while_compiling or 0) > MAX_BUSY_HOST
+    ),
     "host_busy": _is_host_busy,
     UNVERIFIED: lambda _, process: (
         bool(process.rounds) and (process.accuracy is None or process.accuracy.passed is None)

@@ -65,7 +65,7 @@ def make_report(sources: Sequence[Source], limits: Limits = NO_LIMITS, cores: in
     notes += locate_inspections(entries)
     made = {spec.name: spec.make(findings) for spec in TABLES if not spec.runs_apart}
     tables = {spec.name: made[spec.name] if spec.name in made else apart[spec.name]() for spec in TABLES}
-    verdict = make_verdict(tables, sources)
+    verdict = make_verdict(tables, sources, limits)
     return Report(tuple(facts), findings, tables, tuple(notes), loaded.problems, verdict=verdict)
 
 

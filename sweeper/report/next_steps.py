@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -105,14 +105,27 @@ def _name_case(row: Row) -> tuple[str, ...]:
 def _find_commands(trials: Sequence[Row], sources: Sequence[Source]) -> dict[tuple[str, ...], tuple[str, str]]:
     """Find the last command that planned a trial of each case, and the name of its sweep."""
     by_trial: dict[tuple[str, str], str] = {}
+    for key, command in _read_plans(sources):
+        if isinstance(command, str) and _split(command):
+            by_trial[key] = command
+    keys = ((row, (text(row["sweep"]), text(row["trial_id"]))) for row in trials)
+    return {_name_case(row): (by_trial[key], key[0]) for row, key in keys if key in by_trial}
+
+
+def list_planned(sources: Sequence[Source]) -> set[tuple[str, str]]:
+    """List the trials that commands of these sweeps planned, by sweep and id."""
+    return {key for key, _ in _read_plans(sources)}
+
+
+def _read_plans(sources: Sequence[Source]) -> Iterator[tuple[tuple[str, str], object]]:
+    """Yield the sweep and the id of each trial that a command planned, and the command."""
     for source in sources:
         sweep = printable(source.folder.resolve().name)
         for invocation in read_invocations(source)[0]:
-            command, plan = invocation.get("command"), invocation.get("plan")
-            if isinstance(command, str) and isinstance(plan, list) and _split(command):
-                by_trial |= {(sweep, str(item.get("trial_id"))): command for item in plan if isinstance(item, Mapping)}
-    keys = ((row, (text(row["sweep"]), text(row["trial_id"]))) for row in trials)
-    return {_name_case(row): (by_trial[key], key[0]) for row, key in keys if key in by_trial}
+            plan = invocation.get("plan")
+            for item in plan if isinstance(plan, list) else ():
+                if isinstance(item, Mapping):
+                    yield (sweep, str(item.get("trial_id"))), invocation.get("command")
 
 
 def _split(command: str) -> tuple[list[str], list[str]] | None:

@@ -26,11 +26,11 @@ from sweeper.report.formatting import (
     text,
     trial_name,
 )
-from sweeper.report.next_steps import Again, is_open, list_again
+from sweeper.report.next_steps import Again, is_open, list_again, list_planned
 from sweeper.report.table import Row, Table
 from sweeper.report.tables import ladder, scripts
 from sweeper.report.tables.candidates import NOISE
-from sweeper.report.tables.decision import NOT_KNOWN
+from sweeper.report.tables.decision import NO_LIMITS, NOT_KNOWN, NOTHING_FITS, Limits
 from sweeper.report.tables.recommendations import classify
 
 GAIN = f"more than {100 * NOISE:.0f} %"
@@ -58,32 +58,41 @@ class Verdict:
 
     sentences: tuple[str, ...] = ()  # whether to compile, which mode, how sure
     again: tuple[Again, ...] = ()
-    failed: str = ""  # counts the trials that are not ok by status; "" where there are none
+    failed: str = ""  # counts the trials that are not ok by status, and those without a record; "": there are none
     failures: tuple[Failure, ...] = ()
 
 
-def make_verdict(tables: Mapping[str, Table], sources: Sequence[Source]) -> Verdict:
-    """Make the verdict of the tables of a report; `tables` has them by name."""
+def make_verdict(tables: Mapping[str, Table], sources: Sequence[Source], limits: Limits = NO_LIMITS) -> Verdict:
+    """Make the verdict of the tables of a report; `tables` has them by name, and modes were chosen within `limits`."""
     rows, trials = tables["recommendations"].rows, tables["speedups"].rows
     failed, own = tables["failures"].rows, tables["scripts"].rows
-    climbed = {_name_model(row) for row in tables["ladder"].rows}  # a ladder says more of them
+    answers = ladder.read_answers(tables["ladder"].rows)
+    climbed = {_name_model(answer.built) for answer in answers}  # a ladder says more of them
     models = [row for row in rows if row["workload"] != SCRIPT and _name_model(row) not in climbed]
     said = [
+        *([f"modes are chosen for {limits}"] if str(limits) else ()),
         *scripts.conclude(own, [row for row in rows if row["workload"] == SCRIPT])[:MAX_SCRIPTS],
-        *ladder.conclude(tables["ladder"].rows),
+        *ladder.conclude(answers),
+        *(_answer_beside_ladder(rows[0], answers) if len(rows) == 1 else ()),
         *(_answer_whether(models) if models or not (own or climbed) else ()),
         *_compare_eager(trials),
     ]
     return Verdict(
         tuple(filter(None, (*map(sentence, said), _answer_which(models, trials), _answer_how_sure(rows, trials)))),
         tuple(list_again(rows, trials, sources)),
-        _count_failures(failed, len(trials)),
+        "; ".join(filter(None, (_count_failures(failed, len(trials)), _count_missing(trials, sources)))),
         tuple(_list_failures(failed, trials)),
     )
 
 
 def _name_model(row: Row) -> tuple[object, ...]:
     return row["model"], row["precision"], row["workload"]
+
+
+def _answer_beside_ladder(row: Row, answers: Sequence[ladder.Answer]) -> list[str]:
+    """Name the mode to take where a ladder compares rungs, unless that says that torch.compile adds nothing."""
+    adds = any(answer.adds and _name_model(answer.built) == _name_model(row) for answer in answers)
+    return [f"which mode: {text(row['recommended'])}{_explain_one(row)}"] if adds and row["recommended"] else []
 
 
 def _compare_eager(trials: Sequence[Row]) -> list[str]:
@@ -188,15 +197,17 @@ def _answer_which(rows: Sequence[Row], trials: Sequence[Row]) -> str:
 
 def _answer_how_sure(rows: Sequence[Row], trials: Sequence[Row]) -> str:
     """Say how many answers rest on several processes and no doubt, what the others lack, and what may be wrong."""
-    unverified = sum(UNVERIFIED in read_texts(row, "flags") for row in trials if row["status"] == "ok")
-    how_many = "" if unverified == len(trials) == 1 else f"{unverified} trial{'' if unverified == 1 else 's'} "
+    right = [row for row in trials if row["status"] == "ok"]
+    unverified = len({(row["model"], row["suite"]) for row in right if UNVERIFIED in read_texts(row, "flags")})
+    how_many = "" if len(rows) == 1 else f"{unverified} model{'' if unverified == 1 else 's'} "
     not_verified = f"{how_many}not verified" if unverified else ""
-    answered = [row for row in rows if row["certainty"] and not is_open(row)]
+    answered = [row for row in rows if row["certainty"] and not is_open(row) and row["recommended"] != NOTHING_FITS]
     if not answered:
         return sentence(not_verified)
     sure = sum(row["certainty"] == "tested" and not has_doubts(row) for row in answered)
     found = (flag for row in answered for flag in read_texts(row, "doubts") if flag != UNVERIFIED)
     flags = Counter(found).most_common()
+    flagged = sum(bool(set(read_texts(row, "doubts")) - {UNVERIFIED}) for row in answered)
     single = sum(row["certainty"] == "single_process" for row in answered)
     if len(rows) == 1:
         lacks = [*(["a single process"] if single else []), *filter(None, [not_verified]), *(flag for flag, _ in flags)]
@@ -206,10 +217,17 @@ def _answer_how_sure(rows: Sequence[Row], trials: Sequence[Row]) -> str:
     named = [f"{count} flagged {flag}" for flag, count in flags[:MAX_FLAGS]]
     lines = []
     for count in range(len(named), -1, -1):
-        lacks = [*rest, *named[:count], *filter(None, [not_verified])]
+        others = [] if count == len(flags) else ["others flagged"] if count else [f"{flagged} flagged"]
+        lacks = [*rest, *named[:count], *others, *filter(None, [not_verified])]
         answers = f"{sure or 'none'} of {len(answered)} answer{'' if len(answered) == 1 else 's'}"
         lines.append(f"Sure: {answers}{': ' if lacks else ''}{', '.join(lacks)}.")
     return _choose_shorter(lines)
+
+
+def _count_missing(trials: Sequence[Row], sources: Sequence[Source]) -> str:
+    """Count the trials that commands planned and that have no record: they have not begun, or it was removed."""
+    missing = list_planned(sources) - {(text(row["sweep"]), text(row["trial_id"])) for row in trials}
+    return f"{len(missing)} planned without a record" if missing else ""
 
 
 def _choose_shorter(lines: Sequence[str]) -> str:

@@ -80,6 +80,7 @@ def test_what_one_process_saw_flags_the_trial(flag: str, changes: dict[str, obje
         {"gpu": None, "rounds": ()},
         {"host": None},
         {"host": HostState(0.09, 0.09, 0.001)},
+        {"host": HostState(busy_while_compiling=0.5), "compile_s": None},  # eager against eager compiles nothing
     ],
 )
 def test_what_stays_within_the_rules_is_not_flagged(changes: dict[str, object]) -> None:

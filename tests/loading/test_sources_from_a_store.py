@@ -6,7 +6,7 @@ import json
 import shutil
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -30,16 +30,10 @@ RECORDS = (
     make_record("vgg16", status="oom", message="no memory"),
     make_record("alexnet", status="crashed", message="=1+1 | killed"),
 )
-INVOCATIONS = {
-    "sweep": "night",
-    "invocations": [
-        {
-            "command": "python -m sweeper tracking.uri=http://me:secret@host:5000",
-            "started": "2026-01-01T20:00:00+01:00",
-            "settings": {"measure": {"processes": 3, "draws": 1, "rounds": 10}},
-            "plan": [{"trial_id": "0" * 12, "label": "x"}],
-        }
-    ],
+INVOCATION = {
+    "command": "python -m sweeper tracking.uri=http://me:secret@host:5000",
+    "started": "2026-01-01T20:00:00+01:00",
+    "settings": {"measure": {"processes": 3, "draws": 1, "rounds": 10}},
 }
 
 
@@ -64,10 +58,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield running
 
 
-def send(uri: str, *records: Record, sweep: str = "night") -> Path:
-    """A sweep that ran here and sent everything."""
+def send(uri: str, *records: Record, sweep: str = "night", plan: Sequence[Mapping[str, str]] = ()) -> Path:
+    """A sweep that ran here and sent everything but its plan, which stays here."""
     folder = write_sweep(Path("runs"), records, sweep)
-    write_text(folder / "sweep.json", json.dumps(INVOCATIONS))
+    write_text(folder / "sweep.json", json.dumps({"sweep": "night", "invocations": [{**INVOCATION, "plan": plan}]}))
     tracker = Tracker(uri, sweep)
     tracker.catch_up()
     tracker.finish()
@@ -113,7 +107,7 @@ def test_a_sweep_named_twice_is_read_once(uri: str) -> None:
 
 
 def test_no_password_and_no_plan_go_to_the_store(uri: str, tmp_path: Path) -> None:
-    send(uri, make_record())
+    send(uri, make_record(), plan=[{"trial_id": "0" * 12, "label": "x"}])
     (file,) = artifacts(tmp_path / "store", "sweep.json")
     (invocation,) = json.loads(file.read_text())["invocations"]
     assert invocation["command"] == "python -m sweeper tracking.uri=http://host:5000"

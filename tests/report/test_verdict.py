@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import math
 import shutil
 from dataclasses import replace
@@ -10,14 +11,17 @@ from pathlib import Path
 
 import archives
 import pytest
-from records import make_record, make_trial
+from records import make_record, make_trial, write_sweep
 from reports import report_on
 from rich.cells import cell_len
 from rich.console import Console
 
-from sweeper.report.build import print_verdict, suggest_next, write_report
+from sweeper.core.files import write_text
+from sweeper.loading.sources import SweepFolder
+from sweeper.report.build import print_verdict, suggest_next, write_report, write_report_of
 from sweeper.report.contents import Report
 from sweeper.report.table import Row
+from sweeper.report.tables.decision import Limits
 from sweeper.report.tables.speedups import memory_change
 
 WIDTH, LINES_OF_VERDICT, LINES = 100, 12, 40
@@ -120,8 +124,33 @@ def test_failures_of_all_kinds_leave_room_for_what_to_do_next(tmp_path: Path, mo
     monkeypatch.chdir(tmp_path)
     sweep = archives.unpack("cpu-statuses", Path("runs"))
     lines = printed(write_report([sweep], sweep / "report"))[-LINES_OF_VERDICT:]
-    assert any(line.startswith("13 of 26 trials failed: ") for line in lines)
+    failed = next(line for line in lines if line.startswith("13 of 26 trials failed: "))
+    assert failed.endswith("; 1 planned without a record")
     assert "worth another run: 7 models, with commands in report.md" in lines
+
+
+def test_what_is_not_verified_is_counted_by_models(tmp_path: Path) -> None:
+    modes = ("default", "reduce-overhead")
+    flags = {"flags": ("accuracy_unverified",)}
+    records = [make_record("a", speedups=[1.5, 1.5], mode=mode, **flags) for mode in modes]
+    report = report_on(tmp_path, [*records, make_record("b", speedups=[1.5, 1.5])])
+    assert report.verdict.sentences[-1].endswith("1 model not verified.")
+
+
+def test_what_was_planned_and_has_no_record_is_counted_though_nothing_failed(tmp_path: Path) -> None:
+    records = [make_record("resnet18", speedups=[1.5]), make_record("resnet34", speedups=[1.5])]
+    folder = write_sweep(tmp_path, records[:1])
+    plan = [{"trial_id": record.trial_id, "label": record.label} for record in records]
+    write_text(folder / "sweep.json", json.dumps({"sweep": "night", "invocations": [{"plan": plan}]}))
+    report = write_report([folder], folder / "report")
+    assert "1 planned without a record" in printed(report)
+    assert "- 1 planned without a record." in (folder / "report/report.md").read_text().splitlines()
+
+
+def test_limits_are_said_where_modes_are_chosen_within_them(tmp_path: Path) -> None:
+    folder = write_sweep(tmp_path, [make_record("resnet18", speedups=[1.5])])
+    report = write_report_of([SweepFolder(folder)], folder / "report", Limits(steps=3000, memory_gib=40.0))
+    assert report.verdict.sentences[0] == "Modes are chosen for 3,000 steps, 40 GiB."
 
 
 def test_names_and_messages_are_no_markup(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ from sweeper.report.tables.candidates import (
 EAGER_MOVED = "eager step times of these trials do not agree, so each mode is compared with its own eager step"
 STAY = "stay eager"
 NOT_KNOWN = "not known"
+NOTHING_FITS = "nothing fits"
 GRAPH_MODES = ("reduce-overhead", "max-autotune")  # of Inductor, with CUDA graphs
 WITHOUT_GRAPHS = ("default", "max-autotune-no-cudagraphs")
 ALIKE = 0.10  # compile times that lie nearer together do not decide between modes that are equally fast
@@ -108,9 +109,10 @@ def choose(entries: Sequence[Entry], limits: Limits) -> Choice:
     agree = not disagree([found.eager.ratio for found in times.values()], entries[0].record.trial.device)
     pooled = eager if agree and not of_loop else None
     candidates = compare_with_all(times, pooled) if pooled else compare_with_own(times)
-    excluded = {one.entry: why for one in candidates if (why := _exceed_limits(one, limits, not eager_needs))}
-    left = [one for one in candidates if one.entry not in excluded]
-    ruled_out = [f"{name_mode(entry)}: {why}" for entry, why in (refused | excluded).items()]
+    excluded = {one: why for one in candidates if (why := _exceed_limits(one, limits, not eager_needs))}
+    left = [one for one in candidates if one not in excluded]
+    ruled_out = [f"{name_mode(entry)}: {why}" for entry, why in refused.items()]
+    ruled_out += [f"{one.name}: {why}" for one, why in excluded.items()]
     choice = Choice(
         tuple(entries),
         limits,
@@ -135,10 +137,11 @@ def choose(entries: Sequence[Entry], limits: Limits) -> Choice:
         names = tuple(_name_options(one.entry.record.trial) for one in unknown)
         rests_on = max(unknown, key=lambda one: one.speedup.log).entry
         return replace(choice, recommended=NOT_KNOWN, reason=reason, unknown=names, rests_on=rests_on)
-    if not left and all(one.own_speedup <= 1 for one in candidates):  # they lose whatever the limits are
+    gaining = [one for one in excluded if one.own_speedup > 1]
+    if not left and not gaining:  # they lose whatever the limits are
         left = candidates
     if left:
-        return _stay_eager(choice, left)
+        return _stay_eager(choice, left, "no mode within the limits" if gaining else "no mode")
     if candidates:
         rests_on = max(candidates, key=lambda one: one.speedup.log).entry
         return replace(choice, reason="every mode that is right is beyond the limits given", rests_on=rests_on)
@@ -229,8 +232,13 @@ def _choose_fastest(
     equals = [one for one, less, more in zip(others, slower, quicker, strict=True) if not less and not more]
     # Beside a fastest mode that does not wait for the host, a mode that does wins by nothing but its wide margin.
     rivals = [one for one in equals if one in faster and (best.waits or not one.waits)]
-    chosen, why = (best, "") if steps else _choose_cheapest([best, *rivals])
-    tied = [one for one in (best, *equals) if one is not chosen and (not steps or _costs_alike(one, chosen, steps))]
+    chosen, why = (best, "") if steps else _choose_cheapest(_leave_out_slower([best, *rivals]))
+    equals = [one for one in (best, *equals) if one is not chosen]
+    if steps:
+        tied = [one for one in equals if _costs_alike(one, chosen, steps)]
+    else:
+        less = find_positive([_compare(chosen, one) for one in equals])
+        tied = [one for one, is_slower in zip(equals, less, strict=True) if not is_slower]
     if steps:
         reason = f", and the least total time for {steps:,} steps, compiling included"
     elif tied:
@@ -249,6 +257,13 @@ def _choose_fastest(
     reason += "".join(f"; {_explain_unknown(one)}" for one in unknown)
     reason = f"{chosen.described_speedup}{reason}{_list_doubts(chosen, choice)}"
     return _take(choice, chosen, reason, tied)
+
+
+def _leave_out_slower(modes: Sequence[Candidate]) -> list[Candidate]:
+    """Leave out the modes that another one is faster than, though the fastest of all, which is noisier, is not."""
+    return [
+        one for one in modes if not any(find_positive([_compare(other, one) for other in modes if other is not one]))
+    ]
 
 
 def _explain_why_not_faster(modes: Sequence[Candidate]) -> dict[str, list[str]]:
@@ -284,15 +299,15 @@ def _choose_what_fits(choice: Choice, nearest: Candidate | None) -> Choice:
     """Choose the fastest mode where eager needs too much memory and no mode is faster."""
     if not nearest:
         reason = "neither eager nor a mode that is right fits"
-        return replace(choice, recommended="nothing fits", reason=reason, eager_s=None)
+        return replace(choice, recommended=NOTHING_FITS, reason=reason, eager_s=None)
     reason = f"{nearest.described_speedup}; eager itself does not fit{_list_doubts(nearest, choice)}"
     return _take(choice, nearest, reason)
 
 
-def _stay_eager(choice: Choice, left: Sequence[Candidate]) -> Choice:
-    """Say why no mode is recommended: none in `left` is faster than eager."""
-    nearest = max(left, key=lambda one: one.speedup.log)
-    reason = f"no mode is faster than eager {nearest.described_margin}; nearest is {nearest.name}"
+def _stay_eager(choice: Choice, left: Sequence[Candidate], which: str) -> Choice:
+    """Say why no mode is recommended: none in `left`, which are those that `which` says, is faster than eager."""
+    nearest = max(left, key=lambda one: one.own_speedup)
+    reason = f"{which} is faster than eager {nearest.described_margin}; nearest is {nearest.name}"
     reason = "; ".join([f"{reason}, {nearest.described_speedup}", *_doubt_speedup(nearest, choice)])
     choice = replace(choice, reason=reason, doubts=nearest.doubts, rests_on=nearest.entry)
     if not_tried := _list_untried(choice, left):

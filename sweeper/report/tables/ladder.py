@@ -195,6 +195,11 @@ class Answer:
         return number(self.best, "speedup_over_strongest_eager") if self.best else None
 
     @property
+    def adds(self) -> bool:
+        """Whether torch.compile gains anything beyond the strongest eager."""
+        return (self.by_it or 0.0) > 1 + NOISE
+
+    @property
     def doubts(self) -> dict[str, list[str]]:
         """The flags of each rung that say that its step time may be off."""
         compared = {text(row["rung"]): row for row in (self.built, self.strongest, self.best) if row}
@@ -206,8 +211,7 @@ class Answer:
         assert self.strongest
         assert self.best
         with_it = f"{ratio(self.by_it)}x with {text(self.best['rung'])}"
-        adds = (self.by_it or 0.0) > 1 + NOISE
-        by_it = f"and another {with_it}" if adds else f"and torch.compile adds nothing to that ({with_it})"
+        by_it = f"and another {with_it}" if self.adds else f"and torch.compile adds nothing to that ({with_it})"
         flags = dict.fromkeys(flag for found in self.doubts.values() for flag in found)
         doubts = f"; flagged {', '.join(flags)}" if flags else ""
         return f"gains {ratio(self.without)}x without torch.compile ({text(self.strongest['rung'])}), {by_it}{doubts}"
@@ -228,13 +232,17 @@ class Answer:
         return f"{strongest}; beyond it torch.compile gives {gain}{total}){doubts}"
 
 
-def conclude(rows: Sequence[Row]) -> list[str]:
+def read_answers(rows: Sequence[Row]) -> list[Answer]:
+    """Read the answers of the ladders that say what is torch.compile's."""
+    return [answer for answer in map(Answer.of, group_by_ladder(rows)) if answer.without and answer.by_it]
+
+
+def conclude(found: Sequence[Answer]) -> list[str]:
     """Say what is torch.compile's, in a sentence for each of a few ladders, in one for more of them.
 
     A mean is over verified ones.
     """
-    axes = find_axes(rows)
-    found = [answer for answer in map(Answer.of, group_by_ladder(rows)) if answer.without and answer.by_it]
+    axes = find_axes([answer.built for answer in found])
     if len(found) <= MAX_SENTENCES:
         return [f"over eager as built, {name_ladder(answer.built, axes)} {answer.describe()}" for answer in found]
     verified = [answer for answer in found if not any(UNVERIFIED in flags for flags in answer.doubts.values())]

@@ -162,6 +162,17 @@ def test_the_verdict_says_what_is_torch_compiles(tmp_path: Path) -> None:
     )
 
 
+def test_the_verdict_of_one_ladder_says_which_mode_to_use(tmp_path: Path) -> None:
+    sentences = write(tmp_path, make_ladder()).verdict.sentences
+    assert sentences[1].startswith("Which mode: ")
+    assert sentences[2].startswith("Sure: ")
+
+
+def test_a_ladder_without_an_answer_leaves_the_word_to_the_recommendation(tmp_path: Path) -> None:
+    sentences = write(tmp_path, make_ladder(("eager", "fused", "default"))).verdict.sentences
+    assert sentences[0].startswith("In AMP resnet50: default, ")
+
+
 def test_the_verdict_says_where_torch_compile_adds_nothing(tmp_path: Path) -> None:
     records = [make_rung(rung, step_s=0.0099 if rung == "default" else None) for rung in RUNGS[:6]]
     sentences = write(tmp_path, records).verdict.sentences

@@ -88,6 +88,17 @@ def test_of_modes_that_cannot_be_told_apart_the_one_that_compiles_fastest_is_tak
     assert str(row["reason"]).endswith("max-autotune cannot be told apart from it, and it compiles fastest")
 
 
+def test_a_mode_that_another_one_beats_is_not_taken_for_a_noisy_fastest_one(tmp_path: Path) -> None:
+    """The fastest waits for the host, so nothing can be told apart from it; the others can from each other."""
+    default = with_costs(make_record(speedups=[1.40]), 30)
+    graphs = with_costs(make_record(speedups=[1.60], mode="reduce-overhead"), 40)
+    waits = replace(make_process(1.70), device_time_s=PerArm(0.010, 0.010), device_kernels=PerArm(10, 10))
+    tuned = with_costs(replace(make_record(speedups=[1.70], mode="max-autotune"), processes=(waits,)), 300)
+    row = only(tmp_path, default, graphs, tuned)
+    assert (row["recommended"], row["tied"]) == ("reduce-overhead", ("max-autotune",))
+    assert str(row["reason"]).startswith("1.60 times eager's speed; max-autotune cannot be told apart from it")
+
+
 def test_of_those_that_compile_alike_the_one_that_needs_least_memory_is_taken(tmp_path: Path) -> None:
     default = with_costs(make_record(speedups=[1.95, 2.05, 1.99]), 30, 1.5)
     graphs = with_costs(make_record(speedups=[1.96, 2.07, 2.00], mode="reduce-overhead"), 29, 1.8)
@@ -296,6 +307,9 @@ def test_with_steps_what_does_not_pay_back_is_ruled_out(tmp_path: Path) -> None:
         "default: does not pay back within 299 steps",
         "max-autotune: does not pay back within 299 steps",
     )
+    free = with_costs(make_record(speedups=[1.02], mode="reduce-overhead"), 0.01)
+    rest = only(tmp_path / "rest", quick, slow, free, limits=Limits(steps=299))
+    assert str(rest["reason"]).startswith("no mode within the limits is faster than eager")
     middle = only(tmp_path / "b", quick, slow, limits=Limits(steps=6000))
     assert (middle["recommended"], middle["total_compiled_s"]) == ("default", pytest.approx(3 + 6000 * 0.01))
     long = only(tmp_path / "c", quick, slow, limits=Limits(steps=1_000_000))
