@@ -33,6 +33,7 @@ from sweeper.analysis.flags import DOUBTS, UNVERIFIED
 from sweeper.analysis.stats import Estimate, difference
 from sweeper.core.ladder import COMPILED_RUNGS, EAGER_RUNGS
 from sweeper.core.record import ARMS
+from sweeper.core.serialization import get_mapping
 from sweeper.loading.entries import Entry
 from sweeper.loading.ladder import Ladder, Step
 from sweeper.report import formatting
@@ -263,14 +264,21 @@ def _notes(rows: Sequence[Row]) -> list[str]:
     return [f"on {name_ladder(found[0], axes)}: {Answer.of(found).explain()}" for found in group_by_ladder(rows)]
 
 
-def _explain(_findings: Findings, rows: Sequence[Row]) -> str:
+def _explain(findings: Findings, rows: Sequence[Row]) -> str:
     if not rows:
         return ""
+    spread = dict.fromkeys(ladder.plain.labels.model for ladder in findings.ladders if _count_gpus(ladder) > 1)
+    moved = f" The rungs of {formatting.shorten_names(list(spread))} ran on several GPUs." if spread else ""
     return (
         "Each rung has the one-liners of those before it, as far as they apply to the model; the compiled ones have "
         "all of them and do without the CUDA graph by hand. The strongest eager is the fastest rung without "
-        "torch.compile."
+        f"torch.compile.{moved}"
     )
+
+
+def _count_gpus(ladder: Ladder) -> int:
+    devices = (get_mapping(step.entry.record.environment, "device") for step in ladder.steps)
+    return len({device["uuid"] for device in devices if device.get("uuid")})
 
 
 SPEC = TableSpec(

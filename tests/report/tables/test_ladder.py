@@ -116,6 +116,14 @@ def test_the_strongest_eager_stands_beside_the_plain_speedup_in_every_compiled_r
     ) in text
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_report_says_where_rungs_ran_on_several_gpus(tmp_path: Path, count: int) -> None:
+    places = [{"device": {"uuid": f"GPU-{number % count}"}} for number in range(len(RUNGS))]
+    records = [replace(make_rung(rung), environment=place) for rung, place in zip(RUNGS, places, strict=True)]
+    write(tmp_path, records)
+    assert ("The rungs of resnet50 ran on several GPUs." in (tmp_path / "out/report.md").read_text()) is (count == 2)
+
+
 def test_the_conclusion_names_the_doubts_of_the_rungs_that_it_compares(tmp_path: Path) -> None:
     flags = {"fused": ("single_process", "unsteady"), "default": ("throttled",), "reduce-overhead": ("host_busy",)}
     write(tmp_path, [replace(make_rung(rung), flags=flags.get(rung, ())) for rung in RUNGS])
