@@ -326,6 +326,7 @@ def main(options: argparse.Namespace) -> None:
         "device": next((gpu.name for gpu in visible_gpus()), "cpu"),
         "factors": list(FACTORS),
         "running_s": RUNNING_S,
+        "host_steps": HOST_STEPS,
         "reference": options.reference,
     }
     stored = read(options.output, machine)

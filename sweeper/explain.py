@@ -1,4 +1,4 @@
-"""`python -m sweeper.explain [NAME...]`: what a flag, a status, a cause or a column means.
+"""`python -m sweeper.explain [NAME...]`: what a flag, a status, a cause or a figure means.
 
 For the first three it says what to do, too; without a name it lists them. Exit codes: 0 explained; 2 no such name.
 Try: `python -m sweeper.explain host_bound`
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         allow_abbrev=False,
         prog="python -m sweeper.explain",
-        description="Explain a flag, a status, a cause of lost time or a column of speedups.csv; "
+        description="Explain a flag, a status, a cause of lost time or a figure of speedups.csv; "
         "without a name, list the first three.",
         epilog="exit code: 0 explained, 2 no such name",
     )
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     known = {**ALL, **FIGURES}
     if unknown := [name for name in names if name not in known]:
         for name in unknown:
-            print(f"{name}: no flag, status, cause or column of speedups.csv; {nearest(name, known)}", file=sys.stderr)
+            print(f"{name}: no flag, status, cause or figure of speedups.csv; {nearest(name, known)}", file=sys.stderr)
         return BAD_INPUT
     print("\n\n".join(map(explain, names) if names else list_names()))
     return OK

@@ -52,6 +52,6 @@ def test_an_unknown_name_is_bad_input_with_the_nearest() -> None:
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (result.returncode, result.stdout) == (BAD_INPUT, "")
     assert result.stderr == (
-        "hostbound: no flag, status, cause or column of speedups.csv; "
+        "hostbound: no flag, status, cause or figure of speedups.csv; "
         "nearest: host_bound, host_bound_arms, host_busy, host_bound_fraction\n"
     )

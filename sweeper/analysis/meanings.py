@@ -104,7 +104,7 @@ STATUSES: Mapping[str, Meaning] = {
     ),
     "interrupted": Meaning(
         "ended by Ctrl-C",
-        "The log ends with the stack of every thread, which shows what the trial was busy with.",
+        "Where its worker was busy, the log ends with the stack of every thread, which shows with what.",
         "The same command runs the trial again. Until then it is in no pass rate.",
     ),
 }

@@ -198,7 +198,8 @@ def _run_worker(
             return Outcome("crashed", channel.phase, str(error))
         finally:
             run.idle_s.append(lease.idle_s(tenant))
-        if run.stop.is_set() or exceeded is not None:
+        if (run.stop.is_set() or exceeded is not None) and process.poll() is None:
+            process.send_signal(signal.SIGCONT)  # while another worker is alone on the device, this one is stopped
             process.send_signal(signal.SIGUSR1)  # the worker's fault handler writes every thread's stack to the log
             time.sleep(GRACE_S)
         if run.stop.is_set():

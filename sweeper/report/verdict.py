@@ -72,7 +72,7 @@ def make_verdict(tables: Mapping[str, Table], sources: Sequence[Source], limits:
     said = [
         *([f"modes are chosen for {limits}"] if str(limits) else ()),
         *scripts.conclude(own, [row for row in rows if row["workload"] == SCRIPT])[:MAX_SCRIPTS],
-        *ladder.conclude(answers),
+        *ladder.conclude(answers, ladder.find_axes(tables["ladder"].rows)),
         *(_answer_beside_ladder(rows[0], answers) if len(rows) == 1 else ()),
         *(_answer_whether(models) if models or not (own or climbed) else ()),
         *_compare_eager(trials),
@@ -80,13 +80,13 @@ def make_verdict(tables: Mapping[str, Table], sources: Sequence[Source], limits:
     return Verdict(
         tuple(filter(None, (*map(sentence, said), _answer_which(models, trials), _answer_how_sure(rows, trials)))),
         tuple(list_again(rows, trials, sources)),
-        "; ".join(filter(None, (_count_failures(failed, len(trials)), _count_missing(trials, sources)))),
+        "; ".join(filter(None, (_count_missing(trials, sources), _count_failures(failed, len(trials))))),
         tuple(_list_failures(failed, trials)),
     )
 
 
 def _name_model(row: Row) -> tuple[object, ...]:
-    return row["model"], row["precision"], row["workload"]
+    return row["model"], row["precision"], row["workload"], row["batch_size"]
 
 
 def _answer_beside_ladder(row: Row, answers: Sequence[ladder.Answer]) -> list[str]:
@@ -198,16 +198,20 @@ def _answer_which(rows: Sequence[Row], trials: Sequence[Row]) -> str:
 def _answer_how_sure(rows: Sequence[Row], trials: Sequence[Row]) -> str:
     """Say how many answers rest on several processes and no doubt, what the others lack, and what may be wrong."""
     right = [row for row in trials if row["status"] == "ok"]
-    unverified = len({(row["model"], row["suite"]) for row in right if UNVERIFIED in read_texts(row, "flags")})
-    how_many = "" if len(rows) == 1 else f"{unverified} model{'' if unverified == 1 else 's'} "
-    not_verified = f"{how_many}not verified" if unverified else ""
+    unverified = [row for row in right if UNVERIFIED in read_texts(row, "flags")]
+    if len(rows) > 1:
+        not_verified = _count_unverified(len({(row["model"], row["suite"]) for row in unverified}), "model")
+    elif len(trials) == 1 or any(UNVERIFIED in read_texts(row, "doubts") for row in rows):
+        not_verified = "not verified" if unverified else ""
+    else:
+        not_verified = _count_unverified(len(unverified), "trial")
     answered = [row for row in rows if row["certainty"] and not is_open(row) and row["recommended"] != NOTHING_FITS]
     if not answered:
         return sentence(not_verified)
     sure = sum(row["certainty"] == "tested" and not has_doubts(row) for row in answered)
     found = (flag for row in answered for flag in read_texts(row, "doubts") if flag != UNVERIFIED)
     flags = Counter(found).most_common()
-    flagged = sum(bool(set(read_texts(row, "doubts")) - {UNVERIFIED}) for row in answered)
+    doubted = [set(read_texts(row, "doubts")) - {UNVERIFIED} for row in answered]
     single = sum(row["certainty"] == "single_process" for row in answered)
     if len(rows) == 1:
         lacks = [*(["a single process"] if single else []), *filter(None, [not_verified]), *(flag for flag, _ in flags)]
@@ -217,17 +221,23 @@ def _answer_how_sure(rows: Sequence[Row], trials: Sequence[Row]) -> str:
     named = [f"{count} flagged {flag}" for flag, count in flags[:MAX_FLAGS]]
     lines = []
     for count in range(len(named), -1, -1):
-        others = [] if count == len(flags) else ["others flagged"] if count else [f"{flagged} flagged"]
+        shown = {flag for flag, _ in flags[:count]}
+        more = sum(bool(doubts) and not doubts & shown for doubts in doubted)
+        others = [f"{more} {'more ' if count else ''}flagged"] if more else []
         lacks = [*rest, *named[:count], *others, *filter(None, [not_verified])]
         answers = f"{sure or 'none'} of {len(answered)} answer{'' if len(answered) == 1 else 's'}"
         lines.append(f"Sure: {answers}{': ' if lacks else ''}{', '.join(lacks)}.")
     return _choose_shorter(lines)
 
 
+def _count_unverified(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'} not verified" if count else ""
+
+
 def _count_missing(trials: Sequence[Row], sources: Sequence[Source]) -> str:
-    """Count the trials that commands planned and that have no record: they have not begun, or it was removed."""
+    """Count the trials that commands planned and that have no record: not begun, removed or not to be read."""
     missing = list_planned(sources) - {(text(row["sweep"]), text(row["trial_id"])) for row in trials}
-    return f"{len(missing)} planned without a record" if missing else ""
+    return f"{len(missing)} planned {'has' if len(missing) == 1 else 'have'} no record" if missing else ""
 
 
 def _choose_shorter(lines: Sequence[str]) -> str:

@@ -584,7 +584,9 @@ def test_worker_that_is_busy_is_given_a_moment_to_write_its_stack(
 
     def sleep(seconds: float) -> None:
         pauses.append(seconds)
+        deadline = time.monotonic() + 60
         while "most recent call first" not in (folder(trial) / "worker-0.log").read_text():
+            assert time.monotonic() < deadline
             time.sleep(0.05)
 
     monkeypatch.setattr(trial_runner, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))

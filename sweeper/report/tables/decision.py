@@ -137,11 +137,11 @@ def choose(entries: Sequence[Entry], limits: Limits) -> Choice:
         names = tuple(_name_options(one.entry.record.trial) for one in unknown)
         rests_on = max(unknown, key=lambda one: one.speedup.log).entry
         return replace(choice, recommended=NOT_KNOWN, reason=reason, unknown=names, rests_on=rests_on)
-    gaining = [one for one in excluded if one.own_speedup > 1]
-    if not left and not gaining:  # they lose whatever the limits are
+    if not left and all(one.own_speedup <= 1 for one in candidates):  # they lose whatever the limits are
         left = candidates
     if left:
-        return _stay_eager(choice, left, "no mode within the limits" if gaining else "no mode")
+        gains = any(find_positive([(one.speedup, one.margin) for one in excluded]))
+        return _stay_eager(choice, left, "no mode within the limits" if gains else "no mode")
     if candidates:
         rests_on = max(candidates, key=lambda one: one.speedup.log).entry
         return replace(choice, reason="every mode that is right is beyond the limits given", rests_on=rests_on)
@@ -232,7 +232,11 @@ def _choose_fastest(
     equals = [one for one, less, more in zip(others, slower, quicker, strict=True) if not less and not more]
     # Beside a fastest mode that does not wait for the host, a mode that does wins by nothing but its wide margin.
     rivals = [one for one in equals if one in faster and (best.waits or not one.waits)]
-    chosen, why = (best, "") if steps else _choose_cheapest(_leave_out_slower([best, *rivals]))
+    chosen, why = (
+        (best, "")
+        if steps
+        else _choose_cheapest(_leave_out_slower([best, *rivals], [best, *filter(faster.__contains__, equals)]))
+    )
     equals = [one for one in (best, *equals) if one is not chosen]
     if steps:
         tied = [one for one in equals if _costs_alike(one, chosen, steps)]
@@ -259,10 +263,10 @@ def _choose_fastest(
     return _take(choice, chosen, reason, tied)
 
 
-def _leave_out_slower(modes: Sequence[Candidate]) -> list[Candidate]:
-    """Leave out the modes that another one is faster than, though the fastest of all, which is noisier, is not."""
+def _leave_out_slower(modes: Sequence[Candidate], others: Sequence[Candidate]) -> list[Candidate]:
+    """Leave out the modes that one of the others is faster than, though the fastest of all, a noisy one, is not."""
     return [
-        one for one in modes if not any(find_positive([_compare(other, one) for other in modes if other is not one]))
+        one for one in modes if not any(find_positive([_compare(other, one) for other in others if other is not one]))
     ]
 
 

@@ -238,12 +238,11 @@ def read_answers(rows: Sequence[Row]) -> list[Answer]:
     return [answer for answer in map(Answer.of, group_by_ladder(rows)) if answer.without and answer.by_it]
 
 
-def conclude(found: Sequence[Answer]) -> list[str]:
+def conclude(found: Sequence[Answer], axes: Sequence[str]) -> list[str]:
     """Say what is torch.compile's, in a sentence for each of a few ladders, in one for more of them.
 
-    A mean is over verified ones.
+    A mean is over verified ones. `axes` are the columns in which ladders of one model differ.
     """
-    axes = find_axes([answer.built for answer in found])
     if len(found) <= MAX_SENTENCES:
         return [f"over eager as built, {name_ladder(answer.built, axes)} {answer.describe()}" for answer in found]
     verified = [answer for answer in found if not any(UNVERIFIED in flags for flags in answer.doubts.values())]

@@ -26,7 +26,7 @@ from sweeper.report.registry import TABLES
 from sweeper.report.spec import TableSpec
 from sweeper.report.table import TERMINAL, Row, Table, TextColumn, Value
 from sweeper.report.tables.recommendations import classify
-from sweeper.report.verdict import Failure, Verdict, has_doubts
+from sweeper.report.verdict import Verdict, has_doubts
 
 MIN_FOLDED = 12  # characters; a number that was cut would be another number, so those keep their width
 MAX_ROWS = 60  # of a table; the files have all
@@ -60,10 +60,11 @@ def _write_verdict(verdict: Verdict) -> Iterator[Sequence[Sequence[str]]]:
     for sentence in verdict.sentences:
         yield [[sentence]]
     if verdict.failed:
-        first = next(iter(verdict.failures), Failure("", "", ""))
-        log = [f"  log: {first.log}"] if first.log else []
-        named = ": ".join(filter(None, (first.trial, first.message)))
-        yield [[f"{verdict.failed}{f'; first {named}' if named else ''}", *log], [verdict.failed, *log]]
+        named, log = "", []
+        for first in verdict.failures[:1]:
+            named = f"; first {': '.join(filter(None, (first.trial, first.message)))}"
+            log = [f"  log: {first.log}"] if first.log else []
+        yield [[f"{verdict.failed}{named}", *log], [verdict.failed, *log]]
     if verdict.again:
         lines = []
         for item in verdict.again:

@@ -172,7 +172,7 @@ def test_the_verdict_says_what_is_torch_compiles(tmp_path: Path) -> None:
 
 def test_the_verdict_of_one_ladder_says_which_mode_to_use(tmp_path: Path) -> None:
     sentences = write(tmp_path, make_ladder()).verdict.sentences
-    assert sentences[1].startswith("Which mode: ")
+    assert sentences[1] == "Which mode: reduce-overhead."
     assert sentences[2].startswith("Sure: ")
 
 

@@ -99,6 +99,16 @@ def test_a_mode_that_another_one_beats_is_not_taken_for_a_noisy_fastest_one(tmp_
     assert str(row["reason"]).startswith("1.60 times eager's speed; max-autotune cannot be told apart from it")
 
 
+def test_a_mode_that_waits_for_the_host_rules_out_a_slower_one_as_well(tmp_path: Path) -> None:
+    """reduce-overhead is faster than default, though it may not be taken; max-autotune can be told from neither."""
+    default = with_costs(make_record(speedups=[1.40, 1.401, 1.399]), 30)
+    graphs = make_record(speedups=[1.60, 1.601, 1.599, 1.60, 1.602, 1.598], mode="reduce-overhead")
+    waits = (replace(p, device_time_s=PerArm(0.0199, 0.001), device_kernels=PerArm(10, 10)) for p in graphs.processes)
+    tuned = with_costs(make_record(speedups=[1.508, 1.7, 1.917], mode="max-autotune"), 300)
+    row = only(tmp_path, default, with_costs(replace(graphs, processes=tuple(waits)), 40), tuned)
+    assert (row["recommended"], row["tied"]) == ("max-autotune", ("default", "reduce-overhead"))
+
+
 def test_of_those_that_compile_alike_the_one_that_needs_least_memory_is_taken(tmp_path: Path) -> None:
     default = with_costs(make_record(speedups=[1.95, 2.05, 1.99]), 30, 1.5)
     graphs = with_costs(make_record(speedups=[1.96, 2.07, 2.00], mode="reduce-overhead"), 29, 1.8)
