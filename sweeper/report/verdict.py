@@ -209,9 +209,8 @@ def _answer_how_sure(rows: Sequence[Row], trials: Sequence[Row]) -> str:
     if not answered:
         return sentence(not_verified)
     sure = sum(row["certainty"] == "tested" and not has_doubts(row) for row in answered)
-    found = (flag for row in answered for flag in read_texts(row, "doubts") if flag != UNVERIFIED)
-    flags = Counter(found).most_common()
-    doubted = [set(read_texts(row, "doubts")) - {UNVERIFIED} for row in answered]
+    doubted = [[flag for flag in read_texts(row, "doubts") if flag != UNVERIFIED] for row in answered]
+    flags = Counter(flag for doubts in doubted for flag in doubts).most_common()
     single = sum(row["certainty"] == "single_process" for row in answered)
     if len(rows) == 1:
         lacks = [*(["a single process"] if single else []), *filter(None, [not_verified]), *(flag for flag, _ in flags)]
@@ -222,7 +221,7 @@ def _answer_how_sure(rows: Sequence[Row], trials: Sequence[Row]) -> str:
     lines = []
     for count in range(len(named), -1, -1):
         shown = {flag for flag, _ in flags[:count]}
-        more = sum(bool(doubts) and not doubts & shown for doubts in doubted)
+        more = sum(bool(doubts) and shown.isdisjoint(doubts) for doubts in doubted)
         others = [f"{more} {'more ' if count else ''}flagged"] if more else []
         lacks = [*rest, *named[:count], *others, *filter(None, [not_verified])]
         answers = f"{sure or 'none'} of {len(answered)} answer{'' if len(answered) == 1 else 's'}"
