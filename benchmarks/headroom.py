@@ -6,10 +6,10 @@
 A slower host is made by stopping the worker, with all its threads, for a part of each hundredth of a second, while
 the device goes on. A reference in the same process, which is host-bound, says how many times longer the host then
 takes, x. An arm takes h seconds of the host and d of the device per step. Its step should then take max(h x, d). The
-speed of a host changes by itself within a second, so short blocks of the reference and of both arms follow each other,
-turn after turn; h, x and the step are means over these turns, and leaving out one turn after the other gives the
-standard error of the difference between a step and its prediction. Where a step waits for its host, h is its own wall
-time on the host at hand, as in a report, so rows of a host that is not slowed down are not judged.
+speed of a host changes by itself within half a second, so a block of an arm lies between two short ones of the
+reference, turn after turn; h, x and the step are means over these turns, and leaving out one turn after the other gives
+the standard error of the difference between a step and its prediction. Where a step waits for its host, h is its own
+wall time on the host at hand, as in a report, so rows of a host that is not slowed down are not judged.
 
 What the output file has is printed and not measured again.
 """
@@ -49,20 +49,17 @@ from sweeper.worker.measurement.host_time import host_per_step
 from sweeper.worker.setup import TrialSetup
 
 MODELS = {  # both arms of each have fewer launches than the queue of the device takes, so that h is known
-    "resnet18": "",
     "mobilenet_v2": "",
     "distilbert_base": "text=none",  # eager transformers asks the device whether a mask has padding
     "vit_b16": "",
 }
-REFERENCE = (
-    "model=densenet121 batch_size=4 precision=amp mode=eager"  # hundreds of layers, each of them little work for a GPU
-)
+REFERENCE = "model=resnet18 batch_size=4 precision=amp mode=eager"  # little work for a GPU, and short steps
 FACTORS = (1.0, 1.5, 2.5)  # by which the host is slowed down, nominally
 ALONE = str(FACTORS[0])
 RUNNING_S = 5e-3  # between two stops; a sleep is some 0.1 ms longer than asked for
-TURNS = 16
-HOST_STEPS = 5  # of an arm and turn, each from an idle device
-BLOCK_S = 0.2  # of a block at factor 1
+TURNS = 32
+HOST_STEPS = 2  # of an arm and turn, each from an idle device
+BLOCK_S, REFERENCE_BLOCK_S = 0.1, 0.05  # of a block at factor 1
 WARM_UP_S = 3.0
 NEAR = 0.8, MIN_WAITING  # h x / d at which host and device are about equally fast
 MAX_DIFFERENCE = 0.03
@@ -204,10 +201,10 @@ class Subject:
     def arms(self) -> tuple[Arm, Arm]:
         return self.setup.eager, self.setup.compiled
 
-    def time_arm(self, arm: Arm) -> float:
-        """Seconds per step of an arm, over as many steps as take `BLOCK_S` on a host that is not slowed down."""
+    def time_arm(self, arm: Arm, block_s: float) -> float:
+        """Seconds per step of an arm, over as many steps as take `block_s` on a host that is not slowed down."""
         bench = self.setup.bench
-        steps = bench.round_up(BLOCK_S / self.step_s[arm.name])
+        steps = bench.round_up(block_s / self.step_s[arm.name])
         with without_collector():
             bench.run(arm, bench.round_up(STEPS_BEFORE_BLOCK))
             return complete(bench.block_s(arm, steps)) / steps
@@ -221,15 +218,17 @@ class Subject:
 
 
 def take_turn(subject: Subject, reference: Subject) -> dict[str, Turn]:
-    """Time the reference and both arms once for each factor, within seconds; turns by arm."""
-    reference_s, walls_s = {}, defaultdict[str, dict[str, float]](dict)
+    """Time both arms once for each factor, each between two blocks of the reference; turns by arm."""
+    walls_s, references_s = defaultdict[str, dict[str, float]](dict), defaultdict[str, dict[str, float]](dict)
     for factor in FACTORS:
         with slow_down(factor):
-            before_s = reference.time_arm(reference.setup.eager)
+            before_s = reference.time_arm(reference.setup.eager, REFERENCE_BLOCK_S)
             for arm in subject.arms:
-                walls_s[arm.name][str(factor)] = subject.time_arm(arm)
-            reference_s[str(factor)] = (before_s + reference.time_arm(reference.setup.eager)) / 2
-    return {arm.name: Turn(walls_s[arm.name], reference_s, subject.time_host(arm)) for arm in subject.arms}
+                walls_s[arm.name][str(factor)] = subject.time_arm(arm, BLOCK_S)
+                after_s = reference.time_arm(reference.setup.eager, REFERENCE_BLOCK_S)
+                references_s[arm.name][str(factor)] = (before_s + after_s) / 2
+                before_s = after_s
+    return {arm.name: Turn(walls_s[arm.name], references_s[arm.name], subject.time_host(arm)) for arm in subject.arms}
 
 
 def measure(trial: Trial, reference: Trial) -> Figures:
@@ -327,6 +326,7 @@ def main(options: argparse.Namespace) -> None:
         "factors": list(FACTORS),
         "running_s": RUNNING_S,
         "host_steps": HOST_STEPS,
+        "block_s": BLOCK_S,
         "reference": options.reference,
     }
     stored = read(options.output, machine)

@@ -1,8 +1,8 @@
 """The worker's side of the device lease: when it may compute on the device, and a clock that leaves out the waiting.
 
 The device is held from building on, let go while the compiler runs on the CPU, and held alone from the warm-up to the
-last reading. Inductor autotunes kernels on the device while it compiles: for that the device is taken back, and kept
-for a moment, since one benchmark follows another. Without a driver the device is always ours.
+last reading. Inductor autotunes kernels on the device while it compiles: it has the device back for one benchmark at a
+time, so that several workers that autotune take turns. Without a driver the device is always ours.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from torch._inductor.runtime import benchmarking
 from sweeper.core.protocol import DEVICE, NOTHING, LeaseGrant
 
 Ask = Callable[[str], LeaseGrant | None]  # tells the driver what is wanted and waits for the device; None for nothing
-F = TypeVar("F", bound=Callable[..., None])
+F = TypeVar("F", bound=Callable[..., object])
 COMPILES = (CallbackTrigger.DYNAMO, CallbackTrigger.LAZY_BACKWARD)  # the other triggers are work on the device
-BETWEEN_BENCHMARKS_S = 0.5
 
 
 def _not_compiled(method: F) -> F:
@@ -39,7 +38,6 @@ class Lease:
         self._lock = threading.RLock()  # compilers and their timers have threads of their own
         self._holds = NOTHING
         self._after_compiling: str | None = None  # what was held when compiling began
-        self._timer: threading.Timer | None = None
         self.away_s = 0.0  # waited for the device, or stopped
         self.neighbours: frozenset[int] = frozenset()  # process groups of other workers that are on the device
         self.before_leaving: Callable[[], None] = lambda: None
@@ -93,43 +91,33 @@ class Lease:
         with self._lock:
             if self._after_compiling is not None:
                 wants, self._after_compiling = self._after_compiling, None
-                self._stop_timer()
                 self.take(wants)
 
     @contextmanager
     def _benchmark(self) -> Iterator[None]:
         """Hold the device while Inductor benchmarks a kernel, in the middle of compiling or in a step."""
-        self._start_benchmark()
+        was_ours = self._start_benchmark()
         try:
             yield
         finally:
-            self._end_benchmark()
+            self._end_benchmark(was_ours)
 
     @_not_compiled
-    def _start_benchmark(self) -> None:
+    def _start_benchmark(self) -> bool:
+        """Take the device if it is not held; return whether it was."""
         self._lock.acquire()
-        self._stop_timer()
-        if self._holds == NOTHING:
+        was_ours = self._holds != NOTHING
+        if not was_ours:
             self.take()
+        return was_ours
 
     @_not_compiled
-    def _end_benchmark(self) -> None:
-        if self._after_compiling is not None:
-            self._timer = threading.Timer(BETWEEN_BENCHMARKS_S, self._leave_after_benchmarks)
-            self._timer.daemon = True
-            self._timer.start()
-        self._lock.release()
-
-    def _leave_after_benchmarks(self) -> None:
-        with self._lock:
-            if self._timer is threading.current_thread():
-                self._timer = None
+    def _end_benchmark(self, was_ours: bool) -> None:
+        try:
+            if not was_ours:
                 self.leave()
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        finally:
+            self._lock.release()
 
 
 def _wrap_benchmarks(context: Callable[[], Any]) -> None:

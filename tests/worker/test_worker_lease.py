@@ -13,7 +13,6 @@ import torch  # noqa: E402
 from torch._inductor.runtime.benchmarking import benchmarker  # noqa: E402
 
 from sweeper.core.protocol import ALONE, DEVICE, NOTHING, LeaseGrant  # noqa: E402
-from sweeper.worker import lease as module  # noqa: E402
 from sweeper.worker.lease import Lease  # noqa: E402
 
 
@@ -45,13 +44,6 @@ def make_lease(driver: Driver) -> Lease:
     return lease
 
 
-def eventually(holds: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 20
-    while not holds() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return holds()
-
-
 def compiled(seen: Callable[[], object]) -> object:
     """Compile and run a function; `seen` is called while the backend works."""
 
@@ -77,22 +69,43 @@ def test_whoever_had_it_alone_has_it_alone_after_a_recompilation(driver: Driver)
     assert driver.heard == [DEVICE, ALONE, NOTHING, ALONE]
 
 
-def test_a_benchmark_while_compiling_takes_the_device_and_keeps_it_for_the_next(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "BETWEEN_BENCHMARKS_S", 0.2)
+def test_each_benchmark_while_compiling_has_the_device_for_itself_alone(driver: Driver) -> None:
     lease = make_lease(driver)
-    held: list[list[str]] = []
 
     def benchmarks() -> None:
-        for _ in range(3):
+        driver.heard.clear()
+        for _ in range(2):
             with lease._benchmark():
-                held.append(list(driver.heard))
-        assert eventually(lambda: driver.heard[-1] == NOTHING), "let go when no other benchmark follows"
+                driver.heard.append("benchmark")
 
     compiled(benchmarks)
-    assert held == [[DEVICE, NOTHING, DEVICE]] * 3
-    assert driver.heard == [DEVICE, NOTHING, DEVICE, NOTHING, DEVICE]
+    assert driver.heard == [DEVICE, "benchmark", NOTHING] * 2 + [DEVICE]
+
+
+def test_a_benchmark_within_a_benchmark_leaves_the_device_to_the_outer_one(driver: Driver) -> None:
+    lease = make_lease(driver)
+
+    def benchmarks() -> None:
+        driver.heard.clear()
+        with lease._benchmark():
+            with lease._benchmark():
+                driver.heard.append("inner")
+            driver.heard.append("outer")
+
+    compiled(benchmarks)
+    assert driver.heard == [DEVICE, "inner", "outer", NOTHING, DEVICE]
+
+
+def test_a_benchmark_that_fails_lets_go_of_the_device(driver: Driver) -> None:
+    lease = make_lease(driver)
+
+    def benchmarks() -> None:
+        with pytest.raises(RuntimeError, match="no such kernel"), lease._benchmark():
+            raise RuntimeError("no such kernel")
+        assert driver.heard[-1] == NOTHING
+
+    compiled(benchmarks)
+    assert driver.heard[-1] == DEVICE
 
 
 def test_a_benchmark_in_a_step_changes_nothing(driver: Driver) -> None:
@@ -104,7 +117,8 @@ def test_a_benchmark_in_a_step_changes_nothing(driver: Driver) -> None:
 
 def test_inductors_timing_of_kernels_is_such_a_benchmark(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     lease, inside = make_lease(driver), []
-    monkeypatch.setattr(lease, "_stop_timer", lambda: inside.append("benchmark"))
+    monkeypatch.setattr(lease, "take", lambda: inside.append("benchmark"))
+    lease.leave()
     with pytest.raises((AssertionError, RuntimeError, AttributeError, ImportError)):  # there is no GPU
         benchmarker.benchmark_gpu(lambda: None)
     assert inside == ["benchmark"]
