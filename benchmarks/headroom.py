@@ -1,15 +1,16 @@
 """Does host headroom predict the step time on a slower host? One table row per arm of a model and slowdown.
 
-    python benchmarks/headroom.py --output headroom.jsonl                  on a GPU, two minutes per model
+    python benchmarks/headroom.py --output headroom.jsonl                  on a GPU, three minutes per model
     python benchmarks/headroom.py --output headroom.jsonl --models vit_b16 --overrides "precision=amp batch_size=16"
 
 A slower host is made by stopping the worker, with all its threads, for a part of each hundredth of a second, while
 the device goes on. A reference in the same process, which is host-bound, says how many times longer the host then
 takes, x. An arm takes h seconds of the host and d of the device per step. Its step should then take max(h x, d). The
-speed of a host changes by itself within half a second, so a block of an arm lies between two short ones of the
-reference, turn after turn; h, x and the step are means over these turns, and leaving out one turn after the other gives
-the standard error of the difference between a step and its prediction. Where a step waits for its host, h is its own
-wall time on the host at hand, as in a report, so rows of a host that is not slowed down are not judged.
+speed of a host changes by itself within half a second, so a block of an arm, and the steps that give its h, lie
+between two short blocks of the reference, turn after turn. h, x and the step are means over these turns, and leaving
+out one turn after the other gives the standard error of the difference between a step and its prediction. Where a step
+waits for its host, h is its own wall time on the host at hand, as in a report, so rows of a host that is not slowed
+down are not judged. Events on the device time the blocks, since the host may be stopped when a block ends.
 
 What the output file has is printed and not measured again.
 """
@@ -17,12 +18,14 @@ What the output file has is printed and not measured again.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import math
 import os
 import shlex
 import subprocess
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -33,6 +36,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean, median, pstdev
 from typing import Any
+
+import torch
 
 from sweeper.analysis.derive import MIN_WAITING, find_host_s, predict_step_s
 from sweeper.core.protocol import Job
@@ -49,6 +54,7 @@ from sweeper.worker.measurement.host_time import host_per_step
 from sweeper.worker.setup import TrialSetup
 
 MODELS = {  # both arms of each have fewer launches than the queue of the device takes, so that h is known
+    "alexnet": "",
     "mobilenet_v2": "",
     "distilbert_base": "text=none",  # eager transformers asks the device whether a mask has padding
     "vit_b16": "",
@@ -56,7 +62,7 @@ MODELS = {  # both arms of each have fewer launches than the queue of the device
 REFERENCE = "model=resnet18 batch_size=4 precision=amp mode=eager"  # little work for a GPU, and short steps
 FACTORS = (1.0, 1.5, 2.5)  # by which the host is slowed down, nominally
 ALONE = str(FACTORS[0])
-RUNNING_S = 5e-3  # between two stops; a sleep is some 0.1 ms longer than asked for
+RUNNING_S = 2e-3  # between two stops; a sleep is some 0.1 ms longer than asked for
 TURNS = 32
 HOST_STEPS = 2  # of an arm and turn, each from an idle device
 BLOCK_S, REFERENCE_BLOCK_S = 0.1, 0.05  # of a block at factor 1
@@ -205,44 +211,61 @@ class Subject:
         """Seconds per step of an arm, over as many steps as take `block_s` on a host that is not slowed down."""
         bench = self.setup.bench
         steps = bench.round_up(block_s / self.step_s[arm.name])
-        with without_collector():
-            bench.run(arm, bench.round_up(STEPS_BEFORE_BLOCK))
+        bench.run(arm, bench.round_up(STEPS_BEFORE_BLOCK))
+        if self.setup.device.type != "cuda":
             return complete(bench.block_s(arm, steps)) / steps
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        bench.synchronize()
+        begin.record()
+        bench.run(arm, steps)
+        end.record()
+        bench.synchronize()
+        return begin.elapsed_time(end) * 1e-3 / steps
 
     def time_host(self, arm: Arm) -> float:
         """Seconds until the call of a step returns, from an idle device."""
         bench = self.setup.bench
-        with without_collector():
-            times_s = complete(bench.steps_s(arm, HOST_STEPS * bench.num_sizes, until_idle=False))
+        times_s = complete(bench.steps_s(arm, HOST_STEPS * bench.num_sizes, until_idle=False))
         return host_per_step(times_s, bench.num_sizes)
 
 
 def take_turn(subject: Subject, reference: Subject) -> dict[str, Turn]:
     """Time both arms once for each factor, each between two blocks of the reference; turns by arm."""
     walls_s, references_s = defaultdict[str, dict[str, float]](dict), defaultdict[str, dict[str, float]](dict)
+    hosts_s: dict[str, float] = {}
     for factor in FACTORS:
-        with slow_down(factor):
+        with without_collector(), slow_down(factor):  # to collect takes longer than a block
             before_s = reference.time_arm(reference.setup.eager, REFERENCE_BLOCK_S)
             for arm in subject.arms:
                 walls_s[arm.name][str(factor)] = subject.time_arm(arm, BLOCK_S)
+                if factor == 1:
+                    hosts_s[arm.name] = subject.time_host(arm)
                 after_s = reference.time_arm(reference.setup.eager, REFERENCE_BLOCK_S)
                 references_s[arm.name][str(factor)] = (before_s + after_s) / 2
                 before_s = after_s
-    return {arm.name: Turn(walls_s[arm.name], references_s[arm.name], subject.time_host(arm)) for arm in subject.arms}
+    return {arm.name: Turn(walls_s[arm.name], references_s[arm.name], hosts_s[arm.name]) for arm in subject.arms}
 
 
 def measure(trial: Trial, reference: Trial) -> Figures:
     """Measure a trial in this process, with the reference in turns. Raises RuntimeError when it fails."""
     turns: dict[str, list[Turn]] = defaultdict(list)
+    begin = time.monotonic()
+
+    def say(what: str) -> None:
+        print(f"{trial.label}, {time.monotonic() - begin:.0f} s: {what}", file=sys.stderr, flush=True)
 
     def task(job: Job, _part: session.Part, notes: session.Notes) -> None:
         of_reference = session.Notes(notes.say, Process(0, 0, cold=True), notes.lease)
         other = Subject.build(Job(reference, Measure()), of_reference)
         subject = Subject.build(job, notes)
         compiler.end_compile_workers()
+        gc.collect()
+        gc.freeze()
+        say("compiled and warm")
         for _ in range(TURNS):
             for arm, turn in take_turn(subject, other).items():
                 turns[arm].append(turn)
+        say(f"{TURNS} turns taken")
         walls_s = [median(turn.wall_s[ALONE] for turn in turns[arm]) for arm in ARMS]
         notes.add(steps_per_block=1, rounds=(Round("AB", *walls_s),))
         reference_s = median(turn.reference_s[ALONE] for turn in turns["eager"])
@@ -253,6 +276,7 @@ def measure(trial: Trial, reference: Trial) -> Figures:
             require_host_bound(of_reference.process)
 
     outcome = session.run(Job(trial, Measure()), session.Part(), lambda _phase: None, Lease(), task)
+    say(outcome.status)
     process = outcome.process
     if outcome.status != "ok" or process is None:
         raise RuntimeError(f"{trial.label}: {outcome.status}: {outcome.message}")
@@ -327,6 +351,7 @@ def main(options: argparse.Namespace) -> None:
         "running_s": RUNNING_S,
         "host_steps": HOST_STEPS,
         "block_s": BLOCK_S,
+        "timed_by": "events",
         "reference": options.reference,
     }
     stored = read(options.output, machine)
