@@ -52,15 +52,21 @@ class Design:
     draw_noise: float = 0.0  # of one draw, in the compiled arm alone
     session_noise: float = 0.0  # of a session, the same for every time in it
     shift: float = 0.0  # by which HEAD's session is slower in any case
-    spread: float = 0.0  # of the logs of models' process and draw noises; 0: all models are equally noisy
+    # of the logs of models' process and draw noises; 0: all models are equally noisy
+    spread: float = 0.0
     models: int = MODELS
-    hump: float = 0.0  # by which a process with a slow host is slower, which is half of them; 0: no row is host-bound
+    # by which a process with a slow host is slower, which is half of them; 0: no row is host-bound
+    hump: float = 0.0
     device_noise: float | None = None  # of a process by the device's clock; None: it is not known
     slowdown: float = SLOWDOWN
 
     @property
     def text(self) -> str:
-        measured = f"{self.processes} processes" if self.draws == 1 else f"{self.draws} draws of {self.processes}"
+        measured = (
+            f"{self.processes} processes"
+            if self.draws == 1
+            else f"{self.draws} draws of {self.processes}"
+        )
         return f"{measured.replace('1 processes', '1 process')}, {self.disturbed}"
 
     @property
@@ -113,10 +119,19 @@ def designs() -> list[Design]:
         Design(3, 3, 0.006, 0.01, spread=0.5),
         Design(5, 3, 0.006, 0.01, spread=0.5),
     ]
-    rows += [Design(1, 5, 0.006, models=1), Design(3, 3, 0.006, 0.005, models=1), Design(1, 3, 0.006, models=1)]
+    rows += [
+        Design(1, 5, 0.006, models=1),
+        Design(3, 3, 0.006, 0.005, models=1),
+        Design(1, 3, 0.006, models=1),
+    ]
     rows += [
         Design(draws, processes, 0.006, draw_noise, models=10)
-        for draws, processes, draw_noise in ((1, 5, 0.0), (3, 3, 0.005), (5, 3, 0.005), (5, 3, 0.01))
+        for draws, processes, draw_noise in (
+            (1, 5, 0.0),
+            (3, 3, 0.005),
+            (5, 3, 0.005),
+            (5, 3, 0.01),
+        )
     ]
     return rows
 
@@ -167,28 +182,46 @@ def sides(
         noise = random.normal(0, design.device_noise, (2, *shape))
         arms += [(EAGER_S, noise[0]), (COMPILED_S, effect + luck + noise[1])]
     draws = np.repeat(np.arange(design.draws), design.processes).tolist()
-    times = zip(*((s * np.exp(logs)).reshape(design.models, -1).tolist() for s, logs in arms), strict=True)
-    artifacts = frozenset({"code-winners"} if design.draws == 1 and not design.draw_noise else {None})
+    times = zip(
+        *((s * np.exp(logs)).reshape(design.models, -1).tolist() for s, logs in arms), strict=True
+    )
+    artifacts = frozenset(
+        {"code-winners"} if design.draws == 1 and not design.draw_noise else {None}
+    )
     host_bound_arms = "compiled" if design.hump else None
-    return [Side(TRIAL, "ok", 32, samples(draws, *of_model), artifacts, host_bound_arms) for of_model in times]
+    return [
+        Side(TRIAL, "ok", 32, samples(draws, *of_model), artifacts, host_bound_arms)
+        for of_model in times
+    ]
 
 
 def samples(
-    draws: Sequence[int], eager_s: Sequence[float], compiled_s: Sequence[float], *device_s: Sequence[float]
+    draws: Sequence[int],
+    eager_s: Sequence[float],
+    compiled_s: Sequence[float],
+    *device_s: Sequence[float],
 ) -> dict[str, list[Sample]]:
     """Samples of one model; `device_s`, where it is known, is the device time of the eager and of the compiled arm."""
     speedups = [eager / compiled for eager, compiled in zip(eager_s, compiled_s, strict=True)]
     named = {"eager_step_s": eager_s, "compiled_step_s": compiled_s, "speedup": speedups}
     named |= zip(("eager_device_step_s", "compiled_device_step_s"), device_s, strict=False)
-    return {name: [Sample(*pair) for pair in zip(draws, values, strict=True)] for name, values in named.items()}
+    return {
+        name: [Sample(*pair) for pair in zip(draws, values, strict=True)]
+        for name, values in named.items()
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="False alarms and power of sweeper.compare.")
     parser.add_argument("--repeats", type=int, default=REPEATS, help="comparisons of each figure")
-    parser.add_argument("--table", choices=("tests", "sizes"), default="tests", help="what decides about a change")
     parser.add_argument(
-        "--records", type=Path, metavar="FOLDER", help="archives of records, for a table of their pairs"
+        "--table", choices=("tests", "sizes"), default="tests", help="what decides about a change"
+    )
+    parser.add_argument(
+        "--records",
+        type=Path,
+        metavar="FOLDER",
+        help="archives of records, for a table of their pairs",
     )
     parsed = parser.parse_args()
     if parsed.records:
@@ -199,7 +232,15 @@ def main() -> None:
         print_table(TITLES, (row(design, parsed.repeats) for design in designs()))
 
 
-TITLES = ("measured", "noise", "refused", "any flagged", "SAME", "one slower: found", "half slower: found")
+TITLES = (
+    "measured",
+    "noise",
+    "refused",
+    "any flagged",
+    "SAME",
+    "one slower: found",
+    "half slower: found",
+)
 FOUND = tuple(f"{slowdown:.0%} slower: found" for slowdown in SLOWDOWNS)
 SIZE_TITLES = ("measured", "noise", "any SLOWER", "any flagged", *FOUND)
 RECORD_TITLES = ("rows", "number", "host-bound", "largest change", "SLOWER", "FASTER", *FOUND)
@@ -215,10 +256,18 @@ def row(design: Design, repeats: int) -> list[str]:
     """Cells; power and SAME are shares of the comparisons that were not refused."""
     none = list(outcomes(design, 0, repeats))
     measured = design.text.removesuffix(f", {design.disturbed}")
-    cells = [measured, design.disturbed, f"{refused(none):.0%}", f"{alarms(none):.1%}", f"{same(none):.0%}"]
+    cells = [
+        measured,
+        design.disturbed,
+        f"{refused(none):.0%}",
+        f"{alarms(none):.1%}",
+        f"{same(none):.0%}",
+    ]
     # Half of a sweep gives many cases at once, so it takes fewer sweeps.
     one, half = (1, repeats), (design.models // 2, max(1, repeats // 10))
-    powers = [power(list(outcomes(design, *slowed))) if slowed[0] else None for slowed in (one, half)]
+    powers = [
+        power(list(outcomes(design, *slowed))) if slowed[0] else None for slowed in (one, half)
+    ]
     return [*cells, *("" if share is None else f"{share:.0%}" for share in powers)]
 
 
@@ -266,13 +315,24 @@ def size_designs() -> list[Design]:
 def size_row(design: Design, repeats: int) -> list[str]:
     """Cells: false alarms of comparisons in which nothing changed, and shares found where half of the models did."""
     random = np.random.default_rng([SEED, *design.text.encode()])
-    verdicts = [{row.verdict for row in judge(pairs(random, design, 0)).rows} for _ in range(repeats)]
+    verdicts = [
+        {row.verdict for row in judge(pairs(random, design, 0)).rows} for _ in range(repeats)
+    ]
     slower = sum("SLOWER" in of_sweep for of_sweep in verdicts) / repeats
     flagged = sum(not of_sweep.isdisjoint(("SLOWER", "FASTER")) for of_sweep in verdicts) / repeats
     half, few = design.models // 2, max(1, repeats // 10)
-    found = (power(list(outcomes(replace(design, slowdown=slowdown), half, few))) for slowdown in SLOWDOWNS)
+    found = (
+        power(list(outcomes(replace(design, slowdown=slowdown), half, few)))
+        for slowdown in SLOWDOWNS
+    )
     measured = design.text.removesuffix(f", {design.disturbed}")
-    return [measured, design.disturbed, f"{slower:.1%}", f"{flagged:.1%}", *(f"{share:.0%}" for share in found)]
+    return [
+        measured,
+        design.disturbed,
+        f"{slower:.1%}",
+        f"{flagged:.1%}",
+        *(f"{share:.0%}" for share in found),
+    ]
 
 
 def record_rows(folder: Path) -> Iterator[list[str]]:
@@ -283,7 +343,9 @@ def record_rows(folder: Path) -> Iterator[list[str]]:
         found = [*one_way, *(Pair(pair.head, pair.base) for pair in one_way)]
         rows = judge(found).rows
         verdicts = [row.verdict for row in rows]
-        host_bound = [pair.both is not None and is_host_bound(pair.both, COMPILED) for pair in found]
+        host_bound = [
+            pair.both is not None and is_host_bound(pair.both, COMPILED) for pair in found
+        ]
         largest = max(abs(row.changes[COMPILED.name].log) for row in rows if row.changes)
         shares = (share_found(found, slowdown) for slowdown in SLOWDOWNS)
         yield [
@@ -301,7 +363,8 @@ def share_found(found: Sequence[Pair], slowdown: float) -> float:
     for base, head in (pair.both for pair in found if pair.both):
         times = {
             item.name: [
-                Sample(sample.draw, sample.value * (1 + slowdown)) for sample in head.samples.get(item.name, ())
+                Sample(sample.draw, sample.value * (1 + slowdown))
+                for sample in head.samples.get(item.name, ())
             ]
             for item in STEP_TIMES
         }
@@ -322,7 +385,9 @@ def read_records(folder: Path) -> Iterator[Record]:
 
 def pair_sweeps(records: Iterable[Record]) -> Iterator[Pair]:
     """One trial in two sweeps, with compile caches of their own."""
-    yield from pair_alike(records, lambda record: f"{record.trial_id} {record.batch_size}", make_side)
+    yield from pair_alike(
+        records, lambda record: f"{record.trial_id} {record.batch_size}", make_side
+    )
 
 
 def pair_eager_arms(records: Iterable[Record]) -> Iterator[Pair]:
@@ -334,7 +399,10 @@ def pair_eager_arms(records: Iterable[Record]) -> Iterator[Pair]:
     def as_compiled(record: Record) -> Side:
         side = make_side(record)
         host_bound_arms = "compiled" if side.host_bound_arms in ("eager", "both") else None
-        times = {COMPILED.name: side.samples[EAGER.name], COMPILED_BUSY.name: side.samples[EAGER_BUSY.name]}
+        times = {
+            COMPILED.name: side.samples[EAGER.name],
+            COMPILED_BUSY.name: side.samples[EAGER_BUSY.name],
+        }
         return replace(side, samples=times, host_bound_arms=host_bound_arms)
 
     yield from pair_alike(records, key, as_compiled)
@@ -355,7 +423,9 @@ def pair_processes(records: Iterable[Record]) -> Iterator[Pair]:
     """Two processes of a trial on a CPU."""
     for record in records:
         if record.trial.device == "cpu":
-            alone = (make_side(replace(record, processes=(process,))) for process in record.processes)
+            alone = (
+                make_side(replace(record, processes=(process,))) for process in record.processes
+            )
             yield from itertools.starmap(Pair, itertools.combinations(alone, 2))
 
 
@@ -385,7 +455,9 @@ def list_rounds(records: Iterable[Record]) -> Iterator[tuple[Record, list[tuple[
 def of_rounds(record: Record, times: Sequence[tuple[float, float]]) -> Side:
     """A side with a process for each of the rounds, without device times, whose code is not known."""
     return replace(
-        make_side(record), samples=samples([0] * len(times), *zip(*times, strict=True)), artifacts=frozenset({None})
+        make_side(record),
+        samples=samples([0] * len(times), *zip(*times, strict=True)),
+        artifacts=frozenset({None}),
     )
 
 

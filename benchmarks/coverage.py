@@ -60,7 +60,9 @@ class Scenario:
     nominal: bool = True  # whether the coverage should be near 95 %
 
 
-def block_noise(random: np.random.Generator, shape: tuple[int, ...], autocorrelation: float) -> Floats:
+def block_noise(
+    random: np.random.Generator, shape: tuple[int, ...], autocorrelation: float
+) -> Floats:
     """Logs of block times about their process's own, [..., rounds]; AR(1) along the last axis."""
     noise = random.normal(0, BLOCK_SD, shape)
     for index in range(1, shape[-1]):
@@ -70,7 +72,11 @@ def block_noise(random: np.random.Generator, shape: tuple[int, ...], autocorrela
 
 
 def records(
-    random: np.random.Generator, logs: Floats, draws: Sequence[int], autocorrelation: float = 0.0, host: bool = False
+    random: np.random.Generator,
+    logs: Floats,
+    draws: Sequence[int],
+    autocorrelation: float = 0.0,
+    host: bool = False,
 ) -> Iterator[Record]:
     """A record for each row of `logs` [records, processes], the true log ratios of its processes.
 
@@ -78,7 +84,9 @@ def records(
     """
     shape = (*logs.shape, ROUNDS)
     eager_s = EAGER_S * STEPS * np.exp(block_noise(random, shape, autocorrelation))
-    compiled_s = EAGER_S * STEPS * np.exp(block_noise(random, shape, autocorrelation) - logs[..., None])
+    compiled_s = (
+        EAGER_S * STEPS * np.exp(block_noise(random, shape, autocorrelation) - logs[..., None])
+    )
     busy = PerArm(EAGER_S, EAGER_S / SPEEDUP / 2) if host else None
     for of_record in zip(eager_s.tolist(), compiled_s.tolist(), strict=True):
         processes = [
@@ -104,7 +112,12 @@ def interval_of(record: Record) -> Interval | None:
 
 
 def one_draw(
-    random: np.random.Generator, repeats: int, *, processes: int, sd: float, autocorrelation: float = 0.0
+    random: np.random.Generator,
+    repeats: int,
+    *,
+    processes: int,
+    sd: float,
+    autocorrelation: float = 0.0,
 ) -> Iterator[Outcome]:
     """Processes that share one artifact; the truth is what infinitely many of them would give."""
     logs = random.normal(LOG, sd, (repeats, processes))
@@ -113,17 +126,29 @@ def one_draw(
 
 
 def several_draws(
-    random: np.random.Generator, repeats: int, *, draws: int, processes: int, draw_sd: float, sd: float = 0.003
+    random: np.random.Generator,
+    repeats: int,
+    *,
+    draws: int,
+    processes: int,
+    draw_sd: float,
+    sd: float = 0.003,
 ) -> Iterator[Outcome]:
     """Artifacts of different luck. From three on the truth is that of all artifacts, before that of those at hand."""
     luck = random.normal(0, draw_sd, (repeats, draws))
-    logs = LOG + np.repeat(luck, processes, axis=1) + random.normal(0, sd, (repeats, draws * processes))
+    logs = (
+        LOG
+        + np.repeat(luck, processes, axis=1)
+        + random.normal(0, sd, (repeats, draws * processes))
+    )
     found = records(random, logs, np.repeat(np.arange(draws), processes).tolist())
     for record, own in zip(found, luck.mean(axis=1).tolist(), strict=True):
         yield Outcome(interval_of(record), SPEEDUP if draws > 2 else math.exp(LOG + own))
 
 
-def sequential(random: np.random.Generator, repeats: int, *, sd: float, target: float = 0.01) -> Iterator[Outcome]:
+def sequential(
+    random: np.random.Generator, repeats: int, *, sd: float, target: float = 0.01
+) -> Iterator[Outcome]:
     """One process after the other until the interval is narrow enough, by the rule of the runner."""
     most = Measure().max_processes
     for record in records(random, random.normal(LOG, sd, (repeats, most)), [0] * most):
@@ -135,11 +160,14 @@ def sequential(random: np.random.Generator, repeats: int, *, sd: float, target: 
 
 
 TRIALS = 16  # of a mixed sweep, half of them host-bound
-HALVES = {False: (0.003, 3), True: (0.01, 5)}  # host-bound or not: typical standard deviation, processes
+# host-bound or not: typical standard deviation, processes
+HALVES = {False: (0.003, 3), True: (0.01, 5)}
 SPREAD = 0.5  # of the logs of standard deviations, within a half
 
 
-def mixed_sweep(random: np.random.Generator, repeats: int, *, host: bool, moderated: bool) -> Iterator[Outcome]:
+def mixed_sweep(
+    random: np.random.Generator, repeats: int, *, host: bool, moderated: bool
+) -> Iterator[Outcome]:
     """Sweeps of trials that differ in noise; outcomes of one half, with the plain or the moderated interval."""
     for _ in range(max(1, repeats // (TRIALS // 2))):
         entries = [entry for of_half in HALVES for entry in half_of_sweep(random, of_half)]
@@ -152,13 +180,20 @@ def mixed_sweep(random: np.random.Generator, repeats: int, *, host: bool, modera
 def half_of_sweep(random: np.random.Generator, host: bool) -> list[Entry]:
     typical, processes = HALVES[host]
     sds = typical * np.exp(random.normal(0, SPREAD, (TRIALS // 2, 1)))
-    found = records(random, random.normal(LOG, sds, (TRIALS // 2, processes)), [0] * processes, host=host)
+    found = records(
+        random, random.normal(LOG, sds, (TRIALS // 2, processes)), [0] * processes, host=host
+    )
     return [Entry(record, derive(record), Path(), "") for record in found]
 
 
-def these_models(random: np.random.Generator, repeats: int, *, models: int, spread: float) -> Iterator[Outcome]:
+def these_models(
+    random: np.random.Generator, repeats: int, *, models: int, spread: float
+) -> Iterator[Outcome]:
     """The weighted mean of models that are given, each with a noise of its own; both precisions by three processes."""
-    truths = {"amp": random.normal(math.log(1.5), 0.2, models), "fp32": random.normal(math.log(1.2), 0.1, models)}
+    truths = {
+        "amp": random.normal(math.log(1.5), 0.2, models),
+        "fp32": random.normal(math.log(1.2), 0.1, models),
+    }
     sds = {name: 0.005 * np.exp(random.normal(0, spread, (models, 1))) for name in truths}
     whole = stats.weighted(*(math.exp(logs.mean()) for logs in truths.values()))
     for _ in range(repeats):
@@ -166,7 +201,9 @@ def these_models(random: np.random.Generator, repeats: int, *, models: int, spre
         for name, logs in truths.items():
             found = records(random, random.normal(logs[:, None], sds[name], (models, 3)), [0] * 3)
             estimates = [derive(record).estimate for record in found]
-            means.append(stats.geomean_of_these_models([estimate for estimate in estimates if estimate]))
+            means.append(
+                stats.geomean_of_these_models([estimate for estimate in estimates if estimate])
+            )
         yield Outcome(stats.weighted_of_these_models(*means).interval(), whole)
 
 
@@ -180,12 +217,15 @@ def new_model(random: np.random.Generator, repeats: int, *, models: int) -> Iter
         yield Outcome(stats.weighted_new_model(amp_logs[:-1], fp32_logs[:-1]).interval(), truth)
 
 
-APART = math.log(1.27)  # of the same order as the differences in docs/results/h200-repeatability.md: mobilenet_v2
+# of the same order as the differences in docs/results/h200-repeatability.md: mobilenet_v2
+APART = math.log(1.27)
 
 
 def two_humps(random: np.random.Generator, repeats: int, *, processes: int) -> Iterator[Outcome]:
     """Each process falls into one of two humps with probability one half; host-boundness is not told to the rules."""
-    logs = random.normal(LOG, 0.005, (repeats, processes)) + APART * (random.random((repeats, processes)) < 0.5)
+    logs = random.normal(LOG, 0.005, (repeats, processes)) + APART * (
+        random.random((repeats, processes)) < 0.5
+    )
     for record in records(random, logs, [0] * processes):
         yield Outcome(interval_of(record), math.exp(LOG + APART / 2))
 
@@ -244,7 +284,12 @@ def scenarios() -> list[Scenario]:
         for models in (3, 12)
     ]
     rows += [
-        Scenario("sequential", f"5 to 15 processes until ±1 %, sd {sd:.1%}", partial(sequential, sd=sd), nominal=False)
+        Scenario(
+            "sequential",
+            f"5 to 15 processes until ±1 %, sd {sd:.1%}",
+            partial(sequential, sd=sd),
+            nominal=False,
+        )
         for sd in (0.005, 0.01, 0.02)
     ]
     rows += [
@@ -267,23 +312,36 @@ def outcomes(scenario: Scenario, repeats: int) -> list[Outcome]:
 
 def coverage(found: Sequence[Outcome]) -> float:
     """Share of the outcomes whose interval holds the truth."""
-    held = [item.interval for item in found if item.interval and item.interval.low <= item.truth <= item.interval.high]
+    held = [
+        item.interval
+        for item in found
+        if item.interval and item.interval.low <= item.truth <= item.interval.high
+    ]
     return len(held) / len(found)
 
 
 def half_width(found: Sequence[Outcome]) -> float:
     """Median half width of the intervals, relative to the speedup."""
-    return median(math.log(item.interval.high / item.interval.low) / 2 for item in found if item.interval)
+    return median(
+        math.log(item.interval.high / item.interval.low) / 2 for item in found if item.interval
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Coverage of nominal 95 % intervals on simulated records.")
+    parser = argparse.ArgumentParser(
+        description="Coverage of nominal 95 % intervals on simulated records."
+    )
     parser.add_argument("--repeats", type=int, default=REPEATS, help="intervals of each row")
     repeats = parser.parse_args().repeats
-    print("| intervals over | simulated | coverage | median half-width |\n| --- | --- | --- | --- |")
+    print(
+        "| intervals over | simulated | coverage | median half-width |\n| --- | --- | --- | --- |"
+    )
     for scenario in scenarios():
         found = outcomes(scenario, repeats)
-        print(f"| {scenario.kind} | {scenario.text} | {coverage(found):.1%} | {half_width(found):.2%} |", flush=True)
+        print(
+            f"| {scenario.kind} | {scenario.text} | {coverage(found):.1%} | {half_width(found):.2%} |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

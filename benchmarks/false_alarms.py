@@ -58,16 +58,28 @@ TIMEOUT_S = 900
 def find_options(patterns: Sequence[str]) -> list[str]:
     """Options of the group `model` that match shell patterns, in alphabetical order."""
     root = conf_folder() / "model"
-    known = sorted(file.relative_to(root).with_suffix("").as_posix() for file in root.glob("**/*.yaml"))
-    found = [name for name in known if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)]
-    return [name for name in found if name not in ("timm", "torchvision", "transformers", "torchbench", "custom")]
+    known = sorted(
+        file.relative_to(root).with_suffix("").as_posix() for file in root.glob("**/*.yaml")
+    )
+    found = [
+        name for name in known if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+    ]
+    return [
+        name
+        for name in found
+        if name not in ("timm", "torchvision", "transformers", "torchbench", "custom")
+    ]
 
 
 def make_trial(option: str, precision: str, arguments: argparse.Namespace) -> Trial:
     """The trial of an option, small unless `--full` was given."""
-    values: dict[str, Any] = yaml.safe_load((conf_folder() / "model" / f"{option}.yaml").read_text())
+    values: dict[str, Any] = yaml.safe_load(
+        (conf_folder() / "model" / f"{option}.yaml").read_text()
+    )
     known = ("library", "name", "sequence_length", "arguments", "image_size", "num_classes")
-    model = Model(**{"name": values.get("factory"), **{key: values[key] for key in known if key in values}})
+    model = Model(
+        **{"name": values.get("factory"), **{key: values[key] for key in known if key in values}}
+    )
     batch_size = values.get("batch_size", 8)
     if not arguments.full:
         batch_size = min(batch_size, SMALL_BATCH)
@@ -91,11 +103,26 @@ def shrink(model: Model) -> dict[str, Any]:
 
     config = getattr(transformers, model.name).config_class(**model.arguments)
     known = config.to_dict()
-    numbers = [known.get(f"{token}_token_id") or 0 for token in ("pad", "bos", "eos", "sep", "decoder_start")]
-    fewer = {"vocab_size": VOCABULARY} if "vocab_size" in known and max(numbers) < VOCABULARY else {}
+    numbers = [
+        known.get(f"{token}_token_id") or 0
+        for token in ("pad", "bos", "eos", "sep", "decoder_start")
+    ]
+    fewer = (
+        {"vocab_size": VOCABULARY} if "vocab_size" in known and max(numbers) < VOCABULARY else {}
+    )
     narrow = {name: width for name, width in WIDTHS.items() if isinstance(known.get(name), int)}
-    axes = {"axial_pos_embds_dim": [32, 96], "axial_pos_shape": [8, 8]} if "axial_pos_shape" in known else {}
-    return {**model.arguments, **fewer, **narrow, **axes, **{name: 1 for name in LAYERS if name in known}}
+    axes = (
+        {"axial_pos_embds_dim": [32, 96], "axial_pos_shape": [8, 8]}
+        if "axial_pos_shape" in known
+        else {}
+    )
+    return {
+        **model.arguments,
+        **fewer,
+        **narrow,
+        **axes,
+        **{name: 1 for name in LAYERS if name in known},
+    }
 
 
 def check(trial: Trial, margins: bool) -> dict[str, Any]:
@@ -114,7 +141,9 @@ def check(trial: Trial, margins: bool) -> dict[str, Any]:
 
     models.builder(trial.model.library).load(trial.model)
     device = torch.device(trial.device)
-    setup = TrialSetup(Job(trial, Measure()), device, RoundMonitor(device, frozenset), time.perf_counter)
+    setup = TrialSetup(
+        Job(trial, Measure()), device, RoundMonitor(device, frozenset), time.perf_counter
+    )
     lines: list[dict[str, Any]] = []
     judged = record_projections(AccuracyCheck, lines)(setup) if margins else AccuracyCheck(setup)
     setup.bench.run(setup.eager, 2)
@@ -178,19 +207,40 @@ def describe_tensor(name: str, compiled: Any, eager: Any, moved: Sequence[Any]) 
     }
 
 
-def run_one(option: str, precision: str, arguments: Sequence[str], cache: str, gpu: int) -> dict[str, Any]:
+def run_one(
+    option: str, precision: str, arguments: Sequence[str], cache: str, gpu: int
+) -> dict[str, Any]:
     """Check a model in a process of its own."""
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder, "answer.json")
-        command = [sys.executable, __file__, option, *arguments, "--precisions", precision, "--answer", str(answer)]
-        environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache, "CUDA_VISIBLE_DEVICES": str(gpu)}
+        command = [
+            sys.executable,
+            __file__,
+            option,
+            *arguments,
+            "--precisions",
+            precision,
+            "--answer",
+            str(answer),
+        ]
+        environment = {
+            **os.environ,
+            "TORCHINDUCTOR_CACHE_DIR": cache,
+            "CUDA_VISIBLE_DEVICES": str(gpu),
+        }
         try:
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S)
+            done = subprocess.run(
+                command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S
+            )
             failure = done.stderr.strip().splitlines()[-1:]
         except subprocess.TimeoutExpired:
             failure = ["timeout"]
-        found = json.loads(answer.read_text()) if answer.exists() else {"failure": " ".join(failure)[:300]}
+        found = (
+            json.loads(answer.read_text())
+            if answer.exists()
+            else {"failure": " ".join(failure)[:300]}
+        )
     return {"model": option, "precision": precision, "wall_s": time.perf_counter() - begin, **found}
 
 
@@ -202,14 +252,14 @@ def describe(found: dict[str, Any]) -> str:
     accuracy = found["accuracy"]
     verdict = {True: "passed", False: "WRONG", None: "unverified"}[accuracy["passed"]]
     spent_s = sum(found["check_s"].values())
-    rest = (
-        f"{accuracy.get('unverified') or ''} {accuracy.get('worst')} ({accuracy.get('case')}, {accuracy.get('moved')})"
-    )
+    rest = f"{accuracy.get('unverified') or ''} {accuracy.get('worst')} ({accuracy.get('case')}, {accuracy.get('moved')})"
     return f"{name}  compile {found['compile_s']:5.1f}  check {spent_s:5.1f}  {verdict:10} {rest}"
 
 
 def parse() -> tuple[argparse.Namespace, list[str]]:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("models", nargs="+", help="options of the group model, shell patterns too")
     parser.add_argument("--precisions", default="fp32,amp")
     parser.add_argument("--backend", default="inductor")
@@ -242,14 +292,20 @@ def main() -> None:
     pairs = [(option, precision) for option in options for precision in precisions]
     with tempfile.TemporaryDirectory() as cache, ThreadPoolExecutor(arguments.jobs) as pool:
         gpus = itertools.cycle(range(arguments.gpus))
-        tasks = [pool.submit(run_one, *pair, passed_on, cache, gpu) for pair, gpu in zip(pairs, gpus, strict=False)]
+        tasks = [
+            pool.submit(run_one, *pair, passed_on, cache, gpu)
+            for pair, gpu in zip(pairs, gpus, strict=False)
+        ]
         for found in map(Future.result, as_completed(tasks)):
             print(describe(found), flush=True)
             counts[found["accuracy"]["passed"] if "accuracy" in found else "none"] += 1
             if arguments.margins and "margins" in found:
                 with arguments.margins.open("a") as file:
                     file.writelines(
-                        json.dumps({"model": found["model"], "precision": found["precision"], **line}) + "\n"
+                        json.dumps(
+                            {"model": found["model"], "precision": found["precision"], **line}
+                        )
+                        + "\n"
                         for line in found["margins"]
                     )
     print(

@@ -53,13 +53,15 @@ from sweeper.worker.measurement.bench import STEPS_BEFORE_BLOCK, Arm, complete, 
 from sweeper.worker.measurement.host_time import host_per_step
 from sweeper.worker.setup import TrialSetup
 
-MODELS = {  # both arms of each have fewer launches than the queue of the device takes, so that h is known
+# both arms of each have fewer launches than the queue of the device takes, so that h is known
+MODELS = {
     "alexnet": "",
     "mobilenet_v2": "",
     "distilbert_base": "text=none",  # eager transformers asks the device whether a mask has padding
     "vit_b16": "",
 }
-REFERENCE = "model=resnet18 batch_size=4 precision=amp mode=eager"  # little work for a GPU, and short steps
+# little work for a GPU, and short steps
+REFERENCE = "model=resnet18 batch_size=4 precision=amp mode=eager"
 FACTORS = (1.0, 1.5, 2.5)  # by which the host is slowed down, nominally
 ALONE = str(FACTORS[0])
 RUNNING_S = 2e-3  # between two stops; a sleep is some 0.1 ms longer than asked for
@@ -114,7 +116,8 @@ class Figures:
     """What was measured of a model, by arm; seconds are per step."""
 
     turns: Mapping[str, Sequence[Turn]] = field(default_factory=dict)
-    device_s: Mapping[str, float] = field(default_factory=dict)  # of the arms whose host time is known, too
+    # of the arms whose host time is known, too
+    device_s: Mapping[str, float] = field(default_factory=dict)
     missing: str = ""  # why a figure is not there
 
 
@@ -149,13 +152,18 @@ def judge(turns: Sequence[Turn], device_s: float, factor: str) -> Prediction:
     found = _predict(turns, device_s, factor)
     if len(turns) == 1:
         return found
-    rest = [_predict([*turns[:left_out], *turns[left_out + 1 :]], device_s, factor) for left_out in range(len(turns))]
+    rest = [
+        _predict([*turns[:left_out], *turns[left_out + 1 :]], device_s, factor)
+        for left_out in range(len(turns))
+    ]
     differences = [one.difference for one in rest]
     return replace(found, error=math.sqrt(len(turns) - 1) * pstdev(differences))
 
 
 def _predict(turns: Sequence[Turn], device_s: float, factor: str) -> Prediction:
-    slowdown = fmean(turn.reference_s[factor] for turn in turns) / fmean(turn.reference_s[ALONE] for turn in turns)
+    slowdown = fmean(turn.reference_s[factor] for turn in turns) / fmean(
+        turn.reference_s[ALONE] for turn in turns
+    )
     alone_s = fmean(turn.wall_s[ALONE] for turn in turns)
     host_s = find_host_s(fmean(turn.host_s for turn in turns), device_s, alone_s)
     predicted_s = predict_step_s(host_s, device_s, slowdown)
@@ -168,7 +176,9 @@ def require_host_bound(reference: Process) -> None:
     step_s, device_s = reference.step_s("eager"), reference.read_arm("device_step_s", "eager")
     if not step_s or not device_s or step_s < NEAR[1] * device_s:
         said = f"is {step_s / device_s:.2f}" if step_s and device_s else "is not known"
-        raise ValueError(f"a step of the reference over its device step time {said}, it must be {NEAR[1]} at least")
+        raise ValueError(
+            f"a step of the reference over its device step time {said}, it must be {NEAR[1]} at least"
+        )
 
 
 def make_trial(overrides: Iterable[str]) -> Trial:
@@ -199,9 +209,14 @@ class Subject:
         setup = session.build(job, notes)
         bench = setup.bench
         bench.run(setup.eager, bench.round_up(session.EAGER_STEPS))
-        arms = setup.eager, setup.compile(CompileCounters(keep_compiled=setup.eager.compiles_kernels))
+        arms = (
+            setup.eager,
+            setup.compile(CompileCounters(keep_compiled=setup.eager.compiles_kernels)),
+        )
         bench.first_steps_s(setup.compiled)
-        return Subject(setup, {arm.name: complete(bench.warm_up(arm, WARM_UP_S))[0] for arm in arms})
+        return Subject(
+            setup, {arm.name: complete(bench.warm_up(arm, WARM_UP_S))[0] for arm in arms}
+        )
 
     @property
     def arms(self) -> tuple[Arm, Arm]:
@@ -231,7 +246,10 @@ class Subject:
 
 def take_turn(subject: Subject, reference: Subject) -> dict[str, Turn]:
     """Time both arms once for each factor, each between two blocks of the reference; turns by arm."""
-    walls_s, references_s = defaultdict[str, dict[str, float]](dict), defaultdict[str, dict[str, float]](dict)
+    walls_s, references_s = (
+        defaultdict[str, dict[str, float]](dict),
+        defaultdict[str, dict[str, float]](dict),
+    )
     hosts_s: dict[str, float] = {}
     for factor in FACTORS:
         with without_collector(), slow_down(factor):  # to collect takes longer than a block
@@ -243,7 +261,10 @@ def take_turn(subject: Subject, reference: Subject) -> dict[str, Turn]:
                 after_s = reference.time_arm(reference.setup.eager, REFERENCE_BLOCK_S)
                 references_s[arm.name][str(factor)] = (before_s + after_s) / 2
                 before_s = after_s
-    return {arm.name: Turn(walls_s[arm.name], references_s[arm.name], hosts_s[arm.name]) for arm in subject.arms}
+    return {
+        arm.name: Turn(walls_s[arm.name], references_s[arm.name], hosts_s[arm.name])
+        for arm in subject.arms
+    }
 
 
 def measure(trial: Trial, reference: Trial) -> Figures:
@@ -252,7 +273,9 @@ def measure(trial: Trial, reference: Trial) -> Figures:
     begin = time.monotonic()
 
     def say(what: str) -> None:
-        print(f"{trial.label}, {time.monotonic() - begin:.0f} s: {what}", file=sys.stderr, flush=True)
+        print(
+            f"{trial.label}, {time.monotonic() - begin:.0f} s: {what}", file=sys.stderr, flush=True
+        )
 
     def task(job: Job, _part: session.Part, notes: session.Notes) -> None:
         of_reference = session.Notes(notes.say, Process(0, 0, cold=True), notes.lease)
@@ -269,8 +292,10 @@ def measure(trial: Trial, reference: Trial) -> Figures:
         walls_s = [median(turn.wall_s[ALONE] for turn in turns[arm]) for arm in ARMS]
         notes.add(steps_per_block=1, rounds=(Round("AB", *walls_s),))
         reference_s = median(turn.reference_s[ALONE] for turn in turns["eager"])
-        of_reference.add(steps_per_block=1, rounds=(Round("AB", reference_s, reference_s),))  # both arms are eager
-        if subject.setup.device.type == "cuda":  # last, since launches take longer in a process that has profiled
+        # both arms are eager
+        of_reference.add(steps_per_block=1, rounds=(Round("AB", reference_s, reference_s),))
+        # last, since launches take longer in a process that has profiled
+        if subject.setup.device.type == "cuda":
             complete(session.profile(subject.setup, notes))
             complete(session.profile(other.setup, of_reference))
             require_host_bound(of_reference.process)
@@ -281,7 +306,11 @@ def measure(trial: Trial, reference: Trial) -> Figures:
     if outcome.status != "ok" or process is None:
         raise RuntimeError(f"{trial.label}: {outcome.status}: {outcome.message}")
     reasons = (process.host_time_missing, process.device_time_missing)
-    known = {arm: process.read_arm("device_step_s", arm) for arm in ARMS if process.read_arm("host_step_s", arm)}
+    known = {
+        arm: process.read_arm("device_step_s", arm)
+        for arm in ARMS
+        if process.read_arm("host_step_s", arm)
+    }
     device_s = {arm: seconds for arm, seconds in known.items() if seconds}
     return Figures(dict(turns), device_s, "; ".join(filter(None, reasons)))
 
@@ -317,31 +346,57 @@ def describe(name: str, figures: Figures) -> Iterator[Row]:
     for arm, factor in product(ARMS, map(str, FACTORS)):
         turns, device_s = figures.turns.get(arm), figures.device_s.get(arm)
         if not turns or device_s is None:
-            yield [f"{name} {arm}", "", "", factor, *[""] * 6, f"unknown: {figures.missing or 'no GPU'}"], None
+            yield (
+                [
+                    f"{name} {arm}",
+                    "",
+                    "",
+                    factor,
+                    *[""] * 6,
+                    f"unknown: {figures.missing or 'no GPU'}",
+                ],
+                None,
+            )
             continue
         found = judge(turns, device_s, factor)
         times = [found.host_s, device_s, found.predicted_s, found.measured_s]
         host, device, predicted, measured = (f"{seconds * 1e3:.3f}" for seconds in times)
         verdict = "near" if found.is_near else "" if found.is_right or factor == ALONE else "WRONG"
-        texts = [f"{name} {arm}", host, device, factor, f"{found.slowdown:.3f}", f"{found.load:.2f}"]
+        texts = [
+            f"{name} {arm}",
+            host,
+            device,
+            factor,
+            f"{found.slowdown:.3f}",
+            f"{found.load:.2f}",
+        ]
         error = "" if found.error is None else f"{found.error:.1%}"
         yield [*texts, predicted, measured, f"{found.difference:+.1%}", error, verdict], found
 
 
 def print_row(texts: Iterable[str]) -> None:
-    print(f"| {' | '.join(text.replace('|', '/').replace(chr(10), ' ') for text in texts)} |", flush=True)
+    print(
+        f"| {' | '.join(text.replace('|', '/').replace(chr(10), ' ') for text in texts)} |",
+        flush=True,
+    )
 
 
 def read(file: Path, machine: Mapping[str, object]) -> dict[str, Figures]:
     """Read what was measured, by overrides. Raises SystemExit for another machine's, or an older file."""
-    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+    lines = (
+        [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        if file.exists()
+        else []
+    )
     if any(line.get("machine") != machine for line in lines):
         raise SystemExit(f"{file} is not of {machine}: give another --output")
     return {line["overrides"]: _load(**line["figures"]) for line in lines}
 
 
 def _load(turns: Mapping[str, Sequence[Mapping[str, Any]]], **figures: Any) -> Figures:
-    return Figures({arm: [Turn(**turn) for turn in found] for arm, found in turns.items()}, **figures)
+    return Figures(
+        {arm: [Turn(**turn) for turn in found] for arm, found in turns.items()}, **figures
+    )
 
 
 def main(options: argparse.Namespace) -> None:
@@ -359,9 +414,14 @@ def main(options: argparse.Namespace) -> None:
     def find(overrides: str) -> Figures:
         if overrides not in stored:
             trials = [make_trial(shlex.split(text)) for text in (overrides, options.reference)]
-            with ProcessPoolExecutor(1, get_context("spawn")) as pool:  # a compiler's state is that of a process
+            # a compiler's state is that of a process
+            with ProcessPoolExecutor(1, get_context("spawn")) as pool:
                 stored[overrides] = pool.submit(measure, *trials).result()
-            line = {"overrides": overrides, "machine": machine, "figures": asdict(stored[overrides])}
+            line = {
+                "overrides": overrides,
+                "machine": machine,
+                "figures": asdict(stored[overrides]),
+            }
             with options.output.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
         return stored[overrides]
@@ -380,16 +440,27 @@ def main(options: argparse.Namespace) -> None:
                 judged.append(found)
     far = [found for found in judged if not found.is_near]
     right = sum(found.is_right for found in far)
-    print(f"\n{right} of {len(far)} predictions for a slowed host lie within {MAX_DIFFERENCE:.0%}; ", end="")
+    print(
+        f"\n{right} of {len(far)} predictions for a slowed host lie within {MAX_DIFFERENCE:.0%}; ",
+        end="",
+    )
     print(f"{len(judged) - len(far)} more have h x / d between {NEAR[0]} and {NEAR[1]}")
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="JSON lines, one per model")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--output", type=Path, required=True, metavar="FILE", help="JSON lines, one per model"
+    )
     parser.add_argument("--models", default=",".join(MODELS), help="default: %(default)s")
-    parser.add_argument("--reference", default=REFERENCE, metavar="OVERRIDES", help="default: %(default)s")
-    parser.add_argument("--overrides", default="precision=amp", help="of all models, default: %(default)s")
+    parser.add_argument(
+        "--reference", default=REFERENCE, metavar="OVERRIDES", help="default: %(default)s"
+    )
+    parser.add_argument(
+        "--overrides", default="precision=amp", help="of all models, default: %(default)s"
+    )
     chosen = parser.parse_args()
     chosen.models = chosen.models.split(",")
     main(chosen)

@@ -63,11 +63,19 @@ class FailedError(Exception):
     """A program gave no figures; the text says why."""
 
 
-def measure_by_sweeper(cell: str, options: argparse.Namespace, environment: Mapping[str, str]) -> dict[str, Any]:
+def measure_by_sweeper(
+    cell: str, options: argparse.Namespace, environment: Mapping[str, str]
+) -> dict[str, Any]:
     """Return the figures of sweeper's record under the names of plain_loop.py."""
     sweep = f"{options.sweep}-{cell}"
     axes = [*shlex.split(CELLS[cell]), f"precision={options.precision}", f"mode={options.mode}"]
-    settings = [f"sweep={sweep}", "retry=all", "measure=quick", "measure.back_off=false", "tracking.enabled=false"]
+    settings = [
+        f"sweep={sweep}",
+        "retry=all",
+        "measure=quick",
+        "measure.back_off=false",
+        "tracking.enabled=false",
+    ]
     overrides = [*axes, *settings, *shlex.split(options.sweeper)]
     before = time.time()
     output = _run([sys.executable, "-m", "sweeper", *overrides], environment)
@@ -87,7 +95,9 @@ def measure_by_sweeper(cell: str, options: argparse.Namespace, environment: Mapp
         "wall_speedup": result.speedup,
         **{f"{arm}_busy_ms": busy_s and busy_s * 1e3 for arm, busy_s in busy.items()},
         "device_speedup": result.busy_speedup,  # as plain_loop.py, which knows no gaps
-        "waits_for_host": {"both": list(ARMS), None: []}.get(result.host_bound_arms, [result.host_bound_arms]),
+        "waits_for_host": {"both": list(ARMS), None: []}.get(
+            result.host_bound_arms, [result.host_bound_arms]
+        ),
         "flags": record.flags,
         "device": record.environment["device"],
         "versions": record.environment["versions"],
@@ -95,13 +105,27 @@ def measure_by_sweeper(cell: str, options: argparse.Namespace, environment: Mapp
     }
 
 
-def measure_by_plain_loop(cell: str, options: argparse.Namespace, environment: Mapping[str, str]) -> dict[str, Any]:
+def measure_by_plain_loop(
+    cell: str, options: argparse.Namespace, environment: Mapping[str, str]
+) -> dict[str, Any]:
     """Return what plain_loop.py printed."""
     with tempfile.TemporaryDirectory() as folder:
-        caches = {name: f"{folder}/{name}" for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")}
-        arguments = [cell, "--precision", options.precision, "--mode", options.mode, *shlex.split(options.plain)]
+        caches = {
+            name: f"{folder}/{name}" for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+        }
+        arguments = [
+            cell,
+            "--precision",
+            options.precision,
+            "--mode",
+            options.mode,
+            *shlex.split(options.plain),
+        ]
         answer = Path(folder, "figures.json")
-        output = _run([sys.executable, str(PLAIN_LOOP), *arguments, "--json", str(answer)], {**environment, **caches})
+        output = _run(
+            [sys.executable, str(PLAIN_LOOP), *arguments, "--json", str(answer)],
+            {**environment, **caches},
+        )
         if not answer.exists():
             raise FailedError(f"plain loop: {output}")
         return {**json.loads(answer.read_text(encoding="utf-8")), "arguments": arguments}
@@ -110,7 +134,9 @@ def measure_by_plain_loop(cell: str, options: argparse.Namespace, environment: M
 def _run(command: list[str], environment: Mapping[str, str]) -> str:
     """Run a program to its end and return the last lines that it wrote."""
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
+        )
     except subprocess.TimeoutExpired as error:
         raise FailedError(f"{command[1:3]} took over {LIMIT_S} s") from error
     lines = (done.stdout + done.stderr).strip().splitlines()
@@ -130,7 +156,9 @@ def judge(cell: str, sweeper: Figures, plain: Figures) -> list[str]:
         difference = ours / theirs - 1
         texts += [f"{ours:.3f}", f"{theirs:.3f}", f"{difference:+.1%}"]
         if clock == "device" or not waiting:
-            verdicts.append(f"{'agrees' if abs(difference) <= MAX_DIFFERENCE else 'DIFFERS'} by {clock}")
+            verdicts.append(
+                f"{'agrees' if abs(difference) <= MAX_DIFFERENCE else 'DIFFERS'} by {clock}"
+            )
     for figures in (sweeper, plain):
         known = figures["device_speedup"] is not None
         texts.append(" and ".join(figures["waits_for_host"]) or ("no arm" if known else "unknown"))
@@ -145,7 +173,9 @@ def main(options: argparse.Namespace) -> bool:
     """Print all rows; whether every cell has figures."""
     print_row(HEADINGS)
     print("|---" * len(HEADINGS) + "|", flush=True)
-    lines = options.output.read_text(encoding="utf-8").splitlines() if options.output.exists() else []
+    lines = (
+        options.output.read_text(encoding="utf-8").splitlines() if options.output.exists() else []
+    )
     stored = {row["cell"]: row for row in map(json.loads, lines)}
     for cell in filter(stored.get, options.cells):
         print_row(judge(cell, stored[cell]["sweeper"], stored[cell]["plain"]))
@@ -179,18 +209,32 @@ def main(options: argparse.Namespace) -> bool:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="JSON lines, one per cell")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--output", type=Path, required=True, metavar="FILE", help="JSON lines, one per cell"
+    )
     parser.add_argument("--cells", default=",".join(CELLS), help="default: %(default)s")
-    parser.add_argument("--gpus", type=int, default=1, metavar="N", help="one cell at a time on each of N GPUs")
+    parser.add_argument(
+        "--gpus", type=int, default=1, metavar="N", help="one cell at a time on each of N GPUs"
+    )
     parser.add_argument("--mode", default="default")
     parser.add_argument("--precision", choices=("amp", "fp32"), default="amp")
-    parser.add_argument("--sweep", default="judge", help="sweeper's records are in runs/SWEEP-CELL/")
-    parser.add_argument("--sweeper", default="", metavar="OVERRIDES", help="more overrides for sweeper")
-    parser.add_argument("--plain", default="", metavar="ARGUMENTS", help="more arguments for plain_loop.py")
+    parser.add_argument(
+        "--sweep", default="judge", help="sweeper's records are in runs/SWEEP-CELL/"
+    )
+    parser.add_argument(
+        "--sweeper", default="", metavar="OVERRIDES", help="more overrides for sweeper"
+    )
+    parser.add_argument(
+        "--plain", default="", metavar="ARGUMENTS", help="more arguments for plain_loop.py"
+    )
     chosen = parser.parse_args()
     chosen.cells = chosen.cells.split(",")
-    chosen.devices = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(chosen.gpus)))).split(",")
+    chosen.devices = os.environ.get(
+        "CUDA_VISIBLE_DEVICES", ",".join(map(str, range(chosen.gpus)))
+    ).split(",")
     if unknown := set(chosen.cells) - set(CELLS):
         parser.error(f"no such cells: {', '.join(sorted(unknown))}; there are {', '.join(CELLS)}")
     if not 1 <= chosen.gpus <= len(chosen.devices):

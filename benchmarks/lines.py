@@ -57,7 +57,9 @@ class Size:
     def show(self, name: str) -> str:
         hundreds = max(self.statements, 1) / 100
         rates = f"{self.comprehensions / hundreds:8.1f}{self.conditionals / hundreds:8.1f}"
-        return f"{self.tokens:9,}{self.lines:9,}{rates}{self.longest[0]:9}  {name} ({self.longest[1]})"
+        return (
+            f"{self.tokens:9,}{self.lines:9,}{rates}{self.longest[0]:9}  {name} ({self.longest[1]})"
+        )
 
 
 def measure(file: Path) -> Size:
@@ -94,13 +96,19 @@ def find_docstrings(tree: ast.Module) -> set[int]:
 
 def count_page_lines(folder: Path) -> int:
     """Count the lines, without blanks, of templates, scripts and styles."""
-    files = [file for file in folder.rglob("*") if file.suffix in PAGE_FILES and ".min." not in file.name]
-    return sum(bool(line.strip()) for file in files for line in file.read_text("utf-8").splitlines())
+    files = [
+        file for file in folder.rglob("*") if file.suffix in PAGE_FILES and ".min." not in file.name
+    ]
+    return sum(
+        bool(line.strip()) for file in files for line in file.read_text("utf-8").splitlines()
+    )
 
 
 def main() -> None:
     if sys.version_info < (3, 12):
-        sys.exit("python benchmarks/lines.py: needs Python 3.12 or later, whose tokenize splits f-strings")
+        sys.exit(
+            "python benchmarks/lines.py: needs Python 3.12 or later, whose tokenize splits f-strings"
+        )
     folders = [Path(name) for name in sys.argv[1:] or FOLDERS]
     packages: dict[str, Size] = {}
     total, page_lines, files = Size(), Counter[str](), 0

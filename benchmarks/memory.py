@@ -53,13 +53,27 @@ def main(counts: list[int]) -> None:
             ("sent again: all is there", "sweeper.sync", "finished"),
             ("report from the folder", "sweeper.report", "finished"),
             ("report from the store", "sweeper.report", "finished", *from_store),
-            ("nothing left to run, MLflow and report", "sweeper", *start, *grid(), "sweep=finished"),
-            ("100 more run, MLflow and report", "sweeper", *start, *grid(FINISHED_SIZES + 1), "sweep=finished"),
+            (
+                "nothing left to run, MLflow and report",
+                "sweeper",
+                *start,
+                *grid(),
+                "sweep=finished",
+            ),
+            (
+                "100 more run, MLflow and report",
+                "sweeper",
+                *start,
+                *grid(FINISHED_SIZES + 1),
+                "sweep=finished",
+            ),
         ):
             _row(what, finished, *measure(folder, module, *arguments))
         for count in counts:
             overrides = [*grid(count // FINISHED_MODELS), f"sweep=live-{count}"]
-            _row("all run, MLflow and report", count, *measure(folder, "sweeper", *start, *overrides))
+            _row(
+                "all run, MLflow and report", count, *measure(folder, "sweeper", *start, *overrides)
+            )
 
 
 def _row(what: str, trials: int, seconds: float, mebibytes: float) -> None:

@@ -30,7 +30,8 @@ from mutation.score import Plan, Scored, score, through_inductor
 
 PER_MODEL, PER_MODEL_OF_INDUCTOR = 12, 3
 SEED = 1337
-# Of the sample through Inductor: they compile in seconds, and have every class of faults among them.
+# Of the sample through Inductor: they compile in seconds, and have every class of faults among
+# them.
 SMALL = (
     "causal_transformer (step)", "autoencoder (step)", "embedding_bag", "vit", "deit3", "bert", "gpt2", "convnext",
     "mixture_of_experts", "resnet18",
@@ -63,9 +64,13 @@ def make_plans(options: Options) -> Iterator[Plan]:
     ]
     if options.per_model:
         yield from (Plan(trial, options.faults, options.per_model, options.seed) for trial in found)
-    sample = [through_inductor(trial) for trial in found if options.models or trial.labels.model in SMALL]
+    sample = [
+        through_inductor(trial) for trial in found if options.models or trial.labels.model in SMALL
+    ]
     random.Random(options.seed).shuffle(sample)
-    for left, trial in zip(range(options.inductor, 0, -PER_MODEL_OF_INDUCTOR), sample, strict=False):
+    for left, trial in zip(
+        range(options.inductor, 0, -PER_MODEL_OF_INDUCTOR), sample, strict=False
+    ):
         yield Plan(trial, options.faults, min(left, PER_MODEL_OF_INDUCTOR), options.seed)
 
 
@@ -102,19 +107,45 @@ def describe_progress(scored: Scored, done: int, of: int, elapsed_s: float) -> s
 
 def describe_versions(options: Options) -> list[str]:
     device = (
-        torch.cuda.get_device_name() if options.device == "cuda" else f"CPU ({torch.backends.cpu.get_cpu_capability()})"
+        torch.cuda.get_device_name()
+        if options.device == "cuda"
+        else f"CPU ({torch.backends.cpu.get_cpu_capability()})"
     )
     return [f"torch {torch.__version__}, {device}, seed {options.seed}."]
 
 
 def parse(arguments: Sequence[str]) -> Options:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add = parser.add_argument
-    add("--model", type=_one_of(trials.MODELS), dest="models", default=(), help="names, joined by commas; default: all")
-    add("--precision", type=_one_of(trials.PRECISIONS), dest="precisions", default=tuple(trials.PRECISIONS))
-    add("--classes", type=_one_of(FAULTS), dest="faults", default=tuple(FAULTS), help="faults, joined by commas")
+    add(
+        "--model",
+        type=_one_of(trials.MODELS),
+        dest="models",
+        default=(),
+        help="names, joined by commas; default: all",
+    )
+    add(
+        "--precision",
+        type=_one_of(trials.PRECISIONS),
+        dest="precisions",
+        default=tuple(trials.PRECISIONS),
+    )
+    add(
+        "--classes",
+        type=_one_of(FAULTS),
+        dest="faults",
+        default=tuple(FAULTS),
+        help="faults, joined by commas",
+    )
     add("--per-model", type=int, default=PER_MODEL, help="mutants of each trial")
-    add("--inductor", type=int, default=0, help="mutants that go through Inductor, of all precisions")
+    add(
+        "--inductor",
+        type=int,
+        default=0,
+        help="mutants that go through Inductor, of all precisions",
+    )
     add("--device", default="cpu", choices=("cpu", "cuda"))
     add("--jobs", type=int, default=1, help="processes; each takes one trial at a time")
     add("--seed", type=int, default=SEED)
@@ -129,7 +160,9 @@ def _one_of(known: Iterable[str]) -> Callable[[str], tuple[str, ...]]:
     def split(text: str) -> tuple[str, ...]:
         names = tuple(text.split(","))
         if unknown := set(names) - set(known):
-            raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: there is {', '.join(known)}")
+            raise argparse.ArgumentTypeError(
+                f"{', '.join(sorted(unknown))}: there is {', '.join(known)}"
+            )
         return names
 
     return split
@@ -137,12 +170,19 @@ def _one_of(known: Iterable[str]) -> Callable[[str], tuple[str, ...]]:
 
 def main() -> None:
     options = parse(sys.argv[1:])
-    header, plans, start = describe_versions(options), list(make_plans(options)), time.perf_counter()
+    header, plans, start = (
+        describe_versions(options),
+        list(make_plans(options)),
+        time.perf_counter(),
+    )
     print(*header, sep="\n", flush=True)
     found = []
     for scored in run(plans, options):
         found.append(scored)
-        print(describe_progress(scored, len(found), len(plans), time.perf_counter() - start), flush=True)
+        print(
+            describe_progress(scored, len(found), len(plans), time.perf_counter() - start),
+            flush=True,
+        )
         if options.json:
             with options.json.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(scored.to_json()) + "\n")

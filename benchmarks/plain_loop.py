@@ -22,7 +22,12 @@ from statistics import median
 import torch
 import transformers
 
-LLAMA = {"hidden_size": 1024, "num_hidden_layers": 8, "num_attention_heads": 16, "num_key_value_heads": 8}
+LLAMA = {
+    "hidden_size": 1024,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+}
 IMAGE_MODELS = {  # where they are: that library is imported for them alone
     "resnet50": "torchvision.models",
     "mobilenet_v2": "torchvision.models",
@@ -37,36 +42,58 @@ TEXT_MODELS = {  # class of transformers, batch size, sequence length, settings 
     "t5": ("T5ForConditionalGeneration", 16, 512, {"decoder_start_token_id": 0}),
     "bart": ("BartForConditionalGeneration", 16, 512, {}),
     "gpt2": ("GPT2LMHeadModel", 8, 1024, {}),
-    "llama": ("LlamaForCausalLM", 4, 1024, LLAMA | {"intermediate_size": 2816, "vocab_size": 32000}),
+    "llama": (
+        "LlamaForCausalLM",
+        4,
+        1024,
+        LLAMA | {"intermediate_size": 2816, "vocab_size": 32000},
+    ),
 }
 IMAGE_BATCH, ROUNDS, BLOCK_S, PROFILED_STEPS, WAITS = 128, 5, 0.5, 10, 1.05
 
 
 def make_text(kind, config, size, length, mask):
-    tokens = torch.randint(10, config.vocab_size, (size, length))  # lower numbers mean padding, end, ...
+    # lower numbers mean padding, end, ...
+    tokens = torch.randint(10, config.vocab_size, (size, length))
     batch = {"input_ids": tokens, "labels": tokens}
     if mask and kind.endswith(("CausalLM", "LMHeadModel")):
-        rows = [[torch.arange(n) for n in torch.randint(length // 2, length + 1, (3,))] for _ in range(size)]
+        rows = [
+            [torch.arange(n) for n in torch.randint(length // 2, length + 1, (3,))]
+            for _ in range(size)
+        ]
         batch["position_ids"] = torch.stack([torch.cat(documents)[:length] for documents in rows])
     elif mask:
         lengths = torch.randint(length // 2, length + 1, (size, 1))
         lengths[0].clamp_(max=length - 1)  # at least one row is shorter
         padding = torch.arange(length) >= lengths
-        ids, labels = tokens.masked_fill(padding, config.pad_token_id), tokens.masked_fill(padding, -100)
+        ids, labels = (
+            tokens.masked_fill(padding, config.pad_token_id),
+            tokens.masked_fill(padding, -100),
+        )
         batch = {"input_ids": ids, "attention_mask": (~padding).long(), "labels": labels}
-    return batch | {"labels": torch.randint(config.num_labels, (size,))} if "Classification" in kind else batch
+    return (
+        batch | {"labels": torch.randint(config.num_labels, (size,))}
+        if "Classification" in kind
+        else batch
+    )
 
 
 def build(options):
     """Return the model and two batches."""
     if options.model in IMAGE_MODELS:
         size = options.batch_size or IMAGE_BATCH
-        images = ({"images": torch.randn(size, 3, 224, 224), "classes": torch.randint(1000, (size,))} for _ in range(2))
-        return getattr(importlib.import_module(IMAGE_MODELS[options.model]), options.model)(), list(images)
+        images = (
+            {"images": torch.randn(size, 3, 224, 224), "classes": torch.randint(1000, (size,))}
+            for _ in range(2)
+        )
+        return getattr(importlib.import_module(IMAGE_MODELS[options.model]), options.model)(), list(
+            images
+        )
     kind, size, length, settings = TEXT_MODELS[options.model]
     size, length = options.batch_size or size, options.sequence_length or length
     model_class = getattr(transformers, kind)
-    model = model_class(model_class.config_class(use_cache=False, **settings))  # as transformers' Trainer does
+    # as transformers' Trainer does
+    model = model_class(model_class.config_class(use_cache=False, **settings))
     return model, [make_text(kind, model.config, size, length, options.mask) for _ in range(2)]
 
 
@@ -95,10 +122,16 @@ def measure(options):
     torch.manual_seed(0)
     model, made = build(options)
     for part in model.modules() if options.dropout is not None else ():
-        rates = [key for key, value in vars(part).items() if isinstance(value, float) and (key == "p" or "drop" in key)]
+        rates = [
+            key
+            for key, value in vars(part).items()
+            if isinstance(value, float) and (key == "p" or "drop" in key)
+        ]
         vars(part).update(dict.fromkeys(rates, options.dropout))
     model.to(options.device).train()
-    batches = itertools.cycle([{key: value.to(options.device) for key, value in batch.items()} for batch in made])
+    batches = itertools.cycle(
+        [{key: value.to(options.device) for key, value in batch.items()} for batch in made]
+    )
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-5)
     synchronize = torch.cuda.synchronize if options.device == "cuda" else lambda: None
 
@@ -119,11 +152,17 @@ def measure(options):
     for arm in arms.values():
         run(arm, 5)  # the compiled arm compiles here
     steps = {name: 1 + int(BLOCK_S * 1e3 / run(arm, 3)) for name, arm in arms.items()}
-    rounds = [{name: run(arm, steps[name]) for name, arm in arms.items()} for _ in range(1 + ROUNDS)]
-    wall = {name: median(each[name] for each in rounds[1:]) for name in arms}  # the first round warms up
-    figures = {f"{name}_ms": wall[name] for name in arms} | {"wall_speedup": wall["eager"] / wall["compiled"]}
+    rounds = [
+        {name: run(arm, steps[name]) for name, arm in arms.items()} for _ in range(1 + ROUNDS)
+    ]
+    # the first round warms up
+    wall = {name: median(each[name] for each in rounds[1:]) for name in arms}
+    figures = {f"{name}_ms": wall[name] for name in arms} | {
+        "wall_speedup": wall["eager"] / wall["compiled"]
+    }
     busy = {}
-    for name in ("eager", "eager", "compiled") if options.device == "cuda" else ():  # the first starts the profiler
+    # the first starts the profiler
+    for name in ("eager", "eager", "compiled") if options.device == "cuda" else ():
         run(arms[name], steps[name])
         busy[name] = busy_ms(lambda arm=arms[name]: run(arm, PROFILED_STEPS))
     figures |= {f"{name}_busy_ms": busy.get(name) for name in arms}
@@ -132,15 +171,23 @@ def measure(options):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model", choices=[*IMAGE_MODELS, *TEXT_MODELS])
     parser.add_argument("--precision", choices=("amp", "fp32"), default="amp")
     parser.add_argument("--mode", default="default")
     parser.add_argument("--batch-size", type=int)
     parser.add_argument("--sequence-length", type=int)
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--no-mask", dest="mask", action="store_false", help="text without padding and position_ids")
-    parser.add_argument("--dropout", type=float, help="every rate of dropout; default: the model's own")
+    parser.add_argument(
+        "--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu"
+    )
+    parser.add_argument(
+        "--no-mask", dest="mask", action="store_false", help="text without padding and position_ids"
+    )
+    parser.add_argument(
+        "--dropout", type=float, help="every rate of dropout; default: the model's own"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
     chosen = parser.parse_args()
     figures = measure(chosen)

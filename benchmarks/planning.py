@@ -35,7 +35,14 @@ def main() -> None:
         checked = f"worker.python={program}"
         all_models, some = [_models(MODELS), checked], [_models(50), checked]
         print(f"{'':44} {'trials':>7} {'s':>6} {'MiB':>5}")
-        _row(folder, "163 models x 5 modes x 2 precisions", 1630, *all_models, f"mode={MODES}", "precision=fp32,amp")
+        _row(
+            folder,
+            "163 models x 5 modes x 2 precisions",
+            1630,
+            *all_models,
+            f"mode={MODES}",
+            "precision=fp32,amp",
+        )
         _row(folder, "50 models x 32 batch sizes", 1600, *some, f"batch_size={_numbers(32)}")
         write_records(folder)
         finished = [*grid(), "sweep=finished"]
@@ -57,7 +64,9 @@ def _numbers(count: int) -> str:
 
 
 def _row(folder: Path, what: str, trials: int, *overrides: str, dry: bool = True) -> None:
-    seconds, mebibytes = measure(folder, "sweeper", *sweep(folder), *overrides, *(["dry_run=true"] if dry else []))
+    seconds, mebibytes = measure(
+        folder, "sweeper", *sweep(folder), *overrides, *(["dry_run=true"] if dry else [])
+    )
     print(f"{what:44} {trials:7} {seconds:6.1f} {mebibytes:5.0f}", flush=True)
 
 
@@ -97,8 +106,22 @@ def write_records(folder: Path, python: str | None = None) -> None:
 
 def process(index: int = 0) -> Process:
     """What a worker measured."""
-    phases = dict.fromkeys(("building", "eager", "compiling", "warming", "checking", "measuring"), 1.25)
-    worst = Accuracy("float64", True, None, False, 100, 0, "gradient of layer1.0.conv1.weight", False, 1e-7, 1e-7, 1e-4)
+    phases = dict.fromkeys(
+        ("building", "eager", "compiling", "warming", "checking", "measuring"), 1.25
+    )
+    worst = Accuracy(
+        "float64",
+        True,
+        None,
+        False,
+        100,
+        0,
+        "gradient of layer1.0.conv1.weight",
+        False,
+        1e-7,
+        1e-7,
+        1e-4,
+    )
     return Process(
         index,
         draw=0,
@@ -119,14 +142,20 @@ ENVIRONMENT = {
     "versions": {f"package_{number}": f"{number}.0.0" for number in range(12)},
     "device": {"type": "cpu", "name": "the CPU"},
     "variables": {f"VARIABLE_{number}": "a value" for number in range(12)},
-    "inductor_config": [f"a_setting_of_inductor_{number}: True, by default False" for number in range(40)],
+    "inductor_config": [
+        f"a_setting_of_inductor_{number}: True, by default False" for number in range(40)
+    ],
 }
-DIAGNOSTICS = Diagnostics(graphs=1, recompiles=0, settings={f"setting_{number}": "a value" for number in range(40)})
+DIAGNOSTICS = Diagnostics(
+    graphs=1, recompiles=0, settings={f"setting_{number}": "a value" for number in range(40)}
+)
 
 
 def _record(label: str, name: str, size: int, python: str | None) -> Record:
     labels = Labels(label, "fp32", "cnn", weight="fp32")
-    trial = Trial(Model("timm", name), size, labels, precision=Precision(), device="cpu", python=python)
+    trial = Trial(
+        Model("timm", name), size, labels, precision=Precision(), device="cpu", python=python
+    )
     processes = tuple(process(index) for index in range(3))
     return Record(
         trial.id,

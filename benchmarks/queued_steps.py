@@ -57,7 +57,8 @@ MODELS = {
     "resnet50": "model=resnet50",
     "mobilenet_v2": "model=mobilenet_v2",
     "squeezenet1_1": "model=squeezenet1_1",
-    "vit_b16": "model=vit_b16 batch_size=32",  # with 128 an H200 runs at its power limit, and a queued step does not
+    # with 128 an H200 runs at its power limit, and a queued step does not
+    "vit_b16": "model=vit_b16 batch_size=32",
     "bert_small": "model=bert_small text=none",
     "distilbert_base": "model=distilbert_base text=none",
     "convnext_tiny": "model=convnext_tiny",
@@ -114,23 +115,31 @@ def choose_steps(launches: int, wanted: int | None) -> int:
     """Return how many steps fit into the queue, or `wanted`. Raises RefusedError where they do not fit."""
     steps = wanted or min(MAX_STEPS, max(1, MAX_QUEUED // max(launches, 1)))
     if steps * launches > MAX_QUEUED:
-        raise RefusedError(f"{launches:,} launches a step, times {steps}, are more than {MAX_QUEUED:,}: no queue")
+        raise RefusedError(
+            f"{launches:,} launches a step, times {steps}, are more than {MAX_QUEUED:,}: no queue"
+        )
     return steps
 
 
 def read_trial(overrides: Sequence[str]) -> Trial:
     """Compose the trial as `python -m sweeper` does."""
-    with initialize_config_dir(version_base="1.3", config_dir=str(conf_folder()), job_name="queued_steps"):
+    with initialize_config_dir(
+        version_base="1.3", config_dir=str(conf_folder()), job_name="queued_steps"
+    ):
         loader = GlobalHydra.instance().config_loader()
         composer = Composer(loader, loader.load_configuration("config", [], RunMode.RUN))
-        return hydra_app.read_point(composer.compose(["sweep=queued", *overrides]), composer.repository).trial
+        return hydra_app.read_point(
+            composer.compose(["sweep=queued", *overrides]), composer.repository
+        ).trial
 
 
 def measure(model: str, trial: Trial, wanted: int | None, repeats: int) -> Iterator[Row | str]:
     """Build a trial and measure both arms; a text says why there is no row for an arm."""
     device = torch.device("cuda")
     models.builder(trial.model.library).load(trial.model)
-    setup = TrialSetup(Job(trial, Measure()), device, RoundMonitor(device, frozenset), time.perf_counter)
+    setup = TrialSetup(
+        Job(trial, Measure()), device, RoundMonitor(device, frozenset), time.perf_counter
+    )
     bench = setup.bench
     bench.run(setup.eager, bench.round_up(2))
     bench.first_steps_s(setup.compile(CompileCounters()))
@@ -139,7 +148,8 @@ def measure(model: str, trial: Trial, wanted: int | None, repeats: int) -> Itera
     for arm in arms:
         complete(bench.warm_up(arm, WARM_UP_S))
     step_s = {
-        arm.name: min(complete(bench.block_s(arm, device_time.STEPS)) for _ in range(3)) / device_time.STEPS
+        arm.name: min(complete(bench.block_s(arm, device_time.STEPS)) for _ in range(3))
+        / device_time.STEPS
         for arm in arms
     }
     passes = complete(device_time.profile_arms(bench, arms, step_s))
@@ -149,7 +159,9 @@ def measure(model: str, trial: Trial, wanted: int | None, repeats: int) -> Itera
         try:
             launches = complete(count_launches(bench, arm))
             steps = choose_steps(launches, wanted)
-            events_s = median(time_queued(bench, arm, steps, wall_s, cycles_per_s) for _ in range(repeats))
+            events_s = median(
+                time_queued(bench, arm, steps, wall_s, cycles_per_s) for _ in range(repeats)
+            )
             busy = device_time.busy_per_step(of_arm, wall_s)
             own = device_time.step_time(of_arm, wall_s, 1, device_time.calibrate_gap_s)
         except (RefusedError, device_time.UnknownError) as error:
@@ -157,7 +169,9 @@ def measure(model: str, trial: Trial, wanted: int | None, repeats: int) -> Itera
             continue
         queued_s = [gap.length_s for item in of_arm for gap in item.gaps if gap.queued]
         gaps_s = quantiles(queued_s, n=4, method="inclusive") if len(queued_s) > 1 else []
-        by_median_s = device_time.add_gaps_s(of_arm, gaps_s[1]) / device_time.STEPS if gaps_s else None
+        by_median_s = (
+            device_time.add_gaps_s(of_arm, gaps_s[1]) / device_time.STEPS if gaps_s else None
+        )
         yield Row(
             model, arm.name, launches, steps, events_s, own.step_s, busy.busy_s, own.gap_s, own.source, gaps_s,
             by_median_s, wall_s,
@@ -175,12 +189,15 @@ def measure_cycles_per_s() -> float:
     return SPIN_CYCLES / (begin.elapsed_time(end) * 1e-3)
 
 
-def time_queued(bench: ModelBench, arm: Arm, steps: int, wall_s: float, cycles_per_s: float) -> float:
+def time_queued(
+    bench: ModelBench, arm: Arm, steps: int, wall_s: float, cycles_per_s: float
+) -> float:
     """Return the seconds per step on the device of steps that all were launched before the first of them began.
 
     Raises RefusedError where the device began while the host still launched.
     """
-    bench.run(arm, max(device_time.STEPS_BEFORE, round(device_time.BEFORE_S / wall_s)))  # as before a profiled pass
+    # as before a profiled pass
+    bench.run(arm, max(device_time.STEPS_BEFORE, round(device_time.BEFORE_S / wall_s)))
     bench.synchronize()
     start = time.perf_counter()
     bench.run(arm, steps)
@@ -223,9 +240,14 @@ def main(options: argparse.Namespace) -> int:
         given = ["--overrides", options.overrides, "--repeats", str(options.repeats), "--bare"]
         given += ["--steps", str(options.steps)] if options.steps else []
         given += ["--json", str(options.json)] if options.json else []
-        commands = [[sys.executable, __file__, *given, "--models", model] for model in options.models.split(",")]
+        commands = [
+            [sys.executable, __file__, *given, "--models", model]
+            for model in options.models.split(",")
+        ]
         return max([subprocess.run(command, check=False).returncode != 0 for command in commands])
-    trial = read_trial([*shlex.split(MODELS[options.models]), "precision=amp", *shlex.split(options.overrides)])
+    trial = read_trial(
+        [*shlex.split(MODELS[options.models]), "precision=amp", *shlex.split(options.overrides)]
+    )
     for found in measure(options.models, trial, options.steps, options.repeats):
         if isinstance(found, str):
             print(f"| {found} |", flush=True)
@@ -238,13 +260,23 @@ def main(options: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--models", default=",".join(MODELS), help="default: %(default)s")
-    parser.add_argument("--overrides", default="", help="of sweeper, for every model, e.g. 'mode=reduce-overhead'")
-    parser.add_argument("--steps", type=int, metavar="K", help=f"default: as many as fit, at most {MAX_STEPS}")
-    parser.add_argument("--repeats", type=int, default=5, help="of the queued steps; the median counts")
+    parser.add_argument(
+        "--overrides", default="", help="of sweeper, for every model, e.g. 'mode=reduce-overhead'"
+    )
+    parser.add_argument(
+        "--steps", type=int, metavar="K", help=f"default: as many as fit, at most {MAX_STEPS}"
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=5, help="of the queued steps; the median counts"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="add a line of JSON for each row")
-    parser.add_argument("--bare", action="store_true", help="one model in this process, without headings")
+    parser.add_argument(
+        "--bare", action="store_true", help="one model in this process, without headings"
+    )
     chosen = parser.parse_args()
     if unknown := set(chosen.models.split(",")) - set(MODELS):
         parser.error(f"no such models: {', '.join(sorted(unknown))}; there are {', '.join(MODELS)}")

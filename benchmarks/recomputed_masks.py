@@ -29,7 +29,9 @@ class Classifier(nn.Module):
     def __init__(self, width: int = 64, classes: int = 200) -> None:
         super().__init__()
         self.tokens = nn.Embedding(classes, width)
-        layers = [nn.TransformerEncoderLayer(width, 2, 2 * width, 0.1, batch_first=True) for _ in range(2)]
+        layers = [
+            nn.TransformerEncoderLayer(width, 2, 2 * width, 0.1, batch_first=True) for _ in range(2)
+        ]
         self.layers = nn.Sequential(*layers)
         self.classes = nn.Linear(width, classes)
 
@@ -43,7 +45,11 @@ def measure_share(loss: Callable[[], torch.Tensor], module: nn.Module, seed: int
     torch.manual_seed(seed)
     module.zero_grad()
     loss().backward()  # type: ignore[no-untyped-call]
-    moved = [(parameter, parameter.grad.clone()) for parameter in module.parameters() if parameter.grad is not None]
+    moved = [
+        (parameter, parameter.grad.clone())
+        for parameter in module.parameters()
+        if parameter.grad is not None
+    ]
     length = float(torch.stack([gradient.norm() for _, gradient in moved]).norm())
 
     def move(distance: float) -> None:
@@ -61,20 +67,26 @@ def measure_share(loss: Callable[[], torch.Tensor], module: nn.Module, seed: int
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--budgets", default="1.0,0.5")
     arguments = parser.parse_args()
     torch.manual_seed(0)
     module = Classifier().to(arguments.device)
     tokens = torch.randint(0, 200, (4, 32), device=arguments.device)
-    print("| activation_memory_budget | arm | share, lowest and highest of 6 seeds |\n|---|---|---|")
+    print(
+        "| activation_memory_budget | arm | share, lowest and highest of 6 seeds |\n|---|---|---|"
+    )
     for budget in map(float, arguments.budgets.split(",")):
         torch._dynamo.reset()
         torch._functorch.config.activation_memory_budget = budget
         compiled = torch.compile(module)
         for name, arm in (("eager", module), ("compiled", compiled)):
-            shares = [measure_share(lambda arm=arm: arm(tokens), module, seed) for seed in range(SEEDS)]  # type: ignore[misc]
+            shares = [
+                measure_share(lambda arm=arm: arm(tokens), module, seed) for seed in range(SEEDS)
+            ]  # type: ignore[misc]
             print(f"| {budget} | {name} | {min(shares):.3f} to {max(shares):.3f} |", flush=True)
 
 

@@ -73,9 +73,17 @@ def main(counts: Sequence[int], runs: int, before: Path | None, pairs: int) -> N
             sweep = write_sweep(folder, "served", records, runs)
             with mlflow_server(folder) as (uri, group):
                 where = ("--tracking-uri", uri)
-                _row("sent to a server", runs, measure(folder, "sweeper.sync", sweep, *where, group=group))
+                _row(
+                    "sent to a server",
+                    runs,
+                    measure(folder, "sweeper.sync", sweep, *where, group=group),
+                )
                 arguments = (sweep, *where, "--out", "from-server")
-                _row("report from the server", runs, measure(folder, "sweeper.report", *arguments, group=group))
+                _row(
+                    "report from the server",
+                    runs,
+                    measure(folder, "sweeper.report", *arguments, group=group),
+                )
 
 
 def compare(folder: Path, count: int, before: Path, pairs: int) -> None:
@@ -101,20 +109,33 @@ def open_page(page: Path, count: int) -> None:
     from selenium.webdriver.support.wait import WebDriverWait
 
     options = webdriver.ChromeOptions()
-    for flag in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1400,1000"):
+    for flag in (
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-dev-shm-usage",
+        "--window-size=1400,1000",
+    ):
         options.add_argument(flag)
     with webdriver.Chrome(options, Service(driver)) as browser:
         for _ in range(3):
             browser.get("about:blank")
             start = time.perf_counter()
             browser.get(page.as_uri())
-            WebDriverWait(browser, START_S, 0.02).until(lambda driver: driver.execute_script(IS_THERE))
-            print(f"{'the page in Chromium':36} {count:8} {time.perf_counter() - start:8.1f}", flush=True)
+            WebDriverWait(browser, START_S, 0.02).until(
+                lambda driver: driver.execute_script(IS_THERE)
+            )
+            print(
+                f"{'the page in Chromium':36} {count:8} {time.perf_counter() - start:8.1f}",
+                flush=True,
+            )
 
 
 def _row(what: str, count: int, cost: Cost) -> None:
     server = "" if cost.server_cpu_s is None else f"{cost.server_cpu_s:.1f}"
-    print(f"{what:36} {count:8} {cost.wall_s:8.1f} {cost.cpu_s:8.1f} {server:>8} {cost.mebibytes:6.0f}", flush=True)
+    print(
+        f"{what:36} {count:8} {cost.wall_s:8.1f} {cost.cpu_s:8.1f} {server:>8} {cost.mebibytes:6.0f}",
+        flush=True,
+    )
 
 
 def stored_records() -> list[Record]:
@@ -148,8 +169,12 @@ def _copy(record: Record, sweep: str, again: int) -> Record:
         model=replace(trial.model, name=f"{trial.model.name}_{again}_{record.sweep}"),
         labels=replace(trial.labels, model=called),
     )
-    processes = tuple(_process(item, index) for item in record.processes[:1] for index in range(PROCESSES))
-    return replace(record, trial=trial, trial_id=trial.id, label=trial.label, sweep=sweep, processes=processes)
+    processes = tuple(
+        _process(item, index) for item in record.processes[:1] for index in range(PROCESSES)
+    )
+    return replace(
+        record, trial=trial, trial_id=trial.id, label=trial.label, sweep=sweep, processes=processes
+    )
 
 
 def _process(process: Process, index: int) -> Process:
@@ -161,13 +186,17 @@ def _process(process: Process, index: int) -> Process:
     return replace(process, index=index, cold=index == 0, rounds=rounds)
 
 
-def measure(folder: Path, module: str, *arguments: str, group: int | None = None, code: Path = HERE) -> Cost:
+def measure(
+    folder: Path, module: str, *arguments: str, group: int | None = None, code: Path = HERE
+) -> Cost:
     """Run `python -m module` of a checkout in a folder, beside the server whose process group is `group`."""
     before, start = _cpu_s_of(group), time.perf_counter()
     with (folder / "output").open("wb") as output:
         command = [sys.executable, "-m", module, *arguments]
         environment = {**os.environ, "PYTHONPATH": str(code)}
-        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            command, cwd=folder, env=environment, stdout=output, stderr=subprocess.STDOUT
+        )
         _, status, usage = os.wait4(process.pid, 0)
     wall_s = time.perf_counter() - start
     if status:
@@ -194,12 +223,36 @@ def mlflow_server(folder: Path) -> Iterator[tuple[str, int]]:
     """A server with a store of its own, as `mlflow server` starts it: its address and its process group."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    store = ["--backend-store-uri", f"sqlite:///{folder}/server.db", "--artifacts-destination", f"{folder}/artifacts"]
-    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), *store]
-    environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    store = [
+        "--backend-store-uri",
+        f"sqlite:///{folder}/server.db",
+        "--artifacts-destination",
+        f"{folder}/artifacts",
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        "mlflow",
+        "server",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        *store,
+    ]
+    environment = {
+        **os.environ,
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+    }
     with (folder / "server.log").open("w") as log:
         process = subprocess.Popen(
-            command, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            command,
+            cwd=folder,
+            env=environment,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
     try:
         _wait(process, f"http://127.0.0.1:{port}/health", folder / "server.log")

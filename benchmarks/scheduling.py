@@ -47,14 +47,22 @@ def run(name: str, overrides: Sequence[str]) -> tuple[list[Record], float]:
 
 def print_times(records: Sequence[Record], wall_s: float) -> None:
     print(f"\n{wall_s:.1f} s for {len(records)} trials: {wall_s / len(records):.1f} s a trial")
-    print(f"{'seconds of a process':34}" + "".join(f"{phase[:9]:>10}" for phase in (*PHASES[1:], "waited", "trial")))
+    print(
+        f"{'seconds of a process':34}"
+        + "".join(f"{phase[:9]:>10}" for phase in (*PHASES[1:], "waited", "trial"))
+    )
     for record in records:
         for process in record.processes:
             spent = [process.phases_s.get(phase, math.nan) for phase in PHASES[1:]]
             spent += [process.waited_s or 0.0, record.wall_s or math.nan]
-            print(f"{f'{record.label} {process.index}':34}" + "".join(f"{seconds:10.1f}" for seconds in spent))
+            print(
+                f"{f'{record.label} {process.index}':34}"
+                + "".join(f"{seconds:10.1f}" for seconds in spent)
+            )
     processes = [process for record in records for process in record.processes]
-    means = [mean(process.phases_s.get(phase, 0.0) for process in processes) for phase in PHASES[1:]]
+    means = [
+        mean(process.phases_s.get(phase, 0.0) for process in processes) for phase in PHASES[1:]
+    ]
     print(f"{'mean':34}" + "".join(f"{seconds:10.1f}" for seconds in means))
 
 
@@ -65,7 +73,9 @@ def compare(first: Sequence[Record], second: Sequence[Record]) -> None:
         "device": lambda record: derive(record).device_speedup,
         "eager ms": lambda record: 1e3 * (derive(record).eager_step_s or math.nan),
         "compiled ms": lambda record: 1e3 * (derive(record).compiled_step_s or math.nan),
-        "memory MiB": lambda record: (derive(record).compiled_peak_memory_bytes or math.nan) / 2**20,
+        "memory MiB": lambda record: (
+            (derive(record).compiled_peak_memory_bytes or math.nan) / 2**20
+        ),
     }
     of_second = {record.trial_id: record for record in second}
     print(f"\n{'several in hand, one by one, %':34}" + "".join(f"{name:>26}" for name in figures))
@@ -78,7 +88,9 @@ def compare(first: Sequence[Record], second: Sequence[Record]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("measure", choices=("quick", "trusted"))
     parser.add_argument("--then-one-by-one", action="store_true")
     parser.add_argument("--name", default="scheduling")

@@ -37,9 +37,13 @@ class Training:
 
     def __init__(self, hidden: int, layers: int, device: str) -> None:
         self.device, self.size = device, 256
-        inner = (layer for _ in range(layers - 1) for layer in (nn.Linear(hidden, hidden), nn.GELU()))
+        inner = (
+            layer for _ in range(layers - 1) for layer in (nn.Linear(hidden, hidden), nn.GELU())
+        )
         ends = nn.Linear(self.size, hidden), nn.Linear(hidden, 10)
-        self.module = nn.Sequential(ends[0], nn.GELU(), *inner, nn.LayerNorm(hidden), ends[1]).to(device)
+        self.module = nn.Sequential(ends[0], nn.GELU(), *inner, nn.LayerNorm(hidden), ends[1]).to(
+            device
+        )
         self.optimizer = torch.optim.AdamW(self.module.parameters())
         data = TensorDataset(torch.randn(64 * STEPS, self.size), torch.randint(10, (64 * STEPS,)))
         self.loader = DataLoader(data, batch_size=64)
@@ -62,7 +66,9 @@ class Training:
 
     def _train(self, steps: int) -> None:
         for inputs, labels in islice(self.loader, steps):
-            loss = nn.functional.cross_entropy(self.module(inputs.to(self.device)), labels.to(self.device))
+            loss = nn.functional.cross_entropy(
+                self.module(inputs.to(self.device)), labels.to(self.device)
+            )
             self.optimizer.zero_grad()
             loss.backward()
             self.optimizer.step()
@@ -73,7 +79,9 @@ class Training:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--hidden", type=int, default=1024, help="default: %(default)s")
     parser.add_argument("--layers", type=int, default=1, help="default: %(default)s")
     parser.add_argument("--pairs", type=int, default=21, help="default: %(default)s")
@@ -87,10 +95,17 @@ def main() -> None:
         first = training.block_us() if index % 2 else training.watched_us()
         second = training.watched_us() if index % 2 else training.block_us()
         pairs.append((first, second) if index % 2 else (second, first))
-    plain, costs = median(pair[0] for pair in pairs), sorted(watched - alone for alone, watched in pairs)
+    plain, costs = (
+        median(pair[0] for pair in pairs),
+        sorted(watched - alone for alone, watched in pairs),
+    )
     cost = median(costs)
-    print(f"a step {plain:.0f} us; watched {cost:+.1f} us, {cost / plain:+.2%} (median of {arguments.pairs} pairs)")
-    print(f"middle half of the pairs: {costs[len(costs) // 4]:+.1f} to {costs[-len(costs) // 4]:+.1f} us")
+    print(
+        f"a step {plain:.0f} us; watched {cost:+.1f} us, {cost / plain:+.2%} (median of {arguments.pairs} pairs)"
+    )
+    print(
+        f"middle half of the pairs: {costs[len(costs) // 4]:+.1f} to {costs[-len(costs) // 4]:+.1f} us"
+    )
 
 
 if __name__ == "__main__":

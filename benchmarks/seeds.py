@@ -64,7 +64,15 @@ class Case:
 
 
 def build_mlp() -> Case:
-    layers = [nn.Linear(64, 128), nn.GELU(), Dropout(), nn.Linear(128, 128), nn.ReLU(), Dropout(), nn.Linear(128, 10)]
+    layers = [
+        nn.Linear(64, 128),
+        nn.GELU(),
+        Dropout(),
+        nn.Linear(128, 128),
+        nn.ReLU(),
+        Dropout(),
+        nn.Linear(128, 10),
+    ]
     return classify(nn.Sequential(*layers), torch.randn(32, 64), 10)
 
 
@@ -76,11 +84,15 @@ class Block(nn.Module):
         self.heads = heads
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), Dropout(), nn.Linear(2 * width, width))
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 2 * width), nn.GELU(), Dropout(), nn.Linear(2 * width, width)
+        )
         self.drops = nn.ModuleList(Dropout() for _ in range(3))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        q, k, v = self.qkv(self.norms[0](x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        q, k, v = (
+            self.qkv(self.norms[0](x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        )
         weights = self.drops[0]((q @ k.mT * q.shape[-1] ** -0.5).softmax(-1))
         x = x + self.drops[1](self.out((weights @ v).transpose(1, 2).flatten(2)))
         return x + self.drops[2](self.mlp(self.norms[1](x)))
@@ -104,11 +116,16 @@ class Transformer(nn.Module):
 
 
 def build_vit() -> Case:
-    return classify(Transformer(nn.Conv2d(3, 64, 8, 8), 10, pools=True), torch.randn(BATCH, 3, 32, 32), 10)
+    return classify(
+        Transformer(nn.Conv2d(3, 64, 8, 8), 10, pools=True), torch.randn(BATCH, 3, 32, 32), 10
+    )
 
 
 def build_bert() -> Case:
-    module, tokens = Transformer(nn.Embedding(500, 64), 500, pools=False), torch.randint(500, (BATCH, 32))
+    module, tokens = (
+        Transformer(nn.Embedding(500, 64), 500, pools=False),
+        torch.randint(500, (BATCH, 32)),
+    )
     module.train()
 
     def loss() -> tuple[torch.Tensor, torch.Tensor]:
@@ -122,7 +139,12 @@ def build_cnn() -> Case:
     """Batch norm, and dropout right before the output's layer; a batch so small that bfloat16 is chaotic."""
     layers: list[nn.Module] = []
     for inputs, outputs in ((3, 16), (16, 32), (32, 32)):
-        layers += [nn.Conv2d(inputs, outputs, 3, padding=1, stride=2), nn.BatchNorm2d(outputs), nn.ReLU(), Dropout()]
+        layers += [
+            nn.Conv2d(inputs, outputs, 3, padding=1, stride=2),
+            nn.BatchNorm2d(outputs),
+            nn.ReLU(),
+            Dropout(),
+        ]
     module = nn.Sequential(*layers, nn.Flatten(), nn.Linear(32 * 16, 10))
     return classify(module, torch.randn(BATCH, 3, 32, 32), 10)
 
@@ -150,15 +172,26 @@ IN_DROPOUT = (
     "no mask backward",
 )
 FACTORS = {"gradients x 1.1": 1.1, "gradients x 2": 2.0, "gradients x -1": -1.0}
-FAULTS = [*IN_DROPOUT, *(f"{name}, first dropout" for name in IN_DROPOUT), *FACTORS, "one weight's gradient x 1.1"]
+FAULTS = [
+    *IN_DROPOUT,
+    *(f"{name}, first dropout" for name in IN_DROPOUT),
+    *FACTORS,
+    "one weight's gradient x 1.1",
+]
 
 
 def name_step(case: Case, loss: torch.Tensor, output: torch.Tensor) -> Named:
-    gradients = [(f"gradient of {name}", p.grad) for name, p in case.module.named_parameters() if p.grad is not None]
+    gradients = [
+        (f"gradient of {name}", p.grad)
+        for name, p in case.module.named_parameters()
+        if p.grad is not None
+    ]
     return [("loss", loss.detach()), ("output", output.detach()), *gradients]
 
 
-def run_step(case: Case, run: Callable[[], tuple[torch.Tensor, torch.Tensor]], autocast: bool, seed: int) -> Named:
+def run_step(
+    case: Case, run: Callable[[], tuple[torch.Tensor, torch.Tensor]], autocast: bool, seed: int
+) -> Named:
     case.module.zero_grad()
     torch.manual_seed(seed)
     with torch.autocast("cpu", torch.bfloat16) if autocast else nullcontext():
@@ -169,16 +202,26 @@ def run_step(case: Case, run: Callable[[], tuple[torch.Tensor, torch.Tensor]], a
 
 def run_faulty(case: Case, fault: str, autocast: bool, seed: int) -> Named:
     Dropout.fault, _, place = fault.partition(", ")
-    Dropout.first = next(m for m in case.module.modules() if isinstance(m, Dropout)) if place else None
+    Dropout.first = (
+        next(m for m in case.module.modules() if isinstance(m, Dropout)) if place else None
+    )
     try:
         step = run_step(case, case.loss, autocast, seed)
     finally:
         Dropout.fault, Dropout.first = "", None
     if fault in FACTORS:
-        return [(name, tensor * FACTORS[fault] if name.startswith("gradient") else tensor) for name, tensor in step]
+        return [
+            (name, tensor * FACTORS[fault] if name.startswith("gradient") else tensor)
+            for name, tensor in step
+        ]
     if fault == "one weight's gradient x 1.1":
-        weights = [name for name, tensor in step if name.startswith("gradient") and tensor.dim() > 1]
-        return [(name, tensor * 1.1 if name == weights[len(weights) // 2] else tensor) for name, tensor in step]
+        weights = [
+            name for name, tensor in step if name.startswith("gradient") and tensor.dim() > 1
+        ]
+        return [
+            (name, tensor * 1.1 if name == weights[len(weights) // 2] else tensor)
+            for name, tensor in step
+        ]
     return step
 
 
@@ -204,7 +247,9 @@ def judge(case: Case, eager: SeedTest, run: Run, repeat: int) -> SeedVerdict:
     return test.verdict()
 
 
-def take_arm(case: Case, test: SeedTest, add: Callable[[Named], None], run: Run, first: int) -> None:
+def take_arm(
+    case: Case, test: SeedTest, add: Callable[[Named], None], run: Run, first: int
+) -> None:
     for seed in range(first, first + STEPS):
         add(run(seed))
         with moved(case.module):
@@ -226,20 +271,26 @@ def build(model: str) -> Case:
     return BUILDERS[model]()
 
 
-def simulate(model: str, autocast: bool, faults: list[str], repeats: int, faulty: int) -> dict[str, list[SeedVerdict]]:
+def simulate(
+    model: str, autocast: bool, faults: list[str], repeats: int, faulty: int
+) -> dict[str, list[SeedVerdict]]:
     """Trials without a fault, and for the first of them trials with each fault, which share the steps of eager."""
     case, verdicts = build(model), defaultdict(list)
     for repeat in range(repeats):
         eager = take_eager(case, partial(run_faulty, case, "", autocast), repeat, autocast)
         for fault in ["none", *(faults if repeat < faulty else [])]:
-            verdicts[fault].append(judge(case, eager, partial(run_faulty, case, fault, autocast), repeat))
+            verdicts[fault].append(
+                judge(case, eager, partial(run_faulty, case, fault, autocast), repeat)
+            )
     return verdicts
 
 
 def compile_and_judge(model: str, autocast: bool, repeats: int) -> list[SeedVerdict]:
     torch._dynamo.reset()
     case = build(model)
-    eager, compiled = (partial(run_step, case, run, autocast) for run in (case.loss, torch.compile(case.loss)))
+    eager, compiled = (
+        partial(run_step, case, run, autocast) for run in (case.loss, torch.compile(case.loss))
+    )
     return [judge(case, take_eager(case, eager, n, autocast), compiled, n) for n in range(repeats)]
 
 
@@ -249,34 +300,53 @@ def measure(arguments: argparse.Namespace) -> Iterator[tuple[str, dict[str, list
         if arguments.compiled:
             found = {"none: Inductor": compile_and_judge(model, autocast, arguments.repeats)}
         else:
-            found = simulate(model, autocast, arguments.fault or FAULTS, arguments.repeats, arguments.faulty)
+            found = simulate(
+                model, autocast, arguments.fault or FAULTS, arguments.repeats, arguments.faulty
+            )
         yield f"{model} {'bfloat16' if autocast else 'fp32'}", found
 
 
 def describe(fault: str, verdicts: list[SeedVerdict]) -> str:
     """The share of wrong verdicts, and the statistic that is the most frequent one in them."""
     wrong = [verdict.worst for verdict in verdicts if verdict.passed is False]
-    share = f"{len(wrong) / len(verdicts):.1%}" if fault.startswith("none") else f"{len(wrong) / len(verdicts):.0%}"
+    share = (
+        f"{len(wrong) / len(verdicts):.1%}"
+        if fault.startswith("none")
+        else f"{len(wrong) / len(verdicts):.0%}"
+    )
     counts = Counter(worst.statistic for worst in wrong if worst is not None)
     return " ".join([share, *(name for name, _ in counts.most_common(1))])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="False alarms and power of the test over seeds.")
-    parser.add_argument("--repeats", type=int, default=100, help="trials without a fault, of each model and precision")
+    parser.add_argument(
+        "--repeats",
+        type=int,
+        default=100,
+        help="trials without a fault, of each model and precision",
+    )
     parser.add_argument("--faulty", type=int, default=10, help="trials with each fault")
     parser.add_argument("--model", nargs="*", choices=BUILDERS, default=list(BUILDERS))
     parser.add_argument("--fault", nargs="*", choices=FAULTS)
-    parser.add_argument("--compiled", action="store_true", help="Inductor's steps instead of faulty ones")
+    parser.add_argument(
+        "--compiled", action="store_true", help="Inductor's steps instead of faulty ones"
+    )
     arguments = parser.parse_args()
     columns = dict(measure(arguments))
     faults = next(iter(columns.values()))
     print(f"| fault | {' | '.join(columns)} |\n|{' --- |' * (1 + len(columns))}")
     for fault in faults:
-        print(f"| {fault} | {' | '.join(describe(fault, found[fault]) for found in columns.values())} |")
-    unverified = [sum(verdict.passed is None for verdict in next(iter(c.values()))) for c in columns.values()]
+        print(
+            f"| {fault} | {' | '.join(describe(fault, found[fault]) for found in columns.values())} |"
+        )
+    unverified = [
+        sum(verdict.passed is None for verdict in next(iter(c.values()))) for c in columns.values()
+    ]
     print(f"| unverified of those without a fault | {' | '.join(map(str, unverified))} |")
-    medians = [median(verdict.resolution for verdict in next(iter(c.values()))) for c in columns.values()]
+    medians = [
+        median(verdict.resolution for verdict in next(iter(c.values()))) for c in columns.values()
+    ]
     print(f"| resolution | {' | '.join(f'{value:.2f}' for value in medians)} |")
 
 

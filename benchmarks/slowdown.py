@@ -60,7 +60,9 @@ def main(folders: list[Path]) -> None:
     print("| try | wall | device |\n|---|---|---|")
     resolved, judged = {"wall": 0, "device": 0}, 0
     for folder in folders:
-        found = [Record.loads(path.read_text(encoding="utf-8")) for path in SweepPaths(folder).records()]
+        found = [
+            Record.loads(path.read_text(encoding="utf-8")) for path in SweepPaths(folder).records()
+        ]
         records = {record.trial.labels.model: record for record in found}
         if any(record.status != "ok" for record in records.values()) or len(records) < 2:
             print(f"| {folder.name} | not finished | |")
@@ -68,13 +70,17 @@ def main(folders: list[Path]) -> None:
         judged += 1
         cells = []
         for clock, logs in (("wall", _wall_logs), ("device", _device_logs)):
-            change = difference(*(mean_of_logs(logs(records[f"slowdown:{name}"])) for name in ("slowed", "base")))
+            change = difference(
+                *(mean_of_logs(logs(records[f"slowdown:{name}"])) for name in ("slowed", "base"))
+            )
             bounds = change.interval()
             assert bounds is not None
             resolved[clock] += bounds.high < 1 or bounds.low > 1
             cells.append(f"{change.ratio - 1:+.2%} [{bounds.low - 1:+.2%}, {bounds.high - 1:+.2%}]")
         print(f"| {folder.name} | {' | '.join(cells)} |")
-    print(f"\nleft out zero: wall {resolved['wall']} of {judged}, device {resolved['device']} of {judged}")
+    print(
+        f"\nleft out zero: wall {resolved['wall']} of {judged}, device {resolved['device']} of {judged}"
+    )
 
 
 def _wall_logs(record: Record) -> list[float]:
@@ -83,7 +89,10 @@ def _wall_logs(record: Record) -> list[float]:
 
 
 def _device_logs(record: Record) -> list[float]:
-    return [math.log(item.device_step_s.eager / item.device_step_s.compiled) for item in record.processes]
+    return [
+        math.log(item.device_step_s.eager / item.device_step_s.compiled)
+        for item in record.processes
+    ]
 
 
 if __name__ == "__main__":

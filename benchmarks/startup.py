@@ -18,10 +18,26 @@ GRID = ["precision=fp32,amp", "dry_run=true"]
 COMMANDS = {
     "--help": ["sweeper", "--help"],
     "unknown model": ["sweeper", "model=resnet51"],
-    "dry run of 8 trials": ["sweeper", "-m", "model=resnet18,vit_tiny", "mode=default,eager", *GRID],
-    "unknown torchvision name": ["sweeper", "model=torchvision", "model.name=resnet51", "device=cpu"],
+    "dry run of 8 trials": [
+        "sweeper",
+        "-m",
+        "model=resnet18,vit_tiny",
+        "mode=default,eager",
+        *GRID,
+    ],
+    "unknown torchvision name": [
+        "sweeper",
+        "model=torchvision",
+        "model.name=resnet51",
+        "device=cpu",
+    ],
     "unknown timm name": ["sweeper", "model=timm", "model.name=resnet51x", "device=cpu"],
-    "unknown transformers name": ["sweeper", "model=transformers", "model.name=BertForMaskedML", "device=cpu"],
+    "unknown transformers name": [
+        "sweeper",
+        "model=transformers",
+        "model.name=BertForMaskedML",
+        "device=cpu",
+    ],
     "unknown Inductor option": ["sweeper", "compile.options.nothing=1", "device=cpu"],
 }
 
@@ -29,7 +45,9 @@ COMMANDS = {
 def seconds(command: list[str]) -> float:
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
-        subprocess.run([sys.executable, "-m", *command], cwd=folder, capture_output=True, check=False)
+        subprocess.run(
+            [sys.executable, "-m", *command], cwd=folder, capture_output=True, check=False
+        )
         return time.perf_counter() - start
 
 

@@ -43,7 +43,8 @@ from cosmic_ray.work_item import MutationSpec
 
 SEED = 1337
 LEAST_KILLED = 0.85
-# A fault in what ends processes may end any process: mutants see none but their own. A shell gathers what they lose.
+# A fault in what ends processes may end any process: mutants see none but their own. A shell
+# gathers what they lose.
 NAMESPACE = (
     "unshare",
     "--map-root-user",
@@ -56,13 +57,15 @@ NAMESPACE = (
     '"$0" "$@"; exit $?',
 )
 INSIDE = "SWEEPER_MUTANTS_INSIDE"
-MAX_MEMORY_BYTES = 12 * 2**30  # address space of the tests, for mutants that never stop to ask for more
+# address space of the tests, for mutants that never stop to ask for more
+MAX_MEMORY_BYTES = 12 * 2**30
 FROZEN = "tests/test_walls.py::test_values_between_stages_are_frozen"  # for every package
 UNCHANGED = Path("tmp", "unchanged.txt")  # what the tests print without a mutant
 SURVIVORS = Path(__file__).parents[1] / "docs" / "results" / "test-strength.md"
 MARKERS = "not catalog and not slow and not browser and not gpu and not slurm and not ray"
-# cosmic-ray puts each operator in the place of each other one. Most of these fail at the first call, so they are left
-# out: a comparison moves by its boundary or is turned around, and arithmetic becomes its opposite.
+# cosmic-ray puts each operator in the place of each other one. Most of these fail at the first
+# call, so they are left out: a comparison moves by its boundary or is turned around, and arithmetic
+# becomes its opposite.
 LEFT_OUT = re.compile(
     r"core/(ReplaceBinaryOperator_(?!Add_Sub|Sub_Add|Mul_Div|Div_Mul|FloorDiv_Div|Mod_Mul|Pow_Mul|BitOr_BitAnd"
     r"|BitAnd_BitOr|LShift_RShift|RShift_LShift)"
@@ -108,16 +111,22 @@ PACKAGES = {
         (f"{COMMAND}::test_sweeps_are_compared_from_where_they_were_sent_to",),
         ("scipy.special", "rich.console", "mlflow", "pandas", "jinja2"),
     ),
-    "rule": Package("sweeper/worker/accuracy/rule.py", ("tests/worker/accuracy/test_rule.py",), heavy=("torch",)),
+    "rule": Package(
+        "sweeper/worker/accuracy/rule.py", ("tests/worker/accuracy/test_rule.py",), heavy=("torch",)
+    ),
 }
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--packages", default=",".join(PACKAGES), help="of these, with commas")
     parser.add_argument("--sample", type=int, help="mutants of a package; all unless given")
     parser.add_argument("--seed", type=int, default=SEED)
-    parser.add_argument("--match", default="", help="only mutants of sources whose path contains this")
+    parser.add_argument(
+        "--match", default="", help="only mutants of sources whose path contains this"
+    )
     options = parser.parse_args()
     if os.environ.pop(INSIDE, None) is None:
         os.execvpe("unshare", [*NAMESPACE, sys.executable, *sys.argv], {**os.environ, INSIDE: "1"})
@@ -137,7 +146,10 @@ def copied_tree() -> Iterator[Path]:
     """A copy of the tracked files as they are now, so that a run that is killed leaves no fault in the checkout."""
     with tempfile.TemporaryDirectory(prefix="sweeper-mutants-") as folder:
         names = subprocess.run(["git", "ls-files", "-z"], check=True, capture_output=True).stdout
-        subprocess.run(["cp", "--parents", "-t", folder, "--", *names.decode().strip("\0").split("\0")], check=True)
+        subprocess.run(
+            ["cp", "--parents", "-t", folder, "--", *names.decode().strip("\0").split("\0")],
+            check=True,
+        )
         yield Path(folder)
 
 
@@ -147,8 +159,19 @@ def draw(package: Package, match: str, sample: int | None, seed: int) -> list[Mu
     with use_db(":memory:", WorkDB.Mode.create) as database:
         init(paths, database, {})
         found = [item.mutations[0] for item in database.work_items]
-    found = [mutant for mutant in found if not LEFT_OUT.match(mutant.operator_name) and not is_annotation(mutant)]
-    found.sort(key=lambda mutant: (str(mutant.module_path), mutant.start_pos, mutant.operator_name, mutant.occurrence))
+    found = [
+        mutant
+        for mutant in found
+        if not LEFT_OUT.match(mutant.operator_name) and not is_annotation(mutant)
+    ]
+    found.sort(
+        key=lambda mutant: (
+            str(mutant.module_path),
+            mutant.start_pos,
+            mutant.operator_name,
+            mutant.occurrence,
+        )
+    )
     kept = found if sample is None else random.Random(seed).sample(found, min(sample, len(found)))
     return sorted(filter(can_be_made, kept), key=found.index)
 
@@ -156,7 +179,9 @@ def draw(package: Package, match: str, sample: int | None, seed: int) -> list[Mu
 def can_be_made(mutant: MutationSpec) -> bool:
     """Whether cosmic-ray can: it stumbles over dotted names behind `except`."""
     try:
-        mutate_code(mutant.module_path.read_text(), get_operator(mutant.operator_name)(), mutant.occurrence)
+        mutate_code(
+            mutant.module_path.read_text(), get_operator(mutant.operator_name)(), mutant.occurrence
+        )
     except AttributeError:
         return False
     return True
@@ -173,8 +198,17 @@ def annotations(path: Path) -> list[tuple[tuple[int, int], tuple[int, int]]]:
     found: list[Any] = [node.annotation for node in nodes if isinstance(node, ast.arg)]
     functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
     found += [node.returns for node in functions]
-    found += [node.annotation for one in functions for node in ast.walk(one) if isinstance(node, ast.AnnAssign)]
-    return [((node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)) for node in found if node]
+    found += [
+        node.annotation
+        for one in functions
+        for node in ast.walk(one)
+        if isinstance(node, ast.AnnAssign)
+    ]
+    return [
+        ((node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset))
+        for node in found
+        if node
+    ]
 
 
 def judge(name: str, mutants: list[MutationSpec]) -> bool:
@@ -187,7 +221,9 @@ def judge(name: str, mutants: list[MutationSpec]) -> bool:
     write_bytecode(True)
     begin = time.monotonic()
     if (status := run_tests(package, None, 600)) != 0:
-        raise SystemExit(f"{UNCHANGED.read_text()}\nthe tests of {name} fail without a mutant: {status}")
+        raise SystemExit(
+            f"{UNCHANGED.read_text()}\nthe tests of {name} fail without a mutant: {status}"
+        )
     limit_s = 20 + 2 * (time.monotonic() - begin)
     write_bytecode(False)  # what is compiled already is of the sources as they were
     killed = late = 0
@@ -204,7 +240,9 @@ def judge(name: str, mutants: list[MutationSpec]) -> bool:
             print(line if line in explained else f"{line}. NEW", flush=True)
             new += [line] if line not in explained else []
     share = killed / len(mutants)
-    print(f"\n{name}: {killed} of {len(mutants)} killed ({share:.1%}), {late} of them by the limit of {limit_s:.0f} s")
+    print(
+        f"\n{name}: {killed} of {len(mutants)} killed ({share:.1%}), {late} of them by the limit of {limit_s:.0f} s"
+    )
     print(f"{len(new)} survivors of {name} have no reason in {SURVIVORS.name}\n", flush=True)
     return share >= LEAST_KILLED and not new
 
@@ -225,15 +263,32 @@ def describe(mutant: MutationSpec, old: str, new: str) -> str:
 def run_tests(package: Package, source: Path | None, limit_s: float) -> int | None:
     """Pytest's exit code in a process of its own, forked after the heavy imports; None at the limit."""
     name = f"test_{source.stem}.py" if source else "-"
-    own = [str(path) for test in package.tests for path in Path(test.partition("::")[0]).glob(f"**/{name}")]
+    own = [
+        str(path)
+        for test in package.tests
+        for path in Path(test.partition("::")[0]).glob(f"**/{name}")
+    ]
     left_out = [f"--deselect={test}" for test in package.left_out]
-    arguments = ["-x", "-q", "-p", "no:cacheprovider", "-m", MARKERS, *left_out, *own, *package.tests, FROZEN]
+    arguments = [
+        "-x",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        MARKERS,
+        *left_out,
+        *own,
+        *package.tests,
+        FROZEN,
+    ]
     if (child := os.fork()) == 0:
         status = 99
         try:
             os.setsid()
             resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
-            output = os.open(os.devnull if source else UNCHANGED, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            output = os.open(
+                os.devnull if source else UNCHANGED, os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+            )
             for number in (1, 2):
                 os.dup2(output, number)
             status = int(pytest.main(arguments))

@@ -40,8 +40,15 @@ class Images(Dataset):
 
 class Texts(Dataset):
     def __init__(self, count, length, vocabulary, padded):
-        self.tokens, self.length, self.padded = torch.randint(10, vocabulary, (count, length)), length, padded
-        self.lengths, self.labels = torch.randint(length // 4, length + 1, (count,)), torch.randint(2, (count,))
+        self.tokens, self.length, self.padded = (
+            torch.randint(10, vocabulary, (count, length)),
+            length,
+            padded,
+        )
+        self.lengths, self.labels = (
+            torch.randint(length // 4, length + 1, (count,)),
+            torch.randint(2, (count,)),
+        )
 
     def __len__(self):
         return len(self.tokens)
@@ -60,12 +67,25 @@ def make(name, small):
     if name == "resnet50":
         import timm
 
-        return timm.create_model("resnet18" if small else "resnet50"), Images(count, 32 if small else 224)
-    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128}
+        return timm.create_model("resnet18" if small else "resnet50"), Images(
+            count, 32 if small else 224
+        )
+    sizes = {
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 128,
+    }
     if name == "bert":
         config = transformers.BertConfig(**(sizes if small else {}), num_labels=2)
-        return transformers.BertForSequenceClassification(config), Texts(count, 32 if small else 256, 30522, True)
-    wide = {"n_embd": 64, "n_layer": 2, "n_head": 2} if small else {"n_embd": 512, "n_layer": 8, "n_head": 8}
+        return transformers.BertForSequenceClassification(config), Texts(
+            count, 32 if small else 256, 30522, True
+        )
+    wide = (
+        {"n_embd": 64, "n_layer": 2, "n_head": 2}
+        if small
+        else {"n_embd": 512, "n_layer": 8, "n_head": 8}
+    )
     config = transformers.GPT2Config(**wide, use_cache=False)
     return transformers.GPT2LMHeadModel(config), Texts(count, 32 if small else 512, 50257, False)
 
@@ -107,7 +127,9 @@ def gpt(batch_size, device):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model", choices=SIZES)
     parser.add_argument("--batch-size", type=int)
     parser.add_argument("--small", action="store_true", help="for a CPU")
@@ -123,7 +145,9 @@ def main():
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     size = options.batch_size or SIZES[options.model]
     workers, pinned = (0 if options.small else 8), device == "cuda"
-    loader = DataLoader(data, size, shuffle=True, drop_last=True, num_workers=workers, pin_memory=pinned)
+    loader = DataLoader(
+        data, size, shuffle=True, drop_last=True, num_workers=workers, pin_memory=pinned
+    )
     step, start = 0, 0.0
     for _ in range(100):
         for batch in loader:
@@ -138,7 +162,9 @@ def main():
                 if device == "cuda":
                     torch.cuda.synchronize()
                 if step == UNTIMED + options.time:
-                    print(f"{options.model} {(time.perf_counter() - start) / options.time * 1e3:.3f} ms per step")
+                    print(
+                        f"{options.model} {(time.perf_counter() - start) / options.time * 1e3:.3f} ms per step"
+                    )
                     return
                 start = time.perf_counter()
 

@@ -46,7 +46,9 @@ class Convolutions(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         sizes = ((3, 16), (16, 32), (32, 32))
-        blocks = [(nn.Conv2d(a, b, 3, 2, 1, bias=False), nn.BatchNorm2d(b), nn.ReLU()) for a, b in sizes]
+        blocks = [
+            (nn.Conv2d(a, b, 3, 2, 1, bias=False), nn.BatchNorm2d(b), nn.ReLU()) for a, b in sizes
+        ]
         self.body = nn.Sequential(*(layer for block in blocks for layer in block))
         self.hidden, self.head = nn.Linear(32, 64), nn.Linear(64, 10)
 
@@ -62,7 +64,10 @@ class Attention(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(100, 32)
         layer = nn.TransformerEncoderLayer(32, 4, 64, 0.1, "gelu", batch_first=True)
-        self.layers, self.head = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), nn.Linear(32, 10)
+        self.layers, self.head = (
+            nn.TransformerEncoder(layer, 2, enable_nested_tensor=False),
+            nn.Linear(32, 10),
+        )
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = self.head(self.layers(self.embedding(tokens)).mean(1))
@@ -75,7 +80,10 @@ class Residual(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first = nn.Linear(64, 96)
-        parts = [nn.Sequential(nn.LayerNorm(96), nn.Linear(96, 192), nn.SiLU(), nn.Linear(192, 96)) for _ in range(4)]
+        parts = [
+            nn.Sequential(nn.LayerNorm(96), nn.Linear(96, 192), nn.SiLU(), nn.Linear(192, 96))
+            for _ in range(4)
+        ]
         self.blocks, self.head = nn.ModuleList(parts), nn.Linear(96, 10)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -107,13 +115,17 @@ class PlantedLinear(torch.autograd.Function):
     """A linear layer whose backward pass has a plant; inputs [..., in], weight [out, in]."""
 
     @staticmethod
-    def forward(ctx: Any, plant: str, inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    def forward(
+        ctx: Any, plant: str, inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
+    ) -> torch.Tensor:
         ctx.plant = plant
         ctx.save_for_backward(inputs, weight)
         return nn.functional.linear(inputs, weight, bias)
 
     @staticmethod
-    def backward(ctx: Any, *outputs: torch.Tensor) -> tuple[None, torch.Tensor, torch.Tensor, torch.Tensor]:  # type: ignore[override]
+    def backward(
+        ctx: Any, *outputs: torch.Tensor
+    ) -> tuple[None, torch.Tensor, torch.Tensor, torch.Tensor]:  # type: ignore[override]
         (gradient,), (inputs, weight) = outputs, ctx.saved_tensors
         of_bias = gradient.flatten(0, -2).sum(0)
         samples = zip(gradient.flatten(0, -2).split(gradient.shape[:-1].numel() // BATCH),
@@ -192,7 +204,9 @@ def vary(model: nn.Module, kind: str) -> Function:
     return call
 
 
-def train(name: str, optimizer: str, case: str, seed: int, autocast: torch.dtype | None) -> Trajectory:
+def train(
+    name: str, optimizer: str, case: str, seed: int, autocast: torch.dtype | None
+) -> Trajectory:
     """Train a model for some steps in a plain loop, and judge the function that stands for its compiled arm."""
     torch.manual_seed(seed)
     model = MODELS[name]()
@@ -224,9 +238,13 @@ RIGHT = ("without oneDNN", "moved")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--runs", type=int, default=10, help="of each plant, model and optimizer")
-    parser.add_argument("--pairs", type=int, default=40, help="of eager and eager, over all models and optimizers")
+    parser.add_argument(
+        "--pairs", type=int, default=40, help="of eager and eager, over all models and optimizers"
+    )
     parser.add_argument("--compiled", type=int, default=1, help="compiled runs of each")
     parser.add_argument("--autocast", choices=["bfloat16"])
     parser.add_argument("--models", default=",".join(MODELS))
@@ -235,8 +253,13 @@ def main() -> None:
     torch.set_num_threads(1)
     autocast = getattr(torch, options.autocast) if options.autocast else None
     cells = [(name, optimizer) for name in options.models.split(",") for optimizer in OPTIMIZERS]
-    work = [(*cell, case, seed) for cell in cells for case in PLANTS for seed in range(options.runs)]
-    work += [(*cells[seed % len(cells)], RIGHT[seed // len(cells) % 2], 100 + seed) for seed in range(options.pairs)]
+    work = [
+        (*cell, case, seed) for cell in cells for case in PLANTS for seed in range(options.runs)
+    ]
+    work += [
+        (*cells[seed % len(cells)], RIGHT[seed // len(cells) % 2], 100 + seed)
+        for seed in range(options.pairs)
+    ]
     work += [(*cell, "compiled", 200 + seed) for cell in cells for seed in range(options.compiled)]
     found: Counter[tuple[str, str, str]] = Counter()
     runs: Counter[tuple[str, str, str]] = Counter()

@@ -9,10 +9,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sweeper.dataframes import Records, causes, load_records, recommendations, speedups, summary, table
+    from sweeper.dataframes import (
+        Records,
+        causes,
+        load_records,
+        recommendations,
+        speedups,
+        summary,
+        table,
+    )
 
 __version__ = "0.1.0"
-__all__ = ["Records", "__version__", "causes", "load_records", "recommendations", "speedups", "summary", "table"]
+__all__ = [
+    "Records",
+    "__version__",
+    "causes",
+    "load_records",
+    "recommendations",
+    "speedups",
+    "summary",
+    "table",
+]
 
 
 def __getattr__(name: str) -> Any:

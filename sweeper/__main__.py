@@ -71,7 +71,9 @@ def _answer(arguments: Sequence[str]) -> str | None:
 def _run_sweep() -> int:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra's own handling prints tracebacks and exits with 1
     # Hydra warns that our launcher has the name of hydra-ray-launcher's, which it replaces.
-    warnings.filterwarnings("ignore", r"\n'hydra/launcher/ray' is validated against ConfigStore schema", UserWarning)
+    warnings.filterwarnings(
+        "ignore", r"\n'hydra/launcher/ray' is validated against ConfigStore schema", UserWarning
+    )
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
@@ -91,7 +93,10 @@ def _run_sweep() -> int:
         if not isinstance(error, expected) and _came_from_hydra_app(error):
             raise
         types = {name: key.takes for name, key in read_keys().items()}
-        print(f"sweeper: {explain(error, schema.keys(), schema.nested_options(), types)}", file=sys.stderr)
+        print(
+            f"sweeper: {explain(error, schema.keys(), schema.nested_options(), types)}",
+            file=sys.stderr,
+        )
         return BAD_INPUT
     return OK
 

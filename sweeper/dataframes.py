@@ -17,7 +17,13 @@ from sweeper.loading.entries import Entry
 if TYPE_CHECKING:
     import pandas as pd
 
-_TYPES: Mapping[type, str] = {str: "string", int: "Int64", float: "float64", bool: "boolean", tuple: "object"}
+_TYPES: Mapping[type, str] = {
+    str: "string",
+    int: "Int64",
+    float: "float64",
+    bool: "boolean",
+    tuple: "object",
+}
 
 
 @dataclass(frozen=True)
@@ -52,7 +58,9 @@ def load_records(*sweeps: str | Path, tracking_uri: str | None = None) -> Record
     from sweeper.loading.sources import find_sources
 
     if not sweeps:
-        raise ConfigError('no sweep was named; e.g. load_records("my-sweep") or load_records("some/folder/my-sweep")')
+        raise ConfigError(
+            'no sweep was named; e.g. load_records("my-sweep") or load_records("some/folder/my-sweep")'
+        )
     loaded = load_from(find_sources([str(sweep) for sweep in sweeps], tracking_uri))
     return Records(add_cross_trial_findings(loaded.entries), loaded.problems)
 
@@ -77,7 +85,9 @@ def table(
     found = specs[name].make(Findings(records.entries, Limits(steps, max_memory_gib)))
     return pd.DataFrame(
         {
-            column: pd.Series([row[column] for row in found.rows], dtype=_TYPES[found.kinds[column]])
+            column: pd.Series(
+                [row[column] for row in found.rows], dtype=_TYPES[found.kinds[column]]
+            )
             for column in found.columns
         }
     )
@@ -93,7 +103,9 @@ def summary(records: Records) -> pd.DataFrame:
     return table(records, "summary")
 
 
-def recommendations(records: Records, *, steps: int | None = None, max_memory_gib: float | None = None) -> pd.DataFrame:
+def recommendations(
+    records: Records, *, steps: int | None = None, max_memory_gib: float | None = None
+) -> pd.DataFrame:
     """Make the table of recommendations.csv, for a job with the limits that are given."""
     return table(records, "recommendations", steps=steps, max_memory_gib=max_memory_gib)
 

@@ -36,25 +36,41 @@ def explain(name: str) -> str:
 
 
 def _explain_figure(name: str, metric: Metric) -> str:
-    kind = "column of speedups.csv" if name == metric.csv_name else f"in speedups.csv {metric.csv_name}"
+    kind = (
+        "column of speedups.csv"
+        if name == metric.csv_name
+        else f"in speedups.csv {metric.csv_name}"
+    )
     mlflow = f"A metric in MLflow, {metric.name}." if metric.mlflow else ""
     return _fill(f"{name} ({kind})", [sentence(metric.meaning), mlflow])
 
 
 def _fill(heading: str, lines: Sequence[str]) -> str:
     indent = "  "
-    filled = (textwrap.fill(line, WIDTH, initial_indent=indent, subsequent_indent=indent) for line in lines if line)
+    filled = (
+        textwrap.fill(line, WIDTH, initial_indent=indent, subsequent_indent=indent)
+        for line in lines
+        if line
+    )
     return "\n".join([heading, *filled])
 
 
 def list_names() -> Iterator[str]:
     """Yield a line for each status, flag and cause, under headings."""
     flags_by_rank = {
-        f"flags, {rank}: {meaning}": {name: flag for name, flag in FLAGS.items() if flag.rank == rank}
+        f"flags, {rank}: {meaning}": {
+            name: flag for name, flag in FLAGS.items() if flag.rank == rank
+        }
         for rank, meaning in RANKS.items()
     }
-    for heading, group in {"statuses": STATUSES, **flags_by_rank, "causes of lost time": CAUSES}.items():
-        yield f"{heading}\n" + "\n".join(f"  {name:<22}  {meaning.says}" for name, meaning in group.items())
+    for heading, group in {
+        "statuses": STATUSES,
+        **flags_by_rank,
+        "causes of lost time": CAUSES,
+    }.items():
+        yield f"{heading}\n" + "\n".join(
+            f"  {name:<22}  {meaning.says}" for name, meaning in group.items()
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -67,13 +83,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         epilog="exit code: 0 explained, 2 no such name",
     )
     parser.add_argument(
-        "names", nargs="*", metavar="NAME", help="e.g. host_bound, accuracy_mismatch, graph_break or eager_step_ms"
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="e.g. host_bound, accuracy_mismatch, graph_break or eager_step_ms",
     )
     names = [name.lower().replace("-", "_") for name in parser.parse_args(arguments).names]
     known = {**ALL, **FIGURES}
     if unknown := [name for name in names if name not in known]:
         for name in unknown:
-            print(f"{name}: no flag, status, cause or figure of speedups.csv; {nearest(name, known)}", file=sys.stderr)
+            print(
+                f"{name}: no flag, status, cause or figure of speedups.csv; {nearest(name, known)}",
+                file=sys.stderr,
+            )
         return BAD_INPUT
     print("\n\n".join(map(explain, names) if names else list_names()))
     return OK

@@ -37,7 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tracker = Tracker(uri, options.name)
     result = tracker.catch_up()
     if tracker.failure is None and paths.records():
-        tracker.log_overview(load_overview(paths.folder))  # from the records, which may be newer than the report
+        # from the records, which may be newer than the report
+        tracker.log_overview(load_overview(paths.folder))
     tracker.log_report(sorted(paths.report.iterdir()) if paths.report.is_dir() else [])
     tracker.finish()
     for line in (*result.problems, *tracker.not_sent):
@@ -45,7 +46,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if tracker.failure is not None:
         print(f"sweeper.sync: {tracker.failure}", file=sys.stderr)
         if uri and not options.tracking_uri and not sqlite_file(uri):
-            print("sweeper.sync: sweep.json keeps no passwords; --tracking-uri can have one", file=sys.stderr)
+            print(
+                "sweeper.sync: sweep.json keeps no passwords; --tracking-uri can have one",
+                file=sys.stderr,
+            )
         return NOT_OK
     if options.tracking_uri:
         try:
@@ -53,7 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except OSError as error:
             print(f"sweeper.sync: this store is not remembered: {error}", file=sys.stderr)
     where = remove_credentials(tracker.uri)
-    print(f"{paths.folder.name}: {result.sent} records sent, {result.unchanged} were there already; {where}")
+    print(
+        f"{paths.folder.name}: {result.sent} records sent, {result.unchanged} were there already; {where}"
+    )
     return NOT_OK if result.problems or tracker.not_sent else OK
 
 
@@ -69,7 +75,10 @@ def _find_store(paths: SweepPaths) -> str | None:
         return own  # with its password, of which `sweep.json` has none
     if own:
         where = "the store that sweep.json names" if found else "runs/"
-        print(f"sweeper.sync: {trusted.VARIABLE} is not used: the sweep's runs are in {where}", file=sys.stderr)
+        print(
+            f"sweeper.sync: {trusted.VARIABLE} is not used: the sweep's runs are in {where}",
+            file=sys.stderr,
+        )
     if not found or trusted.is_trusted(str(found)):
         return str(found) if found else None
     uri = printable(remove_credentials(str(found)))
@@ -85,7 +94,9 @@ def _find_sweep(name: str) -> SweepPaths:
     paths = SweepPaths.of(name)
     if not paths.folder.is_dir():
         sweeps = sorted(path.name for path in RUNS.glob("*/") if SweepPaths(path).records())
-        raise ValueError(f"{name}: no such sweep in {RUNS}/; {nearest(name, sweeps) if sweeps else 'there is none'}")
+        raise ValueError(
+            f"{name}: no such sweep in {RUNS}/; {nearest(name, sweeps) if sweeps else 'there is none'}"
+        )
     return paths
 
 

@@ -39,7 +39,10 @@ def own_stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture
 def trial() -> Trial:
     return Trial(
-        Model("timm", "vit_tiny_patch16_224"), 4, Labels("vit_tiny", "fp32", "vit", weight="fp32"), device="cpu"
+        Model("timm", "vit_tiny_patch16_224"),
+        4,
+        Labels("vit_tiny", "fp32", "vit", weight="fp32"),
+        device="cpu",
     )
 
 
@@ -83,7 +86,9 @@ def store(empty_database: Path, in_empty_folder: Path) -> MlflowClient:
 def run_module(tmp_path: Path) -> Run:
     """`python -m MODULE ARGUMENTS` in an empty folder, with the factories of these tests importable."""
 
-    def run(module: str, *arguments: str, timeout_s: float = 300, **variables: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        module: str, *arguments: str, timeout_s: float = 300, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "PYTHONPATH": SEARCH_PATH, **variables}
         return subprocess.run(
             [sys.executable, "-m", module, *arguments],

@@ -14,7 +14,8 @@ import archives
 import pytest
 from checkout import ENVIRONMENT, ROOT, Run
 
-SHELLS = {"bash": "bash --norc -i", "zsh": "zsh -f -i", "fish": "fish --no-config -i"}  # without the user's own files
+# without the user's own files
+SHELLS = {"bash": "bash --norc -i", "zsh": "zsh -f -i", "fish": "fish --no-config -i"}
 BEGINNING_OF_LINE = "\x01"  # Ctrl-A
 
 
@@ -25,14 +26,21 @@ def program(tmp_path: Path) -> Path:
     module, function = script.split(":")
     file = tmp_path / "bin" / "sweeper"
     file.parent.mkdir()
-    file.write_text(f"#!{sys.executable}\nimport sys\nfrom {module} import {function}\nsys.exit({function}())\n")
+    file.write_text(
+        f"#!{sys.executable}\nimport sys\nfrom {module} import {function}\nsys.exit({function}())\n"
+    )
     file.chmod(0o755)
     return file
 
 
 def run_program(program: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [str(program), *arguments], cwd=program.parent, env=ENVIRONMENT, capture_output=True, text=True, check=False
+        [str(program), *arguments],
+        cwd=program.parent,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -49,7 +57,13 @@ def run_into_closed_pipe(arguments: list[str], folder: Path) -> subprocess.Compl
     command = [sys.executable, "-m", *arguments]
     with os.fdopen(writer, "wb") as output:
         return subprocess.run(
-            command, cwd=folder, env=ENVIRONMENT, stdout=output, stderr=subprocess.PIPE, text=True, check=False
+            command,
+            cwd=folder,
+            env=ENVIRONMENT,
+            stdout=output,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
         )
 
 
@@ -57,7 +71,11 @@ def run_into_closed_pipe(arguments: list[str], folder: Path) -> subprocess.Compl
 def test_a_command_is_the_module_of_its_name(program: Path, run_module: Run, command: str) -> None:
     result = run_program(program, command, "nigth", "--no-such-flag")
     direct = run_module(f"sweeper.{command}", "nigth", "--no-such-flag")
-    assert (result.returncode, result.stdout, result.stderr) == (direct.returncode, direct.stdout, direct.stderr)
+    assert (result.returncode, result.stdout, result.stderr) == (
+        direct.returncode,
+        direct.stdout,
+        direct.stderr,
+    )
     assert result.returncode == 2
     assert run_program(program, command, "--help").returncode == 0
 
@@ -67,12 +85,15 @@ def test_the_tab_key_completes(program: Path, shell: str) -> None:
     """At a terminal, after what docs/cli.md says to type."""
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed: apt-get install {shell}")
-    documented = re.search(rf"^\| {shell} \| `(.+?)` in ", (ROOT / "docs/cli.md").read_text(), re.MULTILINE)
+    documented = re.search(
+        rf"^\| {shell} \| `(.+?)` in ", (ROOT / "docs/cli.md").read_text(), re.MULTILINE
+    )
     assert documented is not None
     words = ["-m mode=default,max-autotune-", "dry", "explain", "compile.sco"]
     typed = [f"sweeper {word}\t{BEGINNING_OF_LINE}echo [ \n" for word in words]
     result = subprocess.run(
-        ["script", "--quiet", "--command", SHELLS[shell], "/dev/null"],  # runs the shell at a terminal of its own
+        # runs the shell at a terminal of its own
+        ["script", "--quiet", "--command", SHELLS[shell], "/dev/null"],
         input="".join([documented[1].replace(r"\|", "|"), "\n", *typed, "exit\n"]),
         cwd=program.parent,
         env={
@@ -86,7 +107,12 @@ def test_the_tab_key_completes(program: Path, shell: str) -> None:
         check=False,
     )
     completed = re.findall(r"^\[ sweeper (.+?) *$", result.stdout, re.MULTILINE)
-    assert completed == ["-m mode=default,max-autotune-no-cudagraphs", "dry_run=", "explain", "compile.scope="]
+    assert completed == [
+        "-m mode=default,max-autotune-no-cudagraphs",
+        "dry_run=",
+        "explain",
+        "compile.scope=",
+    ]
 
 
 @pytest.mark.parametrize(

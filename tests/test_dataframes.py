@@ -43,7 +43,12 @@ def test_frames_have_the_cells_of_the_files(tmp_path: Path) -> None:
     sweep = write_sweep(tmp_path, some())
     write_report([sweep], tmp_path / "out")
     records = load_records(sweep)
-    frames = {"speedups": speedups, "summary": summary, "recommendations": recommendations, "causes": causes}
+    frames = {
+        "speedups": speedups,
+        "summary": summary,
+        "recommendations": recommendations,
+        "causes": causes,
+    }
     for name, make in frames.items():
         frame = make(records)
         found = list(csv.DictReader(io.StringIO((tmp_path / f"out/{name}.csv").read_text())))
@@ -95,7 +100,10 @@ def test_importing_the_package_is_light() -> None:
         "print([name for name in ('torch', 'mlflow', 'pandas', 'hydra') if name in sys.modules])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
     )
     assert done.stdout.strip() == "[]", done.stderr
 

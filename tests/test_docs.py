@@ -11,7 +11,9 @@ import pytest
 from sweeper.core.system import exit_codes
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/**/*.md")])
+DOCUMENTS = sorted(
+    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/**/*.md")]
+)
 LINK = re.compile(r"\]\(([^()\s]+)\)")
 CODE = re.compile(r"```.*?```", re.DOTALL)
 
@@ -21,8 +23,14 @@ def anchors(document: Path) -> set[str]:
     """The anchors that GitHub makes of headings: lower case, without punctuation, numbered where one comes again."""
     found: dict[str, int] = {}
     names = set()
-    for heading in re.findall(r"^#+ (.+)$", CODE.sub("", document.read_text(encoding="utf-8")), re.MULTILINE):
-        name = re.sub(r"[^\w\- ]", "", re.sub(r"\[(.*?)\]\(.*?\)", r"\1", heading).lower()).strip().replace(" ", "-")
+    for heading in re.findall(
+        r"^#+ (.+)$", CODE.sub("", document.read_text(encoding="utf-8")), re.MULTILINE
+    ):
+        name = (
+            re.sub(r"[^\w\- ]", "", re.sub(r"\[(.*?)\]\(.*?\)", r"\1", heading).lower())
+            .strip()
+            .replace(" ", "-")
+        )
         names.add(f"{name}-{found[name]}" if name in found else name)
         found[name] = found.get(name, 0) + 1
     return names
@@ -47,7 +55,9 @@ def test_links_lead_somewhere(document: Path) -> None:
     assert [problem for link in links if (problem := explain_broken(document, link))] == []
 
 
-@pytest.mark.parametrize("link", ["no-such-file.md", "measuring.md#no-such-heading", "#no-such-heading"])
+@pytest.mark.parametrize(
+    "link", ["no-such-file.md", "measuring.md#no-such-heading", "#no-such-heading"]
+)
 def test_broken_links_are_found(link: str) -> None:
     assert explain_broken(ROOT / "docs/design.md", link) is not None
 
@@ -59,6 +69,8 @@ def test_a_reader_finds_the_glossary() -> None:
 
 
 def test_every_exit_code_is_told() -> None:
-    rows = re.findall(r"^\| (\d+) \|", (ROOT / "docs/cli.md").read_text(encoding="utf-8"), re.MULTILINE)
+    rows = re.findall(
+        r"^\| (\d+) \|", (ROOT / "docs/cli.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
     codes = [value for name, value in vars(exit_codes).items() if name.isupper()]
     assert [int(row) for row in rows] == sorted(codes)

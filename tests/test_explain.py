@@ -12,7 +12,9 @@ from sweeper.core.system.exit_codes import BAD_INPUT, OK
 from sweeper.explain import ALL, FIGURES, main
 
 
-def test_a_flag_is_explained_with_its_rank_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_flag_is_explained_with_its_rank_and_what_to_do(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["host-bound", "graph_break"]) == OK, "the report's column is called host-bound"
     flag, _, cause = capsys.readouterr().out.partition("\n\n")
     said = " ".join(flag.split())
@@ -23,7 +25,9 @@ def test_a_flag_is_explained_with_its_rank_and_what_to_do(capsys: pytest.Capture
     assert cause.startswith("graph_break (cause of lost time)")
 
 
-def test_a_figure_is_explained_by_its_column_and_its_metric(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_figure_is_explained_by_its_column_and_its_metric(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["eager-step-ms", "eager_step_s", "speedup_min"]) == OK
     assert capsys.readouterr().out.split("\n\n") == [
         "eager_step_ms (column of speedups.csv)\n"
@@ -44,7 +48,9 @@ def test_without_a_name_every_name_has_a_line(capsys: pytest.CaptureFixture[str]
     assert main([]) == OK
     lines = capsys.readouterr().out.splitlines()
     assert sorted(line.split()[0] for line in lines if line.startswith("  ")) == sorted(ALL)
-    assert [line for line in lines if line.startswith("flags, ")] == [f"flags, {rank}: {RANKS[rank]}" for rank in RANKS]
+    assert [line for line in lines if line.startswith("flags, ")] == [
+        f"flags, {rank}: {RANKS[rank]}" for rank in RANKS
+    ]
 
 
 def test_an_unknown_name_is_bad_input_with_the_nearest() -> None:

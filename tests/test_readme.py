@@ -21,12 +21,23 @@ def checkpoint(tmp_path: Path) -> Path:
 
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.train_from_iterator(["a few words"], trainers.WordPieceTrainer(special_tokens=["[PAD]", "[UNK]"]))
+    tokenizer.train_from_iterator(
+        ["a few words"], trainers.WordPieceTrainer(special_tokens=["[PAD]", "[UNK]"])
+    )
     special = {"pad_token": "[PAD]", "unk_token": "[UNK]"}
     folder = tmp_path / "checkpoint"
-    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(folder)
-    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
-    transformers.BertForSequenceClassification(transformers.BertConfig(vocab_size=99, **sizes)).save_pretrained(folder)
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(
+        folder
+    )
+    sizes = {
+        "hidden_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 8,
+    }
+    transformers.BertForSequenceClassification(
+        transformers.BertConfig(vocab_size=99, **sizes)
+    ).save_pretrained(folder)
     return folder
 
 
@@ -39,7 +50,9 @@ def test_factory_of_the_readme_gives_padded_batches_and_trains_on_the_models_los
     from sweeper.worker import models
     from sweeper.worker.models import batches, custom_models
 
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    (code,) = re.findall(
+        r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL
+    )
     named = re.search(r'^CHECKPOINT = "(.*?)"', code, re.MULTILINE)
     assert named is not None
     (tmp_path / "my_model.py").write_text(code.replace(named[1], str(checkpoint)), encoding="utf-8")

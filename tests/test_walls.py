@@ -20,7 +20,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = "sweeper"
-# From the top floor to the ground. A package imports packages of lower floors only, not its neighbours.
+# From the top floor to the ground. A package imports packages of lower floors only, not its
+# neighbours.
 FLOORS = """
     __init__  __main__
     compare  dataframes  doctor  explain  sweep  sync
@@ -103,10 +104,19 @@ def test_core_imports_the_standard_library_only() -> None:
         if room(item.importer) != "core":
             return True
         top = item.imported.partition(".")[0]
-        of_nvml = top == "pynvml" and item.importer == "sweeper.core.system.gpus" and item.in_function
-        return top in sys.stdlib_module_names or of_nvml or (is_ours(item.imported) and room(item.imported) == "core")
+        of_nvml = (
+            top == "pynvml" and item.importer == "sweeper.core.system.gpus" and item.in_function
+        )
+        return (
+            top in sys.stdlib_module_names
+            or of_nvml
+            or (is_ours(item.imported) and room(item.imported) == "core")
+        )
 
-    assert_none(allowed, "core/ imports the standard library only; core/system/gpus.py alone pynvml, inside a function")
+    assert_none(
+        allowed,
+        "core/ imports the standard library only; core/system/gpus.py alone pynvml, inside a function",
+    )
 
 
 def test_core_system_knows_nothing_of_trials() -> None:
@@ -127,7 +137,9 @@ def test_worker_imports_core_and_itself_only_and_nothing_imports_worker() -> Non
         rooms = {room(item.importer), room(item.imported)} if is_ours(item.imported) else set()
         return "worker" not in rooms or rooms == {"worker"} or (rooms == {"worker", "core"})
 
-    assert_none(allowed, "worker/ imports sweeper.core and itself only, and nothing imports worker/")
+    assert_none(
+        allowed, "worker/ imports sweeper.core and itself only, and nothing imports worker/"
+    )
 
 
 def test_a_package_imports_lower_floors_only() -> None:
@@ -154,12 +166,16 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         circle = error.args[1][::-1]
-        pytest.fail("\n".join(["an import circle", *(str(ours[arrow]) for arrow in pairwise(circle))]))
+        pytest.fail(
+            "\n".join(["an import circle", *(str(ours[arrow]) for arrow in pairwise(circle))])
+        )
 
 
 def test_a_newcomer_sees_few_entries() -> None:
     entries = sorted(path.name for path in (ROOT / PACKAGE).iterdir() if path.name != "__pycache__")
-    assert len(entries) <= MAX_ENTRIES, f"{len(entries)} entries in sweeper/, {MAX_ENTRIES} at most: {entries}"
+    assert len(entries) <= MAX_ENTRIES, (
+        f"{len(entries)} entries in sweeper/, {MAX_ENTRIES} at most: {entries}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -183,7 +199,9 @@ except SystemExit:
     pass
 print("heavy:", [name for name in {HEAVY!r} if name in sys.modules])
 """
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     assert result.stdout.splitlines()[-1] == "heavy: []", result.stdout + result.stderr
 
 

@@ -19,7 +19,11 @@ def sum_in_bfloat16(x: torch.Tensor, dims: list[int], keepdim: bool) -> torch.Te
     kept = [dim for dim in range(x.dim()) if dim not in dims]
     terms = x.permute(*dims, *kept).reshape(-1, *(x.shape[dim] for dim in kept))
     total = _accumulate(terms.to(torch.bfloat16)).to(x.dtype)
-    return total.reshape([1 if dim in dims else x.shape[dim] for dim in range(x.dim())]) if keepdim else total
+    return (
+        total.reshape([1 if dim in dims else x.shape[dim] for dim in range(x.dim())])
+        if keepdim
+        else total
+    )
 
 
 @sum_in_bfloat16.register_fake

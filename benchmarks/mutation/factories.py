@@ -75,7 +75,10 @@ class CausalAttention(nn.Module):
         self.out = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        query, key, value = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.all(x).chunk(3, -1))
+        query, key, value = (
+            part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for part in self.all(x).chunk(3, -1)
+        )
         scores = query @ key.transpose(-1, -2) / query.shape[-1] ** 0.5
         mask = torch.tril(torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device))
         mixed = scores.masked_fill(~mask, float("-inf")).softmax(-1) @ value
@@ -122,7 +125,9 @@ def _tokens(batch_size: int, device: torch.device, *layers: nn.Module) -> Built:
 def _surprise(logits: Tensor) -> Tensor:
     """Cross entropy with the classes 0, 1, ... in turn, for there are no labels."""
     flat = logits.flatten(0, -2).float()
-    return functional.cross_entropy(flat, torch.arange(len(flat), device=flat.device) % flat.shape[-1])
+    return functional.cross_entropy(
+        flat, torch.arange(len(flat), device=flat.device) % flat.shape[-1]
+    )
 
 
 def _square(output: Tensor) -> Tensor:
@@ -173,4 +178,8 @@ class Autoencoder(nn.Module):
 
 
 def autoencoder(batch_size: int, device: torch.device) -> Built:
-    return Autoencoder().to(device), (torch.randn(batch_size, 3, 32, 32, device=device),), torch.mean
+    return (
+        Autoencoder().to(device),
+        (torch.randn(batch_size, 3, 32, 32, device=device),),
+        torch.mean,
+    )

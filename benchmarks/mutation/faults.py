@@ -21,7 +21,8 @@ from mutation.graphs import Captured, output_of, placeholders_of
 aten, prims = torch.ops.aten, torch.ops.prims
 Node = torch.fx.Node
 EPSILON_FACTOR = 1e3
-MAX_EPSILON, MAX_FACTOR = 2e-3, 1e-6  # constants that are added, or multiplied, and count as an epsilon
+# constants that are added, or multiplied, and count as an epsilon
+MAX_EPSILON, MAX_FACTOR = 2e-3, 1e-6
 BETAS = (0.8, 1.0)  # what Adam takes powers of
 MOVES = {  # operators that move values and compute nothing
     "alias", "clone", "detach", "view", "_unsafe_view", "reshape", "expand", "_to_copy", "convert_element_type", "copy",
@@ -115,7 +116,11 @@ def _replace(graph: torch.fx.Graph, node: Node, make: Callable[[], Node]) -> Non
 
 def _droppable(captured: Captured) -> Iterator[Site]:
     for index, node, operator in _enumerate(captured):
-        if operator in (*MOVES, "where", "index_put", "scatter") or not node.args or not _like(node, node.args[0]):
+        if (
+            operator in (*MOVES, "where", "index_put", "scatter")
+            or not node.args
+            or not _like(node, node.args[0])
+        ):
             continue
         others = [item for item in node.all_input_nodes if item is not node.args[0]]
         if _is_float(node) and all(_size(item) < _size(node) for item in others):
@@ -134,7 +139,11 @@ def _drop(graph: torch.fx.Graph, site: Site) -> None:
 def _swappable(captured: Captured) -> Iterator[Site]:
     for index, node, operator in _enumerate(captured):
         args, pair = node.args, node.args[:2]
-        nodes = all(isinstance(item, Node) for item in pair) and len(pair) == 2 and pair[0] is not pair[1]
+        nodes = (
+            all(isinstance(item, Node) for item in pair)
+            and len(pair) == 2
+            and pair[0] is not pair[1]
+        )
         square = operator in ("mm", "bmm") and _like(node, args[0]) and _like(node, args[1])
         chosen = operator == "where" and len(args) == 3 and args[1] is not args[2]
         if (
@@ -142,7 +151,12 @@ def _swappable(captured: Captured) -> Iterator[Site]:
             or (operator == "sub" and isinstance(args[1], float | int) and _is_float(args[0]))
             or (square and nodes)
             or (chosen and _is_float(args[1]) and _is_float(args[2]))
-            or (operator == "cat" and len(args[0]) > 1 and _like(*args[0][:2]) and args[0][0] is not args[0][1])
+            or (
+                operator == "cat"
+                and len(args[0]) > 1
+                and _like(*args[0][:2])
+                and args[0][0] is not args[0][1]
+            )
         ):
             yield Site(index)
 
@@ -184,7 +198,11 @@ def _scale_gradient(graph: torch.fx.Graph, site: Site, factor: float) -> None:
 
 def _buffer_copies(captured: Captured) -> Iterator[Site]:
     graph = captured.graph.graph
-    last, outputs, placeholders = len(graph.nodes) - 1, output_of(graph).args[0], placeholders_of(graph)
+    last, outputs, placeholders = (
+        len(graph.nodes) - 1,
+        output_of(graph).args[0],
+        placeholders_of(graph),
+    )
     for index, mutated in enumerate(captured.mutated_inputs):
         if _like(outputs[index], placeholders[mutated]):
             yield Site(last, index, mutated)
@@ -212,9 +230,20 @@ def _skip_copy(graph: torch.fx.Graph, site: Site) -> None:
 def _stale_reads(captured: Captured) -> Iterator[Site]:
     """One of several users of an update reads what was updated."""
     for index, node, operator in _enumerate(captured):
-        if operator in UPDATES and _is_float(node) and _like(node, node.args[0]) and len(node.users) > 1:
-            places = {item: place for place, item in enumerate(captured.graph.graph.nodes) if item in node.users}
-            yield from (Site(index, other=place) for item, place in places.items() if item.op != "output")
+        if (
+            operator in UPDATES
+            and _is_float(node)
+            and _like(node, node.args[0])
+            and len(node.users) > 1
+        ):
+            places = {
+                item: place
+                for place, item in enumerate(captured.graph.graph.nodes)
+                if item in node.users
+            }
+            yield from (
+                Site(index, other=place) for item, place in places.items() if item.op != "output"
+            )
 
 
 def _read_stale(graph: torch.fx.Graph, site: Site) -> None:
@@ -237,7 +266,9 @@ def _accumulate_in_bfloat16(graph: torch.fx.Graph, site: Site) -> None:
     node = _at(graph, site)
     operator, args = _operator(node), node.args
     if operator in ("sum", "mean"):
-        _replace(graph, node, lambda: _sum(graph, node, args[0], *_dims(node), mean=operator == "mean"))
+        _replace(
+            graph, node, lambda: _sum(graph, node, args[0], *_dims(node), mean=operator == "mean")
+        )
     elif operator == "var_mean":
         _accumulate_variance(graph, node)
     else:
@@ -250,7 +281,9 @@ def _dims(node: Node) -> tuple[list[int], bool]:
     return list(dims), bool(keepdim)
 
 
-def _sum(graph: torch.fx.Graph, like: Node, x: Node, dims: list[int], keepdim: bool, mean: bool = False) -> Node:
+def _sum(
+    graph: torch.fx.Graph, like: Node, x: Node, dims: list[int], keepdim: bool, mean: bool = False
+) -> Node:
     total = _insert(graph, torch.ops.mutants.sum.default, x, dims, keepdim)
     if mean:
         count = _size(x) // max(_size(total), 1)
@@ -260,7 +293,11 @@ def _sum(graph: torch.fx.Graph, like: Node, x: Node, dims: list[int], keepdim: b
 
 def _cast(graph: torch.fx.Graph, node: Node, like: Node) -> Node:
     dtype = like.meta["val"].dtype
-    return node if node.meta["val"].dtype == dtype else _insert(graph, prims.convert_element_type.default, node, dtype)
+    return (
+        node
+        if node.meta["val"].dtype == dtype
+        else _insert(graph, prims.convert_element_type.default, node, dtype)
+    )
 
 
 def _matmul(graph: torch.fx.Graph, *args: Node) -> Node:
@@ -283,7 +320,12 @@ def _accumulate_variance(graph: torch.fx.Graph, node: Node) -> None:
         centred = _insert(graph, aten.sub.Tensor, x, mean)
         squares = _insert(graph, aten.mul.Tensor, centred, centred)
         variance = _insert(graph, torch.ops.mutants.sum.default, squares, dims, keepdim)
-        variance = _insert(graph, aten.mul.Tensor, variance, 1.0 / (count - (1 if correction is None else correction)))
+        variance = _insert(
+            graph,
+            aten.mul.Tensor,
+            variance,
+            1.0 / (count - (1 if correction is None else correction)),
+        )
         parts = (variance, mean if keepdim else _insert(graph, aten.squeeze.dims, mean, dims))
     for user in list(node.users):
         user.replace_all_uses_with(parts[user.args[1]])
@@ -300,7 +342,9 @@ def _epsilons(captured: Captured) -> Iterator[Site]:
         constant = node.args[1] if operator in limits and len(node.args) > 1 else None
         if isinstance(constant, float) and 0 < constant <= limits[operator]:
             yield Site(index, 1)
-        if operator in ("native_layer_norm", "native_group_norm") and isinstance(node.args[-1], float):
+        if operator in ("native_layer_norm", "native_group_norm") and isinstance(
+            node.args[-1], float
+        ):
             yield Site(index, len(node.args) - 1)
 
 
@@ -328,7 +372,11 @@ def _bias_corrections(captured: Captured) -> Iterator[Site]:
 
 def _forget_bias_correction(graph: torch.fx.Graph, site: Site) -> None:
     node = _at(graph, site)
-    powers = graph.find_nodes(op="call_function", target=aten.pow.Scalar) if site.detail == ALL_POWERS else [node]
+    powers = (
+        graph.find_nodes(op="call_function", target=aten.pow.Scalar)
+        if site.detail == ALL_POWERS
+        else [node]
+    )
     for power in [item for item in powers if item.args[0] == node.args[0]]:
         _replace(graph, power, partial(_insert, graph, aten.mul.Tensor, power, 0.0))
 
@@ -338,7 +386,11 @@ def _forget_bias_correction(graph: torch.fx.Graph, site: Site) -> None:
 
 def _masks(captured: Captured) -> Iterator[Site]:
     for index, node, operator in _enumerate(captured):
-        compared = _packet(node) in OFF_BY_ONE and value(node.args[0]) is not None and not _is_float(node.args[0])
+        compared = (
+            _packet(node) in OFF_BY_ONE
+            and value(node.args[0]) is not None
+            and not _is_float(node.args[0])
+        )
         counted = operator in ("iota", "arange") and _size(node) > 1
         chosen = operator == "where" and value(node.args[0]) is not None and _size(node.args[0]) > 1
         if compared or counted or (chosen and node.args[0].meta["val"].shape[-1] > 1):
@@ -373,7 +425,12 @@ def _roll(graph: torch.fx.Graph, node: Node) -> Node:
 def _branches(captured: Captured) -> Iterator[Site]:
     for index, node, operator in _enumerate(captured):
         pair = node.args[:2]
-        if operator == "add" and _is_float(node) and _size(node) > 1 and all(_like(node, item) for item in pair):
+        if (
+            operator == "add"
+            and _is_float(node)
+            and _size(node) > 1
+            and all(_like(node, item) for item in pair)
+        ):
             yield from (Site(index, detail) for detail in range(2))
 
 

@@ -48,7 +48,10 @@ class Captured:
     @property
     def has_fixed_shapes(self) -> bool:
         """Whether no size is a symbol; faults are planted in such graphs alone."""
-        return all(isinstance(node.meta.get("val"), torch.Tensor) for node in placeholders_of(self.graph.graph))
+        return all(
+            isinstance(node.meta.get("val"), torch.Tensor)
+            for node in placeholders_of(self.graph.graph)
+        )
 
     @property
     def is_backward(self) -> bool:
@@ -78,15 +81,23 @@ class Captured:
         formats = [_dtype(node) for node in output_of(self.graph.graph).args[0]]
         results = len(outputs) if self.num_results is None else self.num_results
         return [
-            output.to(dtype) if index < results and isinstance(output, torch.Tensor) and dtype else output
+            output.to(dtype)
+            if index < results and isinstance(output, torch.Tensor) and dtype
+            else output
             for index, (output, dtype) in enumerate(zip(outputs, formats, strict=True))
         ]
 
     def _copied_inputs(self) -> list[int]:
         """Placeholders that the graph itself copies into."""
-        copies = self._current.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
+        copies = self._current.graph.find_nodes(
+            op="call_function", target=torch.ops.aten.copy_.default
+        )
         targets = {node.args[0] for node in copies}
-        return [index for index, node in enumerate(placeholders_of(self._current.graph)) if node in targets]
+        return [
+            index
+            for index, node in enumerate(placeholders_of(self._current.graph))
+            if node in targets
+        ]
 
 
 def mutate(graph: torch.fx.GraphModule, plant: Plant) -> torch.fx.GraphModule:
@@ -138,7 +149,8 @@ class Capture:
 
     def __init__(self) -> None:
         self.graphs: list[Captured] = []
-        self.plants: dict[int, Plant] = {}  # by the index of the graph, for those that Inductor is still to compile
+        # by the index of the graph, for those that Inductor is still to compile
+        self.plants: dict[int, Plant] = {}
 
     def clear(self) -> None:
         self.graphs.clear()
@@ -196,7 +208,13 @@ def inductor_backend(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
 
 
 def _compile_inner(graph: torch.fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
-    kind = "backward" if options.get("is_backward") else "whole" if options.get("is_inference") else "forward"
+    kind = (
+        "backward"
+        if options.get("is_backward")
+        else "whole"
+        if options.get("is_inference")
+        else "forward"
+    )
     index = len(CAPTURE.graphs)
     if index in CAPTURE.plants:
         graph = mutate(graph, CAPTURE.plants[index])
@@ -205,5 +223,7 @@ def _compile_inner(graph: torch.fx.GraphModule, inputs: Sequence[Any], **options
     if not hasattr(compiled, "current_callable"):  # a graph without operations, which runs as it is
         return make_boxed_func(captured)
     run = compiled.current_callable
-    compiled.current_callable = lambda values: captured(*values) if captured.exactly else run(values)
+    compiled.current_callable = lambda values: (
+        captured(*values) if captured.exactly else run(values)
+    )
     return compiled

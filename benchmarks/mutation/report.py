@@ -28,7 +28,12 @@ def write_report(scored: Sequence[Scored], header: Sequence[str]) -> str:
         survivors = [mutant for mutant in effective if not mutant.is_killed]
         lines += ["", f"### Survivors, {title}", "", *_list(survivors)]
         others = [mutant for mutant in mutants if not mutant.is_effective]
-        lines += ["", "<details>", f"<summary>The {len(others)} that are not effective</summary>", ""]
+        lines += [
+            "",
+            "<details>",
+            f"<summary>The {len(others)} that are not effective</summary>",
+            "",
+        ]
         lines += [*_list(others), "", "</details>"]
     return "\n".join(lines) + "\n"
 
@@ -53,14 +58,20 @@ def _classes(mutants: Sequence[Mutant]) -> Iterator[str]:
 def _row(name: str, mutants: Sequence[Mutant]) -> str:
     effective = [mutant for mutant in mutants if mutant.is_effective]
     killed = sum(mutant.is_killed for mutant in effective)
-    unverified = sum(mutant.answer is not None and mutant.answer.outcome == "unverified" for mutant in effective)
+    unverified = sum(
+        mutant.answer is not None and mutant.answer.outcome == "unverified" for mutant in effective
+    )
     broken = sum(not _runs(mutant) for mutant in mutants)
     share = f"{killed / len(effective):.1%}" if effective else "-"
     return f"| {name} | {len(mutants)} | {broken} | {len(effective)} | {killed} | {unverified} | {share} |"
 
 
 def _runs(mutant: Mutant) -> bool:
-    return mutant.effect is not None and mutant.answer is not None and mutant.answer.outcome != "crashed"
+    return (
+        mutant.effect is not None
+        and mutant.answer is not None
+        and mutant.answer.outcome != "crashed"
+    )
 
 
 def _models(scored: Sequence[Scored]) -> Iterator[str]:

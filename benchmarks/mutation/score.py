@@ -97,8 +97,12 @@ def choose_sites(plan: Plan) -> Iterator[tuple[str, int, Site]]:
     shuffle = random.Random(f"{plan.seed} {plan.trial.labels.model}").shuffle
     left: dict[str, list[tuple[int, Site]]] = {}
     for fault in plan.faults:
-        graphs = ((index, item) for index, item in enumerate(CAPTURE.graphs) if item.has_fixed_shapes)
-        left[fault] = [(index, site) for index, captured in graphs for site in FAULTS[fault].sites(captured)]
+        graphs = (
+            (index, item) for index, item in enumerate(CAPTURE.graphs) if item.has_fixed_shapes
+        )
+        left[fault] = [
+            (index, site) for index, captured in graphs for site in FAULTS[fault].sites(captured)
+        ]
         shuffle(left[fault])
     order = list(left)
     shuffle(order)
@@ -119,7 +123,9 @@ def _plant(subject: Subject, plan: Plan) -> Iterator[Mutant]:
         try:
             answer = subject.judge()
             recompiled = len(CAPTURE.graphs) > graphs
-            yield replace(mutant, answer=answer, effect=_effect(subject, unmutated), recompiled=recompiled)
+            yield replace(
+                mutant, answer=answer, effect=_effect(subject, unmutated), recompiled=recompiled
+            )
         finally:
             captured.uproot()
 
@@ -128,7 +134,8 @@ def _plant_and_recompile(subject: Subject, plan: Plan) -> Iterator[Mutant]:
     """Plant in the graphs that reach Inductor, which compiles the step anew for each mutant."""
     unmutated = subject.run_exactly()
     sites = list(choose_sites(plan))
-    mutants = [_describe(plan, *site) for site in sites]  # before a mutant that does not run leaves fewer graphs
+    # before a mutant that does not run leaves fewer graphs
+    mutants = [_describe(plan, *site) for site in sites]
     for mutant, (fault, index, site) in zip(mutants, sites, strict=True):
         CAPTURE.plants[index] = partial(FAULTS[fault].plant, site=site)
         try:

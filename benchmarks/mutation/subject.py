@@ -72,7 +72,9 @@ class Subject:
         CAPTURE.clear()
         device = torch.device(trial.device)
         models.builder(trial.model.library).load(trial.model)
-        self.setup = TrialSetup(Job(trial, Measure()), device, RoundMonitor(device), time.perf_counter)
+        self.setup = TrialSetup(
+            Job(trial, Measure()), device, RoundMonitor(device), time.perf_counter
+        )
         self.check = AccuracyCheck(self.setup)
         self._states = States(self.setup.built.module, self.setup.measure.seed)
         self.setup.bench.run(self.setup.eager, FIRST_STEPS)
@@ -100,7 +102,9 @@ class Subject:
         if accuracy.passed is None:
             return Answer("unverified", accuracy.unverified or "")
         if accuracy.passed:
-            return Answer("passed", f"{accuracy.worst} is the nearest to its bound ({accuracy.case})")
+            return Answer(
+                "passed", f"{accuracy.worst} is the nearest to its bound ({accuracy.case})"
+            )
         return Answer("killed", f"{describe_mismatch(accuracy)} ({accuracy.case})")
 
     def run_exactly(self) -> dict[str, Tensors]:
@@ -123,7 +127,9 @@ class Subject:
         changes = Changes(module, batch, setup.compiled_optimizer(setup.compiled))
         run, factor = (lambda: setup.bench.run_on(setup.compiled, batch)), setup.gradient_factor()
         given = capture_step(run, setup.capture, module, setup.trial, factor)
-        return {name: tensor.detach().double().clone() for name, tensor in (*given, *changes.name())}
+        return {
+            name: tensor.detach().double().clone() for name, tensor in (*given, *changes.name())
+        }
 
 
 def use_plain_attention() -> None:
@@ -140,7 +146,9 @@ def largest_effect(mutant: Mapping[str, Tensors], unmutated: Mapping[str, Tensor
         for state, tensors in unmutated.items()
         for name, difference in _differences(mutant[state], tensors)
     ]
-    return max(effects, key=lambda effect: math.inf if math.isnan(effect.difference) else effect.difference)
+    return max(
+        effects, key=lambda effect: math.inf if math.isnan(effect.difference) else effect.difference
+    )
 
 
 def _differences(mutant: Tensors, unmutated: Tensors) -> Iterator[tuple[str, float]]:
@@ -151,7 +159,9 @@ def _differences(mutant: Tensors, unmutated: Tensors) -> Iterator[tuple[str, flo
     if mutant.keys() != unmutated.keys():
         yield "the set of tensors", math.inf
     finite = {name: torch.isfinite(tensor) for name, tensor in unmutated.items()}
-    sizes = {name: _size(torch.where(finite[name], tensor, 0.0)) for name, tensor in unmutated.items()}
+    sizes = {
+        name: _size(torch.where(finite[name], tensor, 0.0)) for name, tensor in unmutated.items()
+    }
     largest: dict[str, float] = defaultdict(float)
     for name, size in sizes.items():
         largest[_kind(name)] = max(largest[_kind(name)], size)

@@ -45,14 +45,32 @@ MODELS = {
     "deit3": _timm("deit3_small_patch16_224", **VIT),
     "cait": _timm("cait_xxs24_224", **VIT, depth_token_only=1),
     "swin": _timm(
-        "swin_tiny_patch4_window7_224", 32, img_size=32, window_size=4, embed_dim=24, depths=[2, 2], num_heads=[2, 2]
+        "swin_tiny_patch4_window7_224",
+        32,
+        img_size=32,
+        window_size=4,
+        embed_dim=24,
+        depths=[2, 2],
+        num_heads=[2, 2],
     ),
     "shufflenet": Model("torchvision", "shufflenet_v2_x0_5", image_size=64, num_classes=CLASSES),
     "bert": _text("BertForMaskedLM", **TEXT, intermediate_size=96),
-    "gpt2": _text("GPT2LMHeadModel", n_embd=48, n_layer=2, n_head=2, vocab_size=96, n_positions=16, **ENDS),
+    "gpt2": _text(
+        "GPT2LMHeadModel", n_embd=48, n_layer=2, n_head=2, vocab_size=96, n_positions=16, **ENDS
+    ),
     "llama": _text("LlamaForCausalLM", **TEXT, intermediate_size=96, num_key_value_heads=2),
-    "t5": _text("T5ForConditionalGeneration", d_model=48, d_kv=16, d_ff=96, num_layers=2, num_heads=2, vocab_size=96),
-    "distilbert": _text("DistilBertForMaskedLM", dim=48, n_layers=2, n_heads=2, hidden_dim=96, vocab_size=96),
+    "t5": _text(
+        "T5ForConditionalGeneration",
+        d_model=48,
+        d_kv=16,
+        d_ff=96,
+        num_layers=2,
+        num_heads=2,
+        vocab_size=96,
+    ),
+    "distilbert": _text(
+        "DistilBertForMaskedLM", dim=48, n_layers=2, n_heads=2, hidden_dim=96, vocab_size=96
+    ),
     "albert": _text("AlbertForMaskedLM", **TEXT, embedding_size=32, intermediate_size=96),
     "mixer": _custom("mixer"),
     "embedding_bag": _custom("embedding_bag"),
@@ -61,7 +79,15 @@ MODELS = {
     "recurrent": _custom("recurrent"),
     "autoencoder": _custom("autoencoder"),
 }
-WHOLE_STEPS = ("vit", "gpt2", "resnet18", "causal_transformer", "mixture_of_experts", "autoencoder", "embedding_bag")
+WHOLE_STEPS = (
+    "vit",
+    "gpt2",
+    "resnet18",
+    "causal_transformer",
+    "mixture_of_experts",
+    "autoencoder",
+    "embedding_bag",
+)
 INFERENCES = ("resnet50", "bert", "llama")
 BATCH_SIZE = 4
 
@@ -70,7 +96,9 @@ def trials(precision: str, device: str) -> Iterator[Trial]:
     """Every trial in a precision: all models in training, some with the whole step compiled, some in inference."""
     for name, model in MODELS.items():
         labels = Labels(name, precision)
-        trial = Trial(model, BATCH_SIZE, labels, precision=PRECISIONS[precision], backend=AOT, device=device)
+        trial = Trial(
+            model, BATCH_SIZE, labels, precision=PRECISIONS[precision], backend=AOT, device=device
+        )
         yield trial
         if name in WHOLE_STEPS:
             whole = replace(labels, model=f"{name} (step)")

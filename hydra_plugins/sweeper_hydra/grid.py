@@ -27,9 +27,12 @@ class GridSweeperConf:
     params: dict[str, str] = field(default_factory=dict)
 
 
-LOCAL = "hydra_plugins.sweeper_hydra.local.LocalLauncher"  # Hydra loads that module a second time: another class
+# Hydra loads that module a second time: another class
+LOCAL = "hydra_plugins.sweeper_hydra.local.LocalLauncher"
 
-ConfigStore.instance().store(group="hydra/sweeper", name="grid", node=GridSweeperConf, provider="sweeper")
+ConfigStore.instance().store(
+    group="hydra/sweeper", name="grid", node=GridSweeperConf, provider="sweeper"
+)
 
 
 class GridSweeper(Sweeper):
@@ -38,7 +41,9 @@ class GridSweeper(Sweeper):
     def __init__(self, params: dict[str, str]) -> None:
         self._params = dict(params)
 
-    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+    def setup(
+        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
+    ) -> None:
         self._context = hydra_context
         self._config = config
         self._launcher = Plugins.instance().instantiate_launcher(
@@ -59,7 +64,8 @@ class GridSweeper(Sweeper):
         local = self._config.hydra.launcher._target_ == LOCAL
         launch = None if local else functools.partial(self._launcher.launch, initial_job_idx=0)
         prepare = getattr(self._launcher, "prepare", None)  # of ours: is the cluster there?
-        sys.exit(run_grid(points, composer.repository, launcher, launch, prepare))  # Hydra would drop the exit code
+        # Hydra would drop the exit code
+        sys.exit(run_grid(points, composer.repository, launcher, launch, prepare))
 
 
 def expand(overrides: Sequence[Override]) -> list[Axis]:
@@ -75,7 +81,11 @@ def expand(overrides: Sequence[Override]) -> list[Axis]:
         elif not override.is_discrete_sweep():
             raise ConfigError(f"{override.input_line}: list the values, separated by commas")
         elif key == "experiment":
-            raise ConfigError(f"{override.input_line}: one experiment per command; each has a grid of its own")
+            raise ConfigError(
+                f"{override.input_line}: one experiment per command; each has a grid of its own"
+            )
         else:
-            axes[name] = Axis(name, tuple(f"{key}={value}" for value in override.sweep_string_iterator()))
+            axes[name] = Axis(
+                name, tuple(f"{key}={value}" for value in override.sweep_string_iterator())
+            )
     return list(axes.values())

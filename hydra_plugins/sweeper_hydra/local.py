@@ -16,17 +16,23 @@ class LocalLauncherConf:
     _target_: str = "hydra_plugins.sweeper_hydra.local.LocalLauncher"
 
 
-ConfigStore.instance().store(group="hydra/launcher", name="local", node=LocalLauncherConf, provider="sweeper")
+ConfigStore.instance().store(
+    group="hydra/launcher", name="local", node=LocalLauncherConf, provider="sweeper"
+)
 
 
 class LocalLauncher(Launcher):
     """Runs as one sweep what Hydra's own sweeper expands; the grid sweeper needs no launcher to run in this process."""
 
-    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:  # noqa: ARG002  # Hydra's signature
+    def setup(
+        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
+    ) -> None:  # noqa: ARG002  # Hydra's signature
         self._loader = hydra_context.config_loader
         self._config = config
 
-    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:  # noqa: ARG002  # Hydra's signature
+    def launch(
+        self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
+    ) -> Sequence[JobReturn]:  # noqa: ARG002  # Hydra's signature
         """Ends the process with the sweep's exit code: Hydra would drop it."""
         from sweeper.config.grid import Composer
         from sweeper.sweep.hydra_app import run_grid

@@ -24,17 +24,24 @@ class RayLauncher(Launcher):
     def __init__(self, ray: DictConfig) -> None:
         self._arguments = ray
 
-    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+    def setup(
+        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
+    ) -> None:
         self._context = hydra_context
         self._task_function = task_function
         self._config = config
 
-    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+    def launch(
+        self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
+    ) -> Sequence[JobReturn]:
         """Raises what Ray raises for a lost task, once all tasks have ended."""
         import ray
 
         setup_globals()
-        tasks = [self._start_task(overrides, number) for number, overrides in enumerate(job_overrides, initial_job_idx)]
+        tasks = [
+            self._start_task(overrides, number)
+            for number, overrides in enumerate(job_overrides, initial_job_idx)
+        ]
         ray.wait(tasks, num_returns=len(tasks))
         results: list[JobReturn] = ray.get(tasks)
         return results
@@ -47,7 +54,9 @@ class RayLauncher(Launcher):
         from sweeper.core.errors import ConfigError
 
         if None in map(importlib.util.find_spec, ("ray", "hydra_plugins.hydra_ray_launcher")):
-            raise ConfigError("hydra/launcher=ray needs hydra-ray-launcher: pip install hydra-ray-launcher")
+            raise ConfigError(
+                "hydra/launcher=ray needs hydra-ray-launcher: pip install hydra-ray-launcher"
+            )
         import ray
         from hydra_plugins.hydra_ray_launcher._launcher_util import start_ray
 
@@ -60,10 +69,14 @@ class RayLauncher(Launcher):
         except (OSError, RuntimeError, TypeError, ValueError) as error:
             raise ConfigError(f"hydra.launcher.ray.init={self._arguments.init}: {error}") from error
         finally:
-            signal.signal(signal.SIGTERM, on_termination)  # Ray's own handler would end the sweep without its report
+            # Ray's own handler would end the sweep without its report
+            signal.signal(signal.SIGTERM, on_termination)
         if ray.cluster_resources().get("GPU", 0) < self._arguments.remote.get("num_gpus", 0):
             hint = "for trials on CPUs say hydra.launcher.ray.remote.num_gpus=0"
-            print(f"note: Ray has too few GPUs for a task, and waits for a node that has them; {hint}", file=sys.stderr)
+            print(
+                f"note: Ray has too few GPUs for a task, and waits for a node that has them; {hint}",
+                file=sys.stderr,
+            )
 
     def _start_task(self, overrides: Sequence[str], number: int) -> Any:
         """Submit one job; a reference to its result. Ray runs it when it has resources."""

@@ -21,11 +21,17 @@ class SlurmLauncher(Launcher):
     def __init__(self, **parameters: Any) -> None:
         self._parameters = parameters
 
-    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        from hydra_plugins.hydra_submitit_launcher.submitit_launcher import SlurmLauncher as SubmititLauncher
+    def setup(
+        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
+    ) -> None:
+        from hydra_plugins.hydra_submitit_launcher.submitit_launcher import (
+            SlurmLauncher as SubmititLauncher,
+        )
 
         self._launcher = SubmititLauncher(**self._parameters)
-        self._launcher.setup(hydra_context=hydra_context, task_function=task_function, config=config)
+        self._launcher.setup(
+            hydra_context=hydra_context, task_function=task_function, config=config
+        )
 
     def prepare(self) -> None:
         """Raises ConfigError where no SLURM answers."""
@@ -33,20 +39,28 @@ class SlurmLauncher(Launcher):
         from sweeper.core.system import interrupts
 
         needs = "hydra/launcher=slurm needs a SLURM that answers"
-        if missing := [command for command in ("sbatch", "scontrol") if shutil.which(command) is None]:
+        if missing := [
+            command for command in ("sbatch", "scontrol") if shutil.which(command) is None
+        ]:
             raise ConfigError(
                 f"{needs}: there is no {missing[0]} on this machine; without SLURM leave hydra/launcher out"
             )
         try:
             with interrupts.allow():
-                asked = subprocess.run(["scontrol", "ping"], capture_output=True, text=True, timeout=20, check=False)  # noqa: S607  # SLURM is found by PATH
+                asked = subprocess.run(
+                    ["scontrol", "ping"], capture_output=True, text=True, timeout=20, check=False
+                )  # noqa: S607  # SLURM is found by PATH
         except subprocess.TimeoutExpired as error:
-            raise ConfigError(f"{needs}: scontrol ping has no answer within {error.timeout:g} s") from error
+            raise ConfigError(
+                f"{needs}: scontrol ping has no answer within {error.timeout:g} s"
+            ) from error
         if asked.returncode != 0:
             said = (asked.stderr or asked.stdout).strip().splitlines() or ["no answer"]
             raise ConfigError(f"{needs}: scontrol ping says: {said[-1]}")
 
-    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+    def launch(
+        self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
+    ) -> Sequence[JobReturn]:
         """Raises what submitit raises for a lost task, once all tasks have ended."""
         import submitit
 

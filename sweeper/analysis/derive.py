@@ -22,19 +22,26 @@ from sweeper.core.record import (
     Record,
 )
 
-MIN_DRAWS_FOR_INTERVAL = 3  # with fewer compile caches, an interval describes these compiled artifacts alone
-# Between two kernels that follow each other without waiting for the host: 0.6 to 1.5 us, typically 1.1, in the arms of
-# six models on an H200 (docs/results/h200-repeatability.md). It stands in where a record has no gap of its own.
+# with fewer compile caches, an interval describes these compiled artifacts alone
+MIN_DRAWS_FOR_INTERVAL = 3
+# Between two kernels that follow each other without waiting for the host: 0.6 to 1.5 us, typically
+# 1.1, in the arms of six models on an H200 (docs/results/h200-repeatability.md). It stands in where
+# a record has no gap of its own.
 USUAL_GAP_S = 1.2e-6
-HOST_BOUND = 0.05  # an arm is host-bound when its device waits for the host for a larger share of wall time
-MIN_WAITING = 1.25  # wall seconds of a step over those of its device work, above which it waits for its host
+# an arm is host-bound when its device waits for the host for a larger share of wall time
+HOST_BOUND = 0.05
+# wall seconds of a step over those of its device work, above which it waits for its host
+MIN_WAITING = 1.25
 # Host noise may be bimodal, and a few processes may all lie in one mode: docs/results/coverage.md.
 MIN_PROCESSES_IF_HOST_BOUND = 5
 
 
 def derive(record: Record) -> Result:
     """Compute the figures of a record. Speedups and what needs them exist only for status `ok`."""
-    steps_s = ({arm: time_s for arm in ARMS if (time_s := process.step_s(arm))} for process in record.processes)
+    steps_s = (
+        {arm: time_s for arm in ARMS if (time_s := process.step_s(arm))}
+        for process in record.processes
+    )
     timed = zip(record.processes, steps_s, strict=True)
     measured = [_Measured(process, step_s) for process, step_s in timed if len(step_s) == len(ARMS)]
     is_right = record.status == "ok" and bool(measured)
@@ -59,15 +66,22 @@ def find_worst_accuracy(record: Record) -> Accuracy | None:
 
     def share_of_bound(accuracy: Accuracy) -> float:
         error, bound = accuracy.compiled_error, accuracy.bound
-        if error is None or bound is None:  # a failed check without a finite error, or nothing was compared
+        # a failed check without a finite error, or nothing was compared
+        if error is None or bound is None:
             return math.inf if accuracy.passed is False else -1.0
         return error / bound if bound else (math.inf if error else 0.0)
 
     found = (item.accuracy for item in record.processes if item.accuracy)
-    return max(found, key=lambda accuracy: (accuracy.passed is False, share_of_bound(accuracy)), default=None)
+    return max(
+        found,
+        key=lambda accuracy: (accuracy.passed is False, share_of_bound(accuracy)),
+        default=None,
+    )
 
 
-def break_even_steps(compile_s: float | None, eager_s: float | None, compiled_s: float | None) -> float | None:
+def break_even_steps(
+    compile_s: float | None, eager_s: float | None, compiled_s: float | None
+) -> float | None:
     """Return the steps after which compiling has paid: compile_s / (eager_s - compiled_s); None when it never does."""
     if compile_s is None or not eager_s or not compiled_s or compiled_s >= eager_s:
         return None
@@ -93,7 +107,11 @@ def predict_step_s(host_s: float, device_s: float, host_slowdown: float) -> floa
 
 
 def predict_speedup(
-    eager_host_s: float, eager_device_s: float, compiled_host_s: float, compiled_device_s: float, host_slowdown: float
+    eager_host_s: float,
+    eager_device_s: float,
+    compiled_host_s: float,
+    compiled_device_s: float,
+    host_slowdown: float,
 ) -> float:
     """Predict the speedup where the host takes `host_slowdown` times as long for a step as here, in both arms."""
     eager_s = predict_step_s(eager_host_s, eager_device_s, host_slowdown)
@@ -137,22 +155,30 @@ class _Measured:
 
 
 def _log_ratio(times: PerArm | None) -> float | None:
-    return math.log(times.eager / times.compiled) if times and times.eager and times.compiled else None
+    return (
+        math.log(times.eager / times.compiled) if times and times.eager and times.compiled else None
+    )
 
 
 def _describe_any_status(record: Record, measured: Sequence[_Measured]) -> dict[str, Any]:
     """Compute the fields of a Result that a trial has whatever its status is."""
     diagnostics = record.diagnostics
-    prints = {(process.code_fingerprint, process.autotuning_fingerprint) for process in record.processes}
+    prints = {
+        (process.code_fingerprint, process.autotuning_fingerprint) for process in record.processes
+    }
     eager = _estimate_step(measured, "eager")
     return {
         "processes": len(measured),
         "draws": len({item.process.draw for item in measured}),
         "eager_step_s": eager.ratio if eager else None,
-        "graph_breaks": sum(item.count for item in diagnostics.graph_breaks) if diagnostics else None,
+        "graph_breaks": sum(item.count for item in diagnostics.graph_breaks)
+        if diagnostics
+        else None,
         "recompiles": diagnostics.recompiles if diagnostics else None,
         "artifacts": len({pair for pair in prints if any(pair)}) or None,
-        "seen_of_script": next((process.script for process in record.processes if process.script), None),
+        "seen_of_script": next(
+            (process.script for process in record.processes if process.script), None
+        ),
         "is_void_by_script": _is_void_by_script(record),
     }
 
@@ -160,7 +186,11 @@ def _describe_any_status(record: Record, measured: Sequence[_Measured]) -> dict[
 def _is_void_by_script(record: Record) -> bool:
     rounds = record.processes[-1].rounds if record.processes else ()
     reasons = [item.void for item in rounds if item.void][-MAX_VOID_ROUNDS:]
-    ended = record.status == "runtime_error" and len(reasons) == MAX_VOID_ROUNDS and rounds[-1].void is not None
+    ended = (
+        record.status == "runtime_error"
+        and len(reasons) == MAX_VOID_ROUNDS
+        and rounds[-1].void is not None
+    )
     return ended and {READ_LOADER, SAVED_FILE}.issuperset(reasons)
 
 
@@ -173,7 +203,9 @@ def _explain_missing(
         "memory_missing": any(f"{arm}_peak_memory_bytes" not in readings for arm in ARMS),
     }
     reasons = {
-        name: dict.fromkeys(reason for process in record.processes if (reason := getattr(process, name)))
+        name: dict.fromkeys(
+            reason for process in record.processes if (reason := getattr(process, name))
+        )
         for name, is_lacking in lacking.items()
         if is_lacking and record.trial.device != "cpu"
     }
@@ -187,9 +219,15 @@ def _describe_compiled_arm(record: Record, measured: Sequence[_Measured]) -> dic
     assert compiled is not None
     return {
         "compiled_step_s": compiled.ratio,
-        "samples_per_s": None if record.trial.workload == SCRIPT else _samples_per_step(record) / compiled.ratio,
-        "tokens_per_s": tokens / compiled.ratio if (tokens := measured[0].process.tokens_per_step) else None,
-        "host_bound_fraction": max((share for share in waiting.values() if share is not None), default=None),
+        "samples_per_s": None
+        if record.trial.workload == SCRIPT
+        else _samples_per_step(record) / compiled.ratio,
+        "tokens_per_s": tokens / compiled.ratio
+        if (tokens := measured[0].process.tokens_per_step)
+        else None,
+        "host_bound_fraction": max(
+            (share for share in waiting.values() if share is not None), default=None
+        ),
         "host_bound_arms": "both" if len(bound) > 1 else bound[0] if bound else None,
         "eager_estimate": eager,
         "compiled_estimate": compiled,
@@ -201,7 +239,9 @@ def _samples_per_step(record: Record) -> float:
     return record.trial.replace_batch_size(record.batch_size).samples_per_step
 
 
-def _describe_speedups(measured: Sequence[_Measured], draws: int, is_host_bound: bool) -> dict[str, Any]:
+def _describe_speedups(
+    measured: Sequence[_Measured], draws: int, is_host_bound: bool
+) -> dict[str, Any]:
     """Compute speedups by the wall clock, of the device, and of its busy time alone."""
     estimate = _estimate(measured, [item.log_speedup for item in measured], is_host_bound)
     wall = _describe_speedup("", estimate)
@@ -215,9 +255,15 @@ def _describe_speedups(measured: Sequence[_Measured], draws: int, is_host_bound:
         **wall,
         "speedup_min": min(several, default=None),
         "speedup_max": max(several, default=None),
-        **_describe_speedup("device_", _estimate(measured, [item.device_log_speedup for item in measured])),
-        **_describe_speedup("loop_", _estimate(measured, [item.loop_log_speedup for item in measured])),
-        **_describe_speedup("busy_", _estimate(measured, [item.busy_log_speedup for item in measured])),
+        **_describe_speedup(
+            "device_", _estimate(measured, [item.device_log_speedup for item in measured])
+        ),
+        **_describe_speedup(
+            "loop_", _estimate(measured, [item.loop_log_speedup for item in measured])
+        ),
+        **_describe_speedup(
+            "busy_", _estimate(measured, [item.busy_log_speedup for item in measured])
+        ),
     }
 
 
@@ -231,7 +277,9 @@ def _describe_speedup(prefix: str, estimate: Estimate | None) -> dict[str, Any]:
     }
 
 
-def _estimate_step(measured: Sequence[_Measured], arm: str, is_host_bound: bool = False) -> Estimate | None:
+def _estimate_step(
+    measured: Sequence[_Measured], arm: str, is_host_bound: bool = False
+) -> Estimate | None:
     """Estimate log seconds per step as the speedup is estimated, so that the ratio of the arms is the speedup."""
     return _estimate(measured, [math.log(item.step_s[arm]) for item in measured], is_host_bound)
 
@@ -243,7 +291,9 @@ def _estimate(
 
     A host-bound mean over few processes gets no variance, and so no interval: the range of processes is shown.
     """
-    groups = group_by_draw((item.process.draw, log) for item, log in zip(measured, logs, strict=True))
+    groups = group_by_draw(
+        (item.process.draw, log) for item, log in zip(measured, logs, strict=True)
+    )
     if not groups:
         return None
     estimate = mean_over_draws(groups, len(groups) >= MIN_DRAWS_FOR_INTERVAL)
@@ -252,23 +302,33 @@ def _estimate(
     return estimate
 
 
-def _describe_break_even(figures: Mapping[str, Any], readings: Mapping[str, float]) -> dict[str, float | None]:
+def _describe_break_even(
+    figures: Mapping[str, Any], readings: Mapping[str, float]
+) -> dict[str, float | None]:
     """Compute break-even with the eager step time and the speedup, or an end of its interval; of scripts by loop."""
     loop_s = readings.get("eager_loop_step_s") if figures["loop_speedup"] is not None else None
     eager_s, prefix = (figures["eager_step_s"], "") if loop_s is None else (loop_s, "loop_")
     of_end = {"": "speedup", "_low": "speedup_high", "_high": "speedup_low"}
     ends = {end: figures[f"{prefix}{name}"] for end, name in of_end.items()}
-    compile_times = {"break_even_steps": "compile_cold_s", "break_even_warm_steps": "compile_warm_s"}
+    compile_times = {
+        "break_even_steps": "compile_cold_s",
+        "break_even_warm_steps": "compile_warm_s",
+    }
     return {
-        f"{name}{end}": break_even_steps(readings.get(compile_time), eager_s, speedup and eager_s / speedup)
+        f"{name}{end}": break_even_steps(
+            readings.get(compile_time), eager_s, speedup and eager_s / speedup
+        )
         for name, compile_time in compile_times.items()
         for end, speedup in ends.items()
     }
 
 
-def _describe_headroom(figures: Mapping[str, Any], readings: Mapping[str, float]) -> dict[str, float]:
+def _describe_headroom(
+    figures: Mapping[str, Any], readings: Mapping[str, float]
+) -> dict[str, float]:
     """Compute the shares of arms whose two times are known, and where all four are known, predicted speedups."""
-    known: dict[str, tuple[float, float]] = {}  # seconds per step of the host and of the device, by arm
+    # seconds per step of the host and of the device, by arm
+    known: dict[str, tuple[float, float]] = {}
     for arm in ARMS:
         host_s, device_s = (readings.get(f"{arm}_{clock}_step_s") for clock in ("host", "device"))
         if host_s and device_s:

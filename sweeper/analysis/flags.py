@@ -19,13 +19,14 @@ from sweeper.core.settings import Measure
 MAX_SCATTER = {"cuda": 0.05, "cpu": 0.10}  # of the blocks of an arm, as a share of the fastest
 MAX_CLOCK_DIFFERENCE = 0.01
 MAX_BUSY_HOST = 0.10  # of the cores that we may use, kept busy by others
-MAX_HOST_SHARE = 0.8  # of the device step time; beyond it a slightly slower host makes the trial host-bound
+# of the device step time; beyond it a slightly slower host makes the trial host-bound
+MAX_HOST_SHARE = 0.8
 MAX_THROTTLED = 0.01  # of the time of the rounds, lost to the quota of the cgroup
 
 UNVERIFIED = "accuracy_unverified"
 FAILED_BEFORE = "failed_before"
-# The flags that say that the speedup may be off, or not the compiler's own, and why. Means stand beside the means over
-# models without any of these, and recommendations name them.
+# The flags that say that the speedup may be off, or not the compiler's own, and why. Means stand
+# beside the means over models without any of these, and recommendations name them.
 DOUBTS: Mapping[str, str] = {name: flag.why for name, flag in FLAGS.items() if flag.rank == DOUBT}
 WALL_CLOCK_DOUBTS = frozenset({"host_bound", "host_busy", "eager_moved"})  # not of device time
 DEVICE_DOUBTS = DOUBTS.keys() - WALL_CLOCK_DOUBTS
@@ -33,13 +34,21 @@ DEVICE_DOUBTS = DOUBTS.keys() - WALL_CLOCK_DOUBTS
 
 def find_flags(record: Record, result: Result, measure: Measure) -> tuple[str, ...]:
     """Return every flag of a record, in alphabetical order."""
-    found = {name for name, applies in PROCESS_RULES.items() if any(applies(record, item) for item in record.processes)}
+    found = {
+        name
+        for name, applies in PROCESS_RULES.items()
+        if any(applies(record, item) for item in record.processes)
+    }
     found |= {name for name, applies in TRIAL_RULES.items() if applies(record)}
     if record.status == "ok" and result.host_bound_arms is not None:
         found.add("host_bound")
     elif record.status == "ok" and _has_little_headroom(result):
         found.add("little_headroom")
-    if record.status == "ok" and measure.target is not None and not is_resolved(result, measure.target):
+    if (
+        record.status == "ok"
+        and measure.target is not None
+        and not is_resolved(result, measure.target)
+    ):
         found.add("unresolved")
     return tuple(sorted(found))
 
@@ -64,20 +73,30 @@ def _is_unsteady(record: Record, process: Process) -> bool:
 
 def _is_gpu_unobserved(record: Record, process: Process) -> bool:
     """Return whether it is unknown if the GPU was shared or its clocks were lowered."""
-    observed = process.gpu and process.gpu.other_processes is not None and process.gpu.slowdowns is not None
+    observed = (
+        process.gpu
+        and process.gpu.other_processes is not None
+        and process.gpu.slowdowns is not None
+    )
     return record.trial.device == "cuda" and bool(process.rounds) and not observed
 
 
 def _clocks_differ(_record: Record, process: Process) -> bool:
     clock = process.gpu.clock_mhz if process.gpu else PerArm()
-    return bool(clock.eager and clock.compiled and abs(clock.eager / clock.compiled - 1) > MAX_CLOCK_DIFFERENCE)
+    return bool(
+        clock.eager
+        and clock.compiled
+        and abs(clock.eager / clock.compiled - 1) > MAX_CLOCK_DIFFERENCE
+    )
 
 
 def _is_host_busy(_record: Record, process: Process) -> bool:
     """Whether others kept cores busy in the rounds or a script's loops, or the cgroup's quota stopped the process."""
     host = process.host or HostState()
     rounds_s = sum((item.eager_s or 0.0) + (item.compiled_s or 0.0) for item in process.rounds)
-    return (host.busy_while_measuring or 0.0) > MAX_BUSY_HOST or (host.throttled_s or 0.0) > MAX_THROTTLED * rounds_s
+    return (host.busy_while_measuring or 0.0) > MAX_BUSY_HOST or (
+        host.throttled_s or 0.0
+    ) > MAX_THROTTLED * rounds_s
 
 
 PROCESS_RULES: Mapping[str, Callable[[Record, Process], bool]] = {
@@ -88,7 +107,8 @@ PROCESS_RULES: Mapping[str, Callable[[Record, Process], bool]] = {
     "gpu_unobserved": _is_gpu_unobserved,
     "clock_mismatch": _clocks_differ,
     "compile_contended": lambda _, process: (
-        process.compile_s is not None and ((process.host or HostState()).busy_while_compiling or 0) > MAX_BUSY_HOST
+        process.compile_s is not None
+        and ((process.host or HostState()).busy_while_compiling or 0) > MAX_BUSY_HOST
     ),
     "host_busy": _is_host_busy,
     UNVERIFIED: lambda _, process: (
@@ -99,14 +119,18 @@ PROCESS_RULES: Mapping[str, Callable[[Record, Process], bool]] = {
         and not record.trial.model.dropout
         and record.trial.workload != SCRIPT  # which has the dropout that it has
     ),
-    "eager_nondeterministic": lambda _, process: process.accuracy is not None and process.accuracy.nondeterministic,
+    "eager_nondeterministic": lambda _, process: (
+        process.accuracy is not None and process.accuracy.nondeterministic
+    ),
     "unequal_settings": lambda _, process: bool(process.changed_settings),
 }
 
 
 def _has_several_artifacts(record: Record) -> bool:
     """Whether processes of one draw ran different code: the compile cache gave back something else."""
-    artifacts = {(process.draw, process.artifact) for process in record.processes if process.artifact}
+    artifacts = {
+        (process.draw, process.artifact) for process in record.processes if process.artifact
+    }
     return len(artifacts) > len({draw for draw, _ in artifacts})
 
 
@@ -124,7 +148,10 @@ def _was_wrong_before(record: Record) -> bool:
     """
     wrong = [attempt for attempt in record.attempts if attempt.status == "accuracy_mismatch"]
     artifacts = set(record.artifacts)
-    same = (artifacts & set(attempt.artifacts) or not (artifacts or attempt.artifacts) for attempt in wrong)
+    same = (
+        artifacts & set(attempt.artifacts) or not (artifacts or attempt.artifacts)
+        for attempt in wrong
+    )
     return record.status == "ok" and any(same)
 
 
@@ -140,7 +167,9 @@ TRIAL_RULES: Mapping[str, Callable[[Record], bool]] = {
     "single_process": lambda record: record.status == "ok" and len(record.processes) == 1,
     "partly_eager": lambda record: bool(record.diagnostics and record.diagnostics.graphs_run_eager),
     "no_kernels": lambda record: record.diagnostics is not None and record.diagnostics.kernels == 0,
-    "cudagraphs_skipped": lambda record: bool(record.diagnostics and record.diagnostics.cudagraph_skips),
+    "cudagraphs_skipped": lambda record: bool(
+        record.diagnostics and record.diagnostics.cudagraph_skips
+    ),
     "several_artifacts": _has_several_artifacts,
     "attention_differs": _attention_differs,
     "trains_differently": _trains_differently,

@@ -30,7 +30,8 @@ class Metric:
     name: str
     meaning: str
     of_process: Callable[[Process], float | None] | None = None
-    cold: bool | None = None  # which processes count: those with an empty cache, with a filled one; None: all
+    # which processes count: those with an empty cache, with a filled one; None: all
+    cold: bool | None = None
     needs_ok: bool = False  # a wrong program has no speed
     kind: type = float
     mlflow: bool = False
@@ -45,7 +46,9 @@ class Metric:
     def read(self, processes: Iterable[Process]) -> float | None:
         """Return the median over the processes that count."""
         assert self.of_process is not None
-        return median_of(self.of_process(process) for process in processes if self.cold in (None, process.cold))
+        return median_of(
+            self.of_process(process) for process in processes if self.cold in (None, process.cold)
+        )
 
     def value(self, result: Result) -> Value:
         """Return the figure of a result, in the unit of `name`."""
@@ -66,45 +69,72 @@ def _per_cache(
 ) -> list[Metric]:
     """Declare a metric with an empty cache, and with a filled one."""
     return [
-        Metric(f"{name}_cold_s", f"{meaning} with an empty cache", of_process, cold=True, mlflow=mlflow),
-        Metric(f"{name}_warm_s", f"{meaning} with a filled cache", of_process, cold=False, mlflow=mlflow),
+        Metric(
+            f"{name}_cold_s", f"{meaning} with an empty cache", of_process, cold=True, mlflow=mlflow
+        ),
+        Metric(
+            f"{name}_warm_s",
+            f"{meaning} with a filled cache",
+            of_process,
+            cold=False,
+            mlflow=mlflow,
+        ),
     ]
 
 
 def _compile_part(part: str) -> Metric:
     meaning = f"seconds of compile_cold_s in {part}"
-    return Metric(f"compile_{part}_s", meaning, lambda process: process.compile_parts_s.get(part), cold=True)
+    return Metric(
+        f"compile_{part}_s", meaning, lambda process: process.compile_parts_s.get(part), cold=True
+    )
 
 
 def _percentile(arm: str, share: str) -> Metric:
     def read(process: Process) -> float | None:
         return getattr(getattr(process.latencies, arm), f"{share}_s") if process.latencies else None
 
-    meaning = f"{share[1:]}th percentile of single {arm} steps, each waited for, with measure.clock=step"
+    meaning = (
+        f"{share[1:]}th percentile of single {arm} steps, each waited for, with measure.clock=step"
+    )
     name = f"{arm}_{share}"
     ok = arm == "compiled"
-    return Metric(f"{name}_s", meaning, read, needs_ok=ok, mlflow=True, column=f"{name}_ms", scale=1e3)
+    return Metric(
+        f"{name}_s", meaning, read, needs_ok=ok, mlflow=True, column=f"{name}_ms", scale=1e3
+    )
 
 
 def _peak_memory(arm: str) -> Metric:
-    name, meaning = f"{arm}_peak_memory", f"peak device memory of the {arm} arm, less what was in use before the model"
+    name, meaning = (
+        f"{arm}_peak_memory",
+        f"peak device memory of the {arm} arm, less what was in use before the model",
+    )
     read = _read_arm("memory_bytes", arm)
     return Metric(f"{name}_bytes", meaning, read, mlflow=True, column=f"{name}_mib", scale=1 / MIB)
 
 
 def _energy(arm: str) -> Metric:
     meaning = f"joules that the whole GPU uses per {arm} step, with measure.energy=true"
-    return Metric(f"{arm}_energy_j", meaning, _read_arm("energy_j", arm), needs_ok=arm == "compiled", mlflow=True)
+    return Metric(
+        f"{arm}_energy_j",
+        meaning,
+        _read_arm("energy_j", arm),
+        needs_ok=arm == "compiled",
+        mlflow=True,
+    )
 
 
 def _host_time(arm: str) -> Metric:
     meaning = f"time in which the host prepares and launches a step of the {arm} arm, without waiting for the device"
     read, ok = _read_arm("host_step_s", arm), arm == "compiled"
-    return Metric(f"{arm}_host_step_s", meaning, read, needs_ok=ok, column=f"{arm}_host_step_ms", scale=1e3)
+    return Metric(
+        f"{arm}_host_step_s", meaning, read, needs_ok=ok, column=f"{arm}_host_step_ms", scale=1e3
+    )
 
 
 def _host_share(arm: str) -> Metric:
-    meaning = f"host time of a step of the {arm} arm over its device step time (docs/reading-a-report.md)"
+    meaning = (
+        f"host time of a step of the {arm} arm over its device step time (docs/reading-a-report.md)"
+    )
     return Metric(f"{arm}_host_share", meaning)
 
 
@@ -114,7 +144,9 @@ def _loop_step(arm: str) -> Metric:
 
     meaning = f"wall time per step of a script's loop that runs {arm} throughout, loader and all"
     ok = arm == "compiled"
-    return Metric(f"{arm}_loop_step_s", meaning, read, needs_ok=ok, column=f"{arm}_loop_step_ms", scale=1e3)
+    return Metric(
+        f"{arm}_loop_step_s", meaning, read, needs_ok=ok, column=f"{arm}_loop_step_ms", scale=1e3
+    )
 
 
 def _loader_share(arm: str) -> Metric:
@@ -122,7 +154,11 @@ def _loader_share(arm: str) -> Metric:
         run = process.read_loop(arm)
         return None if run is None or run.loader_s is None else run.loader_s / run.step_s
 
-    return Metric(f"{arm}_loader_share", f"share of that time in which the {arm} loop waits for its loader", read)
+    return Metric(
+        f"{arm}_loader_share",
+        f"share of that time in which the {arm} loop waits for its loader",
+        read,
+    )
 
 
 def _step_time(arm: str) -> Metric:
@@ -134,23 +170,45 @@ def _device_step(arm: str) -> Metric:
     meaning = f"device time per step of the {arm} arm: busy, or in a gap of its own"
     read, ok = _read_arm("device_step_s", arm), arm == "compiled"
     name = f"{arm}_device_step"
-    return Metric(f"{name}_s", meaning, read, needs_ok=ok, mlflow=True, column=f"{name}_ms", scale=1e3)
+    return Metric(
+        f"{name}_s", meaning, read, needs_ok=ok, mlflow=True, column=f"{name}_ms", scale=1e3
+    )
 
 
 # In the order of the columns of speedups.csv, which is a contract: new ones go to the end.
 METRICS: list[Metric] = [
-    Metric("interval", "what the interval is taken over: none, processes (one compiled artifact) or draws", kind=str),
+    Metric(
+        "interval",
+        "what the interval is taken over: none, processes (one compiled artifact) or draws",
+        kind=str,
+    ),
     Metric("speedup", "eager / compiled step time; empty unless the status is ok", mlflow=True),
     Metric("speedup_low", "lower end of its 95 % interval", mlflow=True),
     Metric("speedup_high", "upper end of its 95 % interval", mlflow=True),
     Metric("processes", "processes in which both arms were timed", kind=int),
     Metric("draws", "compile caches of these processes", kind=int),
-    Metric("device_speedup", "eager / compiled device time per step: busy, or in a gap of its own", mlflow=True),
-    Metric("host_bound_fraction", "share of wall time in which the device waits for the host, in the worse arm"),
+    Metric(
+        "device_speedup",
+        "eager / compiled device time per step: busy, or in a gap of its own",
+        mlflow=True,
+    ),
+    Metric(
+        "host_bound_fraction",
+        "share of wall time in which the device waits for the host, in the worse arm",
+    ),
     *map(_step_time, ARMS),
     Metric("samples_per_s", "samples per second of the compiled arm", mlflow=True),
-    *_per_cache("compile", "extra wall seconds of the first compiled steps", lambda process: process.compile_s, True),
-    Metric("break_even_steps", "steps after which compiling has paid; empty when it never does", mlflow=True),
+    *_per_cache(
+        "compile",
+        "extra wall seconds of the first compiled steps",
+        lambda process: process.compile_s,
+        True,
+    ),
+    Metric(
+        "break_even_steps",
+        "steps after which compiling has paid; empty when it never does",
+        mlflow=True,
+    ),
     Metric("break_even_warm_steps", "steps after which compiling with a filled cache has paid"),
     *map(_peak_memory, ARMS),
     Metric("graph_breaks", "graph breaks", kind=int, mlflow=True),
@@ -159,9 +217,16 @@ METRICS: list[Metric] = [
     Metric("speedup_max", "largest speedup of a process, where there are several"),
     Metric("device_speedup_low", "lower end of the 95 % interval of device_speedup"),
     Metric("device_speedup_high", "upper end of the 95 % interval of device_speedup"),
-    Metric("host_bound_arms", "arms whose device waits for the host for more than 5 % of the time", kind=str),
+    Metric(
+        "host_bound_arms",
+        "arms whose device waits for the host for more than 5 % of the time",
+        kind=str,
+    ),
     Metric("break_even_steps_low", "break_even_steps at the upper end of the speedup"),
-    Metric("break_even_steps_high", "break_even_steps at the lower end of the speedup; empty: perhaps never"),
+    Metric(
+        "break_even_steps_high",
+        "break_even_steps at the lower end of the speedup; empty: perhaps never",
+    ),
     Metric("break_even_warm_steps_low", "break_even_warm_steps at the upper end of the speedup"),
     Metric("break_even_warm_steps_high", "break_even_warm_steps at the lower end of the speedup"),
     *_per_cache(
@@ -171,20 +236,34 @@ METRICS: list[Metric] = [
     ),
     *map(_compile_part, ("dynamo", "aot_autograd", "inductor", "autotuning")),
     Metric("artifacts", "different compiled programs that the processes ran", kind=int),
-    Metric("tokens_per_s", "tokens per second of the compiled arm, of models that read text", mlflow=True),
+    Metric(
+        "tokens_per_s",
+        "tokens per second of the compiled arm, of models that read text",
+        mlflow=True,
+    ),
     *(_percentile(arm, share) for arm in ARMS for share in PERCENTILES),
     *map(_energy, ARMS),
-    Metric("busy_speedup", "eager / compiled time per step in which the device is busy, gaps left out", mlflow=True),
+    Metric(
+        "busy_speedup",
+        "eager / compiled time per step in which the device is busy, gaps left out",
+        mlflow=True,
+    ),
     Metric("busy_speedup_low", "lower end of the 95 % interval of busy_speedup"),
     Metric("busy_speedup_high", "upper end of the 95 % interval of busy_speedup"),
     *map(_device_step, ARMS),
     *map(_host_time, ARMS),
     *map(_host_share, ARMS),
-    Metric("speedup_host_2x_faster", "predicted speedup where the host takes half the time per step"),
-    Metric("speedup_host_2x_slower", "predicted speedup where the host takes twice the time per step"),
+    Metric(
+        "speedup_host_2x_faster", "predicted speedup where the host takes half the time per step"
+    ),
+    Metric(
+        "speedup_host_2x_slower", "predicted speedup where the host takes twice the time per step"
+    ),
     Metric("device_time_missing", "why device_speedup is missing", kind=str),
     Metric("memory_missing", "why a peak memory is missing", kind=str),
-    Metric("loop_speedup", "of a script: eager / compiled time per step of its whole loop", mlflow=True),
+    Metric(
+        "loop_speedup", "of a script: eager / compiled time per step of its whole loop", mlflow=True
+    ),
     Metric("loop_speedup_low", "lower end of the 95 % interval of loop_speedup"),
     Metric("loop_speedup_high", "upper end of the 95 % interval of loop_speedup"),
     *map(_loop_step, ARMS),

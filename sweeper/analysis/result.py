@@ -45,7 +45,8 @@ class Result:
     graph_breaks: int | None = None
     recompiles: int | None = None
     artifacts: int | None = None
-    # Of log seconds per step, to compare trials of one eager step; no variance where host noise allows none.
+    # Of log seconds per step, to compare trials of one eager step; no variance where host noise
+    # allows none.
     eager_estimate: Estimate | None = None
     compiled_estimate: Estimate | None = None
     compiled_waits_fraction: float | None = None  # of the compiled arm's wall time, for the host
@@ -60,8 +61,10 @@ class Result:
     loop_speedup_low: float | None = None
     loop_speedup_high: float | None = None
     seen_of_script: ScriptRun | None = None  # by the first process
-    is_void_by_script: bool = False  # whether the trial ended since a script did more than train in its rounds
-    readings: Mapping[str, float] = field(default_factory=dict)  # metrics with `of_process`; missing ones are left out
+    # whether the trial ended since a script did more than train in its rounds
+    is_void_by_script: bool = False
+    # metrics with `of_process`; missing ones are left out
+    readings: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def by_device(self) -> tuple[str, float] | None:

@@ -12,9 +12,11 @@ from itertools import accumulate
 from statistics import fmean, median, variance
 
 CONFIDENCE = 0.95
-AMP_SHARE = 0.75  # the weighting of the PyTorch 2.0 announcement, https://pytorch.org/get-started/pytorch-2.x/
+# the weighting of the PyTorch 2.0 announcement, https://pytorch.org/get-started/pytorch-2.x/
+AMP_SHARE = 0.75
 FP32_SHARE = 0.25
-MIN_VARIANCE = 1e-5  # of the median variance: stands in for a variance of 0, which has no log (as in limma)
+# of the median variance: stands in for a variance of 0, which has no log (as in limma)
+MIN_VARIANCE = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,9 @@ class Estimate:
     def interval(self) -> Interval | None:
         """Student's t interval, back on the scale of ratios; None without a variance."""
         half = self.half_width()
-        return None if half is None else Interval(math.exp(self.log - half), math.exp(self.log + half))
+        return (
+            None if half is None else Interval(math.exp(self.log - half), math.exp(self.log + half))
+        )
 
     def half_width(self) -> float | None:
         """Half of the interval's width, of the log; None without a variance."""
@@ -77,7 +81,9 @@ def mean_within(groups: Sequence[Sequence[float]]) -> Estimate:
     """
     values = [value for group in groups for value in group]
     degrees = len(values) - len(groups)
-    squares = sum((value - mean) ** 2 for group in groups for mean in [fmean(group)] for value in group)
+    squares = sum(
+        (value - mean) ** 2 for group in groups for mean in [fmean(group)] for value in group
+    )
     return Estimate(fmean(values), squares / degrees / len(values), degrees, len(values))
 
 
@@ -133,12 +139,14 @@ def _tail(estimate: Estimate, distance: float) -> float | None:
         return None
     if estimate.variance == 0:
         return 0.0 if distance > 0 else 0.5 if distance == 0 else 1.0
-    from scipy.special import stdtr  # a third of a second, which reports without intervals need not wait for
+    # a third of a second, which reports without intervals need not wait for
+    from scipy.special import stdtr
 
     return float(stdtr(estimate.degrees, -distance / math.sqrt(estimate.variance)))
 
 
-# scipy.stats.false_discovery_control does the same, but scipy.stats takes 0.7 s longer to import than scipy.special.
+# scipy.stats.false_discovery_control does the same, but scipy.stats takes 0.7 s longer to import
+# than scipy.special.
 def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
     """Adjusted p-values in the same order: of the findings up to q, a share of q at most is false.
 
@@ -175,8 +183,13 @@ def pool_estimates(estimates: Sequence[Estimate]) -> Estimate:
     """
     counts = [estimate.count or 1 for estimate in estimates]
     total = sum(counts)
-    log = sum(count * estimate.log for count, estimate in zip(counts, estimates, strict=True)) / total
-    if any(estimate.variance is None and count > 1 for count, estimate in zip(counts, estimates, strict=True)):
+    log = (
+        sum(count * estimate.log for count, estimate in zip(counts, estimates, strict=True)) / total
+    )
+    if any(
+        estimate.variance is None and count > 1
+        for count, estimate in zip(counts, estimates, strict=True)
+    ):
         return Estimate(log, count=total)
     squares, degrees = 0.0, float(len(estimates) - 1)
     for count, estimate in zip(counts, estimates, strict=True):
@@ -195,7 +208,9 @@ def prediction(logs: Sequence[float]) -> Estimate:
     s^2 * (1 + 1/n) on n - 1 degrees of freedom: Hahn and Meeker, Statistical Intervals, 1991, chapter 4.
     """
     mean = mean_of_logs(logs)
-    return Estimate(mean.log, None if mean.variance is None else mean.variance * (len(logs) + 1), mean.degrees)
+    return Estimate(
+        mean.log, None if mean.variance is None else mean.variance * (len(logs) + 1), mean.degrees
+    )
 
 
 def geomean(ratios: Sequence[float]) -> float:
@@ -265,7 +280,9 @@ def moderate_variances(estimates: Sequence[Estimate]) -> list[Estimate]:
     variances, degrees = zip(*known, strict=True)
     prior = fit_prior(variances, degrees)
     pairs = zip(estimates, singles, strict=True)
-    return [_moderate(one, *single, prior, sum(degrees)) if single else one for one, single in pairs]
+    return [
+        _moderate(one, *single, prior, sum(degrees)) if single else one for one, single in pairs
+    ]
 
 
 def _single(estimate: Estimate) -> tuple[float, float] | None:
@@ -275,7 +292,9 @@ def _single(estimate: Estimate) -> tuple[float, float] | None:
     return estimate.variance * estimate.count, estimate.degrees
 
 
-def _moderate(estimate: Estimate, value: float, degrees: float, prior: Prior, max_degrees: float) -> Estimate:
+def _moderate(
+    estimate: Estimate, value: float, degrees: float, prior: Prior, max_degrees: float
+) -> Estimate:
     share = degrees / (prior.degrees + degrees)  # the weight of the sample's own variance
     posterior = share * value + (1 - share) * prior.variance
     of_mean = posterior / (estimate.count or 1)
@@ -289,7 +308,9 @@ def fit_prior(variances: Sequence[float], degrees: Sequence[float]) -> Prior:
     least = MIN_VARIANCE * median(value for value in variances if value > 0)
     halves = [value / 2 for value in degrees]
     pairs = zip(variances, halves, strict=True)
-    logs = [math.log(max(value, least)) - float(psi(half)) + math.log(half) for value, half in pairs]
+    logs = [
+        math.log(max(value, least)) - float(psi(half)) + math.log(half) for value, half in pairs
+    ]
     excess = variance(logs) - fmean(float(polygamma(1, half)) for half in halves)
     if excess <= 0:
         return Prior(math.exp(fmean(logs)), math.inf)
@@ -313,7 +334,9 @@ def inverse_trigamma(value: float) -> float:
 
 def _sum_of_independent(log: float, parts: Sequence[tuple[float, Estimate]]) -> Estimate:
     """Build the estimate of a sum of independent parts, each with its factor; it has a variance if all of them have."""
-    known = [(factor**2 * one.variance, one.degrees) for factor, one in parts if one.variance is not None]
+    known = [
+        (factor**2 * one.variance, one.degrees) for factor, one in parts if one.variance is not None
+    ]
     squares = [(square, degrees) for square, degrees in known if degrees is not None]
     if len(squares) < len(parts):
         return Estimate(log)

@@ -23,9 +23,22 @@ from sweeper.compare.changes import (
     list_setting_changes,
     list_version_changes,
 )
-from sweeper.compare.pairs import AXES, choose_values, list_sides, match_sweeps, match_values, read_sides
+from sweeper.compare.pairs import (
+    AXES,
+    choose_values,
+    list_sides,
+    match_sweeps,
+    match_values,
+    read_sides,
+)
 from sweeper.compare.quantities import DEVICE_MIN_EFFECT, MIN_EFFECT
-from sweeper.compare.text import FORMATS, Document, advise_if_nothing_is_judged, print_document, render
+from sweeper.compare.text import (
+    FORMATS,
+    Document,
+    advise_if_nothing_is_judged,
+    print_document,
+    render,
+)
 from sweeper.compare.verdicts import judge
 from sweeper.core.errors import ConfigError
 from sweeper.core.files import write_text
@@ -50,13 +63,24 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add, switch = parser.add_argument, partial(parser.add_argument, action="store_true")
     add("names", nargs="+", metavar="BASE HEAD", help="sweeps under runs/, or folders of trials")
     add_tracking_uri(parser)
-    add("--by", metavar="AXIS", help=f"compare two values of this axis within one sweep: {', '.join(AXES)}")
+    add(
+        "--by",
+        metavar="AXIS",
+        help=f"compare two values of this axis within one sweep: {', '.join(AXES)}",
+    )
     defaults = f"default: {MIN_EFFECT}, and {DEVICE_MIN_EFFECT} of device time"
-    min_effect = f"smaller changes are neither SLOWER nor FASTER, and SAME means within it ({defaults})"
+    min_effect = (
+        f"smaller changes are neither SLOWER nor FASTER, and SAME means within it ({defaults})"
+    )
     add("--min-effect", type=_share, metavar="SHARE", help=min_effect)
-    switch("--allow-different-devices", help="compare absolute times of different GPUs all the same")
+    switch(
+        "--allow-different-devices", help="compare absolute times of different GPUs all the same"
+    )
     either = partial(parser.add_mutually_exclusive_group().add_argument, action="store_true")
-    either("--fail-unresolved", help="exit code 1 also when a row that both sides measured is UNRESOLVED")
+    either(
+        "--fail-unresolved",
+        help="exit code 1 also when a row that both sides measured is UNRESOLVED",
+    )
     either("--allow-unresolved", help="exit code 0, not 3, when nothing could be judged")
     switch("--all", help="show rows that are the SAME, and all columns")
     add("--format", choices=FORMATS, default="text", help="default: text; md is for a pull request")
@@ -95,7 +119,9 @@ def _choose_exit_code(document: Document, parsed: argparse.Namespace) -> int:
     unresolved = document.comparison.unresolved
     if parsed.fail_unresolved and unresolved:
         rows, are = ("1 row", "is") if unresolved == 1 else (f"{unresolved} rows", "are")
-        print(f"--fail-unresolved: {rows} that both sides measured {are} UNRESOLVED", file=sys.stderr)
+        print(
+            f"--fail-unresolved: {rows} that both sides measured {are} UNRESOLVED", file=sys.stderr
+        )
         return NOT_OK
     if document.comparison.regressed:
         return NOT_OK
@@ -103,7 +129,10 @@ def _choose_exit_code(document: Document, parsed: argparse.Namespace) -> int:
         return BAD_INPUT
     if parsed.allow_unresolved or not advise_if_nothing_is_judged(document.comparison):
         return OK
-    print(f"exit code {NOTHING_JUDGED}, since nothing could be judged; --allow-unresolved makes it 0", file=sys.stderr)
+    print(
+        f"exit code {NOTHING_JUDGED}, since nothing could be judged; --allow-unresolved makes it 0",
+        file=sys.stderr,
+    )
     return NOTHING_JUDGED
 
 
@@ -122,9 +151,13 @@ def compare(parsed: argparse.Namespace) -> Document:
     """
     names, axis = parsed.names, parsed.by
     if axis is None and len(names) != 2:
-        raise ConfigError(f"{' '.join(names)}: two sweeps are compared, BASE and HEAD; one needs --by AXIS")
+        raise ConfigError(
+            f"{' '.join(names)}: two sweeps are compared, BASE and HEAD; one needs --by AXIS"
+        )
     if axis is not None and len(names) not in (1, 3):
-        raise ConfigError(f"{' '.join(names)}: with --by {axis} type SWEEP, or SWEEP BASE_VALUE HEAD_VALUE")
+        raise ConfigError(
+            f"{' '.join(names)}: with --by {axis} type SWEEP, or SWEEP BASE_VALUE HEAD_VALUE"
+        )
     sources = find_sources(names if axis is None else names[:1], parsed.tracking_uri)
     read = [read_sides(source) for source in sources]
     problems = tuple(problem for one in read for problem in one.problems)
@@ -144,8 +177,15 @@ def compare(parsed: argparse.Namespace) -> Document:
     if devices and not parsed.allow_different_devices:
         hint = "times on different devices say nothing of an upgrade; --allow-different-devices compares them anyway"
         raise ConfigError("\n".join([*devices, hint]))
-    facts = [*devices, *(version.line for version in versions), *settings, *list_environment_changes(pairs)]
-    return Document(base, head, judge(pairs, parsed.min_effect), facts, versions, problems, parsed.all)
+    facts = [
+        *devices,
+        *(version.line for version in versions),
+        *settings,
+        *list_environment_changes(pairs),
+    ]
+    return Document(
+        base, head, judge(pairs, parsed.min_effect), facts, versions, problems, parsed.all
+    )
 
 
 if __name__ == "__main__":

@@ -35,7 +35,9 @@ class VersionChange(NamedTuple):
 
 def list_device_changes(pairs: Iterable[Pair]) -> list[str]:
     """A line for each two different devices whose times would be compared with each other."""
-    found = Counter(change for sides in _with_records(pairs) if (change := _find_device_change(*sides)))
+    found = Counter(
+        change for sides in _with_records(pairs) if (change := _find_device_change(*sides))
+    )
     return [_line(*change, count) for change, count in found.items()]
 
 
@@ -48,7 +50,9 @@ def list_version_changes(pairs: Sequence[Pair], *sweeps: Source) -> list[Version
     known = [(_versions(base), _versions(head)) for base, head in both]
     if sweeps and not any(base[""] and head[""] for base, head in known):
         base, head = ({"": _texts(read_last_run(sweep, "versions"))} for sweep in sweeps)
-        return [VersionChange(*change, None, _line(*change)) for change in _find_changes(base, head)]
+        return [
+            VersionChange(*change, None, _line(*change)) for change in _find_changes(base, head)
+        ]
     return [
         VersionChange(*change, count, _line(*change, count if count < len(both) else None))
         for change, count in _count_changes(known)
@@ -60,7 +64,10 @@ def describe_versions(pair: Pair) -> str | None:
     found = [
         change
         for base, head in _with_records([pair])
-        for change in (_find_device_change(base, head), *_find_changes(_versions(base), _versions(head)))
+        for change in (
+            _find_device_change(base, head),
+            *_find_changes(_versions(base), _versions(head)),
+        )
     ]
     return "; ".join(_line(*change) for change in found if change) or None
 
@@ -75,8 +82,12 @@ def list_environment_changes(pairs: Sequence[Pair]) -> list[str]:
 def list_setting_changes(base: Source, head: Source) -> list[str]:
     """A line for each setting of `measure` that differs between the last runs of two sweeps."""
     in_base, in_head = read_settings(base, "measure"), read_settings(head, "measure")
-    changed = [name for name, value in in_base.items() if name in in_head and value != in_head[name]]
-    return [_line(f"measure.{name}", _text(in_base[name]), _text(in_head[name])) for name in changed]
+    changed = [
+        name for name, value in in_base.items() if name in in_head and value != in_head[name]
+    ]
+    return [
+        _line(f"measure.{name}", _text(in_base[name]), _text(in_head[name])) for name in changed
+    ]
 
 
 def _with_records(pairs: Iterable[Pair]) -> list[tuple[Side, Side]]:
@@ -90,7 +101,9 @@ def _find_device_change(base: Side, head: Side) -> Change | None:
 
 
 def _count_changes(facts: Iterable[tuple[Facts, Facts]]) -> list[tuple[Change, int]]:
-    return sorted(Counter(change for base, head in facts for change in _find_changes(base, head)).items())
+    return sorted(
+        Counter(change for base, head in facts for change in _find_changes(base, head)).items()
+    )
 
 
 def _find_changes(base: Facts, head: Facts) -> list[Change]:
@@ -119,9 +132,15 @@ def _facts(side: Side) -> Facts:
     groups: dict[str, Mapping[str, Any]] = {
         "GPU": {"power_limit_w": power_limit_w} if power_limit_w is not None else {},
         "CPU": get_mapping(environment, "cpu"),
-        "variable": {name: value for name, value in variables.items() if not str(name).endswith(PER_TRIAL)},
+        "variable": {
+            name: value for name, value in variables.items() if not str(name).endswith(PER_TRIAL)
+        },
         "setting": side.settings,
-        "record": {name: environment[name] for name in ("inductor_config", "commit", "system") if name in environment},
+        "record": {
+            name: environment[name]
+            for name in ("inductor_config", "commit", "system")
+            if name in environment
+        },
     }
     return {name: _texts(group) for name, group in groups.items()}
 
@@ -136,5 +155,8 @@ def _text(value: object) -> str:
 
 def _line(name: str, base: str, head: str, rows: int | None = None) -> str:
     where = "" if rows is None else f" ({rows} row{'' if rows == 1 else 's'})"
-    values = (value if len(value) <= MAX_CHARACTERS else f"{value[: MAX_CHARACTERS - 1]}…" for value in (base, head))
+    values = (
+        value if len(value) <= MAX_CHARACTERS else f"{value[: MAX_CHARACTERS - 1]}…"
+        for value in (base, head)
+    )
     return printable(f"{name}: {' → '.join(value or 'none' for value in values)}{where}")

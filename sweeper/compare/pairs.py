@@ -27,7 +27,10 @@ from sweeper.loading.device_names import Device, read_device
 from sweeper.loading.sources import FoundRecord, Source
 
 # Statuses of a trial without a record, and how they are said of BASE or HEAD.
-LOST: Mapping[str, str] = {"unreadable": "its record in {} cannot be read", "unfinished": "has not ended in {}"}
+LOST: Mapping[str, str] = {
+    "unreadable": "its record in {} cannot be read",
+    "unfinished": "has not ended in {}",
+}
 TRIAL_ID = re.compile(r"[0-9a-f]{12}")
 
 
@@ -45,15 +48,18 @@ class Side:
     trial: Trial
     status: str  # of the record, or one of `LOST` where no record can be read
     batch_size: int  # the one used
-    samples: Mapping[str, Sequence[Sample]] = field(default_factory=dict)  # by the name of the quantity
-    artifacts: frozenset[str | None] = frozenset()  # of its processes; None: one whose code is not known
+    # by the name of the quantity
+    samples: Mapping[str, Sequence[Sample]] = field(default_factory=dict)
+    # of its processes; None: one whose code is not known
+    artifacts: frozenset[str | None] = frozenset()
     host_bound_arms: str | None = None  # eager, compiled or both
     clock: str = "block"  # or step: whether each step was waited for, which takes longer
     flags: tuple[str, ...] = ()
     phase: str | None = None
     message: str | None = None
     environment: Mapping[str, Any] = field(default_factory=dict)
-    settings: Mapping[str, Any] = field(default_factory=dict)  # torch's global switches during the trial
+    # torch's global switches during the trial
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def lost(self) -> bool:
@@ -70,7 +76,8 @@ class SweepSides(NamedTuple):
     """The sides of a sweep, one per trial id, and a line for each record that could not be read."""
 
     sides: Mapping[str, Side]  # by trial id
-    lost: Mapping[str, tuple[str, Trial | None]]  # other trials by id: a key of `LOST`, and the trial if it is known
+    # other trials by id: a key of `LOST`, and the trial if it is known
+    lost: Mapping[str, tuple[str, Trial | None]]
     problems: tuple[str, ...]
 
 
@@ -111,8 +118,13 @@ def list_sides(read: SweepSides, other: SweepSides) -> list[Side]:
     Such a trial is known by its `trial.json`, or because the other sweep has a trial with its id.
     """
     known = {trial_id: side.trial for trial_id, side in other.sides.items()}
-    lost = ((status, trial or known.get(trial_id)) for trial_id, (status, trial) in read.lost.items())
-    return [*read.sides.values(), *(Side(trial, status, trial.batch_size) for status, trial in lost if trial)]
+    lost = (
+        (status, trial or known.get(trial_id)) for trial_id, (status, trial) in read.lost.items()
+    )
+    return [
+        *read.sides.values(),
+        *(Side(trial, status, trial.batch_size) for status, trial in lost if trial),
+    ]
 
 
 def make_side(record: Record) -> Side:
@@ -137,7 +149,11 @@ def make_side(record: Record) -> Side:
 def _take_samples(quantity: Quantity, processes: Sequence[Process]) -> list[Sample]:
     """The figures that exist and have a logarithm."""
     values = ((process.draw, quantity.value(process)) for process in processes)
-    return [Sample(draw, value) for draw, value in values if value is not None and math.isfinite(value) and value > 0]
+    return [
+        Sample(draw, value)
+        for draw, value in values
+        if value is not None and math.isfinite(value) and value > 0
+    ]
 
 
 @dataclass(frozen=True)
@@ -180,9 +196,13 @@ def _compile_axis(name: str) -> Axis:
 
 
 AXES: Mapping[str, Axis] = {
-    "worker.python": Axis(lambda trial: trial.python or "null", lambda trial: replace(trial, python=None)),
+    "worker.python": Axis(
+        lambda trial: trial.python or "null", lambda trial: replace(trial, python=None)
+    ),
     "mode": Axis(lambda trial: trial.mode, lambda trial: replace(trial, mode="default")),
-    "backend": Axis(lambda trial: trial.backend or "null", lambda trial: replace(trial, backend=None)),
+    "backend": Axis(
+        lambda trial: trial.backend or "null", lambda trial: replace(trial, backend=None)
+    ),
     **{
         f"compile.{name}": _compile_axis(name)
         for name in (field.name for field in fields(Compile))
@@ -195,7 +215,9 @@ def match_sweeps(base: Sequence[Side], head: Sequence[Side]) -> list[Pair]:
     """Pair the sides of two sweeps, in the order of HEAD; trials that only BASE has come last."""
     ids_of_both = {side.trial.id for side in base} & {side.trial.id for side in head}
     without_python = AXES["worker.python"].without
-    alone = ([side.trial for side in sides if side.trial.id not in ids_of_both] for sides in (base, head))
+    alone = (
+        [side.trial for side in sides if side.trial.id not in ids_of_both] for sides in (base, head)
+    )
     in_base, in_head = (Counter(without_python(trial).id for trial in trials) for trials in alone)
 
     def key(trial: Trial) -> str:
@@ -209,7 +231,10 @@ def match_sweeps(base: Sequence[Side], head: Sequence[Side]) -> list[Pair]:
 def match_values(sides: Sequence[Side], axis: str, base_value: str, head_value: str) -> list[Pair]:
     """Pair the sides of one sweep that differ in the value of `axis` alone."""
     compared = AXES[axis]
-    base, head = ([side for side in sides if compared.value(side.trial) == value] for value in (base_value, head_value))
+    base, head = (
+        [side for side in sides if compared.value(side.trial) == value]
+        for value in (base_value, head_value)
+    )
     return _match(base, head, lambda trial: compared.without(trial).id)
 
 
@@ -225,15 +250,21 @@ def choose_values(sides: Sequence[Side], axis: str, asked: Sequence[str]) -> tup
     ConfigError for an axis that is not in `AXES`, and for values that no trial has.
     """
     if axis not in AXES:
-        raise ConfigError(f"--by {axis}: allowed are {', '.join(AXES)}: axes that leave the eager step as it is")
+        raise ConfigError(
+            f"--by {axis}: allowed are {', '.join(AXES)}: axes that leave the eager step as it is"
+        )
 
     def order(value: str) -> tuple[int, str]:
-        return (MODES.index(value) if value in MODES else -1 if value == "null" else len(MODES)), value
+        return (
+            MODES.index(value) if value in MODES else -1 if value == "null" else len(MODES)
+        ), value
 
     found = sorted({AXES[axis].value(side.trial) for side in sides}, key=order)
     names = ", ".join(found) or "none"
     if not asked and len(found) == 1:
-        raise ConfigError(f"--by {axis}: all trials have {axis} {names}: there is nothing to compare")
+        raise ConfigError(
+            f"--by {axis}: all trials have {axis} {names}: there is nothing to compare"
+        )
     for value in asked:
         if value not in found:
             raise ConfigError(f"--by {axis}: no trial has {value}; there are: {names}")

@@ -12,13 +12,13 @@ from operator import methodcaller
 from sweeper.core.record import ARMS, Process
 
 MIN_EFFECT = 0.02  # smaller changes never count as regressions, unless --min-effect says so
-# Of device time. The same trials twice on H200s: device speedups within 0.06 % and, at the power cap, within 0.7 %
-# (docs/results/h200-repeatability.md, docs/results/h200-scheduling.md).
+# Of device time. The same trials twice on H200s: device speedups within 0.06 % and, at the power
+# cap, within 0.7 % (docs/results/h200-repeatability.md, docs/results/h200-scheduling.md).
 DEVICE_MIN_EFFECT = 0.01
 STEP_FLOOR_S = 5e-6  # four usual gaps between two kernels: one launch more or less is no regression
 COMPILE_FLOOR_S = 1.0  # paid once in the life of a program
-# torch's allocator takes this much from the device at once for anything that needs 1 to 10 MiB: kLargeBuffer in
-# https://github.com/pytorch/pytorch/blob/main/c10/core/AllocatorConfig.h
+# torch's allocator takes this much from the device at once for anything that needs 1 to 10 MiB:
+# kLargeBuffer in https://github.com/pytorch/pytorch/blob/main/c10/core/AllocatorConfig.h
 MEMORY_FLOOR_BYTES = 20 * 2**20
 SLOWER_FASTER = ("SLOWER", "FASTER")
 
@@ -32,10 +32,12 @@ class Quantity:
     verdicts: tuple[str, str]  # when HEAD has more of it, and when it has less
     floor: float = 0.0
     min_effect: float = MIN_EFFECT
-    control: str = ""  # of a time: the quantity of eager that moves with the whole session as this one does
+    # of a time: the quantity of eager that moves with the whole session as this one does
+    control: str = ""
     arms: tuple[str, ...] = ()  # arms that spoil the quantity when they are host-bound
     of_artifact: bool = False  # whether it depends on which kernels autotuning chose
-    pooled: bool = False  # whether all rows scatter alike, so that one variance says something about the others
+    # whether all rows scatter alike, so that one variance says something about the others
+    pooled: bool = False
 
 
 def _speedup(process: Process) -> float | None:
@@ -50,12 +52,17 @@ def _cold_compile_s(process: Process) -> float | None:
 def _device_times(name: str, field_name: str) -> tuple[Quantity, Quantity]:
     """Declare a device time of both arms, which no host disturbs."""
     eager, compiled = (methodcaller("read_arm", field_name, arm) for arm in ARMS)
-    control = replace(EAGER, name=f"eager_{name}", value=eager, min_effect=DEVICE_MIN_EFFECT, arms=())
+    control = replace(
+        EAGER, name=f"eager_{name}", value=eager, min_effect=DEVICE_MIN_EFFECT, arms=()
+    )
     control = replace(control, control=control.name)
     return control, replace(control, name=f"compiled_{name}", value=compiled, of_artifact=True)
 
 
-_eager_step_s, _compiled_step_s = methodcaller("step_s", "eager"), methodcaller("step_s", "compiled")
+_eager_step_s, _compiled_step_s = (
+    methodcaller("step_s", "eager"),
+    methodcaller("step_s", "compiled"),
+)
 _peak_bytes = methodcaller("read_arm", "memory_bytes", "compiled")
 EAGER = Quantity(
     "eager_step_s",
@@ -66,13 +73,29 @@ EAGER = Quantity(
     arms=("eager",),
     pooled=True,
 )
-COMPILED = replace(EAGER, name="compiled_step_s", value=_compiled_step_s, arms=("compiled",), of_artifact=True)
-SPEEDUP = Quantity("speedup", _speedup, ("HIGHER", "LOWER"), arms=("eager", "compiled"), of_artifact=True, pooled=True)
+COMPILED = replace(
+    EAGER, name="compiled_step_s", value=_compiled_step_s, arms=("compiled",), of_artifact=True
+)
+SPEEDUP = Quantity(
+    "speedup",
+    _speedup,
+    ("HIGHER", "LOWER"),
+    arms=("eager", "compiled"),
+    of_artifact=True,
+    pooled=True,
+)
 COMPILE = Quantity("compile_cold_s", _cold_compile_s, SLOWER_FASTER, COMPILE_FLOOR_S)
-MEMORY = Quantity("compiled_peak_memory_bytes", _peak_bytes, ("MORE", "LESS"), MEMORY_FLOOR_BYTES, of_artifact=True)
+MEMORY = Quantity(
+    "compiled_peak_memory_bytes",
+    _peak_bytes,
+    ("MORE", "LESS"),
+    MEMORY_FLOOR_BYTES,
+    of_artifact=True,
+)
 EAGER_DEVICE, COMPILED_DEVICE = _device_times("device_step_s", "device_step_s")
 EAGER_BUSY, COMPILED_BUSY = _device_times("busy_s", "device_time_s")
-DEVICE_TIMES = (COMPILED_DEVICE, COMPILED_BUSY)  # the first that both sides have counts; the two are never compared
+# the first that both sides have counts; the two are never compared
+DEVICE_TIMES = (COMPILED_DEVICE, COMPILED_BUSY)
 STEP_TIMES = (COMPILED, *DEVICE_TIMES)  # what decides about a row
 # In the order of the columns of CSV and JSON, which is a contract: new ones go to the end.
 QUANTITIES = (

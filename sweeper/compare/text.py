@@ -32,7 +32,14 @@ from sweeper.compare.quantities import (
     SPEEDUP,
     Quantity,
 )
-from sweeper.compare.verdicts import VERDICTS, Change, Comparison, Control, choose_device_time, percent
+from sweeper.compare.verdicts import (
+    VERDICTS,
+    Change,
+    Comparison,
+    Control,
+    choose_device_time,
+    percent,
+)
 from sweeper.compare.verdicts import Row as Judged
 from sweeper.report import formatting
 from sweeper.report.formatting import AXES, figure, number, ratio, text, text_column, trial_name
@@ -48,7 +55,8 @@ LEGEND = (
     "is beyond what too few draws or processes leave open."
 )
 MIB = 2**20
-MORE_DRAWS = 2  # three find a slowdown of 3 % in 38 of 100 cases, five in 99: docs/results/compare-power.md
+# three find a slowdown of 3 % in 38 of 100 cases, five in 99: docs/results/compare-power.md
+MORE_DRAWS = 2
 
 
 def _trial_column(attribute: str) -> Column[Judged]:
@@ -57,7 +65,11 @@ def _trial_column(attribute: str) -> Column[Judged]:
     def show(row: Judged) -> Value:
         trials = [side.trial for side in (row.pair.base, row.pair.head) if side]
         values: list[Value] = list(map(attrgetter(attribute), trials))
-        return values[0] if len({*values}) == 1 else " → ".join("none" if one is None else str(one) for one in values)
+        return (
+            values[0]
+            if len({*values}) == 1
+            else " → ".join("none" if one is None else str(one) for one in values)
+        )
 
     return Column(attribute.removeprefix("labels."), show)
 
@@ -73,7 +85,9 @@ def _quantity_columns(quantity: Quantity) -> list[Column[Judged]]:
     name = quantity.name
 
     def column(suffix: str, value: Callable[[Change], Value]) -> Column[Judged]:
-        return Column(f"{name}_{suffix}", lambda row: value(row.changes[name]) if row.changes else None)
+        return Column(
+            f"{name}_{suffix}", lambda row: value(row.changes[name]) if row.changes else None
+        )
 
     def interval(change: Change) -> Interval | None:
         return change.estimate.interval() if change.estimate else None
@@ -97,7 +111,10 @@ def _count_draws(side: Side) -> int:
 
 COLUMNS: tuple[Column[Judged], ...] = (
     *(Column(name, attrgetter(name)) for name in ("verdict", "reason", "note")),
-    *map(_trial_column, ("labels.model", "labels.family", "workload", "mode", "backend", "labels.precision")),
+    *map(
+        _trial_column,
+        ("labels.model", "labels.family", "workload", "mode", "backend", "labels.precision"),
+    ),
     Column("batch_size", lambda row: row.pair.any.trial.known_batch_size),
     _trial_column("variant"),
     *_side_columns("trial_id", lambda side: side.trial.id),
@@ -117,7 +134,11 @@ def make_table(comparison: Comparison) -> Table:
 
     def order(row: Row) -> tuple[int, float, str]:
         ratio = number(row, f"{COMPILED.name}_ratio")
-        return VERDICTS.index(str(row["verdict"])), -abs(math.log(ratio)) if ratio else 0.0, trial_name(row, AXES)
+        return (
+            VERDICTS.index(str(row["verdict"])),
+            -abs(math.log(ratio)) if ratio else 0.0,
+            trial_name(row, AXES),
+        )
 
     return Table(table.columns, tuple(sorted(table.rows, key=order)))
 
@@ -133,21 +154,35 @@ def choose_columns(rows: Sequence[Row], every: bool = False) -> tuple[TextColumn
     """What people read. Without `every`, compile time and memory have a column only where one of them changed."""
     costs = {
         COMPILE: TextColumn("compile s", lambda row: _with_verdict(row, COMPILE, figure)),
-        MEMORY: TextColumn("memory MiB", lambda row: _with_verdict(row, MEMORY, lambda value: figure(value / MIB))),
+        MEMORY: TextColumn(
+            "memory MiB", lambda row: _with_verdict(row, MEMORY, lambda value: figure(value / MIB))
+        ),
     }
     columns = (
         text_column("model"),
         *formatting.axis_columns(rows),
         text_column("precision"),
         text_column("mode"),
-        TextColumn("compiled ms", lambda row: _both_values(row, COMPILED, lambda value: figure(1e3 * value))),
+        TextColumn(
+            "compiled ms",
+            lambda row: _both_values(row, COMPILED, lambda value: figure(1e3 * value)),
+        ),
         TextColumn("change", lambda row: _change_with_interval(row, COMPILED)),
         TextColumn("device", _device_change),
-        TextColumn("eager", lambda row: f"{_change_percent(row, EAGER)} {_change_verdict(row, EAGER)}".strip()),
+        TextColumn(
+            "eager",
+            lambda row: f"{_change_percent(row, EAGER)} {_change_verdict(row, EAGER)}".strip(),
+        ),
         TextColumn("speedup", lambda row: _with_verdict(row, SPEEDUP, ratio)),
-        *(column for item, column in costs.items() if every or any(_change_verdict(row, item) for row in rows)),
+        *(
+            column
+            for item, column in costs.items()
+            if every or any(_change_verdict(row, item) for row in rows)
+        ),
     )
-    return text_column("verdict"), *(column for column in columns if any(text(column.text(row)) for row in rows))
+    return text_column("verdict"), *(
+        column for column in columns if any(text(column.text(row)) for row in rows)
+    )
 
 
 def _change_verdict(row: Row, quantity: Quantity) -> str:
@@ -175,7 +210,9 @@ def _change_percent(row: Row, quantity: Quantity) -> str:
 def _change_with_interval(row: Row, quantity: Quantity) -> str:
     """`+3.1 % [+2.5, +3.7]`, the interval of this row alone."""
     low, high = (number(row, f"{quantity.name}_ratio_{which}") for which in ("low", "high"))
-    interval = "" if low is None or high is None else f" [{100 * (low - 1):+.1f}, {100 * (high - 1):+.1f}]"
+    interval = (
+        "" if low is None or high is None else f" [{100 * (low - 1):+.1f}, {100 * (high - 1):+.1f}]"
+    )
     return f"{_change_percent(row, quantity)}{interval}"
 
 
@@ -183,7 +220,11 @@ def _device_change(row: Row) -> str:
     """`+1.9 % SLOWER`, with the verdict in any case: it stands beside that by wall clock."""
     quantity = _choose_device_time(row)
     known = quantity and number(row, f"{quantity.name}_ratio") is not None
-    return f"{_change_percent(row, quantity)} {row[f'{quantity.name}_verdict']}" if quantity and known else ""
+    return (
+        f"{_change_percent(row, quantity)} {row[f'{quantity.name}_verdict']}"
+        if quantity and known
+        else ""
+    )
 
 
 def _choose_device_time(row: Row) -> Quantity | None:
@@ -199,7 +240,11 @@ def describe_controls(comparison: Comparison) -> list[str]:
     else:
         wall = f"control: the eager step moved by {_describe_shift(control)}"
         if control.moved:
-            moved = "rise where only eager got slower" if control.shift > 0 else "fall where only eager got faster"
+            moved = (
+                "rise where only eager got slower"
+                if control.shift > 0
+                else "fall where only eager got faster"
+            )
             why = f"a shift of the whole machine does not touch them, but they {moved}"
             wall += f"; beyond {100 * control.max_shift:.0f} % step times are not tested, only speedups: {why}"
     names = {COMPILED_DEVICE: "device step time", COMPILED_BUSY: "device busy time"}
@@ -216,7 +261,9 @@ def describe_controls(comparison: Comparison) -> list[str]:
 
 
 def _describe_shift(control: Control) -> str:
-    return f"{percent(control.shift)} (median of {control.rows} row{'' if control.rows == 1 else 's'})"
+    return (
+        f"{percent(control.shift)} (median of {control.rows} row{'' if control.rows == 1 else 's'})"
+    )
 
 
 def count_verdicts(rows: Sequence[Row]) -> str:
@@ -231,11 +278,20 @@ def advise_if_nothing_is_judged(comparison: Comparison) -> str | None:
     if not all(row.verdict in ("UNRESOLVED", "NEW", "GONE") for row in comparison.rows):
         return None
     rows = comparison.rows
-    measured = [(row.pair, row.changes) for row in rows if row.changes and row.changes[COMPILED.name].estimate]
+    measured = [
+        (row.pair, row.changes)
+        for row in rows
+        if row.changes and row.changes[COMPILED.name].estimate
+    ]
     if not measured:
         return "nothing could be judged: no trial was measured alike on both sides, and each row says why"
-    device = any((found := choose_device_time(changes)) and found.verdict != "UNRESOLVED" for _, changes in measured)
-    if comparison.control.moved and any(changes[SPEEDUP.name].verdict != "UNRESOLVED" for _, changes in measured):
+    device = any(
+        (found := choose_device_time(changes)) and found.verdict != "UNRESOLVED"
+        for _, changes in measured
+    )
+    if comparison.control.moved and any(
+        changes[SPEEDUP.name].verdict != "UNRESOLVED" for _, changes in measured
+    ):
         again = "measure both again on one machine at rest (docs/comparing.md)"
         but = f"speedups{' and device times' if device else ''}"
         return f"nothing could be judged but {but}, since eager itself moved: {again}"
@@ -255,12 +311,17 @@ def explain_rows(rows: Sequence[Row]) -> list[str]:
         statuses = (row["base_status"], row["head_status"])
         if statuses.count("ok") == 1 and not {None, *LOST}.intersection(statuses):
             message = text(row["head_message"] or row["base_message"])
-            lines.append(f"{row['verdict']} {name}: {text(row['reason'])}{f': {message}' if message else ''}")
+            lines.append(
+                f"{row['verdict']} {name}: {text(row['reason'])}{f': {message}' if message else ''}"
+            )
         elif row["reason"]:
             shared.setdefault(f"{row['verdict']}, {text(row['reason'])}", []).append(name)
         if row["note"]:
             lines.append(f"{name}: {text(row['note'])}")
-    return [*lines, *(f"{reason}: {formatting.shorten_names(names)}" for reason, names in shared.items())]
+    return [
+        *lines,
+        *(f"{reason}: {formatting.shorten_names(names)}" for reason, names in shared.items()),
+    ]
 
 
 @dataclass(frozen=True)
@@ -302,7 +363,12 @@ def print_document(document: Document, console: Console) -> None:
     if not console.is_terminal:
         console.width = max(console.width, MIN_WIDTH)
     comparison, shown = document.comparison, document.shown
-    head = (f"BASE: {document.base}", f"HEAD: {document.head}", *document.facts, *describe_controls(comparison))
+    head = (
+        f"BASE: {document.base}",
+        f"HEAD: {document.head}",
+        *document.facts,
+        *describe_controls(comparison),
+    )
     for line in head:
         terminal.print_line(escape(line), console)
     if shown:
@@ -311,7 +377,9 @@ def print_document(document: Document, console: Console) -> None:
     for line in explain_rows(shown):
         terminal.print_line(escape(line), console)
     style = "bold red" if comparison.regressed else "bold"
-    for line in filter(None, (count_verdicts(document.rows), advise_if_nothing_is_judged(comparison))):
+    for line in filter(
+        None, (count_verdicts(document.rows), advise_if_nothing_is_judged(comparison))
+    ):
         terminal.print_line(f"[{style}]{escape(line)}[/]", console)
 
 
@@ -327,8 +395,14 @@ def _render_markdown(document: Document) -> str:
         markdown.bullets(explain_rows(shown)),
         LEGEND if shown else "",
     ]
-    sections += ["### What else changed", markdown.bullets(document.facts)] if document.facts else []
-    sections += ["### Records that could not be read", markdown.bullets(document.problems)] if document.problems else []
+    sections += (
+        ["### What else changed", markdown.bullets(document.facts)] if document.facts else []
+    )
+    sections += (
+        ["### Records that could not be read", markdown.bullets(document.problems)]
+        if document.problems
+        else []
+    )
     return "\n\n".join(filter(None, sections)) + "\n"
 
 
@@ -344,9 +418,14 @@ def _render_json(document: Document) -> str:
         "changed": list(document.facts),
         "problems": list(document.problems),
         "nothing_judged": advise_if_nothing_is_judged(comparison),
-        "device_shifts": {name: _share(found) for name, found in comparison.controls.items() if found is not control},
+        "device_shifts": {
+            name: _share(found)
+            for name, found in comparison.controls.items()
+            if found is not control
+        },
         "versions": [
-            {"name": item.name, "base": item.base, "head": item.head, "rows": item.rows} for item in document.versions
+            {"name": item.name, "base": item.base, "head": item.head, "rows": item.rows}
+            for item in document.versions
         ],
         "rows": [{name: _finite(value) for name, value in row.items()} for row in document.rows],
     }

@@ -14,15 +14,18 @@ from sweeper.compare.pairs import Side
 from sweeper.compare.quantities import Quantity
 from sweeper.report.tables.candidates import HOST_NOISE, NOISE
 
-# Another draw, process, session or GPU, where no host disturbs the step: on H200s at most 1.3 % by wall clock and 0.7 %
-# by device time (docs/results/h200-scheduling.md), with room for other machines. A CPU's clock wobbles by 10 %.
+# Another draw, process, session or GPU, where no host disturbs the step: on H200s at most 1.3 % by
+# wall clock and 0.7 % by device time (docs/results/h200-scheduling.md), with room for other
+# machines. A CPU's clock wobbles by 10 %.
 DRAW_NOISE: Mapping[str, float] = {"cuda": NOISE, "cpu": 0.10}
-# A host that disturbs it. On a busy machine of two cores, processes of one trial were 2.32 times apart
-# (docs/results/compare-power.md).
+# A host that disturbs it. On a busy machine of two cores, processes of one trial were 2.32 times
+# apart (docs/results/compare-power.md).
 HOST_NOISES: Mapping[str, float] = {"cuda": HOST_NOISE, "cpu": 1.32}
 
 
-def find_unsampled_logs(sides: tuple[Side, Side], quantity: Quantity, moved: bool) -> tuple[float, float]:
+def find_unsampled_logs(
+    sides: tuple[Side, Side], quantity: Quantity, moved: bool
+) -> tuple[float, float]:
     """Return the logs by which draws and the host may change a step time; 0 for a host that was sampled.
 
     `moved`: eager's step times say that the sessions differ, so that no number of processes samples the host.
@@ -39,7 +42,9 @@ def count_fewest(sides: Sequence[Side], quantity: Quantity) -> int:
 
 def is_host_bound(sides: tuple[Side, Side], quantity: Quantity) -> bool:
     """Whether the host spoils the quantity on either side."""
-    return bool(quantity.arms) and any(side.host_bound_arms in (*quantity.arms, "both") for side in sides)
+    return bool(quantity.arms) and any(
+        side.host_bound_arms in (*quantity.arms, "both") for side in sides
+    )
 
 
 def _needed_processes(sides: tuple[Side, Side], quantity: Quantity) -> int:

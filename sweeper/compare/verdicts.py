@@ -36,7 +36,8 @@ WITHOUT_AUTOTUNING = ("eager", "aot_eager", "cudagraphs")
 NOT_RUN = ("unavailable", "interrupted")
 MIN_PROCESSES_TO_MODERATE = 3  # of a side
 
-VERDICTS = ("SLOWER", "BROKE", "FASTER", "FIXED", "UNRESOLVED", "NEW", "GONE", "SAME")  # in the order of the tables
+# in the order of the tables
+VERDICTS = ("SLOWER", "BROKE", "FASTER", "FIXED", "UNRESOLVED", "NEW", "GONE", "SAME")
 REGRESSIONS = ("SLOWER", "BROKE")
 
 
@@ -114,7 +115,10 @@ class Comparison:
 def judge(pairs: Sequence[Pair], min_effect: float | None = None) -> Comparison:
     """Judge every quantity of every pair, then every pair. Without `min_effect` each quantity has its own."""
     measured = [pair for pair in pairs if pair.ok]
-    raw = {quantity.name: [compare_quantity(pair, quantity) for pair in measured] for quantity in QUANTITIES}
+    raw = {
+        quantity.name: [compare_quantity(pair, quantity) for pair in measured]
+        for quantity in QUANTITIES
+    }
     controls = {
         quantity.name: _measure_control(measured, raw[quantity.name], quantity)
         for quantity in QUANTITIES
@@ -135,15 +139,22 @@ def judge(pairs: Sequence[Pair], min_effect: float | None = None) -> Comparison:
     for quantity in STEP_TIMES:
         control = controls[quantity.control]
         places = zip(measured, judged[quantity.name], raw[quantity.control], strict=True)
-        judged[quantity.name] = [judge_by_size(quantity, *place, control, min_effect) for place in places]
-    changes = (dict(zip(judged, of_pair, strict=True)) for of_pair in zip(*judged.values(), strict=True))
-    return Comparison(tuple(_judge_pair(pair, next(changes) if pair.ok else None) for pair in pairs), controls)
+        judged[quantity.name] = [
+            judge_by_size(quantity, *place, control, min_effect) for place in places
+        ]
+    changes = (
+        dict(zip(judged, of_pair, strict=True)) for of_pair in zip(*judged.values(), strict=True)
+    )
+    return Comparison(
+        tuple(_judge_pair(pair, next(changes) if pair.ok else None) for pair in pairs), controls
+    )
 
 
 def _count_clocks(raw: Mapping[str, Sequence[Change]], controls: Mapping[str, Control]) -> int:
     """Count the clocks by which the step of any row is tested, since the false alarms of both add up."""
     wall, *device = (
-        not controls[quantity.control].moved and any(not change.verdict for change in raw[quantity.name])
+        not controls[quantity.control].moved
+        and any(not change.verdict for change in raw[quantity.name])
         for quantity in STEP_TIMES
     )
     return max(1, wall + any(device))
@@ -151,7 +162,9 @@ def _count_clocks(raw: Mapping[str, Sequence[Change]], controls: Mapping[str, Co
 
 def _measure_control(pairs: Sequence[Pair], eager: Sequence[Change], quantity: Quantity) -> Control:
     """Measure how far a time of eager moved, from the rows whose host does not spoil it where there are any."""
-    known = [(pair, change.log) for pair, change in zip(pairs, eager, strict=True) if change.estimate]
+    known = [
+        (pair, change.log) for pair, change in zip(pairs, eager, strict=True) if change.estimate
+    ]
     calm = [log for pair, log in known if pair.both and not is_host_bound(pair.both, quantity)]
     shifts = calm or [log for _, log in known]
     limits = [max_eager_spread(side.trial.device) for pair, _ in known for side in pair.both or ()]
@@ -165,12 +178,20 @@ def compare_quantity(pair: Pair, quantity: Quantity) -> Change:
     samples = [side.samples.get(quantity.name, ()) for side in pair.both]
     if not all(samples):
         return Change("UNRESOLVED", "not measured on a side")
-    draws = all(len({sample.draw for sample in of_side}) >= MIN_DRAWS_FOR_INTERVAL for of_side in samples)
-    logs = (stats.group_by_draw((sample.draw, math.log(sample.value)) for sample in of_side) for of_side in samples)
+    draws = all(
+        len({sample.draw for sample in of_side}) >= MIN_DRAWS_FOR_INTERVAL for of_side in samples
+    )
+    logs = (
+        stats.group_by_draw((sample.draw, math.log(sample.value)) for sample in of_side)
+        for of_side in samples
+    )
     base, head = (stats.mean_over_draws(of_side, draws) for of_side in logs)
     unlike = explain_incomparable(pair.both, quantity)
     reason = unlike or explain_unjudged(pair.both, quantity, draws)
-    unit, estimate = "draws" if draws else "processes", None if unlike else stats.difference(head, base)
+    unit, estimate = (
+        "draws" if draws else "processes",
+        None if unlike else stats.difference(head, base),
+    )
     return Change("UNRESOLVED" if reason else "", reason, base.ratio, head.ratio, unit, estimate)
 
 
@@ -188,7 +209,11 @@ def explain_unjudged(sides: tuple[Side, Side], quantity: Quantity, over_draws: b
     """Why the samples of two sides allow no verdict, whatever they say; None where they allow one."""
     fewest = count_fewest(sides, quantity)
     if fewest < 2:
-        return "one cold compile on a side" if quantity is COMPILE else "a single process on a side: no variance"
+        return (
+            "one cold compile on a side"
+            if quantity is COMPILE
+            else "a single process on a side: no variance"
+        )
     if quantity is COMPILE and any("compile_contended" in side.flags for side in sides):
         return "others kept the processor busy while it compiled (compile_contended)"
     if fewest < MIN_PROCESSES_IF_HOST_BOUND and is_host_bound(sides, quantity):
@@ -200,7 +225,9 @@ def explain_unjudged(sides: tuple[Side, Side], quantity: Quantity, over_draws: b
 
 def _same_artifact(sides: tuple[Side, Side]) -> bool:
     """Whether all processes of both sides ran one compiled program, so that autotuning cannot differ between them."""
-    if all(side.trial.mode == "eager" or side.trial.backend in WITHOUT_AUTOTUNING for side in sides):
+    if all(
+        side.trial.mode == "eager" or side.trial.backend in WITHOUT_AUTOTUNING for side in sides
+    ):
         return True
     artifacts = sides[0].artifacts | sides[1].artifacts
     return len(artifacts) == 1 and None not in artifacts
@@ -220,12 +247,17 @@ def judge_quantity(
     """
     if control and control.moved:
         reason = f"eager itself moved by {percent(control.shift)} (median over rows)"
-        return [item if item.verdict else replace(item, verdict="UNRESOLVED", reason=reason) for item in changes]
+        return [
+            item if item.verdict else replace(item, verdict="UNRESOLVED", reason=reason)
+            for item in changes
+        ]
     judged = _moderate(quantity, pairs, changes) if quantity.pooled else list(changes)
     shift = control.shift or 0.0 if control else 0.0
     places = [place for place, item in enumerate(judged) if not item.verdict]
     tests = [_subtract_shift(judged[place].estimate, shift) for place in places]
-    adjusted = stats.benjamini_hochberg([p for test in tests if (p := stats.p_value(test)) is not None])
+    adjusted = stats.benjamini_hochberg(
+        [p for test in tests if (p := stats.p_value(test)) is not None]
+    )
     for place, test, p in zip(places, tests, adjusted, strict=True):
         change = replace(judged[place], adjusted_p=min(1.0, clocks * p))
         judged[place] = _judge_change(quantity, change, test, shift, min_effect)
@@ -246,7 +278,10 @@ def _moderate(quantity: Quantity, pairs: Sequence[Pair], changes: Sequence[Chang
         if count_fewest(pair.both or (), quantity) >= MIN_PROCESSES_TO_MODERATE
     )
     found = moderate_groups(over_processes)
-    return [replace(change, estimate=found.get(place, change.estimate)) for place, change in enumerate(changes)]
+    return [
+        replace(change, estimate=found.get(place, change.estimate))
+        for place, change in enumerate(changes)
+    ]
 
 
 def _subtract_shift(estimate: Estimate | None, shift: float) -> Estimate:
@@ -263,14 +298,24 @@ def _nearest_to_0(*logs: float) -> float:
 def _find_margin(quantity: Quantity, change: Change, min_effect: float | None) -> float:
     """The log of the smallest change that counts."""
     assert change.base is not None
-    return math.log1p(max(quantity.min_effect if min_effect is None else min_effect, quantity.floor / change.base))
+    return math.log1p(
+        max(quantity.min_effect if min_effect is None else min_effect, quantity.floor / change.base)
+    )
 
 
-def _judge_change(quantity: Quantity, change: Change, test: Estimate, shift: float, min_effect: float | None) -> Change:
+def _judge_change(
+    quantity: Quantity, change: Change, test: Estimate, shift: float, min_effect: float | None
+) -> Change:
     """A change needs significance and size, with and without the shift; SAME needs a test of its own."""
     margin = _find_margin(quantity, change, min_effect)
-    if change.adjusted_p is not None and change.adjusted_p <= SIGNIFICANCE and abs(test.log) >= margin:
-        return replace(change, verdict=quantity.verdicts[0] if test.log > 0 else quantity.verdicts[1])
+    if (
+        change.adjusted_p is not None
+        and change.adjusted_p <= SIGNIFICANCE
+        and abs(test.log) >= margin
+    ):
+        return replace(
+            change, verdict=quantity.verdicts[0] if test.log > 0 else quantity.verdicts[1]
+        )
     furthest = max(abs(change.log), abs(change.log - shift))
     equal_p = stats.equivalence_p_value(replace(test, log=furthest), margin)
     if equal_p is not None and equal_p <= SIGNIFICANCE:
@@ -280,7 +325,12 @@ def _judge_change(quantity: Quantity, change: Change, test: Estimate, shift: flo
 
 
 def judge_by_size(
-    quantity: Quantity, pair: Pair, change: Change, eager: Change, control: Control, min_effect: float | None
+    quantity: Quantity,
+    pair: Pair,
+    change: Change,
+    eager: Change,
+    control: Control,
+    min_effect: float | None,
 ) -> Change:
     """Judge a step time that no test could judge, by whether it changed by more than what was not sampled explains.
 
@@ -293,16 +343,27 @@ def judge_by_size(
     beside_eager = [change.log - eager.log] if eager.estimate else []
     least = _nearest_to_0(change.log, change.log - (control.shift or 0.0), *beside_eager)
     draws, host = find_unsampled_logs(pair.both, quantity, control.moved)
-    limit = max(_find_margin(quantity, change, min_effect), draws + max(host, change.estimate.half_width() or 0.0))
+    limit = max(
+        _find_margin(quantity, change, min_effect),
+        draws + max(host, change.estimate.half_width() or 0.0),
+    )
     if abs(least) <= limit:
         return change
-    reason = "not significant once all rows and clocks count" if change.adjusted_p is not None else change.reason
-    return replace(change, verdict=quantity.verdicts[least < 0], reason=f"size uncertain ({reason})")
+    reason = (
+        "not significant once all rows and clocks count"
+        if change.adjusted_p is not None
+        else change.reason
+    )
+    return replace(
+        change, verdict=quantity.verdicts[least < 0], reason=f"size uncertain ({reason})"
+    )
 
 
 def _judge_pair(pair: Pair, changes: Mapping[str, Change] | None) -> Row:
     if changes is not None:
-        verdict, reason, device_note = _judge_step(changes[COMPILED.name], choose_device_time(changes))
+        verdict, reason, device_note = _judge_step(
+            changes[COMPILED.name], choose_device_time(changes)
+        )
         notes = (device_note, _explain_speedup(changes), _name_unverified(pair))
         return Row(pair, verdict, reason, changes, "; ".join(filter(None, notes)) or None)
     sides = (("BASE", pair.base), ("HEAD", pair.head))
@@ -320,8 +381,16 @@ def _judge_pair(pair: Pair, changes: Mapping[str, Change] | None) -> Row:
         return Row(pair, "UNRESOLVED" if base.status == "interrupted" else "FIXED", reason)
     if base.status == "ok":
         phase = f" while {head.phase}" if head.phase else ""
-        return Row(pair, "UNRESOLVED" if head.status in NOT_RUN else "BROKE", f"{head.status}{phase} in HEAD")
-    both = f"{base.status} in BASE, {head.status} in HEAD" if base.status != head.status else f"{head.status} in both"
+        return Row(
+            pair,
+            "UNRESOLVED" if head.status in NOT_RUN else "BROKE",
+            f"{head.status}{phase} in HEAD",
+        )
+    both = (
+        f"{base.status} in BASE, {head.status} in HEAD"
+        if base.status != head.status
+        else f"{head.status} in both"
+    )
     return Row(pair, "UNRESOLVED", both)
 
 
@@ -355,7 +424,11 @@ def _name_unverified(pair: Pair) -> str | None:
 def _explain_speedup(changes: Mapping[str, Change]) -> str | None:
     """Say when the speedup changed mostly because eager did, and the compiled step was not found to do the same."""
     eager, compiled, speedup = (changes[item.name] for item in (EAGER, COMPILED, SPEEDUP))
-    if not eager.estimate or speedup.verdict not in SPEEDUP.verdicts or eager.log / speedup.log < 1 / 2:
+    if (
+        not eager.estimate
+        or speedup.verdict not in SPEEDUP.verdicts
+        or eager.log / speedup.log < 1 / 2
+    ):
         return None
     rose = speedup.verdict == "HIGHER"
     if compiled.verdict == ("FASTER" if rose else "SLOWER"):

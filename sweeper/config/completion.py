@@ -35,7 +35,9 @@ def complete(line: str) -> list[str]:
     """Complete the last word of a command line up to the cursor; its first word is the program."""
     words = line.split()[1:]
     last = words.pop() if words and not line[-1].isspace() else ""
-    return sorted({word for word in _list_words(words, last) if word.startswith(last) and word != last})
+    return sorted(
+        {word for word in _list_words(words, last) if word.startswith(last) and word != last}
+    )
 
 
 def _list_words(before: Sequence[str], last: str) -> Iterator[str]:
@@ -53,9 +55,17 @@ def _list_words(before: Sequence[str], last: str) -> Iterator[str]:
     elif before[-1:] in (["--cfg"], ["-c"]):
         yield from ["job", "hydra", "all"]
     elif before[-1:] == ["-sc"]:
-        yield from (f"{verb}={shell}" for verb in ("install", "uninstall") for shell in ("bash", "zsh", "fish"))
+        yield from (
+            f"{verb}={shell}"
+            for verb in ("install", "uninstall")
+            for shell in ("bash", "zsh", "fish")
+        )
     elif before[-1:] != ["--config-dir"]:
-        yield from FLAGS if last.startswith("-") else [*(COMMANDS if not before else ()), *_list_names(last)]
+        yield from (
+            FLAGS
+            if last.startswith("-")
+            else [*(COMMANDS if not before else ()), *_list_names(last)]
+        )
 
 
 def _list_names(last: str) -> Iterator[str]:
@@ -79,11 +89,16 @@ def _list_values(last: str, folders: Sequence[Path]) -> Iterator[str]:
         options: Sequence[str] = list(_list_sweeps())
     elif name in PURPOSES:
         found = list_options(name, folders)
-        here = value.count("/")  # suites of models are folders, of which the first word is the folder
-        options = [option if option.count("/") <= here else f"{option.split('/')[0]}/" for option in found]
+        # suites of models are folders, of which the first word is the folder
+        here = value.count("/")
+        options = [
+            option if option.count("/") <= here else f"{option.split('/')[0]}/" for option in found
+        ]
     else:
         known = read_keys().get(name)
-        options = () if known is None else known.values or ((known.default,) if known.default else ())
+        options = (
+            () if known is None else known.values or ((known.default,) if known.default else ())
+        )
     yield from (f"{key}={begun}{comma}{option}" for option in options)
 
 

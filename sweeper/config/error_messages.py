@@ -9,20 +9,28 @@ from difflib import get_close_matches
 from sweeper.core.errors import nearest
 
 LIST_OPTIONS = "all options and keys: python -m sweeper --help"
-LIST_LAUNCHER_KEYS = "those of SLURM: python -m sweeper --cfg hydra hydra/launcher=slurm, those of Ray: docs/ray.md"
+LIST_LAUNCHER_KEYS = (
+    "those of SLURM: python -m sweeper --cfg hydra hydra/launcher=slurm, those of Ray: docs/ray.md"
+)
 MAX_LINES = 6
-# What OmegaConf says of a value that a key does not take; the group is the value, where it says that.
+# What OmegaConf says of a value that a key does not take; the group is the value, where it says
+# that.
 WRONG_TYPE = re.compile(
     r"Value '(?P<value>.*)' (?:of type '\w+' could not be converted to|is not a valid|\(\w+\) is not).*"
     r"|Invalid (?:value|type) assigned: .*|Cannot merge .*|Cannot assign .*|field '.*' is not Optional",
     re.DOTALL,
 )
 # How to install an option of `hydra/launcher` that ours build on.
-PLUGINS = {"submitit_slurm": "hydra/launcher=slurm needs hydra-submitit-launcher: pip install hydra-submitit-launcher"}
+PLUGINS = {
+    "submitit_slurm": "hydra/launcher=slurm needs hydra-submitit-launcher: pip install hydra-submitit-launcher"
+}
 
 
 def explain(
-    error: Exception, keys: Iterable[str] = (), nested: Iterable[str] = (), types: Mapping[str, str] | None = None
+    error: Exception,
+    keys: Iterable[str] = (),
+    nested: Iterable[str] = (),
+    types: Mapping[str, str] | None = None,
 ) -> str:
     """Return the few lines that a user needs of an exception raised while the configuration is read.
 
@@ -66,7 +74,9 @@ def explain(
 
 def _explain_option(error: Exception, nested: Iterable[str]) -> str:
     """An option that a group does not have, with those that it has."""
-    match = re.search(r"(?:Could not find|Could not load) '([\w.-]+(?:/launcher|/sweeper)?)/([^']*)'", str(error))
+    match = re.search(
+        r"(?:Could not find|Could not load) '([\w.-]+(?:/launcher|/sweeper)?)/([^']*)'", str(error)
+    )
     options = getattr(error, "options", None)
     if not match or not options:
         return _first_lines(str(error))
@@ -80,15 +90,24 @@ def _explain_option(error: Exception, nested: Iterable[str]) -> str:
 def _nearest_option(name: str, options: list[str]) -> str:
     """Options whose last part is like that of `name`, whichever folder each is in."""
     names = [option.rpartition("/")[2].lower() for option in options]
-    close = get_close_matches(name.rpartition("/")[2].lower(), dict.fromkeys(names), n=4, cutoff=0.5)
-    found = [option for one in close for option, last in zip(options, names, strict=True) if last == one]
+    close = get_close_matches(
+        name.rpartition("/")[2].lower(), dict.fromkeys(names), n=4, cutoff=0.5
+    )
+    found = [
+        option for one in close for option, last in zip(options, names, strict=True) if last == one
+    ]
     return f"nearest: {', '.join(found[:4])}" if found else nearest(name, options)
 
 
-def _explain_value(cause: Exception, context: str, keys: list[str], types: Mapping[str, str]) -> str:
+def _explain_value(
+    cause: Exception, context: str, keys: list[str], types: Mapping[str, str]
+) -> str:
     """OmegaConf's complaint about one value, led by the key that it is about."""
     complaint, *details = str(cause).splitlines()
-    key = next((line.split(":", 1)[1].strip() for line in details if line.strip().startswith("full_key:")), "")
+    key = next(
+        (line.split(":", 1)[1].strip() for line in details if line.strip().startswith("full_key:")),
+        "",
+    )
     if re.match(r"Key '.+' (is not in struct|not in ')", complaint):
         if key.startswith("hydra.launcher."):
             return f"{key}: the launcher has no such key; {LIST_LAUNCHER_KEYS}"
@@ -114,5 +133,9 @@ def _explain_yaml(error: Exception) -> str:
 
 
 def _first_lines(text: str) -> str:
-    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("See https://hydra.cc/")]
+    lines = [
+        line
+        for line in text.splitlines()
+        if line.strip() and not line.startswith("See https://hydra.cc/")
+    ]
     return "\n".join(lines[:MAX_LINES])

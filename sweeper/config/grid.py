@@ -62,11 +62,17 @@ class Composer:
         first = self.compose([axis.overrides[0] for axis in groups])
         changes = self._find_changes(groups, first)
         for overrides in itertools.product(*(axis.overrides for axis in axes)):
-            yield self.compose(overrides) if changes is None else self._assemble(overrides, first, changes)
+            yield (
+                self.compose(overrides)
+                if changes is None
+                else self._assemble(overrides, first, changes)
+            )
 
     def compose(self, overrides: Sequence[str]) -> Composed:
         """One configuration, composed by Hydra from beginning to end."""
-        return split_off_hydra(self._loader.load_sweep_config(self._master, list(overrides)), overrides)
+        return split_off_hydra(
+            self._loader.load_sweep_config(self._master, list(overrides)), overrides
+        )
 
     def _find_out_if_option(self, override: str) -> bool:
         """Whether an override chooses an option of a group; otherwise it sets a plain value."""
@@ -75,17 +81,29 @@ class Composer:
     def _find_changes(self, groups: Sequence[Axis], first: Composed) -> dict[str, _Changes] | None:
         """What each override of a group changes against `first`; None where one option depends on another."""
         files = [f"{group.partition('@')[0]}/{option}" for group, option in first.choices.items()]
-        defaults = [entry for file in (self._master.hydra.job.config_name, *files) for entry in self._defaults(file)]
+        defaults = [
+            entry
+            for file in (self._master.hydra.job.config_name, *files)
+            for entry in self._defaults(file)
+        ]
         if any("${" in entry for entry in defaults):
             return None
         changes: dict[str, _Changes] = {}
         taken: set[str] = set()
         for axis in groups:
             constant = [other.overrides[0] for other in groups if other is not axis]
-            found = {item: _compare(first, self.compose([*constant, item])) for item in axis.overrides[1:]}
+            found = {
+                item: _compare(first, self.compose([*constant, item]))
+                for item in axis.overrides[1:]
+            }
             reached = {key for item in found.values() for key in item.nodes}
-            options = [first.choices.get(axis.key), *(item.choices.get(axis.key) for item in found.values())]
-            if reached & taken or (found and any(self._defaults(f"{axis.key}/{option}") for option in options)):
+            options = [
+                first.choices.get(axis.key),
+                *(item.choices.get(axis.key) for item in found.values()),
+            ]
+            if reached & taken or (
+                found and any(self._defaults(f"{axis.key}/{option}") for option in options)
+            ):
                 return None
             taken |= reached
             changes |= found
@@ -94,9 +112,15 @@ class Composer:
     def _defaults(self, file: str) -> list[str]:
         """The entries of a file's defaults list, without `_self_`."""
         found = self.repository.load_config(file)
-        return [str(entry) for entry in (found.defaults_list or ()) if not entry.is_self()] if found else []
+        return (
+            [str(entry) for entry in (found.defaults_list or ()) if not entry.is_self()]
+            if found
+            else []
+        )
 
-    def _assemble(self, overrides: Sequence[str], first: Composed, changes: Mapping[str, _Changes]) -> Composed:
+    def _assemble(
+        self, overrides: Sequence[str], first: Composed, changes: Mapping[str, _Changes]
+    ) -> Composed:
         config, choices = copy.deepcopy(first.config), dict(first.choices)
         with open_dict(config):
             for change in (changes[override] for override in overrides if override in changes):
@@ -124,12 +148,20 @@ def list_choices(hydra_cfg: Any) -> dict[str, Any]:
 def make_repository(loader: Any, hydra_cfg: Any) -> IConfigRepository:
     """The files of options, with those in folders that a `hydra.searchpath` on the command line adds."""
     name, overrides = hydra_cfg.job.config_name, list(hydra_cfg.overrides.hydra)
-    return cast(IConfigRepository, loader._parse_overrides_and_create_caching_repo(name, overrides)[1])
+    return cast(
+        IConfigRepository, loader._parse_overrides_and_create_caching_repo(name, overrides)[1]
+    )
 
 
 def _compare(first: Composed, other: Composed) -> _Changes:
     before: Any = OmegaConf.to_container(first.config, resolve=False)
     after: Any = OmegaConf.to_container(other.config, resolve=False)
-    nodes = {key: other.config._get_node(key) for key in after if after[key] != before.get(key, MISSING)}
-    choices = {group: option for group, option in other.choices.items() if option != first.choices.get(group)}
+    nodes = {
+        key: other.config._get_node(key) for key in after if after[key] != before.get(key, MISSING)
+    }
+    choices = {
+        group: option
+        for group, option in other.choices.items()
+        if option != first.choices.get(group)
+    }
     return _Changes(nodes, choices)

@@ -12,7 +12,14 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from sweeper.config.reference import COMMANDS, PURPOSES, Key, list_default_options, list_options, read_keys
+from sweeper.config.reference import (
+    COMMANDS,
+    PURPOSES,
+    Key,
+    list_default_options,
+    list_options,
+    read_keys,
+)
 from sweeper.config.schema import conf_folder
 from sweeper.core.backends import GONE
 from sweeper.core.errors import ConfigError, nearest
@@ -96,7 +103,9 @@ def _describe_topic(topic: str, folders: Sequence[Path], keys: dict[str, Key]) -
     if topic in COMMANDS:
         raise ConfigError(f"--help {topic}: {topic} is a command; write sweeper {topic} --help")
     if group not in PURPOSES and not inside:
-        raise ConfigError(f"--help {topic}: no such group or key; {nearest(topic, [*PURPOSES, *keys, *COMMANDS])}")
+        raise ConfigError(
+            f"--help {topic}: no such group or key; {nearest(topic, [*PURPOSES, *keys, *COMMANDS])}"
+        )
     if group in PURPOSES:
         default = list_default_options().get(group)
         yield f"{group}: {PURPOSES[group]}; write {group}=OPTION"
@@ -116,7 +125,9 @@ def _summarise_group(group: str, folders: Sequence[Path]) -> Iterator[str]:
         yield _line(group, f"{PURPOSES[group]}: {text}: sweeper --help models")
         return
     gone = [option for option in options if option in GONE] if group == "backend" else []
-    shown = [f"{option}{'*' if option == default else ''}" for option in options if option not in gone]
+    shown = [
+        f"{option}{'*' if option == default else ''}" for option in options if option not in gone
+    ]
     removed = f"; removed from torch: {', '.join(gone)}" if gone else ""
     yield _line(group, f"{PURPOSES[group]}: {', '.join(shown)}{removed}")
 
@@ -131,5 +142,9 @@ def _line(head: str, text: str) -> str:
     width = min(shutil.get_terminal_size((MAX_WIDTH, 0)).columns, MAX_WIDTH)
     start = f"  {head:<30}" if len(head) <= 30 else f"  {head}"
     return textwrap.fill(
-        f"{start} {text}".rstrip(), width, subsequent_indent=" " * 33, break_long_words=False, break_on_hyphens=False
+        f"{start} {text}".rstrip(),
+        width,
+        subsequent_indent=" " * 33,
+        break_long_words=False,
+        break_on_hyphens=False,
     )

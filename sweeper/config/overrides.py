@@ -20,7 +20,8 @@ from sweeper.core.paths import check_sweep_name
 LIST_ALL = "all flags, groups and keys: python -m sweeper --help"
 SWEEP = re.compile(r"\+{0,2}sweep=(.*)", re.DOTALL)
 ARGUMENTS = re.compile(r"(?P<key>\+{0,2}model\.args)=(?P<value>.*)", re.DOTALL)
-QUOTED = re.compile(r"""('[^']*'|"[^"]*")(,('[^']*'|"[^"]*"))*""", re.DOTALL)  # one or several, for a grid
+# one or several, for a grid
+QUOTED = re.compile(r"""('[^']*'|"[^"]*")(,('[^']*'|"[^"]*"))*""", re.DOTALL)
 OPEN_LAUNCHER = r"hydra\.launcher\.(ray\.(init|remote)|additional_parameters)"
 OPEN_DICTIONARIES = rf"compile\.options|model\.arguments|measure\.phase_timeouts_s|{OPEN_LAUNCHER}"
 OPEN_DICTIONARY = re.compile(rf"({OPEN_DICTIONARIES})(\.[^=]+=|=\{{)")
@@ -60,9 +61,15 @@ def normalise(arguments: Sequence[str]) -> list[str]:
     for override in overrides:
         flags.remove(override)
     names = [match.group(1) for item in overrides if (match := SWEEP.fullmatch(item))]
-    others = [allow_new_keys(quote_arguments(item)) for item in overrides if not SWEEP.fullmatch(item)]
+    others = [
+        allow_new_keys(quote_arguments(item)) for item in overrides if not SWEEP.fullmatch(item)
+    ]
     # Without a name: local time, and four digits against two sweeps in one second.
-    name = names[-1].strip("'\"") if names else f"{dt.datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    name = (
+        names[-1].strip("'\"")
+        if names
+        else f"{dt.datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    )
     return [f"sweep='{check_sweep_name(name)}'", *others, *flags]
 
 
@@ -72,7 +79,11 @@ def quote_arguments(override: str) -> str:
     if not match or not match["value"] or QUOTED.fullmatch(match["value"]):
         return override
     # Hydra takes a backslash for itself before a quote alone.
-    value = re.sub(r"(\\*)('|$)", lambda found: 2 * found[1] + (f"\\{found[2]}" if found[2] else ""), match["value"])
+    value = re.sub(
+        r"(\\*)('|$)",
+        lambda found: 2 * found[1] + (f"\\{found[2]}" if found[2] else ""),
+        match["value"],
+    )
     return f"{match['key']}='{value}'"
 
 
@@ -89,9 +100,17 @@ def _check_words(overrides: Sequence[str]) -> None:
             raise ConfigError(f"{word}: it has no value; write {word}={value}")
         if word in COMMANDS:
             raise ConfigError(f"{word}: a command stands first: sweeper {word} ...")
-        if options := [f"{group}={word}" for group in PURPOSES if (conf_folder() / group / f"{word}.yaml").is_file()]:
-            raise ConfigError(f"{word}: write {' or '.join(options)}; several with -m and a comma, without spaces")
-        raise ConfigError(f"{word}: write KEY=VALUE, or a command; {nearest(word, [*COMMANDS, *PURPOSES])}\n{LIST_ALL}")
+        if options := [
+            f"{group}={word}"
+            for group in PURPOSES
+            if (conf_folder() / group / f"{word}.yaml").is_file()
+        ]:
+            raise ConfigError(
+                f"{word}: write {' or '.join(options)}; several with -m and a comma, without spaces"
+            )
+        raise ConfigError(
+            f"{word}: write KEY=VALUE, or a command; {nearest(word, [*COMMANDS, *PURPOSES])}\n{LIST_ALL}"
+        )
 
 
 def allow_new_keys(override: str) -> str:

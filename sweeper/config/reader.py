@@ -52,7 +52,13 @@ CHOSEN_BY_RUNG: Mapping[str, Json] = {
     "optimizer.impl": "default",
     "cudnn_benchmark": False,
 }
-POSITIVE = ("model.image_size", "model.sequence_length", "model.num_classes", "model.total_steps", "decode.position")
+POSITIVE = (
+    "model.image_size",
+    "model.sequence_length",
+    "model.num_classes",
+    "model.total_steps",
+    "decode.position",
+)
 
 Choices = Mapping[str, str | None]  # the option of each group, see `hydra.runtime.choices`
 OwnValues = Mapping[str, Mapping[str, Any]]  # what the file of each group's option says
@@ -81,8 +87,13 @@ def read(cfg: DictConfig, choices: Choices, own: OwnValues, gpu: bool) -> Point:
     try:
         config: Any = OmegaConf.to_object(cfg)
     except MissingMandatoryValue as error:
-        missing, model = ", ".join(sorted(map(str, OmegaConf.missing_keys(cfg)))), choices.get("model")
-        raise ConfigError(f"{missing}: no value given, and there is no default (model={model})") from error
+        missing, model = (
+            ", ".join(sorted(map(str, OmegaConf.missing_keys(cfg)))),
+            choices.get("model"),
+        )
+        raise ConfigError(
+            f"{missing}: no value given, and there is no default (model={model})"
+        ) from error
     for key, allowed in CHOICES.items():
         _check_choice(key, attrgetter(key)(config), allowed)
     for key in POSITIVE:
@@ -123,35 +134,49 @@ def _check_rung(config: Config) -> None:
     for key, plain in CHOSEN_BY_RUNG.items():
         if (value := attrgetter(key)(config)) != plain:
             given = f"{key.removesuffix('.name')}={show_value(value)}"
-            raise ConfigError(f"rung={config.rung.name} chooses {key.removesuffix('.name')} itself: leave {given} out")
+            raise ConfigError(
+                f"rung={config.rung.name} chooses {key.removesuffix('.name')} itself: leave {given} out"
+            )
 
 
 def _read_trial(config: Config, choices: Choices, own: OwnValues, gpu: bool) -> Trial:
     if config.model.library == SCRIPT:
         trial = read_script(config, choices, lambda: _read_compile(config.compile))
-        return replace(trial, device=read_device_type(config.device, gpu), python=_read_interpreter(config))
+        return replace(
+            trial, device=read_device_type(config.device, gpu), python=_read_interpreter(config)
+        )
     if given := [f"model.{name}" for name in ONLY_OF_SCRIPT if getattr(config.model, name)]:
         raise ConfigError(f"{', '.join(given)}: only with model=script")
     optimizer, impl = config.optimizer.name, config.optimizer.impl
     if config.workload.name != "train":
         optimizer, impl = "none", "default"
     elif optimizer == "none" and impl != "default":
-        raise ConfigError(f"optimizer.impl={impl}: with optimizer=none there is nothing to choose; take optimizer=adam")
+        raise ConfigError(
+            f"optimizer.impl={impl}: with optimizer=none there is nothing to choose; take optimizer=adam"
+        )
     vary = _read_vary(config)
     largest: dict[str, Any] = {key: max(sizes) for key, sizes in vary.items()}
-    batch_size = largest.pop("batch_size", config.model.batch_size if config.batch_size is None else config.batch_size)
+    batch_size = largest.pop(
+        "batch_size", config.model.batch_size if config.batch_size is None else config.batch_size
+    )
     _check_positive("batch_size", batch_size)
     if config.precision.float8 and config.workload.name != "train":
-        raise ConfigError("precision.float8=true is for workload=train: torchao converts the layers for training")
+        raise ConfigError(
+            "precision.float8=true is for workload=train: torchao converts the layers for training"
+        )
     compile_options = Compile()
     if config.mode.name != "eager":  # mode=eager ignores them
         _check_choice("compile.scope", config.compile.scope, axes.SCOPES)
         compile_options = _read_compile(config.compile)
     device = read_device_type(config.device, gpu)
     if config.cudnn_benchmark and device == "cpu":
-        raise ConfigError("cudnn_benchmark=true is for a GPU: with device=cpu no operation runs in cuDNN")
+        raise ConfigError(
+            "cudnn_benchmark=true is for a GPU: with device=cpu no operation runs in cuDNN"
+        )
     trial = Trial(
-        model=_read_model(replace(config.model, **largest, dropout=_read_dropout(config)), choices, own["model"]),
+        model=_read_model(
+            replace(config.model, **largest, dropout=_read_dropout(config)), choices, own["model"]
+        ),
         batch_size=batch_size,
         labels=_read_labels(config, choices, own),
         workload=config.workload.name,
@@ -174,9 +199,13 @@ def _read_trial(config: Config, choices: Choices, own: OwnValues, gpu: bool) -> 
 def _read_compile(conf: CompileConf) -> Compile:
     options, budget = flatten(conf.options), conf.memory_budget
     if budget is not None and not 0 < budget <= 1:
-        raise ConfigError(f"compile.memory_budget={budget}: it must be above 0 and at most 1, e.g. 0.5")
+        raise ConfigError(
+            f"compile.memory_budget={budget}: it must be above 0 and at most 1, e.g. 0.5"
+        )
     if conf.precision_casts and PRECISION_CASTS in options:
-        raise ConfigError(f"compile.precision_casts and compile.options.{PRECISION_CASTS} are one switch: give one")
+        raise ConfigError(
+            f"compile.precision_casts and compile.options.{PRECISION_CASTS} are one switch: give one"
+        )
     return _copy_fields(Compile, conf, options=options)
 
 
@@ -189,12 +218,22 @@ def _read_vary(config: Config) -> dict[str, list[int]]:
         for size in sizes:
             _check_positive(f"vary.{key}", size)
         if len(set(sizes)) < 2:
-            raise ConfigError(f"vary.{key}={sizes}: give two sizes or more, e.g. vary.{key}=[16,32]")
-        allowed = [name for name, spec in LIBRARIES.items() if key == "batch_size" or key in spec.input_sizes]
+            raise ConfigError(
+                f"vary.{key}={sizes}: give two sizes or more, e.g. vary.{key}=[16,32]"
+            )
+        allowed = [
+            name
+            for name, spec in LIBRARIES.items()
+            if key == "batch_size" or key in spec.input_sizes
+        ]
         if (library := config.model.library) not in allowed:
-            raise ConfigError(f"vary.{key}: model.library={library} has none; allowed are {', '.join(allowed)}")
+            raise ConfigError(
+                f"vary.{key}: model.library={library} has none; allowed are {', '.join(allowed)}"
+            )
     if "batch_size" in given and config.batch_size is not None:
-        raise ConfigError("batch_size and vary.batch_size: give one of them; the largest of vary.batch_size is taken")
+        raise ConfigError(
+            "batch_size and vary.batch_size: give one of them; the largest of vary.batch_size is taken"
+        )
     return given
 
 
@@ -209,10 +248,14 @@ def _read_text(config: Config) -> Text:
         return Text()
     form, lengths = config.text.name, _read_lengths(config.text.lengths)
     if lengths and form in ("full", "none"):
-        raise ConfigError(f"text.lengths: text={form} is of full length; take text=padded, packed or words")
+        raise ConfigError(
+            f"text.lengths: text={form} is of full length; take text=padded, packed or words"
+        )
     rows = config.model.sequence_length
     if rows is not None and form in ("padded", "words") and max(lengths, default=0) > rows:
-        raise ConfigError(f"text.lengths: the longest has {max(lengths)} tokens, and model.sequence_length is {rows}")
+        raise ConfigError(
+            f"text.lengths: the longest has {max(lengths)} tokens, and model.sequence_length is {rows}"
+        )
     return Text(form, lengths, labels=config.text.labels or config.workload.name == "train")
 
 
@@ -223,7 +266,9 @@ def _read_lengths(given: Any) -> tuple[int, ...]:
     example = "give whole numbers of at least 1, e.g. text.lengths=[100,37,512], or a file of them"
     if isinstance(given, str):
         try:
-            given = [int(word) for word in Path(given).expanduser().read_text(encoding="utf-8").split()]
+            given = [
+                int(word) for word in Path(given).expanduser().read_text(encoding="utf-8").split()
+            ]
         except (OSError, ValueError) as error:
             raise ConfigError(f"text.lengths={given}: {error}; {example}") from error
     numbers = given if isinstance(given, list) else [given]
@@ -234,18 +279,28 @@ def _read_lengths(given: Any) -> tuple[int, ...]:
 
 def _read_decode_position(config: Config) -> int | None:
     """The fill level of workload=decode; None for others. Raises ConfigError for a model or sizes without a cache."""
-    workload, library, rows = config.workload.name, config.model.library, config.model.sequence_length
+    workload, library, rows = (
+        config.workload.name,
+        config.model.library,
+        config.model.sequence_length,
+    )
     if workload not in axes.CACHED or not LIBRARIES[library].has_decoders:
         return None
     if config.vary.batch_size is not None:
-        raise ConfigError(f"vary.batch_size: workload={workload} has a cache of one batch size; sweep batch_size=8,16")
+        raise ConfigError(
+            f"vary.batch_size: workload={workload} has a cache of one batch size; sweep batch_size=8,16"
+        )
     if workload != "decode":
         return None
     if config.vary.sequence_length is not None:
         example = "sweep decode.position=100,200 or model.sequence_length=256,512"
-        raise ConfigError(f"vary.sequence_length: a step of workload=decode has one token per sequence; {example}")
+        raise ConfigError(
+            f"vary.sequence_length: a step of workload=decode has one token per sequence; {example}"
+        )
     if rows is None or rows < 2:
-        raise ConfigError("workload=decode needs model.sequence_length=N of at least 2, the rows of the cache")
+        raise ConfigError(
+            "workload=decode needs model.sequence_length=N of at least 2, the rows of the cache"
+        )
     position = rows - 1 if config.decode.position is None else config.decode.position
     if position >= rows:
         raise ConfigError(
@@ -262,19 +317,31 @@ def _read_model(model: ModelConf, choices: Choices, own: Mapping[str, Any]) -> M
     # Settings that the model's builder would ignore, or lacks.
     shaped = model.image_size or model.num_classes or model.sequence_length or model.pretrained
     if spec.no_settings and (model.arguments or shaped):
-        raise ConfigError(f"model.library={model.library} takes no other model settings: {spec.no_settings}")
+        raise ConfigError(
+            f"model.library={model.library} takes no other model settings: {spec.no_settings}"
+        )
     if model.checkpoint and not spec.example_checkpoint:
-        allowed = "model.library=" + ", ".join(name for name, other in LIBRARIES.items() if other.example_checkpoint)
-        raise ConfigError(f"model.checkpoint is for {allowed}; the others have one set of weights for each name")
+        allowed = "model.library=" + ", ".join(
+            name for name, other in LIBRARIES.items() if other.example_checkpoint
+        )
+        raise ConfigError(
+            f"model.checkpoint is for {allowed}; the others have one set of weights for each name"
+        )
     if model.checkpoint != own.get("checkpoint") and not model.pretrained:
-        raise ConfigError(f"model.checkpoint={model.checkpoint} is used with model.pretrained=true only; add that")
+        raise ConfigError(
+            f"model.checkpoint={model.checkpoint} is used with model.pretrained=true only; add that"
+        )
     if model.pretrained and spec.example_checkpoint and not model.checkpoint:
         example = f"model.checkpoint={spec.example_checkpoint}"
-        raise ConfigError(f"model.pretrained=true of {model.library} needs whose weights: {example}")
+        raise ConfigError(
+            f"model.pretrained=true of {model.library} needs whose weights: {example}"
+        )
     flatten(model.arguments)
     sequence_length = model.sequence_length if has_texts(model.library) else None
     checkpoint = model.checkpoint if model.pretrained else None
-    return _copy_fields(Model, model, name=name, sequence_length=sequence_length, checkpoint=checkpoint)
+    return _copy_fields(
+        Model, model, name=name, sequence_length=sequence_length, checkpoint=checkpoint
+    )
 
 
 def _read_precision(precision: PrecisionConf) -> Precision:
@@ -292,7 +359,9 @@ def _find_interpreter(python: str) -> str:
     """Return its absolute path; links stay, since the interpreter of a virtual environment is a link."""
     path = Path(python).expanduser().absolute()
     if not (path.is_file() and os.access(path, os.X_OK)):
-        raise ConfigError(f"worker.python={python}: there is no program {path}; give the path of an interpreter")
+        raise ConfigError(
+            f"worker.python={python}: there is no program {path}; give the path of an interpreter"
+        )
     return str(path)
 
 
@@ -301,7 +370,9 @@ def _read_labels(config: Config, choices: Choices, own: OwnValues) -> Labels:
     renamed = any(getattr(model, key) != own["model"].get(key) for key in ("name", "factory"))
     changes = _list_changes("model", model, own) + _list_changes("precision", config.precision, own)
     return Labels(
-        model=str(model.factory or model.name) if renamed else str(choices.get("model")).rsplit("/", 1)[-1],
+        model=str(model.factory or model.name)
+        if renamed
+        else str(choices.get("model")).rsplit("/", 1)[-1],
         precision=str(choices.get("precision")),
         family=model.family,
         suite=model.suite,
@@ -314,9 +385,13 @@ def _read_labels(config: Config, choices: Choices, own: OwnValues) -> Labels:
 def _list_changes(group: str, composed: Any, own: OwnValues) -> list[str]:
     """Keys that differ from the option's own file, e.g. `model.image_size=64`."""
     known = {entry.name for entry in fields(composed)}
-    before = flatten(asdict(type(composed)(**{key: value for key, value in own[group].items() if key in known})))
+    before = flatten(
+        asdict(type(composed)(**{key: value for key, value in own[group].items() if key in known}))
+    )
     now = flatten(asdict(composed))
-    keys_changed = sorted(key for key in now if now[key] != before.get(key, MISSING) and key not in LABELS)
+    keys_changed = sorted(
+        key for key in now if now[key] != before.get(key, MISSING) and key not in LABELS
+    )
     return [f"{group}.{key}={show_value(now[key])}" for key in keys_changed]
 
 
@@ -325,8 +400,14 @@ def read_device_type(device: str | None, gpu: bool) -> str:
     if device is None:
         return "cuda" if gpu else "cpu"
     kind, _, index = device.partition(":")
-    if kind not in ("cpu", "cuda") or (index and (kind == "cpu" or not index.isdigit())) or device.endswith(":"):
-        raise ConfigError(f"device={device}: allowed are cpu, cuda (every visible GPU) and cuda:N, e.g. device=cuda:1")
+    if (
+        kind not in ("cpu", "cuda")
+        or (index and (kind == "cpu" or not index.isdigit()))
+        or device.endswith(":")
+    ):
+        raise ConfigError(
+            f"device={device}: allowed are cpu, cuda (every visible GPU) and cuda:N, e.g. device=cuda:1"
+        )
     return kind
 
 

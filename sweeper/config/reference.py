@@ -52,7 +52,8 @@ class Key:
     name: str
     takes: str  # e.g. `a whole number or null`
     values: tuple[str, ...]  # all that are allowed; empty: too many to list
-    default: str | None  # as it is typed; None: there is none, or each option of its group has its own
+    # as it is typed; None: there is none, or each option of its group has its own
+    default: str | None
     comment: str
     has_keys: bool = False  # whether it stands for the keys below it
 
@@ -64,14 +65,23 @@ def read_keys() -> dict[str, Key]:
     return {name: key for name, key in found.items() if name not in chosen}
 
 
-def _read_keys(schema: Any, prefix: str, defaults: Mapping[str, Mapping[str, Any]]) -> Iterator[Key]:
+def _read_keys(
+    schema: Any, prefix: str, defaults: Mapping[str, Mapping[str, Any]]
+) -> Iterator[Key]:
     comments, hints = _read_comments(schema), typing.get_type_hints(schema)
     own: Mapping[str, Any] = defaults.get(prefix.rstrip("."), {})
     for entry in fields(schema):
         name, hint = f"{prefix}{entry.name}", hints[entry.name]
         if is_dataclass(hint):
             inside = list(_read_keys(hint, f"{name}.", defaults))
-            yield Key(name, f"keys of its own: {', '.join(key.name for key in inside)}", (), None, "", has_keys=True)
+            yield Key(
+                name,
+                f"keys of its own: {', '.join(key.name for key in inside)}",
+                (),
+                None,
+                "",
+                has_keys=True,
+            )
             yield from inside
             continue
         kinds = set(typing.get_args(hint)) if isinstance(hint, types.UnionType) else {hint}
@@ -87,10 +97,16 @@ def _describe_type(name: str, kinds: set[Any]) -> str:
     if name in ALLOWED:
         text = ", ".join(ALLOWED[name])
     elif typing.get_origin(kind) is list:
-        text = f"a list of {WORDS[typing.get_args(kind)[0]].removeprefix('a ')}s, e.g. {name}=[64,96]"
+        text = (
+            f"a list of {WORDS[typing.get_args(kind)[0]].removeprefix('a ')}s, e.g. {name}=[64,96]"
+        )
     elif typing.get_origin(kind) is dict:
         numbers = typing.get_args(kind)[1] is float
-        text = f"numbers by name, e.g. {name}.NAME=600" if numbers else f"keys with values, e.g. {name}.NAME=VALUE"
+        text = (
+            f"numbers by name, e.g. {name}.NAME=600"
+            if numbers
+            else f"keys with values, e.g. {name}.NAME=VALUE"
+        )
     else:
         text = WORDS.get(kind, "a list or a text")  # the one key of any type is text.lengths
     return f"{text} or null" if type(None) in kinds else text
@@ -119,14 +135,24 @@ def _phrase(sentence: str) -> str:
 def _read_defaults() -> dict[str, dict[str, Any]]:
     """Read what the option that each group has by default says, by group."""
     options = list_default_options()
-    files = {group: conf_folder() / group / f"{options[group]}.yaml" for group in GROUPS if group in options}
+    files = {
+        group: conf_folder() / group / f"{options[group]}.yaml"
+        for group in GROUPS
+        if group in options
+    }
     return {group: _read_yaml(file) for group, file in files.items()}
 
 
 def list_default_options() -> dict[str, str]:
     """Read the option that each group has when the command line names none."""
     entries = _read_yaml(conf_folder() / "config.yaml")["defaults"]
-    found = {group: option for entry in entries if isinstance(entry, dict) for group, option in entry.items() if option}
+    found = {
+        group: option
+        for entry in entries
+        if isinstance(entry, dict)
+        for group, option in entry.items()
+        if option
+    }
     return {group.removeprefix("override "): str(option) for group, option in found.items()}
 
 
@@ -139,10 +165,15 @@ def _read_yaml(file: Path) -> dict[str, Any]:
 
 def list_options(group: str, folders: Sequence[Path]) -> dict[str, str]:
     """List the options of a group in folders of YAML files, each with the line about it, those in subfolders last."""
-    found = {} if group != "hydra/launcher" else {"local": "trials run on this machine, the default"}
+    found = (
+        {} if group != "hydra/launcher" else {"local": "trials run on this machine, the default"}
+    )
     for folder in folders:
         files = sorted((folder / group).rglob("*.yaml"), key=lambda file: (len(file.parts), file))
-        found |= {file.relative_to(folder / group).with_suffix("").as_posix(): _read_line(file) for file in files}
+        found |= {
+            file.relative_to(folder / group).with_suffix("").as_posix(): _read_line(file)
+            for file in files
+        }
     return found
 
 
@@ -151,5 +182,12 @@ def _read_line(file: Path) -> str:
     text = file.read_text(encoding="utf-8", errors="replace")
     if match := re.search(r"^# python -m sweeper .* {3}\((.+)\)$", text, re.MULTILINE):
         return match[1]
-    values = [re.search(rf"^{key}: *(\S+)", text, re.MULTILINE) for key in ("library", "name", "batch_size")]
-    return ", ".join(f"{label}{match[1]}" for label, match in zip(("", "", "batch "), values, strict=True) if match)
+    values = [
+        re.search(rf"^{key}: *(\S+)", text, re.MULTILINE)
+        for key in ("library", "name", "batch_size")
+    ]
+    return ", ".join(
+        f"{label}{match[1]}"
+        for label, match in zip(("", "", "batch "), values, strict=True)
+        if match
+    )

@@ -22,30 +22,37 @@ class ModelConf:
     library: str = MISSING  # timm, torchvision, transformers, torchbench, custom or script
     batch_size: int = MISSING  # used when the top-level batch_size is null
     name: str | None = None  # the library's own name
-    factory: str | None = None  # a model of your own: package.module:function, called with (batch_size, device)
+    # a model of your own: package.module:function, called with (batch_size, device)
+    factory: str | None = None
     # A training script of your own: a file, or "-m package.module"
     path: str | None = None
     args: str = ""  # arguments of the script, as you would type them after its name
     cwd: str | None = None  # the folder in which the script runs; null: where sweeper is started
-    trajectory: int | None = None  # steps of the script in which compiled and eager training are compared; at least 20
-    # Steps of the training that you plan with the script: the report says what compiling saves over them; null: unknown
+    # steps of the script in which compiled and eager training are compared; at least 20
+    trajectory: int | None = None
+    # Steps of the training that you plan with the script: the report says what compiling saves over
+    # them; null: unknown
     total_steps: int | None = None
     family: str = "other"  # cnn, vit, nlp, ...: a row of summary.csv
     suite: str | None = None  # timm, huggingface, torchbench, ...: a row of summary.csv
     image_size: int | None = None  # pixels of a side; null: the model's own
     sequence_length: int | None = None  # tokens of a text; null: the model's own
     num_classes: int | None = None  # null: the library's own
-    # Dropout and drop-path; true, and null in training: as the library builds the model; false: all rates are 0
+    # Dropout and drop-path; true, and null in training: as the library builds the model; false: all
+    # rates are 0
     dropout: bool | None = None
-    arguments: dict[str, Any] = field(default_factory=dict)  # for the constructor of the model or of its configuration
+    # for the constructor of the model or of its configuration
+    arguments: dict[str, Any] = field(default_factory=dict)
     # channels_last: weights of convolutions and images with the channels innermost, in both arms
     memory_format: str = "contiguous"
     # true: weights from the library's hub, which needs a network or what it has fetched before
     pretrained: bool = False
-    checkpoint: str | None = None  # whose weights, with pretrained=true: a name at the library's hub or a folder
+    # whose weights, with pretrained=true: a name at the library's hub or a folder
+    checkpoint: str | None = None
     # true: parameters, buffers and inputs are cast to precision.parameters, also to float32
     cast: bool = False
-    # sdpa, eager, flash_attention_2 or flex_attention, of models of transformers; null: the library's choice
+    # sdpa, eager, flash_attention_2 or flex_attention, of models of transformers; null: the
+    # library's choice
     attention: str | None = None
 
 
@@ -61,7 +68,8 @@ class OptimizerConf:
     """`conf/optimizer/*.yaml`."""
 
     name: str = MISSING
-    # default: torch chooses; foreach: all parameters at once; fused: in one kernel; the same in both arms
+    # default: torch chooses; foreach: all parameters at once; fused: in one kernel; the same in
+    # both arms
     impl: str = "default"
 
 
@@ -71,27 +79,33 @@ class PrecisionConf:
 
     parameters: str = "float32"  # of parameters and inputs
     autocast: str | None = None  # of operations under autocast; null: no autocast
-    auto: str | None = None  # what autocast=auto means; null: bfloat16 where the device has it, else float16
+    # what autocast=auto means; null: bfloat16 where the device has it, else float16
+    auto: str | None = None
     grad_scaler: bool = False  # true: losses are scaled, as float16 needs
-    tf32: bool | None = None  # for products of matrices and convolutions in fp32; null: torch's default of each
+    # for products of matrices and convolutions in fp32; null: torch's default of each
+    tf32: bool | None = None
     float8: bool = False  # true: torchao's float8 linear layers, in both arms
-    weight: str | None = None  # amp or fp32: the share of the weighted geomean that this option carries
+    # amp or fp32: the share of the weighted geomean that this option carries
+    weight: str | None = None
 
 
 @dataclass
 class CompileConf:
     """Arguments of `torch.compile` beside mode and backend."""
 
-    dynamic: bool | None = None  # true: compiled for any size; false: for each size; null: as torch decides
+    # true: compiled for any size; false: for each size; null: as torch decides
+    dynamic: bool | None = None
     fullgraph: bool = False  # true: a graph break is an error
-    # model: the module is wrapped; step: the whole training step; blocks: each of the model's repeated blocks;
-    # optimizer: the optimizer's step alone; loss: the loss function alone
+    # model: the module is wrapped; step: the whole training step; blocks: each of the model's
+    # repeated blocks; optimizer: the optimizer's step alone; loss: the loss function alone
     scope: str = "model"
     # Options of Inductor, e.g. compile.options.epilogue_fusion=false
     options: dict[str, Any] = field(default_factory=dict)
-    # Above 0, up to 1: the share of activations that is saved for backward, the rest is computed again; null: torch's
+    # Above 0, up to 1: the share of activations that is saved for backward, the rest is computed
+    # again; null: torch's
     memory_budget: float | None = None
-    precision_casts: bool = False  # true: Inductor's kernels round to half precision wherever eager does
+    # true: Inductor's kernels round to half precision wherever eager does
+    precision_casts: bool = False
 
 
 @dataclass
@@ -143,12 +157,15 @@ class Config:
     batch_size: int | None = None  # null: the model's own
     device: str | None = None  # cpu, cuda or cuda:N; null: the GPU where there is one
     dry_run: bool = False  # print the plan, check it as a sweep would, estimate its time, and stop
-    # Which trials of an earlier run of this sweep run again. failed: all without an ok record; changed: also those that
-    # were measured under another measure; none: those without any record; all: every trial.
+    # Which trials of an earlier run of this sweep run again. failed: all without an ok record;
+    # changed: also those that were measured under another measure; none: those without any record;
+    # all: every trial.
     retry: str = "failed"
-    # true: one more process of each trial that runs keeps what the compiler did: code, graphs, breaks, a summary
+    # true: one more process of each trial that runs keeps what the compiler did: code, graphs,
+    # breaks, a summary
     inspect: bool = False
-    cudnn_benchmark: bool = False  # true: cuDNN times its algorithms and takes the fastest, in both arms; on a GPU
+    # true: cuDNN times its algorithms and takes the fastest, in both arms; on a GPU
+    cudnn_benchmark: bool = False
     model: ModelConf = field(default_factory=ModelConf)
     mode: NamedConf = field(default_factory=NamedConf)
     backend: NamedConf = field(default_factory=NamedConf)
@@ -166,7 +183,17 @@ class Config:
     scheduler: Scheduler = field(default_factory=Scheduler)
 
 
-GROUPS = ("model", "mode", "backend", "precision", "workload", "optimizer", "text", "measure", "tracking")
+GROUPS = (
+    "model",
+    "mode",
+    "backend",
+    "precision",
+    "workload",
+    "optimizer",
+    "text",
+    "measure",
+    "tracking",
+)
 
 ConfigStore.instance().store(name="sweeper_schema", node=Config)
 
@@ -176,7 +203,10 @@ def keys(schema: Any = Config, prefix: str = "") -> list[str]:
     found = []
     for entry in fields(schema):
         nested = entry.default_factory
-        found += [f"{prefix}{entry.name}", *(keys(nested, f"{prefix}{entry.name}.") if is_dataclass(nested) else ())]
+        found += [
+            f"{prefix}{entry.name}",
+            *(keys(nested, f"{prefix}{entry.name}.") if is_dataclass(nested) else ()),
+        ]
     return found
 
 

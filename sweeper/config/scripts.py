@@ -13,11 +13,22 @@ from sweeper.core.backends import WITHOUT_DYNAMO
 from sweeper.core.errors import ConfigError
 from sweeper.core.libraries import SCRIPT
 from sweeper.core.serialization import Json, show_value
-from sweeper.core.trial import MIN_TRAJECTORY, OWN_PRECISION, Compile, Labels, Model, Precision, Trial, name_module
+from sweeper.core.trial import (
+    MIN_TRAJECTORY,
+    OWN_PRECISION,
+    Compile,
+    Labels,
+    Model,
+    Precision,
+    Trial,
+    name_module,
+)
 
 ONLY_OF_SCRIPT = ("path", "args", "cwd", "total_steps", "trajectory")  # keys of `model`
-OF_SCRIPT = ("library", *ONLY_OF_SCRIPT, "family", "suite", "batch_size")  # keys of `model` that a script has
-# What the script decides, as it is where nobody asks for anything else; groups first, and what chooses for others.
+# keys of `model` that a script has
+OF_SCRIPT = ("library", *ONLY_OF_SCRIPT, "family", "suite", "batch_size")
+# What the script decides, as it is where nobody asks for anything else; groups first, and what
+# chooses for others.
 DECIDED: Mapping[str, Json] = {
     "preset": None,
     "rung": None,
@@ -43,13 +54,18 @@ DECIDED_KEYS = (
     "inspect",
     "text.lengths",
     "text.labels",
-    *(f"precision.{name}" for name in ("parameters", "autocast", "auto", "grad_scaler", "tf32", "float8")),
+    *(
+        f"precision.{name}"
+        for name in ("parameters", "autocast", "auto", "grad_scaler", "tf32", "float8")
+    ),
     *(f"vary.{item.name}" for item in fields(VaryConf)),
     *(f"model.{item.name}" for item in fields(ModelConf) if item.name not in OF_SCRIPT),
 )
 
 
-def read_script(config: Config, choices: Mapping[str, str | None], make_compile: Callable[[], Compile]) -> Trial:
+def read_script(
+    config: Config, choices: Mapping[str, str | None], make_compile: Callable[[], Compile]
+) -> Trial:
     """Turn the options of a script into a trial, whose device and interpreter the caller sets.
 
     Raises ConfigError for a script that is not there, and for options that the script itself decides.
@@ -61,10 +77,14 @@ def read_script(config: Config, choices: Mapping[str, str | None], make_compile:
         if (found := attrgetter(key)(config)) != attrgetter(key)(PLAIN):
             raise ConfigError(f"{key}={show_value(found)}: {WHY.get(key, DECIDES)}; leave it out")
     if config.backend.name in WITHOUT_DYNAMO and config.mode.name != "eager":
-        raise ConfigError(f"backend={config.backend.name} converts a model by hand, which a script's own loop does not")
+        raise ConfigError(
+            f"backend={config.backend.name} converts a model by hand, which a script's own loop does not"
+        )
     model = config.model
     if not model.path:
-        raise ConfigError("model=script needs a script, e.g. model.path=train.py or model.path='-m package.train'")
+        raise ConfigError(
+            "model=script needs a script, e.g. model.path=train.py or model.path='-m package.train'"
+        )
     if model.cwd is not None and not Path(model.cwd).is_dir():
         raise ConfigError(f"model.cwd={model.cwd}: there is no such folder")
     _require_script(model.path, model.cwd)
@@ -74,16 +94,23 @@ def read_script(config: Config, choices: Mapping[str, str | None], make_compile:
         raise ConfigError(f"model.args={model.args}: {error}; quote it as a shell would") from error
     if model.trajectory is not None and model.trajectory < MIN_TRAJECTORY:
         raise ConfigError(f"model.trajectory={model.trajectory}: at least {MIN_TRAJECTORY} steps")
-    asked: dict[str, Json] = {"args": model.args or None, "cwd": model.cwd, "trajectory": model.trajectory}
+    asked: dict[str, Json] = {
+        "args": model.args or None,
+        "cwd": model.cwd,
+        "trajectory": model.trajectory,
+    }
     arguments = {key: value for key, value in asked.items() if value is not None}
     overrides = "; ".join(f"model.{key}={value}" for key, value in arguments.items())
     path = Path(model.path)
-    name = name_module(model.path) or f"{path.parent.name}/{path.name}".lstrip("/")  # many scripts are called train.py
+    # many scripts are called train.py
+    name = name_module(model.path) or f"{path.parent.name}/{path.name}".lstrip("/")
     is_eager = config.mode.name == "eager"
     return Trial(
         model=Model(SCRIPT, model.path, arguments=arguments),
         batch_size=1,
-        labels=Labels(name, OWN_PRECISION, model.family, overrides=overrides, total_steps=model.total_steps),
+        labels=Labels(
+            name, OWN_PRECISION, model.family, overrides=overrides, total_steps=model.total_steps
+        ),
         workload=SCRIPT,
         precision=Precision(),
         mode=config.mode.name,
@@ -98,7 +125,9 @@ def _require_script(path: str, cwd: str | None) -> None:
     if module is None:
         script = folder / Path(path).expanduser()
         if script.is_dir():
-            raise ConfigError(f"model.path={path}: a folder; name the script in it, or write '-m package.module'")
+            raise ConfigError(
+                f"model.path={path}: a folder; name the script in it, or write '-m package.module'"
+            )
         if not script.is_file():
             raise ConfigError(f"model.path={path}: there is no such file in {folder.resolve()}")
         return

@@ -7,14 +7,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-GRAPHED = "graphed"  # no compiler: forward and backward recorded as CUDA graphs, by `torch.cuda.make_graphed_callables`
+# no compiler: forward and backward recorded as CUDA graphs, by `torch.cuda.make_graphed_callables`
+GRAPHED = "graphed"
 NO_CUDA_GRAPHS = "with device=cpu there are no CUDA graphs"
-# They convert the module themselves: torch's older compilers, and the graph that is recorded by hand.
+# They convert the module themselves: torch's older compilers, and the graph that is recorded by
+# hand.
 WITHOUT_DYNAMO = ("jit_trace", "jit_script", "fx", GRAPHED)
-CONTROLS = ("eager", "eager_noexcept", "eager_debug", "pre_dispatch_eager")  # pass through Dynamo and compile nothing
-IN_TORCH = ("eager", "aot_eager", "cudagraphs", "ts", "aot_ts")  # beside inductor, the only one with modes and options
+# pass through Dynamo and compile nothing
+CONTROLS = ("eager", "eager_noexcept", "eager_debug", "pre_dispatch_eager")
+# beside inductor, the only one with modes and options
+IN_TORCH = ("eager", "aot_eager", "cudagraphs", "ts", "aot_ts")
 
-HOLD_WEIGHTS = ("tensorrt", "torch_tensorrt", "openvino")  # their programs have the weights in them as constants
+# their programs have the weights in them as constants
+HOLD_WEIGHTS = ("tensorrt", "torch_tensorrt", "openvino")
 
 
 @dataclass(frozen=True)
@@ -27,20 +32,28 @@ class Needs:
     workload: str | None = None  # the only workload that it takes
 
 
-_TENSORRT = Needs("torch_tensorrt", "pip install torch-tensorrt, of torch's own version", "cuda", "inference")
-_XLA = Needs("torch_xla", "it needs torch-xla of torch's own version, and there is none after 2.9; take inductor")
+_TENSORRT = Needs(
+    "torch_tensorrt", "pip install torch-tensorrt, of torch's own version", "cuda", "inference"
+)
+_XLA = Needs(
+    "torch_xla",
+    "it needs torch-xla of torch's own version, and there is none after 2.9; take inductor",
+)
 
 NEEDS = {
     **dict.fromkeys(("cudagraphs", GRAPHED), Needs(device="cuda")),
-    # https://docs.pytorch.org/TensorRT/dynamo/torch_compile.html: importing the package registers both names
+    # https://docs.pytorch.org/TensorRT/dynamo/torch_compile.html: importing the package registers
+    # both names
     **dict.fromkeys(("tensorrt", "torch_tensorrt"), _TENSORRT),
-    # https://docs.openvino.ai/torchcompile; with training its gradients have the wrong shapes (2026.4, torch 2.13). It
-    # copies its inputs to the host and gives results back there.
+    # https://docs.openvino.ai/torchcompile; with training its gradients have the wrong shapes
+    # (2026.4, torch 2.13). It copies its inputs to the host and gives results back there.
     "openvino": Needs("openvino.torch", "pip install openvino", "cpu", "inference"),
     # https://lightning-thunder.readthedocs.io; 0.2.6 cannot be imported beside torch 2.13
     "thunder": Needs("thunder.dynamo", "pip install lightning-thunder"),
     # https://github.com/pytorch/pytorch/issues/188866
-    "tvm": Needs("tvm.relay", "torch up to 2.13 needs tvm.relay, which TVM 0.20 took out; take inductor"),
+    "tvm": Needs(
+        "tvm.relay", "torch up to 2.13 needs tvm.relay, which TVM 0.20 took out; take inductor"
+    ),
     **dict.fromkeys(("openxla", "openxla_eval"), _XLA),
 }
 
@@ -48,7 +61,8 @@ _NVFUSER = "nvFuser left torch after 2.0 and is a package of its own; take induc
 _NVFUSER_NAMES = ("nvfuser", "aot_nvfuser", "aot_ts_nvfuser", "nvprims_nvfuser")
 _XLA_NAMES = ("torchxla_trace_once", "aot_torchxla_trace_once")
 
-GONE = {  # names of PyTorch 2.0 that torch 2.11 and later lack: what became of each, and what to take instead
+# names of PyTorch 2.0 that torch 2.11 and later lack: what became of each, and what to take instead
+GONE = {
     # https://github.com/pytorch/pytorch/pull/105789 and 110124
     **dict.fromkeys(_NVFUSER_NAMES, _NVFUSER),
     "nvprims_aten": "its primitives left torch together with nvFuser; take aot_eager",
@@ -56,13 +70,16 @@ GONE = {  # names of PyTorch 2.0 that torch 2.11 and later lack: what became of 
     # torch/_dynamo/backends/ of torch 2.0 has neither any more
     "ofi": "torch.jit.optimize_for_inference left TorchDynamo before torch 2.0; take jit_script or inductor",
     "fx2trt": "it became Torch-TensorRT; take tensorrt",
-    # https://github.com/pytorch/pytorch/pull/158262; torch/_dynamo/backends/onnxrt.py of torch 2.13 is a placeholder
+    # https://github.com/pytorch/pytorch/pull/158262; torch/_dynamo/backends/onnxrt.py of torch 2.13
+    # is a placeholder
     "onnxrt": "torch has taken it out, and nothing to install brings it back; export with torch.onnx instead",
     # https://github.com/intel/intel-extension-for-pytorch/issues/867
     "ipex": "Intel ended its extension with torch 2.8, its work went into torch; take inductor",
     **dict.fromkeys(_XLA_NAMES, "it was renamed to openxla; take openxla, of torch-xla"),
 }
 
-WITHOUT_MODE = frozenset((*IN_TORCH, *WITHOUT_DYNAMO, *NEEDS, *GONE))  # torch.compile ignores `mode` there, or refuses
-# They do not use the partitioner of AOTAutograd that heeds a memory budget; a backend of the user's own may use it.
+# torch.compile ignores `mode` there, or refuses
+WITHOUT_MODE = frozenset((*IN_TORCH, *WITHOUT_DYNAMO, *NEEDS, *GONE))
+# They do not use the partitioner of AOTAutograd that heeds a memory budget; a backend of the user's
+# own may use it.
 WITHOUT_MEMORY_BUDGET = WITHOUT_MODE - {"aot_eager"}

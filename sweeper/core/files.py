@@ -21,7 +21,8 @@ from sweeper.core.system.leftovers import make_prefix
 
 MAX_JSON_BYTES = 100 * 2**20  # large records have 100 kB
 MAX_FILE_BYTES = 1 << 30  # of a log, or of another file that is shown or sent
-READ_ONLY = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # without O_NONBLOCK a pipe that nobody fills is waited for
+# without O_NONBLOCK a pipe that nobody fills is waited for
+READ_ONLY = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 def write_text(path: Path, text: str) -> None:
@@ -65,7 +66,9 @@ def open_inside(folder: Path, name: str | Path, max_bytes: int) -> BinaryIO:
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
         if status.st_size > max_bytes:
-            raise OSError(errno.EFBIG, f"{status.st_size:,} bytes, more than {max_bytes:,}", str(path))
+            raise OSError(
+                errno.EFBIG, f"{status.st_size:,} bytes, more than {max_bytes:,}", str(path)
+            )
         return os.fdopen(handle, "rb")
     except OSError:
         os.close(handle)
@@ -87,7 +90,9 @@ def move_aside(path: Path) -> Path:
     """Rename a file that cannot be read to `NAME.unreadable-TIME`, which replaces nothing, and return its new path."""
     moved = path.with_name(f"{path.name}.unreadable-{time.strftime('%Y%m%d-%H%M%S')}")
     number = 1
-    while os.path.lexists(aside := moved if number == 1 else moved.with_name(f"{moved.name}-{number}")):
+    while os.path.lexists(
+        aside := moved if number == 1 else moved.with_name(f"{moved.name}-{number}")
+    ):
         number += 1
     return path.rename(aside)
 

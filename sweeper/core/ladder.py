@@ -14,7 +14,8 @@ from sweeper.core.libraries import LIBRARIES
 from sweeper.core.trial import BUNDLED_RUNGS, CACHED, Compile, Trial
 
 EAGER = "eager"
-ONE_LINERS = {  # titles, in the order in which they are added, each to those before it; they hold for both arms
+# titles, in the order in which they are added, each to those before it; they hold for both arms
+ONE_LINERS = {
     "channels_last": "eager + channels_last",
     "fused": "eager + fused optimizer",
     "cudnn_benchmark": "eager + cudnn.benchmark",
@@ -45,7 +46,9 @@ def climb(plain: Trial, rung: str) -> Trial:
         match name:
             case "channels_last":
                 trial = replace(trial, model=replace(trial.model, memory_format="channels_last"))
-                overrides.append("" if rung in BUNDLED_RUNGS else "model.memory_format=channels_last")
+                overrides.append(
+                    "" if rung in BUNDLED_RUNGS else "model.memory_format=channels_last"
+                )
             case "fused":
                 trial = replace(trial, optimizer_impl="fused")
             case "cudnn_benchmark":
@@ -61,7 +64,9 @@ def climb(plain: Trial, rung: str) -> Trial:
 def _list_one_liners(plain: Trial, rung: str) -> Iterator[str]:
     """Yield the one-liners of a rung: its own, also where it makes no sense, and those before it that apply."""
     for name in ONE_LINERS:
-        if name == rung or (RUNGS.index(name) < RUNGS.index(rung) and not explain_not_for(plain, name)):
+        if name == rung or (
+            RUNGS.index(name) < RUNGS.index(rung) and not explain_not_for(plain, name)
+        ):
             yield name
 
 

@@ -21,11 +21,15 @@ class LibrarySpec:
     all_models: str = ""  # where the names of all its models can be read
     packages: tuple[str, ...] = ()  # of which records, sweep.json and doctor give the versions
     named_by: str = "name"  # the key of `conf/model` that holds the model's name
-    input_sizes: tuple[str, ...] = ()  # kinds of size that its inputs have and `vary` may change, beside batch_size
-    example_checkpoint: str | None = None  # of a library whose pretrained models need `model.checkpoint`
+    # kinds of size that its inputs have and `vary` may change, beside batch_size
+    input_sizes: tuple[str, ...] = ()
+    # of a library whose pretrained models need `model.checkpoint`
+    example_checkpoint: str | None = None
     has_decoders: bool = False  # whether workload=prefill and decode are for its models
-    takes_attention: bool = False  # whether `model.attention` chooses the implementation of its models' attention
-    no_settings: str | None = None  # why its models take no sizes, classes, arguments or weights; None: they do
+    # whether `model.attention` chooses the implementation of its models' attention
+    takes_attention: bool = False
+    # why its models take no sizes, classes, arguments or weights; None: they do
+    no_settings: str | None = None
 
 
 SCRIPT = "script"  # a user's own training script, which is its workload as well

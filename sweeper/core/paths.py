@@ -73,10 +73,16 @@ class SweepPaths:
 
     def require_no_links(self) -> None:
         """Raise ConfigError if the folder holds links: what a sweep writes would land elsewhere."""
-        links = sorted(path.name for path in self.folder.iterdir() if path.is_symlink()) if self.folder.is_dir() else ()
+        links = (
+            sorted(path.name for path in self.folder.iterdir() if path.is_symlink())
+            if self.folder.is_dir()
+            else ()
+        )
         if links:
             named = f"{links[0]!a} is a link{f', like {len(links) - 1} more' if links[1:] else ''}"
-            raise ConfigError(f"{self.folder}: {named}, and a sweep writes through none; move it away")
+            raise ConfigError(
+                f"{self.folder}: {named}, and a sweep writes through none; move it away"
+            )
 
     def trial(self, label: str, trial_id: str) -> TrialPaths:
         """The folder of a trial: the one that ends in its id, or a new `<label>-<id>`."""
@@ -86,7 +92,9 @@ class SweepPaths:
     def trials(self) -> dict[str, TrialPaths]:
         """The folders of trials by the trial's id."""
         folders = self.folder.iterdir() if self.folder.is_dir() else ()
-        return {path.name.rpartition("-")[2]: TrialPaths(path) for path in folders if "-" in path.name}
+        return {
+            path.name.rpartition("-")[2]: TrialPaths(path) for path in folders if "-" in path.name
+        }
 
     def records(self) -> list[Path]:
         """Every record of the sweep, ordered by path."""

@@ -57,7 +57,8 @@ class LeaseRequest:
 class LeaseGrant:
     """The worker has the device until it gives it back."""
 
-    stopped_s: float = 0.0  # wall seconds for which it was stopped since it last gave the device back, waits left out
+    # wall seconds for which it was stopped since it last gave the device back, waits left out
+    stopped_s: float = 0.0
     neighbours: tuple[int, ...] = ()  # process groups of other workers with memory on the device
 
     def dumps(self) -> str:
@@ -82,7 +83,9 @@ class Outcome:
 
 
 Message = Phase | LeaseRequest | Outcome
-_KINDS: Mapping[str, type[Message]] = {kind.__name__: kind for kind in (Phase, LeaseRequest, Outcome)}
+_KINDS: Mapping[str, type[Message]] = {
+    kind.__name__: kind for kind in (Phase, LeaseRequest, Outcome)
+}
 
 
 def encode(message: Message) -> str:
@@ -116,7 +119,8 @@ class Software:
     """What the workers' interpreter has installed."""
 
     parts: tuple[Part, ...]
-    backends: tuple[str, ...]  # to probe: those that torch lists, and those that a package would add
+    # to probe: those that torch lists, and those that a package would add
+    backends: tuple[str, ...]
     torch_works: bool
     bfloat16_native: bool | None = None  # of the GPU; None on a CPU
 
@@ -128,5 +132,6 @@ class Verdict:
     backend: str
     mode: str
     verdict: str  # ok, missing, broken or control
-    reason: str | None = None  # what to install, the first line of what went wrong, or what a control is for
+    # what to install, the first line of what went wrong, or what a control is for
+    reason: str | None = None
     first_step_s: float | None = None  # the first compiled step, compilation included

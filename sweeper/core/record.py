@@ -20,12 +20,14 @@ from sweeper.core.serialization import Between, Json, from_json, parse_json, to_
 from sweeper.core.text import clean_text
 from sweeper.core.trial import Trial
 
-# 1 had no accuracy, no state of device and host, no fingerprints. 2 had no attempts, no formats of parameters, and of
-# the check one case alone. 3 had fewer axes in the trial. 4 had of the device its busy time alone, and no host time.
-# 5 had no scripts. All are read with what they lack as missing.
+# 1 had no accuracy, no state of device and host, no fingerprints. 2 had no attempts, no formats of
+# parameters, and of the check one case alone. 3 had fewer axes in the trial. 4 had of the device
+# its busy time alone, and no host time. 5 had no scripts. All are read with what they lack as
+# missing.
 SCHEMA_VERSION = 6
 
-# A record from elsewhere may hold any number. Figures are ratios and logs of times, so these have to be above 0.
+# A record from elsewhere may hold any number. Figures are ratios and logs of times, so these have
+# to be above 0.
 Seconds = Annotated[float, Between(0, 1e9)]
 Duration = Annotated[float, Between(1e-9, 1e9)]  # which a clock can tell from 0
 Count = Annotated[int, Between(0, 2**53)]
@@ -40,7 +42,8 @@ STATUSES = (
 TORCH_NN = "torch.nn."  # begins the names of torch's own classes among a script's modules
 # Left out of the denominator of a pass rate: the compiler is not to blame.
 NOT_JUDGED = ("eager_error", "unavailable", "interrupted")
-# May be another when the same trial runs again: a machine, a time limit or a user ended it, not its code.
+# May be another when the same trial runs again: a machine, a time limit or a user ended it, not its
+# code.
 CHANGEABLE = ("interrupted", "timeout", "crashed")
 
 EAGER_PHASES = ("starting", "building", "eager")
@@ -107,24 +110,32 @@ class Accuracy:
     reference: str | None  # float64, or float32 where that does not fit or run; None: there is none
     passed: bool | None  # None: it could not be judged
     unverified: str | None = None  # why it could not be judged
-    nondeterministic: bool = False  # eager, run twice from one state, differs from itself by more than the bound
+    # eager, run twice from one state, differs from itself by more than the bound
+    nondeterministic: bool = False
     tensors: Count = 0  # how many were judged
-    unjudged: Count = 0  # how many were not: eager is not finite there, or over seeds rounding explains anything
+    # how many were not: eager is not finite there, or over seeds rounding explains anything
+    unjudged: Count = 0
     worst: str | None = None  # e.g. `gradient of layer1.0.conv1.weight`
     too_small: bool = False  # it has less than a third of eager's size, where that has to decide
     compiled_error: Amount | None = None
     eager_error: Amount | None = None
     bound: Amount | None = None  # compiled_error may be so large
-    of_process: int | None = None  # whose verdict this is, where the process ran the same code as one that was checked
+    # whose verdict this is, where the process ran the same code as one that was checked
+    of_process: int | None = None
     elements: Count | None = None  # how many numbers were compared, over all cases
-    cases: tuple[str, ...] = ()  # that were judged, e.g. `as built, unseen batch` or `moved, batch 1`
+    # that were judged, e.g. `as built, unseen batch` or `moved, batch 1`
+    cases: tuple[str, ...] = ()
     case: str | None = None  # of the worst tensor
-    batch: str | None = None  # what the unseen batch is: drawn, given, mixed (of the first), timed (the first itself)
-    moved: str | None = None  # what became of the state without dead branches: `full`, `half`, or why it was not judged
-    projection: PerArm | None = None  # of the worst tensor's gradient on the reference, where that was judged
+    # what the unseen batch is: drawn, given, mixed (of the first), timed (the first itself)
+    batch: str | None = None
+    # what became of the state without dead branches: `full`, `half`, or why it was not judged
+    moved: str | None = None
+    # of the worst tensor's gradient on the reference, where that was judged
+    projection: PerArm | None = None
     margin: float | None = None  # by how much the compiled one may lie outside the range of eager's
     random_in_step: bool | None = None  # whether a step draws random numbers and depends on them
-    randomness: str | None = None  # how a step that draws them was judged: seeds; None: it was not, or draws none
+    # how a step that draws them was judged: seeds; None: it was not, or draws none
+    randomness: str | None = None
     statistic: PerArm | None = None  # of the worst test over seeds
 
 
@@ -135,8 +146,10 @@ class GpuState:
     clock_mhz: Amounts
     power_w: Amounts
     temperature_c: PerArm
-    slowdowns: tuple[str, ...] | None = None  # reasons for lowered clocks that were seen, e.g. power_cap, thermal
-    other_processes: Count | None = None  # the most that computed on this GPU beside us, before and in the rounds
+    # reasons for lowered clocks that were seen, e.g. power_cap, thermal
+    slowdowns: tuple[str, ...] | None = None
+    # the most that computed on this GPU beside us, before and in the rounds
+    other_processes: Count | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,17 +158,21 @@ class HostState:
 
     busy_while_compiling: float | None = None  # share kept busy by others
     busy_while_measuring: float | None = None
-    throttled_s: Seconds | None = None  # seconds in the rounds for which the cgroup's quota stopped us
+    # seconds in the rounds for which the cgroup's quota stopped us
+    throttled_s: Seconds | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CompileCall:
     """A call of `torch.compile` in a script, or in a library that it uses."""
 
-    where: str  # file:line of the script, where a library calls for it as well; of the library where it calls by itself
+    # file:line of the script, where a library calls for it as well; of the library where it calls
+    # by itself
+    where: str
     by_library: bool
     target: str = ""  # the class of the module, or the name of the function, that is compiled
-    is_arm: bool = False  # whether it is the compiled arm: the script's own, or by a library for one of its modules
+    # whether it is the compiled arm: the script's own, or by a library for one of its modules
+    is_arm: bool = False
     arguments: str = ""  # as JSON, those that are numbers, texts and truth values
 
 
@@ -165,13 +182,15 @@ class LoopRun:
 
     steps: Positive
     step_s: Duration  # wall seconds per step, loader and all
-    loader_s: Seconds | None  # wall seconds per step in which the script waited for a batch; None without a loader
+    # wall seconds per step in which the script waited for a batch; None without a loader
+    loader_s: Seconds | None
     batches: Amount  # of its loader, per step
     recompiles: Count = 0  # compilations while it was timed
     evaluations: Count = 0  # steps in it before which the script evaluated
     saves: Count = 0  # files that it saved meanwhile
     epochs: Count = 0  # times that its loader began anew
-    left_out: bool = False  # whether such things were seen, and are not in this time, or not as often as in eager's
+    # whether such things were seen, and are not in this time, or not as often as in eager's
+    left_out: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +219,8 @@ class Training:
     every: Positive  # steps for which a point stands
     losses: tuple[float | None, ...]  # that the script called `backward` on, on average
     gradient_norms: tuple[float | None, ...]  # of all parameters, on average
-    apart: tuple[Amount | None, ...] = ()  # compiled weights from eager's, at these steps, as a share of eager's way
+    # compiled weights from eager's, at these steps, as a share of eager's way
+    apart: tuple[Amount | None, ...] = ()
     seeded: bool = True  # whether the script gives torch a seed at all
 
 
@@ -217,9 +237,11 @@ class Trajectory:
     steps: Count = 0  # of the loop
     worst: str | None = None  # e.g. `gradient of layer1.0.conv1.weight`
     kind: str | None = None  # of the figure: typical, often, worst, drift or gain
-    reference: str | None = None  # what `value` is the difference from: eager, or longer (eager without autocast)
+    # what `value` is the difference from: eager, or longer (eager without autocast)
+    reference: str | None = None
     value: Amount | None = None  # of compiled
-    yardstick: Amount | None = None  # the same of eager moved by rounding, or of eager against longer
+    # the same of eager moved by rounding, or of eager against longer
+    yardstick: Amount | None = None
     limit: Amount | None = None  # of `value`
     trainings: tuple[Training, ...] = ()
     trainings_missing: str | None = None  # why there is none, or not all
@@ -239,16 +261,20 @@ class ScriptRun:
     shapes: tuple[Shapes, ...] = ()  # the most frequent ones of the compiled loop
     num_shapes: Count = 0  # all different ones
     sizes: tuple[SizeCount, ...] = ()  # of the one dimension that varies, the smallest first
-    pad_to: tuple[Count, ...] = ()  # of the dimension that varies, the sizes that a quarter, a half, ... stay below
+    # of the dimension that varies, the sizes that a quarter, a half, ... stay below
+    pad_to: tuple[Count, ...] = ()
     skipped_steps: Count = 0  # optimizer steps that a gradient scaler left out
-    interval: Count = 0  # steps from one evaluation or saved file to the next; 0: there were no two of them
+    # steps from one evaluation or saved file to the next; 0: there were no two of them
+    interval: Count = 0
     loop_eager: LoopRun | None = None
     loop_compiled: LoopRun | None = None
     trajectory: Trajectory | None = None  # with model.trajectory
 
     def __post_init__(self) -> None:
         if self.called_at and len(self.called_at) != len(self.modules):
-            raise ValueError(f"script.called_at has {len(self.called_at)} places for {len(self.modules)} modules")
+            raise ValueError(
+                f"script.called_at has {len(self.called_at)} places for {len(self.modules)} modules"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,11 +284,16 @@ class Process:
     index: Count
     draw: Count
     cold: bool  # the first process of its draw, with an empty compile cache
-    compile_s: Seconds | None = None  # extra wall seconds that the first compiled steps took over steady ones
-    compile_parts_s: Mapping[str, Seconds] = field(default_factory=dict)  # dynamo, aot_autograd, inductor, autotuning
-    compile_cache: Mapping[str, Count] = field(default_factory=dict)  # hits, misses, bypassed: graphs of Inductor
-    first_steps_s: tuple[Duration, ...] = ()  # wall seconds of the first compiled steps, each synchronised
-    # From the start of the process to the end of its first compiled step, less what eager took and it waited.
+    # extra wall seconds that the first compiled steps took over steady ones
+    compile_s: Seconds | None = None
+    # dynamo, aot_autograd, inductor, autotuning
+    compile_parts_s: Mapping[str, Seconds] = field(default_factory=dict)
+    # hits, misses, bypassed: graphs of Inductor
+    compile_cache: Mapping[str, Count] = field(default_factory=dict)
+    # wall seconds of the first compiled steps, each synchronised
+    first_steps_s: tuple[Duration, ...] = ()
+    # From the start of the process to the end of its first compiled step, less what eager took and
+    # it waited.
     time_to_first_step_s: Seconds | None = None
     code_fingerprint: str | None = None  # of the generated code
     autotuning_fingerprint: str | None = None  # of the kernel configurations that autotuning chose
@@ -270,33 +301,47 @@ class Process:
     steps_per_block: Positive | None = None
     warm_up_flat: bool | None = None  # whether the step times of both arms became flat
     rounds: tuple[Round, ...] = ()
-    changed_settings: Mapping[str, Json] = field(default_factory=dict)  # global switches that did not stay as they were
+    # global switches that did not stay as they were
+    changed_settings: Mapping[str, Json] = field(default_factory=dict)
     device_time_s: Durations | None = None  # device busy seconds per step
     device_kernels: Amounts | None = None  # kernels, copies and memsets per step
-    device_step_s: Durations | None = None  # device busy seconds per step, and the device's own gaps
-    device_gap_s: Amounts | None = None  # seconds between two kernels up to which a gap is the device's own
-    device_gap_source: Mapping[str, str] = field(default_factory=dict)  # by arm: steps, or calibration without steps
-    host_step_s: Durations | None = None  # seconds in which the host prepares and launches a step, without waiting
+    # device busy seconds per step, and the device's own gaps
+    device_step_s: Durations | None = None
+    # seconds between two kernels up to which a gap is the device's own
+    device_gap_s: Amounts | None = None
+    # by arm: steps, or calibration without steps
+    device_gap_source: Mapping[str, str] = field(default_factory=dict)
+    # seconds in which the host prepares and launches a step, without waiting
+    host_step_s: Durations | None = None
     host_time_missing: str | None = None  # why an arm has no host time
     device_time_missing: str | None = None  # why an arm has no device time
     gpu: GpuState | None = None
     host: HostState | None = None
-    memory_bytes: PerArm | None = None  # device memory in use after three steps, less that before building
+    # device memory in use after three steps, less that before building
+    memory_bytes: PerArm | None = None
     memory_missing: str | None = None  # why an arm has no memory
-    failed_allocations: Count | None = None  # allocations that found no room at first, even if a second try succeeded
-    allocator_peak_bytes: PerArm | None = None  # torch's own peak, which misses what lives in graph pools
+    # allocations that found no room at first, even if a second try succeeded
+    failed_allocations: Count | None = None
+    # torch's own peak, which misses what lives in graph pools
+    allocator_peak_bytes: PerArm | None = None
     tokens_per_step: Amount | None = None  # of models that read text
     latencies: Latencies | None = None  # with measure.clock=step
     energy_j: Amounts | None = None  # joules of the whole GPU per step, with measure.energy
     energy_missing: str | None = None  # why there is no energy
     script: ScriptRun | None = None  # of a user's own script
-    phases_s: Mapping[str, Seconds] = field(default_factory=dict)  # wall seconds spent in each phase, waits left out
-    waited_s: Seconds | None = None  # wall seconds in which it waited for the device, or was stopped for another
+    # wall seconds spent in each phase, waits left out
+    phases_s: Mapping[str, Seconds] = field(default_factory=dict)
+    # wall seconds in which it waited for the device, or was stopped for another
+    waited_s: Seconds | None = None
 
     @property
     def artifact(self) -> str | None:
         """The identity of the compiled code; None where the backend leaves no code."""
-        return f"{self.code_fingerprint}-{self.autotuning_fingerprint}" if self.code_fingerprint else None
+        return (
+            f"{self.code_fingerprint}-{self.autotuning_fingerprint}"
+            if self.code_fingerprint
+            else None
+        )
 
     @property
     def device_s(self) -> float:
@@ -310,7 +355,13 @@ class Process:
 
     def read_loop(self, arm: str) -> LoopRun | None:
         """What a script's loop took with one arm throughout; None where it is missing."""
-        return None if self.script is None else self.script.loop_eager if arm == "eager" else self.script.loop_compiled
+        return (
+            None
+            if self.script is None
+            else self.script.loop_eager
+            if arm == "eager"
+            else self.script.loop_compiled
+        )
 
     def blocks_s(self, arm: str) -> list[float]:
         """Wall seconds of an arm's blocks in the rounds that count."""
@@ -326,7 +377,11 @@ class Process:
     def beyond_steady_s(self) -> float | None:
         """Wall seconds that the first n compiled steps took beyond n steady ones; None where none are steady yet."""
         steady_s = self.step_s("compiled")
-        return None if steady_s is None else max(sum(self.first_steps_s) - len(self.first_steps_s) * steady_s, 0.0)
+        return (
+            None
+            if steady_s is None
+            else max(sum(self.first_steps_s) - len(self.first_steps_s) * steady_s, 0.0)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,10 +401,13 @@ class Diagnostics:
     graph_breaks: tuple[GraphBreak, ...] = ()
     recompiles: Count | None = None
     cudagraph_skips: tuple[str, ...] = ()
-    settings: Mapping[str, Json] = field(default_factory=dict)  # equal in both arms: TF32, cudnn, optimizer, ...
+    # equal in both arms: TF32, cudnn, optimizer, ...
+    settings: Mapping[str, Json] = field(default_factory=dict)
     graphs_run_eager: Count = 0  # graphs that the backend ran as they were, uncompiled
-    parameters: Mapping[str, Count] = field(default_factory=dict)  # how many numbers of each format the model has
-    kernels: Count | None = None  # that Inductor wrote; all else in its programs calls ATen or a library
+    # how many numbers of each format the model has
+    parameters: Mapping[str, Count] = field(default_factory=dict)
+    # that Inductor wrote; all else in its programs calls ATen or a library
+    kernels: Count | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,7 +416,8 @@ class Inspection:
 
     folder: str | None = None  # with its files, relative to the trial's; None: it has left none
     missing: str | None = None  # why there is nothing, or not all
-    code_fingerprint: str | None = None  # of the code that it saw; a timed process with the same ran this code
+    # of the code that it saw; a timed process with the same ran this code
+    code_fingerprint: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,11 +447,13 @@ class Record:
     environment: Mapping[str, Json] = field(default_factory=dict)
     processes: tuple[Process, ...] = ()
     diagnostics: Diagnostics | None = None
-    smaller_batch_size: Positive | None = None  # of both arms, after the trial's own batch size ran out of memory
+    # of both arms, after the trial's own batch size ran out of memory
+    smaller_batch_size: Positive | None = None
     wall_s: Seconds | None = None  # from the start of the trial to its end, without waits and stops
     inspection: Inspection | None = None  # None: not asked for, or the trial has nothing to inspect
     attempts: tuple[Attempt, ...] = ()  # earlier ones that were not ok, the oldest first
-    measure: Mapping[str, Json] = field(default_factory=dict)  # `core.settings.Measure`; empty in older records
+    # `core.settings.Measure`; empty in older records
+    measure: Mapping[str, Json] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
 
     def __post_init__(self) -> None:
@@ -404,14 +465,19 @@ class Record:
     @property
     def judges_the_compiler(self) -> bool:
         """Whether the trial is ok, or only the compiler can be to blame."""
-        return self.status not in NOT_JUDGED and (self.status == "ok" or self.phase not in EAGER_PHASES)
+        return self.status not in NOT_JUDGED and (
+            self.status == "ok" or self.phase not in EAGER_PHASES
+        )
 
     @property
     def may_end_differently(self) -> bool:
         """Whether the trial may end otherwise when the same command runs it again on the same machine."""
-        if self.status == "oom":  # torch's message lists the processes that it sees on the GPU, its own among them
+        # torch's message lists the processes that it sees on the GPU, its own among them
+        if self.status == "oom":
             seen = len(re.findall(r"\b(?:this process|Process \d+) has\b", self.message or ""))
-            return seen > 1 or any(process.gpu and process.gpu.other_processes for process in self.processes)
+            return seen > 1 or any(
+                process.gpu and process.gpu.other_processes for process in self.processes
+            )
         return self.status in CHANGEABLE
 
     @property
@@ -439,7 +505,17 @@ class Record:
     def dumps(self) -> str:
         """Return the record as JSON text, keys in the order of `docs/formats.md`."""
         data = to_json(self)
-        order = ("schema_version", "trial_id", "sweep", "label", "status", "flags", "phase", "message", "log")
+        order = (
+            "schema_version",
+            "trial_id",
+            "sweep",
+            "label",
+            "status",
+            "flags",
+            "phase",
+            "message",
+            "log",
+        )
         return json.dumps({**{key: data[key] for key in order}, **data}, indent=1, allow_nan=False)
 
     @staticmethod

@@ -22,7 +22,10 @@ T = TypeVar("T")
 LISTS = (list, tuple)
 PLAIN = frozenset({type(None), bool, int, float, str})  # the same in JSON
 # The types of values that a field of a plain type takes.
-ALLOWED: Mapping[Any, tuple[type, ...]] = {**{plain: (plain,) for plain in PLAIN}, float: (float, int)}
+ALLOWED: Mapping[Any, tuple[type, ...]] = {
+    **{plain: (plain,) for plain in PLAIN},
+    float: (float, int),
+}
 MAX_DEPTH = 20  # of values of any shape, such as an environment
 
 
@@ -41,7 +44,8 @@ def parse_json(text: str) -> Any:
     """Parse JSON, and clean its text as `clean_text` does. Raises ValueError for NaN and infinity, and deep nesting."""
     try:
         data = _DECODER.decode(text)
-        # `json.dumps` writes as an escape what is not ASCII, so most records have nothing to look at.
+        # `json.dumps` writes as an escape what is not ASCII, so most records have nothing to look
+        # at.
         return data if "\\" not in text and text.isascii() and "\x7f" not in text else _clean(data)
     except RecursionError:
         raise ValueError("nested too deeply") from None
@@ -84,7 +88,10 @@ def to_json(value: Any) -> Any:
 def _defaults(cls: type) -> dict[str, Any]:
     """The default of each field of a dataclass, MISSING where it has none; empty for any other class."""
     known = fields(cls) if is_dataclass(cls) else ()
-    return {one.name: one.default if one.default_factory is MISSING else one.default_factory() for one in known}
+    return {
+        one.name: one.default if one.default_factory is MISSING else one.default_factory()
+        for one in known
+    }
 
 
 def drop_defaults(value: Any) -> Any:
@@ -109,17 +116,22 @@ def _reader_of(cls: type) -> Callable[[Any], Any]:
     """Return a function that makes a `cls` from JSON; cached, since resolving type hints costs more than reading."""
     hints = typing.get_type_hints(cls, include_extras=True)
     known = {name: (_plain(hint), _reader(name, hint)) for name, hint in hints.items()}
-    # Reading a record would spend half of its time in the `__init__` of frozen classes. Classes with slots and without
-    # `__post_init__` can do without it: their fields are set one by one.
-    slots: dict[str, Any] = {name: getattr(getattr(cls, name, None), "__set__", None) for name in known}
+    # Reading a record would spend half of its time in the `__init__` of frozen classes. Classes
+    # with slots and without `__post_init__` can do without it: their fields are set one by one.
+    slots: dict[str, Any] = {
+        name: getattr(getattr(cls, name, None), "__set__", None) for name in known
+    }
     skip_init = not hasattr(cls, "__post_init__") and None not in slots.values()
 
     def read(data: Any) -> Any:
-        if not isinstance(data, (dict, Mapping)):  # dict first: an abstract class takes longer to ask
+        # dict first: an abstract class takes longer to ask
+        if not isinstance(data, (dict, Mapping)):
             raise ValueError(f"{cls.__name__}: expected an object, got {type(data).__name__}")
         if not data.keys() <= known.keys():
             unknown = ", ".join(sorted(data.keys() - known.keys()))
-            raise ValueError(f"{cls.__name__}: unknown key {unknown:.80}; allowed: {', '.join(sorted(known))}")
+            raise ValueError(
+                f"{cls.__name__}: unknown key {unknown:.80}; allowed: {', '.join(sorted(known))}"
+            )
         try:
             if len(data) < len(known) or not skip_init:
                 return cls(**{name: known[name][1](value) for name, value in data.items()})
@@ -158,13 +170,19 @@ def _reader(name: str, hint: Any) -> Callable[[Any], Any]:
     if origin in (tuple, Sequence):
         plain, item = _plain(arguments[0]), _reader(name, arguments[0])
         make = tuple if origin is tuple else list
-        return lambda value: make([one if type(one) in plain else item(one) for one in _checked(name, LISTS, value)])
+        return lambda value: make(
+            [one if type(one) in plain else item(one) for one in _checked(name, LISTS, value)]
+        )
     if origin in (dict, Mapping):
         of_mapping, allowed = _reader(name, arguments[1]), (dict, Mapping)
-        return lambda value: {key: of_mapping(one) for key, one in _checked(name, allowed, value).items()}
+        return lambda value: {
+            key: of_mapping(one) for key, one in _checked(name, allowed, value).items()
+        }
     if hint in LIMITS:
         return _reader_within(name, hint, LIMITS[hint])
-    return functools.partial(_checked, name, ALLOWED[hint]) if hint in ALLOWED else lambda value: value
+    return (
+        functools.partial(_checked, name, ALLOWED[hint]) if hint in ALLOWED else lambda value: value
+    )
 
 
 def _reader_within(name: str, hint: Any, limits: Between) -> Callable[[Any], Any]:
@@ -177,7 +195,9 @@ def _reader_within(name: str, hint: Any, limits: Between) -> Callable[[Any], Any
             made = whole(value)
             for part in parts:
                 if (number := getattr(made, part)) is not None and not low <= number <= high:
-                    raise ValueError(f"{name}.{part}: {number!r:.40} is not between {low:g} and {high:g}")
+                    raise ValueError(
+                        f"{name}.{part}: {number!r:.40} is not between {low:g} and {high:g}"
+                    )
             return made
 
         return read_whole

@@ -10,17 +10,20 @@ from dataclasses import dataclass, field
 from sweeper.core.errors import ConfigError, nearest
 from sweeper.core.record import PHASES
 
-MIN_PROCESSES_FOR_TARGET = 5  # stopping early at a narrow interval by chance makes intervals too narrow
+# stopping early at a narrow interval by chance makes intervals too narrow
+MIN_PROCESSES_FOR_TARGET = 5
 MAX_TARGET = 0.5
 POSITIVE = (
     "processes", "draws", "max_processes", "rounds", "rounds_s", "target", "timeout_s", "warmup_s", "block_s",
     "block_steps",
 )  # fmt: skip
 CLOCKS = ("block", "step")
-# Settings of `Measure` that change figures. The rest are limits at which a process gives up or stops to warm up, and
-# `back_off`, whose smaller batch the row itself names.
-SAMPLING = ("processes", "draws", "target", "max_processes", "seed")  # what is sampled, and how often
-TIMING = ("rounds", "rounds_s", "block_s", "block_steps", "clock", "energy")  # what one process measures
+# Settings of `Measure` that change figures. The rest are limits at which a process gives up or
+# stops to warm up, and `back_off`, whose smaller batch the row itself names.
+# what is sampled, and how often
+SAMPLING = ("processes", "draws", "target", "max_processes", "seed")
+# what one process measures
+TIMING = ("rounds", "rounds_s", "block_s", "block_steps", "clock", "energy")
 RETRIES = ("failed", "changed", "none", "all")
 
 
@@ -30,28 +33,39 @@ class Measure:
 
     processes: int = 3  # fresh worker processes per draw
     draws: int = 1  # private compile caches, each compiled cold once
-    # Go on with more processes until the interval's half-width is this share of the speedup, e.g. 0.01.
+    # Go on with more processes until the interval's half-width is this share of the speedup, e.g.
+    # 0.01.
     target: float | None = None
     max_processes: int = 15  # maximum of processes of a trial with a target
     rounds: int = 10  # maximum of rounds of a process; each times one block of both arms
-    # Wall seconds of rounds after which no other pair of rounds begins; null: all rounds run, however long they take.
+    # Wall seconds of rounds after which no other pair of rounds begins; null: all rounds run,
+    # however long they take.
     rounds_s: float | None = None
     block_s: float | None = None  # minimum of wall seconds of a block of the faster arm
     block_steps: int | None = None  # minimum of steps of a block
-    # block: the steps of a block run without waits, as in training; step: each step is waited for, for percentiles.
+    # block: the steps of a block run without waits, as in training; step: each step is waited for,
+    # for percentiles.
     clock: str = "block"
-    energy: bool = False  # joules per step of each arm, in a separate pass of about fourteen seconds
-    warmup_s: float = 10.0  # maximum of wall seconds of warm-up of an arm; it ends earlier when the step time is flat
+    # joules per step of each arm, in a separate pass of about fourteen seconds
+    energy: bool = False
+    # maximum of wall seconds of warm-up of an arm; it ends earlier when the step time is flat
+    warmup_s: float = 10.0
     timeout_s: float = 1800.0  # maximum of wall seconds of one worker process, without waits
-    # Maximum of wall seconds of single phases of a process, e.g. measure.phase_timeouts_s.compiling=600.
+    # Maximum of wall seconds of single phases of a process, e.g.
+    # measure.phase_timeouts_s.compiling=600.
     phase_timeouts_s: dict[str, float] = field(default_factory=dict)
-    back_off: bool = True  # halve the batch for both arms and start again when a trial runs out of memory
+    # halve the batch for both arms and start again when a trial runs out of memory
+    back_off: bool = True
     seed: int = 1337  # of weights, inputs and labels
 
     @property
     def process_limit(self) -> int:
         """The maximum of processes of one trial."""
-        return self.processes * self.draws if self.target is None else max(self.processes, self.max_processes)
+        return (
+            self.processes * self.draws
+            if self.target is None
+            else max(self.processes, self.max_processes)
+        )
 
     def figure_settings(self) -> dict[str, object]:
         """The settings that change figures, by name; without a target there is no maximum of processes."""
@@ -71,9 +85,11 @@ class Tracking:
 class Scheduler:
     """How trials share a device."""
 
-    # Trials in flight per device: they prepare at the same time and are measured alone. null: from the machine.
+    # Trials in flight per device: they prepare at the same time and are measured alone. null: from
+    # the machine.
     prepare: int | None = None
-    # false: no locks, for file systems without; then you see to it that one driver runs the sweep and has its devices
+    # false: no locks, for file systems without; then you see to it that one driver runs the sweep
+    # and has its devices
     locks: bool = True
 
 
@@ -85,7 +101,8 @@ class Settings:
     device: str | None = None  # cpu, cuda, cuda:N; None: the GPU where there is one
     dry_run: bool = False
     retry: str = "failed"  # trials that have a record and run again: failed, changed, none, all
-    inspect: bool = False  # one more process per trial writes what the compiler did; it changes no figure
+    # one more process per trial writes what the compiler did; it changes no figure
+    inspect: bool = False
     measure: Measure = field(default_factory=Measure)
     tracking: Tracking = field(default_factory=Tracking)
     scheduler: Scheduler = field(default_factory=Scheduler)
@@ -94,7 +111,9 @@ class Settings:
 def check_settings(settings: Settings) -> Settings:
     """Return valid settings as they are. Raises ConfigError for others."""
     prepare, measure = settings.scheduler.prepare, settings.measure
-    limits = {f"phase_timeouts_s.{phase}": limit_s for phase, limit_s in measure.phase_timeouts_s.items()}
+    limits = {
+        f"phase_timeouts_s.{phase}": limit_s for phase, limit_s in measure.phase_timeouts_s.items()
+    }
     for name, value in {**{name: getattr(measure, name) for name in POSITIVE}, **limits}.items():
         if value is not None and not value > 0:
             raise ConfigError(f"measure.{name}={value}: it must be greater than 0")
@@ -104,11 +123,17 @@ def check_settings(settings: Settings) -> Settings:
             raise ConfigError(f"measure.phase_timeouts_s.{phase}: there is no such phase; {known}")
     target = f"measure.target={measure.target}"
     if measure.target is not None and measure.target > MAX_TARGET:
-        raise ConfigError(f"{target}: a share of the speedup, at most {MAX_TARGET}; write 0.02 for 2 %")
-    if measure.target is not None and (measure.draws > 1 or measure.max_processes < MIN_PROCESSES_FOR_TARGET):
+        raise ConfigError(
+            f"{target}: a share of the speedup, at most {MAX_TARGET}; write 0.02 for 2 %"
+        )
+    if measure.target is not None and (
+        measure.draws > 1 or measure.max_processes < MIN_PROCESSES_FOR_TARGET
+    ):
         wanted = f"measure.draws=1 and measure.max_processes of at least {MIN_PROCESSES_FOR_TARGET}"
         why = "so many processes are measured before the first look at the interval"
         raise ConfigError(f"{target}: it wants {wanted}, {why}")
     if prepare is not None and prepare < 1:
-        raise ConfigError(f"scheduler.prepare={prepare}: a whole number of at least 1; 1 is one trial after the other")
+        raise ConfigError(
+            f"scheduler.prepare={prepare}: a whole number of at least 1; 1 is one trial after the other"
+        )
     return settings

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 
-# Escape sequences of a terminal; control characters but tab and line feed; marks that change the direction of text;
-# and surrogates, which UTF-8 cannot encode.
+# Escape sequences of a terminal; control characters but tab and line feed; marks that change the
+# direction of text; and surrogates, which UTF-8 cannot encode.
 _UNSAFE = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 # Characters that Markdown gives a meaning in the middle of a line.
-_ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", **{sign: f"\\{sign}" for sign in "\\|`*[]!~"}})
-# What GitHub makes a link of without any brackets. https://github.github.com/gfm/#autolinks-extension-
+_ESCAPES = str.maketrans(
+    {"&": "&amp;", "<": "&lt;", ">": "&gt;", **{sign: f"\\{sign}" for sign in "\\|`*[]!~"}}
+)
+# What GitHub makes a link of without any brackets.
+# https://github.github.com/gfm/#autolinks-extension-
 _LINKS = re.compile(r"(?i)(:)(?=//)|(?<=\bwww)(\.)|(?<=mailto)(:)|(?<=xmpp)(:)|(@)(?=\w)")
 
 
@@ -22,7 +25,9 @@ def clean_text(text: str) -> str:
     """
     if text.isascii() and text.isprintable():
         return text
-    return _UNSAFE.sub(lambda found: "" if len(found[0]) > 1 else "\ufffd", re.sub(r"\r\n?", "\n", text))
+    return _UNSAFE.sub(
+        lambda found: "" if len(found[0]) > 1 else "\ufffd", re.sub(r"\r\n?", "\n", text)
+    )
 
 
 def printable(text: str) -> str:

@@ -24,7 +24,14 @@ MIN_TRAJECTORY = 20  # calls of a script's module, to compare its training with 
 OWN_PRECISION = "own"  # the name of what a script decides
 WORKLOADS = ("train", "inference", "prefill", "decode", SCRIPT)
 CACHED = ("prefill", "decode")  # forwards of a decoder language model with a static key-value cache
-MODES = ("eager", "lite", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+MODES = (
+    "eager",
+    "lite",
+    "default",
+    "reduce-overhead",
+    "max-autotune",
+    "max-autotune-no-cudagraphs",
+)
 OPTIMIZERS = ("adam", "adamw", "sgd", "none")
 OPTIMIZER_IMPLS = ("default", "foreach", "fused")
 MEMORY_FORMATS = ("contiguous", "channels_last")
@@ -53,11 +60,14 @@ class Model:
     sequence_length: int | None = None  # tokens
     num_classes: int | None = None
     dropout: bool = False  # False: every dropout and drop-path rate is 0, in both arms
-    arguments: Mapping[str, Json] = field(default_factory=dict)  # for the library's constructor or configuration
+    # for the library's constructor or configuration
+    arguments: Mapping[str, Json] = field(default_factory=dict)
     memory_format: str = "contiguous"  # of weights and images
     pretrained: bool = False  # True: the weights that the library's hub has, else random ones
-    checkpoint: str | None = None  # the source of pretrained weights, where a library has several sets
-    cast: bool = False  # True: parameters, buffers and inputs get the precision's format, also float32
+    # the source of pretrained weights, where a library has several sets
+    checkpoint: str | None = None
+    # True: parameters, buffers and inputs get the precision's format, also float32
+    cast: bool = False
     attention: str | None = None  # the implementation of attention; None: the library's choice
 
     @property
@@ -98,11 +108,13 @@ class Compile:
 
     dynamic: bool | None = None
     fullgraph: bool = False
-    # model: the module is wrapped; step: the whole training step; blocks: the model's repeated blocks; optimizer: its
-    # step alone; loss: the loss function alone
+    # model: the module is wrapped; step: the whole training step; blocks: the model's repeated
+    # blocks; optimizer: its step alone; loss: the loss function alone
     scope: str = "model"
-    options: Mapping[str, Json] = field(default_factory=dict)  # Inductor options, nested keys joined by "."
-    memory_budget: float | None = None  # share of the activations that are saved for backward; None: torch's default
+    # Inductor options, nested keys joined by "."
+    options: Mapping[str, Json] = field(default_factory=dict)
+    # share of the activations that are saved for backward; None: torch's default
+    memory_budget: float | None = None
     precision_casts: bool = False  # fused kernels round to half precision where eager does
 
     @property
@@ -115,14 +127,19 @@ class Compile:
 class Text:
     """How texts come to a language model. The defaults are what records without this field mean."""
 
-    form: str = "none"  # none: full length and no mask; `sweeper.worker.models.texts` has the others
+    # none: full length and no mask; `sweeper.worker.models.texts` has the others
+    form: str = "none"
     lengths: tuple[int, ...] = ()  # tokens of each text, in turn; empty: drawn from the seed
     labels: bool = True  # in inference: whether the model gets labels, and so computes a loss
 
     def describe_lengths(self) -> str:
         """The lengths as an override has them; of many the first ones and their number."""
         shown = ",".join(map(str, self.lengths[:MAX_SHOWN]))
-        return f"[{shown}]" if len(self.lengths) <= MAX_SHOWN else f"[{shown},...] ({len(self.lengths)})"
+        return (
+            f"[{shown}]"
+            if len(self.lengths) <= MAX_SHOWN
+            else f"[{shown},...] ({len(self.lengths)})"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +150,10 @@ class Labels:
     precision: str
     family: str = "other"
     suite: str | None = None
-    weight: Annotated[str, WEIGHTS] | None = None  # which share of the weighted geomean the precision carries
-    overrides: str = ""  # what the user changed on the options of model and precision, e.g. "model.image_size=64"
+    # which share of the weighted geomean the precision carries
+    weight: Annotated[str, WEIGHTS] | None = None
+    # what the user changed on the options of model and precision, e.g. "model.image_size=64"
+    overrides: str = ""
     preset: str | None = None  # a file of conf/preset that changed them as well
     rung: str | None = None  # of the ladder, where the trial was made as one: `sweeper.core.ladder`
     total_steps: Size | None = None  # of the training that the user plans with a script
@@ -154,14 +173,17 @@ class Trial:
     optimizer: str = "adam"
     compile: Compile = field(default_factory=Compile)
     device: str = "cuda"  # the type alone: the GPU that ran a trial is not part of it
-    python: str | None = None  # the workers' interpreter, with a torch of its own; None: the driver's
-    # A kind of size (batch_size, image_size or sequence_length) and those that the steps go through in turn, in both
-    # arms; the field of that name holds the largest.
+    # the workers' interpreter, with a torch of its own; None: the driver's
+    python: str | None = None
+    # A kind of size (batch_size, image_size or sequence_length) and those that the steps go through
+    # in turn, in both arms; the field of that name holds the largest.
     vary: Mapping[str, Sequence[Size]] = field(default_factory=dict)
     optimizer_impl: str = "default"  # default: as torch chooses; foreach, fused
     text: Text = field(default_factory=Text)  # of models whose library has texts
-    decode_position: int | None = None  # how many rows of the cache are full before a step of workload=decode
-    cudnn_benchmark: bool = False  # True: cuDNN times its algorithms and takes the fastest, in both arms
+    # how many rows of the cache are full before a step of workload=decode
+    decode_position: int | None = None
+    # True: cuDNN times its algorithms and takes the fastest, in both arms
+    cudnn_benchmark: bool = False
 
     @property
     def id(self) -> str:
@@ -194,7 +216,13 @@ class Trial:
         """A name for people and folders: letters, digits, `.`, `_` and `-` only, at most 100 characters."""
         backend = [self.backend] if self.backend not in (None, "inductor") else []
         how = ["rung", self.labels.rung] if self.labels.rung else [self.mode, *backend]
-        parts = [self.labels.model, self.workload, self.labels.precision, *how, f"b{self.batch_size}"]
+        parts = [
+            self.labels.model,
+            self.workload,
+            self.labels.precision,
+            *how,
+            f"b{self.batch_size}",
+        ]
         if self.workload == SCRIPT:  # which decides the rest
             parts = [self.labels.model, self.workload, *how]
         text = "-".join(map(str, parts))
@@ -211,7 +239,9 @@ class Trial:
 
         `variant` has neither, since the defaults of earlier versions were others: see `name_variants`.
         """
-        dropout = f"model.dropout={str(self.model.dropout).lower()}" if self.workload == "train" else ""
+        dropout = (
+            f"model.dropout={str(self.model.dropout).lower()}" if self.workload == "train" else ""
+        )
         labels = "; text.labels=true" if self.workload == "inference" and self.text.labels else ""
         return dropout, f"text={self.text.form}{labels}" if self.has_texts else ""
 
@@ -219,20 +249,29 @@ class Trial:
     def variant(self) -> str:
         """Every axis without a column of its own that is not at its default, e.g. `compile.scope=step`."""
         usual_optimizer = "adam" if self.workload == "train" else "none"
-        has_all = self.labels.rung in BUNDLED_RUNGS  # which ones these are differs from model to model
+        # which ones these are differs from model to model
+        has_all = self.labels.rung in BUNDLED_RUNGS
         parts = [
             f"preset={self.labels.preset}" if self.labels.preset else "",
             self.labels.overrides,
             f"optimizer={self.optimizer}" if self.optimizer != usual_optimizer else "",
-            f"optimizer.impl={self.optimizer_impl}" if self.optimizer_impl != "default" and not has_all else "",
+            f"optimizer.impl={self.optimizer_impl}"
+            if self.optimizer_impl != "default" and not has_all
+            else "",
             f"decode.position={self.decode_position}" if self._chose_position else "",
             f"text.lengths={self.text.describe_lengths()}" if self.text.lengths else "",
             "cudnn_benchmark=true" if self.cudnn_benchmark and not has_all else "",
             "free one-liners" if has_all else "",
         ]
         for key, value in drop_defaults(self.compile).items():
-            entries = {f"options.{name}": item for name, item in value.items()} if key == "options" else {key: value}
-            parts += [f"compile.{name}={show_value(item)}" for name, item in sorted(entries.items())]
+            entries = (
+                {f"options.{name}": item for name, item in value.items()}
+                if key == "options"
+                else {key: value}
+            )
+            parts += [
+                f"compile.{name}={show_value(item)}" for name, item in sorted(entries.items())
+            ]
         parts += [f"vary.{key}={','.join(map(str, sizes))}" for key, sizes in self.vary.items()]
         parts.append(f"worker.python={self.python}" if self.python is not None else "")
         return "; ".join(filter(None, parts))

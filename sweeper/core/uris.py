@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from urllib.parse import unquote_plus
 
-# scheme, slashes, authority, path, query, fragment; as RFC 3986, appendix B, but any number of slashes.
+# scheme, slashes, authority, path, query, fragment; as RFC 3986, appendix B, but any number of
+# slashes.
 _PARTS = re.compile(r"([A-Za-z][\w+.-]*:)?([/\\]*)([^/?#]*)([^?#]*)(\?[^#]*)?(#.*)?", re.DOTALL)
 _URI_IN_TEXT = re.compile(r"(?:[A-Za-z][\w+.-]*:)?//[^\s\"'<>]+")
 _LOCAL = ("file:", "sqlite")  # what follows is a path
@@ -25,12 +26,14 @@ def remove_credentials(uri: str) -> str:
     assert match is not None  # every part may be empty
     scheme, slashes, authority, path, query, fragment = (part or "" for part in match.groups())
     names_host = len(slashes) < 3 and not scheme.lower().startswith(_LOCAL)
-    if names_host and not slashes and re.search(":.*@", f"{scheme}{authority}"):  # no scheme: user:password@host
+    # no scheme: user:password@host
+    if names_host and not slashes and re.search(":.*@", f"{scheme}{authority}"):
         scheme = ""
     elif not slashes:
         names_host = False
     if names_host:
-        if "@" not in authority and not _PORT.fullmatch(authority):  # a password with a `/`, `?` or `#` of its own
+        # a password with a `/`, `?` or `#` of its own
+        if "@" not in authority and not _PORT.fullmatch(authority):
             whole = "".join((authority, path, query, fragment))
             if "@" in whole:
                 return remove_credentials(f"{scheme}{slashes}{whole.rpartition('@')[2]}")
@@ -53,6 +56,7 @@ def _remove_secrets(parameters: str) -> str:
     kept = [
         item
         for item in re.split("[&;]", parameters[1:])
-        if "=" not in item or not _SECRET.search(unquote_plus(item.partition("=")[0]).rpartition("?")[2])
+        if "=" not in item
+        or not _SECRET.search(unquote_plus(item.partition("=")[0]).rpartition("?")[2])
     ]
     return parameters[:1] + "&".join(kept) if any(kept) else ""

@@ -41,7 +41,8 @@ from sweeper.execution.disturbances import UNRELIABLE, discount_past_load, find_
 
 MODES = ("reduce-overhead", "max-autotune")  # of Inductor, beside the default; on a GPU
 MAX_PARALLEL_PROBES = 4
-MIN_PROCESSES_FOR_SPREAD = 10  # from 10 on, a standard deviation is known to 0.7 to 1.8 times its estimate
+# from 10 on, a standard deviation is known to 0.7 to 1.8 times its estimate
+MIN_PROCESSES_FOR_SPREAD = 10
 COLOURS = {"ok": "green", "missing": "yellow", "broken": "red", "control": "cyan"}
 GIB = 2**30
 
@@ -62,15 +63,29 @@ class Findings:
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     purpose = "Say what this machine can do: versions, backends of torch.compile, state of GPU and host, noise."
     codes = "exit code: 0 a compiled training step works, 1 it does not, 2 bad arguments"
-    parser = argparse.ArgumentParser("python -m sweeper.doctor", description=purpose, epilog=codes, allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        "python -m sweeper.doctor", description=purpose, epilog=codes, allow_abbrev=False
+    )
     device = functools.partial(_check_text, r"cpu|cuda(:\d+)?", "cpu, cuda or cuda:N")
-    processes = functools.partial(_check_text, r"0*([2-9]|[1-9]\d+)", "a number from 2 on, one process shows no spread")
+    processes = functools.partial(
+        _check_text, r"0*([2-9]|[1-9]\d+)", "a number from 2 on, one process shows no spread"
+    )
     seconds = functools.partial(_check_text, r"(?=.*[1-9])\d+(\.\d+)?", "seconds, more than 0")
-    parser.add_argument("--device", type=device, metavar="cpu|cuda|cuda:N", help="default: the GPU, if there is one")
-    parser.add_argument("--noise", action="store_true", help="measure eager against eager on three models: minutes")
-    parser.add_argument("--processes", type=processes, default="5", metavar="N", help="of each model, for --noise")
-    parser.add_argument("--timeout-s", type=seconds, default="300", metavar="S", help="for each probe; default 300")
-    parser.add_argument("--json", type=_check_file, metavar="FILE", help="write everything there too")
+    parser.add_argument(
+        "--device", type=device, metavar="cpu|cuda|cuda:N", help="default: the GPU, if there is one"
+    )
+    parser.add_argument(
+        "--noise", action="store_true", help="measure eager against eager on three models: minutes"
+    )
+    parser.add_argument(
+        "--processes", type=processes, default="5", metavar="N", help="of each model, for --noise"
+    )
+    parser.add_argument(
+        "--timeout-s", type=seconds, default="300", metavar="S", help="for each probe; default 300"
+    )
+    parser.add_argument(
+        "--json", type=_check_file, metavar="FILE", help="write everything there too"
+    )
     return parser.parse_args(arguments)
 
 
@@ -102,7 +117,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def decide_exit_code(findings: Findings) -> int:
-    works = any((item.backend, item.mode, item.verdict) == ("inductor", "default", "ok") for item in findings.verdicts)
+    works = any(
+        (item.backend, item.mode, item.verdict) == ("inductor", "default", "ok")
+        for item in findings.verdicts
+    )
     if findings.noise is not None:
         works &= [item.status for item in findings.noise] == ["ok"] * len(noise.MODELS)
     return OK if works else NOT_OK
@@ -112,17 +130,25 @@ def examine(device: Device, options: argparse.Namespace, console: Console) -> Fi
     """Find everything out and print it as it comes."""
     machine = host.read()  # before anything of ours runs
     gpu = gpus.read(device.gpu) if device.gpu else None
-    warnings, timeout_s = tuple(find_disturbances(discount_past_load(machine), gpu)), float(options.timeout_s)
+    warnings, timeout_s = (
+        tuple(find_disturbances(discount_past_load(machine), gpu)),
+        float(options.timeout_s),
+    )
     _print_section("device", [*describe_gpu(device, gpu), *describe_host(machine)], console)
     for warning in warnings:
         console.print(f"  [bold yellow]{UNRELIABLE}[/] {escape(warning)}")
     software = ask_software(device, timeout_s)
     driver = [Part("NVIDIA driver", gpu.driver)] if gpu else []
     software = replace(software, parts=(*software.parts, *driver, find_cpp_compiler()))
-    parts = [(part.name, "; ".join(filter(None, [part.version or "none", part.note]))) for part in software.parts]
+    parts = [
+        (part.name, "; ".join(filter(None, [part.version or "none", part.note])))
+        for part in software.parts
+    ]
     _print_section("software", parts, console)
     _print_section("AMP", [("bf16", describe_bfloat16(device, machine, software))], console)
-    verdicts = probe_backends(list_questions(software, device), device, count_parallel_probes(gpu), timeout_s, console)
+    verdicts = probe_backends(
+        list_questions(software, device), device, count_parallel_probes(gpu), timeout_s, console
+    )
     verdicts += report_removed_backends(software, console) if software.torch_works else ()
     measured = measure_noise(device, int(options.processes), console) if options.noise else None
     return Findings(device, machine, gpu, software, warnings, verdicts, measured)
@@ -134,17 +160,29 @@ def describe_gpu(device: Device, gpu: GpuReading | None) -> Iterator[tuple[str, 
         return
     yield "GPU", f"{device.gpu.name}, {device.gpu.uuid}"
     if gpu.memory_used_bytes is not None and gpu.memory_total_bytes is not None:
-        yield "memory", f"{gpu.memory_used_bytes / GIB:.1f} of {gpu.memory_total_bytes / GIB:.1f} GiB in use"
+        yield (
+            "memory",
+            f"{gpu.memory_used_bytes / GIB:.1f} of {gpu.memory_total_bytes / GIB:.1f} GiB in use",
+        )
     if gpu.pids is not None:
         yield "processes", f"{len(gpu.pids) or 'none seen'} beside this one"
     if gpu.compute_mode is not None:
         yield "compute mode", gpu.compute_mode
     if gpu.persistence_mode is not None:
-        yield "persistence", "on" if gpu.persistence_mode else "off; the first use of an idle GPU takes seconds"
+        yield (
+            "persistence",
+            "on" if gpu.persistence_mode else "off; the first use of an idle GPU takes seconds",
+        )
     if gpu.clock_mhz is not None:
-        yield "SM clock", f"{gpu.clock_mhz}{f' of {gpu.max_clock_mhz}' if gpu.max_clock_mhz else ''} MHz"
+        yield (
+            "SM clock",
+            f"{gpu.clock_mhz}{f' of {gpu.max_clock_mhz}' if gpu.max_clock_mhz else ''} MHz",
+        )
     if gpu.power_w is not None:
-        yield "power", f"{gpu.power_w:.0f}{f' of {gpu.power_limit_w:.0f}' if gpu.power_limit_w else ''} W"
+        yield (
+            "power",
+            f"{gpu.power_w:.0f}{f' of {gpu.power_limit_w:.0f}' if gpu.power_limit_w else ''} W",
+        )
     if gpu.temperature_c is not None:
         yield "temperature", f"{gpu.temperature_c} °C"
     if gpu.lowered_clocks:
@@ -153,7 +191,9 @@ def describe_gpu(device: Device, gpu: GpuReading | None) -> Iterator[tuple[str, 
 
 def describe_host(machine: Host) -> Iterator[tuple[str, str]]:
     yield "CPU", machine.cpu
-    usable = "" if machine.usable_cores == machine.cores else f", {machine.usable_cores} usable here"
+    usable = (
+        "" if machine.usable_cores == machine.cores else f", {machine.usable_cores} usable here"
+    )
     yield "cores", f"{machine.cores}{usable}"
     if machine.quota_cores is not None:
         yield "quota", f"{machine.quota_cores:g} cores, by the cgroup"
@@ -170,7 +210,11 @@ def describe_bfloat16(device: Device, machine: Host, software: Software) -> str:
     if native:
         return "native: autocast to bfloat16 can pay"
     emulated = "the device emulates bfloat16"
-    return f"{emulated}; precision=amp takes float16" if device.gpu else f"{emulated}: autocast to it is slow"
+    return (
+        f"{emulated}; precision=amp takes float16"
+        if device.gpu
+        else f"{emulated}: autocast to it is slow"
+    )
 
 
 def ask_software(device: Device, timeout_s: float) -> Software:
@@ -203,7 +247,11 @@ def count_parallel_probes(gpu: GpuReading | None) -> int:
 
 
 def probe_backends(
-    questions: Sequence[tuple[str, str]], device: Device, at_once: int, timeout_s: float, console: Console
+    questions: Sequence[tuple[str, str]],
+    device: Device,
+    at_once: int,
+    timeout_s: float,
+    console: Console,
 ) -> tuple[Verdict, ...]:
     """Try every backend and mode, and print each verdict when it and those before it are there."""
     console.print("\n[bold]backends: a compiled training step[/]")
@@ -222,8 +270,14 @@ def probe_backends(
 
 def report_removed_backends(software: Software, console: Console) -> tuple[Verdict, ...]:
     """Print the names of PyTorch 2.0 that this torch does not have, each with what to take instead."""
-    reasons = {name: f"backend {name} is no more: {why}" for name, why in GONE.items() if name not in software.backends}
-    verdicts = tuple(Verdict(name, "default", "missing", reason) for name, reason in reasons.items())
+    reasons = {
+        name: f"backend {name} is no more: {why}"
+        for name, why in GONE.items()
+        if name not in software.backends
+    }
+    verdicts = tuple(
+        Verdict(name, "default", "missing", reason) for name, reason in reasons.items()
+    )
     for verdict in verdicts:
         _print_verdict(verdict, max(map(len, reasons)), console)
     return verdicts

@@ -17,11 +17,26 @@ def find_cpp_compiler(environment: Mapping[str, str] = os.environ) -> Part:
     name = named or ("clang++" if sys.platform == "darwin" else "g++")
     path = shutil.which(name, path=environment.get("PATH"))
     if path is None:
-        others = [other for other in ("g++", "clang++") if shutil.which(other, path=environment.get("PATH"))]
-        hint = f"set CXX={others[0]}, which is here" if others else "install g++, e.g. apt-get install g++"
-        return Part("C++ compiler", None, f"{f'CXX={name}' if named else name} is not there; {hint}")
+        others = [
+            other
+            for other in ("g++", "clang++")
+            if shutil.which(other, path=environment.get("PATH"))
+        ]
+        hint = (
+            f"set CXX={others[0]}, which is here"
+            if others
+            else "install g++, e.g. apt-get install g++"
+        )
+        return Part(
+            "C++ compiler", None, f"{f'CXX={name}' if named else name} is not there; {hint}"
+        )
     try:
-        said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30, check=True).stdout
+        said = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, timeout=30, check=True
+        ).stdout
     except (OSError, subprocess.SubprocessError) as error:
         return Part("C++ compiler", None, f"{path} does not work: {error}")
-    return Part("C++ compiler", f"{said.splitlines()[0] if said else 'of no version'}{' (from CXX)' if named else ''}")
+    return Part(
+        "C++ compiler",
+        f"{said.splitlines()[0] if said else 'of no version'}{' (from CXX)' if named else ''}",
+    )

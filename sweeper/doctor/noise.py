@@ -16,11 +16,19 @@ from sweeper.core.paths import SweepPaths
 from sweeper.core.record import ARMS, Record
 from sweeper.core.system.gpus import Device, visible_gpus
 
-MODELS = ("resnet18", "vit_tiny", "bert_small")  # a CNN, a vision transformer and a language model, all small
+# a CNN, a vision transformer and a language model, all small
+MODELS = ("resnet18", "vit_tiny", "bert_small")
 CPU_BATCH_SIZE = 4  # the models' own are made for a GPU
 HALF_WIDTH = 0.01  # of the interval that is aimed at, as a share of the speedup
 MAX_PROCESSES = 100
-HEADING = ["model", "A/A speedup", "95 % interval", "within a process", "between processes", "processes for ±1 %"]
+HEADING = [
+    "model",
+    "A/A speedup",
+    "95 % interval",
+    "within a process",
+    "between processes",
+    "processes for ±1 %",
+]
 
 
 @dataclass(frozen=True)
@@ -33,22 +41,33 @@ class Noise:
     speedup: float | None = None
     speedup_low: float | None = None
     speedup_high: float | None = None
-    spread_within: float | None = None  # coefficient of variation of an arm's blocks, median over arms and processes
+    # coefficient of variation of an arm's blocks, median over arms and processes
+    spread_within: float | None = None
     spread_between: float | None = None  # standard deviation of the processes' log speedups
-    processes_needed: int | None = None  # for an interval of +-1 %; None also when `MAX_PROCESSES` are too few
+    # for an interval of +-1 %; None also when `MAX_PROCESSES` are too few
+    processes_needed: int | None = None
 
 
 def run_noise_sweep(device: Device, processes: int) -> tuple[str, int]:
     """Run the sweep as a user would, its output shown as it comes; its name and exit code."""
     name = time.strftime("noise-%Y%m%d-%H%M%S")
     where = "cpu" if device.gpu is None else f"cuda:{visible_gpus().index(device.gpu)}"
-    command = [sys.executable, "-m", "sweeper", "-m", f"model={','.join(MODELS)}", "mode=eager", f"sweep={name}"]
+    command = [
+        sys.executable,
+        "-m",
+        "sweeper",
+        "-m",
+        f"model={','.join(MODELS)}",
+        "mode=eager",
+        f"sweep={name}",
+    ]
     command += [f"measure.processes={processes}", "tracking=none", f"device={where}"]
     command += [f"batch_size={CPU_BATCH_SIZE}"] if device.type == "cpu" else []
     with subprocess.Popen(command, stdin=subprocess.DEVNULL) as sweep:
         try:
             return name, sweep.wait()
-        except KeyboardInterrupt:  # the terminal has told the sweep as well; it ends its workers itself
+        # the terminal has told the sweep as well; it ends its workers itself
+        except KeyboardInterrupt:
             sweep.wait()
             raise
 
@@ -61,14 +80,25 @@ def read_noise(sweep: str) -> tuple[Noise, ...]:
 def compute_noise(record: Record) -> Noise:
     """Compute what a record of eager against eager says of the machine."""
     result = derive(record)
-    steps_s = [(process.step_s("eager"), process.step_s("compiled")) for process in record.processes]
-    logs = [math.log(eager_s / compiled_s) for eager_s, compiled_s in steps_s if eager_s and compiled_s]
-    blocks = [blocks for process in record.processes for arm in ARMS if len(blocks := process.blocks_s(arm)) > 1]
+    steps_s = [
+        (process.step_s("eager"), process.step_s("compiled")) for process in record.processes
+    ]
+    logs = [
+        math.log(eager_s / compiled_s) for eager_s, compiled_s in steps_s if eager_s and compiled_s
+    ]
+    blocks = [
+        blocks
+        for process in record.processes
+        for arm in ARMS
+        if len(blocks := process.blocks_s(arm)) > 1
+    ]
     within = median(stdev(arm) / fmean(arm) for arm in blocks) if blocks else None
     between = stdev(logs) if len(logs) > 1 else None
     needed = None if between is None else count_processes_needed(between)
     speedups = result.speedup, result.speedup_low, result.speedup_high
-    return Noise(record.trial.labels.model, record.status, len(logs), *speedups, within, between, needed)
+    return Noise(
+        record.trial.labels.model, record.status, len(logs), *speedups, within, between, needed
+    )
 
 
 def count_processes_needed(spread: float, half_width: float = HALF_WIDTH) -> int | None:
@@ -76,7 +106,11 @@ def count_processes_needed(spread: float, half_width: float = HALF_WIDTH) -> int
 
     The half width of Student's t interval of a mean of n log ratios with standard deviation `spread`.
     """
-    fitting = (n for n in range(2, MAX_PROCESSES + 1) if t_quantile(n - 1) * spread / math.sqrt(n) <= half_width)
+    fitting = (
+        n
+        for n in range(2, MAX_PROCESSES + 1)
+        if t_quantile(n - 1) * spread / math.sqrt(n) <= half_width
+    )
     return next(fitting, None)
 
 
@@ -90,6 +124,8 @@ def _make_row(noise: Noise) -> list[str]:
         return [noise.model, noise.status, "", "", "", ""]
     low, high, between = noise.speedup_low, noise.speedup_high, noise.spread_between
     interval = "" if low is None or high is None else f"{low:.4f} to {high:.4f}"
-    spreads = ["" if share is None else f"{100 * share:.2f} %" for share in (noise.spread_within, between)]
+    spreads = [
+        "" if share is None else f"{100 * share:.2f} %" for share in (noise.spread_within, between)
+    ]
     needed = "" if between is None else str(noise.processes_needed or f"more than {MAX_PROCESSES}")
     return [noise.model, f"{noise.speedup:.4f}", interval, *spreads, needed]

@@ -39,21 +39,31 @@ def ask_all(
     stop = threading.Event()
     with ThreadPoolExecutor(at_once) as pool:
         try:
-            yield from pool.map(functools.partial(ask, device=device, timeout_s=timeout_s, stop=stop), questions)
+            yield from pool.map(
+                functools.partial(ask, device=device, timeout_s=timeout_s, stop=stop), questions
+            )
         finally:
             stop.set()
 
 
-def ask(question: Sequence[str], device: Device, timeout_s: float, stop: threading.Event | None = None) -> Answer:
+def ask(
+    question: Sequence[str], device: Device, timeout_s: float, stop: threading.Event | None = None
+) -> Answer:
     """Ask one question: the arguments of `python -m sweeper.worker.probe`. Its caches are removed with its folder."""
     with (
-        tempfile.TemporaryDirectory(prefix=make_prefix(TEMPORARY), ignore_cleanup_errors=True) as name,
+        tempfile.TemporaryDirectory(
+            prefix=make_prefix(TEMPORARY), ignore_cleanup_errors=True
+        ) as name,
         # A checkout that is not installed is found from the folder too.
         processes.expose_package(sys.executable) as variables,
     ):
         folder = Path(name)  # some backends leave files where they are
         answer, log = folder / "answer", folder / "log"
-        environment = {**device.environment(), **variables, **processes.make_cache_variables(folder)}
+        environment = {
+            **device.environment(),
+            **variables,
+            **processes.make_cache_variables(folder),
+        }
         asked = [*processes.make_command(None, "sweeper.worker.probe"), *question]
         with answer.open("wb") as output:
             process = processes.start_group(asked, environment, log, stdout=output, cwd=folder)

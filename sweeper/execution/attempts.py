@@ -30,4 +30,6 @@ def _make_attempt(record: Record) -> Attempt:
     worst = find_worst_accuracy(record)
     last = record.processes[-1].artifact if record.processes else None  # earlier processes were ok
     artifacts = (last,) if last else ()
-    return Attempt(record.status, record.phase, record.message, worst.worst if worst else None, artifacts)
+    return Attempt(
+        record.status, record.phase, record.message, worst.worst if worst else None, artifacts
+    )

@@ -13,7 +13,8 @@ from sweeper.core.errors import ConfigError
 from sweeper.core.system.gpus import Device, Gpu, computing_pids
 from sweeper.execution.lock import GO_ON, hold_lock
 
-# Of the locks of GPUs: the first that fits. Not the temporary folder of the environment, which may be private.
+# Of the locks of GPUs: the first that fits. Not the temporary folder of the environment, which may
+# be private.
 LOCK_FOLDERS = (Path("/run/lock"), Path("/tmp"))  # noqa: S108  # both are checked
 STICKY_FOR_ALL = stat.S_ISVTX | stat.S_IRWXO
 UNKNOWN_UID = 65534  # root as a container without root's rights sees it
@@ -35,7 +36,9 @@ def claim_devices(devices: Sequence[Device], locks: bool = True) -> Iterator[tup
             try:
                 if device.gpu is not None:
                     if locks:
-                        held.enter_context(hold_lock(_lock_file(device.gpu.uuid), f"GPU {device.gpu.uuid}"))
+                        held.enter_context(
+                            hold_lock(_lock_file(device.gpu.uuid), f"GPU {device.gpu.uuid}")
+                        )
                     _require_no_worker(device.gpu)
                 free.append(device)
             except ConfigError as error:
@@ -53,7 +56,10 @@ def _lock_file(uuid: str) -> Path:
     for folder in LOCK_FOLDERS:
         with suppress(FileNotFoundError):
             found = folder.stat()
-            if found.st_uid in (0, os.getuid(), UNKNOWN_UID) and found.st_mode & STICKY_FOR_ALL == STICKY_FOR_ALL:
+            if (
+                found.st_uid in (0, os.getuid(), UNKNOWN_UID)
+                and found.st_mode & STICKY_FOR_ALL == STICKY_FOR_ALL
+            ):
                 return folder / f"sweeper-{uuid}.lock"
     folders = " nor ".join(map(str, LOCK_FOLDERS))
     why = "belongs to root and is open to everybody with its sticky bit set (chmod 1777)"
@@ -69,7 +75,9 @@ def _require_no_worker(gpu: Gpu) -> None:
     while workers := [pid for pid in computing_pids(gpu) if _is_worker(pid)]:
         if time.monotonic() > deadline:
             where = "whose lock cannot be seen from here"
-            raise ConfigError(f"GPU {gpu.uuid} is in use by process {workers[0]}, a worker of another sweep, {where}")
+            raise ConfigError(
+                f"GPU {gpu.uuid} is in use by process {workers[0]}, a worker of another sweep, {where}"
+            )
         time.sleep(POLL_S)
 
 

@@ -106,7 +106,9 @@ class DeviceLease:
             tenant.idle_s += time.monotonic() - tenant.waits_since
             tenant.waits_since = None
         tenant.has_used_device = True
-        grant = LeaseGrant(tenant.stopped_s, tuple(other.group for other in others if other.has_used_device))
+        grant = LeaseGrant(
+            tenant.stopped_s, tuple(other.group for other in others if other.has_used_device)
+        )
         tenant.stopped_s = 0.0
         if not tenant.send(grant):
             tenant.is_deaf = True

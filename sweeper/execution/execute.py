@@ -35,18 +35,22 @@ from sweeper.execution.reaper import run_reaper
 from sweeper.execution.scheduler import Event, Finished, OnPhase, Started, run_all
 from sweeper.execution.trial_runner import run_trial
 
-Launch = Callable[[Sequence[Sequence[str]]], object]  # runs a job for each list of overrides, and waits for all
+# runs a job for each list of overrides, and waits for all
+Launch = Callable[[Sequence[Sequence[str]]], object]
 MIN_FREE_BYTES = 2**30  # about the size of a max-autotune cache of a large model
 CLOCKS_APART_S = 5.0  # of the machine that writes a record and this one
 GO_ON = "go on with the same command"
-WRITE_AGAIN_S = (1.0, 2.0, 4.0, 8.0)  # pauses between attempts to write a record: other trials that end free space
+# pauses between attempts to write a record: other trials that end free space
+WRITE_AGAIN_S = (1.0, 2.0, 4.0, 8.0)
 
 
 class NoSpaceError(Exception):
     """The machine lacks what another trial needs: disk, memory, file handles. The text ends with how to go on."""
 
 
-def execute(trials: Sequence[Trial], settings: Settings, placement: Placement) -> Generator[Event, None, None]:
+def execute(
+    trials: Sequence[Trial], settings: Settings, placement: Placement
+) -> Generator[Event, None, None]:
     """Run the trials on the devices of the placement, and yield the events. Closing the generator ends what still runs.
 
     After an interruption the last records are those of interrupted trials. Raises ConfigError when another driver has
@@ -75,18 +79,26 @@ def _run_and_write(
     paths = SweepPaths.of(settings.sweep)
     try:
         paths.folder.mkdir(parents=True, exist_ok=True)
-        free_bytes, needed_bytes = shutil.disk_usage(paths.folder).free, slot.concurrency * MIN_FREE_BYTES
+        free_bytes, needed_bytes = (
+            shutil.disk_usage(paths.folder).free,
+            slot.concurrency * MIN_FREE_BYTES,
+        )
         if free_bytes < needed_bytes:
             needed = f"what runs may need {needed_bytes / 2**20:.0f}; free some space, then {GO_ON}"
-            raise NoSpaceError(f"{paths.folder.absolute()} has {free_bytes / 2**20:.0f} MiB left and {needed}")
+            raise NoSpaceError(
+                f"{paths.folder.absolute()} has {free_bytes / 2**20:.0f} MiB left and {needed}"
+            )
         own = paths.trial(trial.label, trial.id)
         remove_leftovers(own.folder.glob(".*"))
         finished = run_trial(trial, settings, slot, on_phase, stop)
         record = finished.record
-        if record.status != "interrupted" or not own.record.exists():  # an interrupted trial replaces no earlier record
+        # an interrupted trial replaces no earlier record
+        if record.status != "interrupted" or not own.record.exists():
             _write_record(own, record, stop)
     except OSError as error:  # an earlier record is still there
-        raise NoSpaceError(f"{trial.label} was not measured: {shortages.describe(error)}, then {GO_ON}") from error
+        raise NoSpaceError(
+            f"{trial.label} was not measured: {shortages.describe(error)}, then {GO_ON}"
+        ) from error
     if finished.lacking:
         raise NoSpaceError(f"{finished.lacking}, then {GO_ON}")
     slot.peak_memory.learn(record)
@@ -128,14 +140,19 @@ LOCAL = Launcher(None, execute)
 
 
 def make_cluster_launcher(
-    name: str, launch: Launch, overrides: Mapping[str, Sequence[str]], prepare: Callable[[], object] | None = None
+    name: str,
+    launch: Launch,
+    overrides: Mapping[str, Sequence[str]],
+    prepare: Callable[[], object] | None = None,
 ) -> Launcher:
     """Make a launcher that runs each trial as a job; `overrides` are those of the trials by their ids.
 
     `launch` raises ConfigError when it can start no job, anything else when some job is lost.
     """
 
-    def run(trials: Sequence[Trial], settings: Settings, _placement: Placement) -> Generator[Event, None, None]:
+    def run(
+        trials: Sequence[Trial], settings: Settings, _placement: Placement
+    ) -> Generator[Event, None, None]:
         if not trials:  # submitit refuses an array of no jobs
             return
         begin = time.time()
@@ -166,7 +183,9 @@ def _read_record(trial: Trial, settings: Settings, name: str, begin: float) -> R
             message = f"the record of the job of {name} cannot be used: {error}; it is now {move_aside(path).name}"
     else:
         message = f"the job of {name} ended without a record; its own log says why"
-    record = Record(trial.id, settings.sweep, trial.label, "crashed", trial, phase="starting", message=message)
+    record = Record(
+        trial.id, settings.sweep, trial.label, "crashed", trial, phase="starting", message=message
+    )
     record = replace(record, attempts=read_attempts(path), measure=to_json(settings.measure))
     record = replace(record, flags=find_flags(record, derive(record), settings.measure))
     if not path.exists():

@@ -38,11 +38,14 @@ def hold_lock(path: Path, what: str, enabled: bool = True) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, writable = _open_lock(path)
     except OSError as error:
-        why = "it is a link, which is not followed" if error.errno == errno.ELOOP else error.strerror
+        why = (
+            "it is a link, which is not followed" if error.errno == errno.ELOOP else error.strerror
+        )
         raise ConfigError(f"cannot write to {path}: {why}; nothing was started") from error
     try:
         _take(handle, path, what)
-        if writable and os.fstat(handle).st_nlink == 1:  # else it has another name, and may be anything
+        # else it has another name, and may be anything
+        if writable and os.fstat(handle).st_nlink == 1:
             _name_holder(handle, path)
         yield
     finally:
@@ -68,7 +71,10 @@ def _take(handle: int, path: Path, what: str) -> None:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        holder = printable(os.pread(handle, MAX_HOLDER_BYTES, 0).decode(errors="replace")) or "another process"
+        holder = (
+            printable(os.pread(handle, MAX_HOLDER_BYTES, 0).decode(errors="replace"))
+            or "another process"
+        )
         raise ConfigError(f"{what} is in use by {holder}") from None
     except OSError as error:
         where = f"the file system of {path.absolute().parent} has no locks ({error.strerror})"
@@ -79,6 +85,9 @@ def _name_holder(handle: int, path: Path) -> None:
     started = dt.datetime.now().astimezone().isoformat(timespec="seconds")
     text = f"process {os.getpid()} on {socket.gethostname()} since {started}"
     try:
-        os.pwrite(handle, text.encode().ljust(MAX_HOLDER_BYTES - 1) + b"\n", 0)  # covers what the last holder wrote
+        # covers what the last holder wrote
+        os.pwrite(handle, text.encode().ljust(MAX_HOLDER_BYTES - 1) + b"\n", 0)
     except OSError as error:
-        raise ConfigError(f"cannot write to {path}: {error.strerror}; nothing was started") from error
+        raise ConfigError(
+            f"cannot write to {path}: {error.strerror}; nothing was started"
+        ) from error

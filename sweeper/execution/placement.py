@@ -16,7 +16,8 @@ from sweeper.execution.reaper import Reaper
 
 MAX_CONCURRENCY = 8  # more trials would wait for the device most of the time
 CORES_PER_TRIAL = 2  # one traces, the compiler's own processes share the rest
-HOST_BYTES_PER_TRIAL = 8 * 2**30  # a process with CUDA, torch and the model libraries, and Inductor's processes
+# a process with CUDA, torch and the model libraries, and Inductor's processes
+HOST_BYTES_PER_TRIAL = 8 * 2**30
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,8 @@ def share_host(
     shares = []
     for device, own in zip(devices, divide_cores(devices, cores), strict=True):
         possible = concurrency or 1
-        if concurrency is None and device.gpu:  # on a CPU, what prepares would take the cores from what measures
+        # on a CPU, what prepares would take the cores from what measures
+        if concurrency is None and device.gpu:
             num_cores = min(len(own or cores), quota / len(devices))
             fitting = min(num_cores / CORES_PER_TRIAL, bytes_per_device / HOST_BYTES_PER_TRIAL)
             possible = int(min(MAX_CONCURRENCY, fitting))
@@ -97,23 +99,36 @@ def divide_cores(devices: Sequence[Device], cores: Sequence[int]) -> list[tuple[
     """
     if len(devices) == 1:
         return [None]
-    near = [frozenset(cores_near(device.gpu)).intersection(cores) if device.gpu else frozenset() for device in devices]
+    near = [
+        frozenset(cores_near(device.gpu)).intersection(cores) if device.gpu else frozenset()
+        for device in devices
+    ]
     groups = [tuple(sorted(found or cores)) for found in near]
     parts: list[tuple[int, ...] | None] = []
     for index, group in enumerate(groups):
-        physical, num_devices, position = physical_cores(group), groups.count(group), groups[:index].count(group)
+        physical, num_devices, position = (
+            physical_cores(group),
+            groups.count(group),
+            groups[:index].count(group),
+        )
         size = len(physical) // num_devices
         own = physical[position * size : (position + 1) * size]
         parts.append(tuple(number for threads in own for number in threads) or group)
     return parts
 
 
-def make_slots(placement: Placement, claimed: Sequence[Device], reaper: Reaper | None = None) -> list[DeviceSlot]:
+def make_slots(
+    placement: Placement, claimed: Sequence[Device], reaper: Reaper | None = None
+) -> list[DeviceSlot]:
     """Make a slot for each claimed device; all slots learn from each other how much memory a trial needs."""
     peak_memory, slots = PeakMemory(), []
     for share in placement.shares:
         if share.device in claimed:
-            memory = MemoryBudget(total_memory_bytes(share.device.gpu) if share.device.gpu else None)
+            memory = MemoryBudget(
+                total_memory_bytes(share.device.gpu) if share.device.gpu else None
+            )
             lease = DeviceLease(reaper)
-            slots.append(DeviceSlot(share.device, share.cores, share.concurrency, lease, memory, peak_memory))
+            slots.append(
+                DeviceSlot(share.device, share.cores, share.concurrency, lease, memory, peak_memory)
+            )
     return slots

@@ -25,7 +25,8 @@ from sweeper.core.system import shortages
 from sweeper.core.system.leftovers import TEMPORARY, make_prefix
 from sweeper.execution.reaper import MARK, kill_marked
 
-OWN_MARK = f"{os.getpid()}-{secrets.token_hex(8)}"  # of everything that this process starts; see `reaper`
+# of everything that this process starts; see `reaper`
+OWN_MARK = f"{os.getpid()}-{secrets.token_hex(8)}"
 _numbers = itertools.count()
 PACKAGE = Path(__file__).resolve().parents[1]
 POLL_S = 0.05
@@ -50,29 +51,46 @@ def expose_package(python: str | None) -> Iterator[Mapping[str, str]]:
     if python is None:
         yield {}
         return
-    # What cannot be removed is left for the next start: it must not cost what was measured meanwhile.
-    with tempfile.TemporaryDirectory(prefix=make_prefix(TEMPORARY), ignore_cleanup_errors=True) as folder:
+    # What cannot be removed is left for the next start: it must not cost what was measured
+    # meanwhile.
+    with tempfile.TemporaryDirectory(
+        prefix=make_prefix(TEMPORARY), ignore_cleanup_errors=True
+    ) as folder:
         (Path(folder) / PACKAGE.name).symlink_to(PACKAGE)
-        yield {"PYTHONPATH": os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])}
+        yield {
+            "PYTHONPATH": os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
+        }
 
 
 def make_cache_variables(folder: Path) -> Mapping[str, str]:
     """Make environment variables that keep every compile cache of a process in `folder`."""
     folder = folder.resolve()
-    return {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"), "TRITON_CACHE_DIR": str(folder / "triton")}
+    return {
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+        "TRITON_CACHE_DIR": str(folder / "triton"),
+    }
 
 
-def start_group(command: Sequence[str], environment: Mapping[str, str], log: Path, **options: Any) -> Group:
+def start_group(
+    command: Sequence[str], environment: Mapping[str, str], log: Path, **options: Any
+) -> Group:
     """Start a program as the leader of a new process group; `environment` is added to the one of this process.
 
     Its output goes to `log`, unless the options (of `Popen`) say otherwise: to files in any case, because a child that
     outlives the program would hold a pipe open.
     """
-    inherited = {key: value for key, value in os.environ.items() if key != "HYDRA_FULL_ERROR"}  # ours alone
+    # ours alone
+    inherited = {key: value for key, value in os.environ.items() if key != "HYDRA_FULL_ERROR"}
     mark = f"{OWN_MARK}.{next(_numbers)}"
     with log.open("wb") as output:
         options = {"stdin": DEVNULL, "stdout": output, "stderr": output, **options}
-        return Group(mark, command, env={**inherited, **environment, MARK: mark}, start_new_session=True, **options)
+        return Group(
+            mark,
+            command,
+            env={**inherited, **environment, MARK: mark},
+            start_new_session=True,
+            **options,
+        )
 
 
 def kill_group(process: Group) -> None:

@@ -60,10 +60,14 @@ class Reaper:
             process.communicate()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which the reaper inherits
+        # which the reaper inherits
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             return subprocess.Popen(
-                self._command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
             )
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)

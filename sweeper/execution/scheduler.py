@@ -39,25 +39,30 @@ class Finished:
 
     record: Record
     result: Result
-    lacking: str | None = None  # what the machine lacked to start a worker, so that no other trial should begin
+    # what the machine lacked to start a worker, so that no other trial should begin
+    lacking: str | None = None
 
 
 Event = Started | PhaseBegan | Finished
 OnPhase = Callable[[str, int], None]  # phase, index of the process
 RunTrial = Callable[[Trial, DeviceSlot, OnPhase, threading.Event], Finished]
 
-# A signal that comes just before the wait for an event begins does not end it, and is handled when the wait is over.
+# A signal that comes just before the wait for an event begins does not end it, and is handled when
+# the wait is over.
 WAKE_S = 1.0
 
 
-def run_all(trials: Sequence[Trial], slots: Sequence[DeviceSlot], run_trial: RunTrial) -> Generator[Event, None, None]:
+def run_all(
+    trials: Sequence[Trial], slots: Sequence[DeviceSlot], run_trial: RunTrial
+) -> Generator[Event, None, None]:
     """Run every trial on one of the slots and yield the events. Closing the generator ends what still runs.
 
     A KeyboardInterrupt asks running trials to end (the event that `run_trial` gets) and starts no other; the second one
     is raised. What `run_trial` raises is raised here when the other threads have ended their trials.
     """
     todo, stop = deque(trials), threading.Event()
-    events = queue.SimpleQueue[Event | Exception | None]()  # an exception or None: a thread has ended
+    # an exception or None: a thread has ended
+    events = queue.SimpleQueue[Event | Exception | None]()
 
     def run_until_empty(slot: DeviceSlot) -> None:
         try:
@@ -79,7 +84,9 @@ def run_all(trials: Sequence[Trial], slots: Sequence[DeviceSlot], run_trial: Run
     # First one trial on each device, then a second: longest first has to hold over all of them.
     rounds = range(max(slot.concurrency for slot in slots))
     order = [slot for number in rounds for slot in slots if number < slot.concurrency]
-    threads = [threading.Thread(target=run_until_empty, args=(slot,), daemon=True) for slot in order]
+    threads = [
+        threading.Thread(target=run_until_empty, args=(slot,), daemon=True) for slot in order
+    ]
     for thread in threads:
         thread.start()
     num_running, error = len(threads), None

@@ -32,13 +32,20 @@ from sweeper.execution.device_lease import Tenant
 from sweeper.execution.memory_budget import WHOLE_DEVICE
 from sweeper.execution.placement import DeviceSlot
 from sweeper.execution.scheduler import Finished, OnPhase
-from sweeper.execution.worker_channel import NOT_UNDERSTOOD, ProtocolError, WorkerChannel, send_grant
+from sweeper.execution.worker_channel import (
+    NOT_UNDERSTOOD,
+    ProtocolError,
+    WorkerChannel,
+    send_grant,
+)
 
 INSPECTED = ("ok", "accuracy_mismatch", "not_compiled", "compile_error")  # the compiler was reached
 GRACE_S = 1.0  # for a busy worker to write its stack to the log before it is killed
 
 
-def run_trial(trial: Trial, settings: Settings, slot: DeviceSlot, on_phase: OnPhase, stop: threading.Event) -> Finished:
+def run_trial(
+    trial: Trial, settings: Settings, slot: DeviceSlot, on_phase: OnPhase, stop: threading.Event
+) -> Finished:
     """Run a trial; with `measure.back_off`, halve the batch and run it again until it fits in memory.
 
     When `stop` is set the running worker is ended, and the record has the status `interrupted`. A record of the trial
@@ -71,7 +78,8 @@ class _TrialRun:
     variables: Mapping[str, str]
     batch_size: int  # the trial's own, or a smaller one
     begin_s: float = field(default_factory=time.monotonic)
-    idle_s: list[float] = field(default_factory=list)  # for memory; per worker: for the device, or stopped
+    # for memory; per worker: for the device, or stopped
+    idle_s: list[float] = field(default_factory=list)
     lacking: list[str] = field(default_factory=list)  # why a worker could not be started
 
     @property
@@ -87,7 +95,9 @@ def _attempt_within_memory(run: _TrialRun) -> Record:
         with run.slot.memory.reserve(needed_bytes, run.stop) as reservation:
             run.idle_s.append(time.monotonic() - waiting_since_s)
             record = _attempt(run)
-        short = record.status == "oom" or any(process.failed_allocations for process in record.processes)
+        short = record.status == "oom" or any(
+            process.failed_allocations for process in record.processes
+        )
         if not (short and reservation.shared) or run.stop.is_set():
             return record
         needed_bytes = WHOLE_DEVICE
@@ -100,7 +110,9 @@ def _attempt(run: _TrialRun) -> Record:
     paths = run.paths
     paths.clear_caches()
     paths.clear_logs()
-    write_text(paths.trial, Job(run.trial.replace_batch_size(run.batch_size), run.settings.measure).dumps())
+    write_text(
+        paths.trial, Job(run.trial.replace_batch_size(run.batch_size), run.settings.measure).dumps()
+    )
     outcomes: list[Outcome] = []
     try:
         while _needs_another(run, outcomes):
@@ -144,9 +156,15 @@ def _run_timed_process(run: _TrialRun, earlier: Sequence[Outcome]) -> Outcome:
 def _copy_verdict(outcome: Outcome, verified: Process) -> Outcome:
     """Copy the verdict of the verified process to an unchecked process that ran the same code."""
     process, accuracy = outcome.process, verified.accuracy
-    if not (process and process.rounds and accuracy) or process.accuracy or process.artifact != verified.artifact:
+    if (
+        not (process and process.rounds and accuracy)
+        or process.accuracy
+        or process.artifact != verified.artifact
+    ):
         return outcome
-    return replace(outcome, process=replace(process, accuracy=replace(accuracy, of_process=verified.index)))
+    return replace(
+        outcome, process=replace(process, accuracy=replace(accuracy, of_process=verified.index))
+    )
 
 
 def _inspect(run: _TrialRun, record: Record) -> Inspection:
@@ -154,10 +172,18 @@ def _inspect(run: _TrialRun, record: Record) -> Inspection:
     paths = run.paths
     run.slot.peak_memory.learn(record)
     needed_bytes = run.slot.peak_memory.look_up(run.trial, record.batch_size)
-    timed = next((process.code_fingerprint for process in record.processes if process.code_fingerprint), None)
+    timed = next(
+        (process.code_fingerprint for process in record.processes if process.code_fingerprint), None
+    )
     arguments = ["--inspect", str(paths.inspection), *(["--timed", timed] if timed else [])]
-    announced = replace(run, on_phase=lambda phase, index: run.on_phase(f"inspection, {phase}", index))
-    cache, log, index = paths.cache("inspect"), paths.log("inspect"), run.settings.measure.process_limit
+    announced = replace(
+        run, on_phase=lambda phase, index: run.on_phase(f"inspection, {phase}", index)
+    )
+    cache, log, index = (
+        paths.cache("inspect"),
+        paths.log("inspect"),
+        run.settings.measure.process_limit,
+    )
     try:
         with run.slot.memory.reserve(needed_bytes, run.stop):
             outcome = _run_worker(announced, arguments, cache, log, index)
@@ -165,8 +191,14 @@ def _inspect(run: _TrialRun, record: Record) -> Inspection:
         with suppress(OSError):
             paths.clear_caches()
     folder = paths.inspection.name if (paths.inspection / "summary.md").exists() else None
-    missing = None if outcome.status == "ok" else f"{outcome.status} while {outcome.phase}: {outcome.message}"
-    return Inspection(folder, missing, outcome.process.code_fingerprint if outcome.process else None)
+    missing = (
+        None
+        if outcome.status == "ok"
+        else f"{outcome.status} while {outcome.phase}: {outcome.message}"
+    )
+    return Inspection(
+        folder, missing, outcome.process.code_fingerprint if outcome.process else None
+    )
 
 
 def _interrupted(phase: str = "starting") -> Outcome:
@@ -174,7 +206,12 @@ def _interrupted(phase: str = "starting") -> Outcome:
 
 
 def _run_worker(
-    run: _TrialRun, arguments: Sequence[str], cache: Path, log: Path, index: int, draw: int | None = None
+    run: _TrialRun,
+    arguments: Sequence[str],
+    cache: Path,
+    log: Path,
+    index: int,
+    draw: int | None = None,
 ) -> Outcome:
     """Run one worker within its limits; where it sends no outcome, make one from the way it ended.
 
@@ -188,7 +225,9 @@ def _run_worker(
             reason = processes.describe_failed_start(error)
             run.lacking.append(reason)
             return Outcome("crashed", "starting", reason)
-        channel = WorkerChannel(pipe, run.settings.measure, lease, tenant, lambda phase: run.on_phase(phase, index))
+        channel = WorkerChannel(
+            pipe, run.settings.measure, lease, tenant, lambda phase: run.on_phase(phase, index)
+        )
         try:
             exceeded = channel.read(process, run.stop)
             if channel.outcome is not None:
@@ -199,8 +238,10 @@ def _run_worker(
         finally:
             run.idle_s.append(lease.idle_s(tenant))
         if (run.stop.is_set() or exceeded is not None) and process.poll() is None:
-            process.send_signal(signal.SIGCONT)  # while another worker is alone on the device, this one is stopped
-            process.send_signal(signal.SIGUSR1)  # the worker's fault handler writes every thread's stack to the log
+            # while another worker is alone on the device, this one is stopped
+            process.send_signal(signal.SIGCONT)
+            # the worker's fault handler writes every thread's stack to the log
+            process.send_signal(signal.SIGUSR1)
             time.sleep(GRACE_S)
         if run.stop.is_set():
             return _interrupted(channel.phase)
@@ -208,14 +249,18 @@ def _run_worker(
             return Outcome("timeout", channel.phase, f"still {channel.phase} after {exceeded}")
         code = process.wait()  # it has ended
         without_result = " without a result" if code >= 0 else ""
-        return Outcome("crashed", channel.phase, f"the worker {processes.describe_exit(code)}{without_result}")
+        return Outcome(
+            "crashed", channel.phase, f"the worker {processes.describe_exit(code)}{without_result}"
+        )
 
 
 def _require_record(run: _TrialRun, outcome: Outcome, index: int, draw: int | None) -> None:
     """Raise ProtocolError unless a record with this outcome can be written, read again and evaluated."""
     process = outcome.process
     if draw is not None and process and (process.index, process.draw) != (index, draw):
-        raise ProtocolError(f"{NOT_UNDERSTOOD}: it is about process {process.index} of draw {process.draw}")
+        raise ProtocolError(
+            f"{NOT_UNDERSTOOD}: it is about process {process.index} of draw {process.draw}"
+        )
     try:
         record = Record.loads(_make_record(run, [outcome]).dumps())
         find_flags(record, derive(record), run.settings.measure)
@@ -235,10 +280,16 @@ def _start_worker(
     receive, send = os.pipe()
     cores = ["--cores", ",".join(map(str, run.slot.cores))] if run.slot.cores else []
     told = [str(run.paths.trial), *cores, *arguments, "--answer-fd", str(send)]
-    environment = {**run.slot.device.environment(), **run.variables, **processes.make_cache_variables(cache)}
+    environment = {
+        **run.slot.device.environment(),
+        **run.variables,
+        **processes.make_cache_variables(cache),
+    }
     command = [*processes.make_command(run.trial.python, "sweeper.worker"), *told]
     try:
-        process = processes.start_group(command, environment, log, stdin=subprocess.PIPE, pass_fds=[send])
+        process = processes.start_group(
+            command, environment, log, stdin=subprocess.PIPE, pass_fds=[send]
+        )
     except OSError:
         os.close(receive)
         raise
@@ -248,7 +299,12 @@ def _start_worker(
     assert stdin is not None
 
     os.set_blocking(stdin.fileno(), False)
-    with stdin, run.slot.lease.register(process.pid, functools.partial(send_grant, stdin.fileno())) as tenant:
+    with (
+        stdin,
+        run.slot.lease.register(
+            process.pid, functools.partial(send_grant, stdin.fileno())
+        ) as tenant,
+    ):
         try:
             yield process, receive, tenant
         finally:
@@ -263,10 +319,14 @@ def _make_record(run: _TrialRun, outcomes: Sequence[Outcome]) -> Record:
         Record(trial.id, run.settings.sweep, trial.label, last.status, trial),
         environment=next((outcome.environment for outcome in outcomes if outcome.environment), {}),
         processes=tuple(outcome.process for outcome in outcomes if outcome.process is not None),
-        diagnostics=next((outcome.diagnostics for outcome in outcomes if outcome.diagnostics), None),
+        diagnostics=next(
+            (outcome.diagnostics for outcome in outcomes if outcome.diagnostics), None
+        ),
         smaller_batch_size=run.batch_size if run.batch_size < trial.batch_size else None,
         measure=to_json(run.settings.measure),
     )
     if last.status == "ok":
         return record
-    return replace(record, phase=last.phase, message=last.message, log=run.paths.log(len(outcomes) - 1).name)
+    return replace(
+        record, phase=last.phase, message=last.message, log=run.paths.log(len(outcomes) - 1).name
+    )

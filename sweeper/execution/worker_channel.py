@@ -34,7 +34,12 @@ class WorkerChannel:
     """
 
     def __init__(
-        self, pipe: int, measure: Measure, lease: DeviceLease, tenant: Tenant, on_phase: Callable[[str], None]
+        self,
+        pipe: int,
+        measure: Measure,
+        lease: DeviceLease,
+        tenant: Tenant,
+        on_phase: Callable[[str], None],
     ) -> None:
         self._pipe, self._measure, self._on_phase = pipe, measure, on_phase
         self._lease, self._tenant = lease, tenant
@@ -106,7 +111,9 @@ class WorkerChannel:
     def _find_limit(self) -> tuple[float, str]:
         """Find the nearest limit: the seconds that are left until it, and how the user would type it."""
         now_s, measure = self._now_s(), self._measure
-        limits = [(self._begin_s + measure.timeout_s - now_s, f"measure.timeout_s={measure.timeout_s:g}")]
+        limits = [
+            (self._begin_s + measure.timeout_s - now_s, f"measure.timeout_s={measure.timeout_s:g}")
+        ]
         phase_s = measure.phase_timeouts_s.get(self.phase)
         if phase_s is not None:
             name = f"measure.phase_timeouts_s.{self.phase}={phase_s:g}"
@@ -122,7 +129,8 @@ def send_grant(pipe: int, grant: LeaseGrant) -> bool:
 
     A grant is shorter than PIPE_BUF, so it is written as a whole or not at all.
     """
-    with suppress(BrokenPipeError):  # the worker has just ended; the reader of its channel will notice
+    # the worker has just ended; the reader of its channel will notice
+    with suppress(BrokenPipeError):
         try:
             os.write(pipe, grant.dumps().encode())
         except BlockingIOError:

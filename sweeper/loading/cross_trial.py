@@ -14,7 +14,8 @@ from sweeper.analysis.stats import Estimate, Interval, moderate_variances
 from sweeper.loading.entries import Entry, OverStrongest
 from sweeper.loading.ladder import find_ladders
 
-# The share by which the eager step times of one model may differ, by type of device: a CPU's clock wobbles.
+# The share by which the eager step times of one model may differ, by type of device: a CPU's clock
+# wobbles.
 MAX_EAGER_SPREAD = {"cuda": 0.01, "cpu": 0.10}
 TRIALS_TO_MODERATE = 8  # with fewer, their variances say little of each other
 
@@ -62,8 +63,16 @@ def max_eager_spread(device: str) -> float:
 def moderate_intervals(entries: Iterable[Entry]) -> Mapping[Entry, Interval]:
     """Compute moderated t intervals of speedups, pooled over trials whose variances have one cause."""
     results = ((entry, entry.result) for entry in entries if entry.result.interval != "none")
-    found = ((entry, _cause_of_variance(entry), result.estimate) for entry, result in results if result.estimate)
-    return {entry: bounds for entry, estimate in moderate_groups(found).items() if (bounds := estimate.interval())}
+    found = (
+        (entry, _cause_of_variance(entry), result.estimate)
+        for entry, result in results
+        if result.estimate
+    )
+    return {
+        entry: bounds
+        for entry, estimate in moderate_groups(found).items()
+        if (bounds := estimate.interval())
+    }
 
 
 def moderate_groups(found: Iterable[tuple[T, Hashable, Estimate]]) -> dict[T, Estimate]:
@@ -83,9 +92,21 @@ def _eager_step(entry: Entry) -> Hashable:
     trial = entry.record.trial
     work = trial.model.key, trial.precision, trial.workload, entry.record.batch_size
     fed = trial.text, trial.decode_position, str(trial.vary)
-    return entry.folder.parent, *work, *fed, trial.optimizer, trial.optimizer_impl, trial.device, trial.cudnn_benchmark
+    return (
+        entry.folder.parent,
+        *work,
+        *fed,
+        trial.optimizer,
+        trial.optimizer_impl,
+        trial.device,
+        trial.cudnn_benchmark,
+    )
 
 
 def _cause_of_variance(entry: Entry) -> Hashable:
     """Host noise differs from other noise, draws from processes, and a CPU from a GPU."""
-    return entry.result.host_bound_arms is not None, entry.result.interval, entry.record.trial.device
+    return (
+        entry.result.host_bound_arms is not None,
+        entry.result.interval,
+        entry.record.trial.device,
+    )

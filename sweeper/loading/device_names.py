@@ -13,7 +13,8 @@ from sweeper.core.serialization import get_mapping
 from sweeper.core.text import printable
 
 GIB = 2**30
-MAX_MEMORY_RATIO = 1.05  # between two devices of one kind: drivers keep some memory for themselves, and not all as much
+# between two devices of one kind: drivers keep some memory for themselves, and not all as much
+MAX_MEMORY_RATIO = 1.05
 VARIANT_KEYS = {"cuda": "gpu", "cpu": "cpu"}  # of the name of a device, by its type
 
 
@@ -44,12 +45,17 @@ def name_origins(records: Sequence[tuple[Record, Path]]) -> list[tuple[str, ...]
     device, devices of one type, and torch where one trial was run with several versions. An interpreter that the grid
     asked for (`worker.python`) makes another trial, with a variant of its own.
     """
-    versions = (get_mapping(record.environment, "versions").get("torch", "unknown") for record, _ in records)
+    versions = (
+        get_mapping(record.environment, "versions").get("torch", "unknown") for record, _ in records
+    )
     torches = [printable(str(version)) for version in versions]
     trial_ids = [record.trial_id for record, _ in records]
     differ = len({*zip(trial_ids, torches, strict=True)}) > len({*trial_ids})
     devices = _name_devices(records)
-    return [(*device, f"torch={torch}") if differ else device for device, torch in zip(devices, torches, strict=True)]
+    return [
+        (*device, f"torch={torch}") if differ else device
+        for device, torch in zip(devices, torches, strict=True)
+    ]
 
 
 def _name_devices(records: Sequence[tuple[Record, Path]]) -> list[tuple[str, ...]]:

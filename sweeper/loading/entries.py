@@ -39,10 +39,14 @@ class Entry:
     record: Record  # without its processes; `result` and `worst` hold what the tables say of them
     result: Result
     folder: Path  # of the trial
-    variant: str  # of the trial, with dropout, text, device, gpu and torch where records differ in these
-    flags: tuple[str, ...] = ()  # the record's flags, and those that take a comparison with other trials
-    worst: Accuracy | None = None  # the check that came nearest to its bound, or went furthest beyond it
-    moderated: Interval | None = None  # of the speedup, where `cross_trial` found enough similar trials
+    # of the trial, with dropout, text, device, gpu and torch where records differ in these
+    variant: str
+    # the record's flags, and those that take a comparison with other trials
+    flags: tuple[str, ...] = ()
+    # the check that came nearest to its bound, or went furthest beyond it
+    worst: Accuracy | None = None
+    # of the speedup, where `cross_trial` found enough similar trials
+    moderated: Interval | None = None
     over_strongest: OverStrongest | None = None  # where `ladder` found every way to run eager
     series: tuple[ProcessSeries, ...] = ()  # step times in the order in which they were measured
 
@@ -87,7 +91,8 @@ def load_from(sources: Sequence[Source], cores: int = 1) -> Loaded:
     variants = name_variants([entry.record.trial for entry in entries])
     all_parts = zip(entries, variants, origins, strict=True)
     named = (
-        replace(entry, variant="; ".join(filter(None, (variant, *origin)))) for entry, variant, origin in all_parts
+        replace(entry, variant="; ".join(filter(None, (variant, *origin))))
+        for entry, variant, origin in all_parts
     )
     return Loaded(tuple(named), tuple(problems))
 
@@ -102,10 +107,16 @@ def _read(source: Source, shared: dict[str, Any]) -> tuple[list[Entry], list[str
         except RecordError as error:
             problems.append(printable(f"{found.where}: {error}"))
             continue
-        result, worst, series = derive(record), find_worst_accuracy(record), read_step_series(record)
+        result, worst, series = (
+            derive(record),
+            find_worst_accuracy(record),
+            read_step_series(record),
+        )
         small = _slim(record, shared)
         unnamed = ""  # `load_from` gives the variants, which depend on all trials
-        entries.append(Entry(small, result, found.folder, unnamed, record.flags, worst, series=series))
+        entries.append(
+            Entry(small, result, found.folder, unnamed, record.flags, worst, series=series)
+        )
     return entries, problems
 
 
@@ -119,7 +130,14 @@ def _slim(record: Record, shared: dict[str, Any]) -> Record:
         kept: T = shared.setdefault(repr(value), value)  # repr tells apart what JSON tells apart
         return kept
 
-    parts = {part: share(getattr(record.trial, part)) for part in ("model", "labels", "precision", "compile", "text")}
-    diagnostics = record.diagnostics and replace(record.diagnostics, settings=share(record.diagnostics.settings))
+    parts = {
+        part: share(getattr(record.trial, part))
+        for part in ("model", "labels", "precision", "compile", "text")
+    }
+    diagnostics = record.diagnostics and replace(
+        record.diagnostics, settings=share(record.diagnostics.settings)
+    )
     trial, environment = replace(record.trial, **parts), share(record.environment)
-    return replace(record, trial=trial, processes=(), diagnostics=diagnostics, environment=environment)
+    return replace(
+        record, trial=trial, processes=(), diagnostics=diagnostics, environment=environment
+    )

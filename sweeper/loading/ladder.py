@@ -53,9 +53,13 @@ class Ladder:
         not failed before.
         """
         variants = ladder.list_eager_variants(self.plain)
-        if not {step.rung for step in self.steps if step.status not in NOT_TRIED}.issuperset(variants):
+        if not {step.rung for step in self.steps if step.status not in NOT_TRIED}.issuperset(
+            variants
+        ):
             return None
-        can_be_verified = any(step.time and UNVERIFIED not in step.entry.flags for step in self.steps)
+        can_be_verified = any(
+            step.time and UNVERIFIED not in step.entry.flags for step in self.steps
+        )
         doubted = {UNVERIFIED} if can_be_verified else {UNVERIFIED, FAILED_BEFORE}
         timed = [
             (step.time.log, step)
@@ -84,16 +88,23 @@ def find_ladders(entries: Iterable[Entry]) -> list[Ladder]:
         by_sweep.setdefault(entry.folder.parent, []).append(entry)
     found = []
     for sweep in by_sweep.values():
-        varied = {entry.record.trial.model.name for entry in sweep if _is_variant(entry.record.trial)}
+        varied = {
+            entry.record.trial.model.name for entry in sweep if _is_variant(entry.record.trial)
+        }
         if not varied:
             continue
         origins = name_origins([(entry.record, entry.folder.parent) for entry in sweep])
         groups: dict[Hashable, tuple[Trial, tuple[str, ...], list[Entry]]] = {}
         for entry, origin in zip(sweep, origins, strict=True):
-            if entry.record.trial.model.name in varied:  # others have no ladder, and an id takes its time
+            # others have no ladder, and an id takes its time
+            if entry.record.trial.model.name in varied:
                 plain = _strip(entry.record.trial)
                 groups.setdefault((plain.id, origin), (plain, origin, []))[2].append(entry)
-        found += [made for plain, origin, group in groups.values() if (made := _build(plain, origin, group))]
+        found += [
+            made
+            for plain, origin, group in groups.values()
+            if (made := _build(plain, origin, group))
+        ]
     return found
 
 
@@ -108,7 +119,11 @@ def _one_liners(trial: Trial) -> tuple[str, str, bool]:
 
 def _strip(trial: Trial) -> Trial:
     """The trial with mode=default and nothing of what a rung chooses."""
-    overrides = (part for part in trial.labels.overrides.split("; ") if not part.startswith("model.memory_format="))
+    overrides = (
+        part
+        for part in trial.labels.overrides.split("; ")
+        if not part.startswith("model.memory_format=")
+    )
     return replace(
         trial,
         model=replace(trial.model, memory_format="contiguous"),
@@ -138,12 +153,21 @@ def _find_steps(plain: Trial, rung: str, group: Sequence[Entry]) -> list[Step]:
     expected, title = ladder.climb(plain, rung), ladder.TITLES[rung]
     alike = [entry for entry in group if _one_liners(entry.record.trial) == _one_liners(expected)]
     asked = expected.mode, expected.backend
-    own = [entry for entry in alike if (entry.record.trial.mode, entry.record.trial.backend) == asked]
+    own = [
+        entry for entry in alike if (entry.record.trial.mode, entry.record.trial.backend) == asked
+    ]
     if rung not in ladder.EAGER_RUNGS:
-        return [_make_step(rung, _add_settings(title, entry), entry, entry.result.compiled_estimate) for entry in own]
+        return [
+            _make_step(rung, _add_settings(title, entry), entry, entry.result.compiled_estimate)
+            for entry in own
+        ]
     if own:
         return [_make_step(rung, title, own[0], _pool_arms(own[0]))]
-    timed = [entry for entry in alike if entry.result.eager_estimate and not entry.record.smaller_batch_size]
+    timed = [
+        entry
+        for entry in alike
+        if entry.result.eager_estimate and not entry.record.smaller_batch_size
+    ]
     times = [found for entry in timed if (found := entry.result.eager_estimate)]
     return [_make_step(rung, title, timed[0], pool_estimates(times))] if timed else []
 
@@ -167,7 +191,11 @@ def _pool_arms(entry: Entry) -> Estimate | None:
     The variance of the mean of two values is half the sum of theirs, less a quarter of that of their difference; so it
     is right although the arms of a process are alike.
     """
-    one, other, apart = entry.result.eager_estimate, entry.result.compiled_estimate, entry.result.estimate
+    one, other, apart = (
+        entry.result.eager_estimate,
+        entry.result.compiled_estimate,
+        entry.result.estimate,
+    )
     if one is None or other is None:
         return None
     log = (one.log + other.log) / 2

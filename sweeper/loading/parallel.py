@@ -43,7 +43,9 @@ def start(work: Callable[[], T], cores: int) -> Callable[[], T]:
             found, error = receiver.recv()
         except EOFError:
             process.join()
-            raise RuntimeError(f"a process of this report ended with exit code {process.exitcode}") from None
+            raise RuntimeError(
+                f"a process of this report ended with exit code {process.exitcode}"
+            ) from None
         process.join()
         if error is not None:
             raise error

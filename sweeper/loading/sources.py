@@ -47,15 +47,25 @@ class SweepFolder:
         """Split the trials, in order, into at most `count` sources that can be read at the same time."""
         names = self._names()
         size = max(math.ceil(len(names) / count), MIN_OF_A_PART)
-        return [replace(self, names=names[start : start + size]) for start in range(0, max(len(names), 1), size)]
+        return [
+            replace(self, names=names[start : start + size])
+            for start in range(0, max(len(names), 1), size)
+        ]
 
     def records(self) -> Iterator[FoundRecord]:
         """Yield the record of every trial, one at a time, ordered by the names of the trials' folders."""
         for trial in self._trials():
             if _is_there(trial.record):
-                yield FoundRecord(trial.folder, str(trial.record), functools.partial(Record.read, trial.record))
+                yield FoundRecord(
+                    trial.folder, str(trial.record), functools.partial(Record.read, trial.record)
+                )
             elif _is_there(trial.trial):
-                yield FoundRecord(trial.folder, str(trial.folder), functools.partial(_refuse, UNFINISHED), ended=False)
+                yield FoundRecord(
+                    trial.folder,
+                    str(trial.folder),
+                    functools.partial(_refuse, UNFINISHED),
+                    ended=False,
+                )
 
     def read_manifest(self) -> str:
         """Read `sweep.json`. Raises OSError or ValueError when there is none."""
@@ -71,7 +81,11 @@ class SweepFolder:
 
     def _names(self) -> tuple[str, ...]:
         """Sort names, since paths take ten times as long."""
-        return tuple(sorted(path.name for path in self.folder.iterdir())) if self.names is None else self.names
+        return (
+            tuple(sorted(path.name for path in self.folder.iterdir()))
+            if self.names is None
+            else self.names
+        )
 
 
 @dataclass(frozen=True)
@@ -88,13 +102,18 @@ class SweepInStore:
 
     def records(self) -> Iterator[FoundRecord]:
         """Yield the record of every trial, ordered as `SweepFolder` orders them."""
-        return map_concurrently(self._read, sorted(self.runs.trials, key=lambda run: f"{run.name}-{run.trial_id}"))
+        return map_concurrently(
+            self._read, sorted(self.runs.trials, key=lambda run: f"{run.name}-{run.trial_id}")
+        )
 
     def _read(self, run: StoredRun) -> FoundRecord:
-        name = printable(f"{run.name}-{run.trial_id}").replace("/", "_")  # whoever writes to the store names its runs
+        # whoever writes to the store names its runs
+        name = printable(f"{run.name}-{run.trial_id}").replace("/", "_")
         folder, where = self.folder / name, f"{name}, run {run.run_id}"
         try:
-            read: Callable[[], Record] = functools.partial(Record.loads, self.store.read(run, "record.json"))
+            read: Callable[[], Record] = functools.partial(
+                Record.loads, self.store.read(run, "record.json")
+            )
         except (OSError, UnicodeDecodeError) as error:
             read = functools.partial(_refuse, explain_unreadable(error))
         return FoundRecord(folder, where, read)
@@ -124,9 +143,13 @@ def find_sweep(name: str) -> Path:
     named = paths.RUNS / name
     folder = named if SWEEP_NAME.fullmatch(name) and named.is_dir() else Path(name)
     if not folder.is_dir():
-        raise ConfigError(f"{name}: no sweep {named} and no folder of that name; {_known_folders(name)}")
+        raise ConfigError(
+            f"{name}: no sweep {named} and no folder of that name; {_known_folders(name)}"
+        )
     if not SweepFolder(folder).holds_trials:
-        raise ConfigError(f"{folder} holds no trials: expected {folder}/<trial>/record.json; {_known_folders(name)}")
+        raise ConfigError(
+            f"{folder} holds no trials: expected {folder}/<trial>/record.json; {_known_folders(name)}"
+        )
     return folder
 
 
@@ -140,7 +163,9 @@ def find_sources(names: Sequence[str], tracking_uri: str | None = None) -> Seque
     for name in names:
         if not SWEEP_NAME.fullmatch(name):
             example = Path(name).name or "night"
-            raise ConfigError(f"{name}: with --tracking-uri a sweep is given by its name, e.g. {example}")
+            raise ConfigError(
+                f"{name}: with --tracking-uri a sweep is given by its name, e.g. {example}"
+            )
     folders = [SweepPaths.of(name).folder for name in names]
     store = RunReader(tracking_uri)
     sources = [SweepInStore(folder, store, store.sweep(folder.name)) for folder in folders]
@@ -148,7 +173,9 @@ def find_sources(names: Sequence[str], tracking_uri: str | None = None) -> Seque
         if not source.runs.trials:
             known = store.sweeps()
             others = printable(nearest(source.folder.name, known)) if known else "there are none"
-            raise ConfigError(f"{source.folder.name}: no such sweep at {remove_credentials(store.uri)}; {others}")
+            raise ConfigError(
+                f"{source.folder.name}: no such sweep at {remove_credentials(store.uri)}; {others}"
+            )
     return sources
 
 
@@ -177,4 +204,6 @@ def _refuse(problem: str) -> NoReturn:
 def add_tracking_uri(parser: argparse.ArgumentParser) -> None:
     """Add the option `--tracking-uri` to a command that reads sweeps."""
     records = "the records that were sent to this MLflow server or sqlite:/// store, in place of those in runs/"
-    parser.add_argument("--tracking-uri", metavar="URI", help=f"read {records}; sweeps are given by NAME")
+    parser.add_argument(
+        "--tracking-uri", metavar="URI", help=f"read {records}; sweeps are given by NAME"
+    )

@@ -24,13 +24,19 @@ class ProcessSeries:
     @property
     def positive(self) -> bool:
         """Whether there is a time that a logarithmic axis takes."""
-        return any(value > 0 for values in (self.first_s, self.eager_s, self.compiled_s) for value in values)
+        return any(
+            value > 0
+            for values in (self.first_s, self.eager_s, self.compiled_s)
+            for value in values
+        )
 
 
 def read_step_series(record: Record) -> tuple[ProcessSeries, ...]:
     """Read the series of processes that compiled. A trial that is not ok has none, as it has no speed."""
     processes = record.processes[:MAX_PROCESSES] if record.status == "ok" else ()
-    return tuple(series for series in map(_read_process, processes) if series.first_s or series.compiled_s)
+    return tuple(
+        series for series in map(_read_process, processes) if series.first_s or series.compiled_s
+    )
 
 
 def _read_process(process: Process) -> ProcessSeries:
@@ -39,5 +45,10 @@ def _read_process(process: Process) -> ProcessSeries:
     def read_blocks(arm: str) -> array[float]:
         return array("d", [block_s / steps for block_s in process.blocks_s(arm)] if steps else [])
 
-    first_s, void = array("d", process.first_steps_s), sum(item.void is not None for item in process.rounds)
-    return ProcessSeries(process.index, process.cold, first_s, read_blocks("eager"), read_blocks("compiled"), void)
+    first_s, void = (
+        array("d", process.first_steps_s),
+        sum(item.void is not None for item in process.rounds),
+    )
+    return ProcessSeries(
+        process.index, process.cold, first_s, read_blocks("eager"), read_blocks("compiled"), void
+    )

@@ -33,7 +33,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "causes.csv, report.md and report.html, and print the verdict.",
         epilog="exit code: 0 everything was read, 1 some record could not be, 2 bad input or no answer from MLflow",
     )
-    parser.add_argument("sweeps", nargs="+", metavar="NAME|FOLDER", help="a sweep under runs/, or a folder of trials")
+    parser.add_argument(
+        "sweeps",
+        nargs="+",
+        metavar="NAME|FOLDER",
+        help="a sweep under runs/, or a folder of trials",
+    )
     add_tracking_uri(parser)
     where = (
         "where to write (default: report/ in the first sweep; of several, report-with-OTHERS/ there; "
@@ -44,7 +49,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--steps", metavar="N", help=steps)
     memory = "rule out modes whose compiled step needs more device memory at its peak"
     parser.add_argument("--max-memory-gib", metavar="X", help=memory)
-    parser.add_argument("--tables", action="store_true", help="print every table, with settings and versions")
+    parser.add_argument(
+        "--tables", action="store_true", help="print every table, with settings and versions"
+    )
     return parser.parse_args(arguments)
 
 
@@ -54,11 +61,15 @@ def read_limits(steps: str | None, memory_gib: str | None) -> Limits:
 
     return Limits(
         _read_positive("--steps", steps, int, "a whole number of at least 1, e.g. --steps 10000"),
-        _read_positive("--max-memory-gib", memory_gib, float, "GiB above 0, e.g. --max-memory-gib 40"),
+        _read_positive(
+            "--max-memory-gib", memory_gib, float, "GiB above 0, e.g. --max-memory-gib 40"
+        ),
     )
 
 
-def _read_positive(option: str, text: str | None, number: Callable[[str], N], allowed: str) -> N | None:
+def _read_positive(
+    option: str, text: str | None, number: Callable[[str], N], allowed: str
+) -> N | None:
     from sweeper.core.errors import ConfigError
 
     if text is None:
@@ -98,7 +109,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     first, *others = (source.folder for source in sources)
     out = parsed.out or SweepPaths(first).report_with(others)
     if parsed.out is None and out.is_symlink():
-        print(f"{out} is a link, which is not followed; name it with --out to write there", file=sys.stderr)
+        print(
+            f"{out} is a link, which is not followed; name it with --out to write there",
+            file=sys.stderr,
+        )
         return BAD_INPUT
     write = build.begin_files(report, out, parallel.count_cores())
     for problem in report.problems:  # before the verdict, which is to be seen at once
@@ -111,7 +125,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         report = replace(report, paths=write())
     except OSError as error:
-        print(f"{f'--out {parsed.out}' if parsed.out else out}: {error.strerror or error}", file=sys.stderr)
+        print(
+            f"{f'--out {parsed.out}' if parsed.out else out}: {error.strerror or error}",
+            file=sys.stderr,
+        )
         return BAD_INPUT
     folder = first.resolve()
     ran_here = not others and folder.parent == RUNS.resolve() and folder.is_dir()

@@ -48,7 +48,9 @@ def make_report(sources: Sequence[Source], limits: Limits = NO_LIMITS, cores: in
     findings = Findings(add_cross_trial_findings(loaded.entries), limits)
     entries = findings.entries
     apart = {
-        spec.name: parallel.start(functools.partial(spec.make, findings), cores) for spec in TABLES if spec.runs_apart
+        spec.name: parallel.start(functools.partial(spec.make, findings), cores)
+        for spec in TABLES
+        if spec.runs_apart
     }
     facts = describe(sources, entries)
     facts += [f"recommended for: {limits}"] if str(limits) else []
@@ -61,10 +63,14 @@ def make_report(sources: Sequence[Source], limits: Limits = NO_LIMITS, cores: in
         *list_unreadable_manifests(sources),
     ]
     if entries and not findings.groups:
-        notes.append("no geometric means: they are taken over compiled trials whose precision has a weight (amp, fp32)")
+        notes.append(
+            "no geometric means: they are taken over compiled trials whose precision has a weight (amp, fp32)"
+        )
     notes += locate_inspections(entries)
     made = {spec.name: spec.make(findings) for spec in TABLES if not spec.runs_apart}
-    tables = {spec.name: made[spec.name] if spec.name in made else apart[spec.name]() for spec in TABLES}
+    tables = {
+        spec.name: made[spec.name] if spec.name in made else apart[spec.name]() for spec in TABLES
+    }
     verdict = make_verdict(tables, sources, limits)
     return Report(tuple(facts), findings, tables, tuple(notes), loaded.problems, verdict=verdict)
 
@@ -98,7 +104,11 @@ def begin_files(report: Report, out: Path, cores: int = 1) -> Callable[[], tuple
 
 def locate_inspections(entries: Sequence[Entry]) -> list[str]:
     """Make a line that says where the inspections of trials lie."""
-    folders = [entry.folder / found.folder for entry in entries if (found := entry.record.inspection) and found.folder]
+    folders = [
+        entry.folder / found.folder
+        for entry in entries
+        if (found := entry.record.inspection) and found.folder
+    ]
     if not folders:
         return []
     named = ", ".join(str(folder / "summary.md") for folder in folders[:MAX_INSPECTIONS])

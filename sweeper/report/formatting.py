@@ -41,7 +41,13 @@ def figure(value: float | None) -> str:
         return ""
     if abs(value) >= 100:
         return f"{value:,.0f}"
-    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}" if abs(value) >= 1 else f"{value:.3g}"
+    return (
+        f"{value:.1f}"
+        if abs(value) >= 10
+        else f"{value:.2f}"
+        if abs(value) >= 1
+        else f"{value:.3g}"
+    )
 
 
 def format_duration(seconds: float) -> str:
@@ -86,7 +92,9 @@ def sentence(line: str) -> str:
 
 def trial_name(row: Row, axes: Iterable[str]) -> str:
     """Name a trial by its model, precision and mode and its values of `axes`, e.g. `resnet50 amp default`."""
-    return " ".join(part for name in ("model", "precision", "mode", *axes) if (part := text(row[name])))
+    return " ".join(
+        part for name in ("model", "precision", "mode", *axes) if (part := text(row[name]))
+    )
 
 
 def shorten_names(names: Sequence[str], count: int | None = None, between: str = ", ") -> str:
@@ -106,7 +114,16 @@ def sort_rows(rows: Iterable[Row]) -> list[Row]:
     def order(row: Row) -> tuple[str | float, ...]:
         model, workload, variant, precision, mode, backend = (text(row[name]) for name in _ORDER)
         batch_size = number(row, "batch_size") or 0
-        return model, workload, batch_size, variant, precision, rank_mode(row["mode"]), mode, backend
+        return (
+            model,
+            workload,
+            batch_size,
+            variant,
+            precision,
+            rank_mode(row["mode"]),
+            mode,
+            backend,
+        )
 
     return sorted(rows, key=order)
 
@@ -118,8 +135,15 @@ def find_varying(rows: Sequence[Row], names: Iterable[str]) -> list[str]:
 
 def name_common_axes(rows: Sequence[Row]) -> str:
     """Name the axes that all rows have in common, e.g. `train, inductor, batch 32`."""
-    fixed = [name for name in AXES if rows and name not in find_varying(rows, AXES) and text(rows[0][name])]
-    return ", ".join(f"batch {text(rows[0][name])}" if name == "batch_size" else text(rows[0][name]) for name in fixed)
+    fixed = [
+        name
+        for name in AXES
+        if rows and name not in find_varying(rows, AXES) and text(rows[0][name])
+    ]
+    return ", ".join(
+        f"batch {text(rows[0][name])}" if name == "batch_size" else text(rows[0][name])
+        for name in fixed
+    )
 
 
 def text_column(name: str, **settings: Any) -> TextColumn:
@@ -127,10 +151,15 @@ def text_column(name: str, **settings: Any) -> TextColumn:
     return TextColumn(name.replace("_", " "), lambda row: text(row[name]), **settings)
 
 
-def number_column(title: str, name: str, shown: Callable[[Row], str] | None = None, **settings: Any) -> TextColumn:
+def number_column(
+    title: str, name: str, shown: Callable[[Row], str] | None = None, **settings: Any
+) -> TextColumn:
     """Make a column of the figures in column `name`, with three digits unless `shown` makes other texts of rows."""
     return TextColumn(
-        title, shown or (lambda row: figure(number(row, name))), lambda row: finite(row, name), **settings
+        title,
+        shown or (lambda row: figure(number(row, name))),
+        lambda row: finite(row, name),
+        **settings,
     )
 
 

@@ -18,7 +18,8 @@ from sweeper.report.table import Row
 from sweeper.report.tables.decision import NOT_KNOWN
 from sweeper.report.text.provenance import read_invocations
 
-_CASE = ("model", "suite", "workload", "variant", "precision", "batch_size")  # what a recommendation is for
+# what a recommendation is for
+_CASE = ("model", "suite", "workload", "variant", "precision", "batch_size")
 _OWN_KEYS = ("dry_run", "retry")  # of a command, which would be wrong in the next one
 
 
@@ -73,19 +74,28 @@ class _Need(NamedTuple):
             options = [name.partition(" ")[::2] for name in self.unknown]
             changes["mode"] = ",".join(dict.fromkeys(mode for mode, _ in options))
             if "backend" in self.command or any(backend for _, backend in options):
-                changes["backend"] = ",".join(dict.fromkeys(backend or "inductor" for _, backend in options))
-            changes |= {"measure.processes": str(MIN_PROCESSES_IF_HOST_BOUND), "sweep": f"{self.sweep}-again"}
-        if "experiment=ladder" in self.command:  # whose modes are rungs, with the one-liners of those before
+                changes["backend"] = ",".join(
+                    dict.fromkeys(backend or "inductor" for _, backend in options)
+                )
+            changes |= {
+                "measure.processes": str(MIN_PROCESSES_IF_HOST_BOUND),
+                "sweep": f"{self.sweep}-again",
+            }
+        # whose modes are rungs, with the one-liners of those before
+        if "experiment=ladder" in self.command:
             changes.pop("backend", None)
             changes["rung"] = changes.pop("mode")
         command = narrow(self.command, models, changes) if self.command else ""
         return Again(why, tuple(model.name for model in models), tuple(precisions), command)
 
 
-def list_again(rows: Sequence[Row], trials: Sequence[Row], sources: Sequence[Source]) -> list[Again]:
+def list_again(
+    rows: Sequence[Row], trials: Sequence[Row], sources: Sequence[Source]
+) -> list[Again]:
     """List what is worth another run, with one command for several precisions where the same models lack the same."""
     commands = _find_commands(trials, sources)
-    lacking: dict[tuple[_Need, str], dict[ReportedModel, None]] = defaultdict(dict)  # models in order, by precision
+    # models in order, by precision
+    lacking: dict[tuple[_Need, str], dict[ReportedModel, None]] = defaultdict(dict)
     for row in rows:
         if is_open(row):
             command = commands.get(_name_case(row), ("", ""))
@@ -102,7 +112,9 @@ def _name_case(row: Row) -> tuple[str, ...]:
     return tuple(text(row[name]) for name in _CASE)
 
 
-def _find_commands(trials: Sequence[Row], sources: Sequence[Source]) -> dict[tuple[str, ...], tuple[str, str]]:
+def _find_commands(
+    trials: Sequence[Row], sources: Sequence[Source]
+) -> dict[tuple[str, ...], tuple[str, str]]:
     """Find the last command that planned a trial of each case, and the name of its sweep."""
     by_trial: dict[tuple[str, str], str] = {}
     for key, command in _read_plans(sources):
@@ -134,7 +146,8 @@ def _split(command: str) -> tuple[list[str], list[str]] | None:
         words = shlex.split(command)
     except ValueError:
         return None
-    if not command.isprintable() or "\ufffd" in command:  # not what was typed, or not to be typed again
+    # not what was typed, or not to be typed again
+    if not command.isprintable() or "\ufffd" in command:
         return None
     if words[1:3] == ["-m", "sweeper"]:
         return ["python", "-m", "sweeper"], words[3:]
@@ -147,15 +160,20 @@ def narrow(command: str, models: Sequence[ReportedModel], changes: Mapping[str, 
     parts = _split(command)
     assert parts is not None
     program, arguments = parts
-    given = {key.lstrip("+"): value for key, _, value in (word.partition("=") for word in arguments)}
+    given = {
+        key.lstrip("+"): value for key, _, value in (word.partition("=") for word in arguments)
+    }
     options = _find_options(given.get("model"), models)
     changes = {**({"model": ",".join(options)} if options else {}), **changes}
     kept = [
         word
         for word in arguments
-        if word not in ("-m", "--multirun") and word.partition("=")[0].lstrip("+") not in (*changes, *_OWN_KEYS)
+        if word not in ("-m", "--multirun")
+        and word.partition("=")[0].lstrip("+") not in (*changes, *_OWN_KEYS)
     ]
-    return shlex.join([*program, "-m", *kept, *(f"{key}={value}" for key, value in changes.items())])
+    return shlex.join(
+        [*program, "-m", *kept, *(f"{key}={value}" for key, value in changes.items())]
+    )
 
 
 def _find_options(given: str | None, models: Sequence[ReportedModel]) -> list[str]:
@@ -169,12 +187,17 @@ def _find_options(given: str | None, models: Sequence[ReportedModel]) -> list[st
     if given and is_listed:
         known = given.split(",")
     else:
-        known = [path.relative_to(folder).with_suffix("").as_posix() for path in sorted(folder.rglob("*.yaml"))]
+        known = [
+            path.relative_to(folder).with_suffix("").as_posix()
+            for path in sorted(folder.rglob("*.yaml"))
+        ]
     found = []
     for model in models:
         named = [option for option in known if option.rpartition("/")[2] == model.name]
         if len(named) > 1 or not is_listed:
-            named = [option for option in named if _read_suite(folder / f"{option}.yaml") == model.suite]
+            named = [
+                option for option in named if _read_suite(folder / f"{option}.yaml") == model.suite
+            ]
         if len(named) != 1:
             return []
         found += named

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from sweeper.report.spec import TableSpec
-from sweeper.report.tables import causes, failures, ladder, recommendations, scripts, speedups, summary
+from sweeper.report.tables import (
+    causes,
+    failures,
+    ladder,
+    recommendations,
+    scripts,
+    speedups,
+    summary,
+)
 
 # In the order of report.md. A terminal and the page have the summary last.
 TABLES: list[TableSpec] = [

@@ -38,24 +38,31 @@ class TableSpec:
     name: str
     title: str
     make: Callable[[Findings], Table]
-    text_columns: Callable[[Sequence[Row], Sequence[Row]], Sequence[TextColumn]]  # of its rows and those of speedups
+    # of its rows and those of speedups
+    text_columns: Callable[[Sequence[Row], Sequence[Row]], Sequence[TextColumn]]
     arrange: Callable[[Sequence[Row]], Sequence[Row]] = list  # the rows that people see, in order
     lead: Callable[[Sequence[Row]], str] = lambda _rows: ""  # above the table
     headlines: Callable[[Sequence[Row]], Sequence[Headline]] = lambda _rows: ()
     notes: Callable[[Sequence[Row]], Sequence[str]] = lambda _rows: ()  # below the table
     # Below the table of Markdown and of the page.
     explain: Callable[[Findings, Sequence[Row]], str] = lambda _findings, _rows: ""
-    terminal_notes: Callable[[Sequence[Row]], Sequence[str]] = lambda _rows: ()  # more of them, for the terminal
-    # Splits a row into the words to highlight and the rest: terminals then show lines in place of a table.
+    # more of them, for the terminal
+    terminal_notes: Callable[[Sequence[Row]], Sequence[str]] = lambda _rows: ()
+    # Splits a row into the words to highlight and the rest: terminals then show lines in place of a
+    # table.
     as_line: Callable[[Row], tuple[str, str]] | None = None
-    entries: Callable[[Findings], Sequence[Entry]] | None = None  # of the rows, which open to their details on the page
+    # of the rows, which open to their details on the page
+    entries: Callable[[Findings], Sequence[Entry]] | None = None
     shows_log: bool = False  # of each row, its end among the details
-    fold: Callable[[Sequence[Row]], Sequence[Fold]] | None = None  # for the page, of many rows a few
+    # for the page, of many rows a few
+    fold: Callable[[Sequence[Row]], Sequence[Fold]] | None = None
     runs_apart: bool = False  # making it is worth a process of its own
     max_markdown_rows: int | None = None
     max_terminal_rows: int | None = None
 
-    def columns_for(self, medium: str, rows: Sequence[Row], trials: Sequence[Row]) -> list[TextColumn]:
+    def columns_for(
+        self, medium: str, rows: Sequence[Row], trials: Sequence[Row]
+    ) -> list[TextColumn]:
         """Choose the columns of `rows` that a medium shows; `trials` are the rows of speedups."""
         return [
             column

@@ -16,8 +16,11 @@ Row = Mapping[str, Value]
 T = TypeVar("T")
 
 NEEDS_QUOTES = re.compile('[,"\r\n]')
-# A formula, also after characters that a spreadsheet drops. https://owasp.org/www-community/attacks/CSV_Injection
-FORMULA = re.compile(r"[\t\r]|[\s\x00-\x1f\x7f-\x9f\u200b-\u200f\ufeff]*[=+\-@\uff1d\uff0b\uff0d\uff20]")
+# A formula, also after characters that a spreadsheet drops.
+# https://owasp.org/www-community/attacks/CSV_Injection
+FORMULA = re.compile(
+    r"[\t\r]|[\s\x00-\x1f\x7f-\x9f\u200b-\u200f\ufeff]*[=+\-@\uff1d\uff0b\uff0d\uff20]"
+)
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,9 @@ class Column(Generic[T]):
     kind: type = str
 
 
-def interval_columns(name: str, read: Callable[[T], Interval | None]) -> tuple[Column[T], Column[T]]:
+def interval_columns(
+    name: str, read: Callable[[T], Interval | None]
+) -> tuple[Column[T], Column[T]]:
     """Make the columns of the ends of an interval."""
     return (
         Column(f"{name}_low", lambda item: found.low if (found := read(item)) else None, float),
@@ -37,10 +42,14 @@ def interval_columns(name: str, read: Callable[[T], Interval | None]) -> tuple[C
     )
 
 
-def estimate_columns(name: str, read: Callable[[T], Estimate | None]) -> tuple[Column[T], Column[T], Column[T]]:
+def estimate_columns(
+    name: str, read: Callable[[T], Estimate | None]
+) -> tuple[Column[T], Column[T], Column[T]]:
     """Make the columns of a ratio and of the ends of its interval."""
     ratio = Column[T](name, lambda item: found.ratio if (found := read(item)) else None, float)
-    return ratio, *interval_columns(name, lambda item: found.interval() if (found := read(item)) else None)
+    return ratio, *interval_columns(
+        name, lambda item: found.interval() if (found := read(item)) else None
+    )
 
 
 @dataclass(frozen=True)
@@ -74,7 +83,8 @@ class TextColumn:
 
     title: str
     text: Callable[[Row], Value]
-    number: Callable[[Row], float | None] | None = None  # what the page sorts by; without it, by the text
+    # what the page sorts by; without it, by the text
+    number: Callable[[Row], float | None] | None = None
     meaning: str = ""  # what the title does not say
     align_right: bool = False
     folds: bool = False  # on a narrow terminal the text may take several lines

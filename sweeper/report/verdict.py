@@ -58,11 +58,14 @@ class Verdict:
 
     sentences: tuple[str, ...] = ()  # whether to compile, which mode, how sure
     again: tuple[Again, ...] = ()
-    failed: str = ""  # counts the trials that are not ok by status, and those without a record; "": there are none
+    # counts the trials that are not ok by status, and those without a record; "": there are none
+    failed: str = ""
     failures: tuple[Failure, ...] = ()
 
 
-def make_verdict(tables: Mapping[str, Table], sources: Sequence[Source], limits: Limits = NO_LIMITS) -> Verdict:
+def make_verdict(
+    tables: Mapping[str, Table], sources: Sequence[Source], limits: Limits = NO_LIMITS
+) -> Verdict:
     """Make the verdict of the tables of a report; `tables` has them by name, and modes were chosen within `limits`."""
     rows, trials = tables["recommendations"].rows, tables["speedups"].rows
     failed, own = tables["failures"].rows, tables["scripts"].rows
@@ -78,9 +81,20 @@ def make_verdict(tables: Mapping[str, Table], sources: Sequence[Source], limits:
         *_compare_eager(trials),
     ]
     return Verdict(
-        tuple(filter(None, (*map(sentence, said), _answer_which(models, trials), _answer_how_sure(rows, trials)))),
+        tuple(
+            filter(
+                None,
+                (
+                    *map(sentence, said),
+                    _answer_which(models, trials),
+                    _answer_how_sure(rows, trials),
+                ),
+            )
+        ),
         tuple(list_again(rows, trials, sources)),
-        "; ".join(filter(None, (_count_missing(trials, sources), _count_failures(failed, len(trials))))),
+        "; ".join(
+            filter(None, (_count_missing(trials, sources), _count_failures(failed, len(trials))))
+        ),
         tuple(_list_failures(failed, trials)),
     )
 
@@ -92,7 +106,11 @@ def _name_model(row: Row) -> tuple[object, ...]:
 def _answer_beside_ladder(row: Row, answers: Sequence[ladder.Answer]) -> list[str]:
     """Name the mode to take where a ladder compares rungs, unless that says that torch.compile adds nothing."""
     adds = any(answer.adds and _name_model(answer.built) == _name_model(row) for answer in answers)
-    return [f"which mode: {text(row['recommended'])}{_explain_one(row)}"] if adds and row["recommended"] else []
+    return (
+        [f"which mode: {text(row['recommended'])}{_explain_one(row)}"]
+        if adds and row["recommended"]
+        else []
+    )
 
 
 def _compare_eager(trials: Sequence[Row]) -> list[str]:
@@ -127,10 +145,17 @@ def _answer_whether(rows: Sequence[Row]) -> list[str]:
     for row in rows:
         by_workload[text(row["workload"])][text(row["precision"])].append(row)
     for workload, by_precision in by_workload.items():
-        order = sorted(by_precision.values(), key=lambda found: -sum(map(_gains, found)) / len(found))
-        parts = [_describe_one(found[0]) if len(found) == 1 else _describe_precision(found) for found in order]
+        order = sorted(
+            by_precision.values(), key=lambda found: -sum(map(_gains, found)) / len(found)
+        )
+        parts = [
+            _describe_one(found[0]) if len(found) == 1 else _describe_precision(found)
+            for found in order
+        ]
         if parts[0].startswith("compile "):  # what it has said, the others need not
-            parts[1:] = [part.removeprefix("compile ").replace(f" gain {GAIN}", "") for part in parts[1:]]
+            parts[1:] = [
+                part.removeprefix("compile ").replace(f" gain {GAIN}", "") for part in parts[1:]
+            ]
         line = "; ".join(parts)
         line = f"{_WORKLOADS.get(workload, workload)}: {line}" if len(by_workload) > 1 else line
         sentences.append(sentence(line))
@@ -192,7 +217,9 @@ def _answer_which(rows: Sequence[Row], trials: Sequence[Row]) -> str:
         return f"Which mode: {named}."
     ((mode, backend),) = tried
     only = backend if mode == "default" and backend != "inductor" else mode
-    return _choose_shorter([f"Which mode: {named}; no other mode was tried.", f"Only {only} tried: {named}."])
+    return _choose_shorter(
+        [f"Which mode: {named}; no other mode was tried.", f"Only {only} tried: {named}."]
+    )
 
 
 def _answer_how_sure(rows: Sequence[Row], trials: Sequence[Row]) -> str:
@@ -200,22 +227,38 @@ def _answer_how_sure(rows: Sequence[Row], trials: Sequence[Row]) -> str:
     right = [row for row in trials if row["status"] == "ok"]
     unverified = [row for row in right if UNVERIFIED in read_texts(row, "flags")]
     if len(rows) > 1:
-        not_verified = _count_unverified(len({(row["model"], row["suite"]) for row in unverified}), "model")
+        not_verified = _count_unverified(
+            len({(row["model"], row["suite"]) for row in unverified}), "model"
+        )
     elif len(trials) == 1 or any(UNVERIFIED in read_texts(row, "doubts") for row in rows):
         not_verified = "not verified" if unverified else ""
     else:
         not_verified = _count_unverified(len(unverified), "trial")
-    answered = [row for row in rows if row["certainty"] and not is_open(row) and row["recommended"] != NOTHING_FITS]
+    answered = [
+        row
+        for row in rows
+        if row["certainty"] and not is_open(row) and row["recommended"] != NOTHING_FITS
+    ]
     if not answered:
         return sentence(not_verified)
     sure = sum(row["certainty"] == "tested" and not has_doubts(row) for row in answered)
-    doubted = [[flag for flag in read_texts(row, "doubts") if flag != UNVERIFIED] for row in answered]
+    doubted = [
+        [flag for flag in read_texts(row, "doubts") if flag != UNVERIFIED] for row in answered
+    ]
     flags = Counter(flag for doubts in doubted for flag in doubts).most_common()
     single = sum(row["certainty"] == "single_process" for row in answered)
     if len(rows) == 1:
-        lacks = [*(["a single process"] if single else []), *filter(None, [not_verified]), *(flag for flag, _ in flags)]
+        lacks = [
+            *(["a single process"] if single else []),
+            *filter(None, [not_verified]),
+            *(flag for flag, _ in flags),
+        ]
         return f"Sure: {'yes' if sure else 'no'}{f' ({shorten_names(lacks)})' if lacks else ''}."
-    resting = "all rest" if single == len(answered) > 1 else f"{single} {'rests' if single == 1 else 'rest'}"
+    resting = (
+        "all rest"
+        if single == len(answered) > 1
+        else f"{single} {'rests' if single == 1 else 'rest'}"
+    )
     rest = [f"{resting} on one process"] if single else []
     named = [f"{count} flagged {flag}" for flag, count in flags[:MAX_FLAGS]]
     lines = []
@@ -235,8 +278,14 @@ def _count_unverified(count: int, noun: str) -> str:
 
 def _count_missing(trials: Sequence[Row], sources: Sequence[Source]) -> str:
     """Count the trials that commands planned and that have no record: not begun, removed or not to be read."""
-    missing = list_planned(sources) - {(text(row["sweep"]), text(row["trial_id"])) for row in trials}
-    return f"{len(missing)} planned {'has' if len(missing) == 1 else 'have'} no record" if missing else ""
+    missing = list_planned(sources) - {
+        (text(row["sweep"]), text(row["trial_id"])) for row in trials
+    }
+    return (
+        f"{len(missing)} planned {'has' if len(missing) == 1 else 'have'} no record"
+        if missing
+        else ""
+    )
 
 
 def _choose_shorter(lines: Sequence[str]) -> str:
@@ -247,7 +296,11 @@ def _choose_shorter(lines: Sequence[str]) -> str:
 def _count_failures(failed: Sequence[Row], trials: int) -> str:
     counts = Counter(text(row["status"]) for row in failed).most_common()
     named = ", ".join(f"{count} {status}" for status, count in counts)
-    return f"{len(failed)} of {trials} trial{'' if trials == 1 else 's'} failed: {named}" if failed else ""
+    return (
+        f"{len(failed)} of {trials} trial{'' if trials == 1 else 's'} failed: {named}"
+        if failed
+        else ""
+    )
 
 
 def _list_failures(failed: Sequence[Row], trials: Sequence[Row]) -> list[Failure]:

@@ -63,7 +63,9 @@ def run_sweep(grid: Sequence[Trial], settings: Settings, launcher: Launcher = LO
     if not settings.dry_run:  # whose output is all there is
         outlive_output()
     if settings.tracking.uri is None:
-        settings = replace(settings, tracking=replace(settings.tracking, uri=trusted.environment_uri()))
+        settings = replace(
+            settings, tracking=replace(settings.tracking, uri=trusted.environment_uri())
+        )
     sweep = _Sweep(grid, settings, launcher, Console(highlight=False, soft_wrap=True))
     try:
         interrupts.check()  # what has come since the start of the program
@@ -78,10 +80,15 @@ def run_sweep(grid: Sequence[Trial], settings: Settings, launcher: Launcher = LO
 def _plan_and_run(sweep: _Sweep, settings: Settings, launcher: Launcher) -> int:
     with _translate_shortages():
         plan, unreadable = sweep.make_plan()
-    placement = Placement(launcher.name) if launcher.name else place_trials(settings, len(plan.trials))
+    placement = (
+        Placement(launcher.name) if launcher.name else place_trials(settings, len(plan.trials))
+    )
     if settings.dry_run:
         for path, problem in unreadable.items():
-            print(f"note: {path}: {problem}; a run moves it aside and measures the trial again", file=sys.stderr)
+            print(
+                f"note: {path}: {problem}; a run moves it aside and measures the trial again",
+                file=sys.stderr,
+            )
         sweep.announce(plan, placement)
         sweep.require_runnable(plan, placement)
         if plan.trials:
@@ -89,7 +96,8 @@ def _plan_and_run(sweep: _Sweep, settings: Settings, launcher: Launcher) -> int:
         return OK
     if plan.trials and launcher.prepare:
         launcher.prepare()
-    disturbances = read_disturbances(placement.devices) if plan.trials else []  # before the check, which is work too
+    # before the check, which is work too
+    disturbances = read_disturbances(placement.devices) if plan.trials else []
     sweep.require_runnable(plan, placement)
     with _translate_shortages():
         sweep.paths.require_no_links()
@@ -99,7 +107,10 @@ def _plan_and_run(sweep: _Sweep, settings: Settings, launcher: Launcher) -> int:
             move_unreadable(unreadable)
             keep_total_steps(sweep.paths, [item.trial for item in plan.left_out if item.finished])
             if min(placement.concurrency, len(plan.trials)) > 1:
-                plan = replace(plan, trials=read_history(placement, settings.measure)[0].longest_first(plan.trials))
+                plan = replace(
+                    plan,
+                    trials=read_history(placement, settings.measure)[0].longest_first(plan.trials),
+                )
         return sweep.run(plan, placement, disturbances)
 
 
@@ -137,7 +148,9 @@ class _Sweep:
         if placement.devices:
             notes = require_runnable(plan.trials, placement.devices[0])
         else:  # jobs may run on other machines, so the check must not ask for a GPU of this one
-            notes = require_runnable([replace(trial, device="cpu") for trial in plan.trials], Device("cpu"))
+            notes = require_runnable(
+                [replace(trial, device="cpu") for trial in plan.trials], Device("cpu")
+            )
         for note in notes:
             self.console.print(note, markup=False)
 
@@ -148,7 +161,9 @@ class _Sweep:
         """
         kept, unreadable = self._read_on_disk()
         measure, retry = self.settings.measure, self.settings.retry
-        counted = (item for item in kept.items() if retry != "changed" or is_alike(item[1], measure))
+        counted = (
+            item for item in kept.items() if retry != "changed" or is_alike(item[1], measure)
+        )
         plan = make_plan(self.grid, {trial_id: found.status for trial_id, found in counted}, retry)
         stay = [item.trial for item in plan.left_out if item.finished]
         require_same_settings(self.settings.sweep, (kept[trial.id] for trial in stay), measure)
@@ -166,17 +181,27 @@ class _Sweep:
         self.console.print(f"sweep {settings.sweep}: {trials}, {processes}")
         scripts = [trial for trial in plan.trials if trial.workload == SCRIPT]
         if scripts:
-            self.console.print("a process runs its script three times: steps of both arms, the loop in eager, compiled")
-        if any(trial.model.arguments.get("trajectory") and trial.mode != "eager" for trial in scripts):
-            self.console.print("with model.trajectory the first runs it up to seven times more, to compare trainings")
+            self.console.print(
+                "a process runs its script three times: steps of both arms, the loop in eager, compiled"
+            )
+        if any(
+            trial.model.arguments.get("trajectory") and trial.mode != "eager" for trial in scripts
+        ):
+            self.console.print(
+                "with model.trajectory the first runs it up to seven times more, to compare trainings"
+            )
         if any(trial.mode == "reduce-overhead" and trial.device == "cpu" for trial in plan.trials):
-            self.console.print(f"mode=reduce-overhead adds CUDA graphs to mode=default, and {NO_CUDA_GRAPHS}")
+            self.console.print(
+                f"mode=reduce-overhead adds CUDA graphs to mode=default, and {NO_CUDA_GRAPHS}"
+            )
         if others := find_other_devices(self.paths, plan.trials, placement):
             here = ", ".join(placement.device_names) or placement.name
             told = f"trials of this sweep ran on {', '.join(others)}, and these run on {here}; no mean mixes them"
             self.console.print(f"note: {told}", markup=False)
         for script in find_changed_scripts(self.paths, plan.trials):
-            self.console.print(f"note: other trials of this sweep ran another version of {script}", markup=False)
+            self.console.print(
+                f"note: other trials of this sweep ran another version of {script}", markup=False
+            )
         if settings.dry_run or plan.left_out:
             lines = describe_plan(plan if settings.dry_run else Plan((), plan.left_out))
             self.console.print("\n".join(lines).strip(), markup=False)
@@ -185,7 +210,9 @@ class _Sweep:
         """Print the last lines of a dry run."""
         asked = "torch and the model libraries have these models and options"
         asked += "" if placement.devices else "; the devices of the jobs were not asked"
-        self.console.print(f"{asked}; {describe_estimate(plan, placement, self.settings.measure)}; nothing was started")
+        self.console.print(
+            f"{asked}; {describe_estimate(plan, placement, self.settings.measure)}; nothing was started"
+        )
 
     def run(self, plan: Plan, placement: Placement, disturbances: Sequence[str]) -> int:
         """Run the plan, report even after an interruption or on a full disk, and return the exit code."""
@@ -195,8 +222,12 @@ class _Sweep:
             self.console.print(f"[bold yellow]{UNRELIABLE}[/] {escape(disturbance)}")
         if differences := manifest.add_invocation(self.paths, self.settings, plan, placement.name):
             kept = "; its records are kept" if any(item.finished for item in plan.left_out) else ""
-            self.console.print(f"note: changed since the last run of this sweep: {', '.join(differences)}{kept}")
-        tracker = Tracker(self.settings.tracking.uri, sweep) if self.settings.tracking.enabled else None
+            self.console.print(
+                f"note: changed since the last run of this sweep: {', '.join(differences)}{kept}"
+            )
+        tracker = (
+            Tracker(self.settings.tracking.uri, sweep) if self.settings.tracking.enabled else None
+        )
         if tracker and plan.trials:
             tracker.begin()
             self._print_link(tracker)
@@ -214,12 +245,18 @@ class _Sweep:
         if interrupted:
             self.print_how_to_go_on()
             return INTERRUPTED
-        wanted = {trial.id for trial in plan.trials} | {item.trial.id for item in plan.left_out if item.finished}
+        wanted = {trial.id for trial in plan.trials} | {
+            item.trial.id for item in plan.left_out if item.finished
+        }
         now = self._read_on_disk()
         for path, problem in now.unreadable.items():
             print(f"note: {path}: {problem}", file=sys.stderr)
         statuses = {trial_id: found.status for trial_id, found in now.kept.items()}
-        return OK if shown.written and all(statuses.get(trial_id) == "ok" for trial_id in wanted) else NOT_OK
+        return (
+            OK
+            if shown.written and all(statuses.get(trial_id) == "ok" for trial_id in wanted)
+            else NOT_OK
+        )
 
     def _run_trials(self, plan: Plan, placement: Placement, tracker: Tracker | None) -> bool:
         """Run the trials under the progress view, and send each record to MLflow; whether the run was interrupted."""
@@ -230,9 +267,11 @@ class _Sweep:
                 if isinstance(event, Finished):
                     statuses.append(event.record.status)
                     if tracker:
-                        tracker.log(event.record, event.result)  # while the worker of the next trial starts
+                        # while the worker of the next trial starts
+                        tracker.log(event.record, event.result)
                 progress.show(event)
-        return "interrupted" in statuses or len(statuses) < len(plan.trials)  # ended while a trial was inspected
+        # ended while a trial was inspected
+        return "interrupted" in statuses or len(statuses) < len(plan.trials)
 
     def print_how_to_go_on(self) -> None:
         self.console.print(f"interrupted; go on with: {make_resume_command()}", markup=False)
@@ -247,7 +286,10 @@ class _Sweep:
             print_verdict(report, self.console)
             report = replace(report, paths=begin_files(report, self.paths.report)())
         except OSError as error:
-            print(f"sweeper: no report: {shortages.describe(error)}, then write it: {again}", file=sys.stderr)
+            print(
+                f"sweeper: no report: {shortages.describe(error)}, then write it: {again}",
+                file=sys.stderr,
+            )
             return _Shown(report, written=False)
         for line in suggest_next(report, self.paths.report, self.settings.sweep):
             self.console.print(line)
@@ -284,7 +326,9 @@ class _Sweep:
         """Print where MLflow shows the sweep, or why it cannot."""
         console, sweep = self.console, self.settings.sweep
         if tracker.failure:
-            console.print(f"MLflow: {tracker.failure}; nothing is lost, send it: python -m sweeper.sync {sweep}")
+            console.print(
+                f"MLflow: {tracker.failure}; nothing is lost, send it: python -m sweeper.sync {sweep}"
+            )
         elif sqlite_file(tracker.uri):
             python, here = Path(sys.executable), Path.cwd()
             typed = python.relative_to(here) if python.is_relative_to(here) else python

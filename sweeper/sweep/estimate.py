@@ -54,18 +54,34 @@ class History:
         Trials of which nothing is known go in the middle.
         """
         expected_s = {trial.id: self.expected_s(trial) for trial in trials}
-        middle_s = median([known_s for known_s in expected_s.values() if known_s is not None] or [0.0])
-        order = {key: middle_s if found_s is None else found_s for key, found_s in expected_s.items()}
+        middle_s = median(
+            [known_s for known_s in expected_s.values() if known_s is not None] or [0.0]
+        )
+        order = {
+            key: middle_s if found_s is None else found_s for key, found_s in expected_s.items()
+        }
         return tuple(sorted(trials, key=lambda trial: -order[trial.id]))
 
 
 def _make_likeness(trial: Trial) -> tuple[object, ...]:
     """What decides how long a process of a trial takes: mostly how much there is to compile, and how hard it tries."""
-    return trial.model.key, trial.workload, trial.mode, trial.backend, str(trial.compile), trial.device, trial.python
+    return (
+        trial.model.key,
+        trial.workload,
+        trial.mode,
+        trial.backend,
+        str(trial.compile),
+        trial.device,
+        trial.python,
+    )
 
 
 def estimate_s(
-    trials: Sequence[Trial], whole: History, on_device: History, devices: int = 1, concurrency: int = 1
+    trials: Sequence[Trial],
+    whole: History,
+    on_device: History,
+    devices: int = 1,
+    concurrency: int = 1,
 ) -> float:
     """Estimate the seconds of one process of each trial that is known, `concurrency` in flight per device.
 
@@ -83,7 +99,9 @@ def read_history(placement: Placement, measure: Measure) -> tuple[History, Histo
     names = placement.device_names
     timing = [getattr(measure, name) for name in TIMING]
     whole, on_device = [], []
-    for path in sorted(RUNS.glob("*/*/record.json") if names else (), key=lambda path: path.lstat().st_mtime):
+    for path in sorted(
+        RUNS.glob("*/*/record.json") if names else (), key=lambda path: path.lstat().st_mtime
+    ):
         with suppress(RecordError):  # a report says what cannot be read
             record = Record.read(path)
             if not (record.status == "ok" and record.wall_s and record.processes):
@@ -104,7 +122,9 @@ def describe_estimate(plan: Plan, placement: Placement, measure: Measure) -> str
     if not known:
         return "no estimate yet"
     num_devices = len(placement.devices)
-    process_s = estimate_s(known, whole, on_device, num_devices, max(placement.concurrency // num_devices, 1))
+    process_s = estimate_s(
+        known, whole, on_device, num_devices, max(placement.concurrency // num_devices, 1)
+    )
     duration = format_duration(process_s * measure.processes * measure.draws)
     where = "one device" if num_devices == 1 else f"{num_devices} devices"
     if placement.concurrency > num_devices:

@@ -44,13 +44,22 @@ def job(cfg: DictConfig) -> str:
         point = read_point(Composed(cfg, list_choices(command), ()), files)
         launcher = command.runtime.choices["hydra/launcher"]
         if not in_job and launcher != "local":  # Hydra asks launchers for grids only
-            raise ConfigError(f"hydra/launcher={launcher} is for a grid, also for a grid of one trial: add -m")
+            raise ConfigError(
+                f"hydra/launcher={launcher} is for a grid, also for a grid of one trial: add -m"
+            )
         if in_job:
             os.chdir(command.runtime.cwd)  # a launcher may start its jobs elsewhere
-            events = execute([point.trial], point.settings, place_trials(point.settings, num_trials=1))
-            return [event.record.status for event in interrupts.receive(events) if isinstance(event, Finished)][-1]
+            events = execute(
+                [point.trial], point.settings, place_trials(point.settings, num_trials=1)
+            )
+            return [
+                event.record.status
+                for event in interrupts.receive(events)
+                if isinstance(event, Finished)
+            ][-1]
         code = run_sweep([point.trial], point.settings)
-    except ConfigError as error:  # Hydra would print the job's overrides before it passes the error on
+    # Hydra would print the job's overrides before it passes the error on
+    except ConfigError as error:
         print(f"sweeper: {error}", file=sys.stderr)
         code = BAD_INPUT
     sys.exit(code)
@@ -62,7 +71,9 @@ def read_point(composed: Composed, files: IConfigRepository) -> reader.Point:
     for group in schema.GROUPS:
         if not isinstance(choices.get(group), str):  # a list of options leaves no choice behind
             raise ConfigError(f"{group}: give one option; several make a grid: -m {group}=a,b")
-    own = {group: _read_option(files, f"{group}/{choices[group]}") for group in ("model", "precision")}
+    own = {
+        group: _read_option(files, f"{group}/{choices[group]}") for group in ("model", "precision")
+    }
     if isinstance(preset := choices.get("preset"), str):
         own["precision"] |= _read_option(files, f"preset/{preset}").get("precision", {})
     return reader.read(composed.config, choices, own, gpu=bool(visible_gpus()))
@@ -90,12 +101,19 @@ def run_grid(
     trials: list[Trial] = []
     overrides: dict[str, tuple[str, ...]] = {}
     settings: Settings | None = None
-    for item in composed:  # one at a time: a configuration takes a hundred times the memory of its trial
+    # one at a time: a configuration takes a hundred times the memory of its trial
+    for item in composed:
         point = read_point(item, files)
         settings = settings or point.settings
         if point.settings != settings:
-            keys = [key for key, value in vars(settings).items() if getattr(point.settings, key) != value]
-            raise ConfigError(f"{', '.join(keys)}: cannot be swept, every trial of a sweep shares it; run two sweeps")
+            keys = [
+                key
+                for key, value in vars(settings).items()
+                if getattr(point.settings, key) != value
+            ]
+            raise ConfigError(
+                f"{', '.join(keys)}: cannot be swept, every trial of a sweep shares it; run two sweeps"
+            )
         trials.append(point.trial)
         overrides[point.trial.id] = item.overrides
         if interrupts.is_pending():  # `run_sweep` says what is kept, and how to go on
@@ -104,5 +122,7 @@ def run_grid(
     if launcher is None or launch is None:
         return run_sweep(trials, settings)
     if settings.device is None:
-        raise ConfigError(f"{launcher}: say device=cuda or device=cpu; this machine's may be another than the jobs'")
+        raise ConfigError(
+            f"{launcher}: say device=cuda or device=cpu; this machine's may be another than the jobs'"
+        )
     return run_sweep(trials, settings, make_cluster_launcher(launcher, launch, overrides, prepare))

@@ -29,12 +29,26 @@ def add_invocation(paths: SweepPaths, settings: Settings, plan: Plan, device: st
     Raises ConfigError when the folder cannot be written or its sweep.json is not ours.
     """
     uri = settings.tracking.uri
-    public = replace(settings, tracking=replace(settings.tracking, uri=uri and remove_credentials(uri)))
+    public = replace(
+        settings, tracking=replace(settings.tracking, uri=uri and remove_credentials(uri))
+    )
     versions = {"python": platform.python_version()}
-    for package in ("sweeper", "torch", *library_packages(), "hydra-core", "omegaconf", "mlflow", "pandas"):
-        with suppress(importlib.metadata.PackageNotFoundError):  # a checkout, or a package that is not needed
+    for package in (
+        "sweeper",
+        "torch",
+        *library_packages(),
+        "hydra-core",
+        "omegaconf",
+        "mlflow",
+        "pandas",
+    ):
+        # a checkout, or a package that is not needed
+        with suppress(importlib.metadata.PackageNotFoundError):
             versions[package] = importlib.metadata.version(package)
-    left_out = [{"trial_id": item.trial.id, "label": item.trial.label, "reason": item.reason} for item in plan.left_out]
+    left_out = [
+        {"trial_id": item.trial.id, "label": item.trial.label, "reason": item.reason}
+        for item in plan.left_out
+    ]
     invocation: dict[str, Any] = {
         "command": shlex.join(remove_passwords(word, uri) for word in list_words()),
         "started": dt.datetime.now().astimezone().isoformat(timespec="seconds"),
@@ -51,11 +65,18 @@ def add_invocation(paths: SweepPaths, settings: Settings, plan: Plan, device: st
         earlier = []
     except (OSError, ValueError, LookupError, TypeError) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(f"{path} cannot be used: {why}; take another sweep=NAME or move it away") from error
+        raise ConfigError(
+            f"{path} cannot be used: {why}; take another sweep=NAME or move it away"
+        ) from error
     try:
-        write_text(path, json.dumps({"sweep": settings.sweep, "invocations": [*earlier, invocation]}, indent=1))
+        write_text(
+            path,
+            json.dumps({"sweep": settings.sweep, "invocations": [*earlier, invocation]}, indent=1),
+        )
     except OSError as error:
-        raise ConfigError(f"cannot write to {paths.folder}: {error.strerror}; nothing was started") from error
+        raise ConfigError(
+            f"cannot write to {paths.folder}: {error.strerror}; nothing was started"
+        ) from error
     before, now = (_flatten(item) for item in (earlier[-1] if earlier else invocation, invocation))
     names = [name for name in dict.fromkeys((*before, *now)) if before.get(name) != now.get(name)]
     return [f"{name} {before.get(name)} -> {now.get(name)}" for name in names]

@@ -77,8 +77,12 @@ def _check_weights(trials: Iterable[tuple[Trial, str]]) -> None:
             continue
         both = f"precision={other.labels.precision} and precision={name}"
         which = both if name != other.labels.precision else f"two settings of precision={name}"
-        advice = "make two sweeps of them and report each alone, or run one with precision.weight=null"
-        raise ConfigError(f"{which} both carry the weight {weight}, which only one of them can have: {advice}")
+        advice = (
+            "make two sweeps of them and report each alone, or run one with precision.weight=null"
+        )
+        raise ConfigError(
+            f"{which} both carry the weight {weight}, which only one of them can have: {advice}"
+        )
 
 
 def explain_incompatible(trial: Trial) -> str | None:
@@ -88,20 +92,36 @@ def explain_incompatible(trial: Trial) -> str | None:
     library = LIBRARIES[trial.model.library]
     if trial.workload in CACHED and not library.has_decoders:
         allowed = ", ".join(name for name, spec in LIBRARIES.items() if spec.has_decoders)
-        return f"workload={trial.workload} is for decoder language models of model.library={allowed}"
+        return (
+            f"workload={trial.workload} is for decoder language models of model.library={allowed}"
+        )
     if trial.model.attention and not library.takes_attention:
         allowed = ", ".join(name for name, spec in LIBRARIES.items() if spec.takes_attention)
         return f"model.attention is for model.library={allowed}; models of the others have one implementation"
-    asked, backend, scope = trial.compile, f"backend={trial.backend}", f"compile.scope={trial.compile.scope}"
+    asked, backend, scope = (
+        trial.compile,
+        f"backend={trial.backend}",
+        f"compile.scope={trial.compile.scope}",
+    )
     if trial.backend in WITHOUT_MODE and trial.mode != "default":
         return f"{backend} takes no mode, only inductor has some: use mode=default"
     if trial.backend in WITHOUT_MODE and asked.options:
         return f"{backend} takes no compile.options; they belong to backend=inductor"
-    given = [f"compile.{key}={json.dumps(value)}" for key, value in drop_defaults(asked).items() if key != "options"]
+    given = [
+        f"compile.{key}={json.dumps(value)}"
+        for key, value in drop_defaults(asked).items()
+        if key != "options"
+    ]
     if trial.backend in WITHOUT_DYNAMO and given:
-        return f"{backend} does without torch.compile and converts the model: it takes no {given[0]}"
+        return (
+            f"{backend} does without torch.compile and converts the model: it takes no {given[0]}"
+        )
     if asked.fullgraph and asked.has_optimizer:
-        where = "at backward and optimizer" if asked.scope == "step" else "where an optimizer switches gradients off"
+        where = (
+            "at backward and optimizer"
+            if asked.scope == "step"
+            else "where an optimizer switches gradients off"
+        )
         return f"compile.fullgraph=true cannot go with {scope}: a step always breaks {where}"
     if asked.scope in ("step", "optimizer", "loss") and trial.workload != "train":
         return f"{scope} is for workload=train: a step of {trial.workload} is the model's forward"
@@ -130,7 +150,14 @@ def _explain_budget(trial: Trial) -> str | None:
 def describe_plan(plan: Plan) -> list[str]:
     """Describe a plan for people: one line per trial, its id first, then what is left out and why."""
     variants = zip(plan.trials, name_variants(plan.trials), strict=True)
-    lines = [f"{trial.id}  {trial.label}{f'  [{variant}]' if variant else ''}" for trial, variant in variants]
+    lines = [
+        f"{trial.id}  {trial.label}{f'  [{variant}]' if variant else ''}"
+        for trial, variant in variants
+    ]
     if plan.left_out:
-        lines += ["", "left out:", *(f"{item.trial.id}  {item.trial.label}: {item.reason}" for item in plan.left_out)]
+        lines += [
+            "",
+            "left out:",
+            *(f"{item.trial.id}  {item.trial.label}: {item.reason}" for item in plan.left_out),
+        ]
     return lines

@@ -37,7 +37,9 @@ def require_runnable(trials: Sequence[Trial], device: Device) -> list[str]:
             found, noted = _ask(own, python, device, prefix)
         except OSError as error:
             why = processes.describe_failed_start(error)
-            raise ConfigError(f"{prefix}the models cannot be checked: {why}. Nothing was started") from error
+            raise ConfigError(
+                f"{prefix}the models cannot be checked: {why}. Nothing was started"
+            ) from error
         problems += [f"{prefix}{problem}" for problem in found]
         notes += noted
     if problems:
@@ -45,22 +47,39 @@ def require_runnable(trials: Sequence[Trial], device: Device) -> list[str]:
     return list(dict.fromkeys(notes))
 
 
-def _ask(trials: Sequence[Trial], python: str | None, device: Device, prefix: str) -> tuple[list[str], list[str]]:
+def _ask(
+    trials: Sequence[Trial], python: str | None, device: Device, prefix: str
+) -> tuple[list[str], list[str]]:
     """Problems and notes, from a process group of its own: a factory may print, exit or leave children behind."""
-    temporary = tempfile.TemporaryDirectory(prefix=make_prefix(TEMPORARY), ignore_cleanup_errors=True)
+    temporary = tempfile.TemporaryDirectory(
+        prefix=make_prefix(TEMPORARY), ignore_cleanup_errors=True
+    )
     with temporary as name, processes.expose_package(python) as variables:
         folder = Path(name)
-        question, answer, log, at = (folder / file for file in ("trials.json", "answer.json", "log", AT))
+        question, answer, log, at = (
+            folder / file for file in ("trials.json", "answer.json", "log", AT)
+        )
         question.write_text(json.dumps([trial.to_json() for trial in trials]))
-        asked = [*processes.make_command(python, "sweeper.worker"), "--check", str(question), str(answer)]
+        asked = [
+            *processes.make_command(python, "sweeper.worker"),
+            "--check",
+            str(question),
+            str(answer),
+        ]
         process = processes.start_group(asked, {**device.environment(), **variables}, log)
         with interrupts.allow():
             code = processes.wait_for_end(process, TIMEOUT_S)
         model = f"model {at.read_text()}" if at.exists() else "the models"
         if code is None:
-            raise ConfigError(f"checking {model} took longer than {TIMEOUT_S} s; nothing was started")
+            raise ConfigError(
+                f"checking {model} took longer than {TIMEOUT_S} s; nothing was started"
+            )
         if not answer.exists():
             how = f"{prefix}the check of {model} {processes.describe_exit(code)} and gave no answer"
-            raise ConfigError(":\n".join(filter(None, [how, "\n".join(processes.read_last_lines(log, LAST_LINES))])))
+            raise ConfigError(
+                ":\n".join(
+                    filter(None, [how, "\n".join(processes.read_last_lines(log, LAST_LINES))])
+                )
+            )
         found = json.loads(answer.read_text())
         return found["problems"], found["notes"]

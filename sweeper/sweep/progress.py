@@ -39,9 +39,12 @@ class Progress:
         self._total, self._processes, self._console = trials, processes, console
         self._started = self._done = 0
         self._begin = time.monotonic()
-        self._first_begin: float | None = None  # of a trial; a cluster's jobs have all ended by then
+        # of a trial; a cluster's jobs have all ended by then
+        self._first_begin: float | None = None
         self._current: dict[str, _Current] = {}
-        self._live = Live(console=console, refresh_per_second=1, transient=True, get_renderable=self._view)
+        self._live = Live(
+            console=console, refresh_per_second=1, transient=True, get_renderable=self._view
+        )
 
     def __enter__(self) -> Progress:
         if self._console.is_terminal:
@@ -59,9 +62,12 @@ class Progress:
             now = time.monotonic()
             self._first_begin = self._first_begin or now
             self._started += 1
-            self._current[event.trial.id] = _Current(event.trial, f"[{self._started}/{self._total}]", now)
+            self._current[event.trial.id] = _Current(
+                event.trial, f"[{self._started}/{self._total}]", now
+            )
         else:
-            timed = self._processes > 1 and event.process < self._processes  # an inspection is none of them
+            # an inspection is none of them
+            timed = self._processes > 1 and event.process < self._processes
             which = f", process {event.process + 1} of {self._processes}" if timed else ""
             self._current[event.trial.id].phase = f"{event.phase}{which}"
 
@@ -70,7 +76,11 @@ class Progress:
         record = event.record
         took = format_duration(time.monotonic() - current.begin)
         text = f"{current.place} {escape(current.trial.label)}: {_describe_result(record, event.result)}  ({took})"
-        text += f"; {escape(_describe_inspection(record, record.inspection))}" if record.inspection else ""
+        text += (
+            f"; {escape(_describe_inspection(record, record.inspection))}"
+            if record.inspection
+            else ""
+        )
         if not self._console.is_terminal:
             left = f"; {left}" if (left := self._describe_left()) else ""
             text = f"{time.strftime('%H:%M:%S')} {text}{left}"
@@ -82,7 +92,10 @@ class Progress:
             took = format_duration(time.monotonic() - current.begin)
             lines.append(Text(f"{current.trial.label}: {current.phase}  {took}", style="bold"))
         lines.append(ProgressBar(total=self._total, completed=self._done, width=40))
-        parts = [f"{self._done}/{self._total} trials", f"{format_duration(time.monotonic() - self._begin)} elapsed"]
+        parts = [
+            f"{self._done}/{self._total} trials",
+            f"{format_duration(time.monotonic() - self._begin)} elapsed",
+        ]
         return Group(*lines, Text(", ".join(filter(None, [*parts, self._describe_left()]))))
 
     def _describe_left(self) -> str:
@@ -97,8 +110,16 @@ class Progress:
 def _describe_inspection(record: Record, found: Inspection) -> str:
     """Say where the inspection of a trial lies, and what is missing of it."""
     paths = SweepPaths.of(record.sweep).trial(record.label, record.trial_id)
-    first = f"not inspected in full: {' '.join(found.missing.splitlines()[:1])}" if found.missing else ""
-    where = f"what the compiler did: {paths.folder / found.folder / 'summary.md'}" if found.folder else ""
+    first = (
+        f"not inspected in full: {' '.join(found.missing.splitlines()[:1])}"
+        if found.missing
+        else ""
+    )
+    where = (
+        f"what the compiler did: {paths.folder / found.folder / 'summary.md'}"
+        if found.folder
+        else ""
+    )
     return "; ".join(filter(None, [where, first]))
 
 

@@ -62,12 +62,20 @@ def read_on_disk(paths: SweepPaths, trial_ids: Set[str]) -> OnDisk:
                 raise error.__cause__ from None
             unreadable[trial.record] = printable(str(error))
         else:
-            kept[trial_id] = Kept(record.status, read_measure(record.measure, trial), _read_hash(record))
+            kept[trial_id] = Kept(
+                record.status, read_measure(record.measure, trial), _read_hash(record)
+            )
     if newer:
-        count = "1 of these trials has a record" if len(newer) == 1 else f"{len(newer)} of these trials have records"
+        count = (
+            "1 of these trials has a record"
+            if len(newer) == 1
+            else f"{len(newer)} of these trials have records"
+        )
         shown = [*sorted(newer)[:MAX_SHOWN], *(["  ..."] if len(newer) > MAX_SHOWN else [])]
         lines = [f"sweep={paths.folder.name}: {count} of a newer version of sweeper", *shown]
-        raise ConfigError("\n".join([*lines, "nothing was started; upgrade sweeper, or give another sweep=NAME"]))
+        raise ConfigError(
+            "\n".join([*lines, "nothing was started; upgrade sweeper, or give another sweep=NAME"])
+        )
     return OnDisk(kept, dict(sorted(unreadable.items())))
 
 
@@ -81,7 +89,10 @@ def move_unreadable(unreadable: Mapping[Path, str]) -> None:
                 f"{path} {problem}, and it cannot be moved out of the way of a new record: {error.strerror}; "
                 "move it away, or give another sweep=NAME"
             ) from error
-        print(f"note: {path}: {problem}; moved to {moved.name}, and the trial runs again", file=sys.stderr)
+        print(
+            f"note: {path}: {problem}; moved to {moved.name}, and the trial runs again",
+            file=sys.stderr,
+        )
 
 
 def _read_hash(record: Record) -> str | None:
@@ -92,7 +103,11 @@ def _read_hash(record: Record) -> str | None:
 def _hash_script(trial: Trial) -> str | None:
     """The hash of a trial's script as it is now; None where there is none to read."""
     with suppress(OSError):
-        return hashlib.sha256(file.read_bytes()).hexdigest() if (file := find_script(trial.model)) else None
+        return (
+            hashlib.sha256(file.read_bytes()).hexdigest()
+            if (file := find_script(trial.model))
+            else None
+        )
     return None
 
 
@@ -143,14 +158,23 @@ def find_changed_scripts(paths: SweepPaths, planned: Sequence[Trial]) -> list[st
     return sorted(changed)
 
 
-def find_other_devices(paths: SweepPaths, planned: Sequence[Trial], placement: Placement) -> list[str]:
+def find_other_devices(
+    paths: SweepPaths, planned: Sequence[Trial], placement: Placement
+) -> list[str]:
     """Name the devices of records that stay, as far as the planned trials will run on others.
 
     Where a cluster places the trials, only the type of its devices is known.
     """
     types, names = {trial.device for trial in planned}, placement.device_names
-    read = (read_device(record.environment, record.trial.device) for record in _read_others(paths, planned))
-    others = (found for found in read if found and (found.type not in types or (names and found.name not in names)))
+    read = (
+        read_device(record.environment, record.trial.device)
+        for record in _read_others(paths, planned)
+    )
+    others = (
+        found
+        for found in read
+        if found and (found.type not in types or (names and found.name not in names))
+    )
     return sorted({device.name for device in others})
 
 
@@ -170,12 +194,21 @@ def is_alike(kept: Kept, measure: Measure) -> bool:
 def require_same_settings(sweep: str, kept: Iterable[Kept], measure: Measure) -> None:
     """Raise ConfigError when records that stay were measured with other settings that change figures."""
     now = measure.figure_settings()
-    before = [item.measure.figure_settings() for item in kept if item.measure and not is_alike(item, measure)]
+    before = [
+        item.measure.figure_settings()
+        for item in kept
+        if item.measure and not is_alike(item, measure)
+    ]
     if not before:
         return
-    those = "1 of these trials has a record" if len(before) == 1 else f"{len(before)} of these trials have records"
+    those = (
+        "1 of these trials has a record"
+        if len(before) == 1
+        else f"{len(before)} of these trials have records"
+    )
     lines = [f"sweep={sweep}: {those} with other settings, which change figures"]
-    for name in (name for name in now if all(name in found for found in before)):  # the others are not used on one side
+    # the others are not used on one side
+    for name in (name for name in now if all(name in found for found in before)):
         was = dict.fromkeys(show_value(found.get(name)) for found in before)
         is_now = show_value(now.get(name))
         if list(was) != [is_now]:

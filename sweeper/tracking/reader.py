@@ -15,13 +15,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from sweeper.core.files import MAX_JSON_BYTES, open_inside
 from sweeper.core.system.leftovers import TEMPORARY, make_prefix
 from sweeper.tracking import runs
-from sweeper.tracking.store import TrackingError, check_artifacts, connect, sqlite_file, translate_errors
+from sweeper.tracking.store import (
+    TrackingError,
+    check_artifacts,
+    connect,
+    sqlite_file,
+    translate_errors,
+)
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
     from mlflow.store.artifact.artifact_repo import ArtifactRepository
 
-CALLS_AT_ONCE = 4  # as many as a server answers at the same time by default (`mlflow server --workers`)
+# as many as a server answers at the same time by default (`mlflow server --workers`)
+CALLS_AT_ONCE = 4
 MAX_AHEAD = 32  # results that wait to be taken
 CHUNK_BYTES = 1 << 20
 
@@ -77,7 +84,9 @@ class RunReader:
             if run.trial_id is None:
                 parent = parent or run
             else:
-                trials[run.trial_id] = max(trials.get(run.trial_id, run), run, key=lambda run: run.age)
+                trials[run.trial_id] = max(
+                    trials.get(run.trial_id, run), run, key=lambda run: run.age
+                )
         return StoredSweep(parent, tuple(trials.values()))
 
     def read(self, run: StoredRun, name: str) -> str:
@@ -91,9 +100,11 @@ class RunReader:
             raise OSError(str(error)) from error
         try:
             with translate_errors(self.uri):
-                # The client's `download_artifacts` first asks whether it is a folder, and keeps a connection per run:
-                # 100 records take 14 s with it and 7 s this way.
-                return read_artifact(get_artifact_repository(run.artifacts, self.uri), name, MAX_JSON_BYTES).decode()
+                # The client's `download_artifacts` first asks whether it is a folder, and keeps a
+                # connection per run: 100 records take 14 s with it and 7 s this way.
+                return read_artifact(
+                    get_artifact_repository(run.artifacts, self.uri), name, MAX_JSON_BYTES
+                ).decode()
         except TrackingError as error:
             with translate_errors(self.uri):  # is the artifact missing, or the store down?
                 names = [file.path for file in self._client.list_artifacts(run.run_id)]
@@ -115,7 +126,8 @@ def read_artifact(repository: ArtifactRepository, name: str, max_bytes: int) -> 
     if isinstance(repository, LocalArtifactRepository):
         with open_inside(Path(repository.artifact_dir), name, max_bytes) as file:
             return file.read()
-    if isinstance(repository, HttpArtifactRepository):  # a server may say any size, and send another
+    # a server may say any size, and send another
+    if isinstance(repository, HttpArtifactRepository):
         data = bytearray()
         asked: Any = http_request(repository._host_creds, f"/{name}", "GET", stream=True)  # type: ignore[no-untyped-call]
         with asked as response:
@@ -125,7 +137,10 @@ def read_artifact(repository: ArtifactRepository, name: str, max_bytes: int) -> 
                 if len(data) > max_bytes:
                     raise too_large
         return bytes(data)
-    if any(file.path == name and (file.file_size or 0) > max_bytes for file in repository.list_artifacts()):
+    if any(
+        file.path == name and (file.file_size or 0) > max_bytes
+        for file in repository.list_artifacts()
+    ):
         raise too_large
     with tempfile.TemporaryDirectory(prefix=make_prefix(TEMPORARY)) as folder:
         copy = Path(folder) / name

@@ -27,20 +27,35 @@ EXPERIMENT = "sweeper"
 KIND, SWEEP, TRIAL = "sweeper.kind", "sweep", "trial_id"
 PARENT, NOTE = "mlflow.parentRunId", "mlflow.note.content"  # MLflow's pages know these two
 # Digests of what a run shows, so that nothing is sent twice.
-RECORD, REPORT, MANIFEST, OVERVIEW = "sweeper.record", "sweeper.report", "sweeper.invocations", "sweeper.overview"
+RECORD, REPORT, MANIFEST, OVERVIEW = (
+    "sweeper.record",
+    "sweeper.report",
+    "sweeper.invocations",
+    "sweeper.overview",
+)
 RUN_STATUSES = {"ok": "FINISHED", "interrupted": "KILLED"}  # every other status: FAILED
 
-# Limits of mlflow.utils.validation; that of tags is the one of older servers. Longer values are cut.
+# Limits of mlflow.utils.validation; that of tags is the one of older servers. Longer values are
+# cut.
 MAX_PARAM_CHARACTERS = 6000
 MAX_TAG_CHARACTERS = 5000
-VIEW_VERSION = 3  # of what `build_view` makes of a record; a run that shows an older version is sent again
-# Limits per trial: with everything else that a run shows they stay below the 1,000 entities that MLflow takes per call.
+# of what `build_view` makes of a record; a run that shows an older version is sent again
+VIEW_VERSION = 3
+# Limits per trial: with everything else that a run shows they stay below the 1,000 entities that
+# MLflow takes per call.
 MAX_ROUNDS = 150
 MAX_FIRST_STEPS = 50
 # Columns of the runs page that our link opens, as MLflow's pages name them.
-PAGE_COLUMNS = ("metrics.`speedup`", "metrics.`speedup_low`", "metrics.`speedup_high`", "tags.`status`", "tags.`flags`")
+PAGE_COLUMNS = (
+    "metrics.`speedup`",
+    "metrics.`speedup_low`",
+    "metrics.`speedup_high`",
+    "tags.`status`",
+    "tags.`flags`",
+)
 SHARED_VIEW = (
-    "mlflow.sharedViewState."  # begins the tag of an experiment that holds what a link of MLflow's pages opens
+    # begins the tag of an experiment that holds what a link of MLflow's pages opens
+    "mlflow.sharedViewState."
 )
 RUNS_PER_PAGE = 200  # MLflow needs 60 kB for a run with its params, metrics and tags
 
@@ -105,7 +120,10 @@ def _params(record: Record) -> dict[str, str]:
     nested["version"] = get_mapping(record.environment, "versions")
     values = {
         **{name: getattr(trial.labels, name) for name in ("model", "family", "suite", "precision")},
-        **{name: getattr(trial, name) for name in ("workload", "mode", "backend", "optimizer", "device")},
+        **{
+            name: getattr(trial, name)
+            for name in ("workload", "mode", "backend", "optimizer", "device")
+        },
         "batch_size": trial.known_batch_size,
         "variant": trial.variant or None,
         "decode_position": trial.decode_position,
@@ -113,7 +131,9 @@ def _params(record: Record) -> dict[str, str]:
     }
     values["library"] = values.pop("model.library")
     return {
-        re.sub(r"[^\w. -]", "_", key): (value if isinstance(value, str) else json.dumps(value))[:MAX_PARAM_CHARACTERS]
+        re.sub(r"[^\w. -]", "_", key): (value if isinstance(value, str) else json.dumps(value))[
+            :MAX_PARAM_CHARACTERS
+        ]
         for key, value in values.items()
         if value is not None
     }
@@ -155,9 +175,17 @@ def list_points(record: Record) -> tuple[Point, ...]:
     """
     is_ok = record.status == "ok"
     # Milliseconds, of the first process that compiled.
-    steps_s = next((process.first_steps_s for process in record.processes if is_ok and process.first_steps_s), ())
-    points = [Point("first_step_ms", step, 1e3 * took_s) for step, took_s in enumerate(steps_s[:MAX_FIRST_STEPS])]
-    rounds = [(process.steps_per_block, item) for process in record.processes for item in process.rounds]
+    steps_s = next(
+        (process.first_steps_s for process in record.processes if is_ok and process.first_steps_s),
+        (),
+    )
+    points = [
+        Point("first_step_ms", step, 1e3 * took_s)
+        for step, took_s in enumerate(steps_s[:MAX_FIRST_STEPS])
+    ]
+    rounds = [
+        (process.steps_per_block, item) for process in record.processes for item in process.rounds
+    ]
     for step, (steps, item) in enumerate(rounds[:MAX_ROUNDS]):
         if item.void is not None or not steps:
             continue  # which leaves a gap
@@ -219,6 +247,8 @@ def search_runs(client: MlflowClient, experiment_id: str, filter_: str) -> Itera
     """
     order, token = ["attributes.start_time ASC"], None
     while token != "":
-        page = client.search_runs([experiment_id], filter_, max_results=RUNS_PER_PAGE, order_by=order, page_token=token)
+        page = client.search_runs(
+            [experiment_id], filter_, max_results=RUNS_PER_PAGE, order_by=order, page_token=token
+        )
         yield from page
         token = page.token or ""

@@ -25,8 +25,8 @@ from sweeper.core.uris import remove_credentials, remove_passwords
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-# Set where the user has set nothing. MLflow's own 7 retries of up to 120 s each would block a sweep for minutes. With
-# these settings a server that takes a call and never answers costs 8 s.
+# Set where the user has set nothing. MLflow's own 7 retries of up to 120 s each would block a sweep
+# for minutes. With these settings a server that takes a call and never answers costs 8 s.
 # https://mlflow.org/docs/latest/api_reference/python_api/mlflow.environment_variables.html
 ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "4",
@@ -38,11 +38,13 @@ ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
 
-# mlflow imports these packages where they are installed; mlflow-skinny shows that runs and artifacts do not need them.
-# Hiding them keeps 70 of 190 MiB out of a driver: docs/decisions/mlflow-without-pandas.md.
+# mlflow imports these packages where they are installed; mlflow-skinny shows that runs and
+# artifacts do not need them. Hiding them keeps 70 of 190 MiB out of a driver:
+# docs/decisions/mlflow-without-pandas.md.
 NOT_NEEDED = ("pandas", "pyarrow")
 
-# Object stores, whose libraries take the credentials for their own provider and send them nowhere else.
+# Object stores, whose libraries take the credentials for their own provider and send them nowhere
+# else.
 OBJECT_STORES = ("s3", "gs", "wasbs", "abfss", "r2", "b2", "hdfs")
 ARTIFACT_FOLDERS = {"mlartifacts", "mlruns"}  # ours, and MLflow's own
 
@@ -88,7 +90,9 @@ def check_artifacts(uri: str, experiment: str, artifacts: str) -> None:
         reason = "which this store's runs have no reason to"
     else:
         return
-    raise TrackingError(f"a run keeps its files at {remove_credentials(artifacts)}, {reason}; nothing goes there")
+    raise TrackingError(
+        f"a run keeps its files at {remove_credentials(artifacts)}, {reason}; nothing goes there"
+    )
 
 
 def _is_place_of(uri: str, artifacts: str) -> bool:
@@ -112,7 +116,9 @@ def _is_place_of(uri: str, artifacts: str) -> bool:
         case "" | "file":  # a server cannot know the folders of this machine
             file = sqlite_file(uri)
             own = file.parent if file else Path(unquote(store.path)).absolute()
-            is_beside = (file is not None or store.scheme in ("", "file")) and path.is_relative_to(own)
+            is_beside = (file is not None or store.scheme in ("", "file")) and path.is_relative_to(
+                own
+            )
             named = bool(ARTIFACT_FOLDERS & set(path.parts))
             return place.hostname in (None, "localhost") and not is_server and (is_beside or named)
     return place.scheme in OBJECT_STORES
@@ -129,9 +135,11 @@ def connect(uri: str, first: Callable[[MlflowClient], T]) -> tuple[MlflowClient,
         client_class = _import_client()
     except ImportError as error:
         raise TrackingError(f"mlflow cannot be imported: {error}") from error
-    for name in ("alembic", "urllib3.connectionpool"):  # migrations and single retries are nothing to tell users
+    # migrations and single retries are nothing to tell users
+    for name in ("alembic", "urllib3.connectionpool"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # a traceback next to the TrackingError
+    # a traceback next to the TrackingError
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
     file = sqlite_file(uri)
     with translate_errors(uri):
         if uri.startswith("http://"):
@@ -139,7 +147,8 @@ def connect(uri: str, first: Callable[[MlflowClient], T]) -> tuple[MlflowClient,
         if file is not None:
             if not file.exists():
                 _create_database(file)
-            with closing(sqlite3.connect(file)) as connection:  # MLflow itself tries a file of another kind for 100 s
+            # MLflow itself tries a file of another kind for 100 s
+            with closing(sqlite3.connect(file)) as connection:
                 connection.execute("PRAGMA user_version")
             client = client_class(uri)
             return client, first(client)
@@ -155,7 +164,9 @@ def _close_connections_after_calls() -> None:
     https://github.com/Kludex/uvicorn/issues/3149. A server with TLS stands behind a proxy, which does not do this.
     """
     try:
-        from mlflow.tracking.request_header.abstract_request_header_provider import RequestHeaderProvider
+        from mlflow.tracking.request_header.abstract_request_header_provider import (
+            RequestHeaderProvider,
+        )
         from mlflow.tracking.request_header.registry import _request_header_provider_registry
     except ImportError:  # a version of mlflow that has moved these is slower, nothing else
         return
@@ -196,10 +207,19 @@ def translate_errors(uri: str) -> Iterator[None]:
 
     try:
         yield
-    except (MlflowException, SQLAlchemyError, HTTPError, sqlite3.Error, OSError, ImportError) as error:
+    except (
+        MlflowException,
+        SQLAlchemyError,
+        HTTPError,
+        sqlite3.Error,
+        OSError,
+        ImportError,
+    ) as error:
         # OSError: also what requests raises. ImportError: the driver of a database.
         lines = (
-            line for line in str(error).splitlines() if not line.startswith("(raised as a result of")
+            line
+            for line in str(error).splitlines()
+            if not line.startswith("(raised as a result of")
         )  # SQLAlchemy's
         text = next(lines, "") or type(error).__name__
         cause = re.search(r"\(Caused by \w+\(['\"](.+)['\"]\)\)", text)
@@ -229,11 +249,14 @@ def _create_database(file: Path) -> None:
 
     file.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(file.parent.glob(f".{file.name}.*"))
-    with tempfile.TemporaryDirectory(dir=file.parent, prefix=make_prefix(f".{file.name}")) as folder:
+    with tempfile.TemporaryDirectory(
+        dir=file.parent, prefix=make_prefix(f".{file.name}")
+    ) as folder:
         draft = Path(folder) / file.name
         MlflowClient(f"sqlite:///{draft}").search_experiments(max_results=1)
         try:
-            file.hardlink_to(draft)  # where a rename would replace a database that another driver has made meanwhile
+            # where a rename would replace a database that another driver has made meanwhile
+            file.hardlink_to(draft)
         except FileExistsError:
             return
         except OSError:  # a file system without hard links

@@ -90,7 +90,9 @@ class Tracker:
         self._running = True
         self._attempt(lambda sweep_runs: sweep_runs.resume())
 
-    def log(self, record: Record, result: Result | None = None, files: TrialPaths | None = None) -> bool | None:
+    def log(
+        self, record: Record, result: Result | None = None, files: TrialPaths | None = None
+    ) -> bool | None:
         """Send a record as the child run of its trial. False when it is there already, None when MLflow is not reached.
 
         `result` is derived unless it is at hand. Logs come from `files`, by default the folder of the trial.
@@ -127,8 +129,11 @@ class Tracker:
         if self._runs is not None:
             status = "KILLED" if self._interrupted or interrupted else "FINISHED"
             manifest = _read_public_manifest(self._paths.sweep)
-            times_s = [] if self._running else [path.stat().st_mtime for path in self._paths.records()]
-            end_ms = int(1000 * max(times_s, default=time.time()))  # of a sweep that ran earlier: its last record
+            times_s = (
+                [] if self._running else [path.stat().st_mtime for path in self._paths.records()]
+            )
+            # of a sweep that ran earlier: its last record
+            end_ms = int(1000 * max(times_s, default=time.time()))
             self._attempt(lambda sweep_runs: sweep_runs.finish(manifest, status, end_ms))
 
     def _attempt(self, action: Callable[[_SweepRuns], T]) -> T | None:
@@ -136,13 +141,18 @@ class Tracker:
             return None
         try:
             if self._runs is None:
-                client, experiment = connect(self.uri, lambda client: _ensure_experiment(client, self._artifacts))
+                client, experiment = connect(
+                    self.uri, lambda client: _ensure_experiment(client, self._artifacts)
+                )
             with translate_errors(self.uri):
-                # No time limit as `connect` has one: finding the runs of ten thousand trials takes many calls.
+                # No time limit as `connect` has one: finding the runs of ten thousand trials takes
+                # many calls.
                 if self._runs is None:
                     remove_temporary()
                     started_ms = _read_start_ms(self._paths.sweep)
-                    upload = _Upload(self.uri, client, experiment, self._paths.folder, self.not_sent)
+                    upload = _Upload(
+                        self.uri, client, experiment, self._paths.folder, self.not_sent
+                    )
                     self._runs = _SweepRuns(client, upload, self._paths.folder.name, started_ms)
                 return action(self._runs)
         except TrackingError as error:
@@ -168,7 +178,13 @@ class _Upload:
     folder: Path
     not_sent: list[str]
 
-    def send(self, run: Run, files: Mapping[Path, Path], texts: Mapping[str, str], path: str | None = None) -> None:
+    def send(
+        self,
+        run: Run,
+        files: Mapping[Path, Path],
+        texts: Mapping[str, str],
+        path: str | None = None,
+    ) -> None:
         """Send texts and files, by their names under `path`. What is not a regular file of the sweep stays here."""
         with self.copy(files) as (copies, _):
             for name, text in texts.items():
@@ -187,12 +203,16 @@ class _Upload:
         The body also gets the SHA-256 of each.
         """
         hashes: dict[str, str] = {}
-        with tempfile.TemporaryDirectory(prefix=make_prefix(TEMPORARY), ignore_cleanup_errors=True) as folder:
+        with tempfile.TemporaryDirectory(
+            prefix=make_prefix(TEMPORARY), ignore_cleanup_errors=True
+        ) as folder:
             for name, file in files.items():
                 try:
                     source = open_inside(self.folder, file.relative_to(self.folder), MAX_FILE_BYTES)
                 except OSError as error:
-                    self.not_sent.append(printable(f"{file}: {error.strerror}; it is not sent to MLflow"))
+                    self.not_sent.append(
+                        printable(f"{file}: {error.strerror}; it is not sent to MLflow")
+                    )
                     continue
                 target = Path(folder, name)
                 target.parent.mkdir(parents=True, exist_ok=True)
@@ -213,7 +233,9 @@ def _list_files(top: Path) -> list[Path]:
 class _SweepRuns:
     """The runs of one sweep: one search finds them all, and what is sent later is remembered."""
 
-    def __init__(self, client: MlflowClient, upload: _Upload, sweep: str, started_ms: int | None) -> None:
+    def __init__(
+        self, client: MlflowClient, upload: _Upload, sweep: str, started_ms: int | None
+    ) -> None:
         self._client = client
         self._upload = upload
         self._sweep = sweep
@@ -239,7 +261,9 @@ class _SweepRuns:
 
     def _create_parent(self, started_ms: int | None) -> Run:
         parent_tags = {runs.SWEEP: self._sweep, runs.KIND: "sweep"}
-        return self._client.create_run(self.experiment_id, started_ms, parent_tags, run_name=self._sweep)
+        return self._client.create_run(
+            self.experiment_id, started_ms, parent_tags, run_name=self._sweep
+        )
 
     def _use_parent(self, parent: Run) -> None:
         self._parent = parent
@@ -258,13 +282,19 @@ class _SweepRuns:
             return False
         self.resume()
         view = runs.build_view(record, result or derive(record), self._sweep, self._parent_id)
-        end_ms = int(1000 * (files.record.stat().st_mtime if files.record.exists() else time.time()))
+        end_ms = int(
+            1000 * (files.record.stat().st_mtime if files.record.exists() else time.time())
+        )
         run = self._prepare_child(record, child, view, end_ms)
         run_id = run.info.run_id
         sent = sorted(files.folder.glob("*.log"))
         if record.inspection and record.inspection.folder and files.inspection.exists():
             sent += _list_files(files.inspection)
-        self._upload.send(run, {path.relative_to(files.folder): path for path in sent}, {"record.json": record.dumps()})
+        self._upload.send(
+            run,
+            {path.relative_to(files.folder): path for path in sent},
+            {"record.json": record.dumps()},
+        )
         self._client.set_terminated(run_id, runs.RUN_STATUSES.get(record.status, "FAILED"), end_ms)
         self._log_batch(run_id, view)  # last, because it holds the digest
         self._children[record.trial_id] = _Child(run_id, self._parent_id, digest)
@@ -276,7 +306,11 @@ class _SweepRuns:
         def send() -> None:
             if not self._figures.keys() <= overview.metrics.keys():
                 self._replace_parent()
-            changed = {name: value for name, value in overview.metrics.items() if self._figures.get(name) != value}
+            changed = {
+                name: value
+                for name, value in overview.metrics.items()
+                if self._figures.get(name) != value
+            }
             self._log_batch(self._parent_id, View({}, changed, {runs.NOTE: overview.note}))
             self._figures |= changed
 
@@ -284,13 +318,17 @@ class _SweepRuns:
 
     def send_report(self, files: Sequence[Path]) -> None:
         """Put files, and folders with everything in them, under `report/` of the parent."""
-        inside = sorted((file.relative_to(top.parent), file) for top in files for file in _list_files(top))
+        inside = sorted(
+            (file.relative_to(top.parent), file) for top in files for file in _list_files(top)
+        )
         with self._upload.copy(dict(inside)) as (folder, hashes):
 
             def send() -> None:
                 self._upload.send_folder(self._parent, folder, "report")
 
-            self._send_once(runs.REPORT, "".join(f"{name} {digest}\n" for name, digest in hashes.items()), send)
+            self._send_once(
+                runs.REPORT, "".join(f"{name} {digest}\n" for name, digest in hashes.items()), send
+            )
 
     def finish(self, manifest: str | None, status: str, end_ms: int) -> None:
         """Put `sweep.json` on the parent, for the head of a report from MLflow, and end it if anything was sent."""
@@ -338,13 +376,20 @@ class _SweepRuns:
         """
         if child is not None:
             run = self._client.get_run(child.run_id)
-            if run.data.params.items() <= view.params.items() and run.data.metrics.keys() <= view.metrics.keys():
+            if (
+                run.data.params.items() <= view.params.items()
+                and run.data.metrics.keys() <= view.metrics.keys()
+            ):
                 return run
             self._client.delete_run(child.run_id)
             del self._children[record.trial_id]
         run_tags = {key: value for key, value in view.tags.items() if key != runs.RECORD}
-        start_ms = end_ms - int(1000 * sum(sum(process.phases_s.values()) for process in record.processes))
-        return self._client.create_run(self.experiment_id, start_ms, run_tags, run_name=record.label)
+        start_ms = end_ms - int(
+            1000 * sum(sum(process.phases_s.values()) for process in record.processes)
+        )
+        return self._client.create_run(
+            self.experiment_id, start_ms, run_tags, run_name=record.label
+        )
 
     def _log_batch(self, run_id: str, view: View) -> None:
         from mlflow.entities import Metric, Param, RunTag
@@ -355,8 +400,12 @@ class _SweepRuns:
         params = [Param(key, value) for key, value in view.params.items()]
         run_tags = [RunTag(key, value) for key, value in view.tags.items()]
         for start in range(MAX_PARAMS_PER_CALL, len(params), MAX_PARAMS_PER_CALL):
-            self._client.log_batch(run_id, params=params[start : start + MAX_PARAMS_PER_CALL], synchronous=True)
-        self._client.log_batch(run_id, metrics, params[:MAX_PARAMS_PER_CALL], run_tags, synchronous=True)
+            self._client.log_batch(
+                run_id, params=params[start : start + MAX_PARAMS_PER_CALL], synchronous=True
+            )
+        self._client.log_batch(
+            run_id, metrics, params[:MAX_PARAMS_PER_CALL], run_tags, synchronous=True
+        )
 
 
 def _ensure_experiment(client: MlflowClient, artifacts: str | None) -> Experiment:
@@ -366,7 +415,9 @@ def _ensure_experiment(client: MlflowClient, artifacts: str | None) -> Experimen
     if found := runs.find_experiment(client):
         return found
     try:
-        return client.get_experiment(client.create_experiment(EXPERIMENT, artifact_location=artifacts))
+        return client.get_experiment(
+            client.create_experiment(EXPERIMENT, artifact_location=artifacts)
+        )
     except MlflowException:
         if found := runs.find_experiment(client):  # another driver was faster
             return found
@@ -389,9 +440,15 @@ def _read_public_manifest(path: Path) -> str | None:
     """
     try:
         data = read_json(path)
-        kept = [{key: item[key] for key in item if key not in ("plan", "left_out")} for item in data["invocations"]]
+        kept = [
+            {key: item[key] for key in item if key not in ("plan", "left_out")}
+            for item in data["invocations"]
+        ]
     except (OSError, ValueError, LookupError, TypeError):
         return None
     uris = (get_mapping(item, "settings", "tracking").get("uri") for item in kept)
-    known = [json.dumps(uri)[1:-1] for uri in uris if isinstance(uri, str)]  # as they stand in the text
-    return remove_passwords(json.dumps({"sweep": path.parent.name, "invocations": kept}, indent=1), *known)
+    # as they stand in the text
+    known = [json.dumps(uri)[1:-1] for uri in uris if isinstance(uri, str)]
+    return remove_passwords(
+        json.dumps({"sweep": path.parent.name, "invocations": kept}, indent=1), *known
+    )

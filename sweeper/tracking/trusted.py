@@ -61,7 +61,9 @@ def remember(uri: str) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     before = os.umask(0o077)
     try:
-        write_text(folder / "stores", "".join(f"{line}\n" for line in [*known, address][-MAX_ADDRESSES:]))
+        write_text(
+            folder / "stores", "".join(f"{line}\n" for line in [*known, address][-MAX_ADDRESSES:])
+        )
     finally:
         os.umask(before)
 

@@ -66,7 +66,13 @@ def main() -> None:
         from sweeper.worker.scripts.passes import make_task
 
         task = make_task(arguments.trial)
-    part = Part(arguments.index, arguments.draw, arguments.cold, arguments.checked, arguments.steps_per_block)
+    part = Part(
+        arguments.index,
+        arguments.draw,
+        arguments.cold,
+        arguments.checked,
+        arguments.steps_per_block,
+    )
     outcome = run(job, part, say, Lease(ask) if has_driver else Lease(), task)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -92,19 +98,39 @@ def parse_cores(text: str) -> set[int]:
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m sweeper.worker", description="Measure one trial in this process.")
+    parser = argparse.ArgumentParser(
+        prog="python -m sweeper.worker", description="Measure one trial in this process."
+    )
     add = parser.add_argument
     add("trial", type=Path, nargs="?", help="trial.json, as the runner writes it")
     add("--index", type=int, default=0, help="which process of the trial this is")
     add("--draw", type=int, default=0, help="which compile cache it belongs to")
     add("--cold", action="store_true", help="the compile cache is empty")
-    add("--checked", help="fingerprint of code that was found right; the same code is not checked again")
+    add(
+        "--checked",
+        help="fingerprint of code that was found right; the same code is not checked again",
+    )
     add("--steps-per-block", type=int, help="as an earlier process of the trial has found it")
     add("--cores", type=parse_cores, help="numbers of the cores to run on, separated by commas")
     add("--answer-fd", type=int, help="file descriptor for phases and the outcome, as JSON lines")
-    add("--inspect", type=Path, metavar="FOLDER", help="write what the compiler does there, time nothing")
-    add("--timed", metavar="FINGERPRINT", help="of the code that was timed, to say if this is the same")
-    add("--check", type=Path, nargs=2, metavar=("TRIALS", "ANSWER"), help="list what cannot be built")
+    add(
+        "--inspect",
+        type=Path,
+        metavar="FOLDER",
+        help="write what the compiler does there, time nothing",
+    )
+    add(
+        "--timed",
+        metavar="FINGERPRINT",
+        help="of the code that was timed, to say if this is the same",
+    )
+    add(
+        "--check",
+        type=Path,
+        nargs=2,
+        metavar=("TRIALS", "ANSWER"),
+        help="list what cannot be built",
+    )
     arguments = parser.parse_args()
     if not arguments.check and arguments.trial is None:
         parser.error("give the path of a trial.json")

@@ -11,7 +11,8 @@ import torch
 
 from sweeper.core.record import EAGER_PHASES
 
-OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "STATUS_ALLOC_FAILED")  # CUDA, the CPU, cuBLAS and cuDNN
+# CUDA, the CPU, cuBLAS and cuDNN
+OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "STATUS_ALLOC_FAILED")
 MESSAGE_LINES = 8
 MESSAGE_LENGTH = 2000
 
@@ -101,7 +102,9 @@ def describe_error(error: BaseException) -> str:
     """The first lines of an error, after its type unless it is a `Failure`, whose status says as much."""
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
     text = "\n".join(lines[:MESSAGE_LINES])
-    return (text if isinstance(error, Failure) and text else f"{type(error).__name__}: {text}")[:MESSAGE_LENGTH]
+    return (text if isinstance(error, Failure) and text else f"{type(error).__name__}: {text}")[
+        :MESSAGE_LENGTH
+    ]
 
 
 def is_out_of_memory(error: Exception) -> bool:

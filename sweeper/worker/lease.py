@@ -20,9 +20,11 @@ from torch._inductor.runtime import benchmarking
 
 from sweeper.core.protocol import DEVICE, NOTHING, LeaseGrant
 
-Ask = Callable[[str], LeaseGrant | None]  # tells the driver what is wanted and waits for the device; None for nothing
+# tells the driver what is wanted and waits for the device; None for nothing
+Ask = Callable[[str], LeaseGrant | None]
 F = TypeVar("F", bound=Callable[..., object])
-COMPILES = (CallbackTrigger.DYNAMO, CallbackTrigger.LAZY_BACKWARD)  # the other triggers are work on the device
+# the other triggers are work on the device
+COMPILES = (CallbackTrigger.DYNAMO, CallbackTrigger.LAZY_BACKWARD)
 
 
 def _not_compiled(method: F) -> F:
@@ -39,7 +41,8 @@ class Lease:
         self._holds = NOTHING
         self._after_compiling: str | None = None  # what was held when compiling began
         self.away_s = 0.0  # waited for the device, or stopped
-        self.neighbours: frozenset[int] = frozenset()  # process groups of other workers that are on the device
+        # process groups of other workers that are on the device
+        self.neighbours: frozenset[int] = frozenset()
         self.before_leaving: Callable[[], None] = lambda: None
         self.after_returning: Callable[[], None] = lambda: None
 

@@ -24,7 +24,9 @@ ALL_OPTIONS = "python -c 'import torch; print(*torch._inductor.list_options(), s
 def check(question: Path, answer: Path) -> None:
     """Read trials, and write `problems`, and where there are none `notes` about what the trials will do."""
     trials = [Trial.from_json(data) for data in json.loads(question.read_text())]
-    problems, notes = (list(dict.fromkeys(lines)) for lines in _examine(trials, question.with_name(AT)))
+    problems, notes = (
+        list(dict.fromkeys(lines)) for lines in _examine(trials, question.with_name(AT))
+    )
     answer.write_text(json.dumps({"problems": problems, "notes": [] if problems else notes}))
 
 
@@ -34,9 +36,13 @@ def _examine(trials: list[Trial], at: Path) -> tuple[list[str], list[str]]:
     Each model is looked at once, after the file `at` has named it.
     """
     if any(trial.device == "cuda" for trial in trials) and not torch.cuda.is_available():
-        return [f"torch {torch.__version__} cannot use the GPU: install torch's CUDA build, or take device=cpu"], []
+        return [
+            f"torch {torch.__version__} cannot use the GPU: install torch's CUDA build, or take device=cpu"
+        ], []
     problems, notes = list(_option_problems(trials)), []
-    for trial in {(trial.model.key, trial.batch_size, trial.workload, trial.text): trial for trial in trials}.values():
+    for trial in {
+        (trial.model.key, trial.batch_size, trial.workload, trial.text): trial for trial in trials
+    }.values():
         at.write_text(f"{trial.model.library} {trial.model.name}")
         found = _examine_model(trial)
         problems += found.problems
@@ -54,7 +60,8 @@ def _option_problems(trials: Iterable[Trial]) -> Iterator[str]:
             yield f"compile.options.{unknown[0]}: no such Inductor option; {hint}"
         elif options:
             try:
-                torch.compile(lambda: None, **compile_arguments(trial))  # compiles nothing before it is called
+                # compiles nothing before it is called
+                torch.compile(lambda: None, **compile_arguments(trial))
             except (RuntimeError, TypeError, ValueError) as error:
                 yield f"compile.options: {error}"
 

@@ -28,7 +28,9 @@ ADVICE = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m sweeper.worker.probe", description="Try out torch's backends.")
+    parser = argparse.ArgumentParser(
+        prog="python -m sweeper.worker.probe", description="Try out torch's backends."
+    )
     questions = parser.add_subparsers(dest="question", required=True)
     versions = questions.add_parser("versions", help="what is installed")
     versions.add_argument("device", nargs="?", default="cpu", choices=("cpu", "cuda"))
@@ -57,7 +59,10 @@ def list_software(device: str) -> Software:
     advice = {**{package: f"pip install {package}" for package in library_packages()}, **ADVICE}
     versions = read_versions(["torch", *advice])
     python = Part("Python", platform.python_version())
-    others = [Part(name, versions.get(name), None if name in versions else note) for name, note in advice.items()]
+    others = [
+        Part(name, versions.get(name), None if name in versions else note)
+        for name, note in advice.items()
+    ]
     try:
         import torch
 
@@ -65,8 +70,14 @@ def list_software(device: str) -> Software:
 
         backends = tuple(dict.fromkeys([*NEEDS, *WITHOUT_DYNAMO, *list_known()]))
     except Exception as error:  # noqa: BLE001  # a broken torch may raise anything, and that is the answer
-        note = f"cannot be imported: {_explain(error)}" if "torch" in versions else "pip install torch, see pytorch.org"
-        return Software((python, Part("torch", versions.get("torch"), note), *others), (), torch_works=False)
+        note = (
+            f"cannot be imported: {_explain(error)}"
+            if "torch" in versions
+            else "pip install torch, see pytorch.org"
+        )
+        return Software(
+            (python, Part("torch", versions.get("torch"), note), *others), (), torch_works=False
+        )
     parts = (python, Part("torch", torch.__version__), *_cuda_parts(device), *others)
     has_gpu = device == "cuda" and torch.cuda.is_available()
     native = bool(torch.cuda.is_bf16_supported(including_emulation=False)) if has_gpu else None
@@ -83,7 +94,13 @@ def _cuda_parts(device: str) -> list[Part]:
 
     if torch.version.cuda is None:
         note = "this torch is a CPU build; for the GPU install one built for CUDA, see pytorch.org"
-        return [Part("CUDA of torch", None, note if device == "cuda" else "a CPU build; a GPU would need another")]
+        return [
+            Part(
+                "CUDA of torch",
+                None,
+                note if device == "cuda" else "a CPU build; a GPU would need another",
+            )
+        ]
     problem = None
     if device == "cuda":
         try:
@@ -91,7 +108,10 @@ def _cuda_parts(device: str) -> list[Part]:
         except RuntimeError as error:  # CUDA's errors, a driver that is too old among them
             problem = f"the GPU cannot be used: {_explain(error)}"
     cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
-    return [Part("CUDA of torch", torch.version.cuda, problem), Part("cuDNN", str(cudnn) if cudnn else None)]
+    return [
+        Part("CUDA of torch", torch.version.cuda, problem),
+        Part("cuDNN", str(cudnn) if cudnn else None),
+    ]
 
 
 if __name__ == "__main__":

@@ -30,16 +30,27 @@ from sweeper.worker.compilation.counters import CompileCounters
 from sweeper.worker.failures import EagerError, MismatchError, Missing, try_reading, try_steps
 from sweeper.worker.lease import Lease
 from sweeper.worker.measurement import device_time, energy, host_time, memory
-from sweeper.worker.measurement.bench import Arm, Bench, Steps, Timed, complete, latency, measure_rounds
+from sweeper.worker.measurement.bench import (
+    Arm,
+    Bench,
+    Steps,
+    Timed,
+    complete,
+    latency,
+    measure_rounds,
+)
 from sweeper.worker.models.formats import count_parameters
 from sweeper.worker.monitoring import environment, host_monitor, round_monitor
 from sweeper.worker.setup import TrialSetup
 
-MAX_AWAY_FRACTION = 0.01  # of the compile time: after a longer wait, the compiler's own timings are wrong
+# of the compile time: after a longer wait, the compiler's own timings are wrong
+MAX_AWAY_FRACTION = 0.01
 SHARED_GPU_REASON = (
-    "other processes on the GPU"  # why a figure of the whole device cannot be attributed to this process
+    # why a figure of the whole device cannot be attributed to this process
+    "other processes on the GPU"
 )
-EAGER_STEPS = 3  # before anything is compiled; the warm-up follows when this process has the device alone
+# before anything is compiled; the warm-up follows when this process has the device alone
+EAGER_STEPS = 3
 
 
 @dataclass(frozen=True)
@@ -49,7 +60,8 @@ class Part:
     index: int = 0
     draw: int = 0
     cold: bool = True
-    checked: str | None = None  # the artifact that passed the check; a process that compiles it again skips the check
+    # the artifact that passed the check; a process that compiles it again skips the check
+    checked: str | None = None
     steps_per_block: int | None = None
 
 
@@ -66,7 +78,8 @@ class Notes:
     parameters: dict[str, int] = field(default_factory=dict)  # how many numbers of each format
     counters: CompileCounters | None = None
     diagnostics: Diagnostics | None = None  # of another process, in place of what the counters say
-    check_failed_allocations: int = 0  # in the accuracy check, which retries with less memory; not the trial's
+    # in the accuracy check, which retries with less memory; not the trial's
+    check_failed_allocations: int = 0
 
     @contextmanager
     def enter(self, phase: str) -> Iterator[None]:
@@ -91,7 +104,11 @@ class Notes:
         if (failed := memory.failed_allocations()) is not None:
             failed -= self.check_failed_allocations
         self.add(waited_s=self.lease.away_s, failed_allocations=failed)
-        diagnostics = self.counters.report(self.settings, self.parameters) if self.counters else self.diagnostics
+        diagnostics = (
+            self.counters.report(self.settings, self.parameters)
+            if self.counters
+            else self.diagnostics
+        )
         return Outcome(status, phase, message, self.process, diagnostics, dict(self.environment))
 
 
@@ -113,14 +130,18 @@ class Setup(Protocol):
     def monitor(self) -> round_monitor.RoundMonitor: ...
 
 
-def run(job: Job, part: Part, say: Callable[[Phase], None], lease: Lease, task: Task | None = None) -> Outcome:
+def run(
+    job: Job, part: Part, say: Callable[[Phase], None], lease: Lease, task: Task | None = None
+) -> Outcome:
     """Run the phases of a measurement, or of `task`. Always returns: any exception in them becomes a status."""
     notes = Notes(say, Process(part.index, part.draw, part.cold), lease)
     try:
         (task or _measure)(job, part, notes)
     except Exception as error:  # noqa: BLE001  # the one place where anything at all becomes a status
         traceback.print_exc()
-        return notes.outcome(failures.choose_status(error, notes.phase), notes.phase, failures.describe_error(error))
+        return notes.outcome(
+            failures.choose_status(error, notes.phase), notes.phase, failures.describe_error(error)
+        )
     return notes.outcome("ok")
 
 
@@ -135,11 +156,17 @@ def begin(job: Job, notes: Notes) -> None:
 def build(job: Job, notes: Notes) -> TrialSetup:
     """Put the model on the device. Raises UnavailableError where the trial's backend or mode is not available."""
     device, lease = torch.device(job.trial.device), notes.lease
-    if job.trial.backend is not None:  # the model's module has been imported: it may register a backend of its own
+    # the model's module has been imported: it may register a backend of its own
+    if job.trial.backend is not None:
         backends.require(job.trial.backend, job.trial.workload, device.type)
         backends.require_mode(job.trial.mode)
-    setup = TrialSetup(job, device, round_monitor.RoundMonitor(device, lambda: lease.neighbours), lease.clock)
-    lease.before_leaving, lease.after_returning = setup.meter.leave_device, setup.meter.return_to_device
+    setup = TrialSetup(
+        job, device, round_monitor.RoundMonitor(device, lambda: lease.neighbours), lease.clock
+    )
+    lease.before_leaving, lease.after_returning = (
+        setup.meter.leave_device,
+        setup.meter.return_to_device,
+    )
     notes.settings |= setup.settings()
     notes.parameters |= count_parameters(setup.built.module)
     return setup
@@ -154,7 +181,8 @@ def _measure(job: Job, part: Part, notes: Notes) -> None:
     with notes.enter("eager"):
         setup.bench.run(setup.eager, setup.bench.round_up(EAGER_STEPS))
         setup.require_finite(setup.eager, EagerError("the eager step gives NaN or infinity"))
-        notes.settings["loss"] = setup.loss_name  # which one an output decides shows in the first step
+        # which one an output decides shows in the first step
+        notes.settings["loss"] = setup.loss_name
         _measure_memory(setup, notes, setup.eager)
     with notes.enter("compiling"):
         counters = _compile(setup, notes)
@@ -194,9 +222,12 @@ def _compile(setup: TrialSetup, notes: Notes) -> CompileCounters:
     notes.add(first_steps_s=tuple(first_steps_s), host=HostState(host.share_busy_by_others(away_s)))
     counters.reset_run_counts()
     notes.add(**artifacts.read_fingerprints())
-    if away_s <= MAX_AWAY_FRACTION * sum(first_steps_s):  # otherwise the compiler's timings include the wait
+    # otherwise the compiler's timings include the wait
+    if away_s <= MAX_AWAY_FRACTION * sum(first_steps_s):
         notes.add(compile_parts_s=artifacts.read_parts_s())
-    setup.require_finite(compiled, MismatchError("the compiled step gives NaN or infinity, eager does not"))
+    setup.require_finite(
+        compiled, MismatchError("the compiled step gives NaN or infinity, eager does not")
+    )
     _require_compiled(setup, counters)
     return counters
 
@@ -236,7 +267,9 @@ def describe_mismatch(accuracy: Accuracy) -> str:
             f"eager is off by {accuracy.eager_error:.3g}, and {accuracy.bound:.3g} is allowed"
         )
     projection, allowed = accuracy.projection or PerArm(), accuracy.margin or 0.0
-    compiled, eager = (math.nan if value is None else value for value in (projection.compiled, projection.eager))
+    compiled, eager = (
+        math.nan if value is None else value for value in (projection.compiled, projection.eager)
+    )
     return (
         f"{accuracy.worst} has {compiled:.3g} times the reference in it ({accuracy.reference}); "
         f"eager has {eager:.3g} times, and {allowed:.3g} more or less is allowed"
@@ -248,15 +281,22 @@ def warm_up(setup: Setup, notes: Notes, steps: int | None = None) -> Steps[None]
     bench, measure = setup.bench, setup.measure
     eager_s, eager_flat = yield from bench.warm_up(setup.eager, measure.warmup_s)
     compiled_s, compiled_flat = yield from bench.warm_up(setup.compiled, measure.warmup_s)
-    faster, step_s = (setup.compiled, compiled_s) if compiled_s < eager_s else (setup.eager, eager_s)
+    faster, step_s = (
+        (setup.compiled, compiled_s) if compiled_s < eager_s else (setup.eager, eager_s)
+    )
     steps = steps or (yield from bench.steps_per_block(faster, step_s, measure))
     notes.add(warm_up_flat=eager_flat and compiled_flat, steps_per_block=steps)
-    notes.add(**artifacts.read_fingerprints())  # now with the code that was compiled during the warm-up
+    # now with the code that was compiled during the warm-up
+    notes.add(**artifacts.read_fingerprints())
 
 
 def time_rounds(setup: Setup, notes: Notes) -> Steps[None]:
     """Time rounds of both arms; what is known after each round stays, should the steps end."""
-    host, monitor, steps = host_monitor.HostMonitor(), setup.monitor, notes.process.steps_per_block or 1
+    host, monitor, steps = (
+        host_monitor.HostMonitor(),
+        setup.monitor,
+        notes.process.steps_per_block or 1,
+    )
     steps_s: dict[str, list[float]] = {arm: [] for arm in ARMS}
 
     def note(timed: Timed) -> None:
@@ -266,7 +306,9 @@ def time_rounds(setup: Setup, notes: Notes) -> Steps[None]:
         for arm, times in timed.steps_s.items():
             steps_s[arm] += times
         if timed.steps_s:
-            notes.add(latencies=Latencies(**{arm: latency(times) for arm, times in steps_s.items()}))
+            notes.add(
+                latencies=Latencies(**{arm: latency(times) for arm, times in steps_s.items()})
+            )
         if setup.trial.mode != "eager":
             notes.add(compile_s=notes.process.beyond_steady_s)
 
@@ -289,8 +331,12 @@ def _require_no_divergence(setup: TrialSetup, check: AccuracyCheck, process: Pro
     check.restore()
     steps = (process.steps_per_block or 1) * 2 * len(process.rounds)
     setup.bench.run(setup.eager, steps)
-    setup.require_finite(setup.eager, EagerError(f"the loss of eager alone is NaN or infinite after {steps} steps"))
-    raise MismatchError("the compiled step gives NaN or infinity after the rounds, eager alone does not")
+    setup.require_finite(
+        setup.eager, EagerError(f"the loss of eager alone is NaN or infinite after {steps} steps")
+    )
+    raise MismatchError(
+        "the compiled step gives NaN or infinity after the rounds, eager alone does not"
+    )
 
 
 def _measure_memory(setup: TrialSetup, notes: Notes, arm: Arm) -> None:
@@ -301,7 +347,10 @@ def _measure_memory(setup: TrialSetup, notes: Notes, arm: Arm) -> None:
     if isinstance(reading, Missing):
         notes.add(memory_missing=f"{arm.name}: {reading.reason}")
         return
-    peaks, in_use = notes.process.allocator_peak_bytes or PerArm(), notes.process.memory_bytes or PerArm()
+    peaks, in_use = (
+        notes.process.allocator_peak_bytes or PerArm(),
+        notes.process.memory_bytes or PerArm(),
+    )
     notes.add(allocator_peak_bytes=replace(peaks, **{arm.name: reading.allocator_peak_bytes}))
     if shared:
         notes.add(memory_bytes=None, memory_missing=SHARED_GPU_REASON)
@@ -314,7 +363,8 @@ def take_readings(setup: Setup, notes: Notes) -> Steps[None]:
     if setup.measure.energy:
         with notes.enter("energy"):
             yield from _measure_energy(setup, notes)
-    with notes.enter("profiling"):  # last, since launches take longer in a process that has profiled
+    # last, since launches take longer in a process that has profiled
+    with notes.enter("profiling"):
         if setup.bench.device.type == "cuda":
             yield from profile(setup, notes)
 
@@ -337,7 +387,9 @@ def _read_step_s(notes: Notes) -> dict[str, float]:
 def _measure_device_time(setup: Setup, notes: Notes) -> Steps[None]:
     """Note the device's seconds per step of each arm, or why they are not known."""
     step_s, num_sizes = _read_step_s(notes), setup.bench.num_sizes
-    profiled = yield from try_steps(device_time.profile_arms(setup.bench, (setup.eager, setup.compiled), step_s))
+    profiled = yield from try_steps(
+        device_time.profile_arms(setup.bench, (setup.eager, setup.compiled), step_s)
+    )
     if isinstance(profiled, Missing):
         notes.add(device_time_missing=profiled.reason)
         return
@@ -358,13 +410,17 @@ def _measure_device_time(setup: Setup, notes: Notes) -> Steps[None]:
         device_gap_source={arm: item.source for arm, item in own.items()},
         device_time_missing="; ".join(missing) or None,
     )
-    notes.settings |= {f"attention_ran_{arm}": " and ".join(sorted(item.attention)) for arm, item in busy.items()}
+    notes.settings |= {
+        f"attention_ran_{arm}": " and ".join(sorted(item.attention)) for arm, item in busy.items()
+    }
 
 
 def _calibrate_gap_s() -> float:
     gap_s = try_reading(device_time.calibrate_gap_s)
     if isinstance(gap_s, Missing):
-        raise device_time.UnknownError(f"few kernels were queued, and no gap could be calibrated: {gap_s.reason}")
+        raise device_time.UnknownError(
+            f"few kernels were queued, and no gap could be calibrated: {gap_s.reason}"
+        )
     return gap_s
 
 
@@ -386,7 +442,9 @@ def _note_host_time(setup: Setup, notes: Notes, host_s: dict[str, float] | Missi
         notes.add(host_time_missing=found.reason)
         return
     missing = [f"{arm}: {item.reason}" for arm, item in found.items() if isinstance(item, Missing)]
-    host_step_s = PerArm(**{arm: item for arm, item in found.items() if not isinstance(item, Missing)})
+    host_step_s = PerArm(
+        **{arm: item for arm, item in found.items() if not isinstance(item, Missing)}
+    )
     notes.add(host_step_s=host_step_s, host_time_missing="; ".join(missing) or None)
 
 
@@ -396,5 +454,9 @@ def _measure_energy(setup: Setup, notes: Notes) -> Steps[None]:
         notes.add(energy_missing=SHARED_GPU_REASON)
         return
     step_s = {arm: notes.process.step_s(arm.name) or 0.0 for arm in (setup.eager, setup.compiled)}
-    used = yield from try_steps(energy.measure_energy(setup.bench, step_s, setup.monitor.gpu.energy_j))
-    notes.add(**{"energy_missing": used.reason} if isinstance(used, Missing) else {"energy_j": used})
+    used = yield from try_steps(
+        energy.measure_energy(setup.bench, step_s, setup.monitor.gpu.energy_j)
+    )
+    notes.add(
+        **{"energy_missing": used.reason} if isinstance(used, Missing) else {"energy_j": used}
+    )

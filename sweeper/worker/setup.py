@@ -32,8 +32,15 @@ class TrialSetup:
 
     compiled: Arm
 
-    def __init__(self, job: Job, device: torch.device, monitor: RoundMonitor, clock: Callable[[], float]) -> None:
-        self.trial, self.measure, self.device, self.monitor = job.trial, job.measure, device, monitor
+    def __init__(
+        self, job: Job, device: torch.device, monitor: RoundMonitor, clock: Callable[[], float]
+    ) -> None:
+        self.trial, self.measure, self.device, self.monitor = (
+            job.trial,
+            job.measure,
+            device,
+            monitor,
+        )
         self.meter = memory.Meter(device, monitor.gpu.own_bytes)
         self.numerics = step.Numerics.choose(self.trial, device)
         monitor.set_baseline()
@@ -45,7 +52,8 @@ class TrialSetup:
         monitor.set_baseline()  # what the model's own code sets counts in both arms
         self.capture = OutputCapture()
         self._loss = built.loss
-        whole_step = self.trial.compile.scope == "step"  # the loss is compiled with the step, so it is not wrapped
+        # the loss is compiled with the step, so it is not wrapped
+        whole_step = self.trial.compile.scope == "step"
         self.built = built if whole_step else replace(built, loss=self.capture.wrap(built.loss))
         self.bench = ModelBench(built.batches, device, clock, built.num_sizes)
         self._trains = self.trial.workload == "train"
@@ -54,16 +62,29 @@ class TrialSetup:
         self._add_optimizer()
         monitor.read_gradient_scales = self.read_gradient_scales
         self._compiles_kernels = read_attention(built.module) == FLEX_ATTENTION
-        self.eager = Arm("eager", self._make_step(built.module), eager=True, compiles_kernels=self._compiles_kernels)
+        self.eager = Arm(
+            "eager",
+            self._make_step(built.module),
+            eager=True,
+            compiles_kernels=self._compiles_kernels,
+        )
         self._optimizer_settings = step.describe_optimizer(self.trial, self.optimizers[0])
 
     def _add_optimizer(self) -> None:
         scales = self.numerics.scaler
-        self.optimizers.append(step.make_optimizer(self.trial, self.built.module, scales) if self._trains else None)
-        scaler = torch.amp.GradScaler(self.device.type, growth_interval=step.SCALER_GROWTH_INTERVAL) if scales else None
+        self.optimizers.append(
+            step.make_optimizer(self.trial, self.built.module, scales) if self._trains else None
+        )
+        scaler = (
+            torch.amp.GradScaler(self.device.type, growth_interval=step.SCALER_GROWTH_INTERVAL)
+            if scales
+            else None
+        )
         self._scalers.append(scaler)
 
-    def _make_step(self, module: Callable[..., object], built: Built | None = None) -> Callable[..., object]:
+    def _make_step(
+        self, module: Callable[..., object], built: Built | None = None
+    ) -> Callable[..., object]:
         """A step of the module, or of its compiled form, with the optimizer that was added last.
 
         `built` has the loss where that is another one.
@@ -73,7 +94,11 @@ class TrialSetup:
         if not self._trains:
             return step.make_inference_step(module, self.numerics.context)
         return step.make_training_step(
-            built or self.built, module, self.optimizers[-1], self._scalers[-1], self.numerics.context
+            built or self.built,
+            module,
+            self.optimizers[-1],
+            self._scalers[-1],
+            self.numerics.context,
         )
 
     def compile(self, counters: CompileCounters) -> Arm:
@@ -93,7 +118,9 @@ class TrialSetup:
             case _:
                 compiled_step = self._make_step(compile_function(module, trial, counters))
         marks_steps = uses_cuda_graphs(trial, self.device)
-        self.compiled = Arm("compiled", compiled_step, trial.mode == "eager", marks_steps, self._compiles_kernels)
+        self.compiled = Arm(
+            "compiled", compiled_step, trial.mode == "eager", marks_steps, self._compiles_kernels
+        )
         return self.compiled
 
     def forget_eager(self) -> None:
@@ -124,8 +151,13 @@ class TrialSetup:
         """The settings that are equal in both arms, with the values that they have on this device."""
         return {
             **self.monitor.torch_flags,
-            "set_by_model": ", ".join(f"{name}={value}" for name, value in self._set_by_model.items()) or None,
-            "autocast": str(self.numerics.autocast).removeprefix("torch.") if self.numerics.autocast else None,
+            "set_by_model": ", ".join(
+                f"{name}={value}" for name, value in self._set_by_model.items()
+            )
+            or None,
+            "autocast": str(self.numerics.autocast).removeprefix("torch.")
+            if self.numerics.autocast
+            else None,
             "grad_scaler": self.numerics.scaler,
             "dropout": self.trial.model.dropout,
             "text": self.built.text,

@@ -43,7 +43,8 @@ def test_stopping_at_a_narrow_interval_costs_little() -> None:
 
 
 def test_three_processes_do_not_cover_a_host_with_two_humps() -> None:
-    # All three lie in one hump in a quarter of the trials: why such a trial shows its range and no interval.
+    # All three lie in one hump in a quarter of the trials: why such a trial shows its range and no
+    # interval.
     assert 0.70 < covered("3 processes, two humps 27 % apart") < 0.80
 
 

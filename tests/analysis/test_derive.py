@@ -24,12 +24,22 @@ def record_of(*processes: Process, status: str = "ok") -> Record:
     return replace(make_record(), processes=processes, status=status)
 
 
-@pytest.mark.parametrize("status", ["accuracy_mismatch", "runtime_error", "oom", "timeout", "interrupted"])
+@pytest.mark.parametrize(
+    "status", ["accuracy_mismatch", "runtime_error", "oom", "timeout", "interrupted"]
+)
 def test_a_trial_that_is_not_ok_has_no_speedup(status: str) -> None:
     result = derive(record_of(make_process(), make_process(index=1), status=status))
-    gains = (result.speedup, result.speedup_low, result.device_speedup, result.samples_per_s, result.break_even_steps)
+    gains = (
+        result.speedup,
+        result.speedup_low,
+        result.device_speedup,
+        result.samples_per_s,
+        result.break_even_steps,
+    )
     assert gains == (None,) * 5
-    assert (result.speedup_min, result.host_bound_fraction, result.break_even_steps_low) == (None,) * 3
+    assert (result.speedup_min, result.host_bound_fraction, result.break_even_steps_low) == (
+        None,
+    ) * 3
     assert (result.interval, result.estimate, result.compiled_step_s) == ("none", None, None)
     assert result.eager_step_s == pytest.approx(0.02), "the eager side was measured and is right"
 
@@ -37,7 +47,12 @@ def test_a_trial_that_is_not_ok_has_no_speedup(status: str) -> None:
 def test_a_trial_without_processes_has_no_figures() -> None:
     result = derive(record_of())
     assert (result.processes, result.draws, result.interval) == (0, 0, "none")
-    assert {result.speedup, result.eager_step_s, result.readings.get("compile_cold_s"), result.samples_per_s} == {None}
+    assert {
+        result.speedup,
+        result.eager_step_s,
+        result.readings.get("compile_cold_s"),
+        result.samples_per_s,
+    } == {None}
 
 
 def test_speedup_is_the_geometric_mean_over_processes() -> None:
@@ -51,14 +66,20 @@ def test_speedup_is_the_geometric_mean_over_processes() -> None:
 
 def test_one_process_has_a_speedup_and_no_interval() -> None:
     result = derive(make_record(speedups=[2.0]))
-    assert (result.speedup, result.speedup_low, result.speedup_high) == (pytest.approx(2.0), None, None)
+    assert (result.speedup, result.speedup_low, result.speedup_high) == (
+        pytest.approx(2.0),
+        None,
+        None,
+    )
     assert result.interval == "none"
 
 
 def test_void_rounds_do_not_count() -> None:
     void = Round("AB", 100.0, 0.001, void="recompiled")
     process = make_process(2.0)
-    assert derive(record_of(replace(process, rounds=(*process.rounds, void)))).speedup == pytest.approx(2.0)
+    assert derive(
+        record_of(replace(process, rounds=(*process.rounds, void)))
+    ).speedup == pytest.approx(2.0)
 
 
 def test_a_process_of_void_rounds_only_is_left_out() -> None:
@@ -75,7 +96,8 @@ LOADED, SAVED = "the script read another loader", "the script saved a file"  # a
     [
         ("runtime_error", (LOADED, SAVED, LOADED), True),
         ("runtime_error", (SAVED, None, SAVED, None, SAVED), True),
-        ("runtime_error", ("recompiled", LOADED, LOADED, None, SAVED, SAVED, SAVED), True),  # with shorter blocks
+        # with shorter blocks
+        ("runtime_error", ("recompiled", LOADED, LOADED, None, SAVED, SAVED, SAVED), True),
         ("runtime_error", (LOADED, "recompiled", LOADED), False),
         ("runtime_error", (LOADED, LOADED), False),  # something else went wrong
         ("runtime_error", (SAVED, SAVED, SAVED, None), False),
@@ -83,25 +105,36 @@ LOADED, SAVED = "the script read another loader", "the script saved a file"  # a
         ("ok", (SAVED, SAVED, SAVED), False),
     ],
 )
-def test_void_rounds_of_a_script_end_a_trial(status: str, void: tuple[str | None, ...], expected: bool) -> None:
-    last = replace(make_process(index=1), rounds=tuple(Round("AB", 1.0, 1.0, reason) for reason in void))
+def test_void_rounds_of_a_script_end_a_trial(
+    status: str, void: tuple[str | None, ...], expected: bool
+) -> None:
+    last = replace(
+        make_process(index=1), rounds=tuple(Round("AB", 1.0, 1.0, reason) for reason in void)
+    )
     assert derive(record_of(make_process(), last, status=status)).is_void_by_script is expected
 
 
 def test_step_times_are_medians_over_rounds_and_geometric_means_over_processes() -> None:
-    # 10 steps a block. Eager medians: 3 s / 10 and 12 s / 10, so sqrt(0.36) = 0.6 s; compiled 0.1 s; batch 32.
+    # 10 steps a block. Eager medians: 3 s / 10 and 12 s / 10, so sqrt(0.36) = 0.6 s; compiled 0.1
+    # s; batch 32.
     rounds = tuple(Round("AB", eager_s, 1.0) for eager_s in (2.0, 3.0, 100.0))
     later = tuple(Round("BA", eager_s, 1.0) for eager_s in (12.0, 12.0))
-    result = derive(record_of(replace(make_process(), rounds=rounds), replace(make_process(index=1), rounds=later)))
+    result = derive(
+        record_of(
+            replace(make_process(), rounds=rounds), replace(make_process(index=1), rounds=later)
+        )
+    )
     assert result.eager_step_s == pytest.approx(0.6)
     assert result.compiled_step_s == pytest.approx(0.1)
     assert result.samples_per_s == pytest.approx(320)
 
 
 def test_three_draws_give_an_interval_over_draws() -> None:
-    # Means of the logs of the draws, in units of ln 2: (1 + 3) / 2 = 2, 4, 6; mean 4, s^2 = 4, s^2 / 3 on 2 degrees.
+    # Means of the logs of the draws, in units of ln 2: (1 + 3) / 2 = 2, 4, 6; mean 4, s^2 = 4, s^2
+    # / 3 on 2 degrees.
     processes = [
-        make_process(2.0**log, index=i, draw=draw) for i, (draw, log) in enumerate([(0, 1), (0, 3), (1, 4), (2, 6)])
+        make_process(2.0**log, index=i, draw=draw)
+        for i, (draw, log) in enumerate([(0, 1), (0, 3), (1, 4), (2, 6)])
     ]
     result = derive(record_of(*processes))
     half = 4.302653 * math.sqrt(4 / 3) * math.log(2)
@@ -120,9 +153,14 @@ def test_two_draws_of_one_process_give_the_plain_interval_over_processes() -> No
 
 
 def test_two_draws_of_several_processes_speak_of_these_draws() -> None:
-    # In units of ln 2 draw 0 has 1 and 3, draw 1 has 5, 6 and 7: mean 22 / 5; squares within 2 + 2 over 5 - 2 degrees.
+    # In units of ln 2 draw 0 has 1 and 3, draw 1 has 5, 6 and 7: mean 22 / 5; squares within 2 + 2
+    # over 5 - 2 degrees.
     logs = [(0, 1), (0, 3), (1, 5), (1, 6), (1, 7)]
-    result = derive(record_of(*(make_process(2.0**log, index=i, draw=draw) for i, (draw, log) in enumerate(logs))))
+    result = derive(
+        record_of(
+            *(make_process(2.0**log, index=i, draw=draw) for i, (draw, log) in enumerate(logs))
+        )
+    )
     half = 3.182446 * math.sqrt(4 / 3 / 5) * math.log(2)
     assert (result.interval, result.draws, result.processes) == ("processes", 2, 5)
     assert result.speedup == pytest.approx(2 ** (22 / 5))
@@ -152,7 +190,9 @@ def test_the_range_is_that_of_the_processes() -> None:
 def test_break_even(
     compile_s: float | None, eager_s: float | None, compiled_s: float | None, steps: float | None
 ) -> None:
-    assert break_even_steps(compile_s, eager_s, compiled_s) == (None if steps is None else pytest.approx(steps))
+    assert break_even_steps(compile_s, eager_s, compiled_s) == (
+        None if steps is None else pytest.approx(steps)
+    )
 
 
 def test_break_even_follows_from_the_printed_speedup_and_its_bounds() -> None:
@@ -165,7 +205,9 @@ def test_break_even_follows_from_the_printed_speedup_and_its_bounds() -> None:
     assert result.speedup_high is not None
     assert result.break_even_steps_low == pytest.approx(3 / (0.02 - 0.02 / result.speedup_high))
     assert result.break_even_steps_high == pytest.approx(3 / (0.02 - 0.02 / result.speedup_low))
-    assert result.break_even_warm_steps_high == pytest.approx(0.5 / (0.02 - 0.02 / result.speedup_low))
+    assert result.break_even_warm_steps_high == pytest.approx(
+        0.5 / (0.02 - 0.02 / result.speedup_low)
+    )
 
 
 def test_break_even_may_never_come_when_the_speedup_may_be_none() -> None:
@@ -189,20 +231,47 @@ def test_a_single_process_has_a_break_even_without_bounds() -> None:
 
 def test_cold_and_warm_compile_times_are_kept_apart() -> None:
     result = derive(make_record(speedups=[2.0, 2.0, 2.0]))
-    assert (result.readings.get("compile_cold_s"), result.readings.get("compile_warm_s")) == (3.0, 0.5)
-    assert (result.break_even_steps, result.break_even_warm_steps) == (pytest.approx(300), pytest.approx(50))
+    assert (result.readings.get("compile_cold_s"), result.readings.get("compile_warm_s")) == (
+        3.0,
+        0.5,
+    )
+    assert (result.break_even_steps, result.break_even_warm_steps) == (
+        pytest.approx(300),
+        pytest.approx(50),
+    )
 
 
 def test_parts_of_compiling_and_first_steps_are_medians_of_cold_and_warm() -> None:
     processes = [
-        replace(make_process(), compile_parts_s={"dynamo": 1.0, "inductor": 8.0}, time_to_first_step_s=40.0),
-        replace(make_process(index=1, draw=1, cold=True), compile_parts_s={"dynamo": 3.0}, time_to_first_step_s=50.0),
-        replace(make_process(index=2), compile_parts_s={"dynamo": 0.1, "autotuning": 9.0}, time_to_first_step_s=12.0),
+        replace(
+            make_process(),
+            compile_parts_s={"dynamo": 1.0, "inductor": 8.0},
+            time_to_first_step_s=40.0,
+        ),
+        replace(
+            make_process(index=1, draw=1, cold=True),
+            compile_parts_s={"dynamo": 3.0},
+            time_to_first_step_s=50.0,
+        ),
+        replace(
+            make_process(index=2),
+            compile_parts_s={"dynamo": 0.1, "autotuning": 9.0},
+            time_to_first_step_s=12.0,
+        ),
     ]
     result = derive(record_of(*processes))
-    assert (result.readings.get("compile_dynamo_s"), result.readings.get("compile_inductor_s")) == (2.0, 8.0)
-    assert (result.readings.get("compile_aot_autograd_s"), result.readings.get("compile_autotuning_s")) == (None, None)
-    assert (result.readings.get("first_step_cold_s"), result.readings.get("first_step_warm_s")) == (45.0, 12.0)
+    assert (result.readings.get("compile_dynamo_s"), result.readings.get("compile_inductor_s")) == (
+        2.0,
+        8.0,
+    )
+    assert (
+        result.readings.get("compile_aot_autograd_s"),
+        result.readings.get("compile_autotuning_s"),
+    ) == (None, None)
+    assert (result.readings.get("first_step_cold_s"), result.readings.get("first_step_warm_s")) == (
+        45.0,
+        12.0,
+    )
 
 
 def test_artifacts_are_different_programs() -> None:
@@ -215,10 +284,15 @@ def test_artifacts_are_different_programs() -> None:
     assert derive(make_record()).artifacts is None
 
 
-def waiting(process: Process, eager: float | None, compiled: float | None, kernels: int = 100) -> Process:
+def waiting(
+    process: Process, eager: float | None, compiled: float | None, kernels: int = 100
+) -> Process:
     """The same with a device that waits for the host for these shares of the arms' steps, usual gaps apart."""
     arms = []
-    for share, block_s in ((eager, process.rounds[0].eager_s), (compiled, process.rounds[0].compiled_s)):
+    for share, block_s in (
+        (eager, process.rounds[0].eager_s),
+        (compiled, process.rounds[0].compiled_s),
+    ):
         step_s = (block_s or 0) / (process.steps_per_block or 1)
         arms.append(None if share is None else step_s * (1 - share) - kernels * USUAL_GAP_S)
     return replace(process, device_time_s=PerArm(*arms), device_kernels=PerArm(kernels, kernels))
@@ -255,7 +329,9 @@ def test_with_a_device_step_time_an_arm_waits_for_the_rest_of_its_step() -> None
 
 def test_waiting_is_the_median_over_processes() -> None:
     shares = (0.0, 0.2, 0.9)
-    result = derive(record_of(*(waiting(make_process(index=i), 0.0, share) for i, share in enumerate(shares))))
+    result = derive(
+        record_of(*(waiting(make_process(index=i), 0.0, share) for i, share in enumerate(shares)))
+    )
     assert result.host_bound_fraction == pytest.approx(0.2)
 
 
@@ -265,13 +341,26 @@ def test_without_a_count_of_kernels_nothing_is_known_of_waiting() -> None:
 
 
 @pytest.mark.parametrize(("count", "interval"), [(2, "none"), (4, "none"), (5, "processes")])
-def test_a_host_bound_trial_has_an_interval_from_five_processes_on(count: int, interval: str) -> None:
-    result = derive(record_of(*(waiting(make_process(2.0 + i / 10, index=i), 0.0, 0.3) for i in range(count))))
+def test_a_host_bound_trial_has_an_interval_from_five_processes_on(
+    count: int, interval: str
+) -> None:
+    result = derive(
+        record_of(*(waiting(make_process(2.0 + i / 10, index=i), 0.0, 0.3) for i in range(count)))
+    )
     assert result.interval == interval
-    assert (result.speedup_low is None) == (result.break_even_steps_low is None) == (interval == "none")
+    assert (
+        (result.speedup_low is None)
+        == (result.break_even_steps_low is None)
+        == (interval == "none")
+    )
     assert result.estimate is not None
-    assert (result.estimate.interval() is None) == (interval == "none"), "a geometric mean shall have none either"
-    assert (result.speedup_min, result.speedup_max) == (pytest.approx(2.0), pytest.approx(2.0 + (count - 1) / 10))
+    assert (result.estimate.interval() is None) == (interval == "none"), (
+        "a geometric mean shall have none either"
+    )
+    assert (result.speedup_min, result.speedup_max) == (
+        pytest.approx(2.0),
+        pytest.approx(2.0 + (count - 1) / 10),
+    )
     assert result.busy_speedup_low is not None, "the host does not matter to it"
 
 
@@ -280,9 +369,12 @@ def test_host_bound_draws_of_one_process_have_no_interval() -> None:
     assert derive(record_of(*processes)).interval == "none"
 
 
-@pytest.mark.parametrize(("field", "clock"), [("device_step_s", "device"), ("device_time_s", "busy")])
+@pytest.mark.parametrize(
+    ("field", "clock"), [("device_step_s", "device"), ("device_time_s", "busy")]
+)
 def test_device_and_busy_speedups_have_intervals_by_the_same_rule(field: str, clock: str) -> None:
-    # Device speedups 2, 4 | 8 | 16 in three draws; logs of the draws in units of ln 2: 1.5, 3, 4, mean 17 / 6.
+    # Device speedups 2, 4 | 8 | 16 in three draws; logs of the draws in units of ln 2: 1.5, 3, 4,
+    # mean 17 / 6.
     draws = [(0, 2.0), (0, 4.0), (1, 8.0), (2, 16.0)]
     processes = [
         replace(make_process(index=i, draw=draw), **{field: PerArm(0.016, 0.016 / speedup)})  # type: ignore[arg-type]
@@ -297,8 +389,12 @@ def test_device_and_busy_speedups_have_intervals_by_the_same_rule(field: str, cl
 
 
 def test_printed_step_times_have_the_speedup_as_their_ratio() -> None:
-    times_s = [(0.02, 0.010), (0.09, 0.020), (0.01, 0.025)]  # medians of the arms would give 20 / 20
-    processes = [make_process(eager / compiled, index=i, eager_s=eager) for i, (eager, compiled) in enumerate(times_s)]
+    # medians of the arms would give 20 / 20
+    times_s = [(0.02, 0.010), (0.09, 0.020), (0.01, 0.025)]
+    processes = [
+        make_process(eager / compiled, index=i, eager_s=eager)
+        for i, (eager, compiled) in enumerate(times_s)
+    ]
     result = derive(record_of(*processes))
     assert result.eager_step_s is not None
     assert result.compiled_step_s is not None
@@ -308,7 +404,9 @@ def test_printed_step_times_have_the_speedup_as_their_ratio() -> None:
 
 def test_device_interval_counts_the_draws_that_have_device_time() -> None:
     processes = [make_process(index=i, draw=i // 2) for i in range(6)]
-    processes[:4] = [replace(processes[i], device_step_s=PerArm(0.016, 0.016 / (2 + i / 10))) for i in range(4)]
+    processes[:4] = [
+        replace(processes[i], device_step_s=PerArm(0.016, 0.016 / (2 + i / 10))) for i in range(4)
+    ]
     result = derive(record_of(*processes))
     assert result.interval == "draws"
     assert result.device_estimate is not None
@@ -327,7 +425,8 @@ def test_device_speedup_comes_from_step_times_and_busy_speedup_from_busy_times()
 
 def test_device_step_times_are_the_middle_of_the_processes_and_a_wrong_program_has_none() -> None:
     processes = [
-        replace(make_process(index=i), device_step_s=PerArm(eager, 0.008)) for i, eager in enumerate((1, 2, 9))
+        replace(make_process(index=i), device_step_s=PerArm(eager, 0.008))
+        for i, eager in enumerate((1, 2, 9))
     ]
     record = record_of(*processes)
     named = {metric.csv_name: metric.column_value(derive(record)) for metric in METRICS}
@@ -342,7 +441,10 @@ def test_memory_is_the_median_of_what_was_measured() -> None:
         for i, memory in enumerate([PerArm(100, 50), None, PerArm(300, None)])
     ]
     result = derive(record_of(*processes))
-    assert (result.readings.get("eager_peak_memory_bytes"), result.readings.get("compiled_peak_memory_bytes")) == (
+    assert (
+        result.readings.get("eager_peak_memory_bytes"),
+        result.readings.get("compiled_peak_memory_bytes"),
+    ) == (
         200,
         50,
     )
@@ -354,9 +456,9 @@ def test_graph_breaks_are_counted_and_unknown_without_diagnostics() -> None:
 
 
 def test_a_step_takes_what_the_slower_of_host_and_device_takes() -> None:
-    assert [predict_step_s(0.004, 0.010, slowdown) for slowdown in (0.5, 1.0, 2.5, 4.0)] == pytest.approx(
-        [0.010, 0.010, 0.010, 0.016]
-    )
+    assert [
+        predict_step_s(0.004, 0.010, slowdown) for slowdown in (0.5, 1.0, 2.5, 4.0)
+    ] == pytest.approx([0.010, 0.010, 0.010, 0.016])
 
 
 @pytest.mark.parametrize(
@@ -369,15 +471,20 @@ def test_a_step_takes_what_the_slower_of_host_and_device_takes() -> None:
         (0.011, 0.013, 0.013),
     ],
 )
-def test_where_a_step_waits_for_its_host_its_time_is_the_host_s(host_s: float, step_s: float, found_s: float) -> None:
+def test_where_a_step_waits_for_its_host_its_time_is_the_host_s(
+    host_s: float, step_s: float, found_s: float
+) -> None:
     assert find_host_s(host_s, 0.010, step_s) == found_s
 
 
 @pytest.mark.parametrize(
     ("host_slowdown", "speedup"),
-    [(0.5, 5.0), (1.0, 3.75), (2.0, 2.0), (4.0, 2.0)],  # 20 / 4 ms, 20 / 5.33, 21.33 / 10.67, 42.67 / 21.33
+    # 20 / 4 ms, 20 / 5.33, 21.33 / 10.67, 42.67 / 21.33
+    [(0.5, 5.0), (1.0, 3.75), (2.0, 2.0), (4.0, 2.0)],
 )
-def test_a_slower_host_takes_from_the_speedup_what_the_device_gained(host_slowdown: float, speedup: float) -> None:
+def test_a_slower_host_takes_from_the_speedup_what_the_device_gained(
+    host_slowdown: float, speedup: float
+) -> None:
     known = 0.032 / 3, 0.020, 0.016 / 3, 0.004
     assert predict_speedup(*known, host_slowdown) == pytest.approx(speedup)
 
@@ -391,7 +498,10 @@ def test_headroom_is_of_medians_over_processes() -> None:
     ]
     result = derive(record_of(*processes))
     assert result.readings["eager_host_step_s"] == pytest.approx(0.010)
-    assert (result.eager_host_share, result.compiled_host_share) == (pytest.approx(0.5), pytest.approx(0.8))
+    assert (result.eager_host_share, result.compiled_host_share) == (
+        pytest.approx(0.5),
+        pytest.approx(0.8),
+    )
     assert result.speedup_host_2x_faster == pytest.approx(2.0)
     assert result.speedup_host_2x_slower == pytest.approx(20 / 16)
 
@@ -408,21 +518,34 @@ def test_headroom_is_of_medians_over_processes() -> None:
 def test_without_all_four_times_no_other_host_is_predicted(
     host_s: PerArm | None, device_s: PerArm | None, share: float | None
 ) -> None:
-    busy = {"device_time_s": PerArm(0.02, 0.01), "device_kernels": PerArm(10, 10)}  # which does not stand in for it
-    result = derive(record_of(replace(make_process(), host_step_s=host_s, device_step_s=device_s, **busy)))
+    # which does not stand in for it
+    busy = {"device_time_s": PerArm(0.02, 0.01), "device_kernels": PerArm(10, 10)}
+    result = derive(
+        record_of(replace(make_process(), host_step_s=host_s, device_step_s=device_s, **busy))
+    )
     assert result.eager_host_share == share
-    assert (result.compiled_host_share, result.speedup_host_2x_faster, result.speedup_host_2x_slower) == (None,) * 3
+    assert (
+        result.compiled_host_share,
+        result.speedup_host_2x_faster,
+        result.speedup_host_2x_slower,
+    ) == (None,) * 3
 
 
 def test_a_wrong_program_has_no_host_time() -> None:
-    process = replace(make_process(), host_step_s=PerArm(0.01, 0.004), device_step_s=PerArm(0.02, 0.01))
+    process = replace(
+        make_process(), host_step_s=PerArm(0.01, 0.004), device_step_s=PerArm(0.02, 0.01)
+    )
     result = derive(record_of(process, status="accuracy_mismatch"))
     assert "compiled_host_step_s" not in result.readings
     assert (result.eager_host_share, result.speedup_host_2x_slower) == (None, None)
 
 
-@pytest.mark.parametrize(("host_s", "faster", "slower"), [((0.03, 0.012), 2.0, 2.5), ((0.06, 0.04), 1.5, 1.5)])
-def test_a_host_of_half_and_twice_the_time(host_s: tuple[float, float], faster: float, slower: float) -> None:
+@pytest.mark.parametrize(
+    ("host_s", "faster", "slower"), [((0.03, 0.012), 2.0, 2.5), ((0.06, 0.04), 1.5, 1.5)]
+)
+def test_a_host_of_half_and_twice_the_time(
+    host_s: tuple[float, float], faster: float, slower: float
+) -> None:
     """Beside a device that needs 20 and 10 ms: of the first 20 / 10 and 60 / 24, of the second 30 / 20 and 120 / 80."""
     waiting = make_process(host_s[0] / host_s[1], eager_s=host_s[0])
     process = replace(waiting, host_step_s=PerArm(*host_s), device_step_s=PerArm(0.02, 0.01))
@@ -440,7 +563,10 @@ def test_reasons_for_what_is_missing_come_once_each_and_not_on_a_cpu() -> None:
     assert (result.device_time_missing, result.memory_missing) == ("no profiler; other", "no room")
     on_cpu = derive(replace(record, trial=replace(record.trial, device="cpu")))
     assert (on_cpu.device_time_missing, on_cpu.memory_missing) == (None, None)
-    known = [replace(one, memory_bytes=PerArm(1.0, 1.0), device_step_s=PerArm(0.02, 0.01)) for one in processes]
+    known = [
+        replace(one, memory_bytes=PerArm(1.0, 1.0), device_step_s=PerArm(0.02, 0.01))
+        for one in processes
+    ]
     found = derive(record_of(*known))
     assert (found.device_time_missing, found.memory_missing) == (None, None)
     half = derive(record_of(replace(processes[0], memory_bytes=PerArm(1.0, None))))
@@ -449,9 +575,14 @@ def test_reasons_for_what_is_missing_come_once_each_and_not_on_a_cpu() -> None:
 
 def test_worst_check_is_the_one_nearest_to_its_bound_or_furthest_beyond_it() -> None:
     def checked(*found: Accuracy) -> Accuracy | None:
-        return find_worst_accuracy(record_of(*(replace(make_process(), accuracy=one) for one in found)))
+        return find_worst_accuracy(
+            record_of(*(replace(make_process(), accuracy=one) for one in found))
+        )
 
-    near, far = Accuracy("f", True, compiled_error=0.9, bound=1.0), Accuracy("f", True, compiled_error=1.0, bound=2.0)
+    near, far = (
+        Accuracy("f", True, compiled_error=0.9, bound=1.0),
+        Accuracy("f", True, compiled_error=1.0, bound=2.0),
+    )
     assert checked(far, near, far) == near
     failed = Accuracy("f", False, compiled_error=1.5, bound=2.0)  # by its direction
     assert checked(near, failed) == failed

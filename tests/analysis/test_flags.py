@@ -27,13 +27,25 @@ from sweeper.core.record import (
 from sweeper.core.settings import Measure
 
 MAX_SAYS = 100  # characters of a tooltip and of a line of the legend
-QUIET = GpuState(PerArm(1980.0, 1980.0), PerArm(400.0, 410.0), PerArm(40.0, 41.0), slowdowns=(), other_processes=0)
+QUIET = GpuState(
+    PerArm(1980.0, 1980.0),
+    PerArm(400.0, 410.0),
+    PerArm(40.0, 41.0),
+    slowdowns=(),
+    other_processes=0,
+)
 RIGHT = Accuracy("float64", True)
 
 
 def quiet(index: int = 0, **changes: object) -> Process:
     """A process that nothing is to be said of."""
-    process = replace(make_process(index=index), warm_up_flat=True, accuracy=RIGHT, gpu=QUIET, host=HostState(0, 0, 0))
+    process = replace(
+        make_process(index=index),
+        warm_up_flat=True,
+        accuracy=RIGHT,
+        gpu=QUIET,
+        host=HostState(0, 0, 0),
+    )
     return replace(process, **changes)  # type: ignore[arg-type]
 
 
@@ -80,7 +92,8 @@ def test_what_one_process_saw_flags_the_trial(flag: str, changes: dict[str, obje
         {"gpu": None, "rounds": ()},
         {"host": None},
         {"host": HostState(0.09, 0.09, 0.001)},
-        {"host": HostState(busy_while_compiling=0.5), "compile_s": None},  # eager against eager compiles nothing
+        # eager against eager compiles nothing
+        {"host": HostState(busy_while_compiling=0.5), "compile_s": None},
     ],
 )
 def test_what_stays_within_the_rules_is_not_flagged(changes: dict[str, object]) -> None:
@@ -93,7 +106,10 @@ def test_a_cpu_has_no_gpu_to_observe() -> None:
 
 def test_eager_that_differs_from_itself_is_unverified_as_well() -> None:
     accuracy = Accuracy("float64", None, "eager differs from itself", nondeterministic=True)
-    assert flags(quiet(accuracy=accuracy), quiet(1)) == {"eager_nondeterministic", "accuracy_unverified"}
+    assert flags(quiet(accuracy=accuracy), quiet(1)) == {
+        "eager_nondeterministic",
+        "accuracy_unverified",
+    }
 
 
 CODE = {"code_fingerprint": "a", "autotuning_fingerprint": "x"}
@@ -103,7 +119,9 @@ CODE = {"code_fingerprint": "a", "autotuning_fingerprint": "x"}
 def test_a_trial_that_failed_before_is_flagged_whatever_became_of_it(status: str) -> None:
     attempts = (Attempt(status, artifacts=("other-x",)),)
     assert flags(quiet(**CODE), quiet(1, **CODE), attempts=attempts) == {"failed_before"}
-    assert flags(quiet(**CODE), quiet(1, **CODE), attempts=attempts, status="timeout") == {"failed_before"}
+    assert flags(quiet(**CODE), quiet(1, **CODE), attempts=attempts, status="timeout") == {
+        "failed_before"
+    }
 
 
 @pytest.mark.parametrize(
@@ -117,7 +135,15 @@ def test_a_trial_that_failed_before_is_flagged_whatever_became_of_it(status: str
         ("accuracy_mismatch", (), {}, True),
         ("crashed", ("a-x",), CODE, False),
     ],
-    ids=["one of several", "other code", "tuned otherwise", "unknown then", "unknown now", "never known", "not wrong"],
+    ids=[
+        "one of several",
+        "other code",
+        "tuned otherwise",
+        "unknown then",
+        "unknown now",
+        "never known",
+        "not wrong",
+    ],
 )
 def test_code_that_gave_a_wrong_result_once_is_not_verified_by_a_right_one(
     status: str, artifacts: tuple[str, ...], now: dict[str, object], unverified: bool
@@ -133,7 +159,14 @@ def test_a_trial_that_failed_again_is_not_called_unverified() -> None:
 
 
 def test_every_flag_has_a_rule_and_every_status_and_flag_has_texts() -> None:
-    ruled = {*PROCESS_RULES, *TRIAL_RULES, "host_bound", "little_headroom", "unresolved", "eager_moved"}
+    ruled = {
+        *PROCESS_RULES,
+        *TRIAL_RULES,
+        "host_bound",
+        "little_headroom",
+        "unresolved",
+        "eager_moved",
+    }
     assert ruled == FLAGS.keys()
     assert tuple(meanings.STATUSES) == STATUSES
     assert {flag.rank for flag in FLAGS.values()} == meanings.RANKS.keys()
@@ -152,7 +185,8 @@ def test_single_process() -> None:
 
 
 def test_host_bound_from_the_median_over_processes() -> None:
-    # A step takes 20 ms in eager and 10 ms compiled; the compiled device time leaves 8 % of it waiting.
+    # A step takes 20 ms in eager and 10 ms compiled; the compiled device time leaves 8 % of it
+    # waiting.
     waiting = {"device_time_s": PerArm(0.0199, 0.0092), "device_kernels": PerArm(10, 10)}
     assert flags(quiet(**waiting), quiet(1, **waiting)) == {"host_bound"}
     busy = {"device_time_s": PerArm(0.0199, 0.0096), "device_kernels": PerArm(10, 10)}
@@ -171,26 +205,41 @@ def test_little_headroom_of_the_worse_arm(host_s: PerArm, little: bool) -> None:
 
 def test_a_host_bound_trial_has_no_headroom_to_warn_of() -> None:
     waiting = {"device_time_s": PerArm(0.0199, 0.0092), "device_kernels": PerArm(10, 10)}
-    known = {**waiting, "host_step_s": PerArm(0.01, 0.0098), "device_step_s": PerArm(0.0199, 0.0092)}
+    known = {
+        **waiting,
+        "host_step_s": PerArm(0.01, 0.0098),
+        "device_step_s": PerArm(0.0199, 0.0092),
+    }
     assert flags(quiet(**known), quiet(1, **known)) == {"host_bound"}
 
 
 def test_several_artifacts_in_one_draw() -> None:
     prints = {"code_fingerprint": "a", "autotuning_fingerprint": "x"}
     assert flags(quiet(**prints), quiet(1, **prints)) == set()
-    assert flags(quiet(**prints), quiet(1, **{**prints, "autotuning_fingerprint": "y"})) == {"several_artifacts"}
-    assert flags(quiet(**prints), quiet(1, draw=1, **{**prints, "autotuning_fingerprint": "y"})) == set()
+    assert flags(quiet(**prints), quiet(1, **{**prints, "autotuning_fingerprint": "y"})) == {
+        "several_artifacts"
+    }
+    assert (
+        flags(quiet(**prints), quiet(1, draw=1, **{**prints, "autotuning_fingerprint": "y"}))
+        == set()
+    )
 
 
 def test_facts_of_the_compiler() -> None:
     assert flags(diagnostics=Diagnostics(graphs_run_eager=1)) == {"partly_eager"}
-    assert flags(diagnostics=Diagnostics(cudagraph_skips=("mutated inputs",))) == {"cudagraphs_skipped"}
+    assert flags(diagnostics=Diagnostics(cudagraph_skips=("mutated inputs",))) == {
+        "cudagraphs_skipped"
+    }
     ran = {"attention_ran_eager": "cudnn", "attention_ran_compiled": ""}
     assert flags(diagnostics=Diagnostics(settings=ran)) == {"attention_differs"}
-    assert flags(diagnostics=Diagnostics(settings={**ran, "attention_ran_compiled": "cudnn"})) == set()
+    assert (
+        flags(diagnostics=Diagnostics(settings={**ran, "attention_ran_compiled": "cudnn"})) == set()
+    )
 
 
-@pytest.mark.parametrize(("speedups", "unresolved"), [((2.0, 2.001, 2.0, 2.001, 2.0), False), ((2.0, 3.0), True)])
+@pytest.mark.parametrize(
+    ("speedups", "unresolved"), [((2.0, 2.001, 2.0, 2.001, 2.0), False), ((2.0, 3.0), True)]
+)
 def test_target_that_was_not_reached(speedups: tuple[float, ...], unresolved: bool) -> None:
     processes = [
         replace(quiet(index), rounds=make_process(speedup, index=index).rounds)
@@ -221,7 +270,9 @@ def test_what_else_one_process_saw(flag: str, changes: dict[str, object]) -> Non
 def test_random_numbers_of_dropout_are_no_surprise() -> None:
     trial = make_trial()
     dropped = replace(trial, model=replace(trial.model, dropout=True))
-    assert flags(quiet(accuracy=replace(RIGHT, random_in_step=True)), quiet(1), trial=dropped) == set()
+    assert (
+        flags(quiet(accuracy=replace(RIGHT, random_in_step=True)), quiet(1), trial=dropped) == set()
+    )
 
 
 def test_a_smaller_batch_and_a_program_without_kernels_are_flagged() -> None:
@@ -234,7 +285,11 @@ def test_limits_of_shares_are_still_allowed() -> None:
     """A tenth of the host, a hundredth of 0.6 s of rounds, four fifths of the device step time, a target as wide."""
     assert flags(quiet(host=HostState(0.10, 0.10, 0.006)), quiet(1)) == set()
     assert flags(quiet(host=HostState(throttled_s=0.0061)), quiet(1)) == {"host_busy"}
-    rounds = (Round("AB", 0.125, 0.1), Round("BA", 0.125, None, "recompiled"), Round("BA", 0.125, 0.1))
+    rounds = (
+        Round("AB", 0.125, 0.1),
+        Round("BA", 0.125, None, "recompiled"),
+        Round("BA", 0.125, 0.1),
+    )
     assert flags(quiet(rounds=rounds), quiet(1)) == {"recompiled"}
 
 

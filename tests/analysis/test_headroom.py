@@ -24,7 +24,9 @@ HEADROOM = load_script("headroom")
 
 
 def take_turn(alone_s: float, wall_s: float, slowdown: float, host_s: float = 0.010) -> Any:
-    return HEADROOM.Turn({"1.0": alone_s, "2.5": wall_s}, {"1.0": 0.5, "2.5": 0.5 * slowdown}, host_s)
+    return HEADROOM.Turn(
+        {"1.0": alone_s, "2.5": wall_s}, {"1.0": 0.5, "2.5": 0.5 * slowdown}, host_s
+    )
 
 
 @pytest.mark.parametrize(
@@ -54,7 +56,9 @@ def test_a_step_that_waits_for_its_host_says_what_the_host_takes() -> None:
 
 
 @pytest.mark.parametrize(("device_s", "why"), [(None, "is not known"), (0.0167, "is 1.20")])
-def test_a_reference_that_says_nothing_of_the_host_is_refused(device_s: float | None, why: str) -> None:
+def test_a_reference_that_says_nothing_of_the_host_is_refused(
+    device_s: float | None, why: str
+) -> None:
     reference = make_process()  # of steps of 0.02 s
     HEADROOM.require_host_bound(replace(reference, device_step_s=PerArm(0.015, 0.015)))
     with pytest.raises(ValueError, match=why):
@@ -74,13 +78,20 @@ def test_a_single_turn_has_no_error() -> None:
 
 
 def test_rows_say_what_is_near_wrong_or_unknown() -> None:
-    walls, reference = {"1.0": 0.020, "1.5": 0.0202, "2.5": 0.033}, {"1.0": 0.1, "1.5": 0.2, "2.5": 0.3}
+    walls, reference = (
+        {"1.0": 0.020, "1.5": 0.0202, "2.5": 0.033},
+        {"1.0": 0.1, "1.5": 0.2, "2.5": 0.3},
+    )
     turns = {arm: [HEADROOM.Turn(walls, reference, 0.010)] for arm in ("eager", "compiled")}
     known = HEADROOM.Figures(turns, {"compiled": 0.020}, "eager: the step waits")
     rows = list(HEADROOM.describe("vit", known))
     assert [texts[0] for texts, _ in rows] == ["vit eager"] * 3 + ["vit compiled"] * 3
     assert {len(texts) for texts, _ in rows} == {len(HEADROOM.HEADINGS)}
-    assert [texts[-1] for texts, _ in rows] == ["unknown: eager: the step waits"] * 3 + ["", "near", "WRONG"]
+    assert [texts[-1] for texts, _ in rows] == ["unknown: eager: the step waits"] * 3 + [
+        "",
+        "near",
+        "WRONG",
+    ]
     assert [found is None for _, found in rows] == [True] * 3 + [False] * 3
     assert rows[-1][0][5:10] == ["1.50", "30.000", "33.000", "+10.0%", ""]
 

@@ -21,17 +21,23 @@ def test_the_page_on_metrics_is_made_of_the_registry() -> None:
 
 def test_metrics_have_the_unit_of_their_column() -> None:
     """A step of 20 ms in eager and 10 ms compiled, 3 MiB of memory."""
-    process = replace(make_process(), memory_bytes=PerArm(3 * 2**20, 2**20), host_step_s=PerArm(0.004, 0.002))
+    process = replace(
+        make_process(), memory_bytes=PerArm(3 * 2**20, 2**20), host_step_s=PerArm(0.004, 0.002)
+    )
     result = derive(record_of(process))
     columns = {metric.csv_name: metric.column_value(result) for metric in METRICS}
-    assert (columns["eager_step_ms"], columns["compiled_step_ms"]) == (pytest.approx(20), pytest.approx(10))
+    assert (columns["eager_step_ms"], columns["compiled_step_ms"]) == (
+        pytest.approx(20),
+        pytest.approx(10),
+    )
     assert (columns["eager_peak_memory_mib"], columns["compiled_peak_memory_mib"]) == (3, 1)
     assert (columns["eager_host_step_ms"], columns["compiled_host_step_ms"]) == (4, 2)
     assert (columns["speedup"], columns["interval"]) == (pytest.approx(2.0), "none")
 
 
 @pytest.mark.parametrize(
-    "name", ["compile_cold_s", "compile_dynamo_s", "first_step_cold_s", "eager_p50_s", "eager_energy_j"]
+    "name",
+    ["compile_cold_s", "compile_dynamo_s", "first_step_cold_s", "eager_p50_s", "eager_energy_j"],
 )
 def test_what_a_wrong_program_was_measured_in_stays_where_it_is_no_speed(name: str) -> None:
     latency = Latency(0.01, 0.02, 0.03, 9)
@@ -42,4 +48,6 @@ def test_what_a_wrong_program_was_measured_in_stays_where_it_is_no_speed(name: s
     wrong = derive(record_of(process, status="accuracy_mismatch")).readings
     assert name in wrong
     assert not {"compiled_p50_s", "compiled_energy_j"} & wrong.keys()
-    assert {"compiled_p50_s", "compiled_energy_j", "compiled_p99_s"} <= derive(record_of(process)).readings.keys()
+    assert {"compiled_p50_s", "compiled_energy_j", "compiled_p99_s"} <= derive(
+        record_of(process)
+    ).readings.keys()

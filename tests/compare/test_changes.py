@@ -29,7 +29,8 @@ def test_trials_match_by_content_and_interpreters_do_not_keep_them_apart() -> No
     old = sides(measured(trial=make_trial(python="/old/bin/python")), measured("vgg16"))
     new = sides(measured(trial=make_trial(python="/new/bin/python")), measured("alexnet"))
     found = [
-        (item.base and item.base.trial.python, item.head and item.head.trial.python) for item in match_sweeps(old, new)
+        (item.base and item.base.trial.python, item.head and item.head.trial.python)
+        for item in match_sweeps(old, new)
     ]
     assert found == [("/old/bin/python", "/new/bin/python"), (None, None), (None, None)]
     assert [item.both is None for item in match_sweeps(old, new)] == [False, True, True]
@@ -37,12 +38,15 @@ def test_trials_match_by_content_and_interpreters_do_not_keep_them_apart() -> No
 
 def test_several_interpreters_in_a_sweep_match_by_their_own_names() -> None:
     both = sides(*(measured(trial=make_trial(python=name)) for name in ("/a", "/b")))
-    assert [item.both and {side.trial.python for side in item.both} for item in match_sweeps(both, both)] == [
+    assert [
+        item.both and {side.trial.python for side in item.both} for item in match_sweeps(both, both)
+    ] == [
         {"/a"},
         {"/b"},
     ]
     new = sides(measured(trial=make_trial(python="/c")))
-    assert [item.both for item in match_sweeps(both, new)] == [None, None, None]  # which of the two would it be?
+    # which of the two would it be?
+    assert [item.both for item in match_sweeps(both, new)] == [None, None, None]
 
 
 @pytest.mark.parametrize(
@@ -52,27 +56,42 @@ def test_several_interpreters_in_a_sweep_match_by_their_own_names() -> None:
         ("mode", make_trial(), make_trial(mode="max-autotune")),
         ("backend", make_trial(backend="aot_eager"), make_trial()),
         ("compile.scope", make_trial(compile=Compile(scope="blocks")), make_trial()),
-        ("compile.dynamic", make_trial(compile=Compile(dynamic=True)), make_trial(compile=Compile(dynamic=False))),
+        (
+            "compile.dynamic",
+            make_trial(compile=Compile(dynamic=True)),
+            make_trial(compile=Compile(dynamic=False)),
+        ),
         ("compile.fullgraph", make_trial(compile=Compile(fullgraph=True)), make_trial()),
     ],
 )
-def test_two_values_of_an_axis_are_compared_within_a_sweep(axis: str, one: object, other: object) -> None:
+def test_two_values_of_an_axis_are_compared_within_a_sweep(
+    axis: str, one: object, other: object
+) -> None:
     found = sides(*(measured(trial=trial) for trial in (one, other)), measured("vgg16"))  # type: ignore[arg-type]
     values = choose_values(found[:2], axis, ())
     pairs = match_values(found, axis, *values)
     assert sum(item.both is not None for item in pairs) == 1
-    assert {side.trial.labels.model for item in pairs if item.both for side in item.both} == {"resnet50"}
+    assert {side.trial.labels.model for item in pairs if item.both for side in item.both} == {
+        "resnet50"
+    }
 
 
 def test_modes_are_compared_from_mild_to_aggressive() -> None:
     found = sides(*(measured(mode=mode) for mode in ("reduce-overhead", "default")))
     assert choose_values(found, "mode", ()) == ("default", "reduce-overhead")
-    assert choose_values(found, "mode", ("reduce-overhead", "default")) == ("reduce-overhead", "default")
+    assert choose_values(found, "mode", ("reduce-overhead", "default")) == (
+        "reduce-overhead",
+        "default",
+    )
 
 
 def test_what_changed_is_said_with_the_rows_that_it_is_true_for() -> None:
     base, head = measured(), measured()
-    environment = {**base.environment, "versions": {"torch": "2.14.0", "timm": "1.0"}, "driver": "x"}
+    environment = {
+        **base.environment,
+        "versions": {"torch": "2.14.0", "timm": "1.0"},
+        "driver": "x",
+    }
     pairs = [pair(base, replace(head, environment=environment)), pair(base, head)]
     lines = [version.line for version in list_version_changes(pairs)]
     assert lines == ["timm: none → 1.0 (1 row)", "torch: 2.13.0 → 2.14.0 (1 row)"]
@@ -87,10 +106,16 @@ def test_what_changed_is_said_with_the_rows_that_it_is_true_for() -> None:
 
 
 def test_versions_that_differ_are_named_first_and_in_each_row(tmp_path: Path) -> None:
-    old = [replace(measured(model), environment=upgraded(measured(), driver="580").environment) for model in MODELS]
+    old = [
+        replace(measured(model), environment=upgraded(measured(), driver="580").environment)
+        for model in MODELS
+    ]
     versions = {"torch": "2.13.0", "triton": "3.8.0", "cuda": "13.2"}
     write_sweep(tmp_path / "runs", old, "old")
-    new = [replace(record, environment={**record.environment, "versions": versions}) for record in old[:3]]
+    new = [
+        replace(record, environment={**record.environment, "versions": versions})
+        for record in old[:3]
+    ]
     new.append(upgraded(measured("vgg16"), driver="590"))
     write_sweep(tmp_path / "runs", new, "new")
     lines = compare(tmp_path, "old", "new").stdout.splitlines()
@@ -102,7 +127,10 @@ def test_versions_that_differ_are_named_first_and_in_each_row(tmp_path: Path) ->
         {"name": "torch", "base": "2.14.0", "head": "2.13.0", "rows": 3},
     ]
     of_rows = {row["model"]: row["versions"] for row in found["rows"]}
-    assert of_rows == {**dict.fromkeys(MODELS, "torch: 2.14.0 → 2.13.0"), "vgg16": "GPU driver: 580 → 590"}
+    assert of_rows == {
+        **dict.fromkeys(MODELS, "torch: 2.14.0 → 2.13.0"),
+        "vgg16": "GPU driver: 580 → 590",
+    }
 
 
 def test_the_same_versions_are_not_spoken_of(tmp_path: Path) -> None:
@@ -113,17 +141,24 @@ def test_the_same_versions_are_not_spoken_of(tmp_path: Path) -> None:
 
 
 def test_a_row_names_both_devices() -> None:
-    assert describe_versions(pair(measured(), on("NVIDIA A100", measured()))) == "device: NVIDIA H200 → NVIDIA A100"
+    assert (
+        describe_versions(pair(measured(), on("NVIDIA A100", measured())))
+        == "device: NVIDIA H200 → NVIDIA A100"
+    )
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_versions_of_the_commands_are_compared_where_records_have_none(tmp_path: Path, known: bool) -> None:
+def test_versions_of_the_commands_are_compared_where_records_have_none(
+    tmp_path: Path, known: bool
+) -> None:
     """The interpreter of a command may be another one than a worker's, whose versions count."""
     for name, torch in (("old", "2.13.0"), ("new", "2.14.0")):
         records = [measured(model) for model in MODELS]
         records = records if known else [replace(record, environment={}) for record in records]
         write_sweep(tmp_path / "runs", records, name)
-        text = json.dumps({"sweep": name, "invocations": [{"versions": {"torch": torch, "timm": "1.0"}}]})
+        text = json.dumps(
+            {"sweep": name, "invocations": [{"versions": {"torch": torch, "timm": "1.0"}}]}
+        )
         (tmp_path / "runs" / name / "sweep.json").write_text(text)
     found = json.loads(compare(tmp_path, "old", "new", "--format", "json").stdout)["versions"]
     change = {"name": "torch", "base": "2.13.0", "head": "2.14.0", "rows": None}
@@ -132,16 +167,25 @@ def test_versions_of_the_commands_are_compared_where_records_have_none(tmp_path:
 
 def test_other_devices_are_found_where_both_are_known() -> None:
     known, other = measured(), on("NVIDIA A100", measured())
-    assert list_device_changes([pair(known, other)]) == ["device: NVIDIA H200 → NVIDIA A100 (1 row)"]
+    assert list_device_changes([pair(known, other)]) == [
+        "device: NVIDIA H200 → NVIDIA A100 (1 row)"
+    ]
     assert list_device_changes([pair(known, replace(other, environment={}))]) == []
 
 
 def test_devices_of_one_name_and_other_memory_are_others() -> None:
-    sizes = [{"type": "cuda", "name": "NVIDIA A100", "memory_bytes": gib * 2**30} for gib in (40, 80)]
+    sizes = [
+        {"type": "cuda", "name": "NVIDIA A100", "memory_bytes": gib * 2**30} for gib in (40, 80)
+    ]
     small, large = (replace(measured(), environment={"device": device}) for device in sizes)
-    assert list_device_changes([pair(small, large)]) == ["device: NVIDIA A100 40 GiB → NVIDIA A100 80 GiB (1 row)"]
+    assert list_device_changes([pair(small, large)]) == [
+        "device: NVIDIA A100 40 GiB → NVIDIA A100 80 GiB (1 row)"
+    ]
     assert list_device_changes([pair(small, small)]) == []
-    drivers = [{"type": "cuda", "name": "NVIDIA H100", "memory_bytes": gib * 2**30} for gib in (79.1, 79.65)]
+    drivers = [
+        {"type": "cuda", "name": "NVIDIA H100", "memory_bytes": gib * 2**30}
+        for gib in (79.1, 79.65)
+    ]
     old, new = (replace(measured(), environment={"device": device}) for device in drivers)
     assert list_device_changes([pair(old, new)]) == []
 
@@ -157,7 +201,10 @@ def test_long_values_end_with_an_ellipsis_after_80_characters() -> None:
 
 def test_variables_that_differ_from_trial_to_trial_are_no_change() -> None:
     base, head = (
-        replace(measured(), environment={"variables": {"TRITON_CACHE_DIR": name, "CUDA_VISIBLE_DEVICES": name}})
+        replace(
+            measured(),
+            environment={"variables": {"TRITON_CACHE_DIR": name, "CUDA_VISIBLE_DEVICES": name}},
+        )
         for name in ("a", "b")
     )
     assert list_environment_changes([pair(base, head)]) == []
@@ -174,7 +221,9 @@ def test_facts_of_gpu_cpu_settings_and_program_are_named_by_their_group() -> Non
         diagnostics = replace(found.diagnostics, settings={"matmul_allow_tf32": tf32})
         return replace(found, environment=environment, diagnostics=diagnostics)
 
-    changed = list_environment_changes([pair(record(700, "a", "abc", False), record(600, "b", None, True))])
+    changed = list_environment_changes(
+        [pair(record(700, "a", "abc", False), record(600, "b", None, True))]
+    )
     assert changed == [
         "CPU name: a → b",
         "GPU power_limit_w: 700 → 600",

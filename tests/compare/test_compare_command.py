@@ -23,7 +23,15 @@ from sweeper.tracking.tracker import Tracker
 def typed(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """As a user types it."""
     command = [sys.executable, "-m", "sweeper.compare", *arguments]
-    return subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
 
 
 def test_nothing_changed_is_exit_0_and_rows_that_are_the_same_are_counted(tmp_path: Path) -> None:
@@ -37,12 +45,19 @@ def test_nothing_changed_is_exit_0_and_rows_that_are_the_same_are_counted(tmp_pa
 
 def test_a_slower_step_and_a_broken_trial_are_exit_1_and_come_first(tmp_path: Path) -> None:
     broken = make_record("alexnet", status="compile_error", message="no kernel\nfor [this]")
-    two_sweeps(tmp_path, [broken, measured("vgg16", compiled=1.05), measured("densenet", compiled=0.9)])
+    two_sweeps(
+        tmp_path, [broken, measured("vgg16", compiled=1.05), measured("densenet", compiled=0.9)]
+    )
     found = compare(tmp_path, "old", "new")
     assert found.returncode == 1
-    verdicts = [line.split()[0] for line in found.stdout.splitlines() if "amp" in line and "→" in line]
+    verdicts = [
+        line.split()[0] for line in found.stdout.splitlines() if "amp" in line and "→" in line
+    ]
     assert verdicts == ["SLOWER", "FASTER"]
-    assert "BROKE alexnet amp default: compile_error while compiling in HEAD: no kernel | for [this]" in found.stdout
+    assert (
+        "BROKE alexnet amp default: compile_error while compiling in HEAD: no kernel | for [this]"
+        in found.stdout
+    )
     assert found.stdout.splitlines()[-1] == "4 rows: 1 SLOWER, 1 BROKE, 1 FASTER, 1 SAME"
 
 
@@ -50,19 +65,24 @@ def test_a_slower_step_and_a_broken_trial_are_exit_1_and_come_first(tmp_path: Pa
 def test_device_time_stands_beside_wall_clock(tmp_path: Path, kind: str) -> None:
     """Eager's device time moved by 0.5 % in each row, which is no reason against a change of 4 %."""
     for name, eager_s, compiled_s in (("old", 0.0190, 0.0080), ("new", 0.019095, 0.00832)):
-        records = [on_device(measured(model, wobble=NOISY), 0.0080, eager_s, kind=kind) for model in MODELS[:3]]
+        records = [
+            on_device(measured(model, wobble=NOISY), 0.0080, eager_s, kind=kind)
+            for model in MODELS[:3]
+        ]
         records.append(on_device(measured("vgg16", wobble=NOISY), compiled_s, eager_s, kind=kind))
         write_sweep(tmp_path / "runs", records, name)
     found = compare(tmp_path, "old", "new")
     assert found.returncode == 1
-    (row,) = (line for line in found.stdout.splitlines() if line.startswith("SLOWER") and "→" in line)
-    assert "+4.0 % SLOWER" in row
-    said = (
-        "SLOWER, wall UNRESOLVED (shown is neither a change nor equality within 2%), device SLOWER: vgg16 amp default"
+    (row,) = (
+        line for line in found.stdout.splitlines() if line.startswith("SLOWER") and "→" in line
     )
+    assert "+4.0 % SLOWER" in row
+    said = "SLOWER, wall UNRESOLVED (shown is neither a change nor equality within 2%), device SLOWER: vgg16 amp default"
     assert said in found.stdout.splitlines()
     clock = {"device_step_s": "device step time", "device_time_s": "device busy time"}[kind]
-    assert f"control: eager's {clock} moved by +0.5 % (median of 4 rows)" in found.stdout.splitlines()
+    assert (
+        f"control: eager's {clock} moved by +0.5 % (median of 4 rows)" in found.stdout.splitlines()
+    )
     data = json.loads(compare(tmp_path, "old", "new", "--format", "json").stdout)
     name = {"device_step_s": "device_step_s", "device_time_s": "busy_s"}[kind]
     assert data["device_shifts"][f"eager_{name}"] == pytest.approx(0.005)
@@ -72,7 +92,9 @@ def test_device_time_stands_beside_wall_clock(tmp_path: Path, kind: str) -> None
     assert "device" in compare(tmp_path, "old", "new", "--format", "md").stdout
 
 
-@pytest.mark.parametrize("head", [[make_record("alexnet", status="oom")], [measured("vgg16", compiled=1.05)]])
+@pytest.mark.parametrize(
+    "head", [[make_record("alexnet", status="oom")], [measured("vgg16", compiled=1.05)]]
+)
 def test_each_regression_alone_is_exit_1(tmp_path: Path, head: Sequence[Record]) -> None:
     two_sweeps(tmp_path, head)
     assert typed(tmp_path, "old", "new").returncode == 1
@@ -83,7 +105,10 @@ def test_why_a_trial_is_unavailable_is_said_and_is_no_regression(tmp_path: Path)
     two_sweeps(tmp_path, [make_record("alexnet", status="unavailable", message="pip install it")])
     found = compare(tmp_path, "old", "new")
     assert found.returncode == 0
-    assert "UNRESOLVED alexnet amp default: unavailable while compiling in HEAD: pip install it" in found.stdout
+    assert (
+        "UNRESOLVED alexnet amp default: unavailable while compiling in HEAD: pip install it"
+        in found.stdout
+    )
 
 
 def test_new_and_gone_are_no_regression(tmp_path: Path) -> None:
@@ -92,7 +117,11 @@ def test_new_and_gone_are_no_regression(tmp_path: Path) -> None:
     found = compare(tmp_path, "old", "new")
     assert found.returncode == 0
     assert found.stdout.splitlines()[-1] == "3 rows: 1 NEW, 1 GONE, 1 SAME"
-    assert not [line for line in found.stdout.splitlines() if line.startswith(("NEW resnet50", "GONE alexnet"))]
+    assert not [
+        line
+        for line in found.stdout.splitlines()
+        if line.startswith(("NEW resnet50", "GONE alexnet"))
+    ]
 
 
 def test_markdown_escapes_what_comes_from_records(tmp_path: Path) -> None:
@@ -110,14 +139,20 @@ def test_json_and_csv_have_every_row(tmp_path: Path) -> None:
     data = json.loads(compare(tmp_path, "old", "new", "--format", "json").stdout)
     assert (data["regressed"], data["eager_moved"], len(data["rows"])) == (True, False, 4)
     first = data["rows"][0]
-    assert (first["model"], first["verdict"], first["compiled_step_s_unit"]) == ("vgg16", "SLOWER", "processes")
+    assert (first["model"], first["verdict"], first["compiled_step_s_unit"]) == (
+        "vgg16",
+        "SLOWER",
+        "processes",
+    )
     assert first["compiled_step_s_ratio"] == pytest.approx(1.05)
     lines = compare(tmp_path, "old", "new", "--format", "csv").stdout.splitlines()
     assert len(lines) == 5
     assert lines[0].split(",")[:4] == ["verdict", "reason", "note", "model"]
 
 
-def test_compile_time_and_memory_have_a_column_where_they_changed_or_all_is_asked_for(tmp_path: Path) -> None:
+def test_compile_time_and_memory_have_a_column_where_they_changed_or_all_is_asked_for(
+    tmp_path: Path,
+) -> None:
     two_sweeps(tmp_path, [measured("vgg16", memory=2 * GIB)])
     text = compare(tmp_path, "old", "new").stdout
     assert "1,024 → 2,048 MORE" in text
@@ -130,7 +165,11 @@ def test_a_file_gets_the_format_and_the_terminal_the_text(tmp_path: Path) -> Non
     two_sweeps(tmp_path, [])
     found = compare(tmp_path, "old", "new", "--format", "md", "--out", "made/comment.md")
     assert found.stdout.splitlines()[-1] == "4 rows: 4 SAME"
-    assert (tmp_path / "made/comment.md").read_text().startswith("## torch.compile: BASE old, HEAD new\n")
+    assert (
+        (tmp_path / "made/comment.md")
+        .read_text()
+        .startswith("## torch.compile: BASE old, HEAD new\n")
+    )
 
 
 def test_other_devices_are_exit_2_unless_allowed(tmp_path: Path) -> None:
@@ -166,8 +205,14 @@ def test_two_interpreters_of_one_sweep(tmp_path: Path) -> None:
         (["old", "nwe"], "nearest: new"),
         (["old", "other"], "have no trial in common"),
         (["old", "--by", "precision"], "--by precision: allowed are worker.python, mode"),
-        (["old", "--by", "backend"], "--by backend: all trials have backend inductor: there is nothing to compare"),
-        (["modes", "--by", "mode"], "give BASE_VALUE and HEAD_VALUE of these: default, reduce-overhead, max-autotune"),
+        (
+            ["old", "--by", "backend"],
+            "--by backend: all trials have backend inductor: there is nothing to compare",
+        ),
+        (
+            ["modes", "--by", "mode"],
+            "give BASE_VALUE and HEAD_VALUE of these: default, reduce-overhead, max-autotune",
+        ),
         (["old", "--by", "mode", "default", "eager"], "no trial has eager; there are: default"),
         (["old", "--by", "mode", "default"], "type SWEEP, or SWEEP BASE_VALUE HEAD_VALUE"),
         (["old", "new", "--min-effect", "2"], "a share above 0 and below 1"),
@@ -201,7 +246,9 @@ def folder_of(sweep: Path, model: str) -> Path:
 
 
 @pytest.mark.parametrize(("lost", "side"), [("old", "BASE"), ("new", "HEAD")])
-def test_a_trial_without_a_record_is_neither_gone_nor_new(tmp_path: Path, lost: str, side: str) -> None:
+def test_a_trial_without_a_record_is_neither_gone_nor_new(
+    tmp_path: Path, lost: str, side: str
+) -> None:
     """`trial.json` says nothing here; the folders' names do."""
     two_sweeps(tmp_path, [])
     sweep = tmp_path / "runs" / lost
@@ -212,15 +259,24 @@ def test_a_trial_without_a_record_is_neither_gone_nor_new(tmp_path: Path, lost: 
     assert found.returncode == 2
     lines = found.stdout.splitlines()
     assert f"UNRESOLVED, its record in {side} cannot be read: vgg16 amp default" in lines
-    assert f"UNRESOLVED, has not ended in {side}: alexnet amp default, densenet amp default" in lines
+    assert (
+        f"UNRESOLVED, has not ended in {side}: alexnet amp default, densenet amp default" in lines
+    )
     assert lines[-1] == "4 rows: 3 UNRESOLVED, 1 SAME"
     rows = json.loads(compare(tmp_path, "old", "new", "--format", "json").stdout)["rows"]
     name = {"BASE": "base", "HEAD": "head"}[side]
     statuses = {row["model"]: row[f"{name}_status"] for row in rows}
-    assert statuses == {"vgg16": "unreadable", "alexnet": "unfinished", "densenet": "unfinished", "resnet50": "ok"}
+    assert statuses == {
+        "vgg16": "unreadable",
+        "alexnet": "unfinished",
+        "densenet": "unfinished",
+        "resnet50": "ok",
+    }
 
 
-def test_a_trial_without_a_record_in_both_sweeps_is_known_by_what_its_workers_were_told(tmp_path: Path) -> None:
+def test_a_trial_without_a_record_in_both_sweeps_is_known_by_what_its_workers_were_told(
+    tmp_path: Path,
+) -> None:
     two_sweeps(tmp_path, [])
     trial = make_trial("vgg16")
     for name in ("old", "new"):
@@ -229,13 +285,19 @@ def test_a_trial_without_a_record_in_both_sweeps_is_known_by_what_its_workers_we
         (folder / "trial.json").write_text(json.dumps({"trial": trial.to_json()}))
     (folder / "record.json").write_text("{")
     found = compare(tmp_path, "old", "new")
-    reason = "UNRESOLVED, has not ended in BASE, its record in HEAD cannot be read: vgg16 amp default"
+    reason = (
+        "UNRESOLVED, has not ended in BASE, its record in HEAD cannot be read: vgg16 amp default"
+    )
     assert reason in found.stdout.splitlines()
     assert found.stdout.splitlines()[-1] == "4 rows: 1 UNRESOLVED, 3 SAME"
 
 
-@pytest.mark.parametrize("told", ["[]", "{", '{"trial": 3}', json.dumps({"trial": make_trial("swin_t").to_json()})])
-def test_what_the_workers_were_told_counts_only_where_it_is_of_that_trial(tmp_path: Path, told: str) -> None:
+@pytest.mark.parametrize(
+    "told", ["[]", "{", '{"trial": 3}', json.dumps({"trial": make_trial("swin_t").to_json()})]
+)
+def test_what_the_workers_were_told_counts_only_where_it_is_of_that_trial(
+    tmp_path: Path, told: str
+) -> None:
     """After an out of memory it has the smaller batch."""
     two_sweeps(tmp_path, [])
     folder = folder_of(tmp_path / "runs/new", "vgg16")
@@ -274,7 +336,10 @@ def test_a_trial_that_has_not_ended_keeps_its_interpreter_and_its_axes(tmp_path:
         folder = next((tmp_path / "runs" / name).glob(f"*-{trials[1].id}"))
         (folder / "record.json").unlink()
         (folder / "trial.json").write_text(json.dumps({"trial": trials[1].to_json()}))
-    for arguments in (["old", "new"], ["both", "--by", "worker.python", "/old/python", "/new/python"]):
+    for arguments in (
+        ["old", "new"],
+        ["both", "--by", "worker.python", "/old/python", "/new/python"],
+    ):
         found = compare(tmp_path, *arguments)
         assert "UNRESOLVED, has not ended in HEAD: vgg16 amp default" in found.stdout
         assert found.stdout.splitlines()[-1] == "2 rows: 1 UNRESOLVED, 1 SAME"
@@ -284,7 +349,9 @@ def test_what_changed_counts_only_rows_with_records(tmp_path: Path) -> None:
     upgraded = []
     for model in MODELS:
         record = measured(model)
-        upgraded.append(replace(record, environment={**record.environment, "versions": {"torch": "2.14.0"}}))
+        upgraded.append(
+            replace(record, environment={**record.environment, "versions": {"torch": "2.14.0"}})
+        )
     two_sweeps(tmp_path, upgraded)
     (folder_of(tmp_path / "runs/new", "vgg16") / "record.json").unlink()
     assert "torch: 2.13.0 → 2.14.0" in compare(tmp_path, "old", "new").stdout.splitlines()
@@ -324,28 +391,45 @@ def test_what_to_measure_where_nothing_could_be_judged(
     assert (last is None) == ("nothing could be judged" not in found.stdout)
     markdown = compare(tmp_path, "old", "new", "--format", "md").stdout
     assert (last is None) == ("nothing could be judged" not in markdown)
-    assert json.loads(compare(tmp_path, "old", "new", "--format", "json").stdout)["nothing_judged"] == last
+    assert (
+        json.loads(compare(tmp_path, "old", "new", "--format", "json").stdout)["nothing_judged"]
+        == last
+    )
 
 
 def test_where_eager_moved_speedups_may_still_be_judged(tmp_path: Path) -> None:
     write_sweep(tmp_path / "runs", [measured(model) for model in MODELS], "old")
-    write_sweep(tmp_path / "runs", [measured(model, eager=1.05, compiled=1.05) for model in MODELS], "new")
+    write_sweep(
+        tmp_path / "runs", [measured(model, eager=1.05, compiled=1.05) for model in MODELS], "new"
+    )
     last = compare(tmp_path, "old", "new").stdout.splitlines()[-1]
-    assert last.startswith("nothing could be judged but speedups, since eager itself moved: measure both again")
+    assert last.startswith(
+        "nothing could be judged but speedups, since eager itself moved: measure both again"
+    )
     for name, slower in (("old", 1.0), ("new", 1.05)):
-        records = [on_device(measured(model, eager=slower, compiled=slower), 0.008) for model in MODELS]
+        records = [
+            on_device(measured(model, eager=slower, compiled=slower), 0.008) for model in MODELS
+        ]
         write_sweep(tmp_path / "other" / "runs", records, name)
     last = compare(tmp_path / "other", "old", "new").stdout.splitlines()[-1]
-    assert last.startswith("nothing could be judged but speedups and device times, since eager itself moved: measure")
+    assert last.startswith(
+        "nothing could be judged but speedups and device times, since eager itself moved: measure"
+    )
 
 
-@pytest.mark.parametrize(("eager", "moved"), [(1.05, "rise where only eager got slower"), (0.95, "fall where only")])
+@pytest.mark.parametrize(
+    ("eager", "moved"), [(1.05, "rise where only eager got slower"), (0.95, "fall where only")]
+)
 def test_the_head_says_what_else_moves_speedups_where_the_control_moved(
     tmp_path: Path, eager: float, moved: str
 ) -> None:
     write_sweep(tmp_path / "runs", [measured(model) for model in MODELS], "old")
     write_sweep(tmp_path / "runs", [measured(model, eager=eager) for model in MODELS], "new")
-    control = next(line for line in compare(tmp_path, "old", "new").stdout.splitlines() if line.startswith("control"))
+    control = next(
+        line
+        for line in compare(tmp_path, "old", "new").stdout.splitlines()
+        if line.startswith("control")
+    )
     assert "a shift of the whole machine does not touch them, but they " + moved in control
 
 
@@ -363,12 +447,27 @@ def test_rows_that_are_unresolved_fail_where_that_is_asked_for(tmp_path: Path) -
         ([measured(model, wobble=[1.0]) for model in MODELS], [], 3),
         ([measured(model, wobble=[1.0]) for model in MODELS], ["--allow-unresolved"], 0),
         ([measured(model, wobble=[1.0]) for model in MODELS], ["--fail-unresolved"], 1),
-        ([measured(model, wobble=[1.0], compiled=1.5 if model == "vgg16" else 1.0) for model in MODELS], [], 1),
+        (
+            [
+                measured(model, wobble=[1.0], compiled=1.5 if model == "vgg16" else 1.0)
+                for model in MODELS
+            ],
+            [],
+            1,
+        ),
         ([make_record(model, status="oom") for model in MODELS], ["--allow-unresolved"], 1),
         ([measured("swin_t", wobble=[1.0])], ["--allow-unresolved"], 2),
         ([measured(model) for model in MODELS], ["--allow-unresolved", "--fail-unresolved"], 2),
     ],
-    ids=["3", "3 becomes 0", "any row", "1 before 3", "1 stays", "nothing in common stays 2", "one of the two"],
+    ids=[
+        "3",
+        "3 becomes 0",
+        "any row",
+        "1 before 3",
+        "1 stays",
+        "nothing in common stays 2",
+        "one of the two",
+    ],
 )
 def test_exit_code_where_nothing_could_be_judged(
     tmp_path: Path, head: Sequence[Record], arguments: list[str], code: int
@@ -380,7 +479,10 @@ def test_exit_code_where_nothing_could_be_judged(
 
 @pytest.mark.parametrize("status", ["unavailable", "interrupted", "unfinished", "same"])
 def test_only_rows_that_both_sides_measured_fail(tmp_path: Path, status: str) -> None:
-    two_sweeps(tmp_path, [make_record("vgg16", status=status)] if status in ("unavailable", "interrupted") else [])
+    two_sweeps(
+        tmp_path,
+        [make_record("vgg16", status=status)] if status in ("unavailable", "interrupted") else [],
+    )
     if status == "unfinished":
         (folder_of(tmp_path / "runs/new", "vgg16") / "record.json").unlink()
     expected = 2 if status == "unfinished" else 0
@@ -391,7 +493,11 @@ def test_a_place_that_cannot_be_written_is_exit_2_in_the_words_of_the_user(tmp_p
     two_sweeps(tmp_path, [])
     (tmp_path / "file").write_text("kept")
     (tmp_path / "folder").mkdir()
-    for out, why in (("file/made.md", "exists"), ("folder", "Is a directory"), ("/proc/made.md", "")):
+    for out, why in (
+        ("file/made.md", "exists"),
+        ("folder", "Is a directory"),
+        ("/proc/made.md", ""),
+    ):
         found = compare(tmp_path, "old", "new", "--out", out)
         assert (found.returncode, found.stdout) == (2, "")
         assert found.stderr.startswith(f"--out {out} cannot be written: ")
@@ -423,12 +529,17 @@ with contextlib.suppress(SystemExit):
 print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)
 """
     command = [sys.executable, "-c", code, *arguments]
-    found = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=True)
+    found = subprocess.run(
+        command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=True
+    )
     assert found.stderr.splitlines()[-1] == "[]"
 
 
 def test_sweeps_are_compared_from_where_they_were_sent_to(
-    empty_database: Path, in_empty_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    empty_database: Path,
+    in_empty_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")

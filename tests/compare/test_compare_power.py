@@ -34,7 +34,9 @@ def outcomes(text: str, slowed: int, repeats: int) -> list[Any]:
         "3 draws of 3, process 0.6%, draw 1.0%, session 0%, device 0.2%",
     ],
 )
-def test_a_hundred_models_that_did_not_change_are_flagged_in_five_of_a_hundred_sweeps_at_most(text: str) -> None:
+def test_a_hundred_models_that_did_not_change_are_flagged_in_five_of_a_hundred_sweeps_at_most(
+    text: str,
+) -> None:
     assert SIMULATION.alarms(outcomes(text, 0, 40)) <= 0.05
 
 
@@ -46,12 +48,16 @@ def test_five_processes_of_one_artifact_find_three_percent(noise: str, slowed: i
 
 
 def test_what_did_not_change_is_mostly_shown_to_be_the_same() -> None:
-    assert SIMULATION.same(outcomes("5 processes, process 0.6%, draw 0.0%, session 0%", 0, 40)) > 0.9
+    assert (
+        SIMULATION.same(outcomes("5 processes, process 0.6%, draw 0.0%, session 0%", 0, 40)) > 0.9
+    )
 
 
 def test_three_draws_of_much_luck_miss_what_five_find() -> None:
     three, five = (
-        SIMULATION.power(outcomes(f"{draws} draws of 3, process 0.3%, draw 0.5%, session 0%", 50, 4))
+        SIMULATION.power(
+            outcomes(f"{draws} draws of 3, process 0.3%, draw 0.5%, session 0%", 50, 4)
+        )
         for draws in (3, 5)
     )
     assert three < five
@@ -59,19 +65,26 @@ def test_three_draws_of_much_luck_miss_what_five_find() -> None:
 
 def test_a_session_that_moved_by_more_than_a_percent_is_refused() -> None:
     found = outcomes("5 processes, process 0.3%, draw 0.0%, session 1%", 0, 40)
-    assert 0.2 < SIMULATION.refused(found) < 0.8  # of two sessions, each off by 1 % (standard deviation)
+    # of two sessions, each off by 1 % (standard deviation)
+    assert 0.2 < SIMULATION.refused(found) < 0.8
     assert all(item.flagged == item.same == 0 for item in found if item.refused)
 
 
 def test_the_simulation_makes_the_slowdown_that_it_says() -> None:
     design = SIMULATION.Design(1, 5, 0.0001, models=2)
-    row, still = SIMULATION.judge(SIMULATION.pairs(SIMULATION.np.random.default_rng(1), design, 1)).rows
+    row, still = SIMULATION.judge(
+        SIMULATION.pairs(SIMULATION.np.random.default_rng(1), design, 1)
+    ).rows
     changes = [item.changes["compiled_step_s"].estimate.ratio for item in (row, still)]
     assert changes == pytest.approx([1.03, 1.0], abs=0.001)
 
 
 @pytest.mark.parametrize(
-    "text", ["1 process, process 0.6%, draw 0.5%, session 0%", "3 processes, process 0.6%, draw 1.0%, session 0%"]
+    "text",
+    [
+        "1 process, process 0.6%, draw 0.5%, session 0%",
+        "3 processes, process 0.6%, draw 1.0%, session 0%",
+    ],
 )
 def test_half_of_the_speed_is_missed_by_no_measure(text: str) -> None:
     design = SIMULATION.replace(DESIGNS[text], slowdown=0.5)
@@ -80,7 +93,10 @@ def test_half_of_the_speed_is_missed_by_no_measure(text: str) -> None:
 
 def test_no_stored_program_is_slower_than_itself() -> None:
     """One trial in two sweeps, two rounds or processes of one trial: hundreds of rows, each in both directions."""
-    cells = [dict(zip(SIMULATION.RECORD_TITLES, row, strict=True)) for row in SIMULATION.record_rows(RECORDS)]
+    cells = [
+        dict(zip(SIMULATION.RECORD_TITLES, row, strict=True))
+        for row in SIMULATION.record_rows(RECORDS)
+    ]
     alarms = {row["rows"]: int(row["SLOWER"]) + int(row["FASTER"]) for row in cells}
     drawn = next(row for row in cells if row["rows"] == "three rounds, drawn")
     # One round, drawn three times, has no variance, as no three processes.

@@ -16,7 +16,12 @@ WALL = next(quantity for quantity in QUANTITIES if quantity.arms)
 
 @pytest.mark.parametrize(
     ("device", "processes", "moved", "is_sampled"),
-    [("cuda", 1, False, True), ("cpu", 1, False, False), ("cpu", 2, False, True), ("cpu", 2, True, False)],
+    [
+        ("cuda", 1, False, True),
+        ("cpu", 1, False, False),
+        ("cpu", 2, False, True),
+        ("cpu", 2, True, False),
+    ],
 )
 def test_a_host_is_sampled_by_one_process_of_a_gpu_and_two_of_a_cpu(
     device: str, processes: int, moved: bool, is_sampled: bool

@@ -11,7 +11,15 @@ from comparisons import GIB, KINDS, NOISY, WOBBLE, measured, on_device, pair
 from records import make_record, make_script, make_trial
 
 from sweeper.compare.pairs import Pair
-from sweeper.compare.quantities import COMPILE, COMPILED, COMPILED_BUSY, COMPILED_DEVICE, EAGER, MEMORY, SPEEDUP
+from sweeper.compare.quantities import (
+    COMPILE,
+    COMPILED,
+    COMPILED_BUSY,
+    COMPILED_DEVICE,
+    EAGER,
+    MEMORY,
+    SPEEDUP,
+)
 from sweeper.compare.text import is_worth_showing, make_table
 from sweeper.compare.verdicts import Change, Row, judge
 from sweeper.core.record import Latencies, Latency, PerArm, Record
@@ -64,13 +72,18 @@ def test_a_change_that_is_smaller_than_asked_for_is_none() -> None:
 def test_a_change_of_a_few_microseconds_is_none() -> None:
     """10 % of a step of 20 us are 2 us: less than a kernel's launch."""
     tiny = {"eager": 0.002, "wobble": WOBBLE}
-    assert only(measured(compiled=0.002, **tiny), measured(compiled=0.0022, **tiny)).verdict == "SAME"  # type: ignore[arg-type]
+    assert (
+        only(measured(compiled=0.002, **tiny), measured(compiled=0.0022, **tiny)).verdict == "SAME"
+    )  # type: ignore[arg-type]
 
 
 def test_noise_that_is_larger_than_the_change_is_unresolved() -> None:
     loud = (0.9, 1.1, 1.0, 1.05, 0.95)
     row = only(measured(wobble=loud), measured(compiled=1.03, wobble=loud))
-    assert (row.verdict, row.reason) == ("UNRESOLVED", "shown is neither a change nor equality within 2%")
+    assert (row.verdict, row.reason) == (
+        "UNRESOLVED",
+        "shown is neither a change nor equality within 2%",
+    )
 
 
 SINGLE = "a single process on a side: no variance"
@@ -79,7 +92,9 @@ HOST_BOUND = "host-bound, with fewer than 5 processes on a side"
 
 
 @pytest.mark.parametrize(("factor", "verdict"), [(1.06, "SLOWER"), (1 / 1.06, "FASTER")])
-def test_a_single_process_shows_a_change_beyond_what_processes_differ_by(factor: float, verdict: str) -> None:
+def test_a_single_process_shows_a_change_beyond_what_processes_differ_by(
+    factor: float, verdict: str
+) -> None:
     row = only(measured(wobble=[1.0]), measured(wobble=[1.0], compiled=factor))
     assert (row.verdict, row.reason) == (verdict, f"size uncertain ({SINGLE})")
 
@@ -92,7 +107,9 @@ def test_a_single_process_shows_no_smaller_change_and_no_equality(factor: float)
 
 
 @pytest.mark.parametrize("code", ["other", None])
-def test_one_draw_of_other_code_shows_a_change_beyond_what_draws_differ_by(code: str | None) -> None:
+def test_one_draw_of_other_code_shows_a_change_beyond_what_draws_differ_by(
+    code: str | None,
+) -> None:
     def of(factor: float) -> tuple[str, str | None]:
         row = only(measured(code=code and "code"), measured(compiled=factor, code=code))
         return row.verdict, row.reason
@@ -125,15 +142,30 @@ def on_cpu(record: Record, *flags: str) -> Record:
     [
         (
             on_cpu(measured(wobble=(1.0, 1.012, 0.99))),
-            on_cpu(measured(wobble=(1.0, 1.012, 0.99), compiled=1.503, code="other"), "host_busy", "unsteady"),
+            on_cpu(
+                measured(wobble=(1.0, 1.012, 0.99), compiled=1.503, code="other"),
+                "host_busy",
+                "unsteady",
+            ),
             ONE_DRAW,
         ),
-        (on_cpu(measured(wobble=[1.0], compiled=2.4)), on_cpu(measured(wobble=[1.0], compiled=7.2)), SINGLE),
+        (
+            on_cpu(measured(wobble=[1.0], compiled=2.4)),
+            on_cpu(measured(wobble=[1.0], compiled=7.2)),
+            SINGLE,
+        ),
     ],
     ids=["+50.3 % in the default measure", "24 -> 72 ms in quick"],
 )
-def test_a_step_that_is_much_slower_on_a_cpu_is_slower(base: Record, head: Record, reason: str) -> None:
-    row = judge([pair(base, head), *(pair(on_cpu(measured(name)), on_cpu(measured(name))) for name in "abcd")]).rows[0]
+def test_a_step_that_is_much_slower_on_a_cpu_is_slower(
+    base: Record, head: Record, reason: str
+) -> None:
+    row = judge(
+        [
+            pair(base, head),
+            *(pair(on_cpu(measured(name)), on_cpu(measured(name))) for name in "abcd"),
+        ]
+    ).rows[0]
     assert (row.verdict, row.reason) == ("SLOWER", f"size uncertain ({reason})")
 
 
@@ -148,8 +180,12 @@ def test_a_single_process_whose_blocks_scatter_may_be_as_slow_by_the_host() -> N
     assert only(measured(wobble=[1.0]), replace(slow, flags=("unsteady",))).verdict == "UNRESOLVED"
 
 
-@pytest.mark.parametrize(("eager", "verdict"), [(1.0, "SLOWER"), (1.15, "UNRESOLVED"), (0.85, "SLOWER")])
-def test_a_size_must_hold_beside_the_eager_arm_of_the_same_trial(eager: float, verdict: str) -> None:
+@pytest.mark.parametrize(
+    ("eager", "verdict"), [(1.0, "SLOWER"), (1.15, "UNRESOLVED"), (0.85, "SLOWER")]
+)
+def test_a_size_must_hold_beside_the_eager_arm_of_the_same_trial(
+    eager: float, verdict: str
+) -> None:
     """Both arms took turns, so what slows down both is the host or the clock."""
     row = only(measured(wobble=[1.0]), measured(wobble=[1.0], compiled=1.15, eager=eager))
     assert row.verdict == verdict
@@ -158,22 +194,40 @@ def test_a_size_must_hold_beside_the_eager_arm_of_the_same_trial(eager: float, v
 def test_a_session_that_moved_shows_a_change_beyond_what_hosts_differ_by() -> None:
     still = [pair(measured(name), measured(name, compiled=1.05, eager=1.05)) for name in "abc"]
     for factor, verdict in ((1.4, "UNRESOLVED"), (1.6, "SLOWER")):
-        comparison = judge([*still, pair(measured("d"), measured("d", compiled=factor, eager=1.05))])
+        comparison = judge(
+            [*still, pair(measured("d"), measured("d", compiled=factor, eager=1.05))]
+        )
         assert comparison.control.moved
         assert [row.verdict for row in comparison.rows] == ["UNRESOLVED"] * 3 + [verdict]
-    assert comparison.rows[3].reason == "size uncertain (eager itself moved by +5.0 % (median over rows))"
+    assert (
+        comparison.rows[3].reason
+        == "size uncertain (eager itself moved by +5.0 % (median over rows))"
+    )
 
 
 def test_two_processes_show_no_less_than_one() -> None:
     """On one degree of freedom three times the time is not significant beside five other rows."""
-    still = [pair(measured(f"m{i}", wobble=(1.0, 1.02)), measured(f"m{i}", wobble=(1.02, 1.0))) for i in range(5)]
-    row = judge([pair(measured(wobble=(1.0, 1.0)), measured(wobble=(0.95, 1.05), compiled=3.0)), *still]).rows[0]
-    assert (row.verdict, row.reason) == ("SLOWER", "size uncertain (not significant once all rows and clocks count)")
+    still = [
+        pair(measured(f"m{i}", wobble=(1.0, 1.02)), measured(f"m{i}", wobble=(1.02, 1.0)))
+        for i in range(5)
+    ]
+    row = judge(
+        [pair(measured(wobble=(1.0, 1.0)), measured(wobble=(0.95, 1.05), compiled=3.0)), *still]
+    ).rows[0]
+    assert (row.verdict, row.reason) == (
+        "SLOWER",
+        "size uncertain (not significant once all rows and clocks count)",
+    )
 
 
 def test_a_backend_that_races_no_kernels_needs_no_draws() -> None:
     trial = make_trial(backend="aot_eager")
-    assert only(measured(code=None, trial=trial), measured(compiled=1.5, code=None, trial=trial)).verdict == "SLOWER"
+    assert (
+        only(
+            measured(code=None, trial=trial), measured(compiled=1.5, code=None, trial=trial)
+        ).verdict
+        == "SLOWER"
+    )
 
 
 def test_three_draws_are_judged_over_their_means() -> None:
@@ -199,17 +253,28 @@ def test_processes_of_three_draws_do_not_count_as_independent() -> None:
 def test_a_host_bound_row_needs_five_processes() -> None:
     def host_bound(record: Record) -> Record:
         busy = PerArm(0.02, 0.005)
-        processes = (replace(item, device_time_s=busy, device_kernels=PerArm(10, 10)) for item in record.processes)
+        processes = (
+            replace(item, device_time_s=busy, device_kernels=PerArm(10, 10))
+            for item in record.processes
+        )
         return replace(record, processes=tuple(processes))
 
-    few = host_bound(measured(wobble=WOBBLE[:3])), host_bound(measured(compiled=1.4, wobble=WOBBLE[:3]))
+    few = (
+        host_bound(measured(wobble=WOBBLE[:3])),
+        host_bound(measured(compiled=1.4, wobble=WOBBLE[:3])),
+    )
     row = only(*few)
     assert (row.verdict, row.reason) == ("UNRESOLVED", HOST_BOUND)
     assert change(row, EAGER.name).verdict == "SAME"  # only the compiled arm waits
     assert only(host_bound(measured()), host_bound(measured(compiled=1.4))).verdict == "SLOWER"
     for wobble in (WOBBLE[:3], [1.0]):
-        far = only(host_bound(measured(wobble=wobble)), host_bound(measured(compiled=1.51, wobble=wobble)))
-        assert (far.verdict, far.reason) == ("SLOWER", f"size uncertain ({HOST_BOUND if len(wobble) > 1 else SINGLE})")
+        far = only(
+            host_bound(measured(wobble=wobble)), host_bound(measured(compiled=1.51, wobble=wobble))
+        )
+        assert (far.verdict, far.reason) == (
+            "SLOWER",
+            f"size uncertain ({HOST_BOUND if len(wobble) > 1 else SINGLE})",
+        )
 
 
 @KINDS
@@ -217,12 +282,20 @@ def test_a_host_bound_row_needs_five_processes() -> None:
     ("wobble", "wall", "said"),
     [
         (WOBBLE, "SAME", "wall SAME, device SLOWER"),
-        (NOISY, "UNRESOLVED", "wall UNRESOLVED (shown is neither a change nor equality within 2%), device SLOWER"),
+        (
+            NOISY,
+            "UNRESOLVED",
+            "wall UNRESOLVED (shown is neither a change nor equality within 2%), device SLOWER",
+        ),
     ],
 )
-def test_a_device_that_is_slower_makes_the_row_slower(kind: str, wobble: Sequence[float], wall: str, said: str) -> None:
+def test_a_device_that_is_slower_makes_the_row_slower(
+    kind: str, wobble: Sequence[float], wall: str, said: str
+) -> None:
     """1.5 % of device time, which is more than its own margin of 1 % and less than the 2 % of wall clock."""
-    base, head = (on_device(measured(wobble=wobble), busy_s, kind=kind) for busy_s in (0.0080, 0.00812))
+    base, head = (
+        on_device(measured(wobble=wobble), busy_s, kind=kind) for busy_s in (0.0080, 0.00812)
+    )
     comparison = judge([pair(base, head), *others()])
     row = comparison.rows[0]
     assert (row.verdict, row.reason, comparison.regressed) == ("SLOWER", said, True)
@@ -230,12 +303,15 @@ def test_a_device_that_is_slower_makes_the_row_slower(kind: str, wobble: Sequenc
     assert (change(row, COMPILED.name).verdict, device.verdict) == (wall, "SLOWER")
     assert device.estimate is not None
     assert device.estimate.ratio == pytest.approx(1.015)
-    assert only(base, head, min_effect=0.03).verdict == wall  # what is asked for holds for both clocks
+    # what is asked for holds for both clocks
+    assert only(base, head, min_effect=0.03).verdict == wall
 
 
 @KINDS
 @pytest.mark.parametrize(("factor", "verdict"), [(1.0, "SAME"), (1.005, "SAME"), (0.98, "FASTER")])
-def test_a_device_that_is_not_slower_leaves_the_verdict_to_wall_clock(kind: str, factor: float, verdict: str) -> None:
+def test_a_device_that_is_not_slower_leaves_the_verdict_to_wall_clock(
+    kind: str, factor: float, verdict: str
+) -> None:
     base, head = (on_device(measured(wobble=NOISY), 0.008 * by, kind=kind) for by in (1.0, factor))
     row = only(base, head)
     device = change(row, COMPILED_DEVICE.name if kind == "device_step_s" else COMPILED_BUSY.name)
@@ -246,22 +322,35 @@ def test_a_step_that_is_faster_by_wall_clock_keeps_its_verdict_and_names_the_dev
     """As with CUDA graphs: the host waits no more, and the device copies inputs."""
     row = only(on_device(measured(), 0.006), on_device(measured(compiled=0.7), 0.00618))
     assert (row.verdict, row.note) == ("FASTER", "by device time it is SLOWER (+3.0 %)")
-    assert only(on_device(measured(), 0.006), on_device(measured(compiled=1.1), 0.00618)).reason is None
+    assert (
+        only(on_device(measured(), 0.006), on_device(measured(compiled=1.1), 0.00618)).reason
+        is None
+    )
 
 
 @pytest.mark.parametrize("eager_s", [0.0199, 0.009], ids=["compiled waits", "both wait"])
 def test_a_host_bound_row_of_few_processes_is_judged_by_its_device(eager_s: float) -> None:
     few = [
-        on_device(on_device(measured(wobble=WOBBLE[:3]), 0.005), busy_s, eager_s, kind="device_time_s")
+        on_device(
+            on_device(measured(wobble=WOBBLE[:3]), 0.005), busy_s, eager_s, kind="device_time_s"
+        )
         for busy_s in (0.005, 0.0052)
     ]
     few = [
-        replace(item, processes=tuple(replace(p, device_kernels=PerArm(10, 10)) for p in item.processes))
+        replace(
+            item, processes=tuple(replace(p, device_kernels=PerArm(10, 10)) for p in item.processes)
+        )
         for item in few
     ]
-    row = only(few[0], replace(few[1], processes=tuple(replace(p, device_step_s=None) for p in few[1].processes)))
+    row = only(
+        few[0],
+        replace(few[1], processes=tuple(replace(p, device_step_s=None) for p in few[1].processes)),
+    )
     assert row.verdict == "SLOWER"
-    assert row.reason == "wall UNRESOLVED (host-bound, with fewer than 5 processes on a side), device SLOWER"
+    assert (
+        row.reason
+        == "wall UNRESOLVED (host-bound, with fewer than 5 processes on a side), device SLOWER"
+    )
 
 
 def test_device_step_and_busy_time_are_never_compared_with_each_other() -> None:
@@ -276,7 +365,10 @@ def test_device_step_and_busy_time_are_never_compared_with_each_other() -> None:
 
 def test_the_device_step_counts_where_both_sides_have_it() -> None:
     """Busy for 2 % longer in a step that takes the device no longer: gaps became kernels."""
-    base, head = (on_device(on_device(measured(), 0.008), busy_s, kind="device_time_s") for busy_s in (0.0070, 0.00714))
+    base, head = (
+        on_device(on_device(measured(), 0.008), busy_s, kind="device_time_s")
+        for busy_s in (0.0070, 0.00714)
+    )
     row = only(base, head)
     assert (row.verdict, change(row, COMPILED_BUSY.name).verdict) == ("SAME", "SLOWER")
     (shown, *_) = make_table(judge([pair(base, head), *others()])).rows
@@ -286,7 +378,10 @@ def test_the_device_step_counts_where_both_sides_have_it() -> None:
 def test_device_time_has_a_control_of_its_own() -> None:
     """Clocks fell by 3 %: eager's device time says so, and that of the compiled step is not judged."""
     rows = [
-        pair(on_device(measured(name), 0.008), on_device(measured(name), 0.008 * 1.03, 0.019 * 1.03)) for name in "abcd"
+        pair(
+            on_device(measured(name), 0.008), on_device(measured(name), 0.008 * 1.03, 0.019 * 1.03)
+        )
+        for name in "abcd"
     ]
     comparison = judge(rows)
     control = comparison.controls["eager_device_step_s"]
@@ -302,10 +397,15 @@ def test_device_time_has_a_control_of_its_own() -> None:
 
 def test_a_slow_host_does_not_keep_device_time_from_being_judged() -> None:
     rows = [
-        pair(on_device(measured(name), 0.008), on_device(measured(name, compiled=1.05, eager=1.05), 0.008))
+        pair(
+            on_device(measured(name), 0.008),
+            on_device(measured(name, compiled=1.05, eager=1.05), 0.008),
+        )
         for name in "abc"
     ]
-    slower = pair(on_device(measured("d"), 0.008), on_device(measured("d", compiled=1.05, eager=1.05), 0.0083))
+    slower = pair(
+        on_device(measured("d"), 0.008), on_device(measured("d", compiled=1.05, eager=1.05), 0.0083)
+    )
     comparison = judge([*rows, slower])
     assert comparison.control.moved
     assert [row.verdict for row in comparison.rows] == ["UNRESOLVED"] * 3 + ["SLOWER"]
@@ -346,7 +446,10 @@ def test_a_result_that_is_verified_on_one_side_alone_is_said() -> None:
 
 
 def test_a_wrong_result_is_not_fixed_by_one_that_nobody_verified() -> None:
-    wrong, unverified = make_record(status="accuracy_mismatch"), make_record(flags=("accuracy_unverified",))
+    wrong, unverified = (
+        make_record(status="accuracy_mismatch"),
+        make_record(flags=("accuracy_unverified",)),
+    )
     assert only(wrong, make_record()).verdict == "FIXED"
     row = only(wrong, unverified)
     assert (row.verdict, row.reason) == (
@@ -357,13 +460,18 @@ def test_a_wrong_result_is_not_fixed_by_one_that_nobody_verified() -> None:
 
 def test_a_smaller_batch_is_not_compared() -> None:
     row = only(measured(), replace(measured(compiled=0.5), smaller_batch_size=16))
-    assert (row.verdict, row.reason) == ("UNRESOLVED", "out of memory: batch 32 in BASE, 16 in HEAD")
+    assert (row.verdict, row.reason) == (
+        "UNRESOLVED",
+        "out of memory: batch 32 in BASE, 16 in HEAD",
+    )
 
 
 def test_steps_that_were_waited_for_are_not_compared_with_those_that_were_not() -> None:
     latency = Latency(0.01, 0.01, 0.01, 10)
     head = measured()
-    processes = tuple(replace(item, latencies=Latencies(latency, latency)) for item in head.processes)
+    processes = tuple(
+        replace(item, latencies=Latencies(latency, latency)) for item in head.processes
+    )
     row = only(measured(), replace(head, processes=processes))
     assert (row.verdict, row.reason) == ("UNRESOLVED", "measure.clock=block in BASE, step in HEAD")
 
@@ -414,7 +522,12 @@ def test_a_session_in_which_eager_moved_judges_speedups_alone() -> None:
     assert comparison.control.moved
     assert comparison.control.shift == pytest.approx(math.log(1.05), abs=1e-6)
     assert {row.verdict for row in comparison.rows} == {"UNRESOLVED"}
-    assert [change(row, SPEEDUP.name).verdict for row in comparison.rows] == ["SAME", "SAME", "SAME", "LOWER"]
+    assert [change(row, SPEEDUP.name).verdict for row in comparison.rows] == [
+        "SAME",
+        "SAME",
+        "SAME",
+        "LOWER",
+    ]
     assert not comparison.regressed
     assert comparison.rows[0].reason == "eager itself moved by +5.0 % (median over rows)"
 
@@ -423,7 +536,9 @@ def test_a_session_in_which_eager_moved_judges_speedups_alone() -> None:
 def test_a_change_must_hold_with_and_without_the_shift_of_the_session(shift: float) -> None:
     """1.5 % that a shift of 0.9 % makes 2.4 % is not 2 %, and 2.4 % that it makes 1.5 % is not either."""
     still = [pair(measured(name), measured(name, compiled=shift, eager=shift)) for name in "abc"]
-    comparison = judge([*still, pair(measured("d"), measured("d", compiled=1.015 * max(shift, 1.0), eager=shift))])
+    comparison = judge(
+        [*still, pair(measured("d"), measured("d", compiled=1.015 * max(shift, 1.0), eager=shift))]
+    )
     assert not comparison.control.moved
     assert comparison.rows[3].verdict == "UNRESOLVED"
 
@@ -435,10 +550,14 @@ def test_many_rows_take_more_than_one_row_to_convince() -> None:
     alone = judge([row]).rows[0]
     among = judge([row, *([pair(measured(wobble=wobble), measured(wobble=wobble))] * 6)]).rows[0]
     assert (alone.verdict, among.verdict) == ("SLOWER", "UNRESOLVED")
-    assert change(among, COMPILED.name).adjusted_p == pytest.approx(7 * (change(alone, COMPILED.name).adjusted_p or 0))
+    assert change(among, COMPILED.name).adjusted_p == pytest.approx(
+        7 * (change(alone, COMPILED.name).adjusted_p or 0)
+    )
 
 
-@pytest.mark.parametrize(("draws", "pooled"), [((0, 0, 0, 0, 0, 0), True), ((0, 0, 1, 1, 2, 2), False)])
+@pytest.mark.parametrize(
+    ("draws", "pooled"), [((0, 0, 0, 0, 0, 0), True), ((0, 0, 1, 1, 2, 2), False)]
+)
 def test_variances_of_eight_rows_are_pooled_over_processes_and_not_over_draws(
     draws: Sequence[int], pooled: bool
 ) -> None:
@@ -457,7 +576,10 @@ def test_variances_of_eight_rows_are_pooled_over_processes_and_not_over_draws(
 
 def test_variances_of_two_processes_are_not_pooled() -> None:
     """One row among nine calm ones scatters by 4 %: their variance says nothing of its own."""
-    calm = [pair(measured(f"m{i}", wobble=(1.0, 1.001)), measured(f"m{i}", wobble=(1.001, 1.0))) for i in range(9)]
+    calm = [
+        pair(measured(f"m{i}", wobble=(1.0, 1.001)), measured(f"m{i}", wobble=(1.001, 1.0)))
+        for i in range(9)
+    ]
     loud = pair(measured(wobble=(1.0, 0.96)), measured(wobble=(1.02, 1.06)))
     row = judge([loud, *calm]).rows[0]
     estimate = change(row, COMPILED.name).estimate
@@ -472,13 +594,17 @@ def test_compile_time_is_judged_over_cold_processes() -> None:
     assert (row.verdict, change(row, COMPILE.name).verdict) == ("SAME", "SLOWER")
     quick = only(measured(draws=draws, compile_s=2.0), measured(draws=draws, compile_s=2.5))
     assert change(quick, COMPILE.name).verdict == "SAME"  # half a second
-    contended = only(measured(draws=draws), measured(draws=draws, compile_s=40.0, flags=("compile_contended",)))
+    contended = only(
+        measured(draws=draws), measured(draws=draws, compile_s=40.0, flags=("compile_contended",))
+    )
     assert change(contended, COMPILE.name).verdict == "UNRESOLVED"
     one = only(measured(), measured(compile_s=60.0))
     assert change(one, COMPILE.name).reason == "one cold compile on a side"
 
 
-@pytest.mark.parametrize(("added", "verdict"), [(0.0, "SAME"), (2**20, "SAME"), (GIB, "MORE"), (-GIB / 2, "LESS")])
+@pytest.mark.parametrize(
+    ("added", "verdict"), [(0.0, "SAME"), (2**20, "SAME"), (GIB, "MORE"), (-GIB / 2, "LESS")]
+)
 def test_memory_counts_from_a_segment_of_the_allocator_on(added: float, verdict: str) -> None:
     row = only(measured(memory=GIB), measured(memory=GIB + added))
     assert change(row, MEMORY.name).verdict == verdict
@@ -501,7 +627,10 @@ def test_memory_counts_from_a_segment_of_the_allocator_on(added: float, verdict:
     ],
 )
 def test_statuses(base: str | None, head: str | None, verdict: str, reason: str | None) -> None:
-    records = [status and (measured() if status == "ok" else make_record(status=status)) for status in (base, head)]
+    records = [
+        status and (measured() if status == "ok" else make_record(status=status))
+        for status in (base, head)
+    ]
     comparison = judge([pair(*records)])  # type: ignore[arg-type]
     assert (comparison.rows[0].verdict, comparison.rows[0].reason) == (verdict, reason)
     assert comparison.regressed == (verdict == "BROKE")

@@ -22,9 +22,9 @@ from sweeper.sweep import hydra_app
 
 GIVEN = ["sweep=x", "device=cpu"]
 EXPERIMENTS = sorted(file.stem for file in (conf_folder() / "experiment").glob("*.yaml"))
-# One for every task and special case: a model without classes of its own, a scan, experts, diffusion; an old name of
-# timm, a distilled head; positions counted from the padding, labels of each kind, sequence heads, relative positions,
-# spectrograms, images with texts.
+# One for every task and special case: a model without classes of its own, a scan, experts,
+# diffusion; an old name of timm, a distilled head; positions counted from the padding, labels of
+# each kind, sequence heads, relative positions, spectrograms, images with texts.
 SAMPLE = [
     "dinov3_vit_b16",
     "mamba2_130m",
@@ -41,10 +41,14 @@ SAMPLE = [
     "transformers/T5Small",
 ]
 CANNOT = {"transformers/Speech2Text2ForCausalLM": "transformers 5.0 removed the class"}
-NEEDS_TORCHBENCH = [option for option in options("torchbench") if model_of(option).library == "torchbench"]
+NEEDS_TORCHBENCH = [
+    option for option in options("torchbench") if model_of(option).library == "torchbench"
+]
 NEEDS_TWO_SAMPLES = "control_flow"
 BUILT_HERE = [
-    pytest.param(option, marks=pytest.mark.xfail(strict=True, reason=CANNOT[option])) if option in CANNOT else option
+    pytest.param(option, marks=pytest.mark.xfail(strict=True, reason=CANNOT[option]))
+    if option in CANNOT
+    else option
     for option in options()
     if option not in (*LIBRARIES, *NEEDS_TORCHBENCH, NEEDS_TWO_SAMPLES)
 ]
@@ -64,23 +68,31 @@ def composed(composer: Composer) -> Composed:
 
 
 @pytest.mark.parametrize("option", options(*SUITES))
-def test_model_of_a_suite_makes_a_trial(composer: Composer, composed: Composed, option: str) -> None:
+def test_model_of_a_suite_makes_a_trial(
+    composer: Composer, composed: Composed, option: str
+) -> None:
     found = composer.repository.load_config(f"model/{option}")
     assert found is not None
     assert not found.defaults_list
     config = composed.config.copy()
     config.model = OmegaConf.merge(OmegaConf.structured(ModelConf), found.config)
-    trial = hydra_app.read_point(Composed(config, {**composed.choices, "model": option}, ()), composer.repository).trial
+    trial = hydra_app.read_point(
+        Composed(config, {**composed.choices, "model": option}, ()), composer.repository
+    ).trial
     suite, _, name = option.partition("/")
     assert trial.labels.model == name
     assert trial.labels.suite == {"transformers": "huggingface"}.get(suite, suite)
     assert trial.variant == ""
-    assert f"model={option}" in (conf_folder() / "model" / f"{option}.yaml").read_text().splitlines()[0]
+    assert (
+        f"model={option}"
+        in (conf_folder() / "model" / f"{option}.yaml").read_text().splitlines()[0]
+    )
 
 
 def test_options_in_folders_are_composed_by_hydra_as_others_are(composer: Composer) -> None:
     point = hydra_app.read_point(
-        composer.compose([*GIVEN, "model=transformers/T5Small", "precision=amp"]), composer.repository
+        composer.compose([*GIVEN, "model=transformers/T5Small", "precision=amp"]),
+        composer.repository,
     )
     assert point.trial.model == replace(model_of("transformers/T5Small"), dropout=True)
     assert point.trial.labels.model == "T5Small"
@@ -95,7 +107,11 @@ def test_experiment_is_a_grid_of_options_that_exist(composer: Composer, name: st
     loader = GlobalHydra.instance().config_loader()
     master = loader.load_configuration("config", [f"experiment={name}"], RunMode.MULTIRUN)
     parser = OverridesParser.create(loader)
-    axes = expand(parser.parse_overrides([f"{key}={value}" for key, value in master.hydra.sweeper.params.items()]))
+    axes = expand(
+        parser.parse_overrides(
+            [f"{key}={value}" for key, value in master.hydra.sweeper.params.items()]
+        )
+    )
     for axis in axes:
         for override in axis.overrides if composer.repository.group_exists(axis.key) else ():
             group, _, option = override.partition("=")
@@ -113,7 +129,9 @@ def test_experiment_is_a_grid_of_options_that_exist(composer: Composer, name: st
         ("pt2_all", SUITES),
     ],
 )
-def test_experiments_of_figure_8_name_the_files_of_their_suites(name: str, folders: tuple[str, ...]) -> None:
+def test_experiments_of_figure_8_name_the_files_of_their_suites(
+    name: str, folders: tuple[str, ...]
+) -> None:
     params = OmegaConf.load(conf_folder() / "experiment" / f"{name}.yaml").hydra.sweeper.params
     named = [item.strip() for item in params.model.split(",")]
     assert sorted(named) == options(*folders)

@@ -36,8 +36,14 @@ from sweeper.config.completion import complete
 def test_words_that_can_follow(line: str, offered: list[str]) -> None:
     last = line.rpartition(" ")[2]
     prefix = last if last.endswith("=") else ""
-    found = [word for word in complete(line) if not word.startswith(("model.", "mode.")) or word == "model."]
-    assert found == sorted({word if "=" in word or not prefix else f"{prefix}{word}" for word in offered})
+    found = [
+        word
+        for word in complete(line)
+        if not word.startswith(("model.", "mode.")) or word == "model."
+    ]
+    assert found == sorted(
+        {word if "=" in word or not prefix else f"{prefix}{word}" for word in offered}
+    )
 
 
 def test_commands_take_names_of_sweeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,9 @@ def own(tmp_path: Path) -> Path:
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
     primary = (
-        (conf_folder() / "config.yaml").read_text().replace("- _self_", "- tuned@compile.options: ${mode}\n  - _self_")
+        (conf_folder() / "config.yaml")
+        .read_text()
+        .replace("- _self_", "- tuned@compile.options: ${mode}\n  - _self_")
     )
     (tmp_path / "by_mode.yaml").write_text(primary)
     return tmp_path
@@ -97,7 +99,9 @@ def test_points_are_what_hydra_composes(composer: Counting, grid: str) -> None:
 
 
 def test_an_option_is_composed_once(composer: Counting) -> None:
-    grid = axes("model=resnet18,vit_b16,plain mode=default,eager precision=fp32,amp,half batch_size=1,2,3,4,5,6,7,8")
+    grid = axes(
+        "model=resnet18,vit_b16,plain mode=default,eager precision=fp32,amp,half batch_size=1,2,3,4,5,6,7,8"
+    )
     assert len(list(composer.points(grid))) == 3 * 2 * 3 * 8
     assert composer.composed == 1 + 2 + 1 + 2
 
@@ -117,7 +121,12 @@ def test_options_that_depend_on_others_are_composed_by_hydra(composer: Counting,
 @pytest.mark.parametrize("composer", ["by_mode"], indirect=True)
 def test_defaults_that_name_a_choice_are_composed_by_hydra(composer: Counting) -> None:
     points = list(composer.points(axes("mode=default,reduce-overhead model=resnet18,plain")))
-    assert [point.config.compile.options for point in points] == [{"a": 1}, {"a": 1}, {"a": 2}, {"a": 2}]
+    assert [point.config.compile.options for point in points] == [
+        {"a": 1},
+        {"a": 1},
+        {"a": 2},
+        {"a": 2},
+    ]
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ CONF = [conf_folder()]
 
 def test_every_key_of_the_schema_is_there_with_a_line_about_it() -> None:
     found = read_keys()
-    assert set(keys()) - set(found) == {f"{group}.name" for group in PURPOSES if f"{group}.name" in keys()} - {
-        "model.name"
-    }
+    assert set(keys()) - set(found) == {
+        f"{group}.name" for group in PURPOSES if f"{group}.name" in keys()
+    } - {"model.name"}
     assert [key.name for key in found.values() if not (key.comment or key.has_keys)] == []
 
 
@@ -61,7 +61,9 @@ def test_topics_are_groups_and_keys() -> None:
 
 def test_models_of_the_user_are_listed(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "mine.yaml").write_text("# python -m sweeper model=mine   (what I train)\nlibrary: custom\n")
+    (tmp_path / "model" / "mine.yaml").write_text(
+        "# python -m sweeper model=mine   (what I train)\nlibrary: custom\n"
+    )
     (tmp_path / "model" / "bare.yaml").write_text("library: timm\nname: x\nbatch_size: 4\n")
     text = write_help(["models"], str(tmp_path))
     assert "what I train" in text

@@ -30,7 +30,9 @@ def plan_ladder(*arguments: str) -> Plan:
         words = ["sweep=x", "device=cuda", *axes, "experiment=ladder", *arguments]
         composer = Composer(loader, master)
         points = composer.points(expand(OverridesParser.create(loader).parse_overrides(words)))
-        return make_plan([hydra_app.read_point(item, composer.repository).trial for item in points], {})
+        return make_plan(
+            [hydra_app.read_point(item, composer.repository).trial for item in points], {}
+        )
 
 
 def describe(plan: Plan) -> list[tuple[str, str | None, str]]:
@@ -48,12 +50,18 @@ COMPILED = [
 def test_rungs_of_a_cnn() -> None:
     plan = plan_ladder("model=resnet50")
     fused = f"{CNN}; optimizer.impl=fused"
-    eager = [("eager", None, variant) for variant in ("", CNN, fused, f"{fused}; cudnn_benchmark=true")]
+    eager = [
+        ("eager", None, variant) for variant in ("", CNN, fused, f"{fused}; cudnn_benchmark=true")
+    ]
     assert describe(plan) == [*eager, *COMPILED]
     assert plan.left_out == ()
     assert {trial.labels.precision for trial in plan.trials} == {"amp"}
     top = plan.trials[-1]
-    assert (top.model.memory_format, top.optimizer_impl, top.cudnn_benchmark) == ("channels_last", "fused", True)
+    assert (top.model.memory_format, top.optimizer_impl, top.cudnn_benchmark) == (
+        "channels_last",
+        "fused",
+        True,
+    )
 
 
 def test_every_line_of_a_plan_names_its_rung() -> None:
@@ -64,18 +72,34 @@ def test_every_line_of_a_plan_names_its_rung() -> None:
 
 def test_rungs_that_a_language_model_has_not_are_left_out_of_later_ones_too() -> None:
     plan = plan_ladder("model=bert_base", "precision=fp32")
-    assert describe(plan) == [("eager", None, ""), ("eager", None, "optimizer.impl=fused"), *COMPILED]
-    assert [item.trial.labels.rung for item in plan.left_out] == ["channels_last", "cudnn_benchmark"]
+    assert describe(plan) == [
+        ("eager", None, ""),
+        ("eager", None, "optimizer.impl=fused"),
+        *COMPILED,
+    ]
+    assert [item.trial.labels.rung for item in plan.left_out] == [
+        "channels_last",
+        "cudnn_benchmark",
+    ]
     assert plan.left_out[0].reason == (
         "rung=channels_last is for convolutional networks, and bert_base has model.family=nlp: later rungs go without "
         "it"
     )
     top = plan.trials[-1]
-    assert (top.model.memory_format, top.optimizer_impl, top.cudnn_benchmark) == ("contiguous", "fused", False)
+    assert (top.model.memory_format, top.optimizer_impl, top.cudnn_benchmark) == (
+        "contiguous",
+        "fused",
+        False,
+    )
 
 
 def test_inference_has_no_optimizer_and_a_cpu_no_cudnn() -> None:
-    plan = plan_ladder("model=resnet50,vit_b16", "workload=inference", "device=cpu", "rung=eager,fused,cudnn_benchmark")
+    plan = plan_ladder(
+        "model=resnet50,vit_b16",
+        "workload=inference",
+        "device=cpu",
+        "rung=eager,fused,cudnn_benchmark",
+    )
     assert [(trial.labels.model, trial.labels.rung) for trial in plan.trials] == [
         ("resnet50", "eager"),
         ("vit_b16", "eager"),
@@ -83,7 +107,9 @@ def test_inference_has_no_optimizer_and_a_cpu_no_cudnn() -> None:
     said = [item.reason for item in plan.left_out]
     assert said[0].startswith("rung=fused is for a step with an optimizer")
     assert said[1].startswith("rung=cudnn_benchmark is for a GPU")
-    assert said[3].startswith("rung=cudnn_benchmark is for convolutional networks, and vit_b16 has model.family=vit")
+    assert said[3].startswith(
+        "rung=cudnn_benchmark is for convolutional networks, and vit_b16 has model.family=vit"
+    )
 
 
 def test_a_cpu_has_no_graph_by_hand() -> None:
@@ -135,7 +161,9 @@ def test_an_unknown_rung_is_refused() -> None:
 
 
 def test_no_graph_of_sizes_that_change_or_of_a_cache() -> None:
-    assert "records a graph of one size" in str(explain_no_graph(make_trial(vary={"batch_size": (8, 16)})))
+    assert "records a graph of one size" in str(
+        explain_no_graph(make_trial(vary={"batch_size": (8, 16)}))
+    )
     llama = make_trial(workload="decode")
     assert "moves the cache" in str(explain_no_graph(llama))
     assert explain_no_graph(make_trial()) is None

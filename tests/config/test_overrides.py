@@ -56,6 +56,8 @@ def test_new_keys_of_open_dictionaries_are_allowed(key: str) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_people_type_instead_of_an_override_is_told_in_overrides(arguments: list[str], advice: str) -> None:
+def test_what_people_type_instead_of_an_override_is_told_in_overrides(
+    arguments: list[str], advice: str
+) -> None:
     with pytest.raises(ConfigError, match=re.escape(advice)):
         normalise(arguments)

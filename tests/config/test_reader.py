@@ -45,7 +45,9 @@ def test_every_option_composes_into_a_trial(
     assert point(f"{group}={option}", *extra).trial.id
 
 
-@pytest.mark.parametrize("path", sorted(conf_folder().glob("**/*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted(conf_folder().glob("**/*.yaml")), ids=lambda path: path.stem
+)
 def test_every_option_begins_with_a_command_that_uses_it(path: Path) -> None:
     lines = [line for line in path.read_text().splitlines() if not line.startswith("# @package")]
     assert lines[0].startswith("# python -m sweeper ")
@@ -63,7 +65,12 @@ def test_modes_of_the_groups_are_those_of_a_trial() -> None:
 
 def test_labels_hold_the_names_of_the_options() -> None:
     labels = point("model=vit_b16", "precision=amp").trial.labels
-    assert (labels.model, labels.precision, labels.family, labels.weight) == ("vit_b16", "amp", "vit", "amp")
+    assert (labels.model, labels.precision, labels.family, labels.weight) == (
+        "vit_b16",
+        "amp",
+        "vit",
+        "amp",
+    )
 
 
 def test_generic_model_is_called_by_the_name_that_the_library_has() -> None:
@@ -88,8 +95,18 @@ def test_random_weights_leave_the_id_as_it_was_whatever_checkpoint_an_option_nam
     assert (named.model.pretrained, named.model.checkpoint) == (False, None)
     assert named.variant == ""
     generic = ["model=transformers", "model.name=BertForMaskedLM", "batch_size=32"]
-    sizes = {"num_hidden_layers": 4, "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024}
-    assert named.id == point(*generic, *(f"++model.arguments.{key}={value}" for key, value in sizes.items())).trial.id
+    sizes = {
+        "num_hidden_layers": 4,
+        "hidden_size": 256,
+        "num_attention_heads": 4,
+        "intermediate_size": 1024,
+    }
+    assert (
+        named.id
+        == point(
+            *generic, *(f"++model.arguments.{key}={value}" for key, value in sizes.items())
+        ).trial.id
+    )
 
 
 def test_pretrained_weights_make_another_trial_with_the_checkpoint_of_its_option() -> None:
@@ -109,7 +126,10 @@ def test_cast_makes_another_trial_also_of_a_factory() -> None:
 
 
 def test_chosen_attention_makes_another_trial_and_the_librarys_choice_none() -> None:
-    plain, chosen = point("model=bert_small").trial, point("model=bert_small", "model.attention=eager").trial
+    plain, chosen = (
+        point("model=bert_small").trial,
+        point("model=bert_small", "model.attention=eager").trial,
+    )
     assert (chosen.model.attention, chosen.variant) == ("eager", "model.attention=eager")
     assert chosen.id != plain.id
     assert "attention" not in plain.axes()["model"]
@@ -117,7 +137,10 @@ def test_chosen_attention_makes_another_trial_and_the_librarys_choice_none() -> 
 
 
 def test_inference_has_no_optimizer() -> None:
-    assert point("workload=inference", "optimizer=sgd").trial.id == point("workload=inference").trial.id
+    assert (
+        point("workload=inference", "optimizer=sgd").trial.id
+        == point("workload=inference").trial.id
+    )
 
 
 def test_new_axes_are_axes_and_show_in_the_variant() -> None:
@@ -136,7 +159,9 @@ def test_new_axes_are_axes_and_show_in_the_variant() -> None:
 
 
 def test_nested_options_are_flattened() -> None:
-    options = point("++compile.options.triton.cudagraphs=true", "++compile.options.epilogue_fusion=false").trial.compile
+    options = point(
+        "++compile.options.triton.cudagraphs=true", "++compile.options.epilogue_fusion=false"
+    ).trial.compile
     assert options.options == {"triton.cudagraphs": True, "epilogue_fusion": False}
 
 
@@ -177,13 +202,19 @@ def test_sequence_length_of_a_transformer_is_128_unless_given() -> None:
     ("overrides", "position", "variant"),
     [
         (["workload=decode"], 63, "model.sequence_length=64"),
-        (["workload=decode", "decode.position=32"], 32, "model.sequence_length=64; decode.position=32"),
+        (
+            ["workload=decode", "decode.position=32"],
+            32,
+            "model.sequence_length=64; decode.position=32",
+        ),
         (["workload=prefill", "decode.position=32"], None, "model.sequence_length=64"),
         (["workload=prefill", "vary.sequence_length=[16,64]"], None, "vary.sequence_length=16,64"),
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else None,
 )
-def test_fill_level_is_an_axis_of_decode_alone(overrides: list[str], position: int | None, variant: str) -> None:
+def test_fill_level_is_an_axis_of_decode_alone(
+    overrides: list[str], position: int | None, variant: str
+) -> None:
     trial = point(*LLAMA, *overrides).trial
     assert trial.decode_position == position
     assert trial.optimizer == "none"
@@ -191,7 +222,8 @@ def test_fill_level_is_an_axis_of_decode_alone(overrides: list[str], position: i
 
 
 @pytest.mark.parametrize(
-    ("device", "gpu", "kind"), [(None, True, "cuda"), (None, False, "cpu"), ("cuda:1", True, "cuda")]
+    ("device", "gpu", "kind"),
+    [(None, True, "cuda"), (None, False, "cpu"), ("cuda:1", True, "cuda")],
 )
 def test_device_of_a_trial_is_its_type(device: str | None, gpu: bool, kind: str) -> None:
     assert point(*([f"device={device}"] if device else []), gpu=gpu).trial.device == kind
@@ -217,10 +249,16 @@ def test_device_of_a_trial_is_its_type(device: str | None, gpu: bool, kind: str)
         (["compile.scope=block"], "allowed are model, step, blocks, optimizer, loss"),
         (["compile.memory_budget=0"], "above 0 and at most 1"),
         (["compile.memory_budget=1.5"], "above 0 and at most 1"),
-        (["compile.precision_casts=true", "++compile.options.emulate_precision_casts=false"], "are one switch"),
+        (
+            ["compile.precision_casts=true", "++compile.options.emulate_precision_casts=false"],
+            "are one switch",
+        ),
         (["cudnn_benchmark=true", "device=cpu"], "no operation runs in cuDNN"),
         (["model.memory_format=nhwc"], "allowed are contiguous, channels_last"),
-        (["model=bert_small", "model.attention=flash"], "allowed are sdpa, eager, flash_attention_2, flex_attention"),
+        (
+            ["model=bert_small", "model.attention=flash"],
+            "allowed are sdpa, eager, flash_attention_2, flex_attention",
+        ),
         (["precision=float8", "workload=inference"], "is for workload=train"),
         (["optimizer.impl=fast"], "allowed are default, foreach, fused"),
         (["optimizer=none", "optimizer.impl=fused"], "take optimizer=adam"),
@@ -236,21 +274,32 @@ def test_device_of_a_trial_is_its_type(device: str | None, gpu: bool, kind: str)
         (["mode.name=fastest"], "allowed are eager, lite, default"),
         (["precision.weight=0.5"], "allowed are amp, fp32"),
         (["model.image_size=0"], "at least 1"),
-        (["model=transformers", "model.name=BertForMaskedLM", "model.pretrained=true"], "model.checkpoint=google-bert"),
+        (
+            ["model=transformers", "model.name=BertForMaskedLM", "model.pretrained=true"],
+            "model.checkpoint=google-bert",
+        ),
         (["model=bert_small", "model.checkpoint=x"], "with model.pretrained=true only"),
-        (["model=resnet18", "model.pretrained=true", "model.checkpoint=x"], "for model.library=transformers"),
+        (
+            ["model=resnet18", "model.pretrained=true", "model.checkpoint=x"],
+            "for model.library=transformers",
+        ),
         (["model=pointwise", "model.pretrained=true"], "takes no other model settings"),
         (["model=torchbench/dcgan", "model.image_size=64"], "takes no other model settings"),
         ([*LLAMA, "workload=decode", "decode.position=64"], "must be below 64"),
         ([*LLAMA, "workload=decode", "decode.position=0"], "at least 1"),
-        ([*LLAMA, "workload=decode", "model.sequence_length=null"], "needs model.sequence_length=N"),
+        (
+            [*LLAMA, "workload=decode", "model.sequence_length=null"],
+            "needs model.sequence_length=N",
+        ),
         ([*LLAMA, "workload=decode", "vary.batch_size=[2,4]"], "a cache of one batch size"),
         ([*LLAMA, "workload=prefill", "vary.batch_size=[2,4]"], "a cache of one batch size"),
         ([*LLAMA, "workload=decode", "vary.sequence_length=[32,64]"], "one token per sequence"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else None,
 )
-def test_value_that_makes_no_sense_is_answered_with_what_is_allowed(overrides: list[str], says: str) -> None:
+def test_value_that_makes_no_sense_is_answered_with_what_is_allowed(
+    overrides: list[str], says: str
+) -> None:
     with pytest.raises(ConfigError, match=says):
         point(*overrides)
 
@@ -260,15 +309,24 @@ def test_keys_for_suggestions_are_those_of_the_schema() -> None:
 
 
 def test_changed_option_shows_in_the_variant_and_labels_do_not() -> None:
-    assert point("precision=amp", "precision.tf32=true", "model.family=vit").trial.variant == "precision.tf32=true"
+    assert (
+        point("precision=amp", "precision.tf32=true", "model.family=vit").trial.variant
+        == "precision.tf32=true"
+    )
 
 
 def test_variant_comes_from_values_wherever_they_were_set(tmp_path: Path) -> None:
     (tmp_path / "experiment").mkdir()
-    (tmp_path / "experiment" / "small.yaml").write_text("# @package _global_\nmodel: {image_size: 64}\n")
+    (tmp_path / "experiment" / "small.yaml").write_text(
+        "# @package _global_\nmodel: {image_size: 64}\n"
+    )
     assert point("experiment=small", folder=tmp_path).trial.variant == "model.image_size=64"
     assert point("model.pretrained=false", "model.batch_size=4").trial.variant == ""
-    assert point("model.cast=True").trial.variant == point("model.cast=true").trial.variant == "model.cast=true"
+    assert (
+        point("model.cast=True").trial.variant
+        == point("model.cast=true").trial.variant
+        == "model.cast=true"
+    )
     changed = point("model=bert_small", "model.arguments.num_hidden_layers=2").trial
     assert changed.variant == "model.arguments.num_hidden_layers=2"
 
@@ -304,13 +362,19 @@ def test_the_step_is_the_one_that_people_run_and_the_old_one_can_be_asked_for() 
     old = point("model=bert_base", "model.dropout=false", "text=none").trial
     assert (old.model.dropout, old.text) == (False, Text())
     assert old.id == STORED_BERT != bert.id
-    assert name_variants([old, bert]) == ["model.dropout=false; text=none", "model.dropout=true; text=auto"]
+    assert name_variants([old, bert]) == [
+        "model.dropout=false; text=none",
+        "model.dropout=true; text=auto",
+    ]
 
 
 def test_evaluation_has_neither_dropout_nor_labels() -> None:
     trial = point("model=bert_base", "workload=inference").trial
     assert (trial.model.dropout, trial.text) == (False, Text("auto", labels=False))
-    assert point("model=bert_base", "workload=inference", "text.labels=true", "text=none").trial.text == Text()
+    assert (
+        point("model=bert_base", "workload=inference", "text.labels=true", "text=none").trial.text
+        == Text()
+    )
 
 
 def test_text_is_nothing_to_models_of_images() -> None:
@@ -336,5 +400,7 @@ def test_the_figures_of_2022_were_made_without_dropout_and_masks() -> None:
 
 def test_the_last_row_of_a_cache_is_no_variant() -> None:
     decode = ("model=llama_750m", "workload=decode", "precision=bf16")
-    assert point(*decode).trial.variant == point(*decode, "decode.position=2047").trial.variant == ""
+    assert (
+        point(*decode).trial.variant == point(*decode, "decode.position=2047").trial.variant == ""
+    )
     assert point(*decode, "decode.position=5").trial.variant == "decode.position=5"

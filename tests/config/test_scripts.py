@@ -35,7 +35,11 @@ def script(in_empty_folder: Path) -> Path:
 
 
 def test_arguments_are_typed_as_for_python(script: Path) -> None:
-    found = plan("model.path=train.py", r"model.args=--lr=1e-3 --name 'two words' --re a\d", "mode=default,eager")
+    found = plan(
+        "model.path=train.py",
+        r"model.args=--lr=1e-3 --name 'two words' --re a\d",
+        "mode=default,eager",
+    )
     assert found.returncode == OK, found.stderr
     lines = found.stdout.splitlines()
     assert sum(r"[model.args=--lr=1e-3 --name 'two words' --re a\d]" in line for line in lines) == 2
@@ -73,7 +77,10 @@ def test_arguments_are_quoted_unless_they_are(typed: str, given: str) -> None:
     ("override", "said"),
     [
         ("model.path=nope.py", "model.path=nope.py: there is no such file in"),
-        ("model.path=/", "model.path=/: a folder; name the script in it, or write '-m package.module'"),
+        (
+            "model.path=/",
+            "model.path=/: a folder; name the script in it, or write '-m package.module'",
+        ),
         ("model.path=null", "model=script needs a script"),
         ("model.path='-m no module'", "write -m package.module"),
         ("model.cwd=nowhere", "model.cwd=nowhere: there is no such folder"),
@@ -81,9 +88,15 @@ def test_arguments_are_quoted_unless_they_are(typed: str, given: str) -> None:
         ("preset=pt2", "preset=pt2: with model=script the script decides this"),
         ("precision=amp", "precision=amp: with model=script the script decides this"),
         ("batch_size=4", "batch_size=4: with model=script the script decides this"),
-        ("compile.scope=step", "compile.scope=step: of a script, its modules are compiled whole; leave it out"),
+        (
+            "compile.scope=step",
+            "compile.scope=step: of a script, its modules are compiled whole; leave it out",
+        ),
         ("inspect=true", "inspect=true: scripts have no inspection yet; leave it out"),
-        ("vary.batch_size=[1,2]", "vary.batch_size=[1, 2]: with model=script the script decides this"),
+        (
+            "vary.batch_size=[1,2]",
+            "vary.batch_size=[1, 2]: with model=script the script decides this",
+        ),
         ("backend=jit_trace", "backend=jit_trace converts a model by hand"),
         ("model.total_steps=0", "model.total_steps=0: it must be a whole number of at least 1"),
         ("model.total_steps=-5", "model.total_steps=-5: it must be a whole number of at least 1"),
@@ -91,7 +104,10 @@ def test_arguments_are_quoted_unless_they_are(typed: str, given: str) -> None:
         ("model.total_steps=1.5", "model.total_steps"),
         ("model.total_steps=true", "model.total_steps"),
         ("model.trajectory=19", "model.trajectory=19: at least 20 steps"),
-        ("model.total_steps=9007199254740993", "it must be a whole number of at most 9007199254740992"),
+        (
+            "model.total_steps=9007199254740993",
+            "it must be a whole number of at most 9007199254740992",
+        ),
     ],
 )
 def test_what_a_script_cannot_have_is_refused(script: Path, override: str, said: str) -> None:
@@ -115,11 +131,18 @@ def test_a_file_that_python_cannot_read_is_refused(script: Path) -> None:
 def test_the_length_of_the_training_is_no_part_of_the_trial(script: Path) -> None:
     both = [plan("model.path=train.py", *more) for more in ((), ("model.total_steps=10000",))]
     assert [found.returncode for found in both] == [OK, OK], both[1].stderr
-    ids = {line.split()[0] for found in both for line in found.stdout.splitlines() if "train.py-script" in line}
+    ids = {
+        line.split()[0]
+        for found in both
+        for line in found.stdout.splitlines()
+        if "train.py-script" in line
+    }
     assert len(ids) == 1
 
 
-@pytest.mark.parametrize("key", ["model.args=--lr=1", "model.total_steps=1000", "model.trajectory=300"])
+@pytest.mark.parametrize(
+    "key", ["model.args=--lr=1", "model.total_steps=1000", "model.trajectory=300"]
+)
 def test_scripts_keys_are_for_scripts(script: Path, key: str) -> None:
     command = [sys.executable, "-m", "sweeper", "model=resnet18", key, "dry_run=true", "device=cpu"]
     found = subprocess.run(command, capture_output=True, text=True, check=False)

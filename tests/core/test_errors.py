@@ -25,6 +25,9 @@ def test_why_a_file_cannot_be_read_is_said_in_words() -> None:
     with pytest.raises(json.JSONDecodeError) as error:
         json.loads("{")
     assert explain_unreadable(error.value).startswith("not JSON, or cut short (")
-    assert explain_unreadable(PermissionError(errno.EACCES, "Permission denied")) == "Permission denied"
+    assert (
+        explain_unreadable(PermissionError(errno.EACCES, "Permission denied"))
+        == "Permission denied"
+    )
     assert explain_unreadable(OSError("no reason")) == "no reason"
     assert explain_unreadable(ValueError("too deep")) == "cannot be read (too deep)"

@@ -76,5 +76,9 @@ def test_what_is_moved_aside_replaces_nothing(tmp_path: Path) -> None:
     for text in ("one", "two", "three"):
         write_text(path, text)
         move_aside(path)
-    assert {file.read_text() for file in tmp_path.glob("record.json.unreadable-*")} == {"one", "two", "three"}
+    assert {file.read_text() for file in tmp_path.glob("record.json.unreadable-*")} == {
+        "one",
+        "two",
+        "three",
+    }
     assert not path.exists()

@@ -8,7 +8,9 @@ from sweeper.core.files import write_text
 from sweeper.core.paths import SweepPaths, TrialPaths, check_sweep_name
 
 
-@pytest.mark.parametrize("name", ["../x", "a/b", "", ".hidden", "-x", "a b", "x" * 101, "a\n", "=1", "mlflow.db"])
+@pytest.mark.parametrize(
+    "name", ["../x", "a/b", "", ".hidden", "-x", "a b", "x" * 101, "a\n", "=1", "mlflow.db"]
+)
 def test_sweep_name_that_cannot_name_a_folder_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="sweep's name starts with"):
         check_sweep_name(name)
@@ -53,13 +55,18 @@ def test_files_of_a_sweep_are_found(tmp_path: Path) -> None:
     for trial_id in ("b2", "a1"):
         write_text(paths.trial("label-x", trial_id).record, "{}")
     write_text(paths.folder / "notes", "")
-    assert paths.records() == [paths.folder / "label-x-a1/record.json", paths.folder / "label-x-b2/record.json"]
+    assert paths.records() == [
+        paths.folder / "label-x-a1/record.json",
+        paths.folder / "label-x-b2/record.json",
+    ]
     assert {trial_id: found.folder.name for trial_id, found in paths.trials().items()} == {
         "a1": "label-x-a1", "b2": "label-x-b2",
     }  # fmt: skip
 
 
-def test_report_with_others_has_a_folder_of_its_own_whose_name_a_file_system_takes(tmp_path: Path) -> None:
+def test_report_with_others_has_a_folder_of_its_own_whose_name_a_file_system_takes(
+    tmp_path: Path,
+) -> None:
     paths = SweepPaths.of("s", tmp_path)
     assert paths.report_with([]) == paths.report
     assert paths.report_with([Path("a"), tmp_path / "b"]).name == "report-with-a-b"

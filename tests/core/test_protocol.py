@@ -27,7 +27,14 @@ from sweeper.core.trial import Trial
     [
         Phase("compiling"),
         LeaseRequest(ALONE),
-        Outcome("oom", "eager", "no room", Process(0, 0, True, compile_s=1.5), Diagnostics(1), {"torch": "2.13"}),
+        Outcome(
+            "oom",
+            "eager",
+            "no room",
+            Process(0, 0, True, compile_s=1.5),
+            Diagnostics(1),
+            {"torch": "2.13"},
+        ),
     ],
 )
 def test_a_message_is_one_line_that_is_read_back(message: Message) -> None:
@@ -63,7 +70,9 @@ def test_job_and_grant_are_read_back(trial: Trial) -> None:
 
 
 def test_what_the_checks_of_a_machine_found_is_read_back() -> None:
-    software = Software((Part("torch", "2.13"), Part("g++", None, "install it")), ("inductor",), True)
+    software = Software(
+        (Part("torch", "2.13"), Part("g++", None, "install it")), ("inductor",), True
+    )
     assert from_json(Software, to_json(software)) == software
     verdict = Verdict("tvm", "default", "missing", "take inductor")
     assert from_json(Verdict, to_json(verdict)) == verdict

@@ -75,9 +75,16 @@ def test_json_round_trip_keeps_everything(record: Record) -> None:
 def test_keys_are_those_of_the_contract_in_its_order(record: Record) -> None:
     data = json.loads(record.dumps())
     assert list(data)[: len(CONTRACT)] == CONTRACT
-    assert {"index", "draw", "cold", "compile_s", "first_steps_s", "rounds", "device_time_s", "memory_bytes"} <= set(
-        data["processes"][0]
-    )
+    assert {
+        "index",
+        "draw",
+        "cold",
+        "compile_s",
+        "first_steps_s",
+        "rounds",
+        "device_time_s",
+        "memory_bytes",
+    } <= set(data["processes"][0])
     assert list(data["processes"][0]["rounds"][0]) == ["order", "eager_s", "compiled_s", "void"]
 
 
@@ -97,7 +104,17 @@ def test_record_of_schema_2_is_read_with_what_it_lacks_missing(record: Record) -
     old = {**json.loads(record.dumps()), "schema_version": 2}
     accuracy = old["processes"][0]["accuracy"]
     del old["attempts"], old["diagnostics"]["parameters"]
-    for key in ("elements", "cases", "case", "batch", "moved", "projection", "margin", "random_in_step", "randomness"):
+    for key in (
+        "elements",
+        "cases",
+        "case",
+        "batch",
+        "moved",
+        "projection",
+        "margin",
+        "random_in_step",
+        "randomness",
+    ):
         del accuracy[key]
     read = Record.loads(json.dumps(old))
     assert read.attempts == ()
@@ -105,12 +122,23 @@ def test_record_of_schema_2_is_read_with_what_it_lacks_missing(record: Record) -
     assert read.diagnostics.parameters == {}
     found = read.processes[0].accuracy
     assert found is not None
-    assert (found.elements, found.cases, found.randomness, found.projection) == (None, (), None, None)
+    assert (found.elements, found.cases, found.randomness, found.projection) == (
+        None,
+        (),
+        None,
+        None,
+    )
     assert (found.worst, read.diagnostics.graphs) == ("loss", 2)
 
 
 def test_an_attempt_has_the_keys_of_the_contract(record: Record) -> None:
-    assert list(json.loads(record.dumps())["attempts"][0]) == ["status", "phase", "message", "worst", "artifacts"]
+    assert list(json.loads(record.dumps())["attempts"][0]) == [
+        "status",
+        "phase",
+        "message",
+        "worst",
+        "artifacts",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -124,8 +152,16 @@ def test_an_attempt_has_the_keys_of_the_contract(record: Record) -> None:
             "1 MiB is free. Process 12 has 70 GiB memory in use. Including ..., this process has 8 GiB in use",
             True,
         ),
-        ("oom", "1 MiB is free. Including non-PyTorch memory, this process has 78 GiB memory in use", False),
-        ("oom", "1 MiB is free. Process 12 has 78 GiB memory in use. Of the allocated memory ...", False),
+        (
+            "oom",
+            "1 MiB is free. Including non-PyTorch memory, this process has 78 GiB memory in use",
+            False,
+        ),
+        (
+            "oom",
+            "1 MiB is free. Process 12 has 78 GiB memory in use. Of the allocated memory ...",
+            False,
+        ),
         ("unavailable", "pip install it", False),
         ("compile_error", "Unsupported", False),
         ("accuracy_mismatch", None, False),
@@ -147,7 +183,11 @@ def test_out_of_memory_beside_other_processes_may_end_differently(record: Record
 
 def test_artifacts_are_those_of_all_processes_each_once(record: Record) -> None:
     (process,) = record.processes
-    others = (replace(process, code_fingerprint="a", autotuning_fingerprint="b"), Process(2, 0, False), process)
+    others = (
+        replace(process, code_fingerprint="a", autotuning_fingerprint="b"),
+        Process(2, 0, False),
+        process,
+    )
     assert replace(record, processes=(process, *others)).artifacts == ("a-b", "abc-None")
 
 
@@ -171,7 +211,11 @@ def test_unknown_status_is_refused(trial: Trial) -> None:
 def test_record_read_back_is_built_as_by_its_constructor() -> None:
     """Whole objects go past `__init__`, others through it."""
     figures = {"eager": 1.0, "compiled": 2}
-    assert from_json(PerArm, figures) == PerArm(1.0, 2) == pickle.loads(pickle.dumps(from_json(PerArm, figures)))
+    assert (
+        from_json(PerArm, figures)
+        == PerArm(1.0, 2)
+        == pickle.loads(pickle.dumps(from_json(PerArm, figures)))
+    )
     assert from_json(PerArm, {"compiled": 2.0}) == PerArm(None, 2.0)
     with pytest.raises(ValueError, match="PerArm: compiled: 'x' has the wrong type"):
         from_json(PerArm, {"eager": 1.0, "compiled": "x"})
@@ -230,7 +274,10 @@ def make_larger(path: Path) -> None:
     ("make", "reason"),
     [
         (make_larger, "bytes, more than"),
-        (lambda path: path.symlink_to(path.with_name("other.json")), "a link, which is not followed"),
+        (
+            lambda path: path.symlink_to(path.with_name("other.json")),
+            "a link, which is not followed",
+        ),
         (os.mkfifo, "not a regular file"),
         (Path.mkdir, "not a regular file"),
         (lambda _path: None, "No such file"),
@@ -254,16 +301,29 @@ def test_text_is_cleaned_where_it_enters(record: Record) -> None:
     clean = "é\ufffd red\ufffd\nnext\tline\ufffd"
     assert replace(record, message=dirty).message == clean
     data = json.loads(record.dumps()) | {"message": dirty, "environment": {"a\x00": {"b": [dirty]}}}
-    for text in (json.dumps(data), json.dumps(data, ensure_ascii=False).replace("\ud800", "\\ud800")):
+    for text in (
+        json.dumps(data),
+        json.dumps(data, ensure_ascii=False).replace("\ud800", "\\ud800"),
+    ):
         read = Record.loads(text)
         assert (read.message, read.environment) == (clean, {"a\ufffd": {"b": [clean]}})
         assert Record.loads(read.dumps()) == read
 
 
 def test_times_are_those_of_the_rounds_that_count() -> None:
-    rounds = (Round("AB", 2.0, 1.0), Round("BA", 4.0, None), Round("AB", 8.0, 2.0), Round("BA", 99.0, 99.0, "void"))
+    rounds = (
+        Round("AB", 2.0, 1.0),
+        Round("BA", 4.0, None),
+        Round("AB", 8.0, 2.0),
+        Round("BA", 99.0, 99.0, "void"),
+    )
     process = Process(
-        0, 0, True, steps_per_block=4, rounds=rounds, phases_s={"eager": 1.0, "compiling": 5.0, "warming": 2.0}
+        0,
+        0,
+        True,
+        steps_per_block=4,
+        rounds=rounds,
+        phases_s={"eager": 1.0, "compiling": 5.0, "warming": 2.0},
     )
     assert process.blocks_s("eager") == [2.0, 4.0, 8.0]
     assert (process.step_s("eager"), process.step_s("compiled")) == (1.0, 0.375)
@@ -276,13 +336,17 @@ def test_compiling_is_what_the_first_steps_took_beyond_steady_ones() -> None:
     rounds = (Round("AB", 2.0, 1.0), Round("BA", 2.0, 3.0))
     process = Process(0, 0, True, steps_per_block=4, rounds=rounds, first_steps_s=(6.0, 0.75, 0.5))
     assert process.beyond_steady_s == 7.25 - 3 * 0.5
-    assert replace(process, first_steps_s=(0.25, 0.5)).beyond_steady_s == 0.0  # a cache that had all of it
+    # a cache that had all of it
+    assert replace(process, first_steps_s=(0.25, 0.5)).beyond_steady_s == 0.0
     assert replace(process, rounds=(), first_steps_s=(6.0,)).beyond_steady_s is None
 
 
 def test_a_figure_of_an_arm_is_missing_where_the_field_is() -> None:
     process = Process(0, 0, True, energy_j=PerArm(1.0, 2.0))
-    assert (process.read_arm("energy_j", "eager"), process.read_arm("energy_j", "compiled")) == (1.0, 2.0)
+    assert (process.read_arm("energy_j", "eager"), process.read_arm("energy_j", "compiled")) == (
+        1.0,
+        2.0,
+    )
     assert process.read_arm("memory_bytes", "eager") is None
     assert process.artifact is None
 
@@ -326,7 +390,11 @@ def test_a_text_that_is_too_large_is_refused_before_it_is_parsed(
 
 def test_parts_of_a_record_are_read_without_their_constructors() -> None:
     """Reading thousands of records takes half as long where classes have slots."""
-    parts = [value for value in vars(record_module).values() if isinstance(value, type) and value.__module__ == RECORD]
+    parts = [
+        value
+        for value in vars(record_module).values()
+        if isinstance(value, type) and value.__module__ == RECORD
+    ]
     parts = [part for part in parts if dataclasses.is_dataclass(part)]
     parts += [Model, Precision, Compile, Text, Labels, Trial]
     assert len(parts) > 10
@@ -336,17 +404,25 @@ def test_parts_of_a_record_are_read_without_their_constructors() -> None:
 def test_numbers_at_their_limits_are_taken(record: Record) -> None:
     """Nesting of 20 levels below a field, numbers at both ends of their ranges."""
     (process,) = record.processes
-    edges = replace(process, compile_s=0.0, waited_s=1e9, steps_per_block=1, rounds=(Round("AB", 1e-9, 1e9),))
+    edges = replace(
+        process, compile_s=0.0, waited_s=1e9, steps_per_block=1, rounds=(Round("AB", 1e-9, 1e9),)
+    )
     edges = replace(edges, energy_j=PerArm(0.0, 1e100), device_step_s=PerArm(1e-12, 1e9))
     at_limits = replace(
-        record, processes=(edges,), environment={"deep": nest(20), "most": 2**63 - 1, "least": -(2**63)}
+        record,
+        processes=(edges,),
+        environment={"deep": nest(20), "most": 2**63 - 1, "least": -(2**63)},
     )
     assert Record.loads(at_limits.dumps()) == at_limits
 
 
 def test_what_a_record_lacks_is_missing_and_no_fault() -> None:
     """Also of one GPU that nobody else used: without a reading of others nothing speaks for another end."""
-    data = to_json(Process(0, 0, True, accuracy=Accuracy(None, None), gpu=GpuState(PerArm(), PerArm(), PerArm())))
+    data = to_json(
+        Process(
+            0, 0, True, accuracy=Accuracy(None, None), gpu=GpuState(PerArm(), PerArm(), PerArm())
+        )
+    )
     given = {"index": 0, "draw": 0, "cold": True}
     assert {name: value for name, value in data.items() if value and name not in given} == {
         "accuracy": to_json(Accuracy(None, None)), "gpu": to_json(GpuState(PerArm(), PerArm(), PerArm())),

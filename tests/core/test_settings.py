@@ -29,13 +29,25 @@ def test_settings_that_can_be_run_are_returned_as_they_are(given: Settings) -> N
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        *((settings(**{name: 0}), f"measure.{name}=0: it must be greater than 0") for name in POSITIVE),
+        *(
+            (settings(**{name: 0}), f"measure.{name}=0: it must be greater than 0")
+            for name in POSITIVE
+        ),
         (settings(rounds=-1), "measure.rounds=-1: it must"),
         (settings(timeout_s=float("nan")), "measure.timeout_s=nan: it must"),
-        (settings(phase_timeouts_s={"compiling": 0}), "measure.phase_timeouts_s.compiling=0: it must be greater"),
-        (settings(phase_timeouts_s={"compile": 9}), "there is no such phase; nearest: compiling\nphases: starting, "),
+        (
+            settings(phase_timeouts_s={"compiling": 0}),
+            "measure.phase_timeouts_s.compiling=0: it must be greater",
+        ),
+        (
+            settings(phase_timeouts_s={"compile": 9}),
+            "there is no such phase; nearest: compiling\nphases: starting, ",
+        ),
         (settings(target=0.51), "measure.target=0.51: a share of the speedup, at most 0.5"),
-        (settings(target=0.02, draws=2), "it wants measure.draws=1 and measure.max_processes of at least 5"),
+        (
+            settings(target=0.02, draws=2),
+            "it wants measure.draws=1 and measure.max_processes of at least 5",
+        ),
         (settings(target=0.02, max_processes=4), "it wants measure.draws=1"),
         (settings(prepare=0), "scheduler.prepare=0: a whole number of at least 1"),
     ],

@@ -4,11 +4,22 @@ from dataclasses import replace
 
 import pytest
 
-from sweeper.core.trial import Compile, Labels, Model, Precision, Text, Trial, name_module, name_variants
+from sweeper.core.trial import (
+    Compile,
+    Labels,
+    Model,
+    Precision,
+    Text,
+    Trial,
+    name_module,
+    name_variants,
+)
 
 
 def test_id_is_the_same_for_equal_content_and_other_labels(trial: Trial) -> None:
-    renamed = replace(trial, labels=Labels("another name", "fp32", family="nlp", weight="amp", total_steps=9))
+    renamed = replace(
+        trial, labels=Labels("another name", "fp32", family="nlp", weight="amp", total_steps=9)
+    )
     assert renamed.id == trial.id
 
 
@@ -46,7 +57,9 @@ def test_id_of_a_known_trial_stays_what_it_was(trial: Trial) -> None:
 
 
 def test_json_round_trip_keeps_everything(trial: Trial) -> None:
-    rich = replace(trial, compile=Compile(dynamic=True, options={"triton.cudagraphs": True, "size": 3}))
+    rich = replace(
+        trial, compile=Compile(dynamic=True, options={"triton.cudagraphs": True, "size": 3})
+    )
     assert Trial.from_json(rich.to_json()) == rich
 
 
@@ -55,7 +68,9 @@ def test_unknown_key_is_refused(trial: Trial) -> None:
         Trial.from_json({**trial.to_json(), "colour": "red"})
 
 
-@pytest.mark.parametrize("name", ["a/../../b", "../x", ".hidden", "=1+1", 'a "b" c', "x" * 300, "a\nb", "ünï"])
+@pytest.mark.parametrize(
+    "name", ["a/../../b", "../x", ".hidden", "=1+1", 'a "b" c', "x" * 300, "a\nb", "ünï"]
+)
 def test_label_never_leaves_the_folder(trial: Trial, name: str) -> None:
     label = replace(trial, labels=Labels(name, "fp32")).label
     assert label
@@ -102,7 +117,12 @@ def test_variant_has_every_axis_that_has_no_column(trial: Trial) -> None:
 
 
 def test_variant_of_a_bundled_rung_names_the_bundle_and_not_its_parts(trial: Trial) -> None:
-    rung = replace(trial, labels=replace(trial.labels, rung="default"), optimizer_impl="fused", cudnn_benchmark=True)
+    rung = replace(
+        trial,
+        labels=replace(trial.labels, rung="default"),
+        optimizer_impl="fused",
+        cudnn_benchmark=True,
+    )
     assert rung.variant == "free one-liners"
     assert (
         replace(rung, labels=replace(trial.labels, rung="fused")).variant
@@ -111,7 +131,12 @@ def test_variant_of_a_bundled_rung_names_the_bundle_and_not_its_parts(trial: Tri
 
 
 def test_variant_names_the_position_of_a_decoder_unless_it_is_the_last(trial: Trial) -> None:
-    decoder = replace(trial, workload="decode", optimizer="none", model=Model("transformers", "x", sequence_length=16))
+    decoder = replace(
+        trial,
+        workload="decode",
+        optimizer="none",
+        model=Model("transformers", "x", sequence_length=16),
+    )
     assert replace(decoder, decode_position=15).variant == ""
     assert replace(decoder, decode_position=14).variant == "decode.position=14"
     assert replace(trial, decode_position=0).variant == "decode.position=0"
@@ -125,14 +150,23 @@ def test_name_has_a_backend_that_is_not_inductor(trial: Trial) -> None:
 
 def test_name_of_a_rung_says_which_one_it_is(trial: Trial) -> None:
     eager = replace(trial, mode="eager", backend=None)
-    names = [replace(eager, labels=replace(trial.labels, rung=rung)).label for rung in ("eager", "channels_last")]
-    assert names == ["vit_tiny-train-fp32-rung-eager-b4", "vit_tiny-train-fp32-rung-channels_last-b4"]
+    names = [
+        replace(eager, labels=replace(trial.labels, rung=rung)).label
+        for rung in ("eager", "channels_last")
+    ]
+    assert names == [
+        "vit_tiny-train-fp32-rung-eager-b4",
+        "vit_tiny-train-fp32-rung-channels_last-b4",
+    ]
 
 
 def test_sizes_that_vary_keep_their_share_of_the_batch(trial: Trial) -> None:
     varied = replace(trial, batch_size=32, vary={"batch_size": (8, 32, 1), "image_size": (32, 64)})
     halved = varied.replace_batch_size(16)
-    assert (halved.batch_size, halved.vary) == (16, {"batch_size": [4, 16, 1], "image_size": (32, 64)})
+    assert (halved.batch_size, halved.vary) == (
+        16,
+        {"batch_size": [4, 16, 1], "image_size": (32, 64)},
+    )
     assert varied.samples_per_step == pytest.approx(41 / 3)
     assert trial.replace_batch_size(2) == replace(trial, batch_size=2)
     assert trial.samples_per_step == 4
@@ -155,11 +189,17 @@ def test_what_a_step_is_stands_in_the_names_where_trials_differ_in_it(trial: Tri
     assert unlabelled.step == ("", "text=packed")
     assert replace(unlabelled, text=Text("packed")).step == ("", "text=packed; text.labels=true")
     assert replace(language, workload="decode").step == ("", "")
-    assert name_variants([language, replace(language, text=Text("full"))]) == ["text=packed", "text=full"]
+    assert name_variants([language, replace(language, text=Text("full"))]) == [
+        "text=packed",
+        "text=full",
+    ]
 
 
 def test_only_equal_models_share_a_key() -> None:
-    one, other = (Model("timm", "x", arguments=arguments) for arguments in ({"a": 1, "b": 2}, {"b": 2, "a": 1}))
+    one, other = (
+        Model("timm", "x", arguments=arguments)
+        for arguments in ({"a": 1, "b": 2}, {"b": 2, "a": 1})
+    )
     assert one.key == other.key
     assert one.key != replace(one, cast=True).key
 
@@ -200,7 +240,14 @@ def test_defaults_stay_what_ids_of_stored_records_mean() -> None:
 
 @pytest.mark.parametrize(
     ("path", "expected"),
-    [("-m package.train", "package.train"), ("-m  train ", "train"), ("train.py", None), ("-m.py", None)],
+    [
+        ("-m package.train", "package.train"),
+        ("-m  train ", "train"),
+        ("train.py", None),
+        ("-m.py", None),
+    ],
 )
-def test_only_a_path_that_begins_as_for_python_names_a_module(path: str, expected: str | None) -> None:
+def test_only_a_path_that_begins_as_for_python_names_a_module(
+    path: str, expected: str | None
+) -> None:
     assert name_module(path) == expected

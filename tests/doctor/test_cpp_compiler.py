@@ -14,7 +14,9 @@ def test_the_compiler_is_the_one_of_cxx_and_its_absence_says_what_to_do(tmp_path
     assert "apt-get install g++" in str(find_cpp_compiler({"PATH": str(tmp_path)}).note)
     own.rename(tmp_path / "clang++")
     assert "set CXX=clang++" in str(find_cpp_compiler({"PATH": str(tmp_path)}).note)
-    assert "does not work" in str(find_cpp_compiler({"CXX": "false", "PATH": os.environ["PATH"]}).note)
+    assert "does not work" in str(
+        find_cpp_compiler({"CXX": "false", "PATH": os.environ["PATH"]}).note
+    )
 
 
 def test_the_compiler_is_g_plus_plus_where_it_is_there(tmp_path: Path) -> None:

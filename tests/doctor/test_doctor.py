@@ -66,9 +66,13 @@ def own_backends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     names = ("same_forward", "hidden_forward", "hangs", "wrong", "dies")
     information = tmp_path / "own_backends-1.0.dist-info"
     information.mkdir()
-    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: own-backends\nVersion: 1.0\n")
+    (information / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: own-backends\nVersion: 1.0\n"
+    )
     lines = [f"{name} = own_backends:{name}" for name in (*names, "gone")]
-    (information / "entry_points.txt").write_text("[torch_dynamo_backends]\n" + "\n".join(lines) + "\n")
+    (information / "entry_points.txt").write_text(
+        "[torch_dynamo_backends]\n" + "\n".join(lines) + "\n"
+    )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("PIDS", str(tmp_path / "pids"))
     return tmp_path
@@ -88,7 +92,8 @@ def verdict_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Verdict]:
 
     from sweeper.worker.backend_check import check_backend
 
-    monkeypatch.setattr(torch._inductor.config.triton, "cudagraph_or_error", False)  # it is as it was after the test
+    # it is as it was after the test
+    monkeypatch.setattr(torch._inductor.config.triton, "cudagraph_or_error", False)
     torch._dynamo.reset()
     return lambda backend: check_backend(backend, "cpu")
 
@@ -102,7 +107,9 @@ def test_inductor_trains_on_the_cpu() -> None:
 
 @pytest.mark.compile
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "aot_ts", "jit_trace"])
-def test_backends_of_torch_train_on_the_cpu(verdict_of: Callable[[str], Verdict], backend: str) -> None:
+def test_backends_of_torch_train_on_the_cpu(
+    verdict_of: Callable[[str], Verdict], backend: str
+) -> None:
     verdict = verdict_of(backend)
     assert (verdict.verdict, verdict.reason) == ("ok", None)
     assert verdict.first_step_s is not None
@@ -114,7 +121,10 @@ def test_backends_of_torch_that_compile_nothing_are_controls(
     verdict_of: Callable[[str], Verdict], backend: str
 ) -> None:
     verdict = verdict_of(backend)
-    assert (verdict.verdict, verdict.reason and verdict.reason[:28]) == ("control", "compiles nothing, on purpose")
+    assert (verdict.verdict, verdict.reason and verdict.reason[:28]) == (
+        "control",
+        "compiles nothing, on purpose",
+    )
 
 
 @pytest.mark.compile
@@ -128,15 +138,22 @@ def test_a_backend_that_takes_more_than_torch_compile_gives_is_not_broken(
 
 @pytest.mark.compile
 @pytest.mark.parametrize("backend", ["same_forward", "hidden_forward"])
-def test_a_backend_that_runs_the_graph_as_it_came_is_told_on(own_backends: Path, backend: str) -> None:
+def test_a_backend_that_runs_the_graph_as_it_came_is_told_on(
+    own_backends: Path, backend: str
+) -> None:
     verdict = probed(backend)
     assert (verdict.verdict, verdict.reason) == ("broken", "runs eager")
 
 
 @pytest.mark.compile
-def test_cudagraphs_on_a_cpu_is_missing_as_a_trial_is_unavailable(verdict_of: Callable[[str], Verdict]) -> None:
+def test_cudagraphs_on_a_cpu_is_missing_as_a_trial_is_unavailable(
+    verdict_of: Callable[[str], Verdict],
+) -> None:
     verdict = verdict_of("cudagraphs")
-    assert (verdict.verdict, verdict.reason) == ("missing", "backend cudagraphs needs device=cuda, this is cpu")
+    assert (verdict.verdict, verdict.reason) == (
+        "missing",
+        "backend cudagraphs needs device=cuda, this is cpu",
+    )
 
 
 @pytest.mark.compile
@@ -166,7 +183,10 @@ def test_a_backend_that_is_not_here_is_missing_with_what_to_install(
 
 @pytest.mark.compile
 def test_a_probe_that_hangs_ends_by_the_limit_and_leaves_no_process(own_backends: Path) -> None:
-    assert probes.ask(["backend", "hangs", "cpu"], CPU, timeout_s=30).problem == "no answer within 30 s"
+    assert (
+        probes.ask(["backend", "hangs", "cpu"], CPU, timeout_s=30).problem
+        == "no answer within 30 s"
+    )
     pids = [int(pid) for pid in (own_backends / "pids").read_text().split()]
     assert len(pids) == 2
     wait_until_gone(pids)
@@ -174,7 +194,9 @@ def test_a_probe_that_hangs_ends_by_the_limit_and_leaves_no_process(own_backends
 
 @pytest.mark.compile
 def test_closing_the_answers_ends_what_still_runs(own_backends: Path) -> None:
-    answers = probes.ask_all([["versions"], ["backend", "hangs", "cpu"]], CPU, timeout_s=240, at_once=2)
+    answers = probes.ask_all(
+        [["versions"], ["backend", "hangs", "cpu"]], CPU, timeout_s=240, at_once=2
+    )
     next(answers)
     deadline = time.monotonic() + 60
     while not (own_backends / "pids").exists() and time.monotonic() < deadline:
@@ -206,12 +228,16 @@ def test_a_backend_that_kills_the_process_is_one_broken_line(own_backends: Path)
 
 def test_a_broken_torch_is_a_line_with_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "torch").mkdir()
-    (tmp_path / "torch" / "__init__.py").write_text("raise OSError('libcudart.so.12: cannot open shared object file')")
+    (tmp_path / "torch" / "__init__.py").write_text(
+        "raise OSError('libcudart.so.12: cannot open shared object file')"
+    )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     software = __main__.ask_software(CPU, timeout_s=60)
     assert not software.torch_works
     torch = next(part for part in software.parts if part.name == "torch")
-    assert torch.note == "cannot be imported: OSError: libcudart.so.12: cannot open shared object file"
+    assert (
+        torch.note == "cannot be imported: OSError: libcudart.so.12: cannot open shared object file"
+    )
     assert __main__.list_questions(software, CPU) == []
 
 
@@ -222,7 +248,9 @@ def test_backends_of_conf_come_first_and_modes_only_on_a_gpu() -> None:
     assert asked[0] == ("inductor", "default")
     assert asked[-1] == ("zeta", "default")
     names = [backend for backend, _ in asked]
-    assert {"inductor", "aot_eager", "cudagraphs", "eager", "ts", "jit_trace", "openvino"} <= set(names)
+    assert {"inductor", "aot_eager", "cudagraphs", "eager", "ts", "jit_trace", "openvino"} <= set(
+        names
+    )
     assert len(names) == len(set(names))
     assert "nvfuser" not in names
     listed = __main__.list_questions(Software((), ("nvfuser",), torch_works=True), CPU)
@@ -249,7 +277,10 @@ def test_names_that_are_no_more_are_told_without_a_process() -> None:
 
 
 def findings(verdict: str = "ok", wobble: tuple[Noise, ...] | None = None) -> Findings:
-    verdicts = (Verdict("inductor", "default", verdict), Verdict("tvm", "default", "missing", "pip install"))
+    verdicts = (
+        Verdict("inductor", "default", verdict),
+        Verdict("tvm", "default", "missing", "pip install"),
+    )
     return Findings(CPU, QUIET, None, Software((), (), True), (), verdicts, wobble)
 
 
@@ -302,7 +333,12 @@ print(code, [name for name in ("torch", "mlflow", "pandas", "transformers", "tim
 """
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     result = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert result.stdout.splitlines()[-1] == "1 []", result.stdout + result.stderr
     assert "none can be tried without a torch that works" in result.stdout
@@ -312,7 +348,10 @@ print(code, [name for name in ("torch", "mlflow", "pandas", "transformers", "tim
 
 
 def test_verdicts_are_printed_in_order_one_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = [Verdict("inductor", "default", "ok", None, 2.0), Verdict("tvm", "default", "missing", "pip install [it]")]
+    said = [
+        Verdict("inductor", "default", "ok", None, 2.0),
+        Verdict("tvm", "default", "missing", "pip install [it]"),
+    ]
 
     def answers(*_arguments: object):
         yield probes.Answer(dataclasses.asdict(said[0]))
@@ -343,7 +382,9 @@ def test_what_a_gpu_does_not_tell_is_left_out() -> None:
         power_w=71.5,
         lowered_clocks=("idle", "hardware_thermal"),
     )
-    described = dict(__main__.describe_gpu(Device("cuda", gpus.Gpu("0", "GPU-aaa", "A GPU")), reading))
+    described = dict(
+        __main__.describe_gpu(Device("cuda", gpus.Gpu("0", "GPU-aaa", "A GPU")), reading)
+    )
     assert described == {
         "GPU": "A GPU, GPU-aaa",
         "memory": "1.0 of 128.0 GiB in use",
@@ -354,7 +395,9 @@ def test_what_a_gpu_does_not_tell_is_left_out() -> None:
 
 
 @pytest.mark.parametrize(("mode", "expected"), [("exclusive process", 1), ("default", 2)])
-def test_an_exclusive_gpu_gets_one_probe_at_a_time(mode: str, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exclusive_gpu_gets_one_probe_at_a_time(
+    mode: str, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
     assert __main__.count_parallel_probes(GpuReading(compute_mode=mode)) == expected
 
@@ -366,8 +409,10 @@ def test_processes_needed_by_hand() -> None:
     # t(1), t(2), t(3), t(5), t(6) = 12.706, 4.303, 3.182, 2.571, 2.447
     assert count_processes_needed(0.0) == 2
     assert count_processes_needed(0.001) == 2  # 12.706 * 0.001 / 1.414 = 0.0090
-    assert count_processes_needed(0.005) == 4  # 3: 4.303 * 0.005 / 1.732 = 0.0124; 4: 3.182 * 0.005 / 2 = 0.0080
-    assert count_processes_needed(0.01) == 7  # 6: 2.571 * 0.01 / 2.449 = 0.0105; 7: 2.447 * 0.01 / 2.646 = 0.0092
+    # 3: 4.303 * 0.005 / 1.732 = 0.0124; 4: 3.182 * 0.005 / 2 = 0.0080
+    assert count_processes_needed(0.005) == 4
+    # 6: 2.571 * 0.01 / 2.449 = 0.0105; 7: 2.447 * 0.01 / 2.646 = 0.0092
+    assert count_processes_needed(0.01) == 7
     assert count_processes_needed(0.01, half_width=0.1) == 2
     assert count_processes_needed(0.06) is None  # 100: 1.984 * 0.06 / 10 = 0.0119
 
@@ -383,7 +428,8 @@ def test_noise_of_a_record_by_hand() -> None:
     assert found.processes == 2
     assert found.spread_within == pytest.approx(0.1)
     assert found.spread_between == pytest.approx(0.01 * math.sqrt(2))
-    assert found.processes_needed == 11  # 10: 2.262 * 0.01414 / 3.162 = 0.0101; 11: 2.228 * 0.01414 / 3.317 = 0.0095
+    # 10: 2.262 * 0.01414 / 3.162 = 0.0101; 11: 2.228 * 0.01414 / 3.317 = 0.0095
+    assert found.processes_needed == 11
     assert found.speedup == pytest.approx(1.0)
 
 

@@ -25,17 +25,31 @@ def test_no_record_is_no_attempt(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("status", "kept"),
-    [("ok", False), ("interrupted", False), ("unavailable", False), ("oom", True), ("accuracy_mismatch", True)],
+    [
+        ("ok", False),
+        ("interrupted", False),
+        ("unavailable", False),
+        ("oom", True),
+        ("accuracy_mismatch", True),
+    ],
 )
-def test_only_what_went_wrong_is_kept_behind_what_came_before(tmp_path: Path, status: str, kept: bool) -> None:
+def test_only_what_went_wrong_is_kept_behind_what_came_before(
+    tmp_path: Path, status: str, kept: bool
+) -> None:
     record = replace(make_record(status=status, message="why"), attempts=(EARLIER,))
     own = Attempt(status, "compiling", "why")
     assert attempts_of(tmp_path, record) == ((EARLIER, own) if kept else (EARLIER,))
 
 
 def test_an_attempt_names_the_code_of_the_last_process_and_the_worst_tensor(tmp_path: Path) -> None:
-    right = replace(make_process(), code_fingerprint="a", accuracy=Accuracy("float64", True, worst="loss"))
-    wrong = replace(make_process(index=1), code_fingerprint="b", accuracy=Accuracy("float64", False, worst="output"))
+    right = replace(
+        make_process(), code_fingerprint="a", accuracy=Accuracy("float64", True, worst="loss")
+    )
+    wrong = replace(
+        make_process(index=1),
+        code_fingerprint="b",
+        accuracy=Accuracy("float64", False, worst="output"),
+    )
     record = replace(make_record(status="accuracy_mismatch"), processes=(right, wrong))
     assert attempts_of(tmp_path, record) == (
         Attempt("accuracy_mismatch", "compiling", worst="output", artifacts=("b-None",)),

@@ -80,7 +80,9 @@ def register() -> Iterator[Callable[[DeviceLease, int], Worker]]:
 
 
 @pytest.fixture
-def three(sleepers: Callable[[], int], register: Callable[[DeviceLease, int], Worker]) -> list[Worker]:
+def three(
+    sleepers: Callable[[], int], register: Callable[[DeviceLease, int], Worker]
+) -> list[Worker]:
     lease = DeviceLease()
     return [register(lease, sleepers()) for _ in range(3)]
 
@@ -138,7 +140,9 @@ def test_alone_is_waited_for_and_stops_nobody_before(three: list[Worker]) -> Non
     assert eventually(lambda: state(first.group) == state(third.group) == "T")
 
 
-def test_stopped_and_waited_seconds_are_told_apart_and_count_in_no_limit(three: list[Worker]) -> None:
+def test_stopped_and_waited_seconds_are_told_apart_and_count_in_no_limit(
+    three: list[Worker],
+) -> None:
     first, computes, waits = three
     first.ask(DEVICE)
     waits.ask(DEVICE)
@@ -164,7 +168,9 @@ def test_seconds_are_counted_by_the_clock(
     now = 100.0
     signals: list[tuple[int, int]] = []
     monkeypatch.setattr(device_lease.time, "monotonic", lambda: now)
-    monkeypatch.setattr(device_lease.os, "killpg", lambda group, number: signals.append((group, number)))
+    monkeypatch.setattr(
+        device_lease.os, "killpg", lambda group, number: signals.append((group, number))
+    )
     lease = DeviceLease()
     measures, other = register(lease, 1), register(lease, 2)
     measures.ask(ALONE)
@@ -182,7 +188,11 @@ def test_seconds_are_counted_by_the_clock(
     assert lease.idle_s(other.tenant) == 12.0
     measures.end()
     assert other.grants == [LeaseGrant(7.0)]
-    assert (lease.idle_s(other.tenant), other.tenant.stopped_s, other.tenant.is_deaf) == (12.0, 0.0, False)
+    assert (lease.idle_s(other.tenant), other.tenant.stopped_s, other.tenant.is_deaf) == (
+        12.0,
+        0.0,
+        False,
+    )
     assert signals[2:] == [(2, signal.SIGSTOP), (2, signal.SIGCONT)]
     now += 1
     assert lease.idle_s(other.tenant) == 12.0
@@ -190,7 +200,10 @@ def test_seconds_are_counted_by_the_clock(
 
 def test_worker_that_does_not_read_is_deaf_and_one_that_leaves_is_waited_for_no_more() -> None:
     lease = DeviceLease()
-    with lease.register(1, lambda _grant: False) as tenant, lease.register(2, lambda _grant: True) as waiting:
+    with (
+        lease.register(1, lambda _grant: False) as tenant,
+        lease.register(2, lambda _grant: True) as waiting,
+    ):
         lease.request(tenant, DEVICE)
         assert tenant.is_deaf
         lease.request(waiting, DEVICE)
@@ -210,7 +223,8 @@ def test_two_workers_are_two_whatever_they_want() -> None:
 def test_reaper_hears_of_workers_while_they_run() -> None:
     heard: list[str] = []
     reaper = SimpleNamespace(
-        watch=lambda group: heard.append(f"+{group}"), forget=lambda group: heard.append(f"-{group}")
+        watch=lambda group: heard.append(f"+{group}"),
+        forget=lambda group: heard.append(f"-{group}"),
     )
     with DeviceLease(reaper).register(7, lambda _grant: True):  # type: ignore[arg-type]
         assert heard == ["+7"]

@@ -27,7 +27,9 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_claim, "LOCK_FOLDERS", (tmp_path,))
 
 
-def test_claimed_devices_have_leases_of_their_own_and_learn_from_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_claimed_devices_have_leases_of_their_own_and_learn_from_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(placement, "total_memory_bytes", lambda _gpu: None)
     four = Placement("4 GPUs", tuple(DeviceShare(device, (0, 1), 3) for device in DEVICES))
     found = make_slots(four, DEVICES[1:3])
@@ -55,7 +57,9 @@ def test_a_gpu_has_one_owner_and_a_cpu_none() -> None:
         assert later == tuple(DEVICES)
 
 
-def test_temporary_folder_of_the_environment_changes_no_lock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_temporary_folder_of_the_environment_changes_no_lock(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "private").mkdir()
     with claim_devices(DEVICES[:1]):
         monkeypatch.setenv("TMPDIR", str(tmp_path / "private"))
@@ -65,9 +69,13 @@ def test_temporary_folder_of_the_environment_changes_no_lock(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o755], ids=["not sticky", "not for all"])
-def test_folder_in_which_others_could_take_locks_away_is_not_used(tmp_path: Path, mode: int) -> None:
+def test_folder_in_which_others_could_take_locks_away_is_not_used(
+    tmp_path: Path, mode: int
+) -> None:
     tmp_path.chmod(mode)
-    refused = pytest.raises(ConfigError, match=r"no place for the locks of GPUs.*scheduler\.locks=false")
+    refused = pytest.raises(
+        ConfigError, match=r"no place for the locks of GPUs.*scheduler\.locks=false"
+    )
     with refused, claim_devices(DEVICES[:1]):
         pass
     with claim_devices(DEVICES[:1], locks=False) as claimed:
@@ -85,27 +93,37 @@ def test_worker_that_computes_on_a_gpu_is_seen_without_its_lock(
         assert other.stdout is not None
         other.stdout.readline()
         monkeypatch.setattr(
-            device_claim, "computing_pids", lambda gpu: frozenset({other.pid}) if gpu.uuid == "GPU-0" else frozenset()
+            device_claim,
+            "computing_pids",
+            lambda gpu: frozenset({other.pid}) if gpu.uuid == "GPU-0" else frozenset(),
         )
         with claim_devices(DEVICES[:2]) as claimed:
             assert claimed == tuple(DEVICES[1 if taken else 0 : 2])
         if taken:
-            refused = pytest.raises(ConfigError, match=f"by process {other.pid}, a worker of another sweep")
+            refused = pytest.raises(
+                ConfigError, match=f"by process {other.pid}, a worker of another sweep"
+            )
             with refused, claim_devices(DEVICES[:1]):
                 pass
 
 
-def test_worker_whose_driver_was_killed_has_twenty_seconds_to_free_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_whose_driver_was_killed_has_twenty_seconds_to_free_its_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clock, frees_after_s = Clock(), 20.0
     monkeypatch.setattr(device_claim, "time", clock)
     monkeypatch.setattr(device_claim, "_is_worker", lambda pid: pid in (7, 8))
-    monkeypatch.setattr(device_claim, "computing_pids", lambda _gpu: [6, 7, 8] if clock.now < frees_after_s else [6])
+    monkeypatch.setattr(
+        device_claim, "computing_pids", lambda _gpu: [6, 7, 8] if clock.now < frees_after_s else [6]
+    )
     with claim_devices(DEVICES[:1]) as claimed:
         assert claimed == tuple(DEVICES[:1])
     assert clock.pauses == [0.5] * 40
     clock.now, frees_after_s = 0.0, 21.0
     clock.pauses.clear()
-    refused = pytest.raises(ConfigError, match="is in use by process 7, a worker of another sweep, whose lock")
+    refused = pytest.raises(
+        ConfigError, match="is in use by process 7, a worker of another sweep, whose lock"
+    )
     with refused, claim_devices(DEVICES[:1]):
         pass
     assert clock.pauses == [0.5] * 41
@@ -139,7 +157,8 @@ class Folder:
 
 
 @pytest.mark.parametrize(
-    ("owner", "fits"), [(0, True), (1000, True), (65534, True), (1, False), (999, False), (65533, False)]
+    ("owner", "fits"),
+    [(0, True), (1000, True), (65534, True), (1, False), (999, False), (65533, False)],
 )
 def test_folder_of_locks_belongs_to_root_or_to_the_user(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, owner: int, fits: bool
@@ -151,7 +170,9 @@ def test_folder_of_locks_belongs_to_root_or_to_the_user(
     if fits:
         assert device_claim._lock_file("GPU-0") == tmp_path / "sweeper-GPU-0.lock"
         return
-    with pytest.raises(ConfigError, match=f"neither {tmp_path}/missing nor {tmp_path} belongs to root"):
+    with pytest.raises(
+        ConfigError, match=f"neither {tmp_path}/missing nor {tmp_path} belongs to root"
+    ):
         device_claim._lock_file("GPU-0")
 
 

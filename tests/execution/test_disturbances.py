@@ -14,14 +14,20 @@ QUIET = Host("a processor", cores=4, usable_cores=4, load=0.2)
 
 
 def test_a_busy_host_or_gpu_disturbs() -> None:
-    assert list(find_disturbances(QUIET, GpuReading(pids=frozenset(), memory_used_bytes=2**29))) == []
+    assert (
+        list(find_disturbances(QUIET, GpuReading(pids=frozenset(), memory_used_bytes=2**29))) == []
+    )
     busy = dataclasses.replace(QUIET, load=1.2)
-    assert list(find_disturbances(busy, None)) == ["1.2 of 4 cores are busy; stop the other processes, or wait"]
+    assert list(find_disturbances(busy, None)) == [
+        "1.2 of 4 cores are busy; stop the other processes, or wait"
+    ]
     assert "2 other processes" in next(find_disturbances(QUIET, GpuReading(pids=frozenset({1, 2}))))
     assert "cannot be seen from here" in next(
         find_disturbances(QUIET, GpuReading(pids=frozenset(), memory_used_bytes=2**33))
     )
-    assert "hardware_thermal" in next(find_disturbances(QUIET, GpuReading(lowered_clocks=("idle", "hardware_thermal"))))
+    assert "hardware_thermal" in next(
+        find_disturbances(QUIET, GpuReading(lowered_clocks=("idle", "hardware_thermal")))
+    )
 
 
 def test_disturbances_of_several_gpus_name_the_gpu_and_those_of_the_host_come_once(
@@ -31,11 +37,19 @@ def test_disturbances_of_several_gpus_name_the_gpu_and_those_of_the_host_come_on
     busy = GpuReading(pids=frozenset({1}))
     monkeypatch.setattr(host, "read", lambda: dataclasses.replace(QUIET, load=1.2))
     monkeypatch.setattr(host, "measure_busy_cores", lambda _seconds: 1.5)
-    monkeypatch.setattr(gpus, "read", lambda gpu: busy if gpu is second else GpuReading(pids=frozenset()))
-    load, other = "1.2 of 4 cores are busy; stop the other processes, or wait", "1 other process on the GPU; "
+    monkeypatch.setattr(
+        gpus, "read", lambda gpu: busy if gpu is second else GpuReading(pids=frozenset())
+    )
+    load, other = (
+        "1.2 of 4 cores are busy; stop the other processes, or wait",
+        "1 other process on the GPU; ",
+    )
     found = read_disturbances([Device("cuda", first), Device("cuda", second)])
     assert found == [load, f"GPU 1: {other}stop them, or take another"]
-    assert read_disturbances([Device("cuda", second)]) == [load, f"{other}stop them, or take another"]
+    assert read_disturbances([Device("cuda", second)]) == [
+        load,
+        f"{other}stop them, or take another",
+    ]
     assert read_disturbances([CPU]) == [load]
     assert read_disturbances([]) == []
 
@@ -56,14 +70,17 @@ def test_what_a_gpu_says_and_what_it_hides(reading: GpuReading, lines: int) -> N
 
 
 @pytest.mark.parametrize(
-    ("load", "cores", "disturbs"), [(1.0, 4, False), (1.01, 4, True), (1.01, 8, False), (None, 1, False)]
+    ("load", "cores", "disturbs"),
+    [(1.0, 4, False), (1.01, 4, True), (1.01, 8, False), (None, 1, False)],
 )
 def test_a_quarter_of_the_cores_may_be_busy(load: float | None, cores: int, disturbs: bool) -> None:
     machine = dataclasses.replace(QUIET, load=load, cores=cores)
     assert bool(list(find_disturbances(machine, None))) is disturbs
 
 
-@pytest.mark.parametrize(("busy", "disturbs"), [(0.1, False), (1.1, True), (3.0, True), (None, True)])
+@pytest.mark.parametrize(
+    ("busy", "disturbs"), [(0.1, False), (1.1, True), (3.0, True), (None, True)]
+)
 def test_a_load_that_has_passed_disturbs_nothing(
     monkeypatch: pytest.MonkeyPatch, busy: float | None, disturbs: bool
 ) -> None:

@@ -59,11 +59,15 @@ def test_events_come_in_order_after_the_records_are_on_disk(trials: list[Trial])
             assert Record.loads(path.read_text()) == event.record, "it is on disk first"
             heard.append(f"end {event.record.trial.batch_size}")
             found.append(event.record)
-    assert [(record.trial, record.status) for record in found] == [(trial, "ok") for trial in trials]
+    assert [(record.trial, record.status) for record in found] == [
+        (trial, "ok") for trial in trials
+    ]
     assert heard == ["start 1", "end 1", "start 2", "end 2", "start 3", "end 3"]
 
 
-def test_each_gpu_has_a_trial_at_a_time(trials: list[Trial], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_each_gpu_has_a_trial_at_a_time(
+    trials: list[Trial], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     gpus = tuple(Gpu(str(index), f"GPU-{index}", "A GPU") for index in range(2))
     monkeypatch.setattr(placement, "visible_gpus", lambda: gpus)
     monkeypatch.setattr(placement, "cores_near", lambda _gpu: ())
@@ -86,13 +90,19 @@ def test_full_disk_is_said_before_a_trial_and_keeps_what_there_is(
     Path("runs/s").mkdir(parents=True)
     records = (event.record for event in start(trials) if isinstance(event, Finished))
     assert next(records).status == "ok"
-    with pytest.raises(NoSpaceError, match="has 1024 MiB left and what runs may need 1024; free some space"):
+    with pytest.raises(
+        NoSpaceError, match="has 1024 MiB left and what runs may need 1024; free some space"
+    ):
         next(records)
     assert len(list(Path("runs/s").glob("*/record.json"))) == 1
 
 
-def test_each_trial_in_flight_needs_space(trials: list[Trial], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda _folder: SimpleNamespace(free=2 * MIN_FREE_BYTES))
+def test_each_trial_in_flight_needs_space(
+    trials: list[Trial], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        shutil, "disk_usage", lambda _folder: SimpleNamespace(free=2 * MIN_FREE_BYTES)
+    )
     share = DeviceShare(Device("cpu"), concurrency=3)
     with pytest.raises(NoSpaceError, match="has 2048 MiB left and what runs may need 3072"):
         list(execute(trials, SETTINGS, Placement("the CPU", (share,))))
@@ -116,7 +126,8 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
 
 
 @pytest.mark.parametrize(
-    ("number", "says"), [(errno.EMFILE, "Too many open files"), (errno.ENOMEM, "Cannot allocate memory")]
+    ("number", "says"),
+    [(errno.EMFILE, "Too many open files"), (errno.ENOMEM, "Cannot allocate memory")],
 )
 def test_worker_that_cannot_be_started_is_said_and_tried_again_at_the_next_run(
     trials: list[Trial], failing: Callable[[int, int], None], number: int, says: str
@@ -124,12 +135,18 @@ def test_worker_that_cannot_be_started_is_said_and_tried_again_at_the_next_run(
     failing(1, number)
     records = (event.record for event in start(trials) if isinstance(event, Finished))
     assert next(records).status == "ok"
-    with pytest.raises(NoSpaceError, match=f"no process can be started: {says}; .*, then go on with the same command"):
+    with pytest.raises(
+        NoSpaceError,
+        match=f"no process can be started: {says}; .*, then go on with the same command",
+    ):
         next(records)
     record = read_record(trials[1])
     assert (record.status, record.phase) == ("crashed", "starting")
     assert says in str(record.message)
-    assert [event.record.status for event in start(trials[1:]) if isinstance(event, Finished)] == ["ok", "ok"]
+    assert [event.record.status for event in start(trials[1:]) if isinstance(event, Finished)] == [
+        "ok",
+        "ok",
+    ]
 
 
 def test_what_earlier_processes_measured_is_kept_when_the_next_cannot_be_started(
@@ -151,7 +168,9 @@ def test_record_that_cannot_be_written_leaves_the_earlier_one(
 
     monkeypatch.setattr(execute_module, "write_text", refuse)
     monkeypatch.setattr(execute_module, "WRITE_AGAIN_S", (0.0, 0.0))
-    with pytest.raises(NoSpaceError, match=f"record of {trials[0].label} cannot be written: Too many open files"):
+    with pytest.raises(
+        NoSpaceError, match=f"record of {trials[0].label} cannot be written: Too many open files"
+    ):
         run_here(trials[0])
     assert read_record(trials[0]) == earlier
 
@@ -170,7 +189,12 @@ def test_record_is_written_when_a_full_disk_has_space_again(
     monkeypatch.setattr(execute_module, "WRITE_AGAIN_S", (0.0, 0.0))
     assert run_here(trials[0]).record == read_record(trials[0])
     said = capsys.readouterr().err
-    assert said.count(f"note: the record of {trials[0].label} cannot be written: No space left on device") == 2
+    assert (
+        said.count(
+            f"note: the record of {trials[0].label} cannot be written: No space left on device"
+        )
+        == 2
+    )
 
 
 @pytest.fixture
@@ -186,11 +210,15 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> tuple[TrialPaths, Record]:
 
 
 def test_pauses_between_attempts_to_write_a_record_grow_and_are_said(
-    refused: tuple[TrialPaths, Record], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    refused: tuple[TrialPaths, Record],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     stop, pauses = threading.Event(), []
     monkeypatch.setattr(stop, "wait", pauses.append)
-    with pytest.raises(NoSpaceError, match=r"No space left on device.*, then go on with the same command"):
+    with pytest.raises(
+        NoSpaceError, match=r"No space left on device.*, then go on with the same command"
+    ):
         execute_module._write_record(*refused, stop)
     assert pauses == [1.0, 2.0, 4.0, 8.0]
     said = [line.rpartition("; ")[2] for line in capsys.readouterr().err.splitlines()]
@@ -219,28 +247,39 @@ def test_earlier_attempts_are_not_lost_when_their_record_cannot_be_read_now(
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
         then.setattr(record_module, "read_text", refuse)
-        with pytest.raises(NoSpaceError, match=f"{trials[0].label} was not measured: Too many open files"):
+        with pytest.raises(
+            NoSpaceError, match=f"{trials[0].label} was not measured: Too many open files"
+        ):
             run_here(trials[0])
     assert read_record(trials[0]) == failed
     assert [attempt.message for attempt in run_here(trials[0]).record.attempts] == ["it was"]
 
 
-def test_reaper_that_cannot_be_started_is_said(trials: list[Trial], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reaper_that_cannot_be_started_is_said(
+    trials: list[Trial], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_arguments: object, **_options: object) -> None:
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
     monkeypatch.setattr(reaper.subprocess, "Popen", refuse)
-    with pytest.raises(NoSpaceError, match="no process can be started: Cannot allocate memory; free some memory"):
+    with pytest.raises(
+        NoSpaceError, match="no process can be started: Cannot allocate memory; free some memory"
+    ):
         list(start(trials))
 
 
-def test_leftovers_of_killed_processes_are_removed(trials: list[Trial], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leftovers_of_killed_processes_are_removed(
+    trials: list[Trial], monkeypatch: pytest.MonkeyPatch
+) -> None:
     record, here = run_here(trials[0]).record, Path.cwd()
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     with monkeypatch.context() as then:
         then.setattr(os, "getpid", lambda: gone.pid)
-        names = [make_prefix(name) for name in ("sweeper", ".record.json", ".sweep.json", ".speedups.csv")]
+        names = [
+            make_prefix(name)
+            for name in ("sweeper", ".record.json", ".sweep.json", ".speedups.csv")
+        ]
     (here / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(here / "temporary"))
     own = Path("runs/s") / f"{record.label}-{record.trial_id}"
@@ -270,8 +309,14 @@ def read_record(trial: Trial) -> Record:
 
 def run_as_job(trial: Trial) -> Finished:
     """Run a trial as a cluster's launcher does: this job runs beside the driver."""
-    launcher = make_cluster_launcher("slurm", lambda _overrides: list(start([trial])), {trial.id: ()})
-    (found,) = [event for event in launcher.run([trial], SETTINGS, Placement("slurm")) if isinstance(event, Finished)]
+    launcher = make_cluster_launcher(
+        "slurm", lambda _overrides: list(start([trial])), {trial.id: ()}
+    )
+    (found,) = [
+        event
+        for event in launcher.run([trial], SETTINGS, Placement("slurm"))
+        if isinstance(event, Finished)
+    ]
     return found
 
 
@@ -294,7 +339,9 @@ def test_record_on_disk_keeps_the_attempt_that_it_replaces(
     assert "failed_before" in record.flags
 
 
-def test_lost_job_names_the_attempts_before_it_and_leaves_the_record_on_disk(trials: list[Trial]) -> None:
+def test_lost_job_names_the_attempts_before_it_and_leaves_the_record_on_disk(
+    trials: list[Trial],
+) -> None:
     fake_python.write(Path(str(trials[0].python)), WRONG)
     wrong = run_here(trials[0]).record
     (path,) = Path("runs/s").glob("*/record.json")
@@ -302,13 +349,19 @@ def test_lost_job_names_the_attempts_before_it_and_leaves_the_record_on_disk(tri
     launcher = make_cluster_launcher("slurm", lambda _overrides: None, {trials[0].id: ()})
     *_, lost = launcher.run([trials[0]], SETTINGS, Placement("slurm"))
     assert isinstance(lost, Finished)
-    assert (lost.record.status, lost.record.attempts, lost.record.flags) == ("crashed", (ATTEMPT,), ("failed_before",))
+    assert (lost.record.status, lost.record.attempts, lost.record.flags) == (
+        "crashed",
+        (ATTEMPT,),
+        ("failed_before",),
+    )
     assert read_record(trials[0]) == wrong
 
 
 def hear(trial: Trial, launch: Callable[[object], object]) -> Record:
     """The record that a cluster's launcher yields."""
-    *_, ended = make_cluster_launcher("slurm", launch, {trial.id: ()}).run([trial], SETTINGS, Placement("slurm"))
+    *_, ended = make_cluster_launcher("slurm", launch, {trial.id: ()}).run(
+        [trial], SETTINGS, Placement("slurm")
+    )
     assert isinstance(ended, Finished)
     return ended.record
 
@@ -374,22 +427,32 @@ def test_record_of_a_job_that_cannot_be_read_is_a_crashed_trial(trials: list[Tri
     assert aside.read_text() == "{"
 
 
-@pytest.mark.parametrize("earlier", [True, False], ids=["replaced by none", "written where there is none"])
-def test_record_of_an_interrupted_trial(trials: list[Trial], monkeypatch: pytest.MonkeyPatch, earlier: bool) -> None:
+@pytest.mark.parametrize(
+    "earlier", [True, False], ids=["replaced by none", "written where there is none"]
+)
+def test_record_of_an_interrupted_trial(
+    trials: list[Trial], monkeypatch: pytest.MonkeyPatch, earlier: bool
+) -> None:
     if earlier:
         run_here(trials[0])
     before = list(Path("runs/s").glob("*/record.json"))
     interrupted = make_record(trial=trials[0], status="interrupted")
-    monkeypatch.setattr(execute_module, "run_trial", lambda *_arguments: Finished(interrupted, derive(interrupted)))
+    monkeypatch.setattr(
+        execute_module, "run_trial", lambda *_arguments: Finished(interrupted, derive(interrupted))
+    )
     assert run_here(trials[0]).record.status == "interrupted"
     assert len(before) == earlier
     assert read_record(trials[0]).status == ("ok" if earlier else "interrupted")
 
 
-def test_leftovers_that_cannot_be_removed_are_said(trials: list[Trial], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leftovers_that_cannot_be_removed_are_said(
+    trials: list[Trial], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_arguments: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(execute_module, "remove_temporary", refuse)
-    with pytest.raises(NoSpaceError, match=r"No space left on device.*, then go on with the same command"):
+    with pytest.raises(
+        NoSpaceError, match=r"No space left on device.*, then go on with the same command"
+    ):
         list(start(trials))

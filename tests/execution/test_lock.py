@@ -19,7 +19,10 @@ def try_to_hold(path: Path) -> None:
 
 def test_lock_has_one_holder_whom_the_others_are_told(tmp_path: Path) -> None:
     path = tmp_path / "s" / ".lock"
-    with hold_lock(path, "sweep=s"), pytest.raises(ConfigError, match=f"sweep=s is in use by process {os.getpid()} on"):
+    with (
+        hold_lock(path, "sweep=s"),
+        pytest.raises(ConfigError, match=f"sweep=s is in use by process {os.getpid()} on"),
+    ):
         try_to_hold(path)
     try_to_hold(path)
 
@@ -67,7 +70,9 @@ def test_file_system_without_locks_is_said_with_a_way_to_go_on(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    with pytest.raises(ConfigError, match=r"has no locks .*nothing was started.*scheduler\.locks=false goes on"):
+    with pytest.raises(
+        ConfigError, match=r"has no locks .*nothing was started.*scheduler\.locks=false goes on"
+    ):
         try_to_hold(tmp_path / ".lock")
     with hold_lock(tmp_path / ".lock", "sweep=s", enabled=False):
         pass
@@ -87,7 +92,9 @@ def test_holder_is_one_line_of_a_fixed_length(tmp_path: Path) -> None:
     with hold_lock(path, "sweep=s"):
         text = path.read_text()
     assert (len(text), text.count("\n"), text[-1]) == (200, 1, "\n")
-    assert re.fullmatch(rf"process {os.getpid()} on \S+ since \d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\d\S+", text.rstrip())
+    assert re.fullmatch(
+        rf"process {os.getpid()} on \S+ since \d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\d\S+", text.rstrip()
+    )
 
 
 def test_holder_that_has_left_no_name_is_another_process(tmp_path: Path) -> None:
@@ -106,7 +113,9 @@ def test_rights_of_a_file_that_is_there_stay_as_they_are(tmp_path: Path) -> None
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_file_of_another_user_is_locked_without_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_of_another_user_is_locked_without_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It may be a link or a pipe by now, so it is opened as carefully."""
     path = tmp_path / ".lock"
     path.write_text("process 1 on a machine")
@@ -127,12 +136,16 @@ def test_file_of_another_user_is_locked_without_writing(tmp_path: Path, monkeypa
     assert set(opened) == {os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC}
 
 
-def test_name_that_cannot_be_written_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_name_that_cannot_be_written_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_arguments: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "pwrite", refuse)
-    with pytest.raises(ConfigError, match=r"cannot write to .*\.lock: No space left on device; nothing was started"):
+    with pytest.raises(
+        ConfigError, match=r"cannot write to .*\.lock: No space left on device; nothing was started"
+    ):
         try_to_hold(tmp_path / ".lock")
 
 

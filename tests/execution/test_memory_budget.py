@@ -74,7 +74,9 @@ def test_unknown_needs_and_unknown_devices_are_let_in(guests: ExitStack) -> None
 
 
 @pytest.mark.parametrize("total", [100, None], ids=["known", "unknown"])
-def test_who_wants_everything_waits_for_all_and_nobody_passes_it(guests: ExitStack, total: float | None) -> None:
+def test_who_wants_everything_waits_for_all_and_nobody_passes_it(
+    guests: ExitStack, total: float | None
+) -> None:
     budget = MemoryBudget(total)
     first = invite(guests, budget, 1)
     assert first.inside.wait(60)
@@ -93,7 +95,9 @@ def test_who_wants_everything_waits_for_all_and_nobody_passes_it(guests: ExitSta
 
 def test_peaks_are_of_a_model_and_its_batch_size() -> None:
     peaks, trial = PeakMemory(), make_trial(batch_size=8)
-    small, large = (replace(make_process(), allocator_peak_bytes=PerArm(eager, 9e9)) for eager in (1e9, 2e9))
+    small, large = (
+        replace(make_process(), allocator_peak_bytes=PerArm(eager, 9e9)) for eager in (1e9, 2e9)
+    )
     peaks.learn(replace(make_record(trial=trial), processes=(small, large)))
     assert peaks.look_up(trial, 8) == 2e9
     assert peaks.look_up(replace(trial, mode="max-autotune"), 8) == 2e9
@@ -114,7 +118,9 @@ def test_nine_tenths_of_a_device_are_for_trials(guests: ExitStack) -> None:
 
 def test_a_process_without_a_reading_teaches_nothing() -> None:
     peaks, trial = PeakMemory(), make_trial(batch_size=8)
-    unknown = [replace(make_process(), allocator_peak_bytes=one) for one in (None, PerArm(None, 5.0))]
+    unknown = [
+        replace(make_process(), allocator_peak_bytes=one) for one in (None, PerArm(None, 5.0))
+    ]
     peaks.learn(replace(make_record(trial=trial), processes=tuple(unknown)))
     assert peaks.look_up(trial, 8) is None
     known = replace(make_process(), allocator_peak_bytes=PerArm(7.0, 9.0))

@@ -22,7 +22,10 @@ def test_one_device_has_the_whole_host() -> None:
     ("near", "shares"),
     [
         ({}, [(0, 1), (2, 3), (4, 5), (6, 7)]),
-        ({0: (4, 5, 6, 7), 1: (4, 5, 6, 7), 2: (0, 1, 2, 3), 3: (0, 1, 2, 3)}, [(4, 5), (6, 7), (0, 1), (2, 3)]),
+        (
+            {0: (4, 5, 6, 7), 1: (4, 5, 6, 7), 2: (0, 1, 2, 3), 3: (0, 1, 2, 3)},
+            [(4, 5), (6, 7), (0, 1), (2, 3)],
+        ),
         ({0: (90, 91), 1: (90, 91), 2: (90, 91), 3: (90, 91)}, [(0, 1), (2, 3), (4, 5), (6, 7)]),
     ],
     ids=["unknown", "two sides", "sides that are not ours"],
@@ -34,7 +37,9 @@ def test_cores_are_divide_cores(
     assert divide_cores(DEVICES, range(8)) == shares
 
 
-def test_threads_of_a_physical_core_go_to_one_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_threads_of_a_physical_core_go_to_one_device(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     for number in range(8):
         topology = tmp_path / f"sys/devices/system/cpu/cpu{number}/topology"
         topology.mkdir(parents=True)
@@ -63,24 +68,35 @@ def test_more_devices_than_cores_share_them_all(monkeypatch: pytest.MonkeyPatch)
     ids=["usual", "cores", "one core", "memory", "almost three", "said"],
 )
 def test_trials_in_flight_are_those_that_the_host_is_good_for(
-    monkeypatch: pytest.MonkeyPatch, cores: int, gibibytes: int, said: int | None, expected: list[int]
+    monkeypatch: pytest.MonkeyPatch,
+    cores: int,
+    gibibytes: int,
+    said: int | None,
+    expected: list[int],
 ) -> None:
     monkeypatch.setattr(placement, "free_memory_bytes", lambda: gibibytes * 2**30)
-    assert [share.concurrency for share in share_host(DEVICES[:1], range(cores), 100, said)] == expected
+    assert [
+        share.concurrency for share in share_host(DEVICES[:1], range(cores), 100, said)
+    ] == expected
 
 
 def test_two_devices_share_cores_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(placement, "free_memory_bytes", lambda: 100 * 2**30)
     monkeypatch.setattr(placement, "cores_near", lambda _gpu: ())
     found = share_host(DEVICES[:2], range(12), 100)
-    assert [(share.cores, share.concurrency) for share in found] == [(tuple(range(6)), 3), (tuple(range(6, 12)), 3)]
+    assert [(share.cores, share.concurrency) for share in found] == [
+        (tuple(range(6)), 3),
+        (tuple(range(6, 12)), 3),
+    ]
 
 
 def test_a_cpu_measures_one_trial_after_the_other() -> None:
     assert [share.concurrency for share in share_host([Device("cpu")], range(64), 100)] == [1]
 
 
-def test_no_more_trials_are_in_flight_than_there_are_or_than_the_quota_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_trials_are_in_flight_than_there_are_or_than_the_quota_allows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(placement, "free_memory_bytes", lambda: None)
     monkeypatch.setattr(placement, "cores_near", lambda _gpu: ())
     assert [share.concurrency for share in share_host(DEVICES[:1], range(64), 3)] == [3]
@@ -99,7 +115,9 @@ def test_no_more_trials_are_in_flight_than_there_are_or_than_the_quota_allows(mo
         (["NVIDIA H200", "NVIDIA A100"], "2 GPUs (NVIDIA H200, NVIDIA A100)"),
     ],
 )
-def test_placement_is_named_after_its_devices(monkeypatch: pytest.MonkeyPatch, names: list[str], name: str) -> None:
+def test_placement_is_named_after_its_devices(
+    monkeypatch: pytest.MonkeyPatch, names: list[str], name: str
+) -> None:
     gpus = tuple(Gpu(str(index), f"GPU-{index}", one) for index, one in enumerate(names))
     monkeypatch.setattr(placement, "visible_gpus", lambda: gpus)
     monkeypatch.setattr(placement, "cores_near", lambda _gpu: ())

@@ -53,7 +53,9 @@ def test_stop_ends_a_program_before_its_limit(tmp_path: Path) -> None:
     assert process.poll() is not None
 
 
-def test_environment_is_added_and_the_output_goes_to_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_is_added_and_the_output_goes_to_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
     program = "import os, sys; print(os.environ['MINE'], os.environ.get('HYDRA_FULL_ERROR')); sys.exit('no\\n')"
     process = start_group([sys.executable, "-c", program], {"MINE": "here"}, tmp_path / "log")
@@ -89,7 +91,11 @@ def test_what_to_do_where_no_process_can_be_started(error: OSError, text: str) -
 
 
 def test_another_interpreter_is_shown_the_package_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert make_command("/other/python", "sweeper.worker") == ["/other/python", "-m", "sweeper.worker"]
+    assert make_command("/other/python", "sweeper.worker") == [
+        "/other/python",
+        "-m",
+        "sweeper.worker",
+    ]
     assert make_command(None, "x") == [sys.executable, "-m", "x"]
     with expose_package(None) as variables:
         assert variables == {}
@@ -103,7 +109,9 @@ def test_another_interpreter_is_shown_the_package_alone(monkeypatch: pytest.Monk
         assert not Path(folder).exists()
 
 
-def test_caches_of_a_process_are_in_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_caches_of_a_process_are_in_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     found = make_cache_variables(Path("cache-0"))
     assert sorted(Path(path).parent for path in found.values()) == [tmp_path / "cache-0"] * 2
@@ -115,7 +123,9 @@ def test_last_lines_are_those_with_text(tmp_path: Path) -> None:
     assert read_last_lines(tmp_path / "log", 9) == ["one", " two", "\ufffd"]
 
 
-def test_limit_and_stop_are_looked_at_twenty_times_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limit_and_stop_are_looked_at_twenty_times_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock, stop = Clock(), threading.Event()
     monkeypatch.setattr(processes, "time", clock)
     monkeypatch.setattr(stop, "wait", clock.sleep)
@@ -125,7 +135,9 @@ def test_limit_and_stop_are_looked_at_twenty_times_a_second(tmp_path: Path, monk
     assert process.poll() is not None
 
 
-def test_folder_that_cannot_be_removed_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_that_cannot_be_removed_costs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_arguments: object, **_options: object) -> None:
         raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
 
@@ -137,7 +149,9 @@ def test_folder_that_cannot_be_removed_costs_nothing(tmp_path: Path, monkeypatch
 
 
 def test_marks_tell_processes_and_their_starters_apart(tmp_path: Path) -> None:
-    first, second = (start_group([sys.executable, "-c", ""], {}, tmp_path / "log") for _ in range(2))
+    first, second = (
+        start_group([sys.executable, "-c", ""], {}, tmp_path / "log") for _ in range(2)
+    )
     for process in (first, second):
         assert process.mark.startswith(f"{os.getpid()}-")
         assert process.mark.rpartition(".")[0] == processes.OWN_MARK

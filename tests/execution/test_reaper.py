@@ -55,7 +55,9 @@ REAPER_DIES = """group = subprocess.Popen(SLEEPS, start_new_session=True)
 def start(program: str, folder: Path) -> tuple[subprocess.Popen[str], list[int]]:
     command = [sys.executable, "-c", DRIVER.format(start=program)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    driver = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=folder)
+    driver = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=environment, cwd=folder
+    )
     assert driver.stdout is not None
     return driver, [int(word) for word in driver.stdout.readline().split()]
 
@@ -77,7 +79,9 @@ def test_stopped_workers_end_with_a_driver_that_is_killed(tmp_path: Path) -> Non
     os.kill(forgotten, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("program", [LEFT, REAPER_DIES], ids=["in a session of its own", "after the reaper has died"])
+@pytest.mark.parametrize(
+    "program", [LEFT, REAPER_DIES], ids=["in a session of its own", "after the reaper has died"]
+)
 def test_everything_ends_with_a_driver_that_is_killed(tmp_path: Path, program: str) -> None:
     driver, (left,) = start(program, tmp_path)
     assert left
@@ -114,7 +118,11 @@ def test_an_interrupt_neither_ends_the_reaper_nor_makes_it_speak() -> None:
 """
     command = [sys.executable, "-c", DRIVER.format(start=interrupts)]
     done = subprocess.run(
-        command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
+        command,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
@@ -130,7 +138,9 @@ def test_marked_processes_are_those_of_the_mark_and_of_what_continues_it() -> No
     started = [subprocess.Popen(SLEEPS, env={**os.environ, reaper.MARK: mark}) for mark in marks]
     for process in started:
         wait_for_mark(process.pid)
-    threading.Thread(target=lambda: [process.wait() for process in started[:3]], daemon=True).start()
+    threading.Thread(
+        target=lambda: [process.wait() for process in started[:3]], daemon=True
+    ).start()
     try:
         reaper.kill_marked("mark")
         assert [process.poll() for process in started] == [-signal.SIGKILL] * 3 + [None] * 2
@@ -197,7 +207,9 @@ def test_reaper_that_ends_is_started_again_after_a_second(
             raise OSError(errno.EMFILE, "Too many open files")
         return Ended(tmp_path)
 
-    monkeypatch.setattr(reaper, "threading", SimpleNamespace(Lock=threading.Lock, Thread=Waits, Event=Done))
+    monkeypatch.setattr(
+        reaper, "threading", SimpleNamespace(Lock=threading.Lock, Thread=Waits, Event=Done)
+    )
     monkeypatch.setattr(reaper.Reaper, "_start", start)
     running = reaper.Reaper("mark")
     running.watch(11)
@@ -226,7 +238,11 @@ def test_reaper_has_some_seconds_to_do_its_work(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, hangs: bool, told: list[object]
 ) -> None:
     process = Ended(tmp_path, hangs)
-    monkeypatch.setattr(reaper, "threading", SimpleNamespace(Lock=threading.Lock, Thread=Waits, Event=threading.Event))
+    monkeypatch.setattr(
+        reaper,
+        "threading",
+        SimpleNamespace(Lock=threading.Lock, Thread=Waits, Event=threading.Event),
+    )
     monkeypatch.setattr(reaper.Reaper, "_start", lambda _self: process)
     reaper.Reaper("mark").end()
     assert process.told == told

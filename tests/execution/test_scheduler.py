@@ -29,14 +29,21 @@ def finish(trial: Trial, status: str = "ok") -> Finished:
 
 
 def test_every_trial_runs_once_and_is_told_in_order() -> None:
-    def run(trial: Trial, _slot: DeviceSlot, on_phase: Callable[[str, int], None], _stop: threading.Event) -> Finished:
+    def run(
+        trial: Trial,
+        _slot: DeviceSlot,
+        on_phase: Callable[[str, int], None],
+        _stop: threading.Event,
+    ) -> Finished:
         on_phase("building", 0)
         return finish(trial)
 
     events = list(run_all(TRIALS, SLOTS, run))
     for trial in TRIALS:
         of_trial = [
-            type(item).__name__ for item in events if (getattr(item, "trial", None) or item.record.trial) == trial
+            type(item).__name__
+            for item in events
+            if (getattr(item, "trial", None) or item.record.trial) == trial
         ]
         assert of_trial == ["Started", "PhaseBegan", "Finished"]
 
@@ -51,7 +58,9 @@ def test_slots_work_beside_each_other() -> None:
         used[trial.batch_size] = slot.device.gpu.selector if slot.device.gpu else ""
         return finish(trial)
 
-    assert len([item for item in run_all(TRIALS[:3], SLOTS, run) if isinstance(item, Finished)]) == 3
+    assert (
+        len([item for item in run_all(TRIALS[:3], SLOTS, run) if isinstance(item, Finished)]) == 3
+    )
     assert set(used.values()) == {"0", "1", "2"}
 
 
@@ -66,7 +75,9 @@ def test_a_device_has_several_trials_in_flight() -> None:
         return finish(trial)
 
     slots = [DeviceSlot(Device("cuda", gpu), concurrency=2) for gpu in GPUS[:2]]
-    assert len([item for item in run_all(TRIALS[:4], slots, run) if isinstance(item, Finished)]) == 4
+    assert (
+        len([item for item in run_all(TRIALS[:4], slots, run) if isinstance(item, Finished)]) == 4
+    )
     assert sorted(used) == ["0", "0", "1", "1"]
 
 
@@ -81,7 +92,8 @@ def test_interrupt_ends_what_runs_and_starts_no_other() -> None:
         time.sleep(0.5)
         os.kill(os.getpid(), signal.SIGINT)
 
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a script runs in the background
+    # ignored where a script runs in the background
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Thread(target=interrupt).start()
     try:
         events = list(run_all(TRIALS, SLOTS, run))
@@ -133,8 +145,13 @@ def test_each_device_has_one_trial_before_any_has_two(monkeypatch: pytest.Monkey
             order.append(args[0].device.gpu.selector)  # type: ignore[union-attr]
             super().__init__(args=args, **options)
 
-    monkeypatch.setattr(scheduler, "threading", SimpleNamespace(Thread=Noted, Event=threading.Event))
-    slots = [DeviceSlot(Device("cuda", gpu), concurrency=count) for gpu, count in zip(GPUS, (2, 1, 3), strict=True)]
+    monkeypatch.setattr(
+        scheduler, "threading", SimpleNamespace(Thread=Noted, Event=threading.Event)
+    )
+    slots = [
+        DeviceSlot(Device("cuda", gpu), concurrency=count)
+        for gpu, count in zip(GPUS, (2, 1, 3), strict=True)
+    ]
     events = run_all(TRIALS, slots, lambda trial, *_arguments: finish(trial))
     assert len([item for item in events if isinstance(item, Finished)]) == len(TRIALS)
     assert order == ["0", "1", "2", "0", "2", "2"]
@@ -163,7 +180,9 @@ def test_second_interrupt_is_raised() -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(scheduler, "threading", SimpleNamespace(Thread=threading.Thread, Event=Stop))
+            patch.setattr(
+                scheduler, "threading", SimpleNamespace(Thread=threading.Thread, Event=Stop)
+            )
             with pytest.raises(KeyboardInterrupt):
                 list(run_all(TRIALS[:2], SLOTS[:1], run))
     finally:

@@ -68,8 +68,12 @@ def run(in_empty_folder: Path, monkeypatch: pytest.MonkeyPatch, trial: Trial):
         script = in_empty_folder / "worker.py"
         script.write_text(PRELUDE + textwrap.dedent(body))
         monkeypatch.setenv("PYTHONPATH", str(ROOT))
-        monkeypatch.setattr(processes, "make_command", lambda _python, _module: [sys.executable, str(script)])
-        settings = Settings("s", measure=Measure(**{"processes": 1, "timeout_s": 30.0, **measure}), inspect=inspect)  # type: ignore[arg-type]
+        monkeypatch.setattr(
+            processes, "make_command", lambda _python, _module: [sys.executable, str(script)]
+        )
+        settings = Settings(
+            "s", measure=Measure(**{"processes": 1, "timeout_s": 30.0, **measure}), inspect=inspect
+        )  # type: ignore[arg-type]
         slot = slot or DeviceSlot(Device("cpu"), cores)
         stop = stop or threading.Event()
         return trial_runner.run_trial(of, settings, slot, on_phase, stop).record
@@ -81,7 +85,9 @@ def folder(trial: Trial) -> Path:
     return Path("runs/s") / f"{trial.label}-{trial.id}"
 
 
-def test_processes_of_a_draw_share_a_private_cache_that_is_gone_afterwards(run, trial: Trial) -> None:
+def test_processes_of_a_draw_share_a_private_cache_that_is_gone_afterwards(
+    run, trial: Trial
+) -> None:
     record = run(
         """
         os.makedirs(os.environ["TRITON_CACHE_DIR"], exist_ok=True)
@@ -99,11 +105,18 @@ def test_processes_of_a_draw_share_a_private_cache_that_is_gone_afterwards(run, 
         (3, 1, False),
     ]
     logs = [(folder(trial) / f"worker-{index}.log").read_text() for index in range(4)]
-    assert [log.strip().split("cache-")[1] for log in logs] == ["0/triton", "0/triton", "1/triton", "1/triton"]
+    assert [log.strip().split("cache-")[1] for log in logs] == [
+        "0/triton",
+        "0/triton",
+        "1/triton",
+        "1/triton",
+    ]
     assert not list(folder(trial).glob("cache-*"))
 
 
-def test_worker_is_told_the_trial_and_the_record_names_no_log_when_all_is_well(run, trial: Trial) -> None:
+def test_worker_is_told_the_trial_and_the_record_names_no_log_when_all_is_well(
+    run, trial: Trial
+) -> None:
     record = run(GOOD)
     assert Job.loads((folder(trial) / "trial.json").read_text()).trial == trial
     assert json.loads((folder(trial) / "trial.json").read_text())["trial_id"] == trial.id
@@ -172,17 +185,25 @@ def test_answer_that_cannot_be_understood_is_a_crashed_record(run, change: str, 
 
 def test_text_of_a_worker_is_cleaned_where_it_enters(run) -> None:
     """An exception may have any text: surrogates are no characters, and a terminal obeys control characters."""
-    record = run(r"say(Outcome('runtime_error', 'eager', 'no \ud800 \x1b]0;x\x07', environment={'a': '\udcff\x00'}))")
+    record = run(
+        r"say(Outcome('runtime_error', 'eager', 'no \ud800 \x1b]0;x\x07', environment={'a': '\udcff\x00'}))"
+    )
     assert (record.status, record.message) == ("runtime_error", "no \ufffd \ufffd]0;x\ufffd")
     assert record.environment == {"a": "\ufffd\ufffd"}
-    record = run("say(Phase('eager')); answer.write('\"\\x1b[2J\\ud800\"' + chr(10)); answer.flush(); time.sleep(60)")
+    record = run(
+        "say(Phase('eager')); answer.write('\"\\x1b[2J\\ud800\"' + chr(10)); answer.flush(); time.sleep(60)"
+    )
     assert record.status == "crashed"
     str(record.message).encode()
 
 
-def test_worker_that_closes_its_pipe_and_stays_is_ended(run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_that_closes_its_pipe_and_stays_is_ended(
+    run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(worker_channel, "CLOSED_S", 0.5)
-    record = run("say(Phase('eager')); answer.close(); open('pid', 'w').write(str(os.getpid())); time.sleep(600)")
+    record = run(
+        "say(Phase('eager')); answer.close(); open('pid', 'w').write(str(os.getpid())); time.sleep(600)"
+    )
     assert (record.status, record.phase) == ("crashed", "eager")
     assert record.message == "the worker closed its pipe and went on for 0.5 s"
     assert_gone(int(Path("pid").read_text()))
@@ -195,12 +216,16 @@ def test_stop_ends_a_worker_that_has_closed_its_pipe(run, in_empty_folder: Path)
 
 
 def test_worker_that_reads_no_grants_is_ended(run) -> None:
-    record = run("say(Phase('eager'))\nwhile True: say(LeaseRequest('device')); say(LeaseRequest('nothing'))")
+    record = run(
+        "say(Phase('eager'))\nwhile True: say(LeaseRequest('device')); say(LeaseRequest('nothing'))"
+    )
     assert (record.status, record.phase) == ("crashed", "eager")
     assert record.message == "the worker does not read what it is sent"
 
 
-def test_what_a_worker_said_while_its_driver_was_stopped_counts_before_its_limit(run, in_empty_folder: Path) -> None:
+def test_what_a_worker_said_while_its_driver_was_stopped_counts_before_its_limit(
+    run, in_empty_folder: Path
+) -> None:
     def be_stopped(_phase: str, _index: int) -> None:
         wait_for(in_empty_folder / "said")
         time.sleep(2.0)
@@ -226,7 +251,8 @@ def test_failure_in_a_later_process_keeps_what_the_first_measured(run) -> None:
 SIZE = 'size = json.load(open(a.trial))["trial"]["batch_size"]; '
 FITS_NONE = SIZE + 'say(Outcome("oom", "eager", f"no room for {size}"))'
 FITS_TWO = (
-    SIZE + 'say(Outcome("ok", process=process()) if size <= 2 else Outcome("oom", "eager", f"no room for {size}"))'
+    SIZE
+    + 'say(Outcome("ok", process=process()) if size <= 2 else Outcome("oom", "eager", f"no room for {size}"))'
 )
 
 
@@ -308,7 +334,9 @@ def test_waiting_for_the_device_counts_in_no_limit_and_not_as_time_of_the_trial(
     assert record.wall_s < 3.0
 
 
-def test_out_of_memory_beside_others_is_tried_again_alone(run, in_empty_folder: Path, trial: Trial) -> None:
+def test_out_of_memory_beside_others_is_tried_again_alone(
+    run, in_empty_folder: Path, trial: Trial
+) -> None:
     """A neighbour has memory of the device until it sees that the trial has run out of memory."""
     slot, inside = DeviceSlot(Device("cuda")), threading.Event()
 
@@ -384,27 +412,51 @@ def test_inspection_of_an_earlier_run_goes_with_its_record(run, trial: Trial) ->
 @pytest.mark.parametrize(
     ("body", "missing"),
     [
-        ("os.kill(os.getpid(), signal.SIGSEGV)", "crashed while compiling: the worker was killed by SIGSEGV"),
+        (
+            "os.kill(os.getpid(), signal.SIGSEGV)",
+            "crashed while compiling: the worker was killed by SIGSEGV",
+        ),
         (
             "time.sleep(600)",
             "timeout while compiling: still compiling after measure.phase_timeouts_s.compiling=2",
         ),
-        ('say(Outcome("oom", "compiling", "no memory")); sys.exit()', "oom while compiling: no memory"),
+        (
+            'say(Outcome("oom", "compiling", "no memory")); sys.exit()',
+            "oom while compiling: no memory",
+        ),
     ],
     ids=["dies", "hangs", "fails"],
 )
-def test_inspection_that_fails_is_said_and_costs_the_trial_nothing(run, body: str, missing: str) -> None:
+def test_inspection_that_fails_is_said_and_costs_the_trial_nothing(
+    run, body: str, missing: str
+) -> None:
     limits = {"compiling": 2.0}  # a phase that the timed process has not
-    record = run(f'if a.inspect: say(Phase("compiling")); {body}\n{FOUND}', inspect=True, phase_timeouts_s=limits)
-    assert (record.status, record.message, record.log, len(record.processes)) == ("ok", None, None, 1)
+    record = run(
+        f'if a.inspect: say(Phase("compiling")); {body}\n{FOUND}',
+        inspect=True,
+        phase_timeouts_s=limits,
+    )
+    assert (record.status, record.message, record.log, len(record.processes)) == (
+        "ok",
+        None,
+        None,
+        1,
+    )
     assert record.inspection == Inspection(missing=missing)
 
 
 @pytest.mark.parametrize(
     ("status", "inspected"),
-    [("compile_error", True), ("accuracy_mismatch", True), ("not_compiled", True), ("eager_error", False)],
+    [
+        ("compile_error", True),
+        ("accuracy_mismatch", True),
+        ("not_compiled", True),
+        ("eager_error", False),
+    ],
 )
-def test_inspection_is_for_trials_in_which_the_compiler_was_reached(run, status: str, inspected: bool) -> None:
+def test_inspection_is_for_trials_in_which_the_compiler_was_reached(
+    run, status: str, inspected: bool
+) -> None:
     record = run(f'{INSPECTS}say(Outcome("{status}", "compiling", "no"))', inspect=True)
     assert (record.status, record.message, record.log) == (status, "no", "worker-0.log")
     assert (record.inspection is not None) == inspected
@@ -416,7 +468,11 @@ wrong = replace(process(), code_fingerprint="abc", accuracy=check)
 say(Outcome("accuracy_mismatch", "checking", "gradient of fc.weight is off by 0.5", wrong))
 """
 ATTEMPT = Attempt(
-    "accuracy_mismatch", "checking", "gradient of fc.weight is off by 0.5", "gradient of fc.weight", ("abc-None",)
+    "accuracy_mismatch",
+    "checking",
+    "gradient of fc.weight is off by 0.5",
+    "gradient of fc.weight",
+    ("abc-None",),
 )
 CRASH = "say(Phase('compiling')); os.kill(os.getpid(), signal.SIGKILL)"
 
@@ -441,7 +497,9 @@ def test_earlier_wrong_result_stays_as_an_attempt_and_leaves_its_code_unverified
     assert ("accuracy_unverified" in record.flags) is unverified
     put_on_disk(record)
     again = run(right(code))
-    assert (again.attempts, again.flags) == (record.attempts, record.flags), "an ok record hands them on"
+    assert (again.attempts, again.flags) == (record.attempts, record.flags), (
+        "an ok record hands them on"
+    )
 
 
 def test_attempts_stand_in_the_order_in_which_they_were_made(run) -> None:
@@ -449,7 +507,11 @@ def test_attempts_stand_in_the_order_in_which_they_were_made(run) -> None:
     put_on_disk(run(CRASH))
     attempts = run(GOOD).attempts
     assert attempts[0] == ATTEMPT
-    assert (attempts[1].status, attempts[1].phase, attempts[1].artifacts) == ("crashed", "compiling", ())
+    assert (attempts[1].status, attempts[1].phase, attempts[1].artifacts) == (
+        "crashed",
+        "compiling",
+        (),
+    )
     assert "SIGKILL" in str(attempts[1].message)
 
 
@@ -472,9 +534,15 @@ def test_interrupted_record_keeps_the_attempts(run) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [lambda text: text[:100], lambda text: text.replace(f": {SCHEMA_VERSION}", ": 99", 1), lambda _: "[" * 9999],
+    [
+        lambda text: text[:100],
+        lambda text: text.replace(f": {SCHEMA_VERSION}", ": 99", 1),
+        lambda _: "[" * 9999,
+    ],
 )
-def test_earlier_record_that_cannot_be_read_is_no_attempt(run, trial: Trial, change: Callable[[str], str]) -> None:
+def test_earlier_record_that_cannot_be_read_is_no_attempt(
+    run, trial: Trial, change: Callable[[str], str]
+) -> None:
     write_text(folder(trial) / "record.json", change(run(WRONG).dumps()))
     record = run(right("abc"))
     assert (record.status, record.attempts, record.flags) == ("ok", (), run(right("abc")).flags)
@@ -499,9 +567,15 @@ def wait_for(file: Path) -> None:
 
 def test_stop_in_an_inspection_ends_it_and_keeps_the_record(run, in_empty_folder: Path) -> None:
     stop = set_when_there(in_empty_folder / "ready")
-    record = run(f"if a.inspect: open('ready', 'w').close(); time.sleep(600)\n{FOUND}", stop=stop, inspect=True)
+    record = run(
+        f"if a.inspect: open('ready', 'w').close(); time.sleep(600)\n{FOUND}",
+        stop=stop,
+        inspect=True,
+    )
     assert record.status == "ok"
-    assert record.inspection == Inspection(missing="interrupted while starting: interrupted by the user")
+    assert record.inspection == Inspection(
+        missing="interrupted while starting: interrupted by the user"
+    )
 
 
 def test_child_that_holds_the_pipe_does_not_hold_up_the_runner(run) -> None:
@@ -517,7 +591,10 @@ def test_child_that_holds_the_pipe_does_not_hold_up_the_runner(run) -> None:
 
 def test_stop_ends_the_worker_and_gives_a_record(run, in_empty_folder: Path) -> None:
     stop = set_when_there(in_empty_folder / "ready")
-    record = run("say(Phase('eager')); open('ready', 'w').write(str(os.getpid())); time.sleep(600)", stop=stop)
+    record = run(
+        "say(Phase('eager')); open('ready', 'w').write(str(os.getpid())); time.sleep(600)",
+        stop=stop,
+    )
     assert (record.status, record.phase) == ("interrupted", "eager")
     assert_gone(int((in_empty_folder / "ready").read_text()))
 
@@ -530,11 +607,15 @@ def test_stop_between_processes_starts_no_other(run) -> None:
 
 
 def test_worker_is_told_its_cores(run) -> None:
-    record = run("say(Outcome('ok', process=process(), environment={'cores': a.cores}))", cores=(2, 3, 5))
+    record = run(
+        "say(Outcome('ok', process=process(), environment={'cores': a.cores}))", cores=(2, 3, 5)
+    )
     assert record.environment["cores"] == "2,3,5"
 
 
-@pytest.mark.parametrize("hold", ["time.sleep(600)", "ctypes.PyDLL(None).sleep(600)"], ids=["waits", "holds the GIL"])
+@pytest.mark.parametrize(
+    "hold", ["time.sleep(600)", "ctypes.PyDLL(None).sleep(600)"], ids=["waits", "holds the GIL"]
+)
 def test_worker_ends_when_its_driver_dies(in_empty_folder: Path, hold: str) -> None:
     """A stand-in with the worker's own two watches, started as the runner does, by a driver that is killed."""
     worker = (
@@ -552,7 +633,9 @@ def test_worker_ends_when_its_driver_dies(in_empty_folder: Path, hold: str) -> N
         "print(w.pid, flush=True); time.sleep(600)"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen([sys.executable, "-c", driver], stdout=subprocess.PIPE, text=True, env=environment)
+    process = subprocess.Popen(
+        [sys.executable, "-c", driver], stdout=subprocess.PIPE, text=True, env=environment
+    )
     assert process.stdout is not None
     pid = int(process.stdout.readline())
     process.kill()
@@ -589,13 +672,19 @@ def test_worker_that_is_busy_is_given_a_moment_to_write_its_stack(
             assert time.monotonic() < deadline
             time.sleep(0.05)
 
-    monkeypatch.setattr(trial_runner, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
-    stop = set_when_there(in_empty_folder / "ready") if status == "interrupted" else threading.Event()
+    monkeypatch.setattr(
+        trial_runner, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep)
+    )
+    stop = (
+        set_when_there(in_empty_folder / "ready") if status == "interrupted" else threading.Event()
+    )
     body = """
         import faulthandler; faulthandler.register(signal.SIGUSR1); say(Phase('compiling'))
         open('ready', 'w').close(); time.sleep(600)
         """
-    record = run(body, phase_timeouts_s={"compiling": 60.0 if status == "interrupted" else 0.5}, stop=stop)
+    record = run(
+        body, phase_timeouts_s={"compiling": 60.0 if status == "interrupted" else 0.5}, stop=stop
+    )
     assert (record.status, record.phase, pauses) == (status, "compiling", [1.0])
 
 
@@ -619,7 +708,9 @@ def share_until(log: Path) -> DeviceSlot:
     return slot
 
 
-def test_memory_that_ran_short_beside_others_is_tried_again_alone(run, in_empty_folder: Path) -> None:
+def test_memory_that_ran_short_beside_others_is_tried_again_alone(
+    run, in_empty_folder: Path
+) -> None:
     """An allocation that failed and was tried again: what was measured is no good. Alone, it is what it is."""
     slot = share_until(in_empty_folder / "log")
     body = """
@@ -639,7 +730,11 @@ def test_trial_that_has_enough_memory_beside_others_runs_once(run, in_empty_fold
 def test_each_process_is_told_the_block_length_of_the_first(run, trial: Trial) -> None:
     body = "print(a.steps_per_block); say(Outcome('ok', process=replace(process(), steps_per_block=5 + a.index)))"
     run(body, processes=3)
-    assert [(folder(trial) / f"worker-{index}.log").read_text() for index in range(3)] == ["None\n", "5\n", "5\n"]
+    assert [(folder(trial) / f"worker-{index}.log").read_text() for index in range(3)] == [
+        "None\n",
+        "5\n",
+        "5\n",
+    ]
 
 
 CHECKED = """
@@ -659,7 +754,9 @@ check = Accuracy("float64", True, worst="loss") if a.index == 0 else None
     ],
     ids=["same code", "other code", "nothing timed", "checked itself"],
 )  # fmt: skip
-def test_verdict_is_copied_to_what_was_timed_with_the_same_code_and_has_none(run, body: str, copied: bool) -> None:
+def test_verdict_is_copied_to_what_was_timed_with_the_same_code_and_has_none(
+    run, body: str, copied: bool
+) -> None:
     _, second = run(CHECKED + body, processes=2).processes
     assert (second.accuracy is not None and second.accuracy.of_process == 0) is copied
 
@@ -673,7 +770,9 @@ def test_signal_of_the_smallest_number_is_no_exit_code(run) -> None:
     assert run("os.kill(os.getpid(), signal.SIGHUP)").message == "the worker was killed by SIGHUP"
 
 
-def test_worker_that_cannot_be_started_leaves_no_pipe_open(run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_that_cannot_be_started_leaves_no_pipe_open(
+    run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_arguments: object, **_options: object) -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 

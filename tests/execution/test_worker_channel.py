@@ -25,7 +25,9 @@ def test_a_grant_is_one_line_and_waits_for_nobody() -> None:
     assert LeaseGrant.loads(os.read(read, 1000).decode()) == grant
     assert not all(send_grant(write, grant) for _ in range(100_000)), "a full pipe is told"
     os.close(read)
-    assert send_grant(write, grant), "a worker that has ended is for the reader of its channel to notice"
+    assert send_grant(write, grant), (
+        "a worker that has ended is for the reader of its channel to notice"
+    )
     os.close(write)
 
 
@@ -40,7 +42,9 @@ class Channel:
         self.pipe, self._write = os.pipe()
         self.lease = DeviceLease()
         self.tenant = Tenant(1, lambda _grant: True)
-        self.channel = WorkerChannel(self.pipe, measure, self.lease, self.tenant, self.phases.append)
+        self.channel = WorkerChannel(
+            self.pipe, measure, self.lease, self.tenant, self.phases.append
+        )
         self.polls = 0
 
     def say(self, text: str) -> None:
@@ -120,7 +124,9 @@ def test_nobody_waits_longer_than_the_limit_or_half_a_second(
     assert waits == [0.0]
 
 
-def test_worker_that_has_ended_is_waited_for_no_more(open_channel: Callable[..., Channel], waits: list[float]) -> None:
+def test_worker_that_has_ended_is_waited_for_no_more(
+    open_channel: Callable[..., Channel], waits: list[float]
+) -> None:
     channel = open_channel()
     channel.code = 7
     assert channel.read() is None
@@ -145,7 +151,9 @@ def test_the_nearest_limit_counts_and_a_phase_begins_once(
     assert channel.phases == ["building", "building", "compiling"]
 
 
-def test_message_may_come_in_parts_and_ends_with_the_outcome(open_channel: Callable[..., Channel]) -> None:
+def test_message_may_come_in_parts_and_ends_with_the_outcome(
+    open_channel: Callable[..., Channel],
+) -> None:
     channel = open_channel()
     feed = channel.channel._feed
     text = encode(Phase("building")) + encode(LeaseRequest(DEVICE)) + OK

@@ -73,36 +73,50 @@ def test_other_eager_steps_are_not_compared(tmp_path: Path, other: Trial) -> Non
     ids=["backend", "mode", "compile"],
 )
 def test_how_a_trial_compiles_does_not_matter_to_eager(tmp_path: Path, other: Trial) -> None:
-    assert len(flagged(entries(tmp_path, make_record(), with_eager(make_record(trial=other), 1.1)))) == 2
+    assert (
+        len(flagged(entries(tmp_path, make_record(), with_eager(make_record(trial=other), 1.1))))
+        == 2
+    )
 
 
 def test_sweeps_are_not_compared_with_each_other(tmp_path: Path) -> None:
     folders = [
-        write_sweep(tmp_path, [with_eager(make_record(), factor)], name) for factor, name in ((1.0, "a"), (2.0, "b"))
+        write_sweep(tmp_path, [with_eager(make_record(), factor)], name)
+        for factor, name in ((1.0, "a"), (2.0, "b"))
     ]
     assert not flagged(add_cross_trial_findings(load(folders).entries))
 
 
 def test_a_trial_without_eager_time_neither_moves_nor_is_moved(tmp_path: Path) -> None:
     failed = make_record(mode="max-autotune", status="compile_error", flags=("throttled",))
-    found = entries(tmp_path, make_record(), failed, with_eager(make_record(mode="reduce-overhead"), 1.1))
+    found = entries(
+        tmp_path, make_record(), failed, with_eager(make_record(mode="reduce-overhead"), 1.1)
+    )
     assert len(flagged(found)) == 2
     assert next(entry for entry in found if entry.record.status != "ok").flags == ("throttled",)
 
 
 def test_a_flag_of_the_sweep_stands_beside_those_of_the_record_in_order(tmp_path: Path) -> None:
-    moved = with_eager(make_record(mode="reduce-overhead", flags=("unsteady", "compile_contended")), 1.1)
-    flags = {entry.record.trial.mode: entry.flags for entry in entries(tmp_path, make_record(), moved)}
+    moved = with_eager(
+        make_record(mode="reduce-overhead", flags=("unsteady", "compile_contended")), 1.1
+    )
+    flags = {
+        entry.record.trial.mode: entry.flags for entry in entries(tmp_path, make_record(), moved)
+    }
     assert flags["reduce-overhead"] == ("compile_contended", "eager_moved", "unsteady")
 
 
 def noisy(name: str, spread: float, *, host: bool = False) -> Record:
     """Five processes about a speedup of 2; a host-bound one has a device that is busy for 1 ms of 10."""
-    record = make_record(name, speedups=[2.0 * (1 + spread * step) for step in (-1, -0.5, 0, 0.5, 1)])
+    record = make_record(
+        name, speedups=[2.0 * (1 + spread * step) for step in (-1, -0.5, 0, 0.5, 1)]
+    )
     if not host:
         return record
     busy = {"device_time_s": PerArm(0.019, 0.001), "device_kernels": PerArm(100, 100)}
-    return replace(record, processes=tuple(replace(process, **busy) for process in record.processes))  # type: ignore[arg-type]
+    return replace(
+        record, processes=tuple(replace(process, **busy) for process in record.processes)
+    )  # type: ignore[arg-type]
 
 
 SPREADS = (0.002, 0.004, 0.008, 0.016, 0.003, 0.006, 0.012, 0.001)
@@ -114,13 +128,19 @@ def test_eight_trials_of_a_class_are_moderated_within_it(tmp_path: Path) -> None
     found = entries(tmp_path, *plain, *host)
     for bound in (False, True):
         members = [entry for entry in found if (entry.result.host_bound_arms is not None) is bound]
-        estimates = moderate_variances([entry.result.estimate for entry in members if entry.result.estimate])
-        assert [entry.moderated for entry in members] == [estimate.interval() for estimate in estimates]
+        estimates = moderate_variances(
+            [entry.result.estimate for entry in members if entry.result.estimate]
+        )
+        assert [entry.moderated for entry in members] == [
+            estimate.interval() for estimate in estimates
+        ]
 
 
 def test_seven_trials_are_too_few(tmp_path: Path) -> None:
     plain = [noisy(f"plain{i}", spread) for i, spread in enumerate(SPREADS[:7])]
-    assert {entry.moderated for entry in entries(tmp_path, *plain, noisy("host", 0.1, host=True))} == {None}
+    assert {
+        entry.moderated for entry in entries(tmp_path, *plain, noisy("host", 0.1, host=True))
+    } == {None}
 
 
 def test_trials_without_an_interval_do_not_count(tmp_path: Path) -> None:

@@ -40,11 +40,16 @@ def changed(**values: Any) -> str:
         (changed(status="fine"), "status 'fine' is not one of"),
         (changed(label="x", flags=[1]), "wrong type"),
         (changed(flags=None), "cannot be read"),
-        (changed(processes=[{"index": 0, "draw": 0, "cold": True, "compile_s": "long"}] * 2), "cannot be read"),
+        (
+            changed(processes=[{"index": 0, "draw": 0, "cold": True, "compile_s": "long"}] * 2),
+            "cannot be read",
+        ),
         ("[" * 100_000, "cannot be read"),
     ],
 )
-def test_a_record_that_cannot_be_read_is_a_line_and_the_rest_is_loaded(tmp_path: Path, text: str, reason: str) -> None:
+def test_a_record_that_cannot_be_read_is_a_line_and_the_rest_is_loaded(
+    tmp_path: Path, text: str, reason: str
+) -> None:
     loaded = load([broken(tmp_path, text)])
     assert [entry.record.trial.labels.model for entry in loaded.entries] == ["good"]
     assert len(loaded.problems) == 1
@@ -79,8 +84,18 @@ def test_other_folders_of_a_sweep_are_no_trials(tmp_path: Path) -> None:
 
 def test_a_record_of_the_first_schema_is_read(tmp_path: Path) -> None:
     data = json.loads(make_record("old").dumps()) | {"schema_version": 1}
-    new = ("accuracy", "gpu", "host", "time_to_first_step_s", "compile_parts_s", "device_kernels", "code_fingerprint")
-    data["processes"] = [{k: v for k, v in item.items() if k not in new} for item in data["processes"]]
+    new = (
+        "accuracy",
+        "gpu",
+        "host",
+        "time_to_first_step_s",
+        "compile_parts_s",
+        "device_kernels",
+        "code_fingerprint",
+    )
+    data["processes"] = [
+        {k: v for k, v in item.items() if k not in new} for item in data["processes"]
+    ]
     folder = write_sweep(tmp_path, [make_record("old")])
     next(folder.glob("old-*/record.json")).write_text(json.dumps(data))
     entry = load([folder]).entries[0]
@@ -104,12 +119,16 @@ def test_a_sweep_named_twice_is_read_once(tmp_path: Path) -> None:
 
 def test_the_device_is_named_only_where_there_are_several(tmp_path: Path) -> None:
     one = load([write_sweep(tmp_path, [make_record(optimizer="sgd")], "one")])
-    two = load([write_sweep(tmp_path, [make_record(optimizer="sgd"), make_record(device="cpu")], "two")])
+    two = load(
+        [write_sweep(tmp_path, [make_record(optimizer="sgd"), make_record(device="cpu")], "two")]
+    )
     assert [entry.variant for entry in one.entries] == ["optimizer=sgd"]
     assert {entry.variant for entry in two.entries} == {"optimizer=sgd; device=cuda", "device=cpu"}
 
 
-def test_a_name_is_looked_for_under_runs_and_then_as_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_is_looked_for_under_runs_and_then_as_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     write_sweep(Path("runs"), [make_record()], "night")
     write_sweep(Path(), [make_record()], "night")
@@ -119,7 +138,9 @@ def test_a_name_is_looked_for_under_runs_and_then_as_a_folder(tmp_path: Path, mo
     assert find_sweep("./night") == Path("night")
 
 
-def test_an_unknown_sweep_is_answered_with_the_nearest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_sweep_is_answered_with_the_nearest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=r"nihgt: .*there are no sweeps"):
         find_sweep("nihgt")
@@ -139,7 +160,9 @@ A100 = {"type": "cuda", "name": "NVIDIA A100-SXM4", "memory_bytes": 40 * 2**30}
 
 def on(gpu: dict[str, Any] | None, model: str = "resnet50", **axes: Any) -> Record:
     record = make_record(model, **axes)
-    return replace(record, environment={"versions": {"torch": "2.13.0"}} | ({"device": gpu} if gpu else {}))
+    return replace(
+        record, environment={"versions": {"torch": "2.13.0"}} | ({"device": gpu} if gpu else {})
+    )
 
 
 def variants(*sweeps: Path) -> list[str]:
@@ -164,19 +187,28 @@ def test_gpus_of_one_name_are_told_apart_by_their_memory(tmp_path: Path) -> None
 def test_a_trial_that_never_saw_its_gpu_has_that_of_its_sweep(tmp_path: Path) -> None:
     one = write_sweep(tmp_path, [on(None, "a", status="crashed"), on(H200)], "one")
     two = write_sweep(tmp_path, [on(A100)], "two")
-    mixed = write_sweep(tmp_path, [on(None, "a", status="crashed"), on(H200), on(A100, "z")], "mixed")
+    mixed = write_sweep(
+        tmp_path, [on(None, "a", status="crashed"), on(H200), on(A100, "z")], "mixed"
+    )
     assert variants(one, two)[0] == "gpu=NVIDIA H200"
     assert variants(mixed)[0] == "gpu=unknown"
 
 
 def test_a_cpu_beside_two_gpus_has_no_gpu(tmp_path: Path) -> None:
-    sweep = write_sweep(tmp_path, [on(H200), on(A100, "vgg16"), on({"type": "cpu"}, "z", device="cpu")])
-    assert variants(sweep) == ["device=cuda; gpu=NVIDIA H200", "device=cuda; gpu=NVIDIA A100-SXM4", "device=cpu"]
+    sweep = write_sweep(
+        tmp_path, [on(H200), on(A100, "vgg16"), on({"type": "cpu"}, "z", device="cpu")]
+    )
+    assert variants(sweep) == [
+        "device=cuda; gpu=NVIDIA H200",
+        "device=cuda; gpu=NVIDIA A100-SXM4",
+        "device=cpu",
+    ]
 
 
 def test_cpus_are_told_apart_as_well(tmp_path: Path) -> None:
     sweeps = [
-        write_sweep(tmp_path, [on({"type": "cpu", "name": name}, device="cpu")], name[:3]) for name in ("AMD", "Intel")
+        write_sweep(tmp_path, [on({"type": "cpu", "name": name}, device="cpu")], name[:3])
+        for name in ("AMD", "Intel")
     ]
     assert variants(*sweeps) == ["cpu=AMD", "cpu=Intel"]
 
@@ -202,7 +234,10 @@ def test_variants_name_a_step_where_trials_differ_in_it() -> None:
         "model.dropout=false; text=none",
     ]
     assert name_variants(
-        [replace(text, mode="reduce-overhead"), trial_with("transformers", False, workload="prefill")]
+        [
+            replace(text, mode="reduce-overhead"),
+            trial_with("transformers", False, workload="prefill"),
+        ]
     ) == ["", ""]
 
 

@@ -28,7 +28,10 @@ GOOD = [make_record(name, speedups=[2.0, 2.1]) for name in ("good", "fine")]
 def write_mutations(archive: str, count: int, folder: Path) -> int:
     """Add mutated records of an archive to a sweep, and return how many of them are refused."""
     refused = 0
-    texts = [path.read_text() for path in SweepPaths(archives.unpack(archive, folder.parent / "unpacked")).records()]
+    texts = [
+        path.read_text()
+        for path in SweepPaths(archives.unpack(archive, folder.parent / "unpacked")).records()
+    ]
     for number, data in enumerate(mutate(texts, count)):
         path = folder / f"mutated-{number:012x}" / "record.json"
         path.parent.mkdir()
@@ -50,7 +53,10 @@ def count_lines(text: str) -> int:
     ("archive", "count"),
     [
         ("cpu-statuses", 40),
-        *(pytest.param(name, COUNT // len(ARCHIVES) + 1, marks=pytest.mark.slow) for name in ARCHIVES),
+        *(
+            pytest.param(name, COUNT // len(ARCHIVES) + 1, marks=pytest.mark.slow)
+            for name in ARCHIVES
+        ),
     ],
 )
 def test_no_command_ends_for_the_others(
@@ -83,6 +89,7 @@ def test_no_command_ends_for_the_others(
     assert sync(["night"]) == 1
     output = capsys.readouterr()
     assert count_lines(output.err) == refused
-    counted = re.search(r": (\d+) records sent, (\d+) were there", output.out)  # two mutations may be of one trial
+    # two mutations may be of one trial
+    counted = re.search(r": (\d+) records sent, (\d+) were there", output.out)
     assert counted
     assert sum(map(int, counted.groups())) == count + len(GOOD) - refused

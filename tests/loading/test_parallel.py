@@ -26,7 +26,9 @@ def in_python(code: str, folder: Path, *arguments: str) -> subprocess.CompletedP
         ("lambda: os._exit(7)", "RuntimeError: a process of this report ended with exit code 7"),
     ],
 )
-def test_what_a_fork_finds_raises_or_dies_of_is_told(tmp_path: Path, work: str, printed: str) -> None:
+def test_what_a_fork_finds_raises_or_dies_of_is_told(
+    tmp_path: Path, work: str, printed: str
+) -> None:
     code = f"""
         import os
         from sweeper.loading import parallel
@@ -68,7 +70,9 @@ def test_what_nobody_waits_for_ends_with_the_report(tmp_path: Path) -> None:
 def test_large_sweep_reads_the_same_in_parts(tmp_path: Path) -> None:
     """Every file of the report; the trial in the middle cannot be read."""
     count = 2 * MIN_OF_A_PART + 40
-    folder = write_sweep(tmp_path / "runs", [make_record(f"model{number:03}") for number in range(count)])
+    folder = write_sweep(
+        tmp_path / "runs", [make_record(f"model{number:03}") for number in range(count)]
+    )
     assert len(SweepFolder(folder).split(2)) == 2
     assert len(SweepFolder(folder).split(64)) == 3
     next(folder.glob(f"model{count // 2}-*/record.json")).write_text("{")
@@ -84,7 +88,9 @@ def test_large_sweep_reads_the_same_in_parts(tmp_path: Path) -> None:
         print(len(forked), file=sys.stderr)
         sys.exit(status)
     """
-    runs = [in_python(code, tmp_path, out, cores) for out, cores in (("alone", "1"), ("parts", "3"))]
+    runs = [
+        in_python(code, tmp_path, out, cores) for out, cores in (("alone", "1"), ("parts", "3"))
+    ]
     assert [run.returncode for run in runs] == [1, 1], runs[0].stderr
     # Recommendations, tables and figures; two parts as well.
     assert [run.stderr.splitlines()[-1] for run in runs] == ["3", "5"]

@@ -22,7 +22,14 @@ from sweeper.report.__main__ import main
 from sweeper.tracking.reader import CHUNK_BYTES, MAX_AHEAD, map_concurrently, read_artifact
 from sweeper.tracking.tracker import Tracker
 
-TABLES = ("speedups.csv", "summary.csv", "failures.csv", "recommendations.csv", "causes.csv", "report.md")
+TABLES = (
+    "speedups.csv",
+    "summary.csv",
+    "failures.csv",
+    "recommendations.csv",
+    "causes.csv",
+    "report.md",
+)
 RECORDS = (
     make_record(speedups=(2.0, 2.1)),
     make_record(precision="fp32", speedups=(1.4, 1.5)),
@@ -58,10 +65,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield running
 
 
-def send(uri: str, *records: Record, sweep: str = "night", plan: Sequence[Mapping[str, str]] = ()) -> Path:
+def send(
+    uri: str, *records: Record, sweep: str = "night", plan: Sequence[Mapping[str, str]] = ()
+) -> Path:
     """A sweep that ran here and sent everything but its plan, which stays here."""
     folder = write_sweep(Path("runs"), records, sweep)
-    write_text(folder / "sweep.json", json.dumps({"sweep": "night", "invocations": [{**INVOCATION, "plan": plan}]}))
+    write_text(
+        folder / "sweep.json",
+        json.dumps({"sweep": "night", "invocations": [{**INVOCATION, "plan": plan}]}),
+    )
     tracker = Tracker(uri, sweep)
     tracker.catch_up()
     tracker.finish()
@@ -129,7 +141,9 @@ def test_of_two_runs_of_a_trial_the_newest_complete_one_is_reported(uri: str) ->
     copy = client.create_run(experiment.experiment_id, 1, tags, run_name=run.info.run_name)
     client.log_text(copy.info.run_id, older.dumps(), "record.json")
     client.set_terminated(copy.info.run_id, end_time=2)
-    client.create_run(experiment.experiment_id, run.info.end_time + 10**6, unfinished, run_name=run.info.run_name)
+    client.create_run(
+        experiment.experiment_id, run.info.end_time + 10**6, unfinished, run_name=run.info.run_name
+    )
     assert main(["night", "--tracking-uri", uri, "--out", "out"]) == 0
     assert speedups(Path("out")) == [pytest.approx(3.0)]
 
@@ -155,7 +169,11 @@ def test_a_run_without_a_readable_record_is_a_line_and_the_rest_is_reported(
 ) -> None:
     good, bad = make_record("good"), make_record("bad", speedups=(7.0,))
     send(uri, good, bad)
-    (file,) = [path for path in artifacts(tmp_path / "store", "record.json") if '"label": "bad' in path.read_text()]
+    (file,) = [
+        path
+        for path in artifacts(tmp_path / "store", "record.json")
+        if '"label": "bad' in path.read_text()
+    ]
     if text is None:
         file.unlink()
     else:
@@ -186,7 +204,9 @@ def test_artifact_of_a_server_that_never_ends_is_refused() -> None:
         server.shutdown()
 
 
-def test_an_unknown_sweep_is_answered_with_the_nearest(uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_sweep_is_answered_with_the_nearest(
+    uri: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["night", "--tracking-uri", uri]) == 2
     assert capsys.readouterr().err == f"night: no such sweep at {uri}; there are none\n"
     send(uri, make_record())
@@ -195,7 +215,9 @@ def test_an_unknown_sweep_is_answered_with_the_nearest(uri: str, capsys: pytest.
     assert not Path("runs/nihgt").exists()
 
 
-@pytest.mark.parametrize(("name", "expected"), [("runs/night", "e.g. night"), ("mlflow.db", "sweep=mlflow.db")])
+@pytest.mark.parametrize(
+    ("name", "expected"), [("runs/night", "e.g. night"), ("mlflow.db", "sweep=mlflow.db")]
+)
 def test_what_is_no_name_of_a_sweep_is_explained(
     uri: str, name: str, expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -203,7 +225,9 @@ def test_what_is_no_name_of_a_sweep_is_explained(
     assert expected in capsys.readouterr().err
 
 
-def test_a_store_that_is_not_there_is_not_created(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_store_that_is_not_there_is_not_created(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["night", "--tracking-uri", f"sqlite:///{tmp_path}/none.db"]) == 2
     assert capsys.readouterr().err == f"{tmp_path}/none.db does not exist\n"
     assert not (tmp_path / "none.db").exists()

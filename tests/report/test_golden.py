@@ -18,7 +18,10 @@ from sweeper.core.trial import Trial
 OF_JOBS = ("max_memory_gib", "total_compiled_s")
 # Columns that no stored sweep fills, and why.
 NEVER_FILLED = {
-    ("speedups", "device_speedup_low"): "the sweeps on GPUs with device step times have one process a trial",
+    (
+        "speedups",
+        "device_speedup_low",
+    ): "the sweeps on GPUs with device step times have one process a trial",
     ("speedups", "device_speedup_high"): "the same",
     ("summary", "weighted_device_low"): "the same",
     ("summary", "weighted_device_high"): "the same",
@@ -50,7 +53,10 @@ NEVER_FILLED = {
         "the stored ladder has one precision",
     ),
     **{
-        ("recommendations-for-a-job", column): "the sweep with several processes that recommends a mode knows no memory"
+        (
+            "recommendations-for-a-job",
+            column,
+        ): "the sweep with several processes that recommends a mode knows no memory"
         for column in ("speedup_low", "speedup_high", "compile_warm_s", "break_even_warm_steps")
     },
 }
@@ -75,7 +81,9 @@ def test_ids_of_stored_trials_stay_what_they_were(tmp_path: Path, name: str) -> 
 @pytest.mark.parametrize("name", archives.names())
 def test_tables_of_stored_records_are_as_they_were(tmp_path: Path, name: str) -> None:
     for table, text in archives.tables_of(name, tmp_path).items():
-        assert text == golden(name, table), f"{name}/{table}.csv: if that is meant, make golden and read the difference"
+        assert text == golden(name, table), (
+            f"{name}/{table}.csv: if that is meant, make golden and read the difference"
+        )
 
 
 def test_together_they_have_every_status() -> None:
@@ -86,7 +94,11 @@ def test_together_they_have_every_status() -> None:
 def test_together_they_fill_every_column() -> None:
     empty = set()
     for table in (*archives.TABLES, "recommendations-for-a-job"):
-        texts = [golden(name, table) for name in archives.names() if (archives.GOLDEN / name / f"{table}.csv").exists()]
+        texts = [
+            golden(name, table)
+            for name in archives.names()
+            if (archives.GOLDEN / name / f"{table}.csv").exists()
+        ]
         found = [row for text in texts for row in rows(text)]
         empty |= {(table, column) for column in found[0] if not any(row[column] for row in found)}
     of_jobs_alone = {("recommendations", column) for column in OF_JOBS}
@@ -100,14 +112,18 @@ def test_together_they_have_every_kind_of_recommendation() -> None:
 
 
 def test_no_golden_table_is_left_of_an_archive_that_is_gone() -> None:
-    assert sorted(path.name for path in archives.GOLDEN.iterdir() if path.is_dir()) == archives.names()
+    assert (
+        sorted(path.name for path in archives.GOLDEN.iterdir() if path.is_dir()) == archives.names()
+    )
 
 
 @pytest.mark.parametrize("name", archives.names())
 def test_stored_records_name_no_place_of_a_machine(name: str) -> None:
     with tarfile.open(archives.RECORDS / f"{name}.tar.xz") as archive:
         for member in archive:
-            assert member.isdir() or re.fullmatch(rf"{name}/(sweep|[^/]+/(record|trial))\.json", member.name)
+            assert member.isdir() or re.fullmatch(
+                rf"{name}/(sweep|[^/]+/(record|trial))\.json", member.name
+            )
             file = archive.extractfile(member)
             text = file.read().decode() if file else ""
             found = set(re.findall(r"(?<![\w./<:-])/[\w.-]+(?:/[\w.-]+)+", text))

@@ -16,7 +16,9 @@ from sweeper.report.next_steps import ReportedModel, narrow
 def test_what_is_worth_another_run_has_its_command(tmp_path: Path) -> None:
     command = "python -m sweeper -m model=resnet50,vgg16,alexnet precision=amp,fp32 measure=quick sweep=old retry=all"
     names = ("resnet50", "vgg16")
-    untried = [make_record(name, precision, [1.0]) for name in names for precision in ("amp", "fp32")]
+    untried = [
+        make_record(name, precision, [1.0]) for name in names for precision in ("amp", "fp32")
+    ]
     unknown = make_record("alexnet", speedups=[7.0], flags=("host_busy", "unsteady"))
     report = report_on(tmp_path, [*untried, unknown], command)
     again, first = report.verdict.again
@@ -30,20 +32,29 @@ def test_what_is_worth_another_run_has_its_command(tmp_path: Path) -> None:
         "python -m sweeper -m measure=quick model=alexnet precision=amp mode=default measure.processes=5"
         " sweep=night-again"
     )
-    text, page = (tmp_path / "report/report.md").read_text(), (tmp_path / "report/report.html").read_text()
-    assert f"- resnet50 (amp, fp32), vgg16 (amp, fp32): {first.why}\n\n      {first.command}\n" in text
+    text, page = (
+        (tmp_path / "report/report.md").read_text(),
+        (tmp_path / "report/report.html").read_text(),
+    )
+    assert (
+        f"- resnet50 (amp, fp32), vgg16 (amp, fp32): {first.why}\n\n      {first.command}\n" in text
+    )
     assert f"<code>{first.command}</code>" in page
     assert report.verdict.sentences[0] in text
 
 
 def test_another_backend_gives_way_to_inductor(tmp_path: Path) -> None:
     record = make_record(trial=make_trial(backend="aot_eager"), speedups=[1.0])
-    (again,) = report_on(tmp_path, [record], "python -m sweeper model=resnet50 backend=aot_eager").verdict.again
+    (again,) = report_on(
+        tmp_path, [record], "python -m sweeper model=resnet50 backend=aot_eager"
+    ).verdict.again
     assert again.command.endswith(" precision=amp mode=default sweep=night backend=inductor")
 
 
 def test_without_a_command_of_the_sweep_none_is_made_up(tmp_path: Path) -> None:
-    (again,) = report_on(tmp_path, [make_record(speedups=[1.0])], "python benchmarks/other.py").verdict.again
+    (again,) = report_on(
+        tmp_path, [make_record(speedups=[1.0])], "python benchmarks/other.py"
+    ).verdict.again
     assert again.command == ""
 
 
@@ -53,8 +64,16 @@ def test_without_a_command_of_the_sweep_none_is_made_up(tmp_path: Path) -> None:
         ("python -m sweeper model=vgg16 dry_run=true", "vgg16", "python -m sweeper -m model=vgg16"),
         ("python /venv/bin/sweeper -m mode=a,b", "resnet50", "sweeper -m model=resnet50"),
         ("python -m sweeper -m 'model=glob(*)'", "resnet50", "python -m sweeper -m model=resnet50"),
-        ("python -m sweeper experiment=cnn", "resnet50", "python -m sweeper -m experiment=cnn model=resnet50"),
-        ("python -m sweeper -m model=timm/dla102,b", "timm/dla102", "python -m sweeper -m model=timm/dla102"),
+        (
+            "python -m sweeper experiment=cnn",
+            "resnet50",
+            "python -m sweeper -m experiment=cnn model=resnet50",
+        ),
+        (
+            "python -m sweeper -m model=timm/dla102,b",
+            "timm/dla102",
+            "python -m sweeper -m model=timm/dla102",
+        ),
         ("python -m sweeper -m model=a,b", "c", "python -m sweeper -m model=a,b"),
     ],
 )
@@ -65,9 +84,13 @@ def test_a_command_is_narrowed_to_some_models(command: str, model: str, narrowed
 
 def test_a_command_that_is_no_plain_text_is_not_repeated(tmp_path: Path) -> None:
     record = make_record(speedups=[1.0])
-    (again,) = report_on(tmp_path, [record], "python -m sweeper -m model=resnet50 '\x1b]0;x\x07'").verdict.again
+    (again,) = report_on(
+        tmp_path, [record], "python -m sweeper -m model=resnet50 '\x1b]0;x\x07'"
+    ).verdict.again
     assert again.command == ""
-    (again,) = report_on(tmp_path / "other", [record], "/tmp/evil -m sweeper model=resnet50").verdict.again
+    (again,) = report_on(
+        tmp_path / "other", [record], "/tmp/evil -m sweeper model=resnet50"
+    ).verdict.again
     assert again.command.startswith("python -m sweeper -m model=resnet50 ")
 
 
@@ -82,7 +105,9 @@ def test_the_command_names_the_modes_that_are_not_known(tmp_path: Path) -> None:
     changed = dict(word.split("=") for word in again.command.split() if "=" in word)
     assert set(changed["mode"].split(",")) == {"default", "max-autotune"}
     assert set(changed["backend"].split(",")) == {"aot_eager", "inductor"}
-    (again,) = report_on(tmp_path / "inductor", records[::2], "python -m sweeper mode=lite").verdict.again
+    (again,) = report_on(
+        tmp_path / "inductor", records[::2], "python -m sweeper mode=lite"
+    ).verdict.again
     assert " mode=max-autotune " in again.command
     assert "backend" not in again.command
 
@@ -107,11 +132,19 @@ def three_nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("three_nets")
-@pytest.mark.parametrize("given", ["a/net,b/net,net", "glob(*)", None], ids=["listed", "pattern", "experiment"])
+@pytest.mark.parametrize(
+    "given", ["a/net,b/net,net", "glob(*)", None], ids=["listed", "pattern", "experiment"]
+)
 def test_models_of_one_name_are_told_apart_by_their_suites(given: str | None) -> None:
     command = f"python -m sweeper -m {f'model={given}' if given else 'experiment=all'}"
-    for suites, options in ((["second"], "b/net"), ([None], "net"), (["second", "first"], "b/net,a/net")):
-        narrowed = narrow(command, [ReportedModel("net", suite) for suite in suites], {"mode": "lite"})
+    for suites, options in (
+        (["second"], "b/net"),
+        ([None], "net"),
+        (["second", "first"], "b/net,a/net"),
+    ):
+        narrowed = narrow(
+            command, [ReportedModel("net", suite) for suite in suites], {"mode": "lite"}
+        )
         assert narrowed.split()[-2:] == [f"model={options}", "mode=lite"]
     kept = narrow(command, [ReportedModel("net", "third")], {"mode": "lite"})
     assert shlex.split(kept) == [*command.split(), "mode=lite"]
@@ -121,11 +154,17 @@ def test_models_of_one_name_are_told_apart_by_their_suites(given: str | None) ->
 def test_the_command_has_both_models_of_one_name(tmp_path: Path) -> None:
     trial = make_trial("net")
     trials = [
-        replace(trial, labels=replace(trial.labels, suite=suite), model=replace(trial.model, name=str(suite)))
+        replace(
+            trial,
+            labels=replace(trial.labels, suite=suite),
+            model=replace(trial.model, name=str(suite)),
+        )
         for suite in ("first", "second", None)
     ]
     records = [make_record(trial=trial, speedups=[1.0]) for trial in trials[:2]]
     records.append(make_record(trial=trials[2], speedups=[2.0, 2.01, 1.99]))
-    (again,) = report_on(tmp_path, records, "python -m sweeper -m model=a/net,b/net,net").verdict.again
+    (again,) = report_on(
+        tmp_path, records, "python -m sweeper -m model=a/net,b/net,net"
+    ).verdict.again
     (model,) = (word for word in again.command.split() if word.startswith("model="))
     assert model in ("model=a/net,b/net", "model=b/net,a/net")

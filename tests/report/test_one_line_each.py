@@ -72,7 +72,11 @@ def printed(report: Report) -> str:
 
 def tables_of_page(report: Report) -> dict[str, dict[str, list[dict[str, object]]]]:
     (page,) = [path for path in report.paths if path.suffix == ".html"]
-    match = re.search(r'<script type="application/json" id="table-data">(.*?)</script>', page.read_text(), re.DOTALL)
+    match = re.search(
+        r'<script type="application/json" id="table-data">(.*?)</script>',
+        page.read_text(),
+        re.DOTALL,
+    )
     assert match is not None
     return json.loads(match[1])
 
@@ -107,7 +111,9 @@ def test_a_table_is_one_line_in_the_registry(store: MlflowClient) -> None:
         assert str(frame.dtypes["letters"]) == "Int64"
         send(report)
         (parent,) = [run for run in runs_of(store) if run.data.tags["sweeper.kind"] == "sweep"]
-        assert "report/letters.csv" in [item.path for item in store.list_artifacts(parent.info.run_id, "report")]
+        assert "report/letters.csv" in [
+            item.path for item in store.list_artifacts(parent.info.run_id, "report")
+        ]
     finally:
         TABLES.remove(LETTERS)
 
@@ -116,7 +122,10 @@ def test_a_metric_is_one_line_in_the_registry(store: MlflowClient) -> None:
     METRICS.append(BUILDING)
     try:
         report = write(building=2.5)
-        names, row = (line.split(",") for line in Path("runs/night/report/speedups.csv").read_text().splitlines())
+        names, row = (
+            line.split(",")
+            for line in Path("runs/night/report/speedups.csv").read_text().splitlines()
+        )
         assert (names[-1], row[-1]) == ("building_s", "2.5")
         text = Path("runs/night/report/report.md").read_text()
         assert "| building s |" in text
@@ -125,7 +134,10 @@ def test_a_metric_is_one_line_in_the_registry(store: MlflowClient) -> None:
         assert "building s" in printed(report)
         shown = tables_of_page(report)["speedups"]
         column = [head["title"] for head in shown["columns"]].index("building s")
-        assert (shown["rows"][0]["cells"][column], shown["rows"][0]["numbers"][column]) == ("2.50", 2.5)
+        assert (shown["rows"][0]["cells"][column], shown["rows"][0]["numbers"][column]) == (
+            "2.50",
+            2.5,
+        )
         assert table(load_records("night"), "speedups")["building_s"].tolist() == [2.5]
         assert "| `building_s` | `building_s` | seconds that a process needs" in metric_docs.text()
         send(report)

@@ -26,7 +26,15 @@ def report(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, *arguments]
-    return subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
 
 
 @pytest.fixture
@@ -67,14 +75,19 @@ def test_an_unknown_sweep_is_exit_2(tmp_path: Path, sweep: Path) -> None:
     result = report(tmp_path, "nigth")
     assert result.returncode == 2
     assert result.stdout == ""
-    assert result.stderr == f"nigth: no sweep runs/nigth and no folder of that name; nearest: {sweep.name}\n"
+    assert (
+        result.stderr
+        == f"nigth: no sweep runs/nigth and no folder of that name; nearest: {sweep.name}\n"
+    )
 
 
 def test_without_arguments_it_is_exit_2(tmp_path: Path) -> None:
     assert report(tmp_path).returncode == 2
 
 
-def test_a_broken_record_is_a_line_and_exit_1_and_the_rest_is_reported(tmp_path: Path, sweep: Path) -> None:
+def test_a_broken_record_is_a_line_and_exit_1_and_the_rest_is_reported(
+    tmp_path: Path, sweep: Path
+) -> None:
     broken = next(sweep.glob("*-fp32-*/record.json"))
     newer = json.loads(broken.read_text()) | {"schema_version": 99}
     broken.write_text(json.dumps(newer))
@@ -128,7 +141,8 @@ def test_the_last_lines_say_what_to_type_next(tmp_path: Path) -> None:
     lines = report(tmp_path, "night").stdout.splitlines()
     assert lines[-2].startswith("tables: runs/night/report")
     assert (
-        lines[-1] == "1 trial that failed may succeed in another run: the same command with sweep=night runs it again"
+        lines[-1]
+        == "1 trial that failed may succeed in another run: the same command with sweep=night runs it again"
     )
     assert report(tmp_path, "other").stdout.splitlines()[-1].startswith("tables: ")
     assert report(tmp_path, "night", "other").stdout.splitlines()[-1].startswith("tables: ")
@@ -137,7 +151,9 @@ def test_the_last_lines_say_what_to_type_next(tmp_path: Path) -> None:
 
 
 def test_the_terminal_names_recommendations_whose_eager_times_do_not_agree(tmp_path: Path) -> None:
-    other = replace(make_record(mode="reduce-overhead"), processes=(make_process(2.0, eager_s=0.03),))
+    other = replace(
+        make_record(mode="reduce-overhead"), processes=(make_process(2.0, eager_s=0.03),)
+    )
     write_sweep(tmp_path / "runs", [make_record(), other])
     said = "eager step times of these trials do not agree, so each mode is compared with its own eager step"
     assert f"{said}: resnet50 (amp)\n" in report(tmp_path, "night", "--tables").stdout

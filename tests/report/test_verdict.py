@@ -30,19 +30,32 @@ LINES_OF_MLFLOW = 2  # that a sweep prints last
 
 def printed(report: Report) -> list[str]:
     """The lines of a terminal, long ones broken."""
-    console = Console(file=io.StringIO(), width=WIDTH, force_terminal=True, color_system=None, _environ={})
+    console = Console(
+        file=io.StringIO(), width=WIDTH, force_terminal=True, color_system=None, _environ={}
+    )
     print_verdict(report, console)
     assert isinstance(console.file, io.StringIO)
-    lines = [*console.file.getvalue().splitlines(), *suggest_next(report, Path("runs/night/report"), "night")]
+    lines = [
+        *console.file.getvalue().splitlines(),
+        *suggest_next(report, Path("runs/night/report"), "night"),
+    ]
     height = [max(1, math.ceil(cell_len(line) / WIDTH)) for line in lines]
-    return [part for line, count in zip(lines, height, strict=True) for part in [line, *[""] * (count - 1)]]
+    return [
+        part
+        for line, count in zip(lines, height, strict=True)
+        for part in [line, *[""] * (count - 1)]
+    ]
 
 
 def stored(tmp_path: Path, count: int) -> Report:
     """A report on so many trials of stored sweeps."""
     sweep = tmp_path / "night"
     names = ("h200-pt2-timm", "h200-pt2-huggingface")
-    folders = [path.parent for name in names for path in archives.unpack(name, tmp_path).glob("*/record.json")]
+    folders = [
+        path.parent
+        for name in names
+        for path in archives.unpack(name, tmp_path).glob("*/record.json")
+    ]
     for folder in sorted(folders)[:count]:
         shutil.move(folder, sweep / folder.name)
     return write_report([sweep], sweep / "report")
@@ -59,7 +72,9 @@ def test_the_last_twelve_lines_of_a_terminal_are_the_verdict(
     lines = printed(report)
     assert len(lines) + LINES_OF_MLFLOW <= LINES
     last = lines[-(LINES_OF_VERDICT - LINES_OF_MLFLOW) :]
-    assert [line for line in last if line in report.verdict.sentences] == list(report.verdict.sentences)
+    assert [line for line in last if line in report.verdict.sentences] == list(
+        report.verdict.sentences
+    )
     if count == 180:  # a long sentence
         assert report.verdict.sentences[1].startswith("Only default tried: default for ")
     assert not any("weight" in line or "torch 2." in line for line in lines)
@@ -71,7 +86,10 @@ def test_the_last_twelve_lines_of_a_terminal_are_the_verdict(
 
 
 def test_sentences_say_whether_which_and_how_sure(tmp_path: Path) -> None:
-    fast = [make_record(name, speedups=[1.4], flags=("throttled",) if name == "a" else ()) for name in "abc"]
+    fast = [
+        make_record(name, speedups=[1.4], flags=("throttled",) if name == "a" else ())
+        for name in "abc"
+    ]
     slow = [make_record(name, "fp32", [1.0], device="cpu") for name in "abc"]
     assert report_on(tmp_path, [*fast, *slow]).verdict.sentences == (
         "Compile in AMP: 3 of 3 gain more than 5 %, median over all answers 1.40x; "
@@ -92,8 +110,12 @@ def test_a_single_trial_has_a_sentence_of_its_own(tmp_path: Path) -> None:
     (answer, sure) = report_on(tmp_path, [record]).verdict.sentences
     assert answer == "In AMP resnet50: default, 2.00 times eager's speed [1.95, 2.05]."
     assert sure == "Sure: yes."
-    failed = report_on(tmp_path / "failed", [make_record(status="oom", message="out of memory\nat line 3")])
-    assert failed.verdict.sentences == ("In AMP resnet50: stay eager (no mode gave a right result: oom).",)
+    failed = report_on(
+        tmp_path / "failed", [make_record(status="oom", message="out of memory\nat line 3")]
+    )
+    assert failed.verdict.sentences == (
+        "In AMP resnet50: stay eager (no mode gave a right result: oom).",
+    )
     assert failed.verdict.failed == "1 of 1 trial failed: 1 oom"
     (failure,) = failed.verdict.failures
     assert (failure.trial, failure.message) == ("resnet50 amp default", "out of memory")
@@ -108,19 +130,29 @@ def test_a_single_trial_has_a_sentence_of_its_own(tmp_path: Path) -> None:
         ((1.001, 1.002), "in 2 trials: 1.00x"),
     ],
 )
-def test_eager_against_eager_has_a_sentence(tmp_path: Path, speedups: tuple[float, ...], said: str) -> None:
+def test_eager_against_eager_has_a_sentence(
+    tmp_path: Path, speedups: tuple[float, ...], said: str
+) -> None:
     records = [make_record(f"m{speedup}", speedups=[speedup], mode="eager") for speedup in speedups]
     sentence = report_on(tmp_path, records).verdict.sentences[0]
     assert sentence == f"Eager against eager {said} by the wall clock."
 
 
 def test_many_commands_are_in_the_files_alone(tmp_path: Path) -> None:
-    records = [make_record(f"m{number}", precision, [1.0]) for number in range(4) for precision in ("amp", "fp32")]
-    lines = printed(report_on(tmp_path, records, f"python -m sweeper -m model=glob(*) {'x' * 700}=1"))
+    records = [
+        make_record(f"m{number}", precision, [1.0])
+        for number in range(4)
+        for precision in ("amp", "fp32")
+    ]
+    lines = printed(
+        report_on(tmp_path, records, f"python -m sweeper -m model=glob(*) {'x' * 700}=1")
+    )
     assert "worth another run: 4 models, with commands in report.md" in lines
 
 
-def test_failures_of_all_kinds_leave_room_for_what_to_do_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_of_all_kinds_leave_room_for_what_to_do_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     sweep = archives.unpack("cpu-statuses", Path("runs"))
     lines = printed(write_report([sweep], sweep / "report"))[-LINES_OF_VERDICT:]
@@ -137,11 +169,15 @@ def test_what_is_not_verified_is_counted_by_models(tmp_path: Path) -> None:
     assert report.verdict.sentences[-1].endswith("1 model not verified.")
 
 
-def test_what_was_planned_and_has_no_record_is_counted_though_nothing_failed(tmp_path: Path) -> None:
+def test_what_was_planned_and_has_no_record_is_counted_though_nothing_failed(
+    tmp_path: Path,
+) -> None:
     records = [make_record("resnet18", speedups=[1.5]), make_record("resnet34", speedups=[1.5])]
     folder = write_sweep(tmp_path, records[:1])
     plan = [{"trial_id": record.trial_id, "label": record.label} for record in records]
-    write_text(folder / "sweep.json", json.dumps({"sweep": "night", "invocations": [{"plan": plan}]}))
+    write_text(
+        folder / "sweep.json", json.dumps({"sweep": "night", "invocations": [{"plan": plan}]})
+    )
     report = write_report([folder], folder / "report")
     assert "1 planned has no record" in printed(report)
     assert "- 1 planned has no record." in (folder / "report/report.md").read_text().splitlines()
@@ -149,7 +185,9 @@ def test_what_was_planned_and_has_no_record_is_counted_though_nothing_failed(tmp
 
 def test_limits_are_said_where_modes_are_chosen_within_them(tmp_path: Path) -> None:
     folder = write_sweep(tmp_path, [make_record("resnet18", speedups=[1.5])])
-    report = write_report_of([SweepFolder(folder)], folder / "report", Limits(steps=3000, memory_gib=40.0))
+    report = write_report_of(
+        [SweepFolder(folder)], folder / "report", Limits(steps=3000, memory_gib=40.0)
+    )
     assert report.verdict.sentences[0] == "Modes are chosen for 3,000 steps, 40 GiB."
 
 
@@ -161,7 +199,9 @@ def test_names_and_messages_are_no_markup(tmp_path: Path) -> None:
 def test_the_doubts_of_another_mode_are_not_those_of_the_answer(tmp_path: Path) -> None:
     records = [
         make_record(speedups=[1.50, 1.51, 1.49]),
-        make_record(speedups=[7.0, 7.05, 6.95], mode="reduce-overhead", flags=("host_busy", "unsteady")),
+        make_record(
+            speedups=[7.0, 7.05, 6.95], mode="reduce-overhead", flags=("host_busy", "unsteady")
+        ),
     ]
     report = report_on(tmp_path, records)
     (row,) = report.tables["recommendations"].rows
@@ -194,8 +234,14 @@ def test_models_are_counted_once_and_kept_apart_by_suite(tmp_path: Path) -> None
     command = f"python -m sweeper -m model=glob(*) {'x' * 700}=1"
     records = [make_record(precision=precision, speedups=[1.0]) for precision in ("amp", "fp32")]
     other = make_trial("resnet50")
-    of_suite = replace(other, labels=replace(other.labels, suite="torchbench"), model=replace(other.model, name="timm"))
-    lines = printed(report_on(tmp_path, [*records, make_record(trial=of_suite, speedups=[3.0])], command))
+    of_suite = replace(
+        other,
+        labels=replace(other.labels, suite="torchbench"),
+        model=replace(other.model, name="timm"),
+    )
+    lines = printed(
+        report_on(tmp_path, [*records, make_record(trial=of_suite, speedups=[3.0])], command)
+    )
     (line,) = (line for line in lines if "torchbench" in line)
     assert "default 3.00x" in line
     assert "try" not in line
@@ -207,7 +253,13 @@ def test_a_failure_without_a_message_ends_with_its_name(tmp_path: Path) -> None:
     assert "1 of 2 trials failed: 1 oom; first b amp default" in lines
 
 
-@pytest.mark.parametrize(("compiled", "shown"), [(999.0, "+0 %"), (1190.0, "+19 %"), (700.0, "-30 %")])
+@pytest.mark.parametrize(
+    ("compiled", "shown"), [(999.0, "+0 %"), (1190.0, "+19 %"), (700.0, "-30 %")]
+)
 def test_a_change_of_memory_has_no_minus_zero(compiled: float, shown: str) -> None:
-    row: Row = {"status": "ok", "eager_peak_memory_mib": 1000.0, "compiled_peak_memory_mib": compiled}
+    row: Row = {
+        "status": "ok",
+        "eager_peak_memory_mib": 1000.0,
+        "compiled_peak_memory_mib": compiled,
+    }
     assert memory_change(row) == shown

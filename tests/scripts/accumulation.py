@@ -12,7 +12,9 @@ model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
 average = copy.deepcopy(model).eval()
 optimizer = torch.optim.AdamW(model.parameters())
 schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 1000)
-loader = DataLoader(TensorDataset(torch.randn(4096, 64), torch.randint(10, (4096,))), batch_size=16, drop_last=True)
+loader = DataLoader(
+    TensorDataset(torch.randn(4096, 64), torch.randint(10, (4096,))), batch_size=16, drop_last=True
+)
 EVERY = 4
 for epoch in range(100):
     for index, (inputs, labels) in enumerate(loader):

@@ -17,7 +17,9 @@ class Block(nn.Module):
     def __init__(self, width):
         super().__init__()
         self.norm = nn.LayerNorm(width)
-        self.layers = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.layers = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
 
     def forward(self, inputs):
         return inputs + self.layers(self.norm(inputs))
@@ -42,7 +44,9 @@ torch.set_num_threads(1)
 device = "cuda" if torch.cuda.is_available() else "cpu"
 model = Net().to(device)
 optimizer = torch.optim.AdamW(model.parameters())
-loader = DataLoader(TensorDataset(torch.randn(2048, 64), torch.randint(10, (2048,))), batch_size=32, shuffle=True)
+loader = DataLoader(
+    TensorDataset(torch.randn(2048, 64), torch.randint(10, (2048,))), batch_size=32, shuffle=True
+)
 step = 0
 for epoch in range(100):
     for inputs, labels in loader:

@@ -8,7 +8,9 @@ from torch.utils.data import DataLoader, TensorDataset
 class Classifier(nn.Module):
     def __init__(self):
         super().__init__()
-        self.body = nn.Sequential(nn.Linear(64, 512), nn.GELU(), nn.LayerNorm(512), nn.Linear(512, 10))
+        self.body = nn.Sequential(
+            nn.Linear(64, 512), nn.GELU(), nn.LayerNorm(512), nn.Linear(512, 10)
+        )
 
     def forward(self, inputs, labels):
         return nn.functional.cross_entropy(self.body(inputs), labels)

@@ -19,14 +19,18 @@ torch.manual_seed(0)
 torch.set_num_threads(1)
 device = "cuda" if torch.cuda.is_available() else "cpu"
 words = [f"word{number}" for number in range(500)]
-reviews = [(" ".join(random.choices(words, k=random.randint(3, 100))), index % 2) for index in range(4000)]
+reviews = [
+    (" ".join(random.choices(words, k=random.randint(3, 100))), index % 2) for index in range(4000)
+]
 
 tokenizer = Tokenizer(models.WordLevel(unk_token="[UNK]"))
 tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
 tokenizer.train_from_iterator(
     (text for text, _ in reviews), trainers.WordLevelTrainer(special_tokens=["[PAD]", "[UNK]"])
 )
-tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]", pad_token="[PAD]")
+tokenizer = PreTrainedTokenizerFast(
+    tokenizer_object=tokenizer, unk_token="[UNK]", pad_token="[PAD]"
+)
 
 
 def collate(samples):
@@ -55,7 +59,11 @@ for epoch in range(EPOCHS):
     total = 0.0
     for batch in loader:
         batch = {name: tensor.to(device) for name, tensor in batch.items()}
-        output = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], labels=batch["labels"])
+        output = model(
+            input_ids=batch["input_ids"],
+            attention_mask=batch["attention_mask"],
+            labels=batch["labels"],
+        )
         output.loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

@@ -15,7 +15,9 @@ args = parser.parse_args()
 torch.manual_seed(0)
 torch.set_num_threads(1)
 device = "cuda" if torch.cuda.is_available() else "cpu"
-model = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.LayerNorm(256), nn.Linear(256, 10)).to(device)
+model = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.LayerNorm(256), nn.Linear(256, 10)).to(
+    device
+)
 optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
 data = TensorDataset(torch.randn(2048, 64), torch.randint(10, (2048,)))
 loader = DataLoader(data, batch_size=args.batch_size, shuffle=True, drop_last=True)

@@ -38,9 +38,16 @@ texts = [" ".join(words[: 2 + index % len(words)]) for index in range(4000)]
 tokenizer = Tokenizer(models.WordLevel(unk_token="[UNK]"))
 tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
 tokenizer.train_from_iterator(texts, trainers.WordLevelTrainer(special_tokens=["[UNK]", "[PAD]"]))
-tokenizer = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]", pad_token="[PAD]")
+tokenizer = PreTrainedTokenizerFast(
+    tokenizer_object=tokenizer, unk_token="[UNK]", pad_token="[PAD]"
+)
 config = BertConfig(
-    vocab_size=64, hidden_size=64, num_hidden_layers=1, num_attention_heads=2, intermediate_size=128, num_labels=2
+    vocab_size=64,
+    hidden_size=64,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=128,
+    num_labels=2,
 )
 data = [{**tokenizer(text), "labels": index % 2} for index, text in enumerate(texts)]
 arguments = TrainingArguments(
@@ -54,4 +61,6 @@ arguments = TrainingArguments(
     logging_steps=10_000,
     torch_compile="--compile" in sys.argv,
 )
-Trainer(BertForSequenceClassification(config), arguments, DataCollatorWithPadding(tokenizer), data).train()
+Trainer(
+    BertForSequenceClassification(config), arguments, DataCollatorWithPadding(tokenizer), data
+).train()

@@ -22,7 +22,9 @@ class Classifier(lightning.LightningModule):
         return torch.optim.AdamW(self.parameters())
 
 
-loader = DataLoader(TensorDataset(torch.randn(4096, 64), torch.randint(10, (4096,))), batch_size=32, drop_last=True)
-lightning.Trainer(max_epochs=100, logger=False, enable_checkpointing=False, enable_progress_bar=False).fit(
-    Classifier(), loader
+loader = DataLoader(
+    TensorDataset(torch.randn(4096, 64), torch.randint(10, (4096,))), batch_size=32, drop_last=True
 )
+lightning.Trainer(
+    max_epochs=100, logger=False, enable_checkpointing=False, enable_progress_bar=False
+).fit(Classifier(), loader)

@@ -44,8 +44,14 @@ def tables_of(name: str, folder: Path) -> dict[str, str]:
         write_report_of([source], Path("report"))
         write_report_of([source], Path("job"), JOB)
         texts = {table: Path(f"report/{table}.csv").read_text(encoding="utf-8") for table in TABLES}
-        found = {table: text for table, text in texts.items() if table not in OF_SOME or text.count("\n") > 1}
-        return found | {"recommendations-for-a-job": Path("job/recommendations.csv").read_text(encoding="utf-8")}
+        found = {
+            table: text
+            for table, text in texts.items()
+            if table not in OF_SOME or text.count("\n") > 1
+        }
+        return found | {
+            "recommendations-for-a-job": Path("job/recommendations.csv").read_text(encoding="utf-8")
+        }
 
 
 @contextmanager

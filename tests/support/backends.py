@@ -16,12 +16,17 @@ def _with(run_graph):
     def compiler(graph, _inputs):
         return make_boxed_func(lambda *arguments: run_graph(graph, arguments))
 
-    return lambda graph, inputs: aot_module_simplified(graph, inputs, fw_compiler=compiler, bw_compiler=compiler)
+    return lambda graph, inputs: aot_module_simplified(
+        graph, inputs, fw_compiler=compiler, bw_compiler=compiler
+    )
 
 
 def _floats(results, change):
     """`change` made to every floating-point tensor of a graph's results."""
-    return [change(item) if isinstance(item, torch.Tensor) and item.is_floating_point() else item for item in results]
+    return [
+        change(item) if isinstance(item, torch.Tensor) and item.is_floating_point() else item
+        for item in results
+    ]
 
 
 @register_backend
@@ -42,7 +47,11 @@ def gives_interpreter_of_graph(graph, _inputs):
 @register_backend
 def compiles_every_second_graph(graph, inputs):
     turns.append(graph)
-    return graph.forward if len(turns) % 2 else _with(lambda graph, arguments: graph(*arguments))(graph, inputs)
+    return (
+        graph.forward
+        if len(turns) % 2
+        else _with(lambda graph, arguments: graph(*arguments))(graph, inputs)
+    )
 
 
 turns = []
@@ -50,24 +59,32 @@ turns = []
 
 @register_backend
 def nothing_but_zeros(graph, inputs):
-    return _with(lambda graph, arguments: _floats(graph(*arguments), lambda item: item * 0.0))(graph, inputs)
+    return _with(lambda graph, arguments: _floats(graph(*arguments), lambda item: item * 0.0))(
+        graph, inputs
+    )
 
 
 @register_backend
 def slightly_off(graph, inputs):
-    return _with(lambda graph, arguments: _floats(graph(*arguments), lambda item: item * 1.01))(graph, inputs)
+    return _with(lambda graph, arguments: _floats(graph(*arguments), lambda item: item * 1.01))(
+        graph, inputs
+    )
 
 
 @register_backend
 def wrong_while_a_file_exists(graph, inputs):
     """One program, whose results are off while a file with the name `wrong` is in the current folder."""
     factor = 1.5 if Path("wrong").exists() else 1.0
-    return _with(lambda graph, arguments: _floats(graph(*arguments), lambda item: item * factor))(graph, inputs)
+    return _with(lambda graph, arguments: _floats(graph(*arguments), lambda item: item * factor))(
+        graph, inputs
+    )
 
 
 @register_backend
 def nan_when_compiled(graph, inputs):
-    return _with(lambda graph, arguments: _floats(graph(*arguments), lambda item: item * float("nan")))(graph, inputs)
+    return _with(
+        lambda graph, arguments: _floats(graph(*arguments), lambda item: item * float("nan"))
+    )(graph, inputs)
 
 
 @register_backend

@@ -22,16 +22,22 @@ def options(*folders: str) -> list[str]:
     """Options of the group `model` as they are typed, those of the suites too; without folders all of them."""
     root = conf_folder() / "model"
     files = (
-        [file for folder in folders for file in (root / folder).glob("*.yaml")] if folders else root.glob("**/*.yaml")
+        [file for folder in folders for file in (root / folder).glob("*.yaml")]
+        if folders
+        else root.glob("**/*.yaml")
     )
     return sorted(file.relative_to(root).with_suffix("").as_posix() for file in files)
 
 
 def model_of(option: str) -> Model:
     """What an option's file says should be built."""
-    values: dict[str, Any] = yaml.safe_load(Path(conf_folder() / "model" / f"{option}.yaml").read_text())
+    values: dict[str, Any] = yaml.safe_load(
+        Path(conf_folder() / "model" / f"{option}.yaml").read_text()
+    )
     known = ("library", "name", "sequence_length", "num_classes", "arguments")
-    return Model(**{"name": values.get("factory"), **{key: values[key] for key in known if key in values}})
+    return Model(
+        **{"name": values.get("factory"), **{key: values[key] for key in known if key in values}}
+    )
 
 
 def loss_of(option: str) -> Any:
@@ -48,7 +54,11 @@ def loss_of(option: str) -> Any:
     model = model_of(option)
     models.builder(model.library).load(model)
     on_meta = model.library in ("timm", "torchvision")
-    small = model if on_meta else replace(model, arguments=_shrunk(model) if model.library == "transformers" else {})
+    small = (
+        model
+        if on_meta
+        else replace(model, arguments=_shrunk(model) if model.library == "transformers" else {})
+    )
     trial = Trial(small, 2 if on_meta else 1, Labels(option, "fp32"), device="cpu")
     built = models.build(trial, 0, torch.device("meta" if on_meta else "cpu"))
     batch = built.batches[0]
@@ -63,7 +73,14 @@ def _shrunk(model: Model) -> dict[str, Any]:
     known = config.to_dict()
     if "attn_layers" in known:  # Reformer's number of layers follows from their kinds
         return {**model.arguments, "attn_layers": ["local", "lsh"]}
-    parts = {name: {"num_hidden_layers": 1} for name in ("text_config", "vision_config") if name in known}
-    numbers = [known.get(f"{token}_token_id") or 0 for token in ("pad", "bos", "eos", "sep", "decoder_start")]
-    fewer = {"vocab_size": VOCABULARY} if "vocab_size" in known and max(numbers) < VOCABULARY else {}
+    parts = {
+        name: {"num_hidden_layers": 1} for name in ("text_config", "vision_config") if name in known
+    }
+    numbers = [
+        known.get(f"{token}_token_id") or 0
+        for token in ("pad", "bos", "eos", "sep", "decoder_start")
+    ]
+    fewer = (
+        {"vocab_size": VOCABULARY} if "vocab_size" in known and max(numbers) < VOCABULARY else {}
+    )
     return {**model.arguments, **parts, **fewer, **{name: 1 for name in LAYERS if name in known}}

@@ -40,7 +40,9 @@ def measured(
     processes = []
     for index, (factor, draw) in enumerate(zip(wobble, draws, strict=True)):
         cold = draw not in draws[:index]
-        process = make_process(2 * eager / compiled / factor, index=index, draw=draw, cold=cold, eager_s=0.02 * eager)
+        process = make_process(
+            2 * eager / compiled / factor, index=index, draw=draw, cold=cold, eager_s=0.02 * eager
+        )
         processes.append(
             replace(
                 process,
@@ -59,7 +61,12 @@ def pair(base: Record | None, head: Record | None) -> Pair:
 
 
 def on_device(
-    record: Record, compiled_s: float, eager_s: float = 0.019, *, kind: str = "device_step_s", scatter: float = 0.001
+    record: Record,
+    compiled_s: float,
+    eager_s: float = 0.019,
+    *,
+    kind: str = "device_step_s",
+    scatter: float = 0.001,
 ) -> Record:
     """The record with a device time of both arms, which scatters over processes by this share."""
     processes = [
@@ -70,7 +77,9 @@ def on_device(
 
 
 def on(device: str, record: Record) -> Record:
-    return replace(record, environment={**record.environment, "device": {"type": "cuda", "name": device}})
+    return replace(
+        record, environment={**record.environment, "device": {"type": "cuda", "name": device}}
+    )
 
 
 def upgraded(record: Record, **device: object) -> Record:

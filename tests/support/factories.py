@@ -49,7 +49,11 @@ def tower(batch_size, device):
 
 def output_is_dropped(batch_size, device):
     """A loss of which nothing is kept for backward but what it was called with is large."""
-    return make_mlp().to(device), make_inputs(batch_size, device), lambda output: output.float().mean()
+    return (
+        make_mlp().to(device),
+        make_inputs(batch_size, device),
+        lambda output: output.float().mean(),
+    )
 
 
 def dict_and_loss(batch_size, device):
@@ -61,7 +65,10 @@ def dict_and_loss(batch_size, device):
         def forward(self, x, scale):
             return {"logits": self.layer(x) * scale}
 
-    inputs = {"x": torch.randn(batch_size, WIDTH, device=device), "scale": torch.ones(1, device=device)}
+    inputs = {
+        "x": torch.randn(batch_size, WIDTH, device=device),
+        "scale": torch.ones(1, device=device),
+    }
     return Named().to(device), inputs, lambda output: output["logits"].square().mean()
 
 
@@ -79,7 +86,9 @@ class _Special(nn.Module):
 
 
 def killed(batch_size, device):
-    return _Special(lambda: os.kill(os.getpid(), signal.SIGKILL)).to(device), make_inputs(batch_size, device)
+    return _Special(lambda: os.kill(os.getpid(), signal.SIGKILL)).to(device), make_inputs(
+        batch_size, device
+    )
 
 
 def hangs(batch_size, device):
@@ -241,7 +250,9 @@ def waits_for_a_file(batch_size, device):
 
 
 def transformer_layer(batch_size, device):
-    return nn.TransformerEncoderLayer(WIDTH, 2, WIDTH).to(device), (torch.randn(batch_size, 3, WIDTH, device=device),)
+    return nn.TransformerEncoderLayer(WIDTH, 2, WIDTH).to(device), (
+        torch.randn(batch_size, 3, WIDTH, device=device),
+    )
 
 
 def turns_nan(batch_size, device):
@@ -284,7 +295,9 @@ def masks_with_infinity(batch_size, device):
             self.layer = nn.Linear(WIDTH, 4)
 
         def forward(self, x):
-            return self.layer(x).masked_fill(torch.eye(4, device=x.device, dtype=torch.bool)[0], float("-inf"))
+            return self.layer(x).masked_fill(
+                torch.eye(4, device=x.device, dtype=torch.bool)[0], float("-inf")
+            )
 
     return Masked().to(device), make_inputs(batch_size, device)
 
@@ -338,20 +351,32 @@ def gives_tuple(batch_size, device):
 
 
 def gives_dict(batch_size, device):
-    return _answering(lambda x: {"logits": x, "more": [x.sin()]}).to(device), make_inputs(batch_size, device)
+    return _answering(lambda x: {"logits": x, "more": [x.sin()]}).to(device), make_inputs(
+        batch_size, device
+    )
 
 
 def gives_dataclass(batch_size, device):
-    return _answering(lambda x: Answer(x, {"sin": x.sin()})).to(device), make_inputs(batch_size, device)
+    return _answering(lambda x: Answer(x, {"sin": x.sin()})).to(device), make_inputs(
+        batch_size, device
+    )
 
 
 def noisy_cnn(batch_size, device):
     """Biases before batch normalisation: their gradients are zero but for rounding, noise in both arms."""
     layers = []
     for width_in, width_out in ((3, 16), (16, 32), (32, 32)):
-        layers += [nn.Conv2d(width_in, width_out, 3, padding=1, bias=True), nn.BatchNorm2d(width_out), nn.ReLU()]
+        layers += [
+            nn.Conv2d(width_in, width_out, 3, padding=1, bias=True),
+            nn.BatchNorm2d(width_out),
+            nn.ReLU(),
+        ]
     module = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))
-    return module.to(device), (torch.randn(batch_size, 3, 24, 24, device=device),), lambda out: out.square().mean()
+    return (
+        module.to(device),
+        (torch.randn(batch_size, 3, 24, 24, device=device),),
+        lambda out: out.square().mean(),
+    )
 
 
 def refuses_fp64(batch_size, device):
@@ -369,7 +394,13 @@ def refuses_fp64(batch_size, device):
 
 
 def wide_mlp(batch_size, device):
-    layers = [nn.Linear(1024, 1024), nn.GELU(), nn.Linear(1024, 1024), nn.GELU(), nn.Linear(1024, 8)]
+    layers = [
+        nn.Linear(1024, 1024),
+        nn.GELU(),
+        nn.Linear(1024, 1024),
+        nn.GELU(),
+        nn.Linear(1024, 8),
+    ]
     inputs = (torch.randn(batch_size, 1024, device=device),)
     return nn.Sequential(*layers).to(device), inputs, lambda output: output.square().mean()
 
@@ -411,7 +442,11 @@ def complex_layer(batch_size, device):
         def forward(self, x):
             return torch.view_as_real(x.to(torch.complex64) @ self.weight)
 
-    return Complex().to(device), make_inputs(batch_size, device), lambda output: output.square().mean()
+    return (
+        Complex().to(device),
+        make_inputs(batch_size, device),
+        lambda output: output.square().mean(),
+    )
 
 
 def other_path_in_fp64(batch_size, device):
@@ -425,7 +460,11 @@ def other_path_in_fp64(batch_size, device):
         def forward(self, x):
             return self.layer(x).cos() if x.dtype == torch.float64 else self.layer(x).sin()
 
-    return Other().to(device), make_inputs(batch_size, device), lambda output: output.square().mean()
+    return (
+        Other().to(device),
+        make_inputs(batch_size, device),
+        lambda output: output.square().mean(),
+    )
 
 
 def has_a_table_of_formats(batch_size, device):
@@ -441,8 +480,14 @@ def has_a_table_of_formats(batch_size, device):
 
 
 def sparse_gradients(batch_size, device):
-    module = nn.Sequential(nn.Embedding(50, WIDTH, sparse=True), nn.Flatten(), nn.Linear(3 * WIDTH, 4))
-    return module.to(device), (torch.randint(50, (batch_size, 3), device=device),), lambda out: out.square().mean()
+    module = nn.Sequential(
+        nn.Embedding(50, WIDTH, sparse=True), nn.Flatten(), nn.Linear(3 * WIDTH, 4)
+    )
+    return (
+        module.to(device),
+        (torch.randint(50, (batch_size, 3), device=device),),
+        lambda out: out.square().mean(),
+    )
 
 
 def puts_another_buffer_in_place(batch_size, device):
@@ -459,7 +504,11 @@ def puts_another_buffer_in_place(batch_size, device):
             self.average = 0.9 * self.average + 0.1 * self.seen.detach().mean(0)
             return self.seen + self.average
 
-    return Rebinds().to(device), make_inputs(batch_size, device), lambda output: output.square().mean()
+    return (
+        Rebinds().to(device),
+        make_inputs(batch_size, device),
+        lambda output: output.square().mean(),
+    )
 
 
 def autoencoder(batch_size, device):
@@ -488,7 +537,11 @@ def one_gradient_is_infinite(batch_size, device):
         def forward(self, x):
             return self.layer(x) + self.scale * 1e38 * 1e3  # a slope that fp64 can hold
 
-    return Overflows().to(device), make_inputs(batch_size, device), lambda output: output.square().mean()
+    return (
+        Overflows().to(device),
+        make_inputs(batch_size, device),
+        lambda output: output.square().mean(),
+    )
 
 
 def allows_tf32(batch_size, device):

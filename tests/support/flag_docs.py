@@ -30,7 +30,11 @@ def text() -> str:
     for rank, meaning in RANKS.items():
         flags = {name: flag for name, flag in FLAGS.items() if flag.rank == rank}
         parts += [f"\n### {sentence(rank)[:-1]}\n", f"{sentence(meaning)}\n", *_table(flags)]
-    parts += ["\n## Causes of lost time\n", "`host_bound` and `throttled` are causes too.\n", *_table(CAUSES)]
+    parts += [
+        "\n## Causes of lost time\n",
+        "`host_bound` and `throttled` are causes too.\n",
+        *_table(CAUSES),
+    ]
     return "\n".join(parts).replace("\n\n\n", "\n\n")
 
 

@@ -57,7 +57,10 @@ class _Packed(nn.Module):
 def sorted_lengths(batch_size, device):
     """Lengths in descending order, on the host, as `pack_padded_sequence` wants them."""
     lengths = torch.arange(batch_size, 0, -1)
-    return _Packed().to(device), (torch.randn(batch_size, batch_size, WIDTH, device=device), lengths)
+    return _Packed().to(device), (
+        torch.randn(batch_size, batch_size, WIDTH, device=device),
+        lengths,
+    )
 
 
 class _Segments(nn.Module):
@@ -94,7 +97,11 @@ def mask_of_infinities(batch_size, device):
 
 def words_only(batch_size, device):
     module = nn.Sequential(nn.Embedding(50, WIDTH), nn.Flatten(), nn.Linear(3 * WIDTH, 4))
-    return module.to(device), (torch.randint(50, (batch_size, 3), device=device),), lambda out: out.square().mean()
+    return (
+        module.to(device),
+        (torch.randint(50, (batch_size, 3), device=device),),
+        lambda out: out.square().mean(),
+    )
 
 
 def two_batches(batch_size, device):
@@ -104,11 +111,17 @@ def two_batches(batch_size, device):
 def four_batches(batch_size, device):
     """The number in a batch is its place."""
     module = nn.Linear(WIDTH, 4).to(device)
-    return module, [{"input": torch.full((batch_size, WIDTH), float(place), device=device)} for place in range(4)]
+    return module, [
+        {"input": torch.full((batch_size, WIDTH), float(place), device=device)}
+        for place in range(4)
+    ]
 
 
 def batches_of_two_shapes(batch_size, device):
-    return make_mlp().to(device), [make_inputs(batch_size, device), make_inputs(batch_size + 1, device)]
+    return make_mlp().to(device), [
+        make_inputs(batch_size, device),
+        make_inputs(batch_size + 1, device),
+    ]
 
 
 def batches_of_two_formats(batch_size, device):
@@ -123,7 +136,10 @@ def batches_of_two_structures(batch_size, device):
 
 def list_of_tensors(batch_size, device):
     """The arguments of one batch, no matter that they are in a list."""
-    return nn.Bilinear(WIDTH, WIDTH, 4).to(device), [*make_inputs(batch_size, device), *make_inputs(batch_size, device)]
+    return nn.Bilinear(WIDTH, WIDTH, 4).to(device), [
+        *make_inputs(batch_size, device),
+        *make_inputs(batch_size, device),
+    ]
 
 
 class WithLoss(nn.Module):
@@ -157,7 +173,12 @@ def bert_with_labels(batch_size, device):
 def bert_without_labels(batch_size, device):
     import transformers
 
-    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    sizes = {
+        "hidden_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 8,
+    }
     config = transformers.BertConfig(vocab_size=20, max_position_embeddings=8, **sizes)
     mask = torch.ones(batch_size, 8, dtype=torch.long, device=device)
     mask[1:, 5:] = 0

@@ -145,7 +145,16 @@ def install(folder: Path, fault: Fault | None) -> None:
 
     real_open = builtins.open
 
-    def failing_open(file, mode="r", buffering=-1, encoding=None, errors=None, newline=None, closefd=True, opener=None):
+    def failing_open(
+        file,
+        mode="r",
+        buffering=-1,
+        encoding=None,
+        errors=None,
+        newline=None,
+        closefd=True,
+        opener=None,
+    ):
         if not set(mode) & set("wxa") or "+" in mode or buffering != -1 or not is_ours(file):
             return real_open(file, mode, buffering, encoding, errors, newline, closefd, opener)
         buffered = io.BufferedWriter(File(file, mode.replace("b", ""), closefd, opener))
@@ -196,7 +205,8 @@ def _sweep(attacked: str, arguments: list[str]) -> None:
     execute.WRITE_AGAIN_S = (0.01, 0.01)
     run_sweep = hydra_app.run_sweep
 
-    def fork_and_run(*given: Any) -> int:  # Hydra has read the command line, which takes longer than all the rest
+    # Hydra has read the command line, which takes longer than all the rest
+    def fork_and_run(*given: Any) -> int:
         folder, fault = _fork_for_each_line()
         if attacked == "driver":
             install(folder, fault)
@@ -235,7 +245,13 @@ def _redirect(number: int, path: str, flags: int) -> None:
 
 def _fork_workers() -> None:
     """Have drivers fork their workers, which have torch already, in place of starting a program."""
-    for name in ("torch", "torch._dynamo", "sweeper.worker.session", "sweeper.worker.preflight", "factories"):
+    for name in (
+        "torch",
+        "torch._dynamo",
+        "sweeper.worker.session",
+        "sweeper.worker.preflight",
+        "factories",
+    ):
         importlib.import_module(name)
     from sweeper.execution.processes import Group
 

@@ -77,7 +77,13 @@ def _change(data: dict[str, Any], generator: random.Random) -> None:
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:
     """Yield every container and key of a value in it."""
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    items = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, item in items:
         yield value, key
         yield from _places(item)

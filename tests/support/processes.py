@@ -41,7 +41,11 @@ def list_processes() -> Iterator[Seen]:
 
 def find_workers(python: Path) -> list[int]:
     """The processes that run a fake interpreter."""
-    return [seen.pid for seen in list_processes() if str(python).encode() in seen.command.split(b"\0")[:2]]
+    return [
+        seen.pid
+        for seen in list_processes()
+        if str(python).encode() in seen.command.split(b"\0")[:2]
+    ]
 
 
 def wait_for_handlers(driver: subprocess.Popen[str]) -> None:

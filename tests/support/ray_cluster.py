@@ -18,8 +18,13 @@ from contextlib import contextmanager
 @contextmanager
 def apart() -> Iterator[Mapping[str, str]]:
     """Environment variables with which Ray finds no cluster but one of ours, and leaves nothing behind."""
-    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:  # a socket's path is short
-        yield {"RAY_TMPDIR": folder, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    # a socket's path is short
+    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
+        yield {
+            "RAY_TMPDIR": folder,
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        }
 
 
 @contextmanager
@@ -45,7 +50,10 @@ def cluster(variables: Mapping[str, str]) -> Iterator[str]:
 def main() -> None:
     from ray.cluster_utils import Cluster
 
-    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 1, "include_dashboard": False})
+    nodes = Cluster(
+        initialize_head=True,
+        head_node_args={"num_cpus": 1, "num_gpus": 1, "include_dashboard": False},
+    )
     nodes.add_node(num_cpus=1, num_gpus=1)
     nodes.wait_for_nodes()
     print("address", nodes.address, flush=True)

@@ -14,7 +14,14 @@ from sweeper.core.record import Record
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
-FAST = ["device=cpu", "batch_size=4", "backend=aot_eager", "measure=quick", "measure.rounds=2", "measure.warmup_s=0.1"]
+FAST = [
+    "device=cpu",
+    "batch_size=4",
+    "backend=aot_eager",
+    "measure=quick",
+    "measure.rounds=2",
+    "measure.warmup_s=0.1",
+]
 FAST += ["measure.block_s=0.002"]
 
 
@@ -27,7 +34,14 @@ def custom(*names: str) -> list[str]:
 
 def run_six(run_module: Run, folder: Path, *launcher: str, **variables: str) -> None:
     """Run six trials as jobs: the killed workers are rows of their own, the report is complete, and nothing is left."""
-    arguments = ["-m", *launcher, *custom("mlp", "killed", "dict_and_loss"), "precision=fp32,bf16", "sweep=six", *FAST]
+    arguments = [
+        "-m",
+        *launcher,
+        *custom("mlp", "killed", "dict_and_loss"),
+        "precision=fp32,bf16",
+        "sweep=six",
+        *FAST,
+    ]
     ended = run_module("sweeper", *arguments, **variables)
     assert ended.returncode == 1, ended.stdout + ended.stderr
     assert "ConfigStore" not in ended.stderr
@@ -46,7 +60,9 @@ def run_six(run_module: Run, folder: Path, *launcher: str, **variables: str) -> 
 
 
 def records(folder: Path, sweep: str) -> dict[str, Record]:
-    found = [Record.loads(path.read_text()) for path in (folder / "runs" / sweep).glob("*/record.json")]
+    found = [
+        Record.loads(path.read_text()) for path in (folder / "runs" / sweep).glob("*/record.json")
+    ]
     return {
         f"{record.trial.labels.model.removeprefix('factories:')}/{record.trial.labels.precision}": record
         for record in found

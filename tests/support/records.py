@@ -8,11 +8,22 @@ from pathlib import Path
 
 from sweeper.core.files import write_text
 from sweeper.core.paths import SweepPaths
-from sweeper.core.record import Diagnostics, GraphBreak, Process, Record, Round, ScriptRun, SizeCount
+from sweeper.core.record import (
+    Diagnostics,
+    GraphBreak,
+    Process,
+    Record,
+    Round,
+    ScriptRun,
+    SizeCount,
+)
 from sweeper.core.trial import Labels, Model, Precision, Trial
 
 STEPS = 10  # of a block
-PRECISIONS = {"amp": Precision(autocast="auto", grad_scaler=True), "bf16": Precision(parameters="bfloat16")}
+PRECISIONS = {
+    "amp": Precision(autocast="auto", grad_scaler=True),
+    "bf16": Precision(parameters="bfloat16"),
+}
 GIB = 2**30
 
 
@@ -33,13 +44,20 @@ def make_trial(
 
 
 def make_process(
-    speedup: float = 2.0, *, index: int = 0, draw: int = 0, cold: bool | None = None, eager_s: float = 0.02
+    speedup: float = 2.0,
+    *,
+    index: int = 0,
+    draw: int = 0,
+    cold: bool | None = None,
+    eager_s: float = 0.02,
 ) -> Process:
     """Two rounds that agree; a step takes `eager_s` seconds in eager."""
     block_s = eager_s * STEPS
     rounds = tuple(Round(order, block_s, block_s / speedup) for order in ("AB", "BA"))
     cold = index == 0 if cold is None else cold
-    return Process(index, draw, cold, compile_s=3.0 if cold else 0.5, steps_per_block=STEPS, rounds=rounds)
+    return Process(
+        index, draw, cold, compile_s=3.0 if cold else 0.5, steps_per_block=STEPS, rounds=rounds
+    )
 
 
 def make_record(
@@ -67,9 +85,18 @@ def make_record(
         phase=None if ok else "compiling",
         message=message,
         log=None if ok else "worker-0.log",
-        environment={"versions": {"torch": "2.13.0"}, "device": {"type": "cuda", "name": "NVIDIA H200"}},
-        processes=tuple(make_process(speedup, index=i) for i, speedup in enumerate(speedups)) if ok else (),
-        diagnostics=Diagnostics(graphs=1, graph_breaks=(GraphBreak("print", count=2),), recompiles=0) if ok else None,
+        environment={
+            "versions": {"torch": "2.13.0"},
+            "device": {"type": "cuda", "name": "NVIDIA H200"},
+        },
+        processes=tuple(make_process(speedup, index=i) for i, speedup in enumerate(speedups))
+        if ok
+        else (),
+        diagnostics=Diagnostics(
+            graphs=1, graph_breaks=(GraphBreak("print", count=2),), recompiles=0
+        )
+        if ok
+        else None,
     )
 
 
@@ -77,7 +104,10 @@ def make_script(name: str, sizes: Mapping[int, int], **seen: object) -> Record:
     """A record of a script whose loop saw each of some sizes so many times."""
     counts = tuple(SizeCount(size, count) for size, count in sizes.items())
     script = ScriptRun(sizes=counts, num_shapes=len(sizes), **seen)  # type: ignore[arg-type]
-    return replace(make_record(name, "own", workload="script"), processes=(replace(make_process(), script=script),))
+    return replace(
+        make_record(name, "own", workload="script"),
+        processes=(replace(make_process(), script=script),),
+    )
 
 
 def write_sweep(runs: Path, records: Sequence[Record], name: str = "night") -> Path:

@@ -17,5 +17,7 @@ def report_on(tmp_path: Path, records: Sequence[Record], command: str = "") -> R
     """Write a report on a sweep of one command to `tmp_path/report`."""
     folder = write_sweep(tmp_path, records)
     plan = [{"trial_id": record.trial_id} for record in records]
-    (folder / "sweep.json").write_text(json.dumps({"invocations": [{"command": command, "plan": plan}]}))
+    (folder / "sweep.json").write_text(
+        json.dumps({"invocations": [{"command": command, "plan": plan}]})
+    )
     return write_report([folder], tmp_path / "report")

@@ -32,18 +32,27 @@ def steps(count):
 """
 
 
-def make_trial(path: str, arguments: str = "", mode: str = "default", backend: str = "aot_eager") -> Trial:
+def make_trial(
+    path: str, arguments: str = "", mode: str = "default", backend: str = "aot_eager"
+) -> Trial:
     model = Model(SCRIPT, path, arguments={"args": arguments} if arguments else {})
     labels = Labels(Path(path).name, "own")
     axes = {"workload": SCRIPT, "device": "cpu", "optimizer": "none", "mode": mode}
     return Trial(model, 1, labels, backend=None if mode == "eager" else backend, **axes)  # type: ignore[arg-type]
 
 
-def run_worker(trial: Trial, folder: Path, measure: Measure = MEASURE, **variables: str) -> tuple[Outcome, str]:
+def run_worker(
+    trial: Trial, folder: Path, measure: Measure = MEASURE, **variables: str
+) -> tuple[Outcome, str]:
     """Run a worker in a folder; its outcome, and what else it wrote."""
     job = folder / "trial.json"
     job.write_text(Job(trial, measure).dumps())
-    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(folder / "cache"), "PYTHONPATH": str(ROOT), **variables}
+    environment = {
+        **os.environ,
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "cache"),
+        "PYTHONPATH": str(ROOT),
+        **variables,
+    }
     receive, send = os.pipe()
     log = folder / "worker.log"
     with (
@@ -74,7 +83,9 @@ def run_worker(trial: Trial, folder: Path, measure: Measure = MEASURE, **variabl
     return outcome, printed
 
 
-def run_stored(name: str, folder: Path, arguments: str = "", **variables: str) -> tuple[Trial, Outcome, str]:
+def run_stored(
+    name: str, folder: Path, arguments: str = "", **variables: str
+) -> tuple[Trial, Outcome, str]:
     trial = make_trial(f"{name}.py", arguments)
     (folder / f"{name}.py").write_bytes((SCRIPTS / f"{name}.py").read_bytes())
     return trial, *run_worker(trial, folder, **variables)

@@ -66,7 +66,11 @@ def cluster(folder: Path) -> Iterator[Mapping[str, str]]:
             node_port=free_port(),
         )
     )
-    environment = {**os.environ, "SLURM_CONF": str(configuration), "PATH": f"{os.environ['PATH']}:/usr/sbin"}
+    environment = {
+        **os.environ,
+        "SLURM_CONF": str(configuration),
+        "PATH": f"{os.environ['PATH']}:/usr/sbin",
+    }
     commands = (
         ["munged", "--foreground", "--force", f"--key-file={folder}/munge.key", f"--socket={folder}/munge.socket",
          f"--pid-file={folder}/munged.pid", f"--log-file={folder}/munged.log", f"--seed-file={folder}/munge.seed"],
@@ -77,7 +81,11 @@ def cluster(folder: Path) -> Iterator[Mapping[str, str]]:
     try:
         for command in commands:
             with (folder / f"{command[0]}.out").open("wb") as output:
-                servers.append(subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT))
+                servers.append(
+                    subprocess.Popen(
+                        command, env=environment, stdout=output, stderr=subprocess.STDOUT
+                    )
+                )
             time.sleep(0.5)
         wait_until_idle(environment, folder)
         yield {"SLURM_CONF": str(configuration)}
@@ -90,11 +98,19 @@ def cluster(folder: Path) -> Iterator[Mapping[str, str]]:
 def wait_until_idle(environment: Mapping[str, str], folder: Path, within_s: float = 60.0) -> None:
     end = time.monotonic() + within_s
     while time.monotonic() < end:
-        said = subprocess.run(["sinfo", "-h", "-o", "%T"], env=environment, capture_output=True, text=True, check=False)
+        said = subprocess.run(
+            ["sinfo", "-h", "-o", "%T"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if said.stdout.strip() == "idle":
             return
         time.sleep(0.5)
-    logs = "\n".join(path.read_text(errors="replace")[-1500:] for path in sorted(folder.glob("*.out")))
+    logs = "\n".join(
+        path.read_text(errors="replace")[-1500:] for path in sorted(folder.glob("*.out"))
+    )
     raise TimeoutError(f"no idle node after {within_s} s: {said.stdout} {said.stderr}\n{logs}")
 
 

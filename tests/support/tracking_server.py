@@ -65,7 +65,11 @@ def mlflow_server(folder: Path, store: str | None = None) -> Iterator[Server]:
                 *("--artifacts-destination", str(folder / "artifacts")),
             ],
             cwd=folder,
-            env={**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
+            env={
+                **os.environ,
+                "MLFLOW_DISABLE_TELEMETRY": "true",
+                "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+            },
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,

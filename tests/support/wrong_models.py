@@ -15,7 +15,8 @@ def scale_gradient(tensor, factor):
     """The same values, with `factor` times the gradient, where this is compiled."""
     if not torch.compiler.is_compiling():
         return tensor
-    return tensor + (tensor - tensor.detach()) * (factor - 1)  # nothing is added, whatever it is rounded to
+    # nothing is added, whatever it is rounded to
+    return tensor + (tensor - tensor.detach()) * (factor - 1)
 
 
 def square_mean(output):
@@ -36,7 +37,9 @@ class Branch(nn.Module):
 
 
 def _branches(batch_size, device, scale, fault):
-    module = nn.Sequential(nn.Linear(WIDTH, WIDTH), *(Branch(scale, fault) for _ in range(3)), nn.Linear(WIDTH, 4))
+    module = nn.Sequential(
+        nn.Linear(WIDTH, WIDTH), *(Branch(scale, fault) for _ in range(3)), nn.Linear(WIDTH, 4)
+    )
     return module.to(device), (torch.randn(batch_size, WIDTH, device=device),), square_mean
 
 
@@ -106,12 +109,18 @@ def buffer_not_updated(batch_size, device):
     class Frozen(nn.Module):
         def __init__(self):
             super().__init__()
-            self.layer, self.norm, self.head = nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.Linear(WIDTH, 4)
+            self.layer, self.norm, self.head = (
+                nn.Linear(WIDTH, WIDTH),
+                nn.BatchNorm1d(WIDTH),
+                nn.Linear(WIDTH, 4),
+            )
 
         def forward(self, x):
             x = self.layer(x)
             if torch.compiler.is_compiling():
-                x = nn.functional.batch_norm(x, None, None, self.norm.weight, self.norm.bias, training=True)
+                x = nn.functional.batch_norm(
+                    x, None, None, self.norm.weight, self.norm.bias, training=True
+                )
             else:
                 x = self.norm(x)
             return self.head(x)
@@ -170,7 +179,8 @@ def _deep_norms(batch_size, device, fault):
 
     def layers(count, width):
         blocks = (
-            (nn.Conv2d(width if i == 0 else 16, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU()) for i in range(count)
+            (nn.Conv2d(width if i == 0 else 16, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU())
+            for i in range(count)
         )
         return nn.Sequential(*(layer for block in blocks for layer in block))
 
@@ -270,6 +280,8 @@ def dropout_lost_in_a_dead_branch(batch_size, device):
         def forward(self, x):
             h = self.first(x)
             b = self.branch(h)
-            return h + self.scale * (b if torch.compiler.is_compiling() else nn.functional.dropout(b, 0.3))
+            return h + self.scale * (
+                b if torch.compiler.is_compiling() else nn.functional.dropout(b, 0.3)
+            )
 
     return Hidden().to(device), (torch.randn(batch_size, WIDTH, device=device),)

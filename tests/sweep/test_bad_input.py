@@ -41,7 +41,10 @@ def assert_refused(run: Run, folder: Path, arguments: list[str], *says: str) -> 
         (["dry_run=maybe"], ["dry_run=maybe: give true or false"]),
         (["measure.rounds=1.5"], ["measure.rounds=1.5: give a whole number"]),
         (["measure.timeout_s=[1]"], ["measure.timeout_s=[1]: give a number"]),
-        (["vary.sequence_length=64"], ["vary.sequence_length: give a list of whole numbers, e.g. vary.sequence"]),
+        (
+            ["vary.sequence_length=64"],
+            ["vary.sequence_length: give a list of whole numbers, e.g. vary.sequence"],
+        ),
         (["vary.batch_size=[8,b]"], ["vary.batch_size[1]=b: give a list of whole numbers"]),
         (["vary=3"], ["vary: it has keys of its own: vary.batch_size"]),
         (["compile.options=3"], ["compile.options.NAME=VALUE"]),
@@ -78,13 +81,18 @@ def assert_refused(run: Run, folder: Path, arguments: list[str], *says: str) -> 
         (["-m", "+junk=3,4"], ["junk"]),
         (["hydra/launcher=nope"], ["hydra/launcher=nope"]),
         (["hydra/launcher=basic", "device=cpu"], ["hydra/launcher=basic is for a grid", "add -m"]),
-        (["-m", "hydra.launcher.partition=gpu"], ["hydra.launcher.partition: ", "--cfg hydra hydra/launcher=slurm"]),
+        (
+            ["-m", "hydra.launcher.partition=gpu"],
+            ["hydra.launcher.partition: ", "--cfg hydra hydra/launcher=slurm"],
+        ),
         (["-m", "hydra/launcher=basic", "dry_run=true"], ["say device=cuda or device=cpu"]),
         (["model=[resnet18,resnet50]"], ["give one option"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_bad_override(run_module: Run, tmp_path: Path, arguments: list[str], says: list[str]) -> None:
+def test_bad_override(
+    run_module: Run, tmp_path: Path, arguments: list[str], says: list[str]
+) -> None:
     assert_refused(run_module, tmp_path, arguments, *says)
 
 
@@ -102,12 +110,16 @@ def test_bad_override(run_module: Run, tmp_path: Path, arguments: list[str], say
 def test_bad_yaml_of_the_user(run_module: Run, tmp_path: Path, name: str, says: list[str]) -> None:
     (tmp_path / "mine" / "model").mkdir(parents=True)
     (tmp_path / "mine" / "model" / f"{name}.yaml").write_text(YAMLS[name])
-    assert_refused(run_module, tmp_path, ["--config-dir", "mine", f"model={name}", "device=cpu"], *says)
+    assert_refused(
+        run_module, tmp_path, ["--config-dir", "mine", f"model={name}", "device=cpu"], *says
+    )
 
 
 def test_slurm_that_does_not_answer(run_module: Run, tmp_path: Path) -> None:
     """Where SLURM is installed, its commands find no cluster; elsewhere there are no commands."""
-    result = run_module("sweeper", "-m", "hydra/launcher=slurm", "device=cpu", SLURM_CONF=str(tmp_path / "none"))
+    result = run_module(
+        "sweeper", "-m", "hydra/launcher=slurm", "device=cpu", SLURM_CONF=str(tmp_path / "none")
+    )
     assert result.returncode == 2, result.stdout + result.stderr
     assert "sweeper: hydra/launcher=slurm needs a SLURM that answers: " in result.stderr
     assert not (tmp_path / "runs").exists()
@@ -122,13 +134,18 @@ def test_gpu_that_is_not_there(run_module: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["-m", "model=resnet18,timm", "model.name=resnet18,no_such_resnet"], ["no_such_resnet", "list_models"]),
+        (
+            ["-m", "model=resnet18,timm", "model.name=resnet18,no_such_resnet"],
+            ["no_such_resnet", "list_models"],
+        ),
         (["model=resnet18", "compile.options={max_autotun:true}"], ["nearest: max_autotune"]),
         (["model=custom", "model.factory=factories:leaves"], ["calling it failed: SystemExit"]),
         (["model=custom", "model.factory=factories:killed_while_built"], ["no answer"]),
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else None,
 )
-def test_what_the_check_process_finds(run_module: Run, tmp_path: Path, arguments: list[str], says: list[str]) -> None:
+def test_what_the_check_process_finds(
+    run_module: Run, tmp_path: Path, arguments: list[str], says: list[str]
+) -> None:
     """All that it can find is in test_check."""
     assert_refused(run_module, tmp_path, [*arguments, "device=cpu"], *says)

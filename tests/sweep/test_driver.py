@@ -40,7 +40,9 @@ if options.inspect:
     os.makedirs(options.inspect)
     open(options.inspect + "/summary.md", "w").close()
 """
-SETTINGS = Settings("night", device="cpu", measure=Measure(processes=1), tracking=Tracking(enabled=False))
+SETTINGS = Settings(
+    "night", device="cpu", measure=Measure(processes=1), tracking=Tracking(enabled=False)
+)
 INSPECTING = replace(SETTINGS, inspect=True)
 
 
@@ -97,7 +99,9 @@ def test_report_that_cannot_be_written_is_printed_all_the_same(
     assert f"sweeper: no report: {why}" in output.err
 
 
-def test_a_sweep_ends_with_how_to_run_again_what_failed(trial: Trial, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_ends_with_how_to_run_again_what_failed(
+    trial: Trial, capsys: pytest.CaptureFixture[str]
+) -> None:
     def fails(trials, _settings, _placement) -> Generator[Event, None, None]:
         for one in trials:
             yield Started(one)
@@ -106,7 +110,10 @@ def test_a_sweep_ends_with_how_to_run_again_what_failed(trial: Trial, capsys: py
 
     run_sweep([trial], SETTINGS, Launcher(None, fails))
     last = capsys.readouterr().out.splitlines()[-1]
-    assert last == "1 trial that failed may succeed in another run: the same command with sweep=night runs it again"
+    assert (
+        last
+        == "1 trial that failed may succeed in another run: the same command with sweep=night runs it again"
+    )
 
 
 def test_dry_run_estimates_from_similar_trials_on_the_same_kind_of_device(
@@ -118,7 +125,10 @@ def test_dry_run_estimates_from_similar_trials_on_the_same_kind_of_device(
         return capsys.readouterr().out.splitlines()[-1]
 
     assert run_sweep([trial], SETTINGS) == OK
-    other_batch, other_model = replace(trial, batch_size=7), replace(trial, model=Model("timm", "other"))
+    other_batch, other_model = (
+        replace(trial, batch_size=7),
+        replace(trial, model=Model("timm", "other")),
+    )
     none = "torch and the model libraries have these models and options; no estimate yet; nothing was started"
     assert estimate(other_batch) == none, "the fake worker names no device"
 
@@ -131,7 +141,9 @@ def test_dry_run_estimates_from_similar_trials_on_the_same_kind_of_device(
     assert estimate(other_model) == none
     assert estimate(other_batch, measure=replace(SETTINGS.measure, rounds=99)) == none
     assert "about 3 min" in estimate(other_batch, measure=replace(SETTINGS.measure, processes=3))
-    write_text(path, replace(record(), environment={"device": {"type": "cpu", "name": "another"}}).dumps())
+    write_text(
+        path, replace(record(), environment={"device": {"type": "cpu", "name": "another"}}).dumps()
+    )
     assert estimate(other_batch) == none
 
 
@@ -169,7 +181,9 @@ def test_a_folder_with_links_in_it_is_no_place_for_a_sweep(trial: Trial, tmp_pat
 def test_dry_run_asks_the_libraries(trial: Trial, capsys: pytest.CaptureFixture[str]) -> None:
     """The plan is printed before the question, which takes seconds."""
     answers = Path(trial.python or "")
-    answers.write_text(answers.read_text().replace('"problems": []', '"problems": ["no such model"]'))
+    answers.write_text(
+        answers.read_text().replace('"problems": []', '"problems": ["no such model"]')
+    )
     with pytest.raises(ConfigError, match="no such model"):
         run_sweep([trial], replace(SETTINGS, dry_run=True))
     assert capsys.readouterr().out.splitlines()[-1].startswith(trial.id)
@@ -216,20 +230,31 @@ def test_a_busy_machine_is_told_before_the_first_trial(
     assert line not in capsys.readouterr().out, "there is nothing to measure"
 
 
-def test_a_log_has_one_line_for_each_trial(trial: Trial, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_sweep([trial, replace(trial, batch_size=1), replace(trial, batch_size=2)], SETTINGS) == OK
+def test_a_log_has_one_line_for_each_trial(
+    trial: Trial, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        run_sweep([trial, replace(trial, batch_size=1), replace(trial, batch_size=2)], SETTINGS)
+        == OK
+    )
     lines = [line for line in capsys.readouterr().out.splitlines() if re.search(r"\[\d/3\]", line)]
     left = r"; about \d+ s to go, done at \d\d:\d\d"
     clock, figures = r"\d\d:\d\d:\d\d", rf"{trial.label[: -len('32')]}\d+: 2\.000x  \(\d+ s\)"
     patterns = [rf"{clock} \[{n}/3\] {figures}{left if n < 3 else ''}" for n in (1, 2, 3)]
     assert len(lines) == 3
-    assert all(re.fullmatch(pattern, line) for pattern, line in zip(patterns, lines, strict=True)), lines
+    assert all(
+        re.fullmatch(pattern, line) for pattern, line in zip(patterns, lines, strict=True)
+    ), lines
 
 
-def test_each_line_of_a_ladder_names_its_rung(trial: Trial, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_line_of_a_ladder_names_its_rung(
+    trial: Trial, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run_sweep([climb(trial, rung) for rung in ("eager", "fused", "default")], SETTINGS) == OK
     named = re.findall(r"\[\d/3\] (\S+): ", capsys.readouterr().out)
-    assert named == [f"vit_b_16-train-fp32-rung-{rung}-b32" for rung in ("eager", "fused", "default")]
+    assert named == [
+        f"vit_b_16-train-fp32-rung-{rung}-b32" for rung in ("eager", "fused", "default")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -237,7 +262,12 @@ def test_each_line_of_a_ladder_names_its_rung(trial: Trial, capsys: pytest.Captu
     [("reduce-overhead", "cpu", 1), ("max-autotune", "cpu", 0), ("reduce-overhead", "cuda", 0)],
 )
 def test_a_plan_says_once_that_a_cpu_has_no_cuda_graphs(
-    trial: Trial, mode: str, device: str, said: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    trial: Trial,
+    mode: str,
+    device: str,
+    said: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("sweeper.sweep.driver.require_runnable", lambda *_: [])
     grid = [replace(trial, mode=mode, device=device, batch_size=size) for size in (1, 2)]

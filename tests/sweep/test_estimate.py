@@ -12,7 +12,9 @@ def test_a_trial_takes_what_it_took_or_what_similar_ones_took() -> None:
     def trial(name: str, batch_size: int, **axes: object) -> Trial:
         return replace(make_trial(name), batch_size=batch_size, **axes)
 
-    history = History([(trial("a", 1), 9.0), (trial("a", 1), 10.0), (trial("a", 2), 30.0), (trial("b", 1), 2.0)])
+    history = History(
+        [(trial("a", 1), 9.0), (trial("a", 1), 10.0), (trial("a", 2), 30.0), (trial("b", 1), 2.0)]
+    )
     assert history.expected_s(trial("a", 1)) == 10.0, "the last time"
     assert history.expected_s(trial("a", 4)) == 10.0, "the median of 9, 10 and 30"
     unlike = [
@@ -25,7 +27,9 @@ def test_a_trial_takes_what_it_took_or_what_similar_ones_took() -> None:
     assert [history.expected_s(one) for one in unlike] == [None] * len(unlike)
     assert history.select_known([*unlike, trial("b", 9)]) == [trial("b", 9)]
     assert history.total_s([trial("c", 4), trial("a", 4), trial("b", 1)]) == 12.0
-    order = history.longest_first([trial("b", 1), trial("a", 1), trial("c", 1), trial("a", 2), trial("b", 2)])
+    order = history.longest_first(
+        [trial("b", 1), trial("a", 1), trial("c", 1), trial("a", 2), trial("b", 2)]
+    )
     assert order == (trial("a", 2), trial("a", 1), trial("c", 1), trial("b", 1), trial("b", 2))
 
 

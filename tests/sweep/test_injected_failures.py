@@ -46,7 +46,10 @@ SAMPLE = {
 
 def on_one_machine(process: str, *values: object, slow: bool = False) -> object:
     """A parameter of a test; those of one process share its server, which takes seconds to start."""
-    marks = [pytest.mark.xdist_group(f"injector of {process}"), *([pytest.mark.slow] if slow else [])]
+    marks = [
+        pytest.mark.xdist_group(f"injector of {process}"),
+        *([pytest.mark.slow] if slow else []),
+    ]
     return pytest.param(process, *values, marks=marks)
 
 
@@ -115,8 +118,17 @@ def attack_sweep(process: str, folder: Path, grid: list[str], num_trials: int) -
     template, sizes = folder / "template", ",".join(str(size + 4) for size in range(num_trials))
     for new in (template, folder / "warm"):
         new.mkdir()
-    arguments = ["-m", *grid, "device=cpu", f"sweep={SWEEP}", "tracking=none", f"batch_size={sizes}"]
-    attack = Attack(Command(SEARCH_PATH, process, folder / "warm", *arguments), template, num_trials)
+    arguments = [
+        "-m",
+        *grid,
+        "device=cpu",
+        f"sweep={SWEEP}",
+        "tracking=none",
+        f"batch_size={sizes}",
+    ]
+    attack = Attack(
+        Command(SEARCH_PATH, process, folder / "warm", *arguments), template, num_trials
+    )
     if num_trials == 1:
         return attack
     ended = attack.command.run(template)
@@ -139,7 +151,9 @@ def attack(
         folder = tmp_path_factory.mktemp(process)
         if process == "driver":
             python = fake_python.write(folder / "python")
-            return attack_sweep(process, folder, ["model=resnet18", f"worker.python={python}", "measure=quick"], 3)
+            return attack_sweep(
+                process, folder, ["model=resnet18", f"worker.python={python}", "measure=quick"], 3
+            )
         if process == "worker":
             return attack_sweep(process, folder, [*custom("mlp"), *FAST, "inspect=true"], 1)
         template = folder / "template"
@@ -161,7 +175,9 @@ def attack(
 
 
 @pytest.mark.parametrize(
-    ("process", "fault"), [on_one_machine(name, fault) for name, faults in SAMPLE.items() for fault in faults], ids=str
+    ("process", "fault"),
+    [on_one_machine(name, fault) for name, faults in SAMPLE.items() for fault in faults],
+    ids=str,
 )
 def test_survives_a_failure(attack: Callable[[str], Attack], process: str, fault: Fault) -> None:
     assert attack(process).fail(fault), "there are fewer such operations"
@@ -174,7 +190,9 @@ def test_survives_a_failure(attack: Callable[[str], Attack], process: str, fault
         for name, kind, lasting in itertools.product(ATTACKED, ERRORS, [False, True])
     ],
 )
-def test_survives_every_failure(attack: Callable[[str], Attack], process: str, kind: str, lasting: bool) -> None:
+def test_survives_every_failure(
+    attack: Callable[[str], Attack], process: str, kind: str, lasting: bool
+) -> None:
     for number in itertools.count(1):
         error = ERRORS[kind][(number + lasting) % len(ERRORS[kind])]
         if not attack(process).fail(Fault(kind, number, error, lasting)):

@@ -43,7 +43,14 @@ LONGEST_S = 4.0  # from the first handler to the signal; a sweep takes about as 
 
 def grid(folder: Path, body: str = "", *more: str) -> list[str]:
     python = fake_python.write(folder / "python", body)
-    fixed = ["-m", "model=resnet18", "device=cpu", f"worker.python={python}", "measure=quick", "sweep=night"]
+    fixed = [
+        "-m",
+        "model=resnet18",
+        "device=cpu",
+        f"worker.python={python}",
+        "measure=quick",
+        "sweep=night",
+    ]
     return [*fixed, "batch_size=1,2", *more]
 
 
@@ -58,7 +65,9 @@ def statuses(folder: Path) -> list[str]:
     return sorted(Record.loads(path.read_text()).status for path in paths)
 
 
-@pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGINT, signal.SIGTERM]], ids=["one", "two"])
+@pytest.mark.parametrize(
+    "signals", [[signal.SIGTERM], [signal.SIGINT, signal.SIGTERM]], ids=["one", "two"]
+)
 def test_interrupt_while_mlflow_is_imported_reports_what_is_kept(
     start: Start, tmp_path: Path, signals: list[signal.Signals]
 ) -> None:
@@ -113,10 +122,14 @@ def test_third_interrupt_ends_at_once(start: Start, tmp_path: Path) -> None:
         time.sleep(0.2)
     output, _ = driver.communicate(timeout=60)
     assert driver.returncode == 130, output
-    assert output.splitlines()[-1].startswith("sweeper: ended at once; go on with: python -m sweeper ")
+    assert output.splitlines()[-1].startswith(
+        "sweeper: ended at once; go on with: python -m sweeper "
+    )
 
 
-def start_on(output: int, arguments: list[str], folder: Path, prepare: Callable[[], None]) -> subprocess.Popen[str]:
+def start_on(
+    output: int, arguments: list[str], folder: Path, prepare: Callable[[], None]
+) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "sweeper", *arguments],
         cwd=folder,
@@ -137,7 +150,9 @@ def test_sweep_goes_on_when_its_terminal_is_gone(tmp_path: Path, empty_database:
     (tmp_path / "runs/mlflow.db").write_bytes(empty_database.read_bytes())
     ours, theirs = os.openpty()
     arguments = grid(tmp_path, WAITS)
-    driver = start_on(theirs, arguments, tmp_path, lambda: fcntl.ioctl(theirs, termios.TIOCSCTTY, 0) and None)
+    driver = start_on(
+        theirs, arguments, tmp_path, lambda: fcntl.ioctl(theirs, termios.TIOCSCTTY, 0) and None
+    )
     os.close(theirs)
     wait_for(tmp_path / "waiting", driver)
     os.close(ours)
@@ -183,7 +198,9 @@ def test_sweep_goes_on_when_its_output_is_dead(tmp_path: Path, kind: str) -> Non
     assert (tmp_path / "runs/night/report/report.md").exists()
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, MOMENTS))])
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, MOMENTS))]
+)
 def test_interrupted_at_a_random_moment(start: Start, tmp_path: Path, seed: int) -> None:
     moments = random.Random(seed)
     driver = start(*grid(tmp_path, "time.sleep(0.2)"))
@@ -203,4 +220,6 @@ def test_interrupted_at_a_random_moment(start: Start, tmp_path: Path, seed: int)
         assert_gone(pid)
     if (database := tmp_path / "runs/mlflow.db").exists():
         with closing(sqlite3.connect(database)) as connection:
-            assert connection.execute("select count(*) from runs where status = 'RUNNING'").fetchone() == (0,)
+            assert connection.execute(
+                "select count(*) from runs where status = 'RUNNING'"
+            ).fetchone() == (0,)

@@ -37,7 +37,14 @@ def start(folder: Path, prepare: int) -> subprocess.Popen[str]:
     python = fake_python.write(folder / "python", WORK)
     (folder / "tmp").mkdir(exist_ok=True)
     sizes = ",".join(str(size + 1) for size in range(TRIALS))
-    grid = ["-m", "model=resnet18", f"batch_size={sizes}", "device=cpu", f"worker.python={python}", "measure=quick"]
+    grid = [
+        "-m",
+        "model=resnet18",
+        f"batch_size={sizes}",
+        "device=cpu",
+        f"worker.python={python}",
+        "measure=quick",
+    ]
     grid.append(f"scheduler.prepare={prepare}")
     return subprocess.Popen(
         [sys.executable, "-m", "sweeper", *grid, "sweep=killed"],
@@ -64,7 +71,8 @@ def hit_at_random(driver: subprocess.Popen[str], python: Path, moments: random.R
         with suppress(ProcessLookupError):  # it has just ended
             os.kill(child, moments.choice(HITS))
         if b"reaper" in children[child]:
-            wait_for_another_reaper(driver, child)  # until then nobody would end the workers that are stopped
+            # until then nobody would end the workers that are stopped
+            wait_for_another_reaper(driver, child)
         time.sleep(moments.uniform(0, 1))
     driver.send_signal(moments.choice(ENDINGS))
 
@@ -88,7 +96,10 @@ def leftovers(folder: Path) -> list[Path]:
 
 def ok_records(folder: Path) -> dict[str, Record]:
     """The ok records by trial; reading all of them is a check of its own."""
-    found = [Record.loads(path.read_text()) for path in (folder / "runs" / "killed").glob("*/record.json")]
+    found = [
+        Record.loads(path.read_text())
+        for path in (folder / "runs" / "killed").glob("*/record.json")
+    ]
     by_trial = {record.trial_id: record for record in found}
     assert len(by_trial) == len(found)
     assert {record.status for record in found} <= {"ok", "crashed", "interrupted"}
@@ -114,7 +125,8 @@ def runs_in_mlflow(folder: Path) -> tuple[list[tuple[str, str]], dict[str, str]]
 
 
 @pytest.mark.parametrize(
-    ("seed", "kills"), [(0, 3), *(pytest.param(seed, KILLS, marks=pytest.mark.slow) for seed in range(1, SWEEPS + 1))]
+    ("seed", "kills"),
+    [(0, 3), *(pytest.param(seed, KILLS, marks=pytest.mark.slow) for seed in range(1, SWEEPS + 1))],
 )
 def test_hit_at_random_moments_and_resumed(tmp_path: Path, seed: int, kills: int) -> None:
     moments, prepare = random.Random(seed), 1 + seed % 3

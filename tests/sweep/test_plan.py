@@ -64,15 +64,21 @@ def test_impossible_combination_is_left_out_of_a_grid_and_refused_alone(
         ("all", "ok", True),
     ],
 )
-def test_resume_leaves_out_what_has_a_record(trial: Trial, retry: str, status: str, runs: bool) -> None:
+def test_resume_leaves_out_what_has_a_record(
+    trial: Trial, retry: str, status: str, runs: bool
+) -> None:
     planned = make_plan([trial], {trial.id: status}, retry)
     assert bool(planned.trials) == runs
     assert [item.finished for item in planned.left_out] == ([] if runs else [True])
 
 
 def test_two_precisions_with_one_weight_are_refused_before_anything_runs(trial: Trial) -> None:
-    tf32 = replace(trial, precision=Precision(tf32=True), labels=replace(trial.labels, precision="my_tf32"))
-    with pytest.raises(ConfigError, match="precision=fp32 and precision=my_tf32 both carry the weight fp32"):
+    tf32 = replace(
+        trial, precision=Precision(tf32=True), labels=replace(trial.labels, precision="my_tf32")
+    )
+    with pytest.raises(
+        ConfigError, match="precision=fp32 and precision=my_tf32 both carry the weight fp32"
+    ):
         make_plan([trial, tf32], {})
     without = replace(tf32, labels=replace(tf32.labels, weight=None))
     assert len(make_plan([trial, without], {}).trials) == 2

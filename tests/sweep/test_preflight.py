@@ -46,7 +46,10 @@ def trial_of(model: Model, **changes: object) -> Trial:
         (Model("transformers", "BertForMaskedML"), ["nearest: BertForMaskedLM"]),
         (Model("transformers", "Wav2Vec2ForCTC"), ["neither tokens nor images"]),
         (Model("torchvision", "resnet18", arguments={"x": 1}), ["model.arguments", "'x'"]),
-        (Model("transformers", "BertForMaskedLM", arguments={"num_hiden_layers": 1}), ["nearest: num_hidden_layers"]),
+        (
+            Model("transformers", "BertForMaskedLM", arguments={"num_hiden_layers": 1}),
+            ["nearest: num_hidden_layers"],
+        ),
         (Model("custom", "factories:nothing"), ["has no function nothing"]),
         (Model("custom", "no_such_module:build"), ["cannot import no_such_module"]),
         (Model("custom", "factories"), ["package.module:function"]),
@@ -76,18 +79,27 @@ def test_model_that_cannot_be_built(tmp_path: Path, model: Model, says: list[str
         ("LlamaForCausalLM", {}, None),
     ],
 )
-def test_model_that_cannot_decode(tmp_path: Path, name: str, arguments: dict[str, Any], says: str | None) -> None:
+def test_model_that_cannot_decode(
+    tmp_path: Path, name: str, arguments: dict[str, Any], says: str | None
+) -> None:
     model = Model("transformers", name, sequence_length=64, arguments=arguments)
-    found = problems(tmp_path, trial_of(model, workload="decode", decode_position=9), trial_of(model))
+    found = problems(
+        tmp_path, trial_of(model, workload="decode", decode_position=9), trial_of(model)
+    )
     assert len(found) == (says is not None)
     assert (says or "") in "".join(found)
 
 
 @pytest.mark.parametrize(
     ("options", "says"),
-    [({"epilogue_fussion": True}, "nearest: epilogue_fusion"), ({"max_autotune": "abc"}, "max_autotune")],
+    [
+        ({"epilogue_fussion": True}, "nearest: epilogue_fusion"),
+        ({"max_autotune": "abc"}, "max_autotune"),
+    ],
 )
-def test_compile_option_that_cannot_be(tmp_path: Path, options: dict[str, object], says: str) -> None:
+def test_compile_option_that_cannot_be(
+    tmp_path: Path, options: dict[str, object], says: str
+) -> None:
     (found,) = problems(tmp_path, trial_of(RESNET18, compile=Compile(options=options)))
     assert found.startswith("compile.options")
     assert says in found
@@ -100,25 +112,45 @@ def test_what_can_be_built_has_no_problem(tmp_path: Path) -> None:
 def test_python_without_torch_is_said(tmp_path: Path) -> None:
     """`-S` leaves out the installed packages."""
     (tmp_path / "trials.json").write_text("[]")
-    command = [sys.executable, "-S", "-m", "sweeper.worker", "--check", "trials.json", "answer.json"]
+    command = [
+        sys.executable,
+        "-S",
+        "-m",
+        "sweeper.worker",
+        "--check",
+        "trials.json",
+        "answer.json",
+    ]
     subprocess.run(command, cwd=tmp_path, env={"PYTHONPATH": SEARCH_PATH}, check=True)
     (problem,) = json.loads((tmp_path / "answer.json").read_text())["problems"]
-    assert problem.startswith("this Python cannot import torch (No module named 'torch'); install torch: ")
+    assert problem.startswith(
+        "this Python cannot import torch (No module named 'torch'); install torch: "
+    )
 
 
 def test_the_loss_of_a_factory_is_noted(tmp_path: Path) -> None:
     trial = trial_of(Model("custom", "given_inputs:bert_with_labels"))
     found = ask(tmp_path, trial, replace(trial, mode="reduce-overhead"), trial_of(RESNET18))
-    assert found == {"problems": [], "notes": ["loss of given_inputs:bert_with_labels: output.loss"]}
+    assert found == {
+        "problems": [],
+        "notes": ["loss of given_inputs:bert_with_labels: output.loss"],
+    }
 
 
-def test_a_factory_is_called_once_for_each_batch_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_factory_is_called_once_for_each_batch_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls: list[int] = []
     mlp = factories.mlp
     monkeypatch.setattr(
-        factories, "mlp", lambda batch_size, _device: calls.append(batch_size) or mlp(batch_size, _device)
+        factories,
+        "mlp",
+        lambda batch_size, _device: calls.append(batch_size) or mlp(batch_size, _device),
     )
-    grid = [trial_of(Model("custom", "factories:mlp"), mode=mode) for mode in ("default", "reduce-overhead")]
+    grid = [
+        trial_of(Model("custom", "factories:mlp"), mode=mode)
+        for mode in ("default", "reduce-overhead")
+    ]
     ask(tmp_path, *grid, *(replace(trial, batch_size=8) for trial in grid))
     assert calls == [4, 8]
 
@@ -130,4 +162,7 @@ def test_a_factory_that_runs_out_of_memory_is_a_trial_of_its_own(
         raise torch.OutOfMemoryError
 
     monkeypatch.setattr(factories, "mlp", needs_too_much)
-    assert ask(tmp_path, trial_of(Model("custom", "factories:mlp"))) == {"problems": [], "notes": []}
+    assert ask(tmp_path, trial_of(Model("custom", "factories:mlp"))) == {
+        "problems": [],
+        "notes": [],
+    }

@@ -32,7 +32,12 @@ from sweeper.execution.scheduler import Event, Finished, Started
 from sweeper.sweep.driver import run_sweep
 from sweeper.sweep.resume import find_changed_scripts, find_other_devices, read_on_disk
 
-LIMITS = {"warmup_s": 1.0, "timeout_s": 60.0, "phase_timeouts_s": {"compiling": 9.0}, "back_off": False}
+LIMITS = {
+    "warmup_s": 1.0,
+    "timeout_s": 60.0,
+    "phase_timeouts_s": {"compiling": 9.0},
+    "back_off": False,
+}
 OTHERS = {
     "processes": 5, "draws": 2, "target": 0.02, "max_processes": 9, "seed": 1, "rounds": 4, "rounds_s": 2.0,
     "block_s": 1.0, "block_steps": 7, "clock": "step", "energy": True,
@@ -51,7 +56,9 @@ def store(trial: Trial, status: str = "ok", measure: Measure = OLD) -> Record:
     return record
 
 
-def resume(trials: list[Trial], measure: Measure, monkeypatch: pytest.MonkeyPatch, **changes: object) -> list[str]:
+def resume(
+    trials: list[Trial], measure: Measure, monkeypatch: pytest.MonkeyPatch, **changes: object
+) -> list[str]:
     """The ids of the trials that ran, in a sweep whose workers are not started."""
     monkeypatch.setattr("sweeper.sweep.driver.require_runnable", lambda *_: [])
     ran = []
@@ -91,7 +98,9 @@ def test_a_setting_that_changes_figures_is_refused(
     assert not SweepPaths.of("night").sweep.exists()
 
 
-def test_what_differs_is_named_once_over_all_records(trials: list[Trial], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_differs_is_named_once_over_all_records(
+    trials: list[Trial], monkeypatch: pytest.MonkeyPatch
+) -> None:
     store(trials[0])
     store(trials[1], measure=replace(OLD, rounds=5, seed=3))
     for dry_run in (False, True):
@@ -99,10 +108,15 @@ def test_what_differs_is_named_once_over_all_records(trials: list[Trial], monkey
             resume(trials, replace(OLD, rounds=4), monkeypatch, dry_run=dry_run)
         lines = str(refused.value).splitlines()
         assert lines[0].startswith("sweep=night: 2 of these trials have records")
-        assert lines[1:-1] == ["  measure.seed: 1337 or 3 -> 1337", "  measure.rounds: 10 or 5 -> 4"]
+        assert lines[1:-1] == [
+            "  measure.seed: 1337 or 3 -> 1337",
+            "  measure.rounds: 10 or 5 -> 4",
+        ]
 
 
-def test_limits_and_what_is_not_used_are_no_difference(trials: list[Trial], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_and_what_is_not_used_are_no_difference(
+    trials: list[Trial], monkeypatch: pytest.MonkeyPatch
+) -> None:
     store(trials[0])
     assert resume(trials, replace(OLD, **LIMITS, max_processes=9), monkeypatch) == [trials[1].id]
 
@@ -130,7 +144,9 @@ def test_only_records_that_stay_count(
         assert resume(trials, other, monkeypatch) == []
 
 
-def test_retry_changed_goes_on_where_it_was_interrupted(trials: list[Trial], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retry_changed_goes_on_where_it_was_interrupted(
+    trials: list[Trial], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A trial that has been measured with the new settings is not measured again, and a failed one is."""
     for trial in trials:
         store(trial)
@@ -142,7 +158,9 @@ def test_retry_changed_goes_on_where_it_was_interrupted(trials: list[Trial], mon
     assert resume(trials, other, monkeypatch, retry="changed") == [trials[0].id]
 
 
-def test_where_every_trial_is_new_nothing_is_refused(trials: list[Trial], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_every_trial_is_new_nothing_is_refused(
+    trials: list[Trial], monkeypatch: pytest.MonkeyPatch
+) -> None:
     store(trials[0])
     assert resume(trials[1:], replace(OLD, rounds=4), monkeypatch) == [trials[1].id]
 
@@ -187,9 +205,15 @@ def test_other_devices_of_stored_trials_are_said(
     monkeypatch.setattr(placement, "read", lambda: Host("a processor", 1, 1))
     for number, device in enumerate(stored):
         trial = replace(trials[0], device=device["type"], batch_size=8 + number)
-        write_sweep(Path("runs"), [replace(make_record(trial=trial), environment={"device": device})])
+        write_sweep(
+            Path("runs"), [replace(make_record(trial=trial), environment={"device": device})]
+        )
     resume(trials, OLD, monkeypatch, dry_run=dry_run)
-    notes = [line for line in capsys.readouterr().out.splitlines() if "trials of this sweep ran on" in line]
+    notes = [
+        line
+        for line in capsys.readouterr().out.splitlines()
+        if "trials of this sweep ran on" in line
+    ]
     told = f"note: trials of this sweep ran on {said}, and these run on a processor; no mean mixes them"
     assert notes == ([told] if said else [])
 
@@ -228,12 +252,16 @@ def test_a_record_of_a_newer_version_ends_the_command_before_anything(
     trials: list[Trial], changes: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = SweepPaths.of("night").trial("", store(trials[0]).trial_id).record
-    text = json.dumps(json.loads(path.read_text()) | {"schema_version": SCHEMA_VERSION + 1, "new": {}})
+    text = json.dumps(
+        json.loads(path.read_text()) | {"schema_version": SCHEMA_VERSION + 1, "new": {}}
+    )
     path.write_text(text)
     with pytest.raises(ConfigError) as refused:
         resume(trials, OLD, monkeypatch, **changes)
     assert str(path) in str(refused.value)
-    assert f"schema_version {SCHEMA_VERSION + 1} is newer than {SCHEMA_VERSION}" in str(refused.value)
+    assert f"schema_version {SCHEMA_VERSION + 1} is newer than {SCHEMA_VERSION}" in str(
+        refused.value
+    )
     assert "upgrade sweeper, or give another sweep=NAME" in str(refused.value)
     assert path.read_text() == text
     assert not SweepPaths.of("night").sweep.exists()
@@ -241,11 +269,20 @@ def test_a_record_of_a_newer_version_ends_the_command_before_anything(
 
 @pytest.mark.parametrize(
     "text",
-    ["{", '{"schema_version": 5, "status": "ok"}', "[" * 100_000, '{"schema_version": NaN}', "null"],
+    [
+        "{",
+        '{"schema_version": 5, "status": "ok"}',
+        "[" * 100_000,
+        '{"schema_version": NaN}',
+        "null",
+    ],
     ids=["cut", "no trial", "nested", "nan", "null"],
 )
 def test_a_record_that_cannot_be_read_moves_aside_before_its_trial_runs_again(
-    trials: list[Trial], text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    trials: list[Trial],
+    text: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     path = SweepPaths.of("night").trial("", store(trials[0]).trial_id).record
     store(trials[1])
@@ -274,13 +311,19 @@ def test_a_link_in_place_of_a_record_moves_aside_and_is_not_followed(
 
 @pytest.mark.parametrize(
     "changes",
-    [{"wall_s": "1"}, {"environment": {"device": []}}, {"environment": {}, "processes": [{"phases_s": {"eager": ""}}]}],
+    [
+        {"wall_s": "1"},
+        {"environment": {"device": []}},
+        {"environment": {}, "processes": [{"phases_s": {"eager": ""}}]},
+    ],
     ids=str,
 )
 def test_a_bad_record_of_another_sweep_ends_no_dry_run(
     trials: list[Trial], changes: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = write_sweep(Path("runs"), [make_record(device="cpu"), make_record("vgg16", device="cpu")], "other")
+    folder = write_sweep(
+        Path("runs"), [make_record(device="cpu"), make_record("vgg16", device="cpu")], "other"
+    )
     first, second = folder.glob("*/record.json")
     first.write_text("[" * 100_000)
     data = json.loads(second.read_text()) | {"wall_s": 1.0}
@@ -299,7 +342,10 @@ def test_a_record_that_cannot_be_read_for_want_of_file_handles_stays(
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
 
         then.setattr(record_module, "read_text", refuse)
-        with pytest.raises(ConfigError, match=r"Too many open files \(.*\); raise the limit .*\. Nothing was started"):
+        with pytest.raises(
+            ConfigError,
+            match=r"Too many open files \(.*\); raise the limit .*\. Nothing was started",
+        ):
             resume(trials, OLD, monkeypatch)
     assert [found.name for found in path.parent.glob("record.json*")] == ["record.json"]
     assert resume(trials, OLD, monkeypatch) == [trials[1].id]
@@ -315,7 +361,9 @@ def test_a_report_that_cannot_be_written_is_said_and_is_not_ok(
     def run(_planned, _settings, _placement) -> Generator[Event, None, None]:
         yield from (Started(trials[0]), Finished(record, derive(record)))
 
-    settings = Settings("night", device="cpu", measure=OLD, tracking=Tracking(enabled=False), retry="all")
+    settings = Settings(
+        "night", device="cpu", measure=OLD, tracking=Tracking(enabled=False), retry="all"
+    )
     assert run_sweep(trials[:1], settings, Launcher(None, run)) == NOT_OK
     out, err = capsys.readouterr()
     assert "In AMP vit_b_16:" in out
@@ -327,12 +375,19 @@ def test_another_length_of_training_takes_the_place_of_the_old_one(
     in_empty_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("train.py").write_text("print(1)\n")
-    trial = Trial(Model(SCRIPT, "train.py"), 1, Labels("train.py", "own"), workload=SCRIPT, device="cpu")
+    trial = Trial(
+        Model(SCRIPT, "train.py"), 1, Labels("train.py", "own"), workload=SCRIPT, device="cpu"
+    )
     labels = [replace(trial.labels, total_steps=steps) for steps in (None, 1000, 5000)]
     none, short, long = (replace(trial, labels=item) for item in labels)
     before = store(short)
     (file,) = Path("runs/night").glob("*/record.json")
-    for asked, dry_run, kept in ((short, False, 1000), (none, False, 1000), (long, True, 1000), (long, False, 5000)):
+    for asked, dry_run, kept in (
+        (short, False, 1000),
+        (none, False, 1000),
+        (long, True, 1000),
+        (long, False, 5000),
+    ):
         text = file.read_text()
         assert resume([asked], OLD, monkeypatch, dry_run=dry_run) == []
         assert Record.read(file).trial.labels.total_steps == kept
@@ -340,24 +395,33 @@ def test_another_length_of_training_takes_the_place_of_the_old_one(
     assert replace(Record.read(file), trial=short) == before  # nothing else has changed
 
 
-def test_a_script_that_has_changed_is_not_gone_on_with(in_empty_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_that_has_changed_is_not_gone_on_with(
+    in_empty_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = Path("train.py")
     file.write_text("print(1)\n")
     labels = Labels("train.py", "own")
-    trial = Trial(Model(SCRIPT, "train.py"), 1, labels, workload=SCRIPT, device="cpu", optimizer="none")
+    trial = Trial(
+        Model(SCRIPT, "train.py"), 1, labels, workload=SCRIPT, device="cpu", optimizer="none"
+    )
     record = replace(make_record(trial=trial), measure=to_json(OLD))
     script = ScriptRun(hashlib.sha256(file.read_bytes()).hexdigest())
-    write_sweep(Path("runs"), [replace(record, processes=(replace(record.processes[0], script=script),))])
+    write_sweep(
+        Path("runs"), [replace(record, processes=(replace(record.processes[0], script=script),))]
+    )
     assert resume([trial], OLD, monkeypatch) == []
     paths, other = SweepPaths(Path("runs/night")), replace(trial, mode="max-autotune")
     assert find_changed_scripts(paths, [other]) == []
     file.write_text("print(2)\n")
     assert find_changed_scripts(paths, [other]) == ["train.py"]
-    assert find_changed_scripts(paths, [trial]) == []  # of which the sweep will have this version alone
+    # of which the sweep will have this version alone
+    assert find_changed_scripts(paths, [trial]) == []
     with pytest.raises(
-        ConfigError, match=r"train\.py has changed since it was measured; nothing was started; add retry=all"
+        ConfigError,
+        match=r"train\.py has changed since it was measured; nothing was started; add retry=all",
     ):
         resume([trial], OLD, monkeypatch)
     assert resume([trial], OLD, monkeypatch, retry="all") == [trial.id]
     file.unlink()
-    assert resume([trial], OLD, monkeypatch) == []  # the preflight check says that it is not there, where it would run
+    # the preflight check says that it is not there, where it would run
+    assert resume([trial], OLD, monkeypatch) == []

@@ -18,7 +18,11 @@ pytestmark = [
     pytest.mark.xdist_group("slurm"),
     pytest.mark.skipif(slurm_cluster.missing() is not None, reason=str(slurm_cluster.missing())),
 ]
-SLURM = ["hydra/launcher=slurm", "hydra.launcher.gpus_per_node=null", "hydra.launcher.array_parallelism=2"]
+SLURM = [
+    "hydra/launcher=slurm",
+    "hydra.launcher.gpus_per_node=null",
+    "hydra.launcher.array_parallelism=2",
+]
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +40,9 @@ def test_six_trials_as_array_jobs_and_a_killed_worker_is_one_row(
 ) -> None:
     run_six(run_module, tmp_path, *SLURM, **cluster)
     asked = ["squeue", "-h", "-t", "all", "-o", "%F %j %A"]
-    said = subprocess.run(asked, env={**os.environ, **cluster}, capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        asked, env={**os.environ, **cluster}, capture_output=True, text=True, check=True
+    ).stdout
     jobs = [line.split() for line in said.splitlines() if line.split()[1] == "sweeper"]
     assert len(jobs) == 6
     assert len({array for array, *_ in jobs}) == 1, "one array"
@@ -46,10 +52,17 @@ def test_cancelled_job_is_a_crashed_row_and_the_others_are_waited_for(
     cluster: Mapping[str, str], run_module: Run, tmp_path: Path
 ) -> None:
     """The first job ends itself through SLURM, as `scancel` or a failing node would; the other begins afterwards."""
-    arguments = [*SLURM[:2], "hydra.launcher.array_parallelism=1", *custom("cancels_its_job", "mlp"), "tracking=none"]
+    arguments = [
+        *SLURM[:2],
+        "hydra.launcher.array_parallelism=1",
+        *custom("cancels_its_job", "mlp"),
+        "tracking=none",
+    ]
     result = run_module("sweeper", "-m", *arguments, "sweep=gone", *FAST, **cluster)
     assert result.returncode == 1, result.stdout + result.stderr
-    found = {name: (record.status, record.message) for name, record in records(tmp_path, "gone").items()}
+    found = {
+        name: (record.status, record.message) for name, record in records(tmp_path, "gone").items()
+    }
     assert found["mlp/fp32"] == ("ok", None)
     assert found["cancels_its_job/fp32"][0] == "crashed"
 

@@ -57,7 +57,9 @@ def test_grid_ends_with_tables_and_runs_again_without_work(run_module: Run, tmp_
 
 def test_single_trial_is_a_sweep_of_one_with_real_inductor(run_module: Run, tmp_path: Path) -> None:
     fast = [item for item in FAST if not item.startswith("backend")]
-    result = run_module("sweeper", *custom("mlp"), "sweep=one", "measure.processes=2", "tracking=none", *fast)
+    result = run_module(
+        "sweeper", *custom("mlp"), "sweep=one", "measure.processes=2", "tracking=none", *fast
+    )
     assert result.returncode == 0, result.stdout + result.stderr
     (record,) = records(tmp_path, "one").values()
     assert [process.cold for process in record.processes] == [True, False]
@@ -73,9 +75,13 @@ def test_single_trial_is_a_sweep_of_one_with_real_inductor(run_module: Run, tmp_
 
 def test_bad_models_become_records_and_the_sweep_goes_on(run_module: Run, tmp_path: Path) -> None:
     names = ["killed", "hangs", "exits", "raises", "mlp"]
-    result = run_module("sweeper", "-m", *custom(*names), "sweep=bad", "tracking=none", *FAST, EAGER_LIMIT)
+    result = run_module(
+        "sweeper", "-m", *custom(*names), "sweep=bad", "tracking=none", *FAST, EAGER_LIMIT
+    )
     assert result.returncode == 1, result.stdout + result.stderr
-    statuses = {name.split("/")[0]: record.status for name, record in records(tmp_path, "bad").items()}
+    statuses = {
+        name.split("/")[0]: record.status for name, record in records(tmp_path, "bad").items()
+    }
     assert statuses == {
         "killed": "crashed",
         "hangs": "timeout",
@@ -129,14 +135,25 @@ def test_interrupt_writes_tables_and_exits_130_and_resume_finishes(
     assert {record.status for record in records(tmp_path, "stopped").values()} == {"ok"}
 
 
-def test_hydras_own_sweeper_and_a_factory_that_prints_work_too(run_module: Run, tmp_path: Path) -> None:
-    arguments = ["-m", "hydra/sweeper=basic", *custom("chatters"), "sweep=basic", "tracking=none", *FAST]
+def test_hydras_own_sweeper_and_a_factory_that_prints_work_too(
+    run_module: Run, tmp_path: Path
+) -> None:
+    arguments = [
+        "-m",
+        "hydra/sweeper=basic",
+        *custom("chatters"),
+        "sweep=basic",
+        "tracking=none",
+        *FAST,
+    ]
     result = run_module("sweeper", *arguments)
     assert result.returncode == 0, result.stdout + result.stderr
     assert {record.status for record in records(tmp_path, "basic").values()} == {"ok"}
 
 
-def test_termination_is_like_an_interrupt_and_keeps_an_ok_record(start: Start, tmp_path: Path) -> None:
+def test_termination_is_like_an_interrupt_and_keeps_an_ok_record(
+    start: Start, tmp_path: Path
+) -> None:
     flag = tmp_path / "go"
     arguments = [*custom("waits_for_a_file"), "sweep=terminated", "tracking=none", *FAST]
     flag.touch()
@@ -156,14 +173,23 @@ def test_termination_is_like_an_interrupt_and_keeps_an_ok_record(start: Start, t
 
 
 def test_grid_needs_no_device_and_a_dry_run_writes_nothing(run_module: Run, tmp_path: Path) -> None:
-    result = run_module("sweeper", "-m", "model=resnet18,vit_tiny", "precision=fp32,amp", "dry_run=true", "sweep=dry")
+    result = run_module(
+        "sweeper",
+        "-m",
+        "model=resnet18,vit_tiny",
+        "precision=fp32,amp",
+        "dry_run=true",
+        "sweep=dry",
+    )
     assert result.returncode == 0, result.stderr
     assert "sweep dry: 4 trials to run on" in result.stdout
     assert "no estimate yet; nothing was started" in result.stdout
     assert not (tmp_path / "runs").exists()
 
 
-def test_second_driver_of_a_sweep_is_told_who_has_it(start: Start, run_module: Run, tmp_path: Path) -> None:
+def test_second_driver_of_a_sweep_is_told_who_has_it(
+    start: Start, run_module: Run, tmp_path: Path
+) -> None:
     arguments = [*custom("waits_for_a_file"), "sweep=one", "tracking=none", *FAST]
     driver = start(*arguments, GO="never")
     while not (tmp_path / "waiting").exists():
@@ -182,7 +208,18 @@ def other_environment(folder: Path) -> Path:
 
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     (site,) = folder.glob("lib/python*/site-packages")
-    drivers = ("hydra", "omegaconf", "mlflow", "pandas", "rich", "sweeper", "_sweeper", "pynvml", "scipy", "__editable")
+    drivers = (
+        "hydra",
+        "omegaconf",
+        "mlflow",
+        "pandas",
+        "rich",
+        "sweeper",
+        "_sweeper",
+        "pynvml",
+        "scipy",
+        "__editable",
+    )
     for entry in Path(torch.__file__).parents[1].iterdir():
         if not entry.name.lower().startswith(drivers):
             (site / entry.name).symlink_to(entry)
@@ -192,7 +229,9 @@ def other_environment(folder: Path) -> Path:
 def test_two_interpreters_are_an_axis(run_module: Run, tmp_path: Path) -> None:
     other = other_environment(tmp_path / "other")
     interpreters = f"worker.python={other},{sys.executable}"
-    result = run_module("sweeper", "-m", *custom("mlp"), interpreters, "sweep=two", "tracking=none", *FAST)
+    result = run_module(
+        "sweeper", "-m", *custom("mlp"), interpreters, "sweep=two", "tracking=none", *FAST
+    )
     assert result.returncode == 0, result.stdout + result.stderr
     found = {row["variant"]: row["status"] for row in rows(tmp_path, "two", "speedups")}
     assert found == {f"worker.python={other}": "ok", f"worker.python={sys.executable}": "ok"}
@@ -211,15 +250,21 @@ def test_two_interpreters_are_an_axis(run_module: Run, tmp_path: Path) -> None:
         ("/bin/false", "exited with code 1 and gave no answer"),
     ],
 )
-def test_interpreter_that_is_none_is_said(run_module: Run, tmp_path: Path, python: str, says: str) -> None:
-    result = run_module("sweeper", *custom("mlp"), f"worker.python={python}", "sweep=none", "tracking=none", *FAST)
+def test_interpreter_that_is_none_is_said(
+    run_module: Run, tmp_path: Path, python: str, says: str
+) -> None:
+    result = run_module(
+        "sweeper", *custom("mlp"), f"worker.python={python}", "sweep=none", "tracking=none", *FAST
+    )
     assert result.returncode == 2
     assert says in result.stderr
     assert not (tmp_path / "runs").exists()
 
 
 def test_interrupted_twice_ends_at_once_and_leaves_no_process(start: Start, tmp_path: Path) -> None:
-    driver = start(*custom("waits_for_a_file"), "sweep=twice", "tracking=none", *FAST, GO=str(tmp_path / "go"))
+    driver = start(
+        *custom("waits_for_a_file"), "sweep=twice", "tracking=none", *FAST, GO=str(tmp_path / "go")
+    )
     while not (tmp_path / "waiting").exists():
         assert driver.poll() is None
         time.sleep(0.1)
@@ -235,10 +280,16 @@ def test_interrupted_twice_ends_at_once_and_leaves_no_process(start: Start, tmp_
 def test_names_never_leave_the_sweep_or_become_formulas(run_module: Run, tmp_path: Path) -> None:
     folder = tmp_path / "mine" / "model"
     folder.mkdir(parents=True)
-    (folder / "=cmd|x.yaml").write_text("library: custom\nfactory: factories:mlp\nbatch_size: 4\nfamily: '=1+1'\n")
-    result = run_module("sweeper", "--config-dir", "mine", "model='=cmd|x'", "sweep=names", "tracking=none", *FAST)
+    (folder / "=cmd|x.yaml").write_text(
+        "library: custom\nfactory: factories:mlp\nbatch_size: 4\nfamily: '=1+1'\n"
+    )
+    result = run_module(
+        "sweeper", "--config-dir", "mine", "model='=cmd|x'", "sweep=names", "tracking=none", *FAST
+    )
     assert result.returncode == 0, result.stdout + result.stderr
-    (folder_made,) = [path for path in (tmp_path / "runs" / "names").iterdir() if (path / "record.json").exists()]
+    (folder_made,) = [
+        path for path in (tmp_path / "runs" / "names").iterdir() if (path / "record.json").exists()
+    ]
     assert folder_made.name.startswith("_cmd_x-train")
     (row,) = rows(tmp_path, "names", "speedups")
     assert (row["model"], row["family"]) == ("'=cmd|x", "'=1+1")
@@ -249,8 +300,12 @@ def wait_for_worker(driver: subprocess.Popen[str]) -> int:
     while driver.poll() is None:
         for entry in Path("/proc").iterdir():
             try:
-                command = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
-                parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1]) if command else 0
+                command = (
+                    (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
+                )
+                parent = (
+                    int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1]) if command else 0
+                )
             except OSError:
                 continue  # it ended while we looked
             if parent == driver.pid and b"--answer-fd" in command:
@@ -260,7 +315,9 @@ def wait_for_worker(driver: subprocess.Popen[str]) -> int:
     pytest.fail(f"the driver ended without a worker: {driver.communicate()[0]}")
 
 
-def test_wrong_first_result_is_not_forgotten_when_the_sweep_is_resumed(run_module: Run, tmp_path: Path) -> None:
+def test_wrong_first_result_is_not_forgotten_when_the_sweep_is_resumed(
+    run_module: Run, tmp_path: Path
+) -> None:
     """Both runs of the wrong model compile it alike, so its second result is verified by nobody."""
     backend = ["backend.name=wrong_while_a_file_exists,aot_eager"]
     arguments = ["-m", *custom("mlp"), "sweep=again", "tracking=none", *FAST, *backend]
@@ -273,12 +330,16 @@ def test_wrong_first_result_is_not_forgotten_when_the_sweep_is_resumed(run_modul
     (tmp_path / "wrong").unlink()
     result = run_module("sweeper", *arguments)
     assert result.returncode == 0, result.stdout + result.stderr
-    row, right = sorted(rows(tmp_path, "again", "speedups"), key=lambda row: row["backend"], reverse=True)
+    row, right = sorted(
+        rows(tmp_path, "again", "speedups"), key=lambda row: row["backend"], reverse=True
+    )
     assert (row["status"], row["attempts"]) == ("ok", "accuracy_mismatch")
     assert {"accuracy_unverified", "failed_before"} <= set(row["flags"].split(";"))
     assert (right["status"], right["attempts"]) == ("ok", "")
     assert not {"accuracy_unverified", "failed_before"} & set(right["flags"].split(";"))
-    means = {row["backend"]: row for row in rows(tmp_path, "again", "summary") if row["family"] == "all"}
+    means = {
+        row["backend"]: row for row in rows(tmp_path, "again", "summary") if row["family"] == "all"
+    }
     assert [means[name["backend"]]["geomean_fp32"] == "" for name in (row, right)] == [True, False]
     assert [means[name["backend"]]["passed"] for name in (row, right)] == ["0", "1"]
     assert "1 trial not verified" in result.stdout

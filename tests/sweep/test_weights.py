@@ -20,12 +20,17 @@ def check(*trials: Trial) -> None:
 
 
 def test_two_precisions_of_one_weight_in_one_row_are_refused() -> None:
-    with pytest.raises(ConfigError, match="precision=amp and precision=bf16 both carry the weight amp, which only one"):
+    with pytest.raises(
+        ConfigError,
+        match="precision=amp and precision=bf16 both carry the weight amp, which only one",
+    ):
         check(AMP, BF16)
 
 
 def test_two_settings_of_one_precision_in_one_row_are_refused() -> None:
-    with pytest.raises(ConfigError, match="two settings of precision=amp both carry the weight amp"):
+    with pytest.raises(
+        ConfigError, match="two settings of precision=amp both carry the weight amp"
+    ):
         check(AMP, replace(AMP, precision=Precision(autocast="float16")))
 
 

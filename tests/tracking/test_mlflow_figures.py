@@ -17,7 +17,14 @@ from sweeper.core.record import Record, Round
 from sweeper.core.trial import Compile
 from sweeper.report.build import write_report
 from sweeper.report.text.mlflow_overview import FIGURES, load_overview, overview
-from sweeper.tracking.runs import MAX_FIRST_STEPS, MAX_ROUNDS, MAX_TAG_CHARACTERS, Overview, Point, list_points
+from sweeper.tracking.runs import (
+    MAX_FIRST_STEPS,
+    MAX_ROUNDS,
+    MAX_TAG_CHARACTERS,
+    Overview,
+    Point,
+    list_points,
+)
 from sweeper.tracking.tracker import Sent, Tracker
 
 if TYPE_CHECKING:
@@ -74,12 +81,18 @@ def steps(client: MlflowClient, run: Run, name: str) -> list[tuple[int, float]]:
 def test_parent_shows_the_key_figures_and_every_file_of_the_report(store: MlflowClient) -> None:
     finish(BOTH)
     run = parent(store)
-    assert run.data.metrics["weighted"] == run.data.metrics["weighted_default"] == pytest.approx(WEIGHTED)
+    assert (
+        run.data.metrics["weighted"]
+        == run.data.metrics["weighted_default"]
+        == pytest.approx(WEIGHTED)
+    )
     assert run.data.metrics["geomean_amp"] == pytest.approx(2.0)
     assert run.data.metrics["geomean_fp32"] == pytest.approx(1.5)
     assert run.data.metrics["pass_rate"] == 0.5
     note = run.data.tags["mlflow.note.content"]
-    assert note.startswith("**weighted 0.75 AMP + 0.25 fp32: 1.88 over 1 model, all without doubt; ")
+    assert note.startswith(
+        "**weighted 0.75 AMP + 0.25 fp32: 1.88 over 1 model, all without doubt; "
+    )
     assert "2 of 3 trials ok; compile_error 1." in note
     assert "| all | 1 of 2 |" in note
     sent = {file.path for file in store.list_artifacts(run.info.run_id, "report")}
@@ -87,7 +100,10 @@ def test_parent_shows_the_key_figures_and_every_file_of_the_report(store: Mlflow
 
 
 def test_several_modes_have_a_figure_each_and_none_without_a_name(store: MlflowClient) -> None:
-    hasty = [make_record(precision=name, mode="reduce-overhead", speedups=(3.0,)) for name in ("amp", "fp32")]
+    hasty = [
+        make_record(precision=name, mode="reduce-overhead", speedups=(3.0,))
+        for name in ("amp", "fp32")
+    ]
     finish([*BOTH, *hasty])
     metrics = parent(store).data.metrics
     assert metrics["weighted_reduce-overhead"] == pytest.approx(3.0)
@@ -114,19 +130,27 @@ def test_names_hold_what_differs_in_characters_that_mlflow_takes(store: MlflowCl
 
 
 @pytest.mark.parametrize("then", ["another mode", "a failure"])
-def test_figure_that_is_no_more_goes_with_its_parent_and_children_stay(store: MlflowClient, then: str) -> None:
+def test_figure_that_is_no_more_goes_with_its_parent_and_children_stay(
+    store: MlflowClient, then: str
+) -> None:
     finish(BOTH)
     before, children = parent(store), {run.info.run_id for run in runs_of(store, "trial")}
     more = (
-        make_record(mode="reduce-overhead") if then == "another mode" else make_record(precision="fp32", status="oom")
+        make_record(mode="reduce-overhead")
+        if then == "another mode"
+        else make_record(precision="fp32", status="oom")
     )
     finish([more])
     after = parent(store)
     assert "weighted" not in after.data.metrics
     assert after.info.run_id != before.info.run_id
     assert after.info.start_time == before.info.start_time
-    assert {run.data.tags["mlflow.parentRunId"] for run in runs_of(store, "trial")} == {after.info.run_id}
-    assert len(children - {run.info.run_id for run in runs_of(store, "trial")}) == (then == "a failure")
+    assert {run.data.tags["mlflow.parentRunId"] for run in runs_of(store, "trial")} == {
+        after.info.run_id
+    }
+    assert len(children - {run.info.run_id for run in runs_of(store, "trial")}) == (
+        then == "a failure"
+    )
     assert store.list_artifacts(after.info.run_id, "report")
 
 
@@ -134,12 +158,17 @@ def test_kill_while_the_parent_is_replaced_is_mended_by_sync(store: MlflowClient
     finish(BOTH)
     children = {run.info.run_id for run in runs_of(store, "trial")}
     write_sweep(RUNS, [make_record(mode="reduce-overhead")])
-    with mock.patch("mlflow.MlflowClient.delete_run", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+    with (
+        mock.patch("mlflow.MlflowClient.delete_run", side_effect=KeyboardInterrupt),
+        pytest.raises(KeyboardInterrupt),
+    ):
         sync.main(["night"])
     assert len(runs_of(store, "sweep")) == 2
     assert sync.main(["night"]) == 0
     run = parent(store)
-    assert {item.data.tags["mlflow.parentRunId"] for item in runs_of(store, "trial")} == {run.info.run_id}
+    assert {item.data.tags["mlflow.parentRunId"] for item in runs_of(store, "trial")} == {
+        run.info.run_id
+    }
     assert children < {item.info.run_id for item in runs_of(store, "trial")}
     assert "weighted_default" in run.data.metrics
     assert "weighted" not in run.data.metrics
@@ -153,7 +182,9 @@ def test_sync_sends_all_of_it_once(store: MlflowClient) -> None:
         assert sync.main(["night"]) == 0
         runs = [*runs_of(store, "sweep"), *runs_of(store, "trial")]
         points = [
-            len(store.get_metric_history(run.info.run_id, name)) for run in runs for name in sorted(run.data.metrics)
+            len(store.get_metric_history(run.info.run_id, name))
+            for run in runs
+            for name in sorted(run.data.metrics)
         ]
         everything.append(([run.to_dictionary() for run in runs], points))
     assert everything[0] == everything[1]
@@ -193,7 +224,12 @@ def test_description_of_a_large_sweep_is_cut_to_what_mlflow_takes() -> None:
 def test_digest_of_an_overview_follows_figures_and_description() -> None:
     one = Overview({"weighted": 1.0}, "a")
     assert one.text == Overview({"weighted": 1.0}, "a").text
-    assert len({one.text, Overview({"weighted": 1.5}, "a").text, Overview({"weighted": 1.0}, "b").text}) == 3
+    assert (
+        len(
+            {one.text, Overview({"weighted": 1.5}, "a").text, Overview({"weighted": 1.0}, "b").text}
+        )
+        == 3
+    )
 
 
 def test_child_has_a_point_for_each_round_and_each_first_step(store: MlflowClient) -> None:
@@ -209,7 +245,11 @@ def test_child_has_a_point_for_each_round_and_each_first_step(store: MlflowClien
 
 
 def test_void_rounds_and_missing_blocks_are_gaps() -> None:
-    rounds = (Round("AB", 1.0, 0.5), Round("BA", 1.0, 0.5, void="recompiled"), Round("AB", 1.0, None))
+    rounds = (
+        Round("AB", 1.0, 0.5),
+        Round("BA", 1.0, 0.5, void="recompiled"),
+        Round("AB", 1.0, None),
+    )
     record = replace(make_record(), processes=(replace(make_process(), rounds=rounds),))
     assert list_points(record) == (
         Point("eager_step_ms", 0, 100.0),
@@ -239,14 +279,19 @@ def test_kill_between_points_and_tags_leaves_none_twice(store: MlflowClient) -> 
     record = make_record()
     write_sweep(RUNS, [record])
     with (
-        mock.patch("mlflow.store.tracking.sqlalchemy_store.SqlAlchemyStore._set_tags", side_effect=KeyboardInterrupt),
+        mock.patch(
+            "mlflow.store.tracking.sqlalchemy_store.SqlAlchemyStore._set_tags",
+            side_effect=KeyboardInterrupt,
+        ),
         pytest.raises(KeyboardInterrupt),
     ):
         Tracker(None, "night").catch_up()
     assert Tracker(None, "night").catch_up() == Sent(1, 0)
     run = child(store)
     for name in ("speedup", "eager_step_ms", "round_speedup"):
-        assert len({metric.step for metric in history(store, run, name)}) == len(history(store, run, name))
+        assert len({metric.step for metric in history(store, run, name)}) == len(
+            history(store, run, name)
+        )
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,9 @@ def wait_for(browser: Chrome, *texts: str, gone: str = "\0") -> None:
         page = driver.find_element(By.TAG_NAME, "body").text
         return gone not in page and all(text in page for text in texts)
 
-    WebDriverWait(browser, LIMIT_S, ignored_exceptions=_passing()).until(shown, f"not shown: {texts}, or shown: {gone}")
+    WebDriverWait(browser, LIMIT_S, ignored_exceptions=_passing()).until(
+        shown, f"not shown: {texts}, or shown: {gone}"
+    )
 
 
 def click(browser: Chrome, xpath: str) -> None:
@@ -104,7 +106,9 @@ def click(browser: Chrome, xpath: str) -> None:
         driver.find_element(By.XPATH, xpath).click()
         return True
 
-    WebDriverWait(browser, LIMIT_S, ignored_exceptions=_passing()).until(clicked, f"cannot click {xpath}")
+    WebDriverWait(browser, LIMIT_S, ignored_exceptions=_passing()).until(
+        clicked, f"cannot click {xpath}"
+    )
 
 
 def wait_until(browser: Chrome, found: Callable[[Chrome], object]) -> None:
@@ -135,7 +139,9 @@ def points_drawn(browser: Chrome) -> list[int]:
     from selenium.webdriver.common.by import By
 
     charts = browser.find_elements(By.CSS_SELECTOR, ".js-plotly-plot")
-    return [len(chart.find_elements(By.CSS_SELECTOR, ".scatterlayer .points path")) for chart in charts]
+    return [
+        len(chart.find_elements(By.CSS_SELECTOR, ".scatterlayer .points path")) for chart in charts
+    ]
 
 
 def expand_sweep(browser: Chrome) -> None:
@@ -176,12 +182,20 @@ def test_link_with_a_filter_shows_the_trials_that_gained(browser: Chrome, pages:
     wait_for(browser, "night", QUICK.label, gone=SLOW.label)
 
 
-def test_page_of_a_trial_shows_metrics_params_tags_and_its_sweep(browser: Chrome, pages: str) -> None:
+def test_page_of_a_trial_shows_metrics_params_tags_and_its_sweep(
+    browser: Chrome, pages: str
+) -> None:
     browser.get(f"{pages}?searchFilter={quote(FASTER)}")
     wait_for(browser, "night", "2 matching runs")
     expand_sweep(browser)
     click(browser, f"//a[normalize-space()='{QUICK.label}']")
-    wait_for(browser, "speedup\n1.549", "eager_step_s\n0.02", "version.torch\n2.13.0", "trial_id\n: " + QUICK.trial_id)
+    wait_for(
+        browser,
+        "speedup\n1.549",
+        "eager_step_s\n0.02",
+        "version.torch\n2.13.0",
+        "trial_id\n: " + QUICK.trial_id,
+    )
     wait_for(browser, "Parent run\nnight", "Status\nFinished")
     browser.get(f"{browser.current_url.partition('?')[0]}/artifacts")
     click(browser, "//*[normalize-space(text())='record.json']")
@@ -200,12 +214,19 @@ def test_page_of_a_trial_draws_its_rounds(browser: Chrome, pages: str) -> None:
     wait_until(browser, lambda driver: drawn in points_drawn(driver))
 
 
-def test_page_of_a_sweep_shows_key_figures_description_and_report(browser: Chrome, pages: str) -> None:
+def test_page_of_a_sweep_shows_key_figures_description_and_report(
+    browser: Chrome, pages: str
+) -> None:
     from selenium.webdriver.common.by import By
 
     browser.get(pages)
     click(browser, "//a[normalize-space()='night']")
-    wait_for(browser, "geomean_amp_default\n1.11", "pass_rate\n0.66", "2 of 3 trials ok; compile_error 1.")
+    wait_for(
+        browser,
+        "geomean_amp_default\n1.11",
+        "pass_rate\n0.66",
+        "2 of 3 trials ok; compile_error 1.",
+    )
     browser.get(f"{browser.current_url.partition('?')[0]}/artifacts/report")
     wait_for(browser, "report.md", "speedups.csv", "summary.csv", "failures.csv", "report.html")
     click(browser, "//*[normalize-space(text())='report.html']")

@@ -57,7 +57,9 @@ def thief() -> Iterator[tuple[str, list[str]]]:
             self.send_response(400)
             self.end_headers()
             self.wfile.write(
-                json.dumps({"error_code": "X", "message": "\x1b[2Jgone\x07 at http://a:s3cret@h"}).encode()
+                json.dumps(
+                    {"error_code": "X", "message": "\x1b[2Jgone\x07 at http://a:s3cret@h"}
+                ).encode()
             )
 
         do_GET = do_POST = answer  # noqa: N815 (names of the standard library)
@@ -73,7 +75,10 @@ def thief() -> Iterator[tuple[str, list[str]]]:
 
 def write_strange_sweep(uri: str) -> Path:
     folder = write_sweep(RUNS, [make_record()])
-    write_text(folder / "sweep.json", json.dumps({"invocations": [{"settings": {"tracking": {"uri": uri}}}]}))
+    write_text(
+        folder / "sweep.json",
+        json.dumps({"invocations": [{"settings": {"tracking": {"uri": uri}}}]}),
+    )
     return folder
 
 
@@ -85,7 +90,9 @@ def artifacts(store: MlflowClient, kind: str, folder: str | None = None) -> list
 
 
 def test_a_server_that_only_the_folder_names_gets_nothing(
-    thief: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    thief: tuple[str, list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     uri, heard = thief
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "bob")
@@ -126,7 +133,11 @@ def test_an_error_tells_what_the_database_said() -> None:
 
 @pytest.mark.parametrize("names", ["command line", "environment"])
 def test_a_store_that_the_user_has_named_is_asked_without_more_words(
-    names: str, stores: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    names: str,
+    stores: Path,
+    empty_database: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     shutil.copy(empty_database, "other.db")
     uri = f"sqlite:///{Path('other.db').absolute()}"  # MLflow keeps stores by their address
@@ -148,7 +159,13 @@ def test_the_list_knows_stores_without_their_passwords_and_knows_each_once(store
         trusted.remember(uri)
     assert stores.read_text() == "http://host:1\nhttp://host:2\n"
     assert trusted.is_trusted("http://eve@host:1")
-    for uri in ("http://host:3", "http://host:1/x", "https://host:1", "http://host:1@evil", "http://host:1.evil"):
+    for uri in (
+        "http://host:3",
+        "http://host:1/x",
+        "https://host:1",
+        "http://host:1@evil",
+        "http://host:1.evil",
+    ):
         assert not trusted.is_trusted(uri)
 
 
@@ -213,20 +230,29 @@ def make_link(path: Path) -> None:
     ids=["link", "pipe", "nested"],
 )
 def test_a_strange_sweep_json_is_named_and_not_sent(
-    store: MlflowClient, make: Callable[[Path], object], why: str, capsys: pytest.CaptureFixture[str]
+    store: MlflowClient,
+    make: Callable[[Path], object],
+    why: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     folder = write_sweep(RUNS, [make_record()])
     make(folder / "sweep.json")
     assert sync.main(["night", "--tracking-uri", default_uri()]) == 0
     assert "sweep.json" not in artifacts(store, "sweep")
     assert report.main(["night"]) == 0
-    (line,) = [line for line in (folder / "report" / "report.md").read_text().splitlines() if "sweep.json of " in line]
+    (line,) = [
+        line
+        for line in (folder / "report" / "report.md").read_text().splitlines()
+        if "sweep.json of " in line
+    ]
     assert why in line
     with pytest.raises(ConfigError, match=f"sweep.json cannot be used: .*{why}"):
         manifest.add_invocation(SweepPaths(folder), Settings("night"), Plan((), ()), "cpu")
 
 
-def test_a_log_that_is_too_large_stays_here(store: MlflowClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_is_too_large_stays_here(
+    store: MlflowClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sweeper.tracking.tracker.MAX_FILE_BYTES", 10)
     record = make_record()
     write_text(SweepPaths.of("night").trial(record.label, record.trial_id).log(0), "x" * 11)
@@ -241,7 +267,12 @@ def test_a_log_that_is_too_large_stays_here(store: MlflowClient, monkeypatch: py
     ("store", "experiment", "place", "allowed"),
     [
         ("http://host:1", "mlflow-artifacts:/1", "mlflow-artifacts:/1/r/artifacts", True),
-        ("http://me:x@host:1/", "mlflow-artifacts://host:1/1", "mlflow-artifacts://host:1/1/r", True),
+        (
+            "http://me:x@host:1/",
+            "mlflow-artifacts://host:1/1",
+            "mlflow-artifacts://host:1/1/r",
+            True,
+        ),
         ("http://host:1", "mlflow-artifacts://evil/1", "mlflow-artifacts://evil/1/r", False),
         ("sqlite:////srv/a.db", "mlflow-artifacts:/1", "mlflow-artifacts:/1/r", False),
         ("http://host:1", "http://host:1/x", "http://host:1/x/r", True),
@@ -259,18 +290,40 @@ def test_a_log_that_is_too_large_stays_here(store: MlflowClient, monkeypatch: py
         ("http://host:1", "/home/me/.ssh", "/home/me/.ssh/r", False),
         ("http://host:1", "sftp://evil/x", "sftp://evil/x/r", False),
         ("http://host:1", "runs:/x", "runs:/x/r", False),
-        ("sqlite:////srv/runs/mlflow.db", "file:///srv/runs/mlartifacts", "file:///srv/runs/mlartifacts/r", True),
-        ("sqlite:////srv/runs/mlflow.db", "file:///old/runs/mlartifacts", "file:///old/runs/mlartifacts/r", True),
+        (
+            "sqlite:////srv/runs/mlflow.db",
+            "file:///srv/runs/mlartifacts",
+            "file:///srv/runs/mlartifacts/r",
+            True,
+        ),
+        (
+            "sqlite:////srv/runs/mlflow.db",
+            "file:///old/runs/mlartifacts",
+            "file:///old/runs/mlartifacts/r",
+            True,
+        ),
         ("sqlite:////srv/runs/mlflow.db", "/srv/runs/own/1", "/srv/runs/own/1/r", True),
         ("sqlite:////srv/runs/mlflow.db", "file:///home/me/.ssh", "file:///home/me/.ssh/r", False),
-        ("sqlite:////srv/runs/mlflow.db", "file:///srv/mlartifacts", "file:///srv/mlartifacts/%2e%2e/x", False),
+        (
+            "sqlite:////srv/runs/mlflow.db",
+            "file:///srv/mlartifacts",
+            "file:///srv/mlartifacts/%2e%2e/x",
+            False,
+        ),
         ("sqlite:////srv/runs/mlflow.db", "file://evil/mlruns", "file://evil/mlruns/r", False),
-        ("postgresql://me:x@host/db", "file:///nfs/runs/mlartifacts", "file:///nfs/runs/mlartifacts/r", True),
+        (
+            "postgresql://me:x@host/db",
+            "file:///nfs/runs/mlartifacts",
+            "file:///nfs/runs/mlartifacts/r",
+            True,
+        ),
         ("postgresql://me:x@host/db", "file:///srv", "file:///srv/r", False),
         ("file:///srv/tracking", "file:///srv/tracking/1", "file:///srv/tracking/1/r", True),
     ],
 )
-def test_files_go_to_places_of_the_store_only(store: str, experiment: str, place: str, allowed: bool) -> None:
+def test_files_go_to_places_of_the_store_only(
+    store: str, experiment: str, place: str, allowed: bool
+) -> None:
     with nullcontext() if allowed else pytest.raises(TrackingError, match="nothing goes there"):
         check_artifacts(store, experiment, place)
 
@@ -286,7 +339,10 @@ def test_a_run_with_a_strange_place_for_files_is_neither_sent_to_nor_read(
     with closing(sqlite3.connect("runs/mlflow.db")) as database:
         database.execute("UPDATE runs SET artifact_uri = ?", [place.format(tmp_path)])
         database.commit()
-    write_text(folder / f"{record.label}-{record.trial_id}" / "record.json", make_record(status="oom").dumps())
+    write_text(
+        folder / f"{record.label}-{record.trial_id}" / "record.json",
+        make_record(status="oom").dumps(),
+    )
     capsys.readouterr()
     assert report.main(["night", "--tracking-uri", default_uri(), "--out", "out"]) == 1
     assert "nothing goes there" in capsys.readouterr().err
@@ -316,9 +372,15 @@ def test_the_name_of_a_run_leads_nowhere(store: MlflowClient) -> None:
 
 def test_sweep_json_has_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
     uri = "http://bob:my s3cret@host:5000/?token=s3cret"
-    monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "sweeper", f"tracking.uri='{uri}'", "x=http://a:s3cret@b"])
+    monkeypatch.setattr(
+        sys,
+        "orig_argv",
+        ["python", "-m", "sweeper", f"tracking.uri='{uri}'", "x=http://a:s3cret@b"],
+    )
     paths = SweepPaths.of("night")
-    manifest.add_invocation(paths, Settings("night", tracking=Tracking(uri=uri)), Plan((), ()), "cpu")
+    manifest.add_invocation(
+        paths, Settings("night", tracking=Tracking(uri=uri)), Plan((), ()), "cpu"
+    )
     text = paths.sweep.read_text()
     assert "s3cret" not in text
     (invocation,) = json.loads(text)["invocations"]
@@ -329,14 +391,19 @@ def test_sweep_json_has_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_older_sweep_json_is_sent_without_its_password(store: MlflowClient) -> None:
     uri = 'http://bob:"my s3cret"@host'
     folder = write_sweep(RUNS, [make_record()])
-    invocation = {"command": f"python -m sweeper tracking.uri={uri}", "settings": {"tracking": {"uri": uri}}}
+    invocation = {
+        "command": f"python -m sweeper tracking.uri={uri}",
+        "settings": {"tracking": {"uri": uri}},
+    }
     write_text(folder / "sweep.json", json.dumps({"invocations": [invocation]}))
     assert sync.main(["night", "--tracking-uri", default_uri()]) == 0
     (file,) = RUNS.glob("mlartifacts/**/sweep.json")
     assert "s3cret" not in file.read_text()
 
 
-def test_a_report_is_not_written_through_a_link(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_is_not_written_through_a_link(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = write_sweep(RUNS, [make_record()])
     (tmp_path / "elsewhere").mkdir()
     (folder / "report").symlink_to(tmp_path / "elsewhere")

@@ -34,7 +34,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory, server: Server) -> Path:
     folder = tmp_path_factory.mktemp("drivers")
     python = fake_python.write(folder / "python")
     sizes = ",".join(str(size + 1) for size in range(TRIALS))
-    grid = ["-m", "model=resnet18", f"batch_size={sizes}", "device=cpu", f"worker.python={python}", "measure=quick"]
+    grid = [
+        "-m",
+        "model=resnet18",
+        f"batch_size={sizes}",
+        "device=cpu",
+        f"worker.python={python}",
+        "measure=quick",
+    ]
     command = [sys.executable, "-m", "sweeper", *grid, f"tracking.uri={server.uri}"]
     drivers = [
         subprocess.Popen(
@@ -66,13 +73,19 @@ def test_one_experiment_one_run_a_sweep_and_one_a_trial(server: Server, folder: 
     assert Counter(run.info.lifecycle_stage for run in runs) == {"active": DRIVERS * (TRIALS + 1)}
     assert {run.info.status for run in runs} == {"FINISHED"}
     kinds = Counter((run.data.tags["sweep"], run.data.tags["sweeper.kind"]) for run in runs)
-    assert kinds == {(sweep, kind): count for sweep in SWEEPS for kind, count in (("sweep", 1), ("trial", TRIALS))}
+    assert kinds == {
+        (sweep, kind): count
+        for sweep in SWEEPS
+        for kind, count in (("sweep", 1), ("trial", TRIALS))
+    }
     trials = {(run.data.tags["sweep"], run.data.tags.get("trial_id")) for run in runs}
     assert len(trials) == len(runs)
 
 
 @pytest.mark.parametrize("sweep", SWEEPS)
-def test_every_record_is_at_the_server_as_it_is_on_disk(server: Server, folder: Path, sweep: str) -> None:
+def test_every_record_is_at_the_server_as_it_is_on_disk(
+    server: Server, folder: Path, sweep: str
+) -> None:
     store = RunReader(server.uri)
     sent = [store.read(run, "record.json") for run in store.sweep(sweep).trials]
     written = [path.read_text() for path in SweepPaths.of(sweep, folder / "runs").records()]
@@ -82,9 +95,13 @@ def test_every_record_is_at_the_server_as_it_is_on_disk(server: Server, folder: 
 
 
 @pytest.mark.usefixtures("folder")
-def test_the_report_from_the_server_has_every_trial(server: Server, run_module: Run, tmp_path: Path) -> None:
+def test_the_report_from_the_server_has_every_trial(
+    server: Server, run_module: Run, tmp_path: Path
+) -> None:
     finished = run_module("sweeper.report", *SWEEPS, "--tracking-uri", server.uri, "--out", "out")
     assert (finished.returncode, finished.stderr) == (0, "")
-    header, *rows = [line.split(",") for line in (tmp_path / "out" / "speedups.csv").read_text().splitlines()]
+    header, *rows = [
+        line.split(",") for line in (tmp_path / "out" / "speedups.csv").read_text().splitlines()
+    ]
     assert Counter(row[header.index("sweep")] for row in rows) == dict.fromkeys(SWEEPS, TRIALS)
     assert {row[header.index("status")] for row in rows} == {"ok"}

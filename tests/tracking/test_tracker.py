@@ -66,7 +66,11 @@ def child(client: MlflowClient) -> Run:
 
 
 def everything(client: MlflowClient, sweep: str) -> list[dict[str, Any]]:
-    return [run.to_dictionary() for kind in ("sweep", "trial") for run in runs_of(client, kind, sweep=sweep)]
+    return [
+        run.to_dictionary()
+        for kind in ("sweep", "trial")
+        for run in runs_of(client, kind, sweep=sweep)
+    ]
 
 
 def records(uri: str | None, sweep: str) -> list[Record]:
@@ -87,11 +91,15 @@ def artifacts(client: MlflowClient, run: Run, folder: str | None = None) -> list
     return sorted(file.path for file in client.list_artifacts(run.info.run_id, folder))
 
 
-def test_first_use_creates_store_and_artifacts_under_runs_and_prints_nothing(in_empty_folder: Path) -> None:
+def test_first_use_creates_store_and_artifacts_under_runs_and_prints_nothing(
+    in_empty_folder: Path,
+) -> None:
     write_sweep(RUNS, [make_record()])
     code = "from sweeper.tracking.tracker import Tracker; print(Tracker(None, 'night').catch_up())"
     command = [sys.executable, "-c", code]
-    process = subprocess.run(command, env=ENVIRONMENT_OF_CODE, capture_output=True, text=True, check=True)
+    process = subprocess.run(
+        command, env=ENVIRONMENT_OF_CODE, capture_output=True, text=True, check=True
+    )
     assert (process.stdout, process.stderr) == (f"{Sent(1, 0)}\n", "")
     assert sorted(path.name for path in in_empty_folder.iterdir()) == ["runs"]
     assert sorted(path.name for path in RUNS.iterdir()) == ["mlartifacts", "mlflow.db", "night"]
@@ -100,7 +108,10 @@ def test_first_use_creates_store_and_artifacts_under_runs_and_prints_nothing(in_
 
 
 def test_sweep_is_a_parent_run_and_trials_are_its_children(store: MlflowClient) -> None:
-    logged = [make_record("resnet50"), make_record("alexnet", status="oom", message="no memory", flags=("a", "b"))]
+    logged = [
+        make_record("resnet50"),
+        make_record("alexnet", status="oom", message="no memory", flags=("a", "b")),
+    ]
     log(*logged).finish()
     (parent,) = runs_of(store, "sweep")
     assert (parent.info.run_name, parent.info.status) == ("night", "FINISHED")
@@ -110,16 +121,26 @@ def test_sweep_is_a_parent_run_and_trials_are_its_children(store: MlflowClient) 
         run = children[record.trial_id]
         assert run.info.run_name == record.label
         assert run.data.tags["mlflow.parentRunId"] == parent.info.run_id
-        assert (run.data.tags["status"], run.data.tags["flags"]) == (record.status, ";".join(record.flags))
+        assert (run.data.tags["status"], run.data.tags["flags"]) == (
+            record.status,
+            ";".join(record.flags),
+        )
         assert run.info.end_time is not None
     assert children[logged[1].trial_id].data.tags["mlflow.note.content"] == "compiling: no memory"
 
 
 @pytest.mark.parametrize(
     ("status", "expected"),
-    [("ok", "FINISHED"), ("timeout", "FAILED"), ("unavailable", "FAILED"), ("interrupted", "KILLED")],
+    [
+        ("ok", "FINISHED"),
+        ("timeout", "FAILED"),
+        ("unavailable", "FAILED"),
+        ("interrupted", "KILLED"),
+    ],
 )
-def test_status_of_the_run_follows_the_record(store: MlflowClient, status: str, expected: str) -> None:
+def test_status_of_the_run_follows_the_record(
+    store: MlflowClient, status: str, expected: str
+) -> None:
     log(make_record(status=status)).finish()
     assert child(store).info.status == expected
     (parent,) = runs_of(store, "sweep")
@@ -128,7 +149,9 @@ def test_status_of_the_run_follows_the_record(store: MlflowClient, status: str, 
 
 def test_params_are_the_axes_and_versions(store: MlflowClient) -> None:
     options = {"triton.cudagraphs": True, "epilogue_fusion": False}
-    trial = make_trial(batch_size=64, compile=Compile(scope="step", options=options), optimizer="sgd")
+    trial = make_trial(
+        batch_size=64, compile=Compile(scope="step", options=options), optimizer="sgd"
+    )
     log(make_record(trial=trial))
     params = child(store).data.params
     assert params == {
@@ -158,9 +181,13 @@ def test_a_script_has_no_batch_size_among_its_params() -> None:
     assert "batch_size" not in build_view(record, derive(record), "night", "0").params
 
 
-def test_hostile_param_names_and_long_values_are_cut_to_what_mlflow_takes(store: MlflowClient) -> None:
+def test_hostile_param_names_and_long_values_are_cut_to_what_mlflow_takes(
+    store: MlflowClient,
+) -> None:
     options = {"a$b": "x" * 9000, **{f"option_{i}": i for i in range(150)}}
-    tracker = log(make_record(trial=make_trial(compile=Compile(options=options)), message="m" * 20000))
+    tracker = log(
+        make_record(trial=make_trial(compile=Compile(options=options)), message="m" * 20000)
+    )
     assert tracker.failure is None
     params = child(store).data.params
     assert params["compile.options.a_b"] == "x" * 6000
@@ -194,7 +221,9 @@ def test_artifacts_are_record_and_logs_and_the_report_on_the_parent(store: Mlflo
     trial = SweepPaths(folder).trial(record.label, record.trial_id)
     trial.log(0).write_text("first process")
     trial.cache(0).mkdir()
-    write_text(trial.inspection / "graph-0_0" / "dynamo_graph.py", "the inspection of another record")
+    write_text(
+        trial.inspection / "graph-0_0" / "dynamo_graph.py", "the inspection of another record"
+    )
     report = [folder / "report" / "speedups.csv", folder / "report" / "figures"]
     write_text(report[0], "a,b")
     write_text(report[1] / "one.svg", "<svg/>")
@@ -216,7 +245,9 @@ def test_inspection_goes_with_the_record_that_names_it(store: MlflowClient) -> N
     run = child(store)
     assert artifacts(store, run) == ["inspect", "record.json"]
     assert artifacts(store, run, "inspect") == ["inspect/graph-0_0", "inspect/summary.md"]
-    assert artifacts(store, run, "inspect/graph-0_0/forward") == ["inspect/graph-0_0/forward/output_code.py"]
+    assert artifacts(store, run, "inspect/graph-0_0/forward") == [
+        "inspect/graph-0_0/forward/output_code.py"
+    ]
 
 
 def test_same_record_twice_is_sent_once(store: MlflowClient) -> None:
@@ -237,7 +268,11 @@ def test_retry_uses_the_run_again(store: MlflowClient) -> None:
     log(retried)
     run = child(store)
     assert run.info.run_id == before
-    assert (run.info.status, run.data.tags["status"], run.data.tags["flags"]) == ("FINISHED", "ok", "")
+    assert (run.info.status, run.data.tags["status"], run.data.tags["flags"]) == (
+        "FINISHED",
+        "ok",
+        "",
+    )
     assert run.data.tags["mlflow.note.content"] == "speedup 2.00 over 1 process"
     log(make_record(trial=failed.trial, speedups=(1.5,)))
     assert child(store).info.run_id != before  # or its charts would show both
@@ -249,17 +284,24 @@ def test_retry_uses_the_run_again(store: MlflowClient) -> None:
     "later",
     [
         pytest.param(make_record(status="crashed"), id="metrics are gone"),
-        pytest.param(replace(make_record(), environment={"versions": {"torch": "2.14.0"}}), id="param changed"),
+        pytest.param(
+            replace(make_record(), environment={"versions": {"torch": "2.14.0"}}),
+            id="param changed",
+        ),
         pytest.param(replace(make_record(), environment={}), id="param is gone"),
     ],
 )
-def test_retry_leaves_nothing_of_the_earlier_record_behind(store: MlflowClient, later: Record) -> None:
+def test_retry_leaves_nothing_of_the_earlier_record_behind(
+    store: MlflowClient, later: Record
+) -> None:
     log(make_record())
     log(later)
     run = child(store)
     assert run.data.tags["status"] == later.status
     assert ("speedup" in run.data.metrics) == (later.status == "ok")
-    assert run.data.params.get("version.torch") == dict(later.environment.get("versions", {})).get("torch")  # type: ignore[arg-type]
+    assert run.data.params.get("version.torch") == dict(later.environment.get("versions", {})).get(
+        "torch"
+    )  # type: ignore[arg-type]
     assert records(None, "night") == [later]
 
 
@@ -271,11 +313,15 @@ def test_restarted_driver_finds_its_parent_again(store: MlflowClient) -> None:
     second.finish()
     (parent,) = runs_of(store, "sweep")
     assert parent.info.status == "FINISHED"
-    assert {run.data.tags["mlflow.parentRunId"] for run in runs_of(store, "trial")} == {parent.info.run_id}
+    assert {run.data.tags["mlflow.parentRunId"] for run in runs_of(store, "trial")} == {
+        parent.info.run_id
+    }
 
 
 def test_times_of_a_run_are_those_of_the_trial(store: MlflowClient) -> None:
-    processes = tuple(replace(make_process(index=i), phases_s={"building": 1.0, "eager": 2.5}) for i in range(2))
+    processes = tuple(
+        replace(make_process(index=i), phases_s={"building": 1.0, "eager": 2.5}) for i in range(2)
+    )
     record = replace(make_record(), processes=processes)
     write_sweep(RUNS, [record])
     file = SweepPaths.of("night").trial(record.label, record.trial_id).record
@@ -313,7 +359,10 @@ def test_same_trial_of_two_sweeps_has_two_runs(store: MlflowClient) -> None:
 def test_run_that_a_kill_left_half_written_is_completed(store: MlflowClient, call: str) -> None:
     record = make_record()
     write_text(SweepPaths.of("night").trial(record.label, record.trial_id).log(0), "log")
-    with mock.patch(f"mlflow.MlflowClient.{call}", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+    with (
+        mock.patch(f"mlflow.MlflowClient.{call}", side_effect=KeyboardInterrupt),
+        pytest.raises(KeyboardInterrupt),
+    ):
         log(record)
     assert "sweeper.record" not in child(store).data.tags
     assert log(record).failure is None
@@ -364,10 +413,13 @@ def test_runs_on_several_pages_are_all_found_and_doubles_go(
 
 
 @pytest.mark.usefixtures("store")
-def test_a_search_that_takes_longer_than_a_call_may_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_that_takes_longer_than_a_call_may_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "0")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    monkeypatch.setattr("sweeper.tracking.store.sqlite_file", lambda _: None)  # treated as a server is
+    # treated as a server is
+    monkeypatch.setattr("sweeper.tracking.store.sqlite_file", lambda _: None)
 
     def slow(*_: object) -> Iterator[Run]:
         time.sleep(1.5)  # longer than the limit of the first answer
@@ -398,13 +450,18 @@ print("pandas" in sys.modules, "pyarrow" in sys.modules)
 import pandas, requests
 """
     command = [sys.executable, "-c", code]
-    process = subprocess.run(command, env=ENVIRONMENT_OF_CODE, capture_output=True, text=True, check=True)
+    process = subprocess.run(
+        command, env=ENVIRONMENT_OF_CODE, capture_output=True, text=True, check=True
+    )
     assert process.stdout.splitlines() == [str(Sent(1, 0)), imported]
 
 
 @pytest.mark.usefixtures("store")
 def test_records_come_back_as_they_were() -> None:
-    logged = [make_record("b", speedups=(2.0, 1.5)), make_record("a", status="compile_error", message="no")]
+    logged = [
+        make_record("b", speedups=(2.0, 1.5)),
+        make_record("a", status="compile_error", message="no"),
+    ]
     log(*logged)
     assert records(None, "night") == [logged[1], logged[0]]
     assert records(None, "unknown") == []
@@ -427,7 +484,10 @@ def test_user_settings_win_over_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "60")
     log(make_record())
     assert os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] == "60"
-    assert os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] == ENVIRONMENT["MLFLOW_HTTP_REQUEST_MAX_RETRIES"]
+    assert (
+        os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"]
+        == ENVIRONMENT["MLFLOW_HTTP_REQUEST_MAX_RETRIES"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -439,7 +499,9 @@ def test_user_settings_win_over_ours(monkeypatch: pytest.MonkeyPatch) -> None:
         ("postgresql+psycopg2://host/db", "file:///srv/runs/mlartifacts"),
     ],
 )
-def test_artifacts_lie_beside_the_database_and_a_server_has_its_own(uri: str, expected: str | None) -> None:
+def test_artifacts_lie_beside_the_database_and_a_server_has_its_own(
+    uri: str, expected: str | None
+) -> None:
     assert artifact_location(uri, Path("/srv/runs")) == expected
 
 
@@ -474,11 +536,19 @@ def wrong_server(request: pytest.FixtureRequest) -> Iterator[tuple[str, type[_Wr
 
 @pytest.mark.parametrize(
     "wrong_server",
-    [(200, b"<html>another service</html>"), (200, b"{}"), (404, b"no"), (401, b"log in"), (503, b"busy")],
+    [
+        (200, b"<html>another service</html>"),
+        (200, b"{}"),
+        (404, b"no"),
+        (401, b"log in"),
+        (503, b"busy"),
+    ],
     indirect=True,
     ids=["html", "other json", "not found", "unauthorized", "busy"],
 )
-def test_server_that_is_no_mlflow_is_asked_once_and_named(wrong_server: tuple[str, type[_Wrong]]) -> None:
+def test_server_that_is_no_mlflow_is_asked_once_and_named(
+    wrong_server: tuple[str, type[_Wrong]],
+) -> None:
     uri, handler = wrong_server
     tracker = log(make_record(), uri=uri)
     assert uri in str(tracker.failure)
@@ -518,7 +588,9 @@ def test_name_server_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: threading.Event().wait())
-    assert "no answer within 2 s" in str(log(make_record(), uri="http://mlflow.example:5000").failure)
+    assert "no answer within 2 s" in str(
+        log(make_record(), uri="http://mlflow.example:5000").failure
+    )
 
 
 def test_one_silent_call_costs_less_than_ten_seconds() -> None:
@@ -527,7 +599,8 @@ def test_one_silent_call_costs_less_than_ten_seconds() -> None:
 
 
 @pytest.mark.parametrize(
-    "uri", ["htp://host", "mongodb://host/db", "sqlite:////proc/none/mlflow.db", "sqlite:///junk.db"]
+    "uri",
+    ["htp://host", "mongodb://host/db", "sqlite:////proc/none/mlflow.db", "sqlite:///junk.db"],
 )
 def test_store_that_cannot_be_opened_is_a_failure(uri: str) -> None:
     Path("junk.db").write_text("this is no database" * 100)
@@ -602,9 +675,14 @@ def test_server_keeps_records_and_gives_them_back(server: Server) -> None:
     assert str(tracker.page).startswith("/#/experiments/")
     assert records(server.uri, "night") == logged
     client = client_of(server.uri)
-    assert [run.data.params["model"] for run in runs_of(client, "trial", "metrics.speedup > 1")] == ["one"]
+    assert [
+        run.data.params["model"] for run in runs_of(client, "trial", "metrics.speedup > 1")
+    ] == ["one"]
     (parent,) = runs_of(client, "sweep")
-    assert (parent.info.status, artifacts(client, parent, "report")) == ("FINISHED", ["report/report.md"])
+    assert (parent.info.status, artifacts(client, parent, "report")) == (
+        "FINISHED",
+        ["report/report.md"],
+    )
 
 
 def test_what_a_dead_tracker_missed_is_sent_once_when_it_is_back(
@@ -654,7 +732,9 @@ def test_server_that_falls_silent_in_mid_sweep_loses_and_doubles_nothing(
     assert len(runs_of(client_of(server.uri), "trial", sweep="silent")) == 2
 
 
-def test_sync_sends_retried_records_and_the_report(store: MlflowClient, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sync_sends_retried_records_and_the_report(
+    store: MlflowClient, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = write_sweep(RUNS, [make_record("one", status="oom"), make_record("two")])
     assert sync.main(["night"]) == 0
     write_sweep(RUNS, [make_record("one")])
@@ -667,8 +747,12 @@ def test_sync_sends_retried_records_and_the_report(store: MlflowClient, capsys: 
     assert parent.info.status == "FINISHED"
 
 
-@pytest.mark.parametrize(("name", "expected"), [("nihgt", "nearest: night"), ("../night", "sweep=../night")])
-def test_sync_names_the_nearest_sweeps(name: str, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("name", "expected"), [("nihgt", "nearest: night"), ("../night", "sweep=../night")]
+)
+def test_sync_names_the_nearest_sweeps(
+    name: str, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_sweep(RUNS, [make_record()])
     assert sync.main([name]) == 2
     assert expected in capsys.readouterr().err
@@ -685,7 +769,9 @@ def test_a_message_that_is_no_text_stops_no_later_record(
     assert {run.data.tags["status"] for run in runs_of(store, "trial")} == {"crashed", "ok"}
 
 
-def test_sync_reports_files_that_are_no_records(store: MlflowClient, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sync_reports_files_that_are_no_records(
+    store: MlflowClient, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = write_sweep(RUNS, [make_record()])
     write_text(folder / "broken-0" / "record.json", "{")
     assert sync.main(["night"]) == 1

@@ -25,7 +25,9 @@ assert private_cache  # a fixture that every test here uses
 
 
 def on_gpu(name: str, **changes: object):
-    return replace(custom(name, **{"backend": "inductor", "batch_size": 64, **changes}), device="cuda")
+    return replace(
+        custom(name, **{"backend": "inductor", "batch_size": 64, **changes}), device="cuda"
+    )
 
 
 def measure(trial):
@@ -43,10 +45,18 @@ def test_device_time_is_measured_and_no_longer_than_wall() -> None:
     assert process.device_time_s is not None
     assert process.device_kernels is not None
     for arm in ("eager", "compiled"):
-        blocks = [getattr(item, f"{arm}_s") / process.steps_per_block for item in process.rounds if item.void is None]
+        blocks = [
+            getattr(item, f"{arm}_s") / process.steps_per_block
+            for item in process.rounds
+            if item.void is None
+        ]
         assert 0 < getattr(process.device_time_s, arm) <= 1.02 * max(blocks)
         assert getattr(process.device_kernels, arm) > 0
-        assert getattr(process.device_time_s, arm) < getattr(process.device_step_s, arm) <= 1.02 * max(blocks)
+        assert (
+            getattr(process.device_time_s, arm)
+            < getattr(process.device_step_s, arm)
+            <= 1.02 * max(blocks)
+        )
         assert 0.3e-6 < getattr(process.device_gap_s, arm) < 5e-6
         assert process.device_gap_source[arm] in ("steps", "calibration")
     assert process.gpu is not None
@@ -115,7 +125,9 @@ def test_a_step_that_asks_the_device_has_no_host_time() -> None:
     process = outcome.process
     assert process is not None
     assert process.host_time_missing is not None
-    assert "eager: the step waits for the device by itself (factories.py:" in process.host_time_missing
+    assert (
+        "eager: the step waits for the device by itself (factories.py:" in process.host_time_missing
+    )
     assert process.host_step_s is not None
     assert process.host_step_s.eager is None
 
@@ -139,7 +151,10 @@ def test_a_replay_of_a_cuda_graph_is_one_launch() -> None:
         add()
     bench = ModelBench((Batch(args=()), Batch(args=())), torch.device("cuda"))
     assert complete(count_launches(bench, Arm("eager", add, eager=True))) == 50
-    assert complete(count_launches(bench, Arm("compiled", lambda _batch: graph.replay(), eager=True))) == 1
+    assert (
+        complete(count_launches(bench, Arm("compiled", lambda _batch: graph.replay(), eager=True)))
+        == 1
+    )
 
 
 @pytest.mark.parametrize("precision_scaler", [False, True], ids=["fp32", "amp_fp16"])
@@ -164,7 +179,8 @@ def test_memory_of_two_eager_arms_is_the_same() -> None:
     assert process.memory_missing is None
     assert process.memory_bytes is not None
     assert process.memory_bytes.eager == pytest.approx(process.memory_bytes.compiled, rel=0.02)
-    assert process.memory_bytes.eager > 4 * 2 * 1024 * 1024 * 4  # weights, gradients and Adam's moments
+    # weights, gradients and Adam's moments
+    assert process.memory_bytes.eager > 4 * 2 * 1024 * 1024 * 4
 
 
 NEIGHBOUR = """
@@ -179,7 +195,9 @@ while True:
 
 
 def test_second_process_on_the_gpu_is_flagged_and_memory_is_missing() -> None:
-    neighbour = subprocess.Popen([sys.executable, "-c", NEIGHBOUR], stdout=subprocess.PIPE, start_new_session=True)
+    neighbour = subprocess.Popen(
+        [sys.executable, "-c", NEIGHBOUR], stdout=subprocess.PIPE, start_new_session=True
+    )
     try:
         assert neighbour.stdout is not None
         assert neighbour.stdout.readline() == b"ready\n"
@@ -236,7 +254,10 @@ def test_check_goes_to_the_host_when_the_device_is_full(monkeypatch: pytest.Monk
     assert outcome.status == "ok", outcome.message
     assert outcome.process is not None
     assert outcome.process.accuracy is not None
-    assert (outcome.process.accuracy.reference, outcome.process.accuracy.passed) == ("float64", True)
+    assert (outcome.process.accuracy.reference, outcome.process.accuracy.passed) == (
+        "float64",
+        True,
+    )
     assert [place.type for place in places] == ["cuda", "cpu", "cpu", "cpu"]
 
 
@@ -247,7 +268,11 @@ def test_check_goes_to_the_host_when_the_device_is_full(monkeypatch: pytest.Monk
 def test_graphs_recorded_by_hand_give_what_eager_gives(factory: str, workload: str) -> None:
     from sweeper.core.trial import Model, Precision
 
-    for precision in (Precision(), Precision(autocast="bfloat16"), Precision(autocast="float16", grad_scaler=True)):
+    for precision in (
+        Precision(),
+        Precision(autocast="bfloat16"),
+        Precision(autocast="float16", grad_scaler=True),
+    ):
         trial = on_gpu("any", backend="graphed", workload=workload, precision=precision)
         outcome, _ = run(replace(trial, model=Model("custom", factory, dropout=True)))
         assert outcome.status == "ok", outcome.message
@@ -280,7 +305,8 @@ def test_a_recording_leaves_eager_on_its_own_stream() -> None:
     graphed, x = GraphedModule(module), torch.randn(8, 64, device="cuda")
     found = []
     try:
-        for arm in (graphed, graphed, module, graphed):  # the first call watches, the second one records
+        # the first call watches, the second one records
+        for arm in (graphed, graphed, module, graphed):
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 module.zero_grad(set_to_none=True)

@@ -17,7 +17,13 @@ from sweeper.worker.models import Built, batches, custom_models
 
 assert private_cache  # a fixture that every test here uses
 
-STRUCTURED = ["bags_with_offsets", "graph_with_edges", "sorted_lengths", "cumulative_lengths", "mask_of_infinities"]
+STRUCTURED = [
+    "bags_with_offsets",
+    "graph_with_edges",
+    "sorted_lengths",
+    "cumulative_lengths",
+    "mask_of_infinities",
+]
 CPU = torch.device("cpu")
 
 
@@ -51,14 +57,17 @@ def test_only_matrices_of_finite_floats_change(factory: str, batch_size: int) ->
     built = build(factory, batch_size=batch_size)
     first = batches.find_tensors([built.batches[0].args, built.batches[0].kwargs])
     for batch in (built.batches[1], built.unseen):
-        for before, after in zip(first, batches.find_tensors([batch.args, batch.kwargs]), strict=True):
+        for before, after in zip(
+            first, batches.find_tensors([batch.args, batch.kwargs]), strict=True
+        ):
             free = before.is_floating_point() and before.dim() > 1 and bool(before.isfinite().all())
             assert before is not after
             assert free or torch.equal(before, after)
 
 
 @pytest.mark.parametrize(
-    ("factory", "origin"), [("mlp", "mixed"), ("graph_with_edges", "mixed"), ("words_only", "timed")]
+    ("factory", "origin"),
+    [("mlp", "mixed"), ("graph_with_edges", "mixed"), ("words_only", "timed")],
 )
 def test_origin_of_the_batch_for_the_check_of_one_that_was_given(factory: str, origin: str) -> None:
     assert build(factory).unseen_origin == origin
@@ -105,7 +114,9 @@ def test_several_batches_train() -> None:
 
 def test_sizes_are_cut_out_of_each_batch() -> None:
     built = build("four_batches", vary={"batch_size": [2, 4]})
-    found = [(int(batch.kwargs["input"][0, 0]), len(batch.kwargs["input"])) for batch in built.batches]
+    found = [
+        (int(batch.kwargs["input"][0, 0]), len(batch.kwargs["input"])) for batch in built.batches
+    ]
     assert found == [(0, 2), (0, 4), (1, 2), (1, 4), (2, 2), (2, 4)]
     assert (built.num_sizes, len(built.unseen.kwargs["input"])) == (6, 4)
 
@@ -119,19 +130,32 @@ def test_list_of_tensors_is_one_batch() -> None:
 @pytest.mark.parametrize(
     ("factory", "says"),
     [
-        ("batches_of_two_shapes", "at [0], batch 1 has float32 [4, 16] and batch 2 has float32 [5, 16]"),
-        ("batches_of_two_formats", "at ['x'], batch 1 has float32 [4, 16] and batch 2 has float64 [4, 16]"),
-        ("batches_of_two_structures", "at ['y'], batch 1 has nothing and batch 2 has float32 [4, 16]"),
+        (
+            "batches_of_two_shapes",
+            "at [0], batch 1 has float32 [4, 16] and batch 2 has float32 [5, 16]",
+        ),
+        (
+            "batches_of_two_formats",
+            "at ['x'], batch 1 has float32 [4, 16] and batch 2 has float64 [4, 16]",
+        ),
+        (
+            "batches_of_two_structures",
+            "at ['y'], batch 1 has nothing and batch 2 has float32 [4, 16]",
+        ),
     ],
 )
-def test_batches_that_differ_in_more_than_values_are_told_before_the_sweep(factory: str, says: str) -> None:
+def test_batches_that_differ_in_more_than_values_are_told_before_the_sweep(
+    factory: str, says: str
+) -> None:
     found = problem(factory)
     assert found.startswith(f"model.factory=given_inputs:{factory}: ")
     assert "vary.*" in found
     assert says in found
 
 
-@pytest.mark.parametrize("inputs", [[], [()], [{"x": 1}], [(torch.ones(1),), ("x",)], [(torch.ones(1),), "x"]])
+@pytest.mark.parametrize(
+    "inputs", [[], [()], [{"x": 1}], [(torch.ones(1),), ("x",)], [(torch.ones(1),), "x"]]
+)
 def test_inputs_without_tensors_are_refused(inputs: object) -> None:
     with pytest.raises(ValueError, match=r"model\.factory=mine: it must return"):
         custom_models.take_apart((torch.nn.Linear(1, 1), inputs), "mine")
@@ -143,8 +167,16 @@ def test_inputs_without_tensors_are_refused(inputs: object) -> None:
         ("bert_with_labels", "output.loss", "output.loss"),
         ("bert_without_labels", "mean of outputs", "mean of outputs"),
         ("dict_and_loss", batches.OWN, batches.OWN),
-        ("dict_with_a_loss", "output.loss if the model gives one, else mean of outputs", "output.loss"),
-        ("dict_with_losses", "output.loss if the model gives one, else mean of outputs", "mean of outputs"),
+        (
+            "dict_with_a_loss",
+            "output.loss if the model gives one, else mean of outputs",
+            "output.loss",
+        ),
+        (
+            "dict_with_losses",
+            "output.loss if the model gives one, else mean of outputs",
+            "mean of outputs",
+        ),
         ("mlp", "output.loss if the model gives one, else mean of outputs", "mean of outputs"),
     ],
 )

@@ -44,7 +44,11 @@ def test_planted_faults_are_effective_and_killed() -> None:
     assert subject.judge().outcome == "passed"
     assert largest_effect(subject.run_exactly(), unmutated).difference == 0
 
-    for captured, fault in [(forward, "op dropped"), (backward, "gradient times 1.1"), (backward, "branch lost")]:
+    for captured, fault in [
+        (forward, "op dropped"),
+        (backward, "gradient times 1.1"),
+        (backward, "branch lost"),
+    ]:
         site = next(FAULTS[fault].sites(captured))
         captured.plant(partial(FAULTS[fault].plant, site=site))
         assert largest_effect(subject.run_exactly(), unmutated).is_effective, fault
@@ -71,7 +75,8 @@ def test_exact_run_is_the_step_in_fp64() -> None:
     parameters = {f"change of {name}" for name, _ in built.module.named_parameters()}
     assert parameters <= exact.keys()
     effect = largest_effect({BUILT: exact}, {BUILT: reference})
-    assert effect.difference < 1e-3, effect  # parameters keep their fp32, in which a small change is a few last places
+    # parameters keep their fp32, in which a small change is a few last places
+    assert effect.difference < 1e-3, effect
 
 
 def test_mutants_are_chosen_from_a_seed_and_counted_in_the_report() -> None:
@@ -79,8 +84,12 @@ def test_mutants_are_chosen_from_a_seed_and_counted_in_the_report() -> None:
     from mutation.report import write_report
     from mutation.score import Plan, score
 
-    plan = Plan(replace(custom("mlp"), backend=AOT), ("op dropped", "gradient negated"), mutants=2, seed=1)
+    plan = Plan(
+        replace(custom("mlp"), backend=AOT), ("op dropped", "gradient negated"), mutants=2, seed=1
+    )
     scored = score(plan)
-    assert [mutant.place for mutant in scored.mutants] == [mutant.place for mutant in score(plan).mutants]
+    assert [mutant.place for mutant in scored.mutants] == [
+        mutant.place for mutant in score(plan).mutants
+    ]
     assert [mutant.is_killed for mutant in scored.mutants] == [True, True]
     assert "| gradient negated | 1 | 0 | 1 | 1 | 0 | 100.0% |" in write_report([scored], [])

@@ -37,7 +37,9 @@ def names_of(file: Path) -> Iterator[str]:
     aliases = {"torch": "torch"}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "torch":
-            aliases |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+            aliases |= {
+                alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names
+            }
         elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.startswith("torch."))
     for node in ast.walk(tree):
@@ -59,7 +61,9 @@ def is_private(name: str) -> bool:
 
 # Names that the worker looks for before it uses them, and the first torch that has each.
 SINCE = {"torch._inductor.runtime.benchmarking.set_gpu_benchmark_lock_context": (2, 13)}
-PRIVATE = sorted({name for file in WORKER.rglob("*.py") for name in names_of(file) if is_private(name)})
+PRIVATE = sorted(
+    {name for file in WORKER.rglob("*.py") for name in names_of(file) if is_private(name)}
+)
 
 
 def test_names_are_found_however_they_are_written(tmp_path: Path) -> None:
@@ -88,7 +92,14 @@ def test_the_installed_torch_has(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["_call_impl", "_compiled_call_impl", "_forward_hooks", "_forward_pre_hooks", "_backward_hooks"]
+    "name",
+    [
+        "_call_impl",
+        "_compiled_call_impl",
+        "_forward_hooks",
+        "_forward_pre_hooks",
+        "_backward_hooks",
+    ],
 )
 def test_a_module_of_the_installed_torch_has(name: str) -> None:
     """What the worker uses of modules themselves, under names that it has as texts."""
@@ -99,4 +110,6 @@ def test_a_module_of_the_installed_torch_has(name: str) -> None:
 
 
 def test_the_list_is_not_empty() -> None:
-    assert {"torch._dynamo.reset", "torch._inductor.list_options", "torch.cuda._sleep"} <= set(PRIVATE)
+    assert {"torch._dynamo.reset", "torch._inductor.list_options", "torch.cuda._sleep"} <= set(
+        PRIVATE
+    )

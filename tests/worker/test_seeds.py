@@ -11,7 +11,13 @@ from torch import nn
 from torch.nn import functional
 
 from sweeper.worker.accuracy.generators import draws_random
-from sweeper.worker.accuracy.permutation import compare_spreads, correlate, find_largest, list_splits, rank
+from sweeper.worker.accuracy.permutation import (
+    compare_spreads,
+    correlate,
+    find_largest,
+    list_splits,
+    rank,
+)
 from sweeper.worker.accuracy.rule import DifferentTensorsError
 from sweeper.worker.accuracy.seeds import ALPHA, DIRECTION_STEPS, STEPS, SeedTest, SeedVerdict
 
@@ -32,7 +38,10 @@ def test_dropout_in_evaluation_mode_draws_nothing():
 @pytest.mark.parametrize(("rate", "draws"), [(0.1, True), (0.0, False)])
 def test_attention_draws_unless_its_rate_is_zero(rate: float, draws: bool):
     q = torch.ones(1, 1, 4, 8)
-    assert draws_random(lambda: functional.scaled_dot_product_attention(q, q, q, dropout_p=rate), CPU) is draws
+    assert (
+        draws_random(lambda: functional.scaled_dot_product_attention(q, q, q, dropout_p=rate), CPU)
+        is draws
+    )
 
 
 def test_numbers_of_python_and_numpy_count():
@@ -60,7 +69,11 @@ def test_dropout_on_a_gpu():
 def test_the_real_split_comes_first_and_none_twice():
     splits = list_splits(8, 8)
     assert splits[0].tolist() == [True] * 8 + [False] * 8
-    assert len(splits) == len({tuple(row) for row in torch.cat([splits, ~splits]).tolist()}) / 2 == 6435
+    assert (
+        len(splits)
+        == len({tuple(row) for row in torch.cat([splits, ~splits]).tolist()}) / 2
+        == 6435
+    )
     assert len(list_splits(2, 3)) == 10
 
 
@@ -89,7 +102,9 @@ def test_p_values_hold_for_all_tests_together():
     splits, trials = list_splits(5, 5), 200
     least = []
     for _ in range(trials):
-        statistics = correlate(torch.randn(10, 40, dtype=torch.float64, generator=generator), splits)
+        statistics = correlate(
+            torch.randn(10, 40, dtype=torch.float64, generator=generator), splits
+        )
         least.append(float(rank(statistics, find_largest(statistics)).min()))
     assert sum(p <= 0.1 for p in least) / trials == pytest.approx(0.1, abs=0.06)
 
@@ -108,7 +123,11 @@ def test_no_tests_and_no_variation_give_no_finding():
 
 
 def judge(
-    eager: Run, compiled: Run, full: bool = True, rounding: Run | None = None, reliable: Run | None = None
+    eager: Run,
+    compiled: Run,
+    full: bool = True,
+    rounding: Run | None = None,
+    reliable: Run | None = None,
 ) -> SeedVerdict:
     test = SeedTest(full)
     for seed in range(DIRECTION_STEPS):
@@ -129,11 +148,17 @@ def draw_step(seed: int, keep: float = 0.9, scale: float = 1.0, shift: float = 0
     generator = torch.Generator().manual_seed(seed)
     mask = (torch.rand(2000, generator=generator) < keep) / keep
     gradient = torch.linspace(1, 2, 500) + 0.3 * torch.randn(500, generator=generator)
-    return [("loss", torch.tensor(2.0 + shift)), ("output", mask), ("gradient of weight", scale * gradient)]
+    return [
+        ("loss", torch.tensor(2.0 + shift)),
+        ("output", mask),
+        ("gradient of weight", scale * gradient),
+    ]
 
 
 def replace(step: Step, name: str, value: float) -> Step:
-    return [(key, torch.full_like(tensor, value) if key == name else tensor) for key, tensor in step]
+    return [
+        (key, torch.full_like(tensor, value) if key == name else tensor) for key, tensor in step
+    ]
 
 
 def test_steps_of_one_distribution_pass():
@@ -194,7 +219,9 @@ def test_less_rounding_than_eager_is_no_fault(error: float, passed: bool):
 
 
 @pytest.mark.parametrize(
-    "compiled", [lambda seed: draw_step(seed, keep=0.8), lambda _: draw_step(7)], ids=["keep rate", "one seed"]
+    "compiled",
+    [lambda seed: draw_step(seed, keep=0.8), lambda _: draw_step(7)],
+    ids=["keep rate", "one seed"],
 )
 def test_a_longer_format_excuses_no_fault(compiled: Run):
     assert judge(draw_step, compiled, reliable=draw_step).passed is False
@@ -224,7 +251,9 @@ def test_zeros_among_elements_that_are_nothing_but_rounding_are_no_fault(size: f
     def right(seed: int) -> Step:
         return with_keys(seed, 1)
 
-    verdict = judge(lambda seed: with_keys(seed, 10), right, reliable=lambda seed: with_keys(seed, 10))
+    verdict = judge(
+        lambda seed: with_keys(seed, 10), right, reliable=lambda seed: with_keys(seed, 10)
+    )
     assert verdict.passed is passed
 
 
@@ -281,7 +310,12 @@ class Masked(torch.autograd.Function):
     """Multiplies by one mask, and its gradient by another."""
 
     @staticmethod
-    def forward(ctx: torch.autograd.function.FunctionCtx, x: torch.Tensor, mask: torch.Tensor, other: torch.Tensor):
+    def forward(
+        ctx: torch.autograd.function.FunctionCtx,
+        x: torch.Tensor,
+        mask: torch.Tensor,
+        other: torch.Tensor,
+    ):
         ctx.save_for_backward(other)
         return x * mask
 
@@ -303,7 +337,11 @@ def build_masked(other_mask: bool) -> tuple[nn.Module, Run]:
         hidden = Masked.apply(layers[0](inputs).relu(), masks[0], masks[other_mask])
         loss = functional.mse_loss(layers[1](hidden), targets)
         loss.backward()
-        gradients = [(f"gradient of {name}", p.grad) for name, p in layers.named_parameters() if p.grad is not None]
+        gradients = [
+            (f"gradient of {name}", p.grad)
+            for name, p in layers.named_parameters()
+            if p.grad is not None
+        ]
         return [("loss", loss.detach()), *gradients]
 
     return layers, run
@@ -323,7 +361,9 @@ def test_the_slope_shows_gradients_of_another_mask(other_mask: bool):
     assert (verdict.worst.statistic == "slope") is other_mask
 
 
-def take_arm(test: SeedTest, add: Callable[[Step], None], module: nn.Module, run: Run, first: int) -> None:
+def take_arm(
+    test: SeedTest, add: Callable[[Step], None], module: nn.Module, run: Run, first: int
+) -> None:
     values = {name: value.clone() for name, value in module.state_dict().items()}
     for seed in range(first, first + STEPS):
         add(run(seed))

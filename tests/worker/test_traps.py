@@ -20,8 +20,18 @@ assert private_cache  # a fixture that every test here uses
     ("backend", "status", "phase", "says"),
     [
         ("gives_graph_back", "not_compiled", "compiling", "runs every graph as it was given"),
-        ("gives_closure_over_graph", "not_compiled", "compiling", "runs every graph as it was given"),
-        ("gives_interpreter_of_graph", "not_compiled", "compiling", "runs every graph as it was given"),
+        (
+            "gives_closure_over_graph",
+            "not_compiled",
+            "compiling",
+            "runs every graph as it was given",
+        ),
+        (
+            "gives_interpreter_of_graph",
+            "not_compiled",
+            "compiling",
+            "runs every graph as it was given",
+        ),
         ("slightly_off", "accuracy_mismatch", "checking", "is off by"),
         ("remembers", "accuracy_mismatch", "checking", "is off by"),
         ("nan_when_compiled", "accuracy_mismatch", "compiling", "NaN"),
@@ -29,7 +39,9 @@ assert private_cache  # a fixture that every test here uses
     ],
 )
 @pytest.mark.parametrize("workload", ["train", "inference"])
-def test_backend_that_does_not_do_its_work(backend: str, status: str, phase: str, says: str, workload: str) -> None:
+def test_backend_that_does_not_do_its_work(
+    backend: str, status: str, phase: str, says: str, workload: str
+) -> None:
     outcome, _ = run(custom("mlp", backend=backend, workload=workload))
     assert (outcome.status, outcome.phase) == (status, phase), outcome.message
     assert says in str(outcome.message)
@@ -64,7 +76,13 @@ def test_half_of_the_graphs_run_eager_is_said() -> None:
     assert outcome.diagnostics.graphs_run_eager == 1
 
 
-RIGHT = ["complex_layer", "sparse_gradients", "puts_another_buffer_in_place", "autoencoder", "has_a_table_of_formats"]
+RIGHT = [
+    "complex_layer",
+    "sparse_gradients",
+    "puts_another_buffer_in_place",
+    "autoencoder",
+    "has_a_table_of_formats",
+]
 
 
 @pytest.mark.parametrize("batch_size", [1, 4])
@@ -180,7 +198,11 @@ def test_traps_show_in_the_table(run_module, tmp_path: Path) -> None:
     assert "unequal_settings" in rows["switches_tf32_on"]["flags"]
     assert rows["slightly_off"]["speedup"] == ""
     with (tmp_path / "runs/traps/report/summary.csv").open() as file:
-        means = {row["backend"]: row["geomean_fp32"] for row in csv.DictReader(file) if row["family"] == "all"}
+        means = {
+            row["backend"]: row["geomean_fp32"]
+            for row in csv.DictReader(file)
+            if row["family"] == "all"
+        }
     assert means["aot_eager"]
     assert (means["slightly_off"], means["gives_graph_back"]) == ("", "")
 

@@ -20,8 +20,18 @@ assert private_cache  # a fixture that every test here uses
 def test_training_is_measured_in_alternating_order() -> None:
     outcome, phases = run(custom("mlp"))
     assert outcome.status == "ok", outcome.message
-    cases = ["reference", *["reference", "checking"] * 3]  # first, whether a step draws random numbers
-    assert phases == ["building", "eager", "compiling", *cases, "warming", "measuring", "memory", "profiling"]
+    # first, whether a step draws random numbers
+    cases = ["reference", *["reference", "checking"] * 3]
+    assert phases == [
+        "building",
+        "eager",
+        "compiling",
+        *cases,
+        "warming",
+        "measuring",
+        "memory",
+        "profiling",
+    ]
     process = outcome.process
     assert process is not None
     assert [item.order for item in process.rounds] == ["AB", "BA", "AB", "BA"]
@@ -35,7 +45,8 @@ def test_training_is_measured_in_alternating_order() -> None:
     assert process.accuracy is not None
     assert process.accuracy.passed
     assert process.accuracy.reference == "float64"
-    assert process.accuracy.tensors == 8  # loss, output, four gradients, these put together, and the input
+    # loss, output, four gradients, these put together, and the input
+    assert process.accuracy.tensors == 8
     assert process.device_time_s is None  # there is no device to be busy
     assert process.device_step_s is None
     assert process.time_to_first_step_s is not None
@@ -86,12 +97,15 @@ def test_every_optimizer_runs_under_both_scopes(optimizer: str, scope: str) -> N
     assert outcome.status == "ok", outcome.message
 
 
-# Loss, output, four gradients, these put together, and the input; with Adam four changes and three states of each, with
-# SGD four changes and a momentum of each.
+# Loss, output, four gradients, these put together, and the input; with Adam four changes and three
+# states of each, with SGD four changes and a momentum of each.
 @pytest.mark.parametrize(
-    ("scope", "optimizer", "tensors"), [("loss", "adam", 8), ("optimizer", "adam", 24), ("optimizer", "sgd", 16)]
+    ("scope", "optimizer", "tensors"),
+    [("loss", "adam", 8), ("optimizer", "adam", 24), ("optimizer", "sgd", 16)],
 )
-def test_part_of_the_step_is_compiled_alone_and_judged(scope: str, optimizer: str, tensors: int) -> None:
+def test_part_of_the_step_is_compiled_alone_and_judged(
+    scope: str, optimizer: str, tensors: int
+) -> None:
     outcome, _ = run(custom("mlp", optimizer=optimizer, compile=Compile(scope=scope)))
     assert outcome.status == "ok", outcome.message
     assert outcome.process is not None
@@ -102,8 +116,15 @@ def test_part_of_the_step_is_compiled_alone_and_judged(scope: str, optimizer: st
 
 
 def test_part_of_the_step_that_leaves_nothing_to_compile_says_so() -> None:
-    bert = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16}
-    model = Model("transformers", "BertForMaskedLM", sequence_length=8, arguments={**bert, "vocab_size": 50})
+    bert = {
+        "num_hidden_layers": 1,
+        "hidden_size": 16,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+    }
+    model = Model(
+        "transformers", "BertForMaskedLM", sequence_length=8, arguments={**bert, "vocab_size": 50}
+    )
     inside, _ = run(custom("bert", model=model, compile=Compile(scope="loss")))
     assert inside.status == "not_compiled"
     assert "compute their loss in their forward" in str(inside.message)
@@ -114,7 +135,9 @@ def test_part_of_the_step_that_leaves_nothing_to_compile_says_so() -> None:
 
 def test_gradient_scaler_calls_the_compiled_step_of_its_optimizer() -> None:
     fp16 = Precision(autocast="float16", grad_scaler=True)
-    trial = custom("mlp", optimizer_impl="foreach", compile=Compile(scope="optimizer"), precision=fp16)
+    trial = custom(
+        "mlp", optimizer_impl="foreach", compile=Compile(scope="optimizer"), precision=fp16
+    )
     outcome, _ = run(trial)
     assert outcome.status == "ok", outcome.message
     assert outcome.diagnostics is not None
@@ -134,20 +157,28 @@ def test_lite_writes_no_kernels_and_is_compiled_all_the_same() -> None:
     assert outcome.process is not None
     assert outcome.process.code_fingerprint is not None
     record = Record(trial.id, "s", trial.label, "ok", trial, processes=(outcome.process,))
-    assert "no_kernels" in find_flags(replace(record, diagnostics=outcome.diagnostics), derive(record), MEASURE)
+    assert "no_kernels" in find_flags(
+        replace(record, diagnostics=outcome.diagnostics), derive(record), MEASURE
+    )
 
 
 def test_mode_that_this_torch_lacks_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     known = torch._inductor.list_mode_options()
-    monkeypatch.setattr(torch._inductor, "list_mode_options", lambda *_: {"default": known["default"]})
+    monkeypatch.setattr(
+        torch._inductor, "list_mode_options", lambda *_: {"default": known["default"]}
+    )
     outcome, _ = run(custom("mlp", backend="inductor", mode="lite"))
     assert outcome.status == "unavailable"
-    assert f"torch {torch.__version__} has no mode lite, which torch 2.10 and later have" in str(outcome.message)
+    assert f"torch {torch.__version__} has no mode lite, which torch 2.10 and later have" in str(
+        outcome.message
+    )
 
 
-def test_cudnn_benchmark_is_on_in_both_arms_and_the_record_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cudnn_benchmark_is_on_in_both_arms_and_the_record_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     import torch
 
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
@@ -156,7 +187,9 @@ def test_cudnn_benchmark_is_on_in_both_arms_and_the_record_says_so(monkeypatch: 
     assert outcome.diagnostics is not None
     assert outcome.diagnostics.settings["cudnn_benchmark"] is True
     assert outcome.process is not None
-    assert outcome.process.changed_settings == {}, "it is on from before the first step to after the last block"
+    assert outcome.process.changed_settings == {}, (
+        "it is on from before the first step to after the last block"
+    )
 
 
 @pytest.mark.parametrize(("optimizer", "impl"), [("adam", "fused"), ("sgd", "foreach")])
@@ -171,14 +204,17 @@ def test_blocks_are_compiled_and_the_rest_is_not() -> None:
     outcome, _ = run(custom("tower", compile=Compile(scope="blocks")))
     assert outcome.status == "ok", outcome.message
     assert outcome.diagnostics is not None
-    assert outcome.diagnostics.graphs == 2  # the first block's input needs no gradient; the two others share one
+    # the first block's input needs no gradient; the two others share one
+    assert outcome.diagnostics.graphs == 2
     without, _ = run(custom("dict_and_loss", compile=Compile(scope="blocks")))
     assert without.status == "not_compiled"
     assert "no repeated blocks; use compile.scope=model" in str(without.message)
 
 
 def test_sizes_come_in_turn_and_equally_often_in_both_arms() -> None:
-    outcome, _ = run(custom("mlp", batch_size=6, vary={"batch_size": [2, 6, 3]}), replace(MEASURE, block_steps=4))
+    outcome, _ = run(
+        custom("mlp", batch_size=6, vary={"batch_size": [2, 6, 3]}), replace(MEASURE, block_steps=4)
+    )
     assert outcome.status == "ok", outcome.message
     process = outcome.process
     assert process is not None
@@ -190,7 +226,9 @@ def test_sizes_come_in_turn_and_equally_often_in_both_arms() -> None:
 
 
 def test_steps_that_are_waited_for_have_percentiles() -> None:
-    outcome, _ = run(custom("mlp", workload="inference"), replace(MEASURE, clock="step", block_steps=20))
+    outcome, _ = run(
+        custom("mlp", workload="inference"), replace(MEASURE, clock="step", block_steps=20)
+    )
     assert outcome.status == "ok", outcome.message
     process = outcome.process
     assert process is not None
@@ -363,7 +401,8 @@ def rates(module: object) -> set[float]:
             found |= {
                 value
                 for name, value in vars(child).items()
-                if isinstance(value, float) and name in ("p", "drop_prob", "dropout", "dropout_prob", "dropout_p")
+                if isinstance(value, float)
+                and name in ("p", "drop_prob", "dropout", "dropout_prob", "dropout_p")
             }
     return found
 
@@ -386,11 +425,15 @@ def test_dropout_is_off_unless_asked_for(model: Model, kept: float) -> None:
 
     silent = build(custom("mlp", model=model), 0, torch.device("cpu")).module
     assert rates(silent) <= {0.0}
-    as_it_is = build(custom("mlp", model=replace(model, dropout=True)), 0, torch.device("cpu")).module
+    as_it_is = build(
+        custom("mlp", model=replace(model, dropout=True)), 0, torch.device("cpu")
+    ).module
     assert any(rate == pytest.approx(kept) for rate in rates(as_it_is))
 
 
-@pytest.mark.parametrize(("where", "status"), [("for_good", "eager_error"), ("poison", "accuracy_mismatch")])
+@pytest.mark.parametrize(
+    ("where", "status"), [("for_good", "eager_error"), ("poison", "accuracy_mismatch")]
+)
 def test_failure_after_the_rounds_keeps_what_was_measured(
     monkeypatch: pytest.MonkeyPatch, where: str, status: str
 ) -> None:
@@ -414,7 +457,9 @@ def test_failure_after_the_rounds_keeps_what_was_measured(
 
 
 def test_what_torch_compile_itself_refuses_is_the_compilers_fault() -> None:
-    outcome, _ = run(custom("mlp", backend="inductor", compile=Compile(options={"max_autotune": "abc"})))
+    outcome, _ = run(
+        custom("mlp", backend="inductor", compile=Compile(options={"max_autotune": "abc"}))
+    )
     assert (outcome.status, outcome.phase) == ("compile_error", "compiling"), outcome.message
 
 
@@ -467,17 +512,43 @@ def test_warm_up_is_not_fooled_by_a_slow_first_step(seconds: float) -> None:
         (Model("torchvision", "resnet18", image_size=64), (2, 3, 64, 64)),
         (Model("timm", "vit_tiny_patch16_224", image_size=32), (2, 3, 32, 32)),
         (Model("timm", "resnet18", num_classes=7), (2, 3, 224, 224)),
-        (Model("transformers", "BertForMaskedLM", sequence_length=16, arguments={"num_hidden_layers": 1}), (2, 16)),
         (
-            Model("transformers", "BertForQuestionAnswering", sequence_length=16, arguments={"num_hidden_layers": 1}),
+            Model(
+                "transformers",
+                "BertForMaskedLM",
+                sequence_length=16,
+                arguments={"num_hidden_layers": 1},
+            ),
             (2, 16),
         ),
         (
-            Model("transformers", "BertForSequenceClassification", num_classes=5, arguments={"num_hidden_layers": 1}),
+            Model(
+                "transformers",
+                "BertForQuestionAnswering",
+                sequence_length=16,
+                arguments={"num_hidden_layers": 1},
+            ),
+            (2, 16),
+        ),
+        (
+            Model(
+                "transformers",
+                "BertForSequenceClassification",
+                num_classes=5,
+                arguments={"num_hidden_layers": 1},
+            ),
             (2, 128),
         ),
-        (Model("transformers", "GPT2LMHeadModel", sequence_length=16, arguments={"n_layer": 1}), (2, 16)),
-        (Model("transformers", "BertModel", sequence_length=16, arguments={"num_hidden_layers": 1}), (2, 16)),
+        (
+            Model("transformers", "GPT2LMHeadModel", sequence_length=16, arguments={"n_layer": 1}),
+            (2, 16),
+        ),
+        (
+            Model(
+                "transformers", "BertModel", sequence_length=16, arguments={"num_hidden_layers": 1}
+            ),
+            (2, 16),
+        ),
     ],
     ids=lambda value: value.name if isinstance(value, Model) else None,
 )

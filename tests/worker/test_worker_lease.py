@@ -115,11 +115,14 @@ def test_a_benchmark_in_a_step_changes_nothing(driver: Driver) -> None:
     assert driver.heard == [DEVICE]
 
 
-def test_inductors_timing_of_kernels_is_such_a_benchmark(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inductors_timing_of_kernels_is_such_a_benchmark(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lease, inside = make_lease(driver), []
     monkeypatch.setattr(lease, "take", lambda: inside.append("benchmark"))
     lease.leave()
-    with pytest.raises((AssertionError, RuntimeError, AttributeError, ImportError)):  # there is no GPU
+    # there is no GPU
+    with pytest.raises((AssertionError, RuntimeError, AttributeError, ImportError)):
         benchmarker.benchmark_gpu(lambda: None)
     assert inside == ["benchmark"]
 

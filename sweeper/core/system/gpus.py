@@ -16,7 +16,8 @@ CLOCK_REASONS = {
     0x01: "idle", 0x02: "application_clocks", 0x04: "power_cap", 0x08: "hardware", 0x10: "sync_boost",
     0x20: "thermal", 0x40: "hardware_thermal", 0x80: "power_brake", 0x100: "display",
 }  # fmt: skip
-COMPUTE_MODES = ("default", "exclusive thread", "prohibited", "exclusive process")  # nvml.h, nvmlComputeMode_t
+# nvml.h, nvmlComputeMode_t
+COMPUTE_MODES = ("default", "exclusive thread", "prohibited", "exclusive process")
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,10 @@ class Device:
     def environment(self) -> dict[str, str]:
         """The environment variables with which a worker sees this device alone."""
         # NVML counts GPUs in PCI order, CUDA by default the fastest first.
-        return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": self.gpu.selector if self.gpu else ""}
+        return {
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            "CUDA_VISIBLE_DEVICES": self.gpu.selector if self.gpu else "",
+        }
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,8 @@ class GpuReading:
     driver: str | None = None
     memory_used_bytes: int | None = None
     memory_total_bytes: int | None = None
-    pids: frozenset[int] | None = None  # of processes that compute on it; a container may see other numbers, or none
+    # of processes that compute on it; a container may see other numbers, or none
+    pids: frozenset[int] | None = None
     compute_mode: str | None = None
     persistence_mode: bool | None = None
     clock_mhz: int | None = None  # of the multiprocessors
@@ -68,8 +73,12 @@ def visible_gpus() -> tuple[Gpu, ...]:
         pynvml.nvmlInit()
     except pynvml.NVMLError:  # no driver, no library: a machine without an NVIDIA GPU
         return ()
-    handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
-    names = [(pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetName(handle)) for handle in handles]
+    handles = [
+        pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())
+    ]
+    names = [
+        (pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetName(handle)) for handle in handles
+    ]
     gpus = [Gpu(str(index), uuid, name) for index, (uuid, name) in enumerate(names)]
     pynvml.nvmlShutdown()
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -83,14 +92,19 @@ def _select(gpus: Sequence[Gpu], chosen: str) -> list[Gpu]:
     """
     selected = []
     for name in (part.strip() for part in chosen.split(",")):
-        match = next((gpu for gpu in gpus if name and (name == gpu.selector or gpu.uuid.startswith(name))), None)
+        match = next(
+            (gpu for gpu in gpus if name and (name == gpu.selector or gpu.uuid.startswith(name))),
+            None,
+        )
         if match is None:
             break
         selected.append(match)
     if selected or not gpus or chosen.strip() in ("", "-1"):
         return selected
     known = ", ".join(f"{gpu.selector} ({gpu.uuid})" for gpu in gpus)
-    raise ConfigError(f"CUDA_VISIBLE_DEVICES={chosen} names none of the GPUs {known}; parts of a GPU are not supported")
+    raise ConfigError(
+        f"CUDA_VISIBLE_DEVICES={chosen} names none of the GPUs {known}; parts of a GPU are not supported"
+    )
 
 
 def resolve(device: str | None, gpus: Sequence[Gpu]) -> tuple[Device, ...]:
@@ -101,7 +115,9 @@ def resolve(device: str | None, gpus: Sequence[Gpu]) -> tuple[Device, ...]:
     if device == "cpu" or (device is None and not gpus):
         return (Device("cpu"),)
     if not gpus:
-        raise ConfigError(f"device={device}: no NVIDIA GPU is visible on this machine; use device=cpu")
+        raise ConfigError(
+            f"device={device}: no NVIDIA GPU is visible on this machine; use device=cpu"
+        )
     if device in (None, "cuda"):
         return tuple(Device("cuda", gpu) for gpu in gpus)
     index = int(str(device).partition(":")[2])
@@ -150,13 +166,20 @@ def cores_near(gpu: Gpu) -> tuple[int, ...]:
         masks = pynvml.nvmlDeviceGetCpuAffinity(pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid), words)
     except pynvml.NVMLError:
         return ()
-    return tuple(64 * word + bit for word, mask in enumerate(masks) for bit in range(64) if int(mask) >> bit & 1)
+    return tuple(
+        64 * word + bit
+        for word, mask in enumerate(masks)
+        for bit in range(64)
+        if int(mask) >> bit & 1
+    )
 
 
 def read_handle(nvml: Any, handle: Any) -> GpuReading:
     """Ask NVML for the state of a GPU whose handle is known."""
 
-    def ask(name: str, *arguments: object, convert: Callable[[Any], Any] = lambda answer: answer) -> Any:
+    def ask(
+        name: str, *arguments: object, convert: Callable[[Any], Any] = lambda answer: answer
+    ) -> Any:
         with suppress(nvml.NVMLError):  # not every GPU and driver answers every question
             return convert(getattr(nvml, name)(handle, *arguments))
         return None
@@ -169,13 +192,20 @@ def read_handle(nvml: Any, handle: Any) -> GpuReading:
         driver=nvml.nvmlSystemGetDriverVersion(),
         memory_used_bytes=None if memory is None else int(memory.used),
         memory_total_bytes=None if memory is None else int(memory.total),
-        pids=ask("nvmlDeviceGetComputeRunningProcesses", convert=lambda found: frozenset(one.pid for one in found)),
+        pids=ask(
+            "nvmlDeviceGetComputeRunningProcesses",
+            convert=lambda found: frozenset(one.pid for one in found),
+        ),
         compute_mode=ask("nvmlDeviceGetComputeMode", convert=lambda mode: COMPUTE_MODES[mode]),
         persistence_mode=ask("nvmlDeviceGetPersistenceMode", convert=bool),
         clock_mhz=ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
         max_clock_mhz=ask("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM),
         power_w=ask("nvmlDeviceGetPowerUsage", convert=lambda milliwatts: milliwatts / 1e3),
-        power_limit_w=ask("nvmlDeviceGetPowerManagementLimit", convert=lambda milliwatts: milliwatts / 1e3),
+        power_limit_w=ask(
+            "nvmlDeviceGetPowerManagementLimit", convert=lambda milliwatts: milliwatts / 1e3
+        ),
         temperature_c=ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
-        lowered_clocks=None if reasons is None else tuple(name for bit, name in CLOCK_REASONS.items() if reasons & bit),
+        lowered_clocks=None
+        if reasons is None
+        else tuple(name for bit, name in CLOCK_REASONS.items() if reasons & bit),
     )

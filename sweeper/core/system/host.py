@@ -24,7 +24,8 @@ class Host:
     cpu: str
     cores: int
     usable_cores: int  # cores that this process may run on
-    load: float | None = None  # average number of running processes over the last minute, of the whole machine
+    # average number of running processes over the last minute, of the whole machine
+    load: float | None = None
     quota_cores: float | None = None  # the cgroup's limit of processor time, in cores
     governor: str | None = None
     bfloat16_native: bool | None = None
@@ -34,7 +35,12 @@ def read(root: Path = Path("/")) -> Host:
     """Read what the kernel's files under `root` say now."""
     facts = [line.partition(":") for line in _text(root / "proc/cpuinfo").splitlines()]
     cpu = next((value.strip() for key, _, value in facts if key.strip() == "model name"), None)
-    flags = {word for key, _, value in facts if key.strip() in ("flags", "Features") for word in value.split()}
+    flags = {
+        word
+        for key, _, value in facts
+        if key.strip() in ("flags", "Features")
+        for word in value.split()
+    }
     load = _text(root / "proc/loadavg").split()
     # `MICROSECONDS PERIOD` or `max PERIOD`, see cpu.max in the kernel's admin-guide/cgroup-v2
     quota, _, period = _text(root / "sys/fs/cgroup/cpu.max").partition(" ")
@@ -58,7 +64,10 @@ def busy_s(cores: Collection[int], root: Path = Path("/")) -> float:
     names = {f"cpu{core}" for core in cores}
     lines = [line.split() for line in _text(root / "proc/stat").splitlines()]
     counts = [map(int, line[1:8]) for line in lines if line[0] in names]
-    busy = (user + nice + system + irq + softirq for user, nice, system, _idle, _iowait, irq, softirq in counts)
+    busy = (
+        user + nice + system + irq + softirq
+        for user, nice, system, _idle, _iowait, irq, softirq in counts
+    )
     return sum(busy) / TICKS_PER_SECOND
 
 

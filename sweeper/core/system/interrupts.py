@@ -21,7 +21,8 @@ from typing import TypeVar
 from sweeper.core.system.command_line import make_resume_command
 from sweeper.core.system.exit_codes import INTERRUPTED
 
-AT_ONCE = 3  # the number of the signal that waits for nothing; `timeout` and wrappers of programs send two
+# the number of the signal that waits for nothing; `timeout` and wrappers of programs send two
+AT_ONCE = 3
 
 T = TypeVar("T")
 
@@ -42,8 +43,13 @@ _state = _State()
 def install() -> None:
     """Handle the signals from now on. Ignored ones stay so, as SIGHUP under nohup; SIGTERM is handled in any case."""
     _state.terminals = tuple(number for number in (1, 2) if os.isatty(number))
-    atexit.register(_ignore)  # the first one registered runs last: Python then gives signals their default actions
-    for number, handler in ((signal.SIGINT, _interrupt), (signal.SIGTERM, _interrupt), (signal.SIGHUP, _hang_up)):
+    # the first one registered runs last: Python then gives signals their default actions
+    atexit.register(_ignore)
+    for number, handler in (
+        (signal.SIGINT, _interrupt),
+        (signal.SIGTERM, _interrupt),
+        (signal.SIGHUP, _hang_up),
+    ):
         if number == signal.SIGTERM or signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, handler)
 
@@ -98,8 +104,12 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
     _state.received += 1
     if _state.received >= AT_ONCE:
         with suppress(OSError):  # nobody reads it
-            cursor = "\x1b[?25h" if 2 in _state.terminals else ""  # shown again; the live view has hidden it
-            os.write(2, f"{cursor}\nsweeper: ended at once; go on with: {make_resume_command()}\n".encode())
+            # shown again; the live view has hidden it
+            cursor = "\x1b[?25h" if 2 in _state.terminals else ""
+            os.write(
+                2,
+                f"{cursor}\nsweeper: ended at once; go on with: {make_resume_command()}\n".encode(),
+            )
         os._exit(INTERRUPTED)  # the reaper ends the workers
     if _state.allowed:
         raise KeyboardInterrupt

@@ -35,7 +35,11 @@ def run_until_closed(main: Callable[[], int]) -> int:
     except (OSError, MemoryError) as error:
         if not (isinstance(error, MemoryError) or shortages.is_shortage(error)):
             raise
-        why = shortages.describe(error) if isinstance(error, OSError) else "the memory is full; free some"
+        why = (
+            shortages.describe(error)
+            if isinstance(error, OSError)
+            else "the memory is full; free some"
+        )
         with suppress(OSError):  # nobody can be told
             print(f"sweeper: {why}", file=sys.stderr)
         _drop_output()
@@ -54,7 +58,8 @@ def outlive_output() -> None:
     """From now on drop what cannot be written: closed pipe, terminal that has gone, full disk. Nothing is raised."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if stream is None or stream is not getattr(sys, f"__{name}__"):  # closed, or somebody else's
+        # closed, or somebody else's
+        if stream is None or stream is not getattr(sys, f"__{name}__"):
             continue
         with suppress(OSError):
             stream.flush()

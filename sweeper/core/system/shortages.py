@@ -17,7 +17,8 @@ HINTS = {
     errno.EROFS: "the file system can only be read",
     errno.EIO: "see what the kernel says of the disk (dmesg)",
 }
-PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)  # says nothing of the file that was asked for
+# says nothing of the file that was asked for
+PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 
 
 def is_shortage(error: BaseException | None) -> bool:

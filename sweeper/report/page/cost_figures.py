@@ -27,7 +27,9 @@ CACHES = (
 def draw_compile_time(rows: Sequence[Row]) -> base.Figure:
     """Draw cold compile time against speedup."""
     title = "Compile time against speedup"
-    shown, thinned = _thin_out([row for row in select_measured(rows) if base.positive(row, "compile_cold_s")])
+    shown, thinned = _thin_out(
+        [row for row in select_measured(rows) if base.positive(row, "compile_cold_s")]
+    )
     if not shown:
         return base.Figure("compile-time", title, missing=NO_COMPILE_TIME)
     times_s = [base.positive(row, "compile_cold_s") or 1.0 for row in shown]
@@ -41,15 +43,21 @@ def draw_compile_time(rows: Sequence[Row]) -> base.Figure:
 
 def _describe_compile_time(row: Row) -> str:
     steps = break_even(row)
-    return f"compile {speedups.compile_time(row)} s" + (f", break-even steps: {steps}" if steps else "")
+    return f"compile {speedups.compile_time(row)} s" + (
+        f", break-even steps: {steps}" if steps else ""
+    )
 
 
 def draw_memory(rows: Sequence[Row]) -> base.Figure:
     """Draw the ratio of peak memory against speedup."""
     title = "Memory against speedup"
-    shown, thinned = _thin_out([row for row in select_measured(rows) if peak_ratio(row) is not None])
+    shown, thinned = _thin_out(
+        [row for row in select_measured(rows) if peak_ratio(row) is not None]
+    )
     if not shown:
-        return base.Figure("memory", title, missing="no trial with a speedup has the peak memory of both arms")
+        return base.Figure(
+            "memory", title, missing="no trial with a speedup has the peak memory of both arms"
+        )
     ratios = [peak_ratio(row) or 1.0 for row in shown]
     xaxis = base.ratio_axis("eager / compiled peak memory", ratios)
     choice = _scatter(shown, ratios, xaxis, lambda row: f"memory {memory_change(row)}")
@@ -65,17 +73,30 @@ def _thin_out(rows: Sequence[Row]) -> tuple[Sequence[Row], str]:
     return rows[::every], kept if every > 1 else ""
 
 
-def _scatter(rows: Sequence[Row], xs: base.Numbers, xaxis: base.Layout, describe: Callable[[Row], str]) -> base.Choice:
+def _scatter(
+    rows: Sequence[Row], xs: base.Numbers, xaxis: base.Layout, describe: Callable[[Row], str]
+) -> base.Choice:
     """Draw speedups upwards, with a symbol per precision."""
-    groups = base.group(range(len(rows)), lambda i: (text(rows[i]["precision"]), text(rows[i]["mode"])))
+    groups = base.group(
+        range(len(rows)), lambda i: (text(rows[i]["precision"]), text(rows[i]["mode"]))
+    )
     precisions, modes = (sorted({key[part] for key in groups}) for part in (0, 1))
     traces = []
     for (precision, mode), at in sorted(groups.items()):
-        shade, symbol = base.choose_colour(mode, precision), base.pick(base.SYMBOLS, precisions.index(precision))
+        shade, symbol = (
+            base.choose_colour(mode, precision),
+            base.pick(base.SYMBOLS, precisions.index(precision)),
+        )
         marker = {"color": shade, "symbol": symbol, "opacity": 0.8}
         name = f"{precision}, {mode}" if len(modes) > 1 else precision
-        hover = [base.join_lines(describe_trial(rows[i]), base.label(describe(rows[i]))) for i in at]
-        traces.append(base.points(name, [xs[i] for i in at], [speedup(rows[i]) for i in at], marker, text=hover))
+        hover = [
+            base.join_lines(describe_trial(rows[i]), base.label(describe(rows[i]))) for i in at
+        ]
+        traces.append(
+            base.points(
+                name, [xs[i] for i in at], [speedup(rows[i]) for i in at], marker, text=hover
+            )
+        )
     yaxis = base.ratio_axis("speedup", [speedup(row) for row in rows])
     return base.Choice("all", traces, base.lay_out(420, xaxis, yaxis, line="y"))
 
@@ -85,38 +106,61 @@ def draw_total_time(rows: Sequence[Row]) -> base.Figure:
     title = "Total time against steps"
     needed = ("compile_cold_s", "eager_step_ms", "compiled_step_ms")
     measured = select_measured(rows)
-    complete = [row for row in measured if all(formatting.finite(row, name) is not None for name in needed)]
+    complete = [
+        row for row in measured if all(formatting.finite(row, name) is not None for name in needed)
+    ]
     if not complete:
         return base.Figure("total-time", title, missing=NO_COMPILE_TIME)
     axes = base.find_naming_axes(complete)
     caption = "Compile time plus step times, the compiled arm with an empty and, where measured, a filled cache."
     if len(complete) > MAX_TRIALS:
         caption += f" The {MAX_TRIALS} trials of {len(complete)} that pay back soonest."
-    complete.sort(key=lambda row: math.inf if (steps := formatting.finite(row, "break_even_steps")) is None else steps)
+    complete.sort(
+        key=lambda row: (
+            math.inf if (steps := formatting.finite(row, "break_even_steps")) is None else steps
+        )
+    )
     choices = [_total_time(base.name_row(row, axes), row) for row in complete[:MAX_TRIALS]]
     return base.Figure("total-time", title, caption, choices)
 
 
 def _total_time(name: str, row: Row) -> base.Choice:
-    eager_s, compiled_s = ((formatting.finite(row, f"{arm}_step_ms") or 0.0) / 1e3 for arm in ("eager", "compiled"))
-    break_evens = [steps for _, _, column, _ in CACHES if (steps := formatting.finite(row, column)) is not None]
+    eager_s, compiled_s = (
+        (formatting.finite(row, f"{arm}_step_ms") or 0.0) / 1e3 for arm in ("eager", "compiled")
+    )
+    break_evens = [
+        steps for _, _, column, _ in CACHES if (steps := formatting.finite(row, column)) is not None
+    ]
     num_steps = math.ceil(BEYOND_BREAK_EVEN * max([0.0, *break_evens])) or STEPS_IF_NEVER
     traces = [_line("eager", num_steps, 0.0, eager_s, base.eager_colour(row), "solid")]
     for cache, time_column, steps_column, dash in CACHES:
         compile_s, steps = formatting.finite(row, time_column), formatting.finite(row, steps_column)
         if compile_s is None:
             continue
-        traces.append(_line(f"compiled, {cache}", num_steps, compile_s, compiled_s, base.row_colour(row), dash))
+        traces.append(
+            _line(
+                f"compiled, {cache}", num_steps, compile_s, compiled_s, base.row_colour(row), dash
+            )
+        )
         if steps is not None:
             reached = f"break-even, {cache}: {mark_upper_bound(row)}{math.ceil(steps):,} steps"
-            marker = {"color": "@ink", "size": 9, "symbol": "circle-open", "line": {"width": 2, "color": "@ink"}}
+            marker = {
+                "color": "@ink",
+                "size": 9,
+                "symbol": "circle-open",
+                "line": {"width": 2, "color": "@ink"},
+            }
             traces.append(base.points(reached, [steps], [steps * eager_s], marker, hoverinfo="all"))
     xaxis = {"title": {"text": "steps"}, "range": [0, num_steps], "tickformat": ",d"}
     layout, pays_after = base.lay_out(420, xaxis, base.zero_axis("seconds")), break_even(row)
-    return base.Choice(f"{name}: {pays_after}{' steps' if pays_after != 'never' else ''}", traces, layout)
+    return base.Choice(
+        f"{name}: {pays_after}{' steps' if pays_after != 'never' else ''}", traces, layout
+    )
 
 
-def _line(name: str, num_steps: int, start_s: float, step_s: float, shade: str, dash: str) -> base.Trace:
+def _line(
+    name: str, num_steps: int, start_s: float, step_s: float, shade: str, dash: str
+) -> base.Trace:
     xs, ys = [0, num_steps], [start_s, start_s + num_steps * step_s]
     line = {"color": shade, "dash": dash, "width": 2}
     return base.points(name, xs, ys, {}, mode="lines", line=line, hoverinfo="name+x+y")

@@ -26,7 +26,8 @@ COLOURS = {  # numbers of page.css by mode
     "default": 0, "eager": 1, "reduce-overhead": 2, "max-autotune": 3, "max-autotune-no-cudagraphs": 4, "lite": 6,
 }  # fmt: skip
 OTHER_MODE = 5
-# https://plotly.com/javascript/reference/bar/#bar-marker-pattern-shape, .../scatter/#scatter-line-dash
+# https://plotly.com/javascript/reference/bar/#bar-marker-pattern-shape,
+# .../scatter/#scatter-line-dash
 PATTERNS = ("", "/", "x", "-", "+", ".", "|", "\\")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 SYMBOLS = ("circle", "square", "triangle-up", "diamond", "cross", "x")
@@ -62,7 +63,9 @@ class Figure:
 def label(text: str, max_characters: int = 200) -> str:
     """Escape a text for plotly and shorten it to one line of `max_characters`."""
     line = printable(text)
-    return (line if len(line) <= max_characters else f"{line[: max_characters - 1]}…").translate(_ENTITIES)
+    return (line if len(line) <= max_characters else f"{line[: max_characters - 1]}…").translate(
+        _ENTITIES
+    )
 
 
 def join_lines(*parts: str) -> str:
@@ -88,7 +91,11 @@ def eager_colour(row: Row) -> str:
 def list_shades(rows: Iterable[Row]) -> list[tuple[str, int]]:
     """List the modes of a report, with eager, and the numbers of their colours in page.css."""
     modes = {formatting.text(row["mode"]) for row in rows}
-    ordered = sorted(modes | {"eager"}, key=lambda mode: (formatting.rank_mode(mode), mode)) if modes else []
+    ordered = (
+        sorted(modes | {"eager"}, key=lambda mode: (formatting.rank_mode(mode), mode))
+        if modes
+        else []
+    )
     return [(mode, COLOURS.get(mode, OTHER_MODE)) for mode in ordered]
 
 
@@ -114,23 +121,36 @@ def group(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
 def find_naming_axes(rows: Sequence[Row], without: str = "") -> list[str]:
     """Find the axes in which the rows differ, except `without`; the batch size counts if a model has several."""
     axes = formatting.find_varying(rows, ("precision", "mode", *formatting.TRIAL_AXES))
-    one_size = len({(row["model"], row["batch_size"]) for row in rows}) == len({row["model"] for row in rows})
+    one_size = len({(row["model"], row["batch_size"]) for row in rows}) == len(
+        {row["model"] for row in rows}
+    )
     return [name for name in axes if name != without and not (one_size and name == "batch_size")]
 
 
 def name_row(row: Row, axes: Iterable[str]) -> str:
     """Name a row by its model and its values of `axes`, e.g. `resnet50 amp default b32`."""
     values = {name: formatting.text(row[name]) for name in ("model", *axes)}
-    return " ".join(f"b{value}" if name == "batch_size" else value for name, value in values.items() if value)
+    return " ".join(
+        f"b{value}" if name == "batch_size" else value for name, value in values.items() if value
+    )
 
 
 def points(name: str, xs: Numbers, ys: Numbers, marker: Mapping[str, Any], **more: Any) -> Trace:
     """Describe a trace of points, or of lines where `mode` says so."""
     shared = {"type": "scatter", "mode": "markers", "hoverinfo": "text"}
-    return {**shared, "name": label(name), "x": xs, "y": ys, "marker": {"size": 8, **marker}, **more}
+    return {
+        **shared,
+        "name": label(name),
+        "x": xs,
+        "y": ys,
+        "marker": {"size": 8, **marker},
+        **more,
+    }
 
 
-def bars(name: str, xs: Numbers, ys: Numbers, marker: Mapping[str, Any], values: Numbers, **more: Any) -> Trace:
+def bars(
+    name: str, xs: Numbers, ys: Numbers, marker: Mapping[str, Any], values: Numbers, **more: Any
+) -> Trace:
     """Describe a trace of bars with `values` written on the bars."""
     shared = {"type": "bar", "hoverinfo": "text", "marker": marker}
     texts = [formatting.ratio(value) for value in values]
@@ -139,20 +159,30 @@ def bars(name: str, xs: Numbers, ys: Numbers, marker: Mapping[str, Any], values:
 
 def fill(shade: str | Sequence[str], pattern: str = "") -> dict[str, Any]:
     """Describe the inside of bars: one colour for all or one for each, hatched where there is a pattern."""
-    return {"color": shade} | ({"pattern": {"shape": pattern, "fillmode": "replace"}} if pattern else {})
+    return {"color": shade} | (
+        {"pattern": {"shape": pattern, "fillmode": "replace"}} if pattern else {}
+    )
 
 
 def error_bars(middles: Sequence[float], ends: Sequence[tuple[float, float]]) -> dict[str, Any]:
     """Describe error bars from the low to the high end of each interval."""
     pairs = list(zip(middles, ends, strict=True))
-    above, below = [high - middle for middle, (_, high) in pairs], [middle - low for middle, (low, _) in pairs]
+    above, below = (
+        [high - middle for middle, (_, high) in pairs],
+        [middle - low for middle, (low, _) in pairs],
+    )
     return {"array": above, "arrayminus": below, "visible": any(low < high for low, high in ends)}
 
 
 def names_axis(names: Sequence[str]) -> dict[str, Any]:
     """Describe an axis with a name at 0, 1, 2 and so on."""
     texts = [label(name, MAX_CHARACTERS) for name in names]
-    return {"tickvals": list(range(len(names))), "ticktext": texts, "automargin": True, "showgrid": False}
+    return {
+        "tickvals": list(range(len(names))),
+        "ticktext": texts,
+        "automargin": True,
+        "showgrid": False,
+    }
 
 
 def ratio_axis(title: str, values: Iterable[float | None]) -> dict[str, Any]:
@@ -181,11 +211,25 @@ def seconds_axis(title: str, values: Iterable[float]) -> dict[str, Any]:
     factors = (1, 2, 5) if high - low < 2.5 else (1,)
     every = (factor * 10.0**power for power in range(-7, 6) for factor in factors)
     ticks = [tick for tick in every if low <= math.log10(tick) <= high]
-    return _log_axis(title, low, high, ticks, [f"{tick:,g} s" if tick >= 1 else f"{1e3 * tick:g} ms" for tick in ticks])
+    return _log_axis(
+        title,
+        low,
+        high,
+        ticks,
+        [f"{tick:,g} s" if tick >= 1 else f"{1e3 * tick:g} ms" for tick in ticks],
+    )
 
 
-def _log_axis(title: str, low: float, high: float, ticks: Sequence[float], texts: Sequence[str]) -> dict[str, Any]:
-    return {"title": {"text": title}, "type": "log", "range": [low, high], "tickvals": ticks, "ticktext": texts}
+def _log_axis(
+    title: str, low: float, high: float, ticks: Sequence[float], texts: Sequence[str]
+) -> dict[str, Any]:
+    return {
+        "title": {"text": title},
+        "type": "log",
+        "range": [low, high],
+        "tickvals": ticks,
+        "ticktext": texts,
+    }
 
 
 def zero_axis(title: str) -> dict[str, Any]:
@@ -193,7 +237,9 @@ def zero_axis(title: str) -> dict[str, Any]:
     return {"title": {"text": title}, "rangemode": "tozero"}
 
 
-def lay_out(height: int, xaxis: Mapping[str, Any], yaxis: Mapping[str, Any], line: str = "", **more: Any) -> Layout:
+def lay_out(
+    height: int, xaxis: Mapping[str, Any], yaxis: Mapping[str, Any], line: str = "", **more: Any
+) -> Layout:
     """Describe a figure with two axes, and a line where the axis `line` is 1."""
     shapes = {"shapes": [reference_line(line)]} if line else {}
     return {"height": height, "xaxis": xaxis, "yaxis": yaxis, **shapes, **more}
@@ -203,4 +249,9 @@ def reference_line(axis: str, at: float = 1, **style: Any) -> dict[str, Any]:
     """Describe a line across the figure where `axis` has a value, by default 1, where compiling changes nothing."""
     other = "y" if axis == "x" else "x"
     ends = {f"{axis}0": at, f"{axis}1": at, f"{other}0": 0, f"{other}1": 1, f"{other}ref": "paper"}
-    return {"type": "line", "layer": "below", "line": {"color": "@muted", "width": 1.2, **style}, **ends}
+    return {
+        "type": "line",
+        "layer": "below",
+        "line": {"color": "@muted", "width": 1.2, **style},
+        **ends,
+    }

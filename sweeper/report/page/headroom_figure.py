@@ -24,7 +24,8 @@ CAPTION = (
 class _Line(NamedTuple):
     name: str
     shade: str
-    slowdowns: Sequence[float]  # how many times the seconds of this host another host takes for a step
+    # how many times the seconds of this host another host takes for a step
+    slowdowns: Sequence[float]
     speedups: Sequence[float]
 
 
@@ -53,8 +54,13 @@ def _predict(name: str, row: Row) -> _Line | None:
     eager_share, eager_device, compiled_share, compiled_device = known
     eager_host, compiled_host = eager_share * eager_device, compiled_share * compiled_device
     bends = {at for at in (1 / eager_share, 1 / compiled_share) if LEAST < at < MOST}
-    slowdowns = sorted(bends | {LEAST * (MOST / LEAST) ** (at / POINTS) for at in range(POINTS + 1)})
-    speedups = [predict_speedup(eager_host, eager_device, compiled_host, compiled_device, at) for at in slowdowns]
+    slowdowns = sorted(
+        bends | {LEAST * (MOST / LEAST) ** (at / POINTS) for at in range(POINTS + 1)}
+    )
+    speedups = [
+        predict_speedup(eager_host, eager_device, compiled_host, compiled_device, at)
+        for at in slowdowns
+    ]
     return _Line(name, base.row_colour(row), slowdowns, speedups)
 
 
@@ -71,7 +77,13 @@ def _draw(lines: Sequence[_Line]) -> base.Choice:
         "tickvals": list(TICKS),
         "ticktext": list(TICKS.values()),
     }
-    yaxis = base.ratio_axis("predicted speedup", [speedup for line in lines for speedup in line.speedups])
+    yaxis = base.ratio_axis(
+        "predicted speedup", [speedup for line in lines for speedup in line.speedups]
+    )
     layout = base.lay_out(420, xaxis, yaxis, line="y")
     layout["shapes"].append(base.reference_line("x"))
-    return base.Choice(", ".join(line.name for line in lines[:2]) + (", …" if len(lines) > 2 else ""), traces, layout)
+    return base.Choice(
+        ", ".join(line.name for line in lines[:2]) + (", …" if len(lines) > 2 else ""),
+        traces,
+        layout,
+    )

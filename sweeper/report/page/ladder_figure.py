@@ -19,9 +19,15 @@ ORDER = tuple(TITLES[rung] for rung in RUNGS)
 def draw_ladders(rows: Sequence[Row]) -> base.Figure:
     """Draw the speedups over eager as built of the rungs of each ladder."""
     title = "How much of the speedup is torch.compile's"
-    ladders = [found for found in group_by_ladder(rows) if any(base.positive(row, "speedup") for row in found)]
+    ladders = [
+        found
+        for found in group_by_ladder(rows)
+        if any(base.positive(row, "speedup") for row in found)
+    ]
     if not ladders:
-        return base.Figure("ladder", title, missing="no model has a ladder: experiment=ladder runs one")
+        return base.Figure(
+            "ladder", title, missing="no model has a ladder: experiment=ladder runs one"
+        )
     caption = (
         "Speedup over eager as built, with 95 % intervals where known. Each rung adds to those before it; the compiled "
         "ones have every one-liner and do without the graph by hand."
@@ -40,7 +46,11 @@ def _draw(ladders: Sequence[Sequence[Row]], axes: Sequence[str]) -> base.Choice:
         shown = [row for row in rungs[rung] if base.positive(row, "speedup")]
         heights = [base.positive(row, "speedup") or 1.0 for row in shown]
         ends = [_ends(row, height) for row, height in zip(shown, heights, strict=True)]
-        style = {"textposition": "outside", "cliponaxis": False, "error_y": base.error_bars(heights, ends)}
+        style = {
+            "textposition": "outside",
+            "cliponaxis": False,
+            "error_y": base.error_bars(heights, ends),
+        }
         style["hovertext"] = [_describe(row, names[at[id(row)]]) for row in shown]
         places = [at[id(row)] for row in shown]
         shades = [_colour(rung, row) for row in shown]
@@ -54,7 +64,9 @@ def _draw(ladders: Sequence[Sequence[Row]], axes: Sequence[str]) -> base.Choice:
 
 def _rank(rung: str) -> int:
     """The place of a rung; one with compile settings of its own stands with that of its mode."""
-    return next((index for index, title in enumerate(ORDER) if rung.partition(" (")[0] == title), len(ORDER))
+    return next(
+        (index for index, title in enumerate(ORDER) if rung.partition(" (")[0] == title), len(ORDER)
+    )
 
 
 def _colour(rung: str, row: Row) -> str:

@@ -10,7 +10,11 @@ from sweeper.report import formatting
 from sweeper.report.formatting import TRIAL_AXES, sentence, shorten_names, text, trial_name
 from sweeper.report.table import Row
 
-TITLES = {"doubt": "Flags that doubt the number", "context": "Flags of context", HOUSEKEEPING: "Housekeeping flags"}
+TITLES = {
+    "doubt": "Flags that doubt the number",
+    "context": "Flags of context",
+    HOUSEKEEPING: "Housekeeping flags",
+}
 
 
 @dataclass(frozen=True)
@@ -38,13 +42,23 @@ def make_legend(rows: Sequence[Row], causes: Sequence[Row]) -> list[Part]:
     """Make the parts of the legend for the rows of speedups and of causes; what no row has is left out."""
     axes = formatting.find_varying(rows, TRIAL_AXES)
     flags = _name_trials(((flag, row) for row in rows for flag in formatting.flags(row)), axes)
-    statuses = _name_trials(((text(row["status"]), row) for row in rows if row["status"] != "ok"), axes)
+    statuses = _name_trials(
+        ((text(row["status"]), row) for row in rows if row["status"] != "ok"), axes
+    )
     found = _name_trials(((text(row["cause"]), row) for row in causes), axes)
     ranks = {name: FLAGS[name].rank if name in FLAGS else "context" for name in flags}
     parts = []
     for rank, note in RANKS.items():
         of_rank = {name: trials for name, trials in flags.items() if ranks[name] == rank}
-        parts.append(Part(rank, TITLES[rank], sentence(note), _make_terms(of_rank, FLAGS), rank == HOUSEKEEPING))
+        parts.append(
+            Part(
+                rank,
+                TITLES[rank],
+                sentence(note),
+                _make_terms(of_rank, FLAGS),
+                rank == HOUSEKEEPING,
+            )
+        )
     others = {name: trials for name, trials in found.items() if name in CAUSES}
     parts.append(Part("status", "Statuses other than ok", "", _make_terms(statuses, STATUSES)))
     parts.append(Part("cause", "Causes of lost time", "", _make_terms(others, CAUSES)))
@@ -65,4 +79,6 @@ def _name_trials(pairs: Iterable[tuple[str, Row]], axes: Sequence[str]) -> dict[
 def _make_terms(names: Mapping[str, str], meanings: Mapping[str, Meaning]) -> list[Term]:
     unknown = Meaning("not known to this version of sweeper")
     known = ((name, meanings.get(name, unknown), trials) for name, trials in names.items())
-    return [Term(name, sentence(meaning.says), meaning.todo, trials) for name, meaning, trials in known]
+    return [
+        Term(name, sentence(meaning.says), meaning.todo, trials) for name, meaning, trials in known
+    ]

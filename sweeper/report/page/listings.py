@@ -28,7 +28,8 @@ from sweeper.report.tables import causes
 from sweeper.report.tables.speedups import name_sweep
 
 FILTERS = ("sweep", "status", "mode", "precision", "family")
-ASIDE = ("sweep", "family", "status", "phase")  # titles that stand under the name of a row where the page is narrow
+# titles that stand under the name of a row where the page is narrow
+ASIDE = ("sweep", "family", "status", "phase")
 MAX_MESSAGE_CHARACTERS = 2000
 MAX_PLACES = 10  # graph breaks and skips that a row opens to
 MAX_LOG_BYTES, MAX_LOG_LINES = 6000, 40  # of the end of a log
@@ -54,9 +55,15 @@ def make_listing(
     if spec.fold:
         folds = spec.fold(shown)
         shown = [fold.row for fold in folds]
-        details = {id(fold.row): _describe_fold(number, fold) for number, fold in enumerate(folds, 1)}
+        details = {
+            id(fold.row): _describe_fold(number, fold) for number, fold in enumerate(folds, 1)
+        }
     columns = [*spec.columns_for(PAGE, shown, report.tables["speedups"].rows), *more]
-    columns = [column for column in columns if column is columns[0] or any(text(column.text(row)) for row in shown)]
+    columns = [
+        column
+        for column in columns
+        if column is columns[0] or any(text(column.text(row)) for row in shown)
+    ]
     filters = [name for name in FILTERS if shown and name in shown[0] and not spec.fold]
     filters = [name for name in filters if name != "sweep" or find_varying(shown, [name])]
     listed = []
@@ -64,23 +71,35 @@ def make_listing(
         cells = [text(column.text(row)) for column in columns]
         numbers = [column.number(row) if column.number else None for column in columns]
         values = [text(row[name]) for name in filters]
-        listed.append({"cells": cells, "numbers": numbers, "filters": values} | details.get(id(row), {}))
+        listed.append(
+            {"cells": cells, "numbers": numbers, "filters": values} | details.get(id(row), {})
+        )
     heads = [_describe_column(column, is_first=column is columns[0]) for column in columns]
-    notes = [*map(sentence, (spec.lead(rows), *spec.notes(rows))), spec.explain(report.findings, rows)]
+    notes = [
+        *map(sentence, (spec.lead(rows), *spec.notes(rows))),
+        spec.explain(report.findings, rows),
+    ]
     data = {"columns": heads, "filters": filters, "rows": listed}
     return Listing(spec.name, spec.title, data, " ".join(filter(None, notes)))
 
 
 def _describe_column(column: TextColumn, is_first: bool) -> dict[str, Any]:
     aside = (column.is_name or column.title in ASIDE) and not is_first
-    return {"title": column.title, "number": column.number is not None, "hint": column.meaning, "aside": aside}
+    return {
+        "title": column.title,
+        "number": column.number is not None,
+        "hint": column.meaning,
+        "aside": aside,
+    }
 
 
 def _describe_fold(number: int, fold: Fold) -> dict[str, Any]:
     return {"id": str(number), "details": [list(part) for part in fold.parts], "links": []}
 
 
-def _describe_trials(spec: TableSpec, report: Report, rows: Sequence[Row], out: Path) -> dict[int, dict[str, Any]]:
+def _describe_trials(
+    spec: TableSpec, report: Report, rows: Sequence[Row], out: Path
+) -> dict[int, dict[str, Any]]:
     """What each row opens to, by the row's identity: pairs of a name and a text, and links to the trial's files."""
     if spec.entries is None:
         return {}
@@ -124,9 +143,12 @@ def read_end_of_log(entry: Entry) -> str:
             size = log.seek(0, os.SEEK_END)
             log.seek(max(0, size - MAX_LOG_BYTES))
             text = log.read().decode("utf-8", "replace")
-    except OSError:  # records are often kept without logs, and may name what is none of their trial's
+    # records are often kept without logs, and may name what is none of their trial's
+    except OSError:
         return ""
-    lines = [printable_line for line in text.splitlines() if (printable_line := _clean(line)).strip()]
+    lines = [
+        printable_line for line in text.splitlines() if (printable_line := _clean(line)).strip()
+    ]
     return "\n".join(lines[-MAX_LOG_LINES:])
 
 
@@ -156,9 +178,15 @@ def _describe_record(entry: Entry) -> list[tuple[str, str]]:
         ("ended while", record.phase or ""),
         ("flags", ", ".join(entry.flags)),
         ("accuracy", _describe_accuracy(entry.worst) if entry.worst else ""),
-        ("attention kernels", _describe_attention(found) if found and "attention_differs" in entry.flags else ""),
+        (
+            "attention kernels",
+            _describe_attention(found) if found and "attention_differs" in entry.flags else "",
+        ),
         ("trial", record.trial_id),
-        ("batch size", f"{record.trial.batch_size} ran out of memory" if record.smaller_batch_size else ""),
+        (
+            "batch size",
+            f"{record.trial.batch_size} ran out of memory" if record.smaller_batch_size else "",
+        ),
         ("graphs", plain(found.graphs) if found else ""),
         ("kernels that Inductor wrote", plain(found.kernels) if found else ""),
         ("graph breaks", "\n".join(places)),
@@ -187,7 +215,9 @@ def _describe_accuracy(worst: Accuracy) -> str:
 def _describe_attention(found: Diagnostics) -> str:
     """Name the attention kernels of both arms, e.g. `eager flash, compiled none of cuDNN, flash, memory-efficient`."""
     ran = ((arm, found.settings.get(f"attention_ran_{arm}")) for arm in ARMS)
-    return ", ".join(f"{arm} {kinds or 'none of cuDNN, flash, memory-efficient'}" for arm, kinds in ran)
+    return ", ".join(
+        f"{arm} {kinds or 'none of cuDNN, flash, memory-efficient'}" for arm, kinds in ran
+    )
 
 
 def _describe_attempt(attempt: Attempt) -> str:
@@ -209,7 +239,10 @@ def _link_files(entry: Entry, address: str) -> list[list[str]]:
     """Addresses relative to the page; none for a trial whose files are elsewhere."""
     if not entry.folder.is_dir():
         return []
-    record, folder = entry.record, f"{'' if address == '.' else f'{address}/'}{quote(entry.folder.name)}"
+    record, folder = (
+        entry.record,
+        f"{'' if address == '.' else f'{address}/'}{quote(entry.folder.name)}",
+    )
     found = [["folder", f"{folder}/"], ["record.json", f"{folder}/record.json"]]
     if record.log and _find_inside(entry, record.log):
         found.append(["log", f"{folder}/{quote(record.log)}"])

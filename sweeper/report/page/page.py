@@ -65,7 +65,11 @@ DIGITS = 6  # of a number in a figure
 MAX_CARDS = 12
 CARD_LINES = 4  # of a card that show at once
 MAX_CARDS_UNWEIGHTED = 4  # where no mode has the weighted mean
-MEANS = {"weighted": "0.75 AMP + 0.25 fp32", "geomean_amp": "AMP alone", "geomean_fp32": "fp32 alone"}
+MEANS = {
+    "weighted": "0.75 AMP + 0.25 fp32",
+    "geomean_amp": "AMP alone",
+    "geomean_fp32": "fp32 alone",
+}
 CONVENTIONS = (
     "Geometric means of eager / compiled step time, wall clock. In brackets the 95 % interval for these models, in "
     "parentheses how many; without doubt: over the models without a flag that says that a speedup may be off, "
@@ -73,7 +77,8 @@ CONVENTIONS = (
     "the models that are ok in both, with a verdict on their results; a new model: where one more of the same kind "
     "would lie."
 )
-SECTIONS = {  # the contents bar, in the order of the page; a table that is not here stands before the notes
+# the contents bar, in the order of the page; a table that is not here stands before the notes
+SECTIONS = {
     "again": "Worth another run",
     "failures": "Failures",
     "recommendations": "Recommendations",
@@ -87,7 +92,8 @@ SECTIONS = {  # the contents bar, in the order of the page; a table that is not 
     "notes": "Notes",
 }
 TITLE_HEIGHT_PX = 110  # pixels of its title and caption, about
-_Part = Callable[[], tuple[Sequence[Any], str]]  # figures or tables, and what page.js draws of them as JSON
+# figures or tables, and what page.js draws of them as JSON
+_Part = Callable[[], tuple[Sequence[Any], str]]
 
 
 class Card(NamedTuple):
@@ -130,7 +136,9 @@ def begin_page(report: Report, out: Path, cores: int = 1) -> Callable[[], str]:
 
     suites = group_by_suite(report.findings.units.units)
     published = find_references(report, suites)
-    make_tables = parallel.start(functools.partial(_make_tables, report, suites, published, out), cores)
+    make_tables = parallel.start(
+        functools.partial(_make_tables, report, suites, published, out), cores
+    )
     make_figures = parallel.start(functools.partial(_make_figures, report, published), cores)
     return lambda: _render(report, published, (make_tables, make_figures))
 
@@ -152,10 +160,14 @@ def _render(report: Report, published: References, parts: Sequence[_Part]) -> st
         cards=cards,
         card_lines=CARD_LINES,
         rest=rest,
-        conventions=f"{CONVENTIONS} AMP: {report.findings.amp}." if report.findings.amp else CONVENTIONS,
+        conventions=f"{CONVENTIONS} AMP: {report.findings.amp}."
+        if report.findings.amp
+        else CONVENTIONS,
         facts=[fact.partition(": ") for fact in report.facts],
         machine=_name_machine(report.facts),
-        precedence=next((fact.partition(": ")[2] for fact in report.facts if fact.startswith(PRECEDENCE)), ""),
+        precedence=next(
+            (fact.partition(": ")[2] for fact in report.facts if fact.startswith(PRECEDENCE)), ""
+        ),
         failed=sum(row["status"] != "ok" for row in rows),
         legend=make_legend(rows, report.tables["causes"].rows),
         shades=list_shades(rows),
@@ -169,7 +181,12 @@ def _render(report: Report, published: References, parts: Sequence[_Part]) -> st
         problems=[printable(line) for line in report.problems],
     )
     # What is megabytes long takes the places of comments: jinja2 would hold several copies of it.
-    large = {"figure-data": figure_data, "table-data": table_data, "plotly": plotly, "page-script": script}
+    large = {
+        "figure-data": figure_data,
+        "table-data": table_data,
+        "plotly": plotly,
+        "page-script": script,
+    }
     return "".join(large.get(piece, piece) for piece in re.split(r"<!--([a-z-]+)-->", page))
 
 
@@ -199,8 +216,14 @@ def make_cards(summary: Sequence[Row], published: References) -> tuple[list[Card
     """Make a card per mode, the largest mean first, and a sentence about the modes that have no card."""
     rows = [row for row in summary if row["family"] == ALL]
     known = [row for row in rows if any(row[name] is not None for name in MEANS)]
-    known.sort(key=lambda row: [-(formatting.number(row, name) or 0.0) for name in ("weighted", "geomean_amp")])
-    max_cards = MAX_CARDS if any(row["weighted"] is not None for row in known) else MAX_CARDS_UNWEIGHTED
+    known.sort(
+        key=lambda row: [
+            -(formatting.number(row, name) or 0.0) for name in ("weighted", "geomean_amp")
+        ]
+    )
+    max_cards = (
+        MAX_CARDS if any(row["weighted"] is not None for row in known) else MAX_CARDS_UNWEIGHTED
+    )
     rest = f"{len(known) - max_cards} more are in the summary. " if len(known) > max_cards else ""
     if unknown := [formatting.key(row) for row in rows if row not in known]:
         rest += f"No verified speedup in a precision with a weight: {'; '.join(unknown)}."
@@ -213,7 +236,11 @@ def _make_card(row: Row, published: References) -> Card:
     name = next(name for name in MEANS if row[name] is not None)
     interval = formatting.interval(row, name)
     lines = [f"geometric mean, {MEANS[name]}", count_models(row, name)]
-    lines += [f"{text(row['passed'])} of {text(row['models'])} with verified results"] if row["models"] else []
+    lines += (
+        [f"{text(row['passed'])} of {text(row['models'])} with verified results"]
+        if row["models"]
+        else []
+    )
     lines.append(f"these models {interval}" if interval else "no interval for these models")
     if name == "weighted":
         new, by_device = show_new_model(row), show_device_mean(row)
@@ -223,8 +250,12 @@ def _make_card(row: Row, published: References) -> Card:
         lines.append(f"slowdowns as 1.0: {ratio(formatting.number(row, 'weighted_clipped'))}")
         reference = published.figures.get(ALL)
         if reference and (row["mode"], row["backend"]) == ("default", "inductor"):
-            lines.append(f"published: {reference.label}{', measured otherwise' if published.differences else ''}")
-    return Card(formatting.key(row), ratio(formatting.number(row, name)), lines, _explain_doubt(row, name))
+            lines.append(
+                f"published: {reference.label}{', measured otherwise' if published.differences else ''}"
+            )
+    return Card(
+        formatting.key(row), ratio(formatting.number(row, name)), lines, _explain_doubt(row, name)
+    )
 
 
 def _explain_doubt(row: Row, name: str) -> str:
@@ -232,7 +263,11 @@ def _explain_doubt(row: Row, name: str) -> str:
     low, high = (formatting.number(row, f"{name}_{end}") for end in ("low", "high"))
     if low and high and high / low >= MAX_SPAN:
         return "the interval is too wide to say more"
-    return "" if row[COUNTS[name][1]] else "every model has a flag that says that its speedup may be off"
+    return (
+        ""
+        if row[COUNTS[name][1]]
+        else "every model has a flag that says that its speedup may be off"
+    )
 
 
 def _make_tables(
@@ -241,10 +276,13 @@ def _make_tables(
     """Make the tables that have rows, the summary last: without their data, and the data as JSON."""
     first, *others = TABLES
     listings = [make_listing(spec, report, report.tables[spec.name].rows, out) for spec in others]
-    by_suite: list[Row] = [{**row, "family": f"suite {row['family']}"} for row in summary(suites).rows]
+    by_suite: list[Row] = [
+        {**row, "family": f"suite {row['family']}"} for row in summary(suites).rows
+    ]
     rows = [*report.tables[first.name].rows, *by_suite]
     column = TextColumn(
-        "published", lambda row: item.label if (item := published.figures.get(text(row["family"]))) else ""
+        "published",
+        lambda row: item.label if (item := published.figures.get(text(row["family"]))) else "",
     )
     summed = make_listing(first, report, rows, out, [column] if published.figures else [])
     listings.append(replace(summed, note=f"{summed.note} {published.sentence}".strip()))
@@ -257,7 +295,9 @@ def _make_figures(report: Report, published: References) -> tuple[list[Figure], 
     rows, entries = report.tables["speedups"].rows, report.findings.entries
     figures = [
         speedup_figures.draw_forest(rows),
-        speedup_figures.draw_families(report.tables["summary"].rows, published.figures, published.sentence),
+        speedup_figures.draw_families(
+            report.tables["summary"].rows, published.figures, published.sentence
+        ),
         ladder_figure.draw_ladders(report.tables["ladder"].rows),
         speedup_figures.draw_backends(rows),
         speedup_figures.draw_batch_sizes(rows),
@@ -270,7 +310,9 @@ def _make_figures(report: Report, published: References) -> tuple[list[Figure], 
         *filter(None, [training_figure.draw_trainings(entries, rows)]),
     ]
     firsts = [[replace(choice, traces=()) for choice in figure.choices[:1]] for figure in figures]
-    sketches = [replace(figure, choices=choices) for figure, choices in zip(figures, firsts, strict=True)]
+    sketches = [
+        replace(figure, choices=choices) for figure, choices in zip(figures, firsts, strict=True)
+    ]
     return sketches, _dump([_figure_data(figure) for figure in figures])
 
 
@@ -301,7 +343,11 @@ def group_by_suite(units: Iterable[Unit]) -> list[Group]:
         weights.setdefault(unit.key, set()).update(unit.entries)
     if len({suite for _, suite in by_suite if suite}) < 2:
         return []
-    return [Group(suite, key, frozenset(weights[key]), found) for (key, suite), found in by_suite.items() if suite]
+    return [
+        Group(suite, key, frozenset(weights[key]), found)
+        for (key, suite), found in by_suite.items()
+        if suite
+    ]
 
 
 def _suite(unit: Unit) -> str:
@@ -316,11 +362,16 @@ def find_references(report: Report, groups_by_suite: Iterable[Group]) -> Referen
     families = dict.fromkeys(text(row["family"]) for row in report.tables["summary"].rows)
     found = {family: find_for_family(family, suites) for family in families}
     found |= {f"suite {group.family}": find_for_suite(group.family) for group in groups_by_suite}
-    return References({name: item for name, item in found.items() if item}, *find_differences(report.findings.entries))
+    return References(
+        {name: item for name, item in found.items() if item},
+        *find_differences(report.findings.entries),
+    )
 
 
 def _figure_data(figure: Figure) -> dict[str, Any]:
-    choices = [{"name": item.name, "traces": item.traces, "layout": item.layout} for item in figure.choices]
+    choices = [
+        {"name": item.name, "traces": item.traces, "layout": item.layout} for item in figure.choices
+    ]
     return {"id": figure.id, "choices": _round(choices)}
 
 
@@ -335,7 +386,9 @@ def _round(value: Any) -> Any:
 
 def _policy(*scripts: str) -> str:
     """Allow these scripts by their digests, and nothing from anywhere else: https://www.w3.org/TR/CSP3/."""
-    digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
+    digests = (
+        base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts
+    )
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
     return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'"
 

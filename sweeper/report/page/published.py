@@ -35,10 +35,14 @@ def _read_text(found: Mapping[str, object], name: str) -> str | None:
     return str(found[name]) if found.get(name) else None
 
 
-# The settings of the announcement, which conf/preset/pt2.yaml has, and how a trial has them; None: it has none of it.
+# The settings of the announcement, which conf/preset/pt2.yaml has, and how a trial has them; None:
+# it has none of it.
 SETTINGS: _Settings = {
     "TF32": ("on", lambda entry: "on" if entry.record.trial.precision.tf32 else "as torch sets it"),
-    "AMP": ("float16 autocast without gradient scaler", lambda entry: name_amp_format([entry]) or None),
+    "AMP": (
+        "float16 autocast without gradient scaler",
+        lambda entry: name_amp_format([entry]) or None,
+    ),
     "optimizer": ("none", lambda entry: entry.record.trial.optimizer),
     "dropout": ("off", lambda entry: "on" if entry.record.trial.model.dropout else "off"),
     "texts": (FULL, _describe_texts),
@@ -46,8 +50,14 @@ SETTINGS: _Settings = {
     "cudnn_benchmark": ("off", lambda entry: "on" if entry.record.trial.cudnn_benchmark else "off"),
 }
 _MACHINE: _Settings = {
-    "GPU": ("NVIDIA A100", lambda entry: _read_text(get_mapping(entry.record.environment, "device"), "name")),
-    "torch": ("before 2.0", lambda entry: _read_text(get_mapping(entry.record.environment, "versions"), "torch")),
+    "GPU": (
+        "NVIDIA A100",
+        lambda entry: _read_text(get_mapping(entry.record.environment, "device"), "name"),
+    ),
+    "torch": (
+        "before 2.0",
+        lambda entry: _read_text(get_mapping(entry.record.environment, "versions"), "torch"),
+    ),
 }
 PT2_SUITES = frozenset({"timm", "huggingface", "torchbench"})
 
@@ -66,7 +76,9 @@ class Published:
     @property
     def label(self) -> str:
         """`1.38 (A100, 2022)`, or `1.02 to 1.03 (A6000, 2023)`."""
-        value = ratio(self.low) if self.low == self.high else f"{ratio(self.low)} to {ratio(self.high)}"
+        value = (
+            ratio(self.low) if self.low == self.high else f"{ratio(self.low)} to {ratio(self.high)}"
+        )
         return f"{value} ({self.device}, {self.year})"
 
 
@@ -110,11 +122,20 @@ def find_differences(entries: Sequence[Entry]) -> tuple[str, str]:
 
     Two texts such as `optimizer none, here adam; dropout off, here on`; empty where nothing differs.
     """
-    weighted = [entry for entry in entries if entry.record.trial.mode != "eager" and entry.record.trial.labels.weight]
+    weighted = [
+        entry
+        for entry in entries
+        if entry.record.trial.mode != "eager" and entry.record.trial.labels.weight
+    ]
     return _compare(SETTINGS, weighted), _compare(_MACHINE, weighted)
 
 
 def _compare(settings: _Settings, entries: Sequence[Entry]) -> str:
-    ours = {name: dict.fromkeys(filter(None, map(read, entries))) for name, (_, read) in settings.items()}
+    ours = {
+        name: dict.fromkeys(filter(None, map(read, entries)))
+        for name, (_, read) in settings.items()
+    }
     differ = [name for name, found in ours.items() if found and list(found) != [settings[name][0]]]
-    return printable("; ".join(f"{name} {settings[name][0]}, here {' or '.join(ours[name])}" for name in differ))
+    return printable(
+        "; ".join(f"{name} {settings[name][0]}, here {' or '.join(ours[name])}" for name in differ)
+    )

@@ -26,7 +26,9 @@ def draw_sizes(entries: Sequence[Entry], rows: Sequence[Row]) -> base.Figure:
     pairs = [(entry.result.seen_of_script, row) for entry, row in zip(entries, rows, strict=True)]
     seen = [(script, row) for script, row in pairs if script and len(script.sizes) > 1]
     if not seen:
-        return base.Figure("script-sizes", TITLE, missing="no script has shapes that differ in one dimension")
+        return base.Figure(
+            "script-sizes", TITLE, missing="no script has shapes that differ in one dimension"
+        )
     axes = base.find_naming_axes([row for _, row in seen])
     more = f" The first {MAX_TRIALS} of {len(seen)} trials." if len(seen) > MAX_TRIALS else ""
     choices = [_draw(script, row, base.name_row(row, axes)) for script, row in seen[:MAX_TRIALS]]
@@ -34,7 +36,10 @@ def draw_sizes(entries: Sequence[Entry], rows: Sequence[Row]) -> base.Figure:
 
 
 def _draw(script: ScriptRun, row: Row, name: str) -> base.Choice:
-    least, largest = min(item.size for item in script.sizes), max(item.size for item in script.sizes)
+    least, largest = (
+        min(item.size for item in script.sizes),
+        max(item.size for item in script.sizes),
+    )
     width = math.ceil((largest - least + 1) / MAX_BARS)
     counts: Counter[int] = Counter()
     for item in script.sizes:
@@ -51,15 +56,23 @@ def _draw(script: ScriptRun, row: Row, name: str) -> base.Choice:
         "hoverinfo": "text+y",
         "hovertext": [_describe(first, width) for first in firsts],
     }
-    traces: list[base.Trace] = [bars, *([_mark(script.pad_to, max(heights))] if advises_to_pad(script) else [])]
+    traces: list[base.Trace] = [
+        bars,
+        *([_mark(script.pad_to, max(heights))] if advises_to_pad(script) else []),
+    ]
     margin = max(0.04 * (largest - least), width)
-    xaxis = {"title": {"text": "size of the dimension that varies"}, "range": [least - margin, largest + margin]}
+    xaxis = {
+        "title": {"text": "size of the dimension that varies"},
+        "range": [least - margin, largest + margin],
+    }
     layout = base.lay_out(360, xaxis, base.zero_axis("calls"))
     return base.Choice(f"{name}: {script.num_shapes:,} shapes", traces, layout)
 
 
 def _describe(first: int, width: int) -> str:
-    return base.label(f"size {first:,}" if width == 1 else f"sizes {first:,} to {first + width - 1:,}")
+    return base.label(
+        f"size {first:,}" if width == 1 else f"sizes {first:,} to {first + width - 1:,}"
+    )
 
 
 def _mark(sizes: Sequence[int], height: int) -> base.Trace:
@@ -68,4 +81,6 @@ def _mark(sizes: Sequence[int], height: int) -> base.Trace:
     ys = [y for _ in sizes for y in (0, 1.1 * height, None)]
     texts = [text for size in sizes for text in ("", f"{size:,}", "")]
     style = {"mode": "lines+text", "text": texts, "textposition": "top center", "hoverinfo": "skip"}
-    return base.points("pad to", xs, ys, {}, line={"color": "@ink", "dash": "dash", "width": 1.4}, **style)
+    return base.points(
+        "pad to", xs, ys, {}, line={"color": "@ink", "dash": "dash", "width": 1.4}, **style
+    )

@@ -32,7 +32,12 @@ MAX_SERIES = 6
 
 INTERVAL, RANGE, SINGLE = "95 % interval", "range of processes, host-bound", "no interval"
 NOT_VERIFIED = "result not verified"
-MARKS = {INTERVAL: "circle", RANGE: "diamond-open", SINGLE: "circle-open", NOT_VERIFIED: "x-thin-open"}
+MARKS = {
+    INTERVAL: "circle",
+    RANGE: "diamond-open",
+    SINGLE: "circle-open",
+    NOT_VERIFIED: "x-thin-open",
+}
 PRECISIONS = {"AMP": "geomean_amp", "fp32": "geomean_fp32"}
 
 
@@ -83,7 +88,9 @@ def _forests_by_group(rows: Sequence[Row]) -> list[base.Choice]:
     groups = base.group(rows, lambda row: " ".join(text(row[name]) for name in axes))
     if not 1 < len(groups) <= MAX_CHOICES:
         return []
-    return [_both_ends(f"{name}: ", rows, MAX_BARS_PER_GROUP) for name, rows in sorted(groups.items())]
+    return [
+        _both_ends(f"{name}: ", rows, MAX_BARS_PER_GROUP) for name, rows in sorted(groups.items())
+    ]
 
 
 def _both_ends(prefix: str, rows: Sequence[Row], max_rows: int) -> base.Choice:
@@ -91,7 +98,9 @@ def _both_ends(prefix: str, rows: Sequence[Row], max_rows: int) -> base.Choice:
     if len(rows) <= max_rows:
         return _forest(f"{prefix}{len(rows)}", rows)
     half = max_rows // 2
-    choice = _forest(f"{prefix}{half} fastest, {half} slowest of {len(rows)}", [*rows[:half], *rows[-half:]])
+    choice = _forest(
+        f"{prefix}{half} fastest, {half} slowest of {len(rows)}", [*rows[:half], *rows[-half:]]
+    )
     choice.layout["shapes"].append(base.reference_line("y", half - 0.5, dash="dot"))
     return choice
 
@@ -102,17 +111,30 @@ def _forest(name: str, rows: Sequence[Row]) -> base.Choice:
     groups = base.group(range(len(rows)), lambda at: (_name_kind(rows[at]), _mark(rows[at])))
     several = len({text(row["mode"]) for row in rows}) > 1
     traces = []
-    for (precision, mode), mark in (kind for kind in itertools.product(sorted(kinds), MARKS) if kind in groups):
+    for (precision, mode), mark in (
+        kind for kind in itertools.product(sorted(kinds), MARKS) if kind in groups
+    ):
         at, shade = groups[(precision, mode), mark], base.choose_colour(mode, precision)
         title = f"{precision}, {mode}, {mark}" if several else f"{precision}, {mark}"
         traces.append(_speedups(title, [rows[i] for i in at], "x", at, shade, MARKS[mark]))
-    xaxis = {**base.ratio_axis("speedup", [end for row in rows for end in _ends(row)]), "side": "top"}
-    yaxis = {**base.names_axis([base.name_row(row, axes) for row in rows]), "range": [len(rows) - 0.5, -0.5]}
+    xaxis = {
+        **base.ratio_axis("speedup", [end for row in rows for end in _ends(row)]),
+        "side": "top",
+    }
+    yaxis = {
+        **base.names_axis([base.name_row(row, axes) for row in rows]),
+        "range": [len(rows) - 0.5, -0.5],
+    }
     return base.Choice(name, traces, base.lay_out(110 + 17 * len(rows), xaxis, yaxis, line="x"))
 
 
 def _speedups(
-    name: str, rows: Sequence[Row], axis: str, others: Sequence[float | None], shade: str, symbol: str = "circle"
+    name: str,
+    rows: Sequence[Row],
+    axis: str,
+    others: Sequence[float | None],
+    shade: str,
+    symbol: str = "circle",
 ) -> base.Trace:
     """Describe points with their intervals along `axis`, and `others` along the other axis."""
     speedups = [speedup(row) for row in rows]
@@ -131,7 +153,9 @@ def _mark(row: Row) -> str:
 
 
 def _name_error_bar(row: Row) -> str:
-    return RANGE if shows_range(row) else INTERVAL if formatting.interval(row, "speedup") else SINGLE
+    return (
+        RANGE if shows_range(row) else INTERVAL if formatting.interval(row, "speedup") else SINGLE
+    )
 
 
 def _ends(row: Row) -> tuple[float, float]:
@@ -152,8 +176,16 @@ def draw_backends(rows: Sequence[Row]) -> base.Figure:
         return base.Figure("backends", title, missing="fewer than two backends were tried")
     if not measured:
         return base.Figure("backends", title, missing="no backend gave a speedup")
-    failed = sorted({f"{text(row['backend'])} ({text(row['status'])})" for row in compiled if row["status"] != "ok"})
-    caption = f"Speedup over eager. Not ok: {', '.join(failed)}." if failed else "Speedup over eager."
+    failed = sorted(
+        {
+            f"{text(row['backend'])} ({text(row['status'])})"
+            for row in compiled
+            if row["status"] != "ok"
+        }
+    )
+    caption = (
+        f"Speedup over eager. Not ok: {', '.join(failed)}." if failed else "Speedup over eager."
+    )
     axes = base.find_naming_axes(measured, without="backend")
     series = base.group(measured, lambda row: base.name_row(row, axes))
     if len(series) <= MAX_SERIES:
@@ -161,7 +193,9 @@ def draw_backends(rows: Sequence[Row]) -> base.Figure:
     shown = _longest(series, MAX_MODELS)
     if len(shown) < len(series):
         caption += f" {len(shown)} of {len(series)} to choose from: those in which most backends gave a speedup."
-    return base.Figure("backends", title, caption, [_backend_bars(name, {name: series[name]}) for name in shown])
+    return base.Figure(
+        "backends", title, caption, [_backend_bars(name, {name: series[name]}) for name in shown]
+    )
 
 
 def _longest(series: Mapping[str, Sequence[Row]], max_series: int) -> list[str]:
@@ -171,17 +205,30 @@ def _longest(series: Mapping[str, Sequence[Row]], max_series: int) -> list[str]:
 
 def _backend_bars(name: str, series: Mapping[str, Sequence[Row]]) -> base.Choice:
     """Draw a bar per backend and series; the backend with the highest speedup stands on top."""
-    by_backend = base.group((row for rows in series.values() for row in rows), lambda row: text(row["backend"]))
+    by_backend = base.group(
+        (row for rows in series.values() for row in rows), lambda row: text(row["backend"])
+    )
     order = sorted(by_backend, key=lambda backend: max(map(speedup, by_backend[backend])))
     traces = []
     for index, (title, rows) in enumerate(series.items()):
-        speedups, at = [speedup(row) for row in rows], [order.index(text(row["backend"])) for row in rows]
-        style = {"orientation": "h", "textposition": "auto", "hovertext": [describe_trial(row) for row in rows]}
+        speedups, at = (
+            [speedup(row) for row in rows],
+            [order.index(text(row["backend"])) for row in rows],
+        )
+        style = {
+            "orientation": "h",
+            "textposition": "auto",
+            "hovertext": [describe_trial(row) for row in rows],
+        }
         shades = list(map(base.row_colour, rows))
-        marker = base.fill(shades[0] if len(set(shades)) == 1 else shades, base.pick(base.PATTERNS, index))
+        marker = base.fill(
+            shades[0] if len(set(shades)) == 1 else shades, base.pick(base.PATTERNS, index)
+        )
         traces.append(base.bars(title, speedups, at, marker, speedups, **style))
     height, xaxis = 110 + len(order) * (18 + 14 * len(series)), base.zero_axis("speedup")
-    return base.Choice(name, traces, base.lay_out(height, xaxis, base.names_axis(order), line="x", barmode="group"))
+    return base.Choice(
+        name, traces, base.lay_out(height, xaxis, base.names_axis(order), line="x", barmode="group")
+    )
 
 
 def draw_batch_sizes(rows: Sequence[Row]) -> base.Figure:
@@ -189,7 +236,9 @@ def draw_batch_sizes(rows: Sequence[Row]) -> base.Figure:
     title, measured = "Speedup against batch size", select_measured(rows)
     axes = base.find_naming_axes(measured, without="batch_size")
     series = base.group(measured, lambda row: base.name_row(row, axes))
-    series = {name: line for name, line in series.items() if len({row["batch_size"] for row in line}) > 1}
+    series = {
+        name: line for name, line in series.items() if len({row["batch_size"] for row in line}) > 1
+    }
     if not series:
         return base.Figure("batch-sizes", title, missing="no model has speedups at two batch sizes")
     shown = _longest(series, MAX_LINES)
@@ -207,23 +256,36 @@ def _batch_lines(series: Mapping[str, Sequence[Row]]) -> base.Choice:
     for index, (name, line) in enumerate(series.items()):
         ordered = sorted(line, key=lambda row: formatting.finite(row, "batch_size") or 0)
         sizes = [formatting.finite(row, "batch_size") for row in ordered]
-        style = {"mode": "lines+markers", "line": {"width": 1.8, "dash": base.pick(base.DASHES, index)}}
+        style = {
+            "mode": "lines+markers",
+            "line": {"width": 1.8, "dash": base.pick(base.DASHES, index)},
+        }
         shade, symbol = base.row_colour(ordered[0]), base.pick(base.SYMBOLS, index)
         traces.append({**_speedups(name, ordered, "y", sizes, shade, symbol), **style})
-    ticks = sorted({size for row in rows if (size := formatting.finite(row, "batch_size")) is not None})
+    ticks = sorted(
+        {size for row in rows if (size := formatting.finite(row, "batch_size")) is not None}
+    )
     sizes_axis = {"type": "log", "tickvals": ticks, "ticktext": [f"{size:g}" for size in ticks]}
     yaxis = base.ratio_axis("speedup", [end for row in rows for end in _ends(row)])
     layout = base.lay_out(420, {"title": {"text": "batch size"}, **sizes_axis}, yaxis, line="y")
-    return base.Choice(", ".join(list(series)[:2]) + (", …" if len(series) > 2 else ""), traces, layout)
+    return base.Choice(
+        ", ".join(list(series)[:2]) + (", …" if len(series) > 2 else ""), traces, layout
+    )
 
 
-def draw_families(rows: Sequence[Row], references: Mapping[str, Published], differences: str = "") -> base.Figure:
+def draw_families(
+    rows: Sequence[Row], references: Mapping[str, Published], differences: str = ""
+) -> base.Figure:
     """Draw geometric means in AMP and fp32 per family; `references` are published speedups by family.
 
     `differences` is a sentence on what ran otherwise for these.
     """
     keys = {key: list(group) for key, group in itertools.groupby(rows, formatting.key) if key}
-    drawn = {key: rows for key, rows in keys.items() if any(row["geomean_amp"] or row["geomean_fp32"] for row in rows)}
+    drawn = {
+        key: rows
+        for key, rows in keys.items()
+        if any(row["geomean_amp"] or row["geomean_fp32"] for row in rows)
+    }
     if not drawn:
         missing = "no geometric mean: no trial in a precision with a weight has a verified speedup"
         return base.Figure("families", "Families", missing=missing)
@@ -231,20 +293,27 @@ def draw_families(rows: Sequence[Row], references: Mapping[str, Published], diff
     if references:
         caption += f" Dotted: what was published for PyTorch 2.0. {differences}"
     if len(drawn) <= MAX_KEYS:
-        return base.Figure("families", "Families", caption, [_family_bars("all", drawn, references)])
+        return base.Figure(
+            "families", "Families", caption, [_family_bars("all", drawn, references)]
+        )
     # The last row of a key is that of `all`.
-    ordered = sorted(drawn.items(), key=lambda item: -(formatting.finite(item[1][-1], "geomean_amp") or 0.0))
+    ordered = sorted(
+        drawn.items(), key=lambda item: -(formatting.finite(item[1][-1], "geomean_amp") or 0.0)
+    )
     choices = [_family_bars(key, {key: group}, references) for key, group in ordered]
     return base.Figure("families", "Families", caption, choices)
 
 
-def _family_bars(name: str, keys: Mapping[str, Sequence[Row]], references: Mapping[str, Published]) -> base.Choice:
+def _family_bars(
+    name: str, keys: Mapping[str, Sequence[Row]], references: Mapping[str, Published]
+) -> base.Choice:
     families = {text(row["family"]) for rows in keys.values() for row in rows}
     order = sorted(families, key=lambda family: (family == ALL, family))
     traces = []
     modes = [text(rows[0]["mode"]) for rows in keys.values()]
     for index, (key, rows) in enumerate(keys.items()):
-        pattern = base.pick(base.PATTERNS, modes[:index].count(modes[index]))  # of several keys with one mode
+        # of several keys with one mode
+        pattern = base.pick(base.PATTERNS, modes[:index].count(modes[index]))
         for precision, geomean in PRECISIONS.items():
             if any(formatting.finite(row, geomean) is not None for row in rows):
                 several = len(keys) > 1
@@ -260,7 +329,9 @@ def _family_bars(name: str, keys: Mapping[str, Sequence[Row]], references: Mappi
         ticks[at] = base.join_lines(ticks[at], base.label(value), base.label(f"({source}"))
     places, ends = list(range(len(order))), [-0.6, len(order) - 0.4]
     xaxis = {"tickvals": places, "ticktext": ticks, "range": ends, "tickangle": 0}
-    layout = base.lay_out(400, xaxis, base.zero_axis("speedup"), line="y", barmode="group", bargap=0.25)
+    layout = base.lay_out(
+        400, xaxis, base.zero_axis("speedup"), line="y", barmode="group", bargap=0.25
+    )
     return base.Choice(name, traces, layout)
 
 
@@ -270,12 +341,23 @@ def _shorten_key(key: str, keys: Mapping[str, object]) -> str:
     return ", ".join(part for part in key.split(", ") if part not in common) or key
 
 
-def _geomeans(name: str, rows: Sequence[Row], at: Sequence[int], geomean: str, marker: Mapping[str, Any]) -> base.Trace:
+def _geomeans(
+    name: str, rows: Sequence[Row], at: Sequence[int], geomean: str, marker: Mapping[str, Any]
+) -> base.Trace:
     heights = [formatting.finite(row, geomean) for row in rows]
-    ends = [(formatting.finite(row, f"{geomean}_low"), formatting.finite(row, f"{geomean}_high")) for row in rows]
-    known = [(low or height or 0.0, high or height or 0.0) for (low, high), height in zip(ends, heights, strict=True)]
+    ends = [
+        (formatting.finite(row, f"{geomean}_low"), formatting.finite(row, f"{geomean}_high"))
+        for row in rows
+    ]
+    known = [
+        (low or height or 0.0, high or height or 0.0)
+        for (low, high), height in zip(ends, heights, strict=True)
+    ]
     titles = [base.label(f"{text(row['family'])}, {name}") for row in rows]
-    means = [base.label(f"{formatting.estimate(row, geomean)} over {count_models(row, geomean)}") for row in rows]
+    means = [
+        base.label(f"{formatting.estimate(row, geomean)} over {count_models(row, geomean)}")
+        for row in rows
+    ]
     hover = [base.join_lines(title, mean) for title, mean in zip(titles, means, strict=True)]
     style = {"textposition": "outside", "cliponaxis": False, "hovertext": hover}
     style["error_y"] = base.error_bars([height or 0.0 for height in heights], known)
@@ -287,7 +369,9 @@ def _dotted_lines(references: Mapping[int, Published]) -> base.Trace:
     xs = [x for at in references for x in (at - 0.42, at + 0.42, None)]
     middles = [(item.low + item.high) / 2 for item in references.values()]
     ys = [y for middle in middles for y in (middle, middle, None)]
-    texts = [base.label(f"published: {item.label}") for item in references.values() for _ in range(3)]
+    texts = [
+        base.label(f"published: {item.label}") for item in references.values() for _ in range(3)
+    ]
     devices = ", ".join(dict.fromkeys(f"{item.device} {item.year}" for item in references.values()))
     line = {"dash": "dot", "width": 2.2, "color": "@ink"}
     return base.points(f"published ({devices})", xs, ys, {}, mode="lines", line=line, text=texts)

@@ -13,8 +13,8 @@ from sweeper.analysis.flags import DOUBTS
 from sweeper.analysis.stats import Estimate, difference
 from sweeper.loading.entries import Entry
 
-# The doubts that say that the machine moved the figure, by cause. One cause moves it within a margin; two of them
-# together gave a speedup of 7 on a loaded machine.
+# The doubts that say that the machine moved the figure, by cause. One cause moves it within a
+# margin; two of them together gave a speedup of 7 on a loaded machine.
 CAUSES_OF_DOUBT = (
     frozenset({"host_bound", "unsteady", "eager_moved"}),
     frozenset({"host_busy", "shared_gpu"}),
@@ -24,11 +24,12 @@ CAUSES_OF_DOUBT = (
 # What these flags say is said of the rounds, in which no loop is timed.
 OF_ROUNDS = frozenset({"host_bound", "unsteady", "eager_moved", "clock_mismatch", "throttled"})
 MAX_SPAN = 2.0  # upper / lower end of an interval: beyond it the figure says little
-# Step times of a single process repeat within 1.3 % where the device does not wait for the host, on H200s
-# (docs/results/h200-scheduling.md); other machines get some room.
+# Step times of a single process repeat within 1.3 % where the device does not wait for the host, on
+# H200s (docs/results/h200-scheduling.md); other machines get some room.
 NOISE = 0.05
-# Where it waits, the same trial twice gave wall speedups of 3.55 and 4.04 (mobilenet_v2, 14 % apart,
-# docs/results/h200-repeatability.md), and of 1.88 and 2.56 (resnet50, 36 % apart, docs/results/h200-scheduling.md).
+# Where it waits, the same trial twice gave wall speedups of 3.55 and 4.04 (mobilenet_v2, 14 %
+# apart, docs/results/h200-repeatability.md), and of 1.88 and 2.56 (resnet50, 36 % apart,
+# docs/results/h200-scheduling.md).
 HOST_NOISE = 0.36
 
 
@@ -41,13 +42,18 @@ class Times:
     speedup: Estimate
     low: float | None = None  # ends of the interval of the speedup
     high: float | None = None
-    range_of_processes: tuple[float, float] | None = None  # of the speedup; None with a single process
+    # of the speedup; None with a single process
+    range_of_processes: tuple[float, float] | None = None
     of_loop: bool = False
 
     @property
     def ends(self) -> tuple[float, float] | None:
         """The ends of the interval, or of the range of the processes; None where neither is known."""
-        return self.range_of_processes if self.low is None or self.high is None else (self.low, self.high)
+        return (
+            self.range_of_processes
+            if self.low is None or self.high is None
+            else (self.low, self.high)
+        )
 
     def saved_s(self, compile_s: float, steps: int, speedup: float) -> float:
         """Return the seconds that compiling saves over so many steps, at this speedup; below 0 it loses."""
@@ -106,13 +112,19 @@ class Candidate:
         found = [sorted(cause.intersection(self.doubts)) for cause in CAUSES_OF_DOUBT]
         if sum(map(bool, found)) > 1:
             return f"doubts meet: {', '.join(sorted(flag for flags in found for flag in flags))}"
-        return f"its steps gain nothing ({self.entry.result.speedup:.2f})" if self.gains_by_chance else ""
+        return (
+            f"its steps gain nothing ({self.entry.result.speedup:.2f})"
+            if self.gains_by_chance
+            else ""
+        )
 
     @property
     def gains_by_chance(self) -> bool:
         """Whether a loop gains though its steps do not."""
         step = self.entry.result.speedup
-        return self.times.of_loop and step is not None and step <= 1 and self.own_speedup > 1 + NOISE
+        return (
+            self.times.of_loop and step is not None and step <= 1 and self.own_speedup > 1 + NOISE
+        )
 
     @property
     def may_pay(self) -> bool:
@@ -122,7 +134,11 @@ class Candidate:
     @property
     def doubts(self) -> tuple[str, ...]:
         """The doubt flags of what decides; where it has its own eager step, that others moved does not matter."""
-        beside = OF_ROUNDS if self.times.of_loop else frozenset({"eager_moved"} if self.is_paired else ())
+        beside = (
+            OF_ROUNDS
+            if self.times.of_loop
+            else frozenset({"eager_moved"} if self.is_paired else ())
+        )
         return tuple(flag for flag in self.entry.flags if flag in DOUBTS and flag not in beside)
 
     @property
@@ -149,7 +165,11 @@ class Candidate:
 
     def total_s(self, steps: int | None) -> float | None:
         """Seconds of a job of `steps` steps, compiling included."""
-        return None if steps is None or self.compile_s is None else self.compile_s + steps * self.times.compiled.ratio
+        return (
+            None
+            if steps is None or self.compile_s is None
+            else self.compile_s + steps * self.times.compiled.ratio
+        )
 
     def total_share(self, steps: int) -> float:
         """The same as a share of these steps in eager, which compares modes whose eager steps do not agree."""
@@ -200,7 +220,15 @@ def compare_with_all(found: Mapping[Entry, Times], eager: Estimate) -> list[Cand
 def compare_with_own(found: Mapping[Entry, Times]) -> list[Candidate]:
     """Compare each compiled step with the eager step of its own trial."""
     return [
-        Candidate(entry, times, times.eager, _eager_waits(entry), times.speedup, times.speedup, is_paired=True)
+        Candidate(
+            entry,
+            times,
+            times.eager,
+            _eager_waits(entry),
+            times.speedup,
+            times.speedup,
+            is_paired=True,
+        )
         for entry, times in found.items()
     ]
 

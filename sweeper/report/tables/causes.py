@@ -74,7 +74,11 @@ COLUMNS: tuple[Column[Cause], ...] = (
     *speedups.select_columns(_AXES, lambda cause: cause.entry),
     Column("cause", lambda cause: cause.name),
     Column("count", lambda cause: cause.count, int),
-    Column("lost_ms_per_step", lambda cause: None if cause.lost_s is None else cause.lost_s * 1e3, float),
+    Column(
+        "lost_ms_per_step",
+        lambda cause: None if cause.lost_s is None else cause.lost_s * 1e3,
+        float,
+    ),
     Column("lost_fraction", lambda cause: cause.lost_fraction, float),
     Column("detail", lambda cause: " | ".join(cause.detail.splitlines())),
     Column("reason", lambda cause: " | ".join(cause.reason.splitlines())),
@@ -86,7 +90,10 @@ COLUMNS: tuple[Column[Cause], ...] = (
 def causes(entries: Iterable[Entry]) -> Table:
     """Put first what costs a larger share of its step, then what was seen more often."""
     found = [cause for entry in entries for cause in _find_causes(entry)]
-    return Table.make(COLUMNS, sorted(found, key=lambda cause: (-(cause.lost_fraction or 0.0), -(cause.count or 0))))
+    return Table.make(
+        COLUMNS,
+        sorted(found, key=lambda cause: (-(cause.lost_fraction or 0.0), -(cause.count or 0))),
+    )
 
 
 def _find_causes(entry: Entry) -> Iterator[Cause]:
@@ -96,17 +103,37 @@ def _find_causes(entry: Entry) -> Iterator[Cause]:
     share, step_s = result.compiled_waits_fraction, result.compiled_step_s
     if share is not None and step_s and result.host_bound_arms in ("compiled", "both"):
         fix = GRAPHS if _can_record_graphs(entry) else LARGER_BATCH
-        yield Cause(entry, "host_bound", _describe_waiting(entry), WAITS, fix, lost_s=share * step_s)
+        yield Cause(
+            entry, "host_bound", _describe_waiting(entry), WAITS, fix, lost_s=share * step_s
+        )
     if diagnostics is not None:
         for item in diagnostics.graph_breaks:
             where = f" at {item.where}" if item.where else ""
-            yield Cause(entry, "graph_break", f"{item.reason}{where}", item.reason, _fix("graph_break"), item.count)
+            yield Cause(
+                entry,
+                "graph_break",
+                f"{item.reason}{where}",
+                item.reason,
+                _fix("graph_break"),
+                item.count,
+            )
         if diagnostics.recompiles:
             inspect = "" if trial.workload == SCRIPT else " or inspect=true"
             detail = f"TORCH_LOGS=recompiles{inspect} says why"
-            yield Cause(entry, "recompile", detail, CAUSES["recompile"].says, _fix("recompile"), diagnostics.recompiles)
+            yield Cause(
+                entry,
+                "recompile",
+                detail,
+                CAUSES["recompile"].says,
+                _fix("recompile"),
+                diagnostics.recompiles,
+            )
     skips = entry.record.cudagraph_skips
-    fix = "Nothing: on a GPU this mode records them." if trial.device == "cpu" else _fix("cudagraph_skip")
+    fix = (
+        "Nothing: on a GPU this mode records them."
+        if trial.device == "cpu"
+        else _fix("cudagraph_skip")
+    )
     for reason in dict.fromkeys(skips):
         yield Cause(entry, "cudagraph_skip", reason, reason, fix, skips.count(reason))
     if "throttled" in entry.flags:
@@ -154,7 +181,9 @@ def _text_columns(rows: Sequence[Row], trials: Sequence[Row]) -> list[TextColumn
                 text_column("cause"),
                 text_column("reason"),
                 text_column("fix"),
-                TextColumn("lost at most", _describe_loss, lambda row: number(row, "lost_fraction")),
+                TextColumn(
+                    "lost at most", _describe_loss, lambda row: number(row, "lost_fraction")
+                ),
                 number_column("trials", "trials", lambda row: text(row["trials"])),
                 text_column("models"),
             )
@@ -175,9 +204,13 @@ def _fold(rows: Sequence[Row]) -> Fold:
     models = list(dict.fromkeys(text(row["model"]) for row in rows))
     reasons: dict[str, set[Value]] = {}  # and the trials of each
     for row in rows:
-        reasons.setdefault(text(row["reason"]), set()).add((text(row["trial_id"]), text(row["sweep"])))
+        reasons.setdefault(text(row["reason"]), set()).add(
+            (text(row["trial_id"]), text(row["sweep"]))
+        )
     often = sorted(reasons.items(), key=lambda item: -len(item[1]))
-    counted = [reason if len(often) == 1 else f"{reason} ({len(trials)})" for reason, trials in often]
+    counted = [
+        reason if len(often) == 1 else f"{reason} ({len(trials)})" for reason, trials in often
+    ]
     row = {
         **dearest,
         "trials": len(set.union(*reasons.values())),
@@ -185,13 +218,20 @@ def _fold(rows: Sequence[Row]) -> Fold:
         "models": shorten_names(models),
     }
     parts = [(trial_name(row, axes), _describe(row)[1].lstrip(":, ")) for row in rows[:MAX_TRIALS]]
-    return Fold(row, [*parts, ("and more", f"{len(rows) - MAX_TRIALS} in causes.csv")] if rows[MAX_TRIALS:] else parts)
+    return Fold(
+        row,
+        [*parts, ("and more", f"{len(rows) - MAX_TRIALS} in causes.csv")]
+        if rows[MAX_TRIALS:]
+        else parts,
+    )
 
 
 def _describe_loss(row: Row) -> str:
     """Describe what a trial loses, e.g. `10.3 ms per step (43 %)`."""
     lost_ms, share = number(row, "lost_ms_per_step"), number(row, "lost_fraction")
-    return f"{figure(lost_ms)} ms per step ({100 * (share or 0):.0f} %)" if lost_ms is not None else ""
+    return (
+        f"{figure(lost_ms)} ms per step ({100 * (share or 0):.0f} %)" if lost_ms is not None else ""
+    )
 
 
 def _describe(row: Row) -> tuple[str, str]:
@@ -207,7 +247,10 @@ def explain(trial: Row, found: Sequence[Row]) -> list[str]:
 
     Causes that have places are counted: whoever shows these lines shows the places too.
     """
-    lines = [_explain_kernels(trial), *("".join(_describe(row)) for row in found if row["cause"] not in HAVE_PLACES)]
+    lines = [
+        _explain_kernels(trial),
+        *("".join(_describe(row)) for row in found if row["cause"] not in HAVE_PLACES),
+    ]
     for cause, name in HAVE_PLACES.items():
         count = sum(number(row, "count") or 0 for row in found if row["cause"] == cause)
         lines.append(f"{count:.0f} {name}{'' if count == 1 else 's'}, see below" if count else "")

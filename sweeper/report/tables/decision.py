@@ -39,7 +39,8 @@ NOT_KNOWN = "not known"
 NOTHING_FITS = "nothing fits"
 GRAPH_MODES = ("reduce-overhead", "max-autotune")  # of Inductor, with CUDA graphs
 WITHOUT_GRAPHS = ("default", "max-autotune-no-cudagraphs")
-ALIKE = 0.10  # compile times that lie nearer together do not decide between modes that are equally fast
+# compile times that lie nearer together do not decide between modes that are equally fast
+ALIKE = 0.10
 GIB = 2**30
 MEMORY_ALIKE = 0.01  # peaks that lie nearer together do not decide either
 
@@ -58,7 +59,10 @@ class Limits:
             raise ValueError(f"max_memory_gib={self.memory_gib!r}: GiB above 0, e.g. 40")
 
     def __str__(self) -> str:
-        parts = (f"{self.steps:,} steps" if self.steps else "", f"{self.memory_gib:g} GiB" if self.memory_gib else "")
+        parts = (
+            f"{self.steps:,} steps" if self.steps else "",
+            f"{self.memory_gib:g} GiB" if self.memory_gib else "",
+        )
         return ", ".join(part for part in parts if part)
 
 
@@ -75,14 +79,19 @@ class Choice:
     recommended: str | None = STAY
     reason: str = ""
     chosen: Candidate | None = None
-    rests_on: Entry | None = None  # the trial that is recommended, is not known, or came nearest to eager
-    certainty: str | None = None  # tested, single_process or untested (host noise); None: no figures
+    # the trial that is recommended, is not known, or came nearest to eager
+    rests_on: Entry | None = None
+    # tested, single_process or untested (host noise); None: no figures
+    certainty: str | None = None
     tied: tuple[str, ...] = ()  # other modes that cannot be told apart from it
     ruled_out: tuple[str, ...] = ()  # `mode: why`
     not_tried: tuple[str, ...] = ()  # modes that could help where no mode that was tried does
-    unknown: tuple[str, ...] = ()  # with `not known`: `mode`, or `mode backend`, whose speedup may lie above eager's
-    doubts: tuple[str, ...] = ()  # doubt flags of the chosen mode, or of the one that came nearest to eager
-    eager_s: float | None = None  # per step, over all trials; of the chosen one's where they do not agree
+    # with `not known`: `mode`, or `mode backend`, whose speedup may lie above eager's
+    unknown: tuple[str, ...] = ()
+    # doubt flags of the chosen mode, or of the one that came nearest to eager
+    doubts: tuple[str, ...] = ()
+    # per step, over all trials; of the chosen one's where they do not agree
+    eager_s: float | None = None
     eager_agrees: bool = True  # whether the eager step times of the trials do
 
 
@@ -91,25 +100,37 @@ def choose(entries: Sequence[Entry], limits: Limits) -> Choice:
 
     Without a limit of steps, the length of the training that a script's user named is one.
     """
-    planned = next((steps for entry in entries if (steps := entry.record.trial.labels.total_steps)), None)
+    planned = next(
+        (steps for entry in entries if (steps := entry.record.trial.labels.total_steps)), None
+    )
     limits = replace(limits, steps=limits.steps or planned)
     batch_size = max(
         (entry.record.batch_size for entry in entries if entry.record.status == "ok"),
         default=entries[0].record.trial.batch_size,
     )
     refused = {entry: why for entry in entries if (why := _refuse(entry, batch_size))}
-    times = {entry: found for entry in entries if entry not in refused and (found := find_times(entry))}
+    times = {
+        entry: found for entry in entries if entry not in refused and (found := find_times(entry))
+    }
     if of_loop := any(found.of_loop for found in times.values()):
-        refused |= {entry: "its loop was not timed" for entry, found in times.items() if not found.of_loop}
+        refused |= {
+            entry: "its loop was not timed" for entry, found in times.items() if not found.of_loop
+        }
     compared = [entry for entry in entries if entry not in refused]
     eager_peaks = [entry.result.readings.get("eager_peak_memory_bytes") for entry in compared]
-    eager_needs = _exceed_memory(min((peak for peak in eager_peaks if peak is not None), default=None), limits)
+    eager_needs = _exceed_memory(
+        min((peak for peak in eager_peaks if peak is not None), default=None), limits
+    )
     times = {entry: times[entry] for entry in compared}
     eager = pool_estimates([found.eager for found in times.values()]) if times else None
-    agree = not disagree([found.eager.ratio for found in times.values()], entries[0].record.trial.device)
+    agree = not disagree(
+        [found.eager.ratio for found in times.values()], entries[0].record.trial.device
+    )
     pooled = eager if agree and not of_loop else None
     candidates = compare_with_all(times, pooled) if pooled else compare_with_own(times)
-    excluded = {one: why for one in candidates if (why := _exceed_limits(one, limits, not eager_needs))}
+    excluded = {
+        one: why for one in candidates if (why := _exceed_limits(one, limits, not eager_needs))
+    }
     left = [one for one in candidates if one not in excluded]
     ruled_out = [f"{name_mode(entry)}: {why}" for entry, why in refused.items()]
     ruled_out += [f"{one.name}: {why}" for one, why in excluded.items()]
@@ -124,7 +145,8 @@ def choose(entries: Sequence[Entry], limits: Limits) -> Choice:
     )
     known = [one for one in left if not one.unknown]
     verdicts = zip(known, find_positive([(one.speedup, one.margin) for one in known]), strict=True)
-    # A trial's own interval must lie above 1, too, since the device of another trial may be a slower one.
+    # A trial's own interval must lie above 1, too, since the device of another trial may be a
+    # slower one.
     faster = [one for one, is_faster in verdicts if is_faster and (one.times.low or math.inf) > 1]
     unknown = [one for one in left if one.may_pay]
     if faster:
@@ -136,15 +158,20 @@ def choose(entries: Sequence[Entry], limits: Limits) -> Choice:
         reason = "; ".join(map(_explain_unknown, unknown))
         names = tuple(_name_options(one.entry.record.trial) for one in unknown)
         rests_on = max(unknown, key=lambda one: one.speedup.log).entry
-        return replace(choice, recommended=NOT_KNOWN, reason=reason, unknown=names, rests_on=rests_on)
-    if not left and all(one.own_speedup <= 1 for one in candidates):  # they lose whatever the limits are
+        return replace(
+            choice, recommended=NOT_KNOWN, reason=reason, unknown=names, rests_on=rests_on
+        )
+    # they lose whatever the limits are
+    if not left and all(one.own_speedup <= 1 for one in candidates):
         left = candidates
     if left:
         gains = any(find_positive([(one.speedup, one.margin) for one in excluded]))
         return _stay_eager(choice, left, "no mode within the limits" if gains else "no mode")
     if candidates:
         rests_on = max(candidates, key=lambda one: one.speedup.log).entry
-        return replace(choice, reason="every mode that is right is beyond the limits given", rests_on=rests_on)
+        return replace(
+            choice, reason="every mode that is right is beyond the limits given", rests_on=rests_on
+        )
     return _explain_nothing(choice, refused)
 
 
@@ -153,7 +180,9 @@ def find_positive(ratios: Sequence[tuple[Estimate, float]]) -> list[bool]:
     p_values = [p_value(ratio) for ratio, _ in ratios]
     adjusted = iter(holm([p for p in p_values if p is not None]))
     return [
-        ratio.log > math.log1p(margin) if p is None else next(adjusted) < 1 - CONFIDENCE and ratio.log > 0
+        ratio.log > math.log1p(margin)
+        if p is None
+        else next(adjusted) < 1 - CONFIDENCE and ratio.log > 0
         for (ratio, margin), p in zip(ratios, p_values, strict=True)
     ]
 
@@ -174,7 +203,11 @@ def _refuse(entry: Entry, batch_size: int) -> str | None:
         return record.status
     if record.batch_size < batch_size:
         return f"oom with batch {batch_size}"
-    return None if entry.result.compiled_estimate and entry.result.eager_estimate else "no rounds that count"
+    return (
+        None
+        if entry.result.compiled_estimate and entry.result.eager_estimate
+        else "no rounds that count"
+    )
 
 
 def _exceed_memory(peak_bytes: float | None, limits: Limits) -> str | None:
@@ -203,7 +236,11 @@ def _rate_certainty(candidates: Sequence[Candidate]) -> str | None:
         return None
     if all(one.speedup.variance is not None for one in candidates):
         return "tested"
-    return "single_process" if any(one.entry.result.processes == 1 for one in candidates) else "untested"
+    return (
+        "single_process"
+        if any(one.entry.result.processes == 1 for one in candidates)
+        else "untested"
+    )
 
 
 def _explain_unknown(one: Candidate) -> str:
@@ -216,7 +253,10 @@ def _name_options(trial: Trial) -> str:
 
 
 def _choose_fastest(
-    choice: Choice, faster: Sequence[Candidate], left: Sequence[Candidate], unknown: Sequence[Candidate]
+    choice: Choice,
+    faster: Sequence[Candidate],
+    left: Sequence[Candidate],
+    unknown: Sequence[Candidate],
 ) -> Choice:
     """Choose the fastest of the modes that are faster than eager, or the mode as fast that costs least.
 
@@ -228,14 +268,23 @@ def _choose_fastest(
         best = min(faster, key=lambda one: one.total_share(steps))
     others = [one for one in left if one is not best]
     slower = find_positive([_compare(best, one) for one in others])
-    quicker = find_positive([_compare(one, best) for one in others]) if steps else [False] * len(others)
-    equals = [one for one, less, more in zip(others, slower, quicker, strict=True) if not less and not more]
-    # Beside a fastest mode that does not wait for the host, a mode that does wins by nothing but its wide margin.
+    quicker = (
+        find_positive([_compare(one, best) for one in others]) if steps else [False] * len(others)
+    )
+    equals = [
+        one
+        for one, less, more in zip(others, slower, quicker, strict=True)
+        if not less and not more
+    ]
+    # Beside a fastest mode that does not wait for the host, a mode that does wins by nothing but
+    # its wide margin.
     rivals = [one for one in equals if one in faster and (best.waits or not one.waits)]
     chosen, why = (
         (best, "")
         if steps
-        else _choose_cheapest(_leave_out_slower([best, *rivals], [best, *filter(faster.__contains__, equals)]))
+        else _choose_cheapest(
+            _leave_out_slower([best, *rivals], [best, *filter(faster.__contains__, equals)])
+        )
     )
     equals = [one for one in (best, *equals) if one is not chosen]
     if steps:
@@ -248,15 +297,23 @@ def _choose_fastest(
     elif tied:
         waiting = [one.name for one in tied if one in faster and one not in (best, *rivals)]
         rest = [one for one in tied if one.name not in waiting]
-        parts = {f"and it {why}": [one.name for one in rest]} if why else _explain_why_not_faster(rest)
+        parts = (
+            {f"and it {why}": [one.name for one in rest]} if why else _explain_why_not_faster(rest)
+        )
         parts |= {f"but {'waits' if len(waiting) == 1 else 'wait'} for the host": waiting}
         reason = "".join(
-            f"; {shorten_names(names)} cannot be told apart from it, {but}" for but, names in parts.items() if names
+            f"; {shorten_names(names)} cannot be told apart from it, {but}"
+            for but, names in parts.items()
+            if names
         )
     elif len(left) > 1:
         reason = ", faster than eager and every other mode"
     else:
-        alone = "every other mode is ruled out" if len(choice.entries) > 1 else "no other mode was tried"
+        alone = (
+            "every other mode is ruled out"
+            if len(choice.entries) > 1
+            else "no other mode was tried"
+        )
         reason = ", faster than eager" if unknown else f", faster than eager; {alone}"
     reason += "".join(f"; {_explain_unknown(one)}" for one in unknown)
     reason = f"{chosen.described_speedup}{reason}{_list_doubts(chosen, choice)}"
@@ -266,7 +323,9 @@ def _choose_fastest(
 def _leave_out_slower(modes: Sequence[Candidate], others: Sequence[Candidate]) -> list[Candidate]:
     """Leave out the modes that one of the others is faster than, though the fastest of all, a noisy one, is not."""
     return [
-        one for one in modes if not any(find_positive([_compare(other, one) for other in others if other is not one]))
+        one
+        for one in modes
+        if not any(find_positive([_compare(other, one) for other in others if other is not one]))
     ]
 
 
@@ -304,7 +363,9 @@ def _choose_what_fits(choice: Choice, nearest: Candidate | None) -> Choice:
     if not nearest:
         reason = "neither eager nor a mode that is right fits"
         return replace(choice, recommended=NOTHING_FITS, reason=reason, eager_s=None)
-    reason = f"{nearest.described_speedup}; eager itself does not fit{_list_doubts(nearest, choice)}"
+    reason = (
+        f"{nearest.described_speedup}; eager itself does not fit{_list_doubts(nearest, choice)}"
+    )
     return _take(choice, nearest, reason)
 
 
@@ -324,7 +385,11 @@ def _stay_eager(choice: Choice, left: Sequence[Candidate], which: str) -> Choice
 
 def _explain_nothing(choice: Choice, refused: Mapping[Entry, str]) -> Choice:
     """Say what became of trials of which none can be compared; if the compiler is to blame, the user stays eager."""
-    judged = (entry for entry in refused if entry.record.judges_the_compiler and not entry.result.is_void_by_script)
+    judged = (
+        entry
+        for entry in refused
+        if entry.record.judges_the_compiler and not entry.result.is_void_by_script
+    )
     if failed := {status for entry in judged if (status := entry.record.status) != "ok"}:
         return replace(choice, reason=f"no mode gave a right result: {', '.join(sorted(failed))}")
     why = ", ".join(sorted(set(refused.values())))
@@ -340,10 +405,14 @@ def _list_untried(choice: Choice, left: Sequence[Candidate]) -> list[str]:
     inductor = [trial for trial in tried if trial.backend == "inductor"]
     # On a CPU the modes with graphs have none.
     if not any(
-        trial.mode in WITHOUT_GRAPHS or (trial.device == "cpu" and trial.mode in GRAPH_MODES) for trial in inductor
+        trial.mode in WITHOUT_GRAPHS or (trial.device == "cpu" and trial.mode in GRAPH_MODES)
+        for trial in inductor
     ):
         return ["default"]
-    if any(trial.mode in GRAPH_MODES or trial.device == "cpu" or _asks_for_graphs(trial) for trial in inductor):
+    if any(
+        trial.mode in GRAPH_MODES or trial.device == "cpu" or _asks_for_graphs(trial)
+        for trial in inductor
+    ):
         return []
     of_inductor = [one for one in left if one.entry.record.trial.backend == "inductor"]
     return ["reduce-overhead"] if any(one.gains_from_graphs for one in of_inductor) else []
@@ -358,15 +427,25 @@ def _choose_cheapest(equals: Sequence[Candidate]) -> tuple[Candidate, str]:
     if len(equals) == 1:
         return equals[0], ""
     times_s = [one.compile_s for one in equals if one.compile_s is not None]
-    quick = [one for one in equals if one.compile_s is not None and one.compile_s <= min(times_s) * (1 + ALIKE)]
+    quick = [
+        one
+        for one in equals
+        if one.compile_s is not None and one.compile_s <= min(times_s) * (1 + ALIKE)
+    ]
     if len(quick) == 1:
         return quick[0], "compiles fastest"
     quick = quick or list(equals)
     peaks = [one.peak_bytes or math.inf for one in quick]
-    small = [one for one, peak in zip(quick, peaks, strict=True) if peak <= min(peaks) * (1 + MEMORY_ALIKE)]
+    small = [
+        one
+        for one, peak in zip(quick, peaks, strict=True)
+        if peak <= min(peaks) * (1 + MEMORY_ALIKE)
+    ]
     if len(small) == 1 and all(map(math.isfinite, peaks)):
         return small[0], "needs the least memory"
-    return min(quick, key=lambda one: (rank_mode(one.entry.record.trial.mode), one.name)), "is the mildest"
+    return min(
+        quick, key=lambda one: (rank_mode(one.entry.record.trial.mode), one.name)
+    ), "is the mildest"
 
 
 def _list_doubts(chosen: Candidate, choice: Choice) -> str:
@@ -382,4 +461,6 @@ def _list_doubts(chosen: Candidate, choice: Choice) -> str:
 
 def _doubt_speedup(one: Candidate, choice: Choice) -> list[str]:
     """List what makes the speedup of a mode less sure than it looks."""
-    return [EAGER_MOVED] * (not choice.eager_agrees) + [f"flagged {', '.join(one.doubts)}"] * bool(one.doubts)
+    return [EAGER_MOVED] * (not choice.eager_agrees) + [f"flagged {', '.join(one.doubts)}"] * bool(
+        one.doubts
+    )

@@ -17,16 +17,39 @@ from sweeper.report.spec import TableSpec
 from sweeper.report.table import MARKDOWN, PAGE, TERMINAL, Column, Row, Table, TextColumn
 from sweeper.report.tables import speedups
 
-_TRIAL = ("trial_id", "model", "family", "workload", "mode", "backend", "precision", "batch_size", "variant", "status")
+_TRIAL = (
+    "trial_id",
+    "model",
+    "family",
+    "workload",
+    "mode",
+    "backend",
+    "precision",
+    "batch_size",
+    "variant",
+    "status",
+)
 
 
 def failures(findings: Findings) -> Table:
-    judged = {entry for group in findings.groups for unit in group.judged for entry in unit.entries.values()}
+    judged = {
+        entry
+        for group in findings.groups
+        for unit in group.judged
+        for entry in unit.entries.values()
+    }
     columns: tuple[Column[Entry], ...] = (
         *speedups.select_columns(_TRIAL, lambda entry: entry),
         Column("phase", lambda entry: entry.record.phase),
-        Column("message", lambda entry: " | ".join((entry.record.message or "").splitlines()) or None),
-        Column("log", lambda entry: (entry.folder / entry.record.log).as_posix() if entry.record.log else None),
+        Column(
+            "message", lambda entry: " | ".join((entry.record.message or "").splitlines()) or None
+        ),
+        Column(
+            "log",
+            lambda entry: (
+                (entry.folder / entry.record.log).as_posix() if entry.record.log else None
+            ),
+        ),
         Column("in_pass_rate", lambda entry: entry in judged, bool),
         *speedups.select_columns(("sweep",), lambda entry: entry),
     )
@@ -41,16 +64,31 @@ def _text_columns(rows: Sequence[Row], trials: Sequence[Row]) -> list[TextColumn
     names = (text_column(name, is_name=True) for name in ("precision", "mode"))
     said = map(text_column, ("status", "phase"))
     message = text_column("message", media=(MARKDOWN, TERMINAL))
-    first_line = TextColumn("message", lambda row: text(row["message"]).partition(" | ")[0], media=(PAGE,))
-    log = text_column("log", media=(MARKDOWN, TERMINAL))  # rows of the page open to its end, and to all of the message
-    return [text_column("model"), *axis_columns(trials or rows, TRIAL_AXES), *names, *said, message, first_line, log]
+    first_line = TextColumn(
+        "message", lambda row: text(row["message"]).partition(" | ")[0], media=(PAGE,)
+    )
+    # rows of the page open to its end, and to all of the message
+    log = text_column("log", media=(MARKDOWN, TERMINAL))
+    return [
+        text_column("model"),
+        *axis_columns(trials or rows, TRIAL_AXES),
+        *names,
+        *said,
+        message,
+        first_line,
+        log,
+    ]
 
 
 def _explain(_findings: Findings, rows: Sequence[Row]) -> str:
     left_out = sum(row["in_pass_rate"] is not True for row in rows)
     verb = "trial is" if len(rows) == 1 else "trials are"
     all_ = "it" if len(rows) == 1 else "all of them"
-    counted = f"leave {all_ if left_out == len(rows) else f'{left_out} of them'} out" if left_out else f"count {all_}"
+    counted = (
+        f"leave {all_ if left_out == len(rows) else f'{left_out} of them'} out"
+        if left_out
+        else f"count {all_}"
+    )
     return f"{len(rows)} {verb} not ok; pass rates {counted}."
 
 

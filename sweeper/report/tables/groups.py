@@ -16,7 +16,8 @@ from sweeper.report.formatting import shorten_names
 from sweeper.report.tables.units import Key, Unit
 
 T = TypeVar("T", float, Estimate)
-Read = Callable[[Unit, str], Estimate | None]  # the speedup of a unit under a weight, None where it has none
+# the speedup of a unit under a weight, None where it has none
+Read = Callable[[Unit, str], Estimate | None]
 ALL = "all"
 
 
@@ -124,7 +125,9 @@ class Group:
     def weighted_new_model(self) -> Estimate | None:
         if not self.both:
             return None
-        return stats.weighted_new_model([amp.log for amp, _ in self.both], [fp32.log for _, fp32 in self.both])
+        return stats.weighted_new_model(
+            [amp.log for amp, _ in self.both], [fp32.log for _, fp32 in self.both]
+        )
 
     @property
     def weighted_failures_as_one(self) -> float | None:
@@ -144,7 +147,9 @@ def _weigh_models(pairs: Sequence[tuple[Estimate, Estimate]]) -> Estimate | None
     return _weigh(pairs, stats.geomean_of_these_models, stats.weighted_of_these_models)
 
 
-def _weigh(pairs: Sequence[tuple[T, T]], mean: Callable[[Sequence[T]], T], weigh: Callable[[T, T], T]) -> T | None:
+def _weigh(
+    pairs: Sequence[tuple[T, T]], mean: Callable[[Sequence[T]], T], weigh: Callable[[T, T], T]
+) -> T | None:
     """Weigh the mean over AMP and the mean over fp32."""
     if not pairs:
         return None
@@ -162,7 +167,9 @@ def groups(units: Iterable[Unit]) -> list[Group]:
     rows = []
     for key, every in by_key.items():
         weights = frozenset(weight for unit in every for weight in unit.entries)
-        rows += [Group(family, key, weights, found) for family, found in sorted(by_family[key].items())]
+        rows += [
+            Group(family, key, weights, found) for family, found in sorted(by_family[key].items())
+        ]
         rows.append(Group(ALL, key, weights, every))
     return rows
 

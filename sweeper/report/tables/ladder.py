@@ -65,12 +65,17 @@ class Rung:
 
     @property
     def over_strongest(self) -> Estimate | None:
-        return _compare(self.ladder.strongest, self.step) if self.step.rung in COMPILED_RUNGS else None
+        return (
+            _compare(self.ladder.strongest, self.step) if self.step.rung in COMPILED_RUNGS else None
+        )
 
     @property
     def device_step_s(self) -> float | None:
         """Of the arms whose step time it has: the mean of both where eager is timed against eager."""
-        is_eager, compiles = self.step.rung in EAGER_RUNGS, self.step.entry.record.trial.mode != "eager"
+        is_eager, compiles = (
+            self.step.rung in EAGER_RUNGS,
+            self.step.entry.record.trial.mode != "eager",
+        )
         arms = ("eager",) if is_eager and compiles else ("compiled",) if compiles else ARMS
         found = [self.step.entry.result.readings.get(f"{arm}_device_step_s") for arm in arms]
         known = [value for value in found if value is not None]
@@ -96,7 +101,10 @@ def _entry(rung: Rung) -> Entry:
 
 COLUMNS: tuple[Column[Rung], ...] = (
     *select_columns(("model", "family", "batch_size", "workload", "precision", "sweep"), _entry),
-    Column("variant", lambda rung: "; ".join(filter(None, (rung.ladder.plain.variant, *rung.ladder.origin)))),
+    Column(
+        "variant",
+        lambda rung: "; ".join(filter(None, (rung.ladder.plain.variant, *rung.ladder.origin))),
+    ),
     Column("rung", lambda rung: rung.step.title),
     *select_columns(("mode", "backend", "trial_id"), _entry),
     Column("status", lambda rung: rung.step.status),
@@ -105,8 +113,15 @@ COLUMNS: tuple[Column[Rung], ...] = (
     *estimate_columns("speedup", lambda rung: rung.speedup),
     Column("before", lambda rung: rung.before.title if rung.before else None),
     *estimate_columns("speedup_over_before", lambda rung: _compare(rung.before, rung.step)),
-    Column("device_step_ms", lambda rung: None if rung.device_step_s is None else rung.device_step_s * 1e3, float),
-    Column("strongest_eager", lambda rung: strongest.title if (strongest := rung.ladder.strongest) else None),
+    Column(
+        "device_step_ms",
+        lambda rung: None if rung.device_step_s is None else rung.device_step_s * 1e3,
+        float,
+    ),
+    Column(
+        "strongest_eager",
+        lambda rung: strongest.title if (strongest := rung.ladder.strongest) else None,
+    ),
     *estimate_columns("speedup_over_strongest_eager", lambda rung: rung.over_strongest),
 )
 
@@ -145,7 +160,11 @@ def text_columns(rows: Sequence[Row], _trials: Sequence[Row]) -> list[TextColumn
             lambda row: estimate(row, "speedup_over_strongest_eager"),
             needs="speedup_over_strongest_eager",
         ),
-        *([TextColumn("flags", formatting.flags, media=(PAGE, MARKDOWN))] if any(map(formatting.flags, rows)) else []),
+        *(
+            [TextColumn("flags", formatting.flags, media=(PAGE, MARKDOWN))]
+            if any(map(formatting.flags, rows))
+            else []
+        ),
     ]
 
 
@@ -162,7 +181,11 @@ def find_axes(rows: Sequence[Row]) -> list[str]:
     models = defaultdict(list)
     for row in rows:
         models[row["model"]].append(row)
-    return [name for name in LADDER[1:] if any(formatting.find_varying(found, [name]) for found in models.values())]
+    return [
+        name
+        for name in LADDER[1:]
+        if any(formatting.find_varying(found, [name]) for found in models.values())
+    ]
 
 
 def name_ladder(row: Row, axes: Sequence[str]) -> str:
@@ -176,13 +199,16 @@ class Answer:
 
     built: Row  # eager as built
     strongest: Row | None  # eager; None: not every way to run it was tried
-    best: Row | None  # the compiled rung that is fastest against the strongest eager; None: none worked
+    # the compiled rung that is fastest against the strongest eager; None: none worked
+    best: Row | None
 
     @staticmethod
     def of(rows: Sequence[Row]) -> Answer:
         """Read it of the rungs of a ladder."""
         strongest = next((row for row in rows if row["rung"] == row["strongest_eager"]), None)
-        gains = [(gain, row) for row in rows if (gain := number(row, "speedup_over_strongest_eager"))]
+        gains = [
+            (gain, row) for row in rows if (gain := number(row, "speedup_over_strongest_eager"))
+        ]
         return Answer(rows[0], strongest, max(gains, key=itemgetter(0), default=(0.0, None))[1])
 
     @property
@@ -203,8 +229,13 @@ class Answer:
     @property
     def doubts(self) -> dict[str, list[str]]:
         """The flags of each rung that say that its step time may be off."""
-        compared = {text(row["rung"]): row for row in (self.built, self.strongest, self.best) if row}
-        doubts = {rung: [flag for flag in formatting.flags(row) if flag in DOUBTS] for rung, row in compared.items()}
+        compared = {
+            text(row["rung"]): row for row in (self.built, self.strongest, self.best) if row
+        }
+        doubts = {
+            rung: [flag for flag in formatting.flags(row) if flag in DOUBTS]
+            for rung, row in compared.items()
+        }
         return {rung: flags for rung, flags in doubts.items() if flags}
 
     def describe(self) -> str:
@@ -212,7 +243,11 @@ class Answer:
         assert self.strongest
         assert self.best
         with_it = f"{ratio(self.by_it)}x with {text(self.best['rung'])}"
-        by_it = f"and another {with_it}" if self.adds else f"and torch.compile adds nothing to that ({with_it})"
+        by_it = (
+            f"and another {with_it}"
+            if self.adds
+            else f"and torch.compile adds nothing to that ({with_it})"
+        )
         flags = dict.fromkeys(flag for found in self.doubts.values() for flag in found)
         doubts = f"; flagged {', '.join(flags)}" if flags else ""
         return f"gains {ratio(self.without)}x without torch.compile ({text(self.strongest['rung'])}), {by_it}{doubts}"
@@ -227,7 +262,9 @@ class Answer:
         if self.best is None:
             return f"{strongest}; no compiled rung worked"
         gain = f"{estimate(self.best, 'speedup_over_strongest_eager')} ({text(self.best['rung'])}"
-        total = f", {total} over eager as built" if (total := estimate(self.best, "speedup")) else ""
+        total = (
+            f", {total} over eager as built" if (total := estimate(self.best, "speedup")) else ""
+        )
         named = ", ".join(f"{rung} ({', '.join(flags)})" for rung, flags in self.doubts.items())
         doubts = f"; doubts: {named}" if named else ""
         return f"{strongest}; beyond it torch.compile gives {gain}{total}){doubts}"
@@ -235,7 +272,11 @@ class Answer:
 
 def read_answers(rows: Sequence[Row]) -> list[Answer]:
     """Read the answers of the ladders that say what is torch.compile's."""
-    return [answer for answer in map(Answer.of, group_by_ladder(rows)) if answer.without and answer.by_it]
+    return [
+        answer
+        for answer in map(Answer.of, group_by_ladder(rows))
+        if answer.without and answer.by_it
+    ]
 
 
 def conclude(found: Sequence[Answer], axes: Sequence[str]) -> list[str]:
@@ -244,30 +285,50 @@ def conclude(found: Sequence[Answer], axes: Sequence[str]) -> list[str]:
     A mean is over verified ones. `axes` are the columns in which ladders of one model differ.
     """
     if len(found) <= MAX_SENTENCES:
-        return [f"over eager as built, {name_ladder(answer.built, axes)} {answer.describe()}" for answer in found]
-    verified = [answer for answer in found if not any(UNVERIFIED in flags for flags in answer.doubts.values())]
+        return [
+            f"over eager as built, {name_ladder(answer.built, axes)} {answer.describe()}"
+            for answer in found
+        ]
+    verified = [
+        answer
+        for answer in found
+        if not any(UNVERIFIED in flags for flags in answer.doubts.values())
+    ]
     if not verified:
         return [f"over eager as built, none of {len(found)} ladders is verified"]
-    without, by_it = (geometric_mean(getattr(item, name) for item in verified) for name in ("without", "by_it"))
+    without, by_it = (
+        geometric_mean(getattr(item, name) for item in verified) for name in ("without", "by_it")
+    )
     gains = f"gain {ratio(without)}x without torch.compile, and another {ratio(by_it)}x with it"
     sure = sum(not item.doubts for item in verified)
     free = f"{sure or 'none'} of them without doubt"
     rest = f"; {len(found) - len(verified)} more not verified" if len(verified) < len(found) else ""
     count = f"{len(verified)} ladder{'' if len(verified) == 1 else 's'}"
-    return [f"over eager as built, {count} {gains} (geometric means over the best rungs; {free}{rest})"]
+    return [
+        f"over eager as built, {count} {gains} (geometric means over the best rungs; {free}{rest})"
+    ]
 
 
 def _notes(rows: Sequence[Row]) -> list[str]:
     """Make a line per ladder that says how much of the best speedup torch.compile gives."""
     axes = find_axes(rows)
-    return [f"on {name_ladder(found[0], axes)}: {Answer.of(found).explain()}" for found in group_by_ladder(rows)]
+    return [
+        f"on {name_ladder(found[0], axes)}: {Answer.of(found).explain()}"
+        for found in group_by_ladder(rows)
+    ]
 
 
 def _explain(findings: Findings, rows: Sequence[Row]) -> str:
     if not rows:
         return ""
-    spread = dict.fromkeys(ladder.plain.labels.model for ladder in findings.ladders if _count_gpus(ladder) > 1)
-    moved = f" The rungs of {formatting.shorten_names(list(spread))} ran on several GPUs." if spread else ""
+    spread = dict.fromkeys(
+        ladder.plain.labels.model for ladder in findings.ladders if _count_gpus(ladder) > 1
+    )
+    moved = (
+        f" The rungs of {formatting.shorten_names(list(spread))} ran on several GPUs."
+        if spread
+        else ""
+    )
     return (
         "Each rung has the one-liners of those before it, as far as they apply to the model; the compiled ones have "
         "all of them and do without the CUDA graph by hand. The strongest eager is the fastest rung without "

@@ -32,7 +32,15 @@ from sweeper.analysis.flags import DOUBTS, UNVERIFIED
 from sweeper.core.record import ARMS
 from sweeper.loading.entries import Entry
 from sweeper.report import formatting
-from sweeper.report.formatting import estimate, figure, finite, number_column, shorten_names, text, text_column
+from sweeper.report.formatting import (
+    estimate,
+    figure,
+    finite,
+    number_column,
+    shorten_names,
+    text,
+    text_column,
+)
 from sweeper.report.spec import TableSpec
 from sweeper.report.table import MARKDOWN, PAGE, Column, Row, Table, TextColumn, Value
 from sweeper.report.tables.candidates import HOST_NOISE, NOISE, Candidate
@@ -41,7 +49,9 @@ from sweeper.report.tables.speedups import name_sweep, select_columns
 from sweeper.report.tables.units import backend
 
 
-def _chosen_column(name: str, value: Callable[[Candidate], Value], kind: type = str) -> Column[Choice]:
+def _chosen_column(
+    name: str, value: Callable[[Candidate], Value], kind: type = str
+) -> Column[Choice]:
     return Column(name, lambda choice: value(choice.chosen) if choice.chosen else None, kind)
 
 
@@ -51,7 +61,11 @@ def _memory_ratio(one: Candidate) -> float | None:
 
 
 def _total_eager_s(choice: Choice) -> float | None:
-    return choice.limits.steps * choice.eager_s if choice.limits.steps and choice.eager_s is not None else None
+    return (
+        choice.limits.steps * choice.eager_s
+        if choice.limits.steps and choice.eager_s is not None
+        else None
+    )
 
 
 def _total_compiled_s(choice: Choice) -> float | None:
@@ -73,7 +87,9 @@ COLUMNS: tuple[Column[Choice], ...] = (
     _chosen_column("compile_cold_s", lambda one: one.compile_s, float),
     _chosen_column("compile_warm_s", lambda one: one.compile_warm_s, float),
     _chosen_column("break_even_steps", lambda one: one.entry.result.break_even_steps, float),
-    _chosen_column("break_even_warm_steps", lambda one: one.entry.result.break_even_warm_steps, float),
+    _chosen_column(
+        "break_even_warm_steps", lambda one: one.entry.result.break_even_warm_steps, float
+    ),
     _chosen_column("memory_ratio", _memory_ratio, float),
     Column("max_memory_gib", lambda choice: choice.limits.memory_gib, float),
     Column("steps", lambda choice: choice.limits.steps, int),
@@ -114,7 +130,13 @@ def choices(entries: Iterable[Entry], limits: Limits = NO_LIMITS) -> list[Choice
 
 def _order(choice: Choice) -> tuple[str, str, int, str, str]:
     trial, variant = choice.entries[0].record.trial, choice.entries[0].variant
-    return trial.labels.model, trial.workload, choice.batch_size or 0, variant, trial.labels.precision
+    return (
+        trial.labels.model,
+        trial.workload,
+        choice.batch_size or 0,
+        variant,
+        trial.labels.precision,
+    )
 
 
 def classify(row: Row) -> str:
@@ -134,7 +156,9 @@ def text_columns(rows: Sequence[Row], _trials: Sequence[Row]) -> list[TextColumn
         text_column("precision", is_name=True),
         TextColumn("recommended", classify, folds=True),
         number_column("speedup", "speedup", lambda row: estimate(row, "speedup")),
-        TextColumn("total s", lambda row: figure(_total_s(row)), _total_s, align_right=True, needs="steps"),
+        TextColumn(
+            "total s", lambda row: figure(_total_s(row)), _total_s, align_right=True, needs="steps"
+        ),
         *(_list_column(name) for name in ("tied", "ruled_out") if any(row[name] for row in rows)),
         text_column("reason", media=(PAGE, MARKDOWN)),
     ]
@@ -147,7 +171,11 @@ def _total_s(row: Row) -> float | None:
 
 
 def _list_column(name: str) -> TextColumn:
-    return TextColumn(name.replace("_", " "), lambda row: shorten_names(formatting.read_texts(row, name)), folds=True)
+    return TextColumn(
+        name.replace("_", " "),
+        lambda row: shorten_names(formatting.read_texts(row, name)),
+        folds=True,
+    )
 
 
 def _notes(rows: Sequence[Row]) -> list[str]:

@@ -30,7 +30,16 @@ from sweeper.core.serialization import drop_defaults
 from sweeper.loading.entries import Entry
 from sweeper.report import formatting
 from sweeper.report.findings import Findings
-from sweeper.report.formatting import estimate, figure, finite, number_column, ratio, read_texts, text, text_column
+from sweeper.report.formatting import (
+    estimate,
+    figure,
+    finite,
+    number_column,
+    ratio,
+    read_texts,
+    text,
+    text_column,
+)
 from sweeper.report.spec import TableSpec
 from sweeper.report.table import MARKDOWN, PAGE, Column, Row, Table, TextColumn
 from sweeper.report.tables import ladder, trajectories
@@ -38,7 +47,8 @@ from sweeper.report.tables.candidates import NOISE, Times, find_times
 from sweeper.report.tables.decision import NOT_KNOWN
 from sweeper.report.tables.speedups import select_columns
 
-MANY_SHAPES = 8  # torch compiles a frame for so many shapes that differ in more than one size, then runs it eager
+# torch compiles a frame for so many shapes that differ in more than one size, then runs it eager
+MANY_SHAPES = 8
 SAID = {
     trajectories.SAME: "trains as in eager",
     trajectories.DIFFERS: "does not train as in eager",
@@ -71,7 +81,10 @@ def advises_to_pad(script: ScriptRun) -> bool:
 def _saved_s(entry: Entry, end: str = "") -> float | None:
     """Seconds that compiling saves over the whole training, or an end of their interval; it follows the loop's."""
     times, steps = _time_loop(entry), entry.record.trial.labels.total_steps
-    speedup, compile_s = getattr(entry.result, f"loop_speedup{end}"), entry.result.readings.get("compile_cold_s")
+    speedup, compile_s = (
+        getattr(entry.result, f"loop_speedup{end}"),
+        entry.result.readings.get("compile_cold_s"),
+    )
     if times is None or steps is None or speedup is None or compile_s is None:
         return None
     saved_s = times.saved_s(compile_s, steps, speedup)
@@ -87,7 +100,11 @@ def _describe_total(entry: Entry) -> Iterator[str]:
     most = "at most " if "compile_contended" in entry.flags else ""
     compiling = f"{most}{_show_time(compile_s)} of compilation"
     paid = "have paid back" if saved_s > 0 else "would pay back"
-    when = f"{paid} after {math.ceil(break_even):,} steps" if break_even is not None else "never pay back"
+    when = (
+        f"{paid} after {math.ceil(break_even):,} steps"
+        if break_even is not None
+        else "never pay back"
+    )
     gain = _describe_saving(saved_s, _saved_s(entry, "_low"), _saved_s(entry, "_high"))
     yield f"over {steps:,} steps compiling {gain}: {compiling} {when}"
 
@@ -104,7 +121,11 @@ def _describe_saving(saved_s: float, low_s: float | None, high_s: float | None) 
 
 
 def _show_time(seconds: float) -> str:
-    return formatting.format_duration(abs(seconds)) if abs(seconds) >= 10 else f"{figure(abs(seconds))} s"
+    return (
+        formatting.format_duration(abs(seconds))
+        if abs(seconds) >= 10
+        else f"{figure(abs(seconds))} s"
+    )
 
 
 def list_findings(entry: Entry) -> Iterator[str]:
@@ -115,17 +136,27 @@ def list_findings(entry: Entry) -> Iterator[str]:
     if own:
         asked = " and ".join(_describe_call(call) for call in own)
         who = (
-            "a library compiles the script's modules" if all(call.by_library for call in own) else "the script compiles"
+            "a library compiles the script's modules"
+            if all(call.by_library for call in own)
+            else "the script compiles"
         )
         yield f"{who} already, which is the compiled arm whatever the mode: {asked}"
-    elif (entry.result.loop_speedup or 0.0) > 1 + NOISE and script.called_at and entry.record.trial.mode != "eager":
+    elif (
+        (entry.result.loop_speedup or 0.0) > 1 + NOISE
+        and script.called_at
+        and entry.record.trial.mode != "eager"
+    ):
         yield from _list_changes(script, _arguments(entry))
-    yield from trajectories.describe(script.trajectory, entry.record.trial.model.arguments.get("trajectory"))
+    yield from trajectories.describe(
+        script.trajectory, entry.record.trial.model.arguments.get("trajectory")
+    )
     share = readings.get("eager_loader_share")
     if share is not None and share >= NOTABLE_WAIT:
         wait = f"{_percent(share)} of its time, which compiling does not shorten"
         yield f"the loop waits for its loader ({script.loader}) for {wait}"
-    elif (compiled := readings.get("compiled_loader_share")) is not None and compiled >= NOTABLE_WAIT:
+    elif (
+        compiled := readings.get("compiled_loader_share")
+    ) is not None and compiled >= NOTABLE_WAIT:
         wait = f"{_percent(compiled)} of its time, which it did not in eager"
         yield f"once compiled, the loop waits for its loader ({script.loader}) for {wait}: speed that up next"
     if any(run and run.left_out for run in (script.loop_eager, script.loop_compiled)):
@@ -138,7 +169,11 @@ def list_findings(entry: Entry) -> Iterator[str]:
         times = "once" if loop.recompiles == 1 else f"{loop.recompiles} times"
         yield f"the loop compiled {times} in {loop.steps} steps, after the first steps"
     diagnostics = entry.record.diagnostics
-    breaks = dict.fromkeys(item.where for item in diagnostics.graph_breaks if item.where) if diagnostics else {}
+    breaks = (
+        dict.fromkeys(item.where for item in diagnostics.graph_breaks if item.where)
+        if diagnostics
+        else {}
+    )
     if breaks:
         yield f"graph breaks at {', '.join(breaks)}"
     if loop is not None and loop.batches > 1:
@@ -159,7 +194,11 @@ def _list_changes(script: ScriptRun, arguments: str) -> Iterator[str]:
         found[name.startswith(TORCH_NN) or name in OF_TORCH].append(f"{name} ({place})")
     for is_torchs, names in found.items():
         each, given = "it" if len(names) == 1 else "each", f", {arguments}" if arguments else ""
-        how = f"replace {each} by torch.compile(model{given})" if is_torchs else f"call .compile({arguments}) on {each}"
+        how = (
+            f"replace {each} by torch.compile(model{given})"
+            if is_torchs
+            else f"call .compile({arguments}) on {each}"
+        )
         if names:
             yield f"to compile: {how} before the loop: {', '.join(names)}"
 
@@ -169,7 +208,9 @@ def _arguments(entry: Entry) -> str:
     trial = entry.record.trial
     given = {"mode": trial.mode, "backend": trial.backend, **drop_defaults(trial.compile)}
     usual = {"mode": "default", "backend": "inductor"}
-    return ", ".join(f"{name}={value!r}" for name, value in given.items() if value != usual.get(name))
+    return ", ".join(
+        f"{name}={value!r}" for name, value in given.items() if value != usual.get(name)
+    )
 
 
 def _percent(share: float) -> str:
@@ -178,7 +219,9 @@ def _percent(share: float) -> str:
 
 def _describe_call(call: CompileCall) -> str:
     what = f" {call.target}" if call.target else ""
-    return f"torch.compile{what} at {call.where}{f' with {call.arguments}' if call.arguments else ''}"
+    return (
+        f"torch.compile{what} at {call.where}{f' with {call.arguments}' if call.arguments else ''}"
+    )
 
 
 OF_SPEEDUPS = [
@@ -210,9 +253,17 @@ COLUMNS: tuple[Column[Entry], ...] = (
     Column("saved_s_high", lambda entry: _saved_s(entry, "_high"), float),
     Column("modules", lambda entry: _script(entry).modules),
     Column("optimizers", lambda entry: _script(entry).optimizers),
-    Column("batches_per_step", lambda entry: run.batches if (run := _script(entry).loop_eager) else None, float),
+    Column(
+        "batches_per_step",
+        lambda entry: run.batches if (run := _script(entry).loop_eager) else None,
+        float,
+    ),
     Column("num_shapes", lambda entry: _script(entry).num_shapes or None, int),
-    Column("recompiles", lambda entry: run.recompiles if (run := _script(entry).loop_compiled) else None, int),
+    Column(
+        "recompiles",
+        lambda entry: run.recompiles if (run := _script(entry).loop_compiled) else None,
+        int,
+    ),
     Column("compile_calls", lambda entry: tuple(map(_describe_call, _script(entry).compile_calls))),
     Column("trajectory", lambda entry: trajectories.name_verdict(_script(entry).trajectory)),
     Column("findings", lambda entry: tuple(list_findings(entry))),
@@ -253,9 +304,12 @@ def _conclude(answer: Row, row: Row | None) -> str:
     step, loop = finite(row, "speedup"), finite(row, "loop_speedup")
     said = f"{_advise(answer, _loop_gain(row))}; step {ratio(step)}x"
     said += f", loop {ratio(loop)}x" if loop else ""
-    if max(step or 0.0, loop or 0.0) > 1 + NOISE:  # else the loader is not what keeps the loop from gaining
+    # else the loader is not what keeps the loop from gaining
+    if max(step or 0.0, loop or 0.0) > 1 + NOISE:
         said += _describe_loader(row)
-    if (saving := _show_saving(row)) and (steps := finite(row, "total_steps")) == finite(answer, "steps"):
+    if (saving := _show_saving(row)) and (steps := finite(row, "total_steps")) == finite(
+        answer, "steps"
+    ):
         said += f"; over {steps:,.0f} steps compiling {saving}"
     if said_of_training := SAID.get(text(row["trajectory"])):
         said += f"; {said_of_training}"
@@ -269,7 +323,11 @@ def _advise(answer: Row, gain: float) -> str:
         needs_reason = gain > 1 + NOISE or recommended == NOT_KNOWN
         return f"{recommended} ({text(answer['reason'])})" if needs_reason else recommended
     usual = {"backend": "inductor", "mode": "default"}
-    options = [f"{name}={value}" for name, value in (("mode", mode), ("backend", backend)) if value != usual[name]]
+    options = [
+        f"{name}={value}"
+        for name, value in (("mode", mode), ("backend", backend))
+        if value != usual[name]
+    ]
     return f"compile with {' '.join(options)}" if options else "compile"
 
 
@@ -279,7 +337,11 @@ def _describe_loader(row: Row) -> str:
     step = finite(row, "speedup") or 1.0
     if eager >= NOTABLE_WAIT and 1 / (eager + (1 - eager) / step) < step / (1 + NOISE):
         return f"; the loader takes {_percent(eager)}, so no loop gains more than {ratio(finite(row, 'ceiling'))}x"
-    return f"; once compiled, the loader takes {_percent(compiled)}" if compiled >= NOTABLE_WAIT else ""
+    return (
+        f"; once compiled, the loader takes {_percent(compiled)}"
+        if compiled >= NOTABLE_WAIT
+        else ""
+    )
 
 
 def _show_saving(row: Row) -> str:
@@ -297,18 +359,26 @@ def text_columns(rows: Sequence[Row], _trials: Sequence[Row]) -> list[TextColumn
         text_column("model", folds=True, is_name=True),
         *formatting.axis_columns(rows, ("variant", "sweep")),
         text_column("mode", is_name=True),
-        number_column("step", "speedup", lambda row: estimate(row, "speedup") or text(row["status"])),
+        number_column(
+            "step", "speedup", lambda row: estimate(row, "speedup") or text(row["status"])
+        ),
         number_column("loop", "loop_speedup", lambda row: estimate(row, "loop_speedup")),
         number_column("loader", "eager_loader_share", _show_loader),
         number_column("saved", "saved_s", _show_saving, needs="saved_s"),
         TextColumn("trains alike", lambda row: text(row["trajectory"]), needs="trajectory"),
-        TextColumn("findings", lambda row: "; ".join(read_texts(row, "findings")), media=(PAGE, MARKDOWN)),
+        TextColumn(
+            "findings", lambda row: "; ".join(read_texts(row, "findings")), media=(PAGE, MARKDOWN)
+        ),
     ]
 
 
 def _notes(rows: Sequence[Row]) -> list[str]:
     axes = formatting.find_varying(rows, _AXES)
-    return [f"on {ladder.name_ladder(row, axes)}: {line}" for row in rows for line in read_texts(row, "findings")]
+    return [
+        f"on {ladder.name_ladder(row, axes)}: {line}"
+        for row in rows
+        for line in read_texts(row, "findings")
+    ]
 
 
 SPEC = TableSpec(

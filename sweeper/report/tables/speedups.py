@@ -37,7 +37,16 @@ from sweeper.analysis.stats import Estimate
 from sweeper.core.record import ARMS, PERCENTILES, Accuracy
 from sweeper.loading.entries import Entry
 from sweeper.report import formatting
-from sweeper.report.formatting import estimate, figure, flags, number, number_column, ratio, text, text_column
+from sweeper.report.formatting import (
+    estimate,
+    figure,
+    flags,
+    number,
+    number_column,
+    ratio,
+    text,
+    text_column,
+)
 from sweeper.report.spec import TableSpec
 from sweeper.report.table import (
     MARKDOWN,
@@ -60,10 +69,14 @@ T = TypeVar("T")
 
 def name_sweep(folder: Path) -> str:
     """Return the name of the folder itself; resolving every path takes ten times as long as asking for a link."""
-    return folder.resolve().name if folder.is_symlink() or folder.name in ("", "..") else folder.name
+    return (
+        folder.resolve().name if folder.is_symlink() or folder.name in ("", "..") else folder.name
+    )
 
 
-def _accuracy_column(name: str, value: Callable[[Accuracy], Value], kind: type = float) -> Column[Entry]:
+def _accuracy_column(
+    name: str, value: Callable[[Accuracy], Value], kind: type = float
+) -> Column[Entry]:
     return Column(name, lambda entry: value(entry.worst) if entry.worst else None, kind)
 
 
@@ -80,7 +93,8 @@ def _over_strongest(entry: Entry) -> Estimate | None:
     return entry.over_strongest.speedup if entry.over_strongest else None
 
 
-# Columns that are no metrics, by the metric that they stand before or behind. Names and order are a contract.
+# Columns that are no metrics, by the metric that they stand before or behind. Names and order are a
+# contract.
 _BEFORE: Mapping[str, tuple[Column[Entry], ...]] = {
     "interval": (
         Column("trial_id", lambda entry: entry.record.trial_id),
@@ -98,7 +112,10 @@ _BEFORE: Mapping[str, tuple[Column[Entry], ...]] = {
         Column("flags", lambda entry: entry.flags, tuple),
     ),
     "speedup_min": (
-        Column("message", lambda entry: next(filter(str.strip, (entry.record.message or "").splitlines()), None)),
+        Column(
+            "message",
+            lambda entry: next(filter(str.strip, (entry.record.message or "").splitlines()), None),
+        ),
     ),
     "device_speedup_low": interval_columns("speedup_moderated", lambda entry: entry.moderated),
     "tokens_per_s": (
@@ -113,10 +130,17 @@ _BEHIND: Mapping[str, tuple[Column[Entry], ...]] = {
     "compiled_energy_j": (
         _accuracy_column("accuracy_randomness", lambda accuracy: accuracy.randomness, str),
         _accuracy_column("accuracy_elements", lambda accuracy: accuracy.elements, int),
-        Column("attempts", lambda entry: tuple(attempt.status for attempt in entry.record.attempts), tuple),
+        Column(
+            "attempts",
+            lambda entry: tuple(attempt.status for attempt in entry.record.attempts),
+            tuple,
+        ),
         Column("dropout", lambda entry: entry.record.trial.model.dropout, bool),
         Column("text", read_form, str),
-        Column("strongest_eager", lambda entry: entry.over_strongest.eager if entry.over_strongest else None),
+        Column(
+            "strongest_eager",
+            lambda entry: entry.over_strongest.eager if entry.over_strongest else None,
+        ),
         *estimate_columns("speedup_over_strongest_eager", _over_strongest),
     ),
 }
@@ -153,7 +177,10 @@ def break_even(row: Row) -> str:
     if number(row, "speedup") is None or number(row, "compile_cold_s") is None:
         return ""
     names = ("break_even_steps", "break_even_steps_low", "break_even_steps_high")
-    steps, low, high = ("never" if (value := number(row, name)) is None else f"{math.ceil(value):,}" for name in names)
+    steps, low, high = (
+        "never" if (value := number(row, name)) is None else f"{math.ceil(value):,}"
+        for name in names
+    )
     bounds = f" [{low}, {high}]" if low != "never" else ""
     return f"{mark_upper_bound(row) if steps != 'never' else ''}{steps}{bounds}"
 
@@ -172,7 +199,13 @@ def mark_upper_bound(row: Row) -> str:
 def memory_change(row: Row) -> str:
     """Show by how much the compiled peak lies above eager's, e.g. `+19 %`."""
     change = memory_change_percent(row)
-    return f"{round(change):+d} %" if change is not None else NOT_KNOWN if row["memory_missing"] else ""
+    return (
+        f"{round(change):+d} %"
+        if change is not None
+        else NOT_KNOWN
+        if row["memory_missing"]
+        else ""
+    )
 
 
 def memory_change_percent(row: Row) -> float | None:
@@ -204,7 +237,11 @@ def speedup_or_status(row: Row) -> str:
 
 def shows_range(row: Row) -> bool:
     """Return whether a host-bound trial has so few processes that only their range can be shown."""
-    return bool(row["host_bound_arms"]) and row["interval"] == "none" and row["speedup_min"] is not None
+    return (
+        bool(row["host_bound_arms"])
+        and row["interval"] == "none"
+        and row["speedup_min"] is not None
+    )
 
 
 def find_common_flags(rows: Sequence[Row]) -> tuple[str, ...]:
@@ -217,9 +254,14 @@ def name_common_flags(rows: Sequence[Row]) -> str:
     """Name the flags that no row has to repeat, e.g. `every trial: compile_contended, host_bound (both)`."""
     ok = [row for row in rows if row["status"] == "ok"]
     named = [
-        f"{flag}{_name_arms(ok[0], flag) if _have_equal_arms(ok, flag) else ''}" for flag in find_common_flags(rows)
+        f"{flag}{_name_arms(ok[0], flag) if _have_equal_arms(ok, flag) else ''}"
+        for flag in find_common_flags(rows)
     ]
-    return f"every trial{'' if len(ok) == len(rows) else ' that is ok'}: {', '.join(named)}" if named else ""
+    return (
+        f"every trial{'' if len(ok) == len(rows) else ' that is ok'}: {', '.join(named)}"
+        if named
+        else ""
+    )
 
 
 def _name_arms(row: Row, flag: str) -> str:
@@ -245,7 +287,10 @@ def list_flags(rows: Sequence[Row]) -> list[str]:
     having |= {flag: ok for flag in common if not _have_equal_arms(ok, flag)}
     lines = []
     for flag, found in sorted(having.items()):
-        names = [formatting.trial_name(row, axes) + _name_arms(row, flag) for row in found[: formatting.MAX_NAMES]]
+        names = [
+            formatting.trial_name(row, axes) + _name_arms(row, flag)
+            for row in found[: formatting.MAX_NAMES]
+        ]
         lines.append(f"{flag}: {formatting.shorten_names(names, len(found))}")
     return lines
 
@@ -260,7 +305,10 @@ def text_columns(rows: Sequence[Row], _trials: Sequence[Row]) -> list[TextColumn
     latencies.append(number_column("tokens/s", "tokens_per_s", needs="tokens_per_s"))
     metrics = [
         number_column(
-            metric.heading, metric.csv_name, meaning=f"{metric.heading} is {metric.meaning}", needs=metric.csv_name
+            metric.heading,
+            metric.csv_name,
+            meaning=f"{metric.heading} is {metric.meaning}",
+            needs=metric.csv_name,
         )
         for metric in METRICS
         if metric.heading
@@ -304,7 +352,9 @@ def _make_flag_columns(rows: Sequence[Row], common: Collection[str]) -> list[Tex
 
 def _choose_clock(rows: Sequence[Row]) -> list[TextColumn]:
     """Choose the column of the device's figure, by step time or else by busy time; the two are never in one column."""
-    known = formatting.is_known(rows, "device_speedup") or not formatting.is_known(rows, "busy_speedup")
+    known = formatting.is_known(rows, "device_speedup") or not formatting.is_known(
+        rows, "busy_speedup"
+    )
     column = _DEVICE if known else _BUSY
     return [column] if any(map(column.text, rows)) else []
 
@@ -325,7 +375,9 @@ def _percentile_column(arm: str) -> TextColumn:
     names = [f"{arm}_{share}_ms" for share in PERCENTILES]
     return TextColumn(
         f"{arm} {' / '.join(PERCENTILES)} ms",
-        lambda row: " / ".join(figure(number(row, name)) for name in names if row[name] is not None),
+        lambda row: " / ".join(
+            figure(number(row, name)) for name in names if row[name] is not None
+        ),
     )
 
 
@@ -334,7 +386,9 @@ def describe_rows(rows: Sequence[Row]) -> str:
     if not any(row["status"] == "ok" for row in rows):
         return "no trial is ok" if rows else "there are no records"
     axes, flagged = formatting.name_common_axes(rows), name_common_flags(rows)
-    return "; ".join([*([f"all trials: {axes}"] if axes else []), *([f"flags of {flagged}"] if flagged else [])])
+    return "; ".join(
+        [*([f"all trials: {axes}"] if axes else []), *([f"flags of {flagged}"] if flagged else [])]
+    )
 
 
 def explain_missing(rows: Sequence[Row]) -> list[str]:
@@ -345,7 +399,8 @@ def explain_missing(rows: Sequence[Row]) -> list[str]:
             if row[name]:
                 having[what, text(row[name])].append(formatting.trial_name(row, axes))
     return [
-        f"{what} not known: {formatting.shorten_names(names)}: {reason}" for (what, reason), names in having.items()
+        f"{what} not known: {formatting.shorten_names(names)}: {reason}"
+        for (what, reason), names in having.items()
     ]
 
 
@@ -355,14 +410,26 @@ def explain_intervals(rows: Sequence[Row]) -> str:
     for row in rows:
         if row["speedup"] is not None:
             several_draws = row["interval"] == "processes" and (number(row, "draws") or 0) > 1
-            kinds.add("range" if shows_range(row) else "several draws" if several_draws else row["interval"])
+            kinds.add(
+                "range"
+                if shows_range(row)
+                else "several draws"
+                if several_draws
+                else row["interval"]
+            )
     meanings = [meaning for kind, meaning in _INTERVALS.items() if kind in kinds]
     return "; ".join(meanings) + "." if meanings else ""
 
 
 def _show_host_bound(row: Row) -> str:
     share = number(row, "host_bound_fraction")
-    return f"{100 * share:.0f} %" if share is not None else NOT_KNOWN if row["device_time_missing"] else ""
+    return (
+        f"{100 * share:.0f} %"
+        if share is not None
+        else NOT_KNOWN
+        if row["device_time_missing"]
+        else ""
+    )
 
 
 _OVER = "95 % intervals are over"
@@ -376,7 +443,13 @@ _INTERVALS = {
 }
 _SPEEDUP_MEANING = "speedup is eager / compiled step time"
 _SPEEDUPS = (
-    number_column("speedup", "speedup", speedup_or_status, meaning=_SPEEDUP_MEANING, media=(MARKDOWN, TERMINAL)),
+    number_column(
+        "speedup",
+        "speedup",
+        speedup_or_status,
+        meaning=_SPEEDUP_MEANING,
+        media=(MARKDOWN, TERMINAL),
+    ),
     number_column(  # beside the status
         "speedup",
         "speedup",
@@ -412,14 +485,19 @@ _HOST_BOUND = number_column(
 _HOST_SHARE = TextColumn(
     "host share",
     host_share,
-    lambda row: max((share for arm in ARMS if (share := number(row, f"{arm}_host_share"))), default=None),
+    lambda row: max(
+        (share for arm in ARMS if (share := number(row, f"{arm}_host_share"))), default=None
+    ),
     meaning="host share is host time / device step time, eager / compiled: an arm above 1 waits for the host",
     align_right=True,
     media=(PAGE, MARKDOWN),
 )
 _ENERGY = (
     number_column(
-        "eager J", "eager_energy_j", meaning="J is what the whole GPU uses in a step", needs="eager_energy_j"
+        "eager J",
+        "eager_energy_j",
+        meaning="J is what the whole GPU uses in a step",
+        needs="eager_energy_j",
     ),
     number_column("compiled J", "compiled_energy_j", needs="eager_energy_j"),
 )
@@ -442,7 +520,9 @@ _MEMORY = TextColumn(
     align_right=True,
     is_cost=True,
 )
-_GRAPH_BREAKS = number_column("graph breaks", "graph_breaks", lambda row: text(row["graph_breaks"]), media=(PAGE,))
+_GRAPH_BREAKS = number_column(
+    "graph breaks", "graph_breaks", lambda row: text(row["graph_breaks"]), media=(PAGE,)
+)
 
 SPEC = TableSpec(
     "speedups",
@@ -452,6 +532,9 @@ SPEC = TableSpec(
     arrange=formatting.sort_rows,
     lead=describe_rows,
     notes=lambda rows: [explain_intervals(rows), *explain_missing(rows)],
-    terminal_notes=lambda rows: [*(column.meaning for column in _choose_clock(rows)), *list_flags(rows)],
+    terminal_notes=lambda rows: [
+        *(column.meaning for column in _choose_clock(rows)),
+        *list_flags(rows),
+    ],
     entries=lambda findings: findings.entries,
 )

@@ -37,9 +37,28 @@ from collections.abc import Iterable, Sequence
 from sweeper.analysis.stats import AMP_SHARE, FP32_SHARE
 from sweeper.report import formatting
 from sweeper.report.findings import Findings
-from sweeper.report.formatting import KEY, estimate, interval, key, number, number_column, ratio, text, text_column
+from sweeper.report.formatting import (
+    KEY,
+    estimate,
+    interval,
+    key,
+    number,
+    number_column,
+    ratio,
+    text,
+    text_column,
+)
 from sweeper.report.spec import Headline, TableSpec
-from sweeper.report.table import MARKDOWN, PAGE, TERMINAL, Column, Row, Table, TextColumn, estimate_columns
+from sweeper.report.table import (
+    MARKDOWN,
+    PAGE,
+    TERMINAL,
+    Column,
+    Row,
+    Table,
+    TextColumn,
+    estimate_columns,
+)
 from sweeper.report.tables.groups import ALL, Group
 
 WEIGHTING = f"weighted {AMP_SHARE:g} AMP + {FP32_SHARE:g} fp32"
@@ -55,7 +74,11 @@ COLUMNS: tuple[Column[Group], ...] = (
     Column("variant", lambda group: group.key.variant),
     Column("models", lambda group: len(group.judged), int),
     Column("passed", lambda group: len(group.passed), int),
-    Column("pass_rate", lambda group: len(group.passed) / len(group.judged) if group.judged else None, float),
+    Column(
+        "pass_rate",
+        lambda group: len(group.passed) / len(group.judged) if group.judged else None,
+        float,
+    ),
     Column("models_amp", lambda group: len(group.estimates("amp")), int),
     *estimate_columns("geomean_amp", lambda group: group.geomean("amp")),
     Column("models_fp32", lambda group: len(group.estimates("fp32")), int),
@@ -71,17 +94,29 @@ COLUMNS: tuple[Column[Group], ...] = (
     estimate_columns("weighted_with_unverified", lambda group: group.weighted_with_unverified)[0],
     Column("models_without_doubt", lambda group: len(group.sure.both), int),
     Column("models_with_unverified", lambda group: len(group.both_with_unverified) or None, int),
-    Column("models_amp_without_doubt", lambda group: len(group.sure_in["amp"].estimates("amp")), int),
-    Column("models_fp32_without_doubt", lambda group: len(group.sure_in["fp32"].estimates("fp32")), int),
+    Column(
+        "models_amp_without_doubt", lambda group: len(group.sure_in["amp"].estimates("amp")), int
+    ),
+    Column(
+        "models_fp32_without_doubt", lambda group: len(group.sure_in["fp32"].estimates("fp32")), int
+    ),
     Column("models_device_without_doubt", lambda group: len(group.sure_by_device.device), int),
     Column("models_busy", lambda group: len(group.busy), int),
     *estimate_columns("weighted_busy", lambda group: group.weighted_busy),
     Column("models_busy_without_doubt", lambda group: len(group.sure_by_device.busy), int),
-    *estimate_columns("geomean_amp_without_doubt", lambda group: group.sure_in["amp"].geomean("amp")),
-    *estimate_columns("geomean_fp32_without_doubt", lambda group: group.sure_in["fp32"].geomean("fp32")),
+    *estimate_columns(
+        "geomean_amp_without_doubt", lambda group: group.sure_in["amp"].geomean("amp")
+    ),
+    *estimate_columns(
+        "geomean_fp32_without_doubt", lambda group: group.sure_in["fp32"].geomean("fp32")
+    ),
     *estimate_columns("weighted_without_doubt", lambda group: group.sure.weighted),
-    *estimate_columns("weighted_device_without_doubt", lambda group: group.sure_by_device.weighted_device),
-    *estimate_columns("weighted_busy_without_doubt", lambda group: group.sure_by_device.weighted_busy),
+    *estimate_columns(
+        "weighted_device_without_doubt", lambda group: group.sure_by_device.weighted_device
+    ),
+    *estimate_columns(
+        "weighted_busy_without_doubt", lambda group: group.sure_by_device.weighted_busy
+    ),
     Column("models_over_strongest_eager", lambda group: len(group.over_strongest) or None, int),
     *estimate_columns("weighted_over_strongest_eager", lambda group: group.weighted_over_strongest),
 )
@@ -95,7 +130,8 @@ COUNTS = {
     "weighted_device": ("models_device", "models_device_without_doubt"),
     "weighted_busy": ("models_busy", "models_busy_without_doubt"),
 }
-DEVICE_MEANS = {"device": "by device time", "busy": "by busy time"}  # only one of them is shown of a row
+# only one of them is shown of a row
+DEVICE_MEANS = {"device": "by device time", "busy": "by busy time"}
 
 
 def summary(rows: Iterable[Group]) -> Table:
@@ -105,11 +141,22 @@ def summary(rows: Iterable[Group]) -> Table:
 def text_columns(rows: Sequence[Row], _trials: Sequence[Row]) -> list[TextColumn]:
     return [
         text_column("family", folds=True),
-        *(text_column(name, folds=name == "variant") for name in formatting.find_varying(rows, KEY)),
+        *(
+            text_column(name, folds=name == "variant")
+            for name in formatting.find_varying(rows, KEY)
+        ),
         TextColumn("passed", lambda row: f"{row['passed']} of {row['models']}"),
         *(column for title, name in MEANS.items() for column in _mean_text_columns(title, name)),
-        *([TextColumn("a new model", show_new_model, media=(PAGE,))] if any(map(show_new_model, rows)) else []),
-        *(_device_text_column(clock) for clock in DEVICE_MEANS if any(choose_clock(row) == clock for row in rows)),
+        *(
+            [TextColumn("a new model", show_new_model, media=(PAGE,))]
+            if any(map(show_new_model, rows))
+            else []
+        ),
+        *(
+            _device_text_column(clock)
+            for clock in DEVICE_MEANS
+            if any(choose_clock(row) == clock for row in rows)
+        ),
         number_column(
             "over strongest eager",
             "weighted_over_strongest_eager",
@@ -126,7 +173,9 @@ def _device_text_column(clock: str) -> TextColumn:
     return TextColumn(
         DEVICE_MEANS[clock],
         lambda row: _show_in_cell(row, f"weighted_{clock}") if choose_clock(row) == clock else "",
-        lambda row: formatting.finite(row, f"weighted_{clock}") if choose_clock(row) == clock else None,
+        lambda row: (
+            formatting.finite(row, f"weighted_{clock}") if choose_clock(row) == clock else None
+        ),
         media=(PAGE,),
         needs=f"weighted_{clock}",
     )
@@ -151,7 +200,9 @@ def _show_in_cell(row: Row, name: str) -> str:
     count, sure = (row[column] for column in COUNTS[name])
     if sure == count or not sure:
         return f"{found} ({count}, {'all' if sure else 'none'} without doubt)"
-    return f"{found} ({count}); {ratio(number(row, f'{name}_without_doubt'))} ({sure} without doubt)"
+    return (
+        f"{found} ({count}); {ratio(number(row, f'{name}_without_doubt'))} ({sure} without doubt)"
+    )
 
 
 def count_models(row: Row, name: str) -> str:
@@ -178,7 +229,10 @@ def headlines(rows: Sequence[Row]) -> list[Headline]:
             without.setdefault(headline(row), []).append(key(row))
     return [
         *(Headline(headline(row), key(row), True) for row in judged if row["weighted"] is not None),
-        *(Headline(line, formatting.shorten_names(keys, between="; "), False) for line, keys in without.items()),
+        *(
+            Headline(line, formatting.shorten_names(keys, between="; "), False)
+            for line, keys in without.items()
+        ),
     ]
 
 
@@ -200,7 +254,11 @@ def _list_sure(rows: Sequence[Row]) -> list[str]:
     """Make a line for each key with the means in one precision over the models without doubt; equal lines are one."""
     keys: dict[str, list[str]] = {}
     for row in rows:
-        means = ((title, name) for title, name in MEANS.items() if name != "weighted" and row[name] is not None)
+        means = (
+            (title, name)
+            for title, name in MEANS.items()
+            if name != "weighted" and row[name] is not None
+        )
         sure = ", ".join(f"{title} {_share_without_doubt(row, name)}" for title, name in means)
         if row["family"] == ALL and sure:
             keys.setdefault(sure, []).append(key(row))
@@ -225,7 +283,8 @@ def _explain(findings: Findings, _rows: Sequence[Row]) -> str:
         "and other models, so it does not correct the mean over all. A trial with the flag "
         "accuracy_unverified is in no mean and has not passed: its result has no verdict, or was wrong in an earlier "
         "attempt. A new model: "
-        "where one more of the same kind would lie." + (f" AMP: {findings.amp}." if findings.amp else "")
+        "where one more of the same kind would lie."
+        + (f" AMP: {findings.amp}." if findings.amp else "")
     )
 
 
@@ -249,7 +308,11 @@ def headline(row: Row) -> str:
     }
     if CLIPPED in text(row["variant"]):
         named["as in 2022, slowdowns raised to 1.0,"] = ratio(number(row, "weighted_clipped"))
-    lines = [line, *(f"{name} {found}" for name, found in named.items() if found), show_with_unverified(row)]
+    lines = [
+        line,
+        *(f"{name} {found}" for name, found in named.items() if found),
+        show_with_unverified(row),
+    ]
     return "; ".join(filter(None, lines))
 
 

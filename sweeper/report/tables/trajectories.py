@@ -59,7 +59,9 @@ def _describe_trainings(trainings: Sequence[Training]) -> Iterator[str]:
     if trainings and not all(training.seeded for training in trainings):
         yield "trainings of both arms cannot be compared: the script never calls torch.manual_seed"
         return
-    ends = {arm: _list_ends(training for training in trainings if training.arm == arm) for arm in ARMS}
+    ends = {
+        arm: _list_ends(training for training in trainings if training.arm == arm) for arm in ARMS
+    }
     if all(ends.values()):
         spans = ", ".join(f"{arm} {_span(ends[arm])}" for arm in ARMS)
         seeds = len(ends[ARMS[0]])

@@ -40,7 +40,9 @@ class Key:
     variant: str
 
     def __str__(self) -> str:
-        return ", ".join(part for part in (self.workload, self.mode, self.backend, self.variant) if part)
+        return ", ".join(
+            part for part in (self.workload, self.mode, self.backend, self.variant) if part
+        )
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,11 @@ def collect(entries: Iterable[Entry]) -> Units:
     got its batch size as asked goes before one that backed off to it, then the later one.
     No mean mixes precisions: of several that carry one weight under a key, the one with the most trials counts.
     """
-    weighted = [entry for entry in entries if entry.record.trial.mode != "eager" and entry.record.trial.labels.weight]
+    weighted = [
+        entry
+        for entry in entries
+        if entry.record.trial.mode != "eager" and entry.record.trial.labels.weight
+    ]
     slots: dict[tuple[Key, Hashable], dict[str, Entry]] = defaultdict(dict)
     aside: Counter[tuple[str, str]] = Counter()
     chosen, other_precisions = _choose_precisions(weighted)
@@ -165,7 +171,9 @@ def _precision(entry: Entry) -> tuple[str, Precision]:
     return trial.labels.precision, trial.precision
 
 
-def _choose_precisions(entries: Iterable[Entry]) -> tuple[Mapping[tuple[Key, str], tuple[str, Precision]], list[str]]:
+def _choose_precisions(
+    entries: Iterable[Entry],
+) -> tuple[Mapping[tuple[Key, str], tuple[str, Precision]], list[str]]:
     """Choose one precision for each row: the one with the most trials, then the first. Lines tell of the others."""
     counts: dict[tuple[Key, str], Counter[tuple[str, Precision]]] = defaultdict(Counter)
     for entry in entries:
@@ -175,7 +183,11 @@ def _choose_precisions(entries: Iterable[Entry]) -> tuple[Mapping[tuple[Key, str
         (kept, _), *others = found.most_common()
         chosen[key, weight] = kept
         for (name, _), count in others:
-            carrier = f"precision={kept[0]}" if kept[0] != name else f"another setting of precision={name}"
+            carrier = (
+                f"precision={kept[0]}"
+                if kept[0] != name
+                else f"another setting of precision={name}"
+            )
             trials = f"{count} trial{'' if count == 1 else 's'} in precision={name}"
             lines.append(
                 f"{key}: {trials} not in the summary: {carrier} carries the weight {weight}, which only one precision "

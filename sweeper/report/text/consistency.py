@@ -36,20 +36,30 @@ def find_mixtures(entries: Sequence[Entry]) -> list[str]:
     lines = []
     parts = {part for entry in entries for part in entry.variant.split("; ")}
     if devices := sorted(part for part in parts if part.startswith(("device=", "gpu=", "cpu="))):
-        lines.append(f"trials ran on different devices, which no mean mixes: {', '.join(devices)} (in variant)")
+        lines.append(
+            f"trials ran on different devices, which no mean mixes: {', '.join(devices)} (in variant)"
+        )
     # The variant has what the grid asked for, such as `worker.python`.
-    versions = ((entry, get_mapping(entry.record.environment, "versions").get("torch")) for entry in entries)
-    if mixed := _find_mixed((entry.variant, str(version)) for entry, version in versions if version is not None):
+    versions = (
+        (entry, get_mapping(entry.record.environment, "versions").get("torch")) for entry in entries
+    )
+    if mixed := _find_mixed(
+        (entry.variant, str(version)) for entry, version in versions if version is not None
+    ):
         different = sorted(set().union(*mixed.values()))
         lines.append(f"means hold trials of different versions of torch: {', '.join(different)}")
     timed = (entry for entry in entries if entry.result.eager_step_s is not None)
-    if _find_mixed(((e.record.trial.workload, e.variant), "eager_p50_s" in e.result.readings) for e in timed):
+    if _find_mixed(
+        ((e.record.trial.workload, e.variant), "eager_p50_s" in e.result.readings) for e in timed
+    ):
         lines.append("means hold trials timed step by step (measure.clock=step) beside others")
     switches: dict[str, set[str]] = defaultdict(set)
     for (name, precision, _), values in _find_mixed(_list_switches(entries)).items():
         switches[f"{name} ({precision})"] |= values
     for switch, values in switches.items():
-        lines.append(f"means hold trials with different settings: {switch} {shorten_names(sorted(values))}")
+        lines.append(
+            f"means hold trials with different settings: {switch} {shorten_names(sorted(values))}"
+        )
     return [printable(line) for line in lines]
 
 
@@ -66,4 +76,7 @@ def _list_switches(entries: Iterable[Entry]) -> Iterator[tuple[tuple[str, str, s
         settings = entry.record.diagnostics.settings if entry.record.diagnostics else {}
         for name in SWITCHES:
             if name in settings:
-                yield (name, entry.record.trial.labels.precision, entry.variant), str(settings[name])
+                yield (
+                    (name, entry.record.trial.labels.precision, entry.variant),
+                    str(settings[name]),
+                )

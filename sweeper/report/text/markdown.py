@@ -22,11 +22,17 @@ def escape(value: str) -> str:
 
 def document(report: Report) -> str:
     """Write the whole report."""
-    sections = ["# Speedups of torch.compile", *_write_verdict(report.verdict), bullets(report.facts)]
+    sections = [
+        "# Speedups of torch.compile",
+        *_write_verdict(report.verdict),
+        bullets(report.facts),
+    ]
     for spec in TABLES:
         sections += _write_section(spec, report)
     sections += ["## Notes", bullets(report.notes)] if report.notes else []
-    sections += ["## Records that could not be read", bullets(report.problems)] if report.problems else []
+    sections += (
+        ["## Records that could not be read", bullets(report.problems)] if report.problems else []
+    )
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
@@ -37,9 +43,13 @@ def _write_verdict(verdict: Verdict) -> list[str]:
     for item in verdict.again:
         names = ", ".join(item.names)
         again.append(f"- {escape(f'{names}: {item.why}')}")
-        again += [f"      {printable(item.command)}"] if item.command else []  # code, to be copied as it is
+        # code, to be copied as it is
+        again += [f"      {printable(item.command)}"] if item.command else []
     sentences = [escape(line) for line in (*verdict.sentences, *failed)]
-    return ["\n".join(f"- {line}" for line in sentences), *(["## Worth another run", *again] if again else [])]
+    return [
+        "\n".join(f"- {line}" for line in sentences),
+        *(["## Worth another run", *again] if again else []),
+    ]
 
 
 def _write_section(spec: TableSpec, report: Report) -> list[str]:
@@ -54,7 +64,9 @@ def _write_section(spec: TableSpec, report: Report) -> list[str]:
     return [
         f"## {spec.title}",
         escape(sentence(lead)),
-        "\n\n".join(f"**{escape(line.text)}** ({escape(line.rows)})" for line in spec.headlines(rows)),
+        "\n\n".join(
+            f"**{escape(line.text)}** ({escape(line.rows)})" for line in spec.headlines(rows)
+        ),
         table(columns, shown[:limit]) if shown else "",
         f"And {hidden:,} more in {spec.name}.csv." if hidden > 0 else "",
         *(escape(sentence(note)) for note in spec.notes(rows)),

@@ -18,7 +18,14 @@ from sweeper.report.tables.summary import SPEC, headline, summary
 from sweeper.report.text import markdown
 from sweeper.tracking.runs import MAX_TAG_CHARACTERS, Overview
 
-FIGURES = ("weighted", "weighted_device", "weighted_busy", "geomean_amp", "geomean_fp32", "pass_rate")
+FIGURES = (
+    "weighted",
+    "weighted_device",
+    "weighted_busy",
+    "geomean_amp",
+    "geomean_fp32",
+    "pass_rate",
+)
 MAX_NAME_CHARACTERS = 100  # of what tells rows apart; MLflow takes 250 for a whole name
 
 
@@ -44,7 +51,11 @@ def metrics(overall: Sequence[Row]) -> Mapping[str, float]:
     named = dict(zip(_make_suffixes(overall), overall, strict=True))
     if len(overall) == 1:
         named[""] = overall[0]
-    found = {f"{figure}{suffix}": formatting.finite(row, figure) for suffix, row in named.items() for figure in FIGURES}
+    found = {
+        f"{figure}{suffix}": formatting.finite(row, figure)
+        for suffix, row in named.items()
+        for figure in FIGURES
+    }
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -55,14 +66,19 @@ def _make_suffixes(overall: Sequence[Row]) -> list[str]:
     texts = ["_".join(formatting.text(row[name]) or "base" for name in names) for row in overall]
     plain = [re.sub(r"[^\w.-]+", "_", text)[:MAX_NAME_CHARACTERS] for text in texts]
     return [
-        f"_{name}" if plain.count(name) == 1 else f"_{name}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+        f"_{name}"
+        if plain.count(name) == 1
+        else f"_{name}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
         for name, text in zip(plain, texts, strict=True)
     ]
 
 
 def _describe(rows: Sequence[Row], overall: Sequence[Row], foot: str) -> str:
     """Write headlines, `foot` and a table; where that is too long, families go first, then the last lines."""
-    headlines = [f"**{markdown.escape(headline(row))}** ({markdown.escape(formatting.key(row))})" for row in overall]
+    headlines = [
+        f"**{markdown.escape(headline(row))}** ({markdown.escape(formatting.key(row))})"
+        for row in overall
+    ]
     for shown in (rows, overall):
         table = markdown.table(SPEC.columns_for(MARKDOWN, shown, ()), shown) if shown else ""
         text = "\n\n".join(part for part in (*headlines, foot, table) if part)
@@ -75,4 +91,8 @@ def _count_statuses(statuses: Sequence[str]) -> str:
     """Count trials, e.g. `29 of 32 trials ok; oom 2, timeout 1.`"""
     failed = Counter(status for status in sorted(statuses) if status != "ok")
     line = f"{statuses.count('ok')} of {len(statuses)} trial{'' if len(statuses) == 1 else 's'} ok"
-    return f"{line}; {', '.join(f'{status} {count}' for status, count in failed.items())}." if failed else f"{line}."
+    return (
+        f"{line}; {', '.join(f'{status} {count}' for status, count in failed.items())}."
+        if failed
+        else f"{line}."
+    )

@@ -15,7 +15,9 @@ from sweeper.loading.sources import Source
 from sweeper.report.formatting import shorten_names
 
 MAX_CHARACTERS = 60  # of one setting
-PRESETS = {"pt2": ", the settings of the figures of 2022: TF32, float16 autocast without gradient scaler, no optimizer"}
+PRESETS = {
+    "pt2": ", the settings of the figures of 2022: TF32, float16 autocast without gradient scaler, no optimizer"
+}
 
 
 def describe(sources: Sequence[Source], entries: Iterable[Entry]) -> list[str]:
@@ -32,13 +34,19 @@ def describe(sources: Sequence[Source], entries: Iterable[Entry]) -> list[str]:
         "measured": _describe_measuring([item for found in invocations for item in found], entries),
         "device": ", ".join(sorted(_distinct(device.get("name") for device in devices))),
         "driver": ", ".join(_distinct(device.get("driver") for device in devices)),
-        "power limit": ", ".join(_distinct(f"{item:g} W" for item in limits_w if isinstance(item, (int, float)))),
+        "power limit": ", ".join(
+            _distinct(f"{item:g} W" for item in limits_w if isinstance(item, (int, float)))
+        ),
         "versions": _describe_versions(environments),
-        "commit": ", ".join(_distinct(get_mapping(environment).get("commit") for environment in environments)),
+        "commit": ", ".join(
+            _distinct(get_mapping(environment).get("commit") for environment in environments)
+        ),
         "inductor config": _describe_inductor_config(environments),
         "settings": _describe_settings([entry.record for entry in entries]),
         "amp": name_amp_format(entries),
-        "preset": "; ".join(_distinct(f"{name}{PRESETS.get(name, '')}" for name in presets if name)),
+        "preset": "; ".join(
+            _distinct(f"{name}{PRESETS.get(name, '')}" for name in presets if name)
+        ),
     }
     return [printable(f"{name}: {value}") for name, value in facts.items() if value]
 
@@ -52,7 +60,9 @@ def name_amp_format(entries: Iterable[Entry]) -> str:
     """Name what carried the weight amp, e.g. `bfloat16 autocast without gradient scaler`; empty where nobody knows."""
     trials = ((entry.record, entry.record.trial) for entry in entries)
     formats = (
-        _name_format(record) for record, trial in trials if trial.mode != "eager" and trial.labels.weight == "amp"
+        _name_format(record)
+        for record, trial in trials
+        if trial.mode != "eager" and trial.labels.weight == "amp"
     )
     return printable(" or ".join(_distinct(formats)))
 
@@ -63,9 +73,15 @@ def _name_format(record: Record) -> str | None:
     if "autocast" not in settings:
         return None
     autocast, label = settings["autocast"], record.trial.labels.precision
-    numbers = f"{autocast} autocast" if autocast else f"{record.trial.precision.parameters} parameters, no autocast,"
+    numbers = (
+        f"{autocast} autocast"
+        if autocast
+        else f"{record.trial.precision.parameters} parameters, no autocast,"
+    )
     scaler = "with" if settings.get("grad_scaler") else "without"
-    return f"{numbers} {scaler} gradient scaler" + ("" if label == "amp" else f" (precision={label})")
+    return f"{numbers} {scaler} gradient scaler" + (
+        "" if label == "amp" else f" (precision={label})"
+    )
 
 
 def _get_settings(record: Record) -> Mapping[str, Any]:
@@ -74,7 +90,8 @@ def _get_settings(record: Record) -> Mapping[str, Any]:
 
 def _describe_settings(records: Sequence[Record]) -> str:
     """List every setting that was equal in both arms with its values, and how many records have it if not all do."""
-    shared = {id(settings): settings for record in records if (settings := _get_settings(record))}  # many share one
+    # many share one
+    shared = {id(settings): settings for record in records if (settings := _get_settings(record))}
     keys = ((record.trial.labels.precision, id(_get_settings(record))) for record in records)
     counts = Counter(key for key in keys if key[1] in shared)
     values: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
@@ -84,8 +101,14 @@ def _describe_settings(records: Sequence[Record]) -> str:
             values[name][label].append(_show_setting(value))
             having[name] += count
     total = counts.total()
-    rare = {name: f" in {count:,} of {total:,} records" for name, count in having.items() if count < total}
-    return "; ".join(f"{name} {_join_values(by_label)}{rare.get(name, '')}" for name, by_label in values.items())
+    rare = {
+        name: f" in {count:,} of {total:,} records"
+        for name, count in having.items()
+        if count < total
+    }
+    return "; ".join(
+        f"{name} {_join_values(by_label)}{rare.get(name, '')}" for name, by_label in values.items()
+    )
 
 
 def _join_values(by_label: Mapping[str, Sequence[str]]) -> str:
@@ -93,7 +116,10 @@ def _join_values(by_label: Mapping[str, Sequence[str]]) -> str:
     distinct = _distinct(value for values in by_label.values() for value in values)
     if len(distinct) == 1 or any(len(set(values)) > 1 for values in by_label.values()):
         return " or ".join(distinct)
-    labels = {value: [label for label, values in by_label.items() if values[0] == value] for value in distinct}
+    labels = {
+        value: [label for label, values in by_label.items() if values[0] == value]
+        for value in distinct
+    }
     return ", ".join(f"{value} ({', '.join(found)})" for value, found in labels.items())
 
 
@@ -109,7 +135,9 @@ def _describe_versions(environments: Iterable[Mapping[str, Any]]) -> str:
     for environment in environments:
         for package, version in get_mapping(environment, "versions").items():
             versions[str(package)].add(str(version))
-    return ", ".join(f"{package} {' and '.join(sorted(found))}" for package, found in versions.items())
+    return ", ".join(
+        f"{package} {' and '.join(sorted(found))}" for package, found in versions.items()
+    )
 
 
 def _describe_inductor_config(environments: Iterable[Mapping[str, Any]]) -> str:
@@ -118,7 +146,11 @@ def _describe_inductor_config(environments: Iterable[Mapping[str, Any]]) -> str:
     items = _distinct(item for items in lists if isinstance(items, list) for item in items)
     if not items:
         return ""
-    count = "1 setting differs from its default" if len(items) == 1 else f"{len(items)} settings differ from defaults"
+    count = (
+        "1 setting differs from its default"
+        if len(items) == 1
+        else f"{len(items)} settings differ from defaults"
+    )
     return f"{count}: {shorten_names([_show_setting(item) for item in items])}"
 
 
@@ -135,9 +167,14 @@ def read_invocations(source: Source) -> tuple[list[Mapping[str, Any]], str]:
         return [], ""
     except (OSError, ValueError) as error:
         name = source.folder.resolve().name
-        return [], f"sweep.json of {name}: {explain_unreadable(error)}; when and how it was measured is not known"
+        return (
+            [],
+            f"sweep.json of {name}: {explain_unreadable(error)}; when and how it was measured is not known",
+        )
     found = manifest.get("invocations") if isinstance(manifest, Mapping) else None
-    return [item for item in found if isinstance(item, Mapping)] if isinstance(found, list) else [], ""
+    return [item for item in found if isinstance(item, Mapping)] if isinstance(
+        found, list
+    ) else [], ""
 
 
 def _describe_measuring(invocations: Iterable[Mapping[str, Any]], entries: Iterable[Entry]) -> str:
@@ -147,9 +184,14 @@ def _describe_measuring(invocations: Iterable[Mapping[str, Any]], entries: Itera
     """
     settings = [get_mapping(get_mapping(item).get("settings"), "measure") for item in invocations]
     names = ("processes", "draws", "target")
-    texts = (", ".join(f"{name} {item[name]}" for name in names if item.get(name) is not None) for item in settings)
+    texts = (
+        ", ".join(f"{name} {item[name]}" for name in names if item.get(name) is not None)
+        for item in settings
+    )
     asked = _distinct(item.get("rounds") for item in settings)
-    found = Counter(len(series.eager_s) for entry in entries for series in entry.series if series.eager_s)
+    found = Counter(
+        len(series.eager_s) for entry in entries for series in entry.series if series.eager_s
+    )
     return "; ".join(filter(None, (" and ".join(_distinct(texts)), _describe_rounds(found, asked))))
 
 

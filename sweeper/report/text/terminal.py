@@ -28,7 +28,8 @@ from sweeper.report.table import TERMINAL, Row, Table, TextColumn, Value
 from sweeper.report.tables.recommendations import classify
 from sweeper.report.verdict import Verdict, has_doubts
 
-MIN_FOLDED = 12  # characters; a number that was cut would be another number, so those keep their width
+# characters; a number that was cut would be another number, so those keep their width
+MIN_FOLDED = 12
 MAX_ROWS = 60  # of a table; the files have all
 MAX_BEST = 16  # models whose best mode is shown
 MAX_LINES = 8  # of the verdict, as a terminal breaks them; what to type next takes up to four more
@@ -42,12 +43,15 @@ def print_verdict(report: Report, console: Console) -> None:
     heights = [[_count_lines(lines, console.width) for lines in choices] for choices in parts]
     left = MAX_LINES
     for number, choices in enumerate(parts):
-        free = left - sum(min(later) for later in heights[number + 1 :])  # in few lines, the others have room too
+        # in few lines, the others have room too
+        free = left - sum(min(later) for later in heights[number + 1 :])
         fitting = [index for index, height in enumerate(heights[number]) if height <= free]
         fitting += [index for index, height in enumerate(heights[number]) if height <= left]
         if fitting:
             left -= heights[number][fitting[0]]
-            console.print("\n".join(choices[fitting[0]]), soft_wrap=True, markup=False, highlight=False)
+            console.print(
+                "\n".join(choices[fitting[0]]), soft_wrap=True, markup=False, highlight=False
+            )
 
 
 def _count_lines(lines: Sequence[str], width: int) -> int:
@@ -68,9 +72,16 @@ def _write_verdict(verdict: Verdict) -> Iterator[Sequence[Sequence[str]]]:
     if verdict.again:
         lines = []
         for item in verdict.again:
-            lines += [f"worth another run: {item.line}", *([f"  {item.command}"] if item.command else [])]
+            lines += [
+                f"worth another run: {item.line}",
+                *([f"  {item.command}"] if item.command else []),
+            ]
         count = len({model for item in verdict.again for model in item.models})
-        where = "with commands in report.md" if any(item.command for item in verdict.again) else "named in report.md"
+        where = (
+            "with commands in report.md"
+            if any(item.command for item in verdict.again)
+            else "named in report.md"
+        )
         yield [lines, [f"worth another run: {count} model{'' if count == 1 else 's'}, {where}"]]
 
 
@@ -83,10 +94,15 @@ def _print_best(rows: Sequence[Row], console: Console) -> None:
     best: dict[tuple[str, ...], dict[str, Value]] = {}
     for row in sorted(rows, key=lambda row: -(finite(row, "speedup") or 0.0)):
         key = tuple(text(row[name]) for name in names)
-        best.setdefault(key, dict(zip(names, key, strict=True)))[f"in {text(row['precision'])}"] = _show_answer(row)
+        best.setdefault(key, dict(zip(names, key, strict=True)))[f"in {text(row['precision'])}"] = (
+            _show_answer(row)
+        )
     blank: Row = {f"in {precision}": "" for precision in precisions}
     columns = [text_column(name, folds=True) for name in names]
-    columns += [replace(text_column(f"in {precision}", folds=True), title=precision) for precision in precisions]
+    columns += [
+        replace(text_column(f"in {precision}", folds=True), title=precision)
+        for precision in precisions
+    ]
     shown = [{**blank, **row} for row in best.values()][:MAX_BEST]
     print_table(columns, shown, console)
     hidden = len(best) - MAX_BEST
@@ -112,7 +128,9 @@ def print_tables(tables: Mapping[str, Table], console: Console) -> None:
         _print_section(spec, tables[spec.name].rows, trials, console)
 
 
-def _print_section(spec: TableSpec, rows: Sequence[Row], trials: Sequence[Row], console: Console) -> None:
+def _print_section(
+    spec: TableSpec, rows: Sequence[Row], trials: Sequence[Row], console: Console
+) -> None:
     if not rows:
         print_line(escape(spec.lead(rows)), console)
         return
@@ -125,7 +143,9 @@ def _print_section(spec: TableSpec, rows: Sequence[Row], trials: Sequence[Row], 
         axes = find_varying(trials or rows, TRIAL_AXES)
         for row in shown[:limit]:
             problem, rest = spec.as_line(row)
-            print_line(f"{escape(trial_name(row, axes))}: [red]{escape(problem)}[/]{escape(rest)}", console)
+            print_line(
+                f"{escape(trial_name(row, axes))}: [red]{escape(problem)}[/]{escape(rest)}", console
+            )
     elif shown:
         _print_in_parts(spec.columns_for(TERMINAL, shown, trials), shown[:limit], console)
     if hidden > 0:

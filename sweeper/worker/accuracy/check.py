@@ -90,7 +90,8 @@ class Case:
     state: str
     batch: Batch
     batch_name: str
-    slopes: bool = True  # whether a test over seeds takes them; the same compiled code needs them once
+    # whether a test over seeds takes them; the same compiled code needs them once
+    slopes: bool = True
 
     @property
     def name(self) -> str:
@@ -118,8 +119,10 @@ class AccuracyCheck:
         self._stages = rule.name_stages(setup.built.module)
         self._reference: Reference | None = None
         self._seeds: SeedTest | None = None
-        self._place: torch.device | None = None  # of what is compared and restored; the host, once that had to be
-        self._repeated: Comparison | None = None  # eager's step of the first case, compared with itself
+        # of what is compared and restored; the host, once that had to be
+        self._place: torch.device | None = None
+        # eager's step of the first case, compared with itself
+        self._repeated: Comparison | None = None
         self._seed_offset = 0  # of the last step that had a seed of its own
 
     def restore(self) -> None:
@@ -159,12 +162,17 @@ class AccuracyCheck:
         if not draws_random(lambda: setup.bench.run_on(setup.eager, batch), setup.device):
             return False
         self._states.move(1.0)
-        return any(self._depends_on_seed(Case(state, setup.built.unseen, "unseen batch")) for state in (BUILT, MOVED))
+        return any(
+            self._depends_on_seed(Case(state, setup.built.unseen, "unseen batch"))
+            for state in (BUILT, MOVED)
+        )
 
     def _depends_on_seed(self, case: Case) -> bool:
         kept = StepTensors(Keep(self._place or HOST).copy(self._capture(self._setup.eager, case)))
         try:
-            return rule.differs(rule.compare(self._capture(self._setup.eager, case, 1), kept), self._tolerance())
+            return rule.differs(
+                rule.compare(self._capture(self._setup.eager, case, 1), kept), self._tolerance()
+            )
         except rule.DifferentTensorsError:  # a layer that a seed leaves out has no gradients
             return True
 
@@ -174,11 +182,17 @@ class AccuracyCheck:
         verdicts = [self._judge_case(Case(BUILT, built.unseen, name), enter)]
         first = verdicts[0].accuracy
         if first.nondeterministic:
-            hooked = f"; modules with hooks: {', '.join(names)}" if (names := list_hooked(built.module)) else ""
+            hooked = (
+                f"; modules with hooks: {', '.join(names)}"
+                if (names := list_hooked(built.module))
+                else ""
+            )
             return replace(first, unverified=f"{first.unverified}{hooked}")
         moved, unknown = None, None
         if first.passed is not False:
-            found, moved, unknown = self._judge_timed_batches(lambda case: self._judge_case(case, enter))
+            found, moved, unknown = self._judge_timed_batches(
+                lambda case: self._judge_case(case, enter)
+            )
             verdicts += found
         return replace(combine(verdicts, unknown), moved=moved)
 
@@ -187,7 +201,9 @@ class AccuracyCheck:
         if hooked := list_hooked(self._setup.built.module):
             reason = f"a step draws random numbers, and modules have hooks: {', '.join(hooked)}"
             return Accuracy(None, None, reason)
-        verdicts, moved, unknown = self._judge_timed_batches(lambda case: self._judge_over_seeds(case, enter))
+        verdicts, moved, unknown = self._judge_timed_batches(
+            lambda case: self._judge_over_seeds(case, enter)
+        )
         found = combine(verdicts, unknown)
         return replace(found, moved=moved, randomness="seeds" if found.tensors else None)
 
@@ -197,14 +213,22 @@ class AccuracyCheck:
         Before they are called different they are compared over other seeds, and beside steps in a reliable format.
         """
         verdict = self._test_seeds(case, enter)
-        return self._test_seeds(case, enter, closer=True) if verdict.accuracy.passed is False else verdict
+        return (
+            self._test_seeds(case, enter, closer=True)
+            if verdict.accuracy.passed is False
+            else verdict
+        )
 
     def _test_seeds(self, case: Case, enter: Enter, closer: bool = False) -> Verdict:
         """Make the test over seeds; one that cannot be made leaves the case unverified."""
         with enter("reference"):
-            test = try_reading(partial(self._run_or_retry_on_host, partial(self._take_eager_seeds, case)))
+            test = try_reading(
+                partial(self._run_or_retry_on_host, partial(self._take_eager_seeds, case))
+            )
         if isinstance(test, Missing):
-            return _name_case(Verdict(Accuracy(None, None, f"no test over seeds: {test.reason}")), case)
+            return _name_case(
+                Verdict(Accuracy(None, None, f"no test over seeds: {test.reason}")), case
+            )
         self._seeds = test
         with enter("checking"):
             try:
@@ -213,7 +237,11 @@ class AccuracyCheck:
                 raise MismatchError(f"the compiled step gives other tensors: {error}") from error
             found = test.verdict()
             if closer and found.passed is False:
-                taken = try_reading(partial(self._run_or_retry_on_host, partial(self._take_reliable_seeds, case, test)))
+                taken = try_reading(
+                    partial(
+                        self._run_or_retry_on_host, partial(self._take_reliable_seeds, case, test)
+                    )
+                )
                 if isinstance(taken, Missing):
                     reason = f"steps differ, and none in a longer number format says which are right: {taken.reason}"
                     return _name_case(Verdict(Accuracy(None, None, reason)), case)
@@ -227,14 +255,19 @@ class AccuracyCheck:
             unjudged=found.unjudged,
             worst=worst.name if worst else None,
             elements=test.num_elements,
-            statistic=PerArm(worst.eager, worst.compiled) if worst and math.isfinite(worst.compiled) else None,
+            statistic=PerArm(worst.eager, worst.compiled)
+            if worst and math.isfinite(worst.compiled)
+            else None,
         )
         return _name_case(Verdict(accuracy, worst.excess if worst else 0.0), case)
 
     def _take_eager_seeds(self, case: Case) -> SeedTest:
         """Take all eager steps of a test over seeds."""
         test = SeedTest(self._tolerance() == "full", self._place or HOST)
-        eager, relative = self._setup.eager, rule.perturbation(self._setup.trial.precision, self._tolerance())
+        eager, relative = (
+            self._setup.eager,
+            rule.perturbation(self._setup.trial.precision, self._tolerance()),
+        )
         for _ in range(DIRECTION_STEPS):
             test.add_direction(self._capture(eager, case, self._next_seed()))
         test.add_rounding(self._capture(eager, case, self._seed_offset, relative))
@@ -247,10 +280,14 @@ class AccuracyCheck:
         for _ in range(STEPS - test.num_reliable):
             seed = setup.measure.seed + self._next_seed()
             self._states.restore(setup.optimizers, seed, case.state)
-            step = run_reference(setup.built, case.batch, setup.trial, seed, dtype, Keep(self._place or HOST))
+            step = run_reference(
+                setup.built, case.batch, setup.trial, seed, dtype, Keep(self._place or HOST)
+            )
             test.add_reliable(step.tensors.items())
 
-    def _take_seeds(self, arm: Arm, case: Case, test: SeedTest, add: Callable[[Named], None]) -> None:
+    def _take_seeds(
+        self, arm: Arm, case: Case, test: SeedTest, add: Callable[[Named], None]
+    ) -> None:
         """Take steps of an arm, each with another seed, and for slopes the losses with displaced parameters."""
         setup = self._setup
         for _ in range(STEPS):
@@ -286,7 +323,9 @@ class AccuracyCheck:
         seen: list[dict[str, str]] = []
         for index, batch in enumerate(self._setup.built.batches):
             shapes = describe_tensors(batch)
-            verdicts.append(judge(Case(state, batch, f"batch {index + 1}", slopes=shapes not in seen)))
+            verdicts.append(
+                judge(Case(state, batch, f"batch {index + 1}", slopes=shapes not in seen))
+            )
             seen.append(shapes)
             if not verdicts[-1].accuracy.passed:
                 break
@@ -300,7 +339,9 @@ class AccuracyCheck:
         with enter("reference"):
             reasons = self._take_reference(case)
         if self._reference is None:
-            return _name_case(Verdict(Accuracy(None, None, f"no reference, {'; '.join(reasons)}")), case)
+            return _name_case(
+                Verdict(Accuracy(None, None, f"no reference, {'; '.join(reasons)}")), case
+            )
         with enter("checking"):
             verdict = self._judge_step(case)
             if verdict.accuracy.passed is False:
@@ -314,9 +355,13 @@ class AccuracyCheck:
         best: Reference | None = None
         self._reference = None
         for dtype in FORMATS:
-            taken = try_reading(partial(self._run_or_retry_on_host, partial(self._compare_eager, case, dtype)))
+            taken = try_reading(
+                partial(self._run_or_retry_on_host, partial(self._compare_eager, case, dtype))
+            )
             if isinstance(taken, Missing):
-                reasons.append(f"in {str(dtype).removeprefix('torch.')}: {taken.reason.splitlines()[0]}")
+                reasons.append(
+                    f"in {str(dtype).removeprefix('torch.')}: {taken.reason.splitlines()[0]}"
+                )
             elif best is None or not taken.bounds.far_off:
                 best = taken
             if best is not None and not best.bounds.far_off:
@@ -327,7 +372,12 @@ class AccuracyCheck:
 
     def _compare_eager(self, case: Case, dtype: torch.dtype) -> Reference:
         """Take the reference in a number format, and set bounds by eager's distance from it."""
-        setup, seed, place, tolerance = self._setup, self._setup.measure.seed, self._place or HOST, self._tolerance()
+        setup, seed, place, tolerance = (
+            self._setup,
+            self._setup.measure.seed,
+            self._place or HOST,
+            self._tolerance(),
+        )
         self._states.restore(setup.optimizers, seed, case.state)
         keep = Keep(place, torch.float32 if tolerance == "reduced" else torch.float64)
         reference = run_reference(setup.built, case.batch, setup.trial, seed, dtype, keep)
@@ -337,7 +387,9 @@ class AccuracyCheck:
             kept = StepTensors(Keep(place).copy(self._capture(setup.eager, case)))
             first = rule.compare(kept.tensors.items(), reference, self._stages)
             self._repeated = rule.compare(self._capture(setup.eager, case), kept)
-        return Reference(reference, (first,), rule.set_bounds(reference, (first,), self._repeated, tolerance))
+        return Reference(
+            reference, (first,), rule.set_bounds(reference, (first,), self._repeated, tolerance)
+        )
 
     def _look_closer(self, case: Case) -> None:
         """Set the bounds anew, by more eager steps."""
@@ -350,12 +402,16 @@ class AccuracyCheck:
         setup, reference, tolerance = self._setup, self._reference, self._tolerance()
         relative = rule.perturbation(setup.trial.precision, tolerance)
         perturbed = [
-            rule.compare(self._capture(setup.eager, case, index, relative), reference.step, self._stages)
+            rule.compare(
+                self._capture(setup.eager, case, index, relative), reference.step, self._stages
+            )
             for index in range(1, 1 + rule.PERTURBED_STEPS)
         ]
         comparisons = (reference.comparisons[0], *perturbed)
         return replace(
-            reference, comparisons=comparisons, bounds=rule.set_bounds(reference.step, comparisons, None, tolerance)
+            reference,
+            comparisons=comparisons,
+            bounds=rule.set_bounds(reference.step, comparisons, None, tolerance),
         )
 
     def _judge_step(self, case: Case) -> Verdict:
@@ -381,7 +437,9 @@ class AccuracyCheck:
 
     def _compare_with_reference(self, named: Named) -> Verdict:
         assert self._reference is not None
-        return rule.judge(rule.compare(named, self._reference.step, self._stages), self._reference.bounds)
+        return rule.judge(
+            rule.compare(named, self._reference.step, self._stages), self._reference.bounds
+        )
 
     def _run_or_retry_on_host(self, work: Callable[[], T]) -> T:
         """Do `work`; if the device runs out of memory, move the check's tensors to the host and do it again."""
@@ -406,16 +464,21 @@ class AccuracyCheck:
     def _tolerance(self) -> str:
         return rule.choose_tolerance(self._setup.trial, self._setup.built.module)
 
-    def _capture(self, arm: Arm, case: Case, seed_offset: int = 0, perturbation: float = 0.0) -> Named:
+    def _capture(
+        self, arm: Arm, case: Case, seed_offset: int = 0, perturbation: float = 0.0
+    ) -> Named:
         """Run a step of an arm from the state of a case, moved by `perturbation`, on a copy of its batch."""
         setup = self._setup
         self._states.restore(setup.optimizers, setup.measure.seed + seed_offset, case.state)
         batch, module, run = copy_batch(case.batch), setup.built.module, setup.bench.run_on
         if perturbation:
             batch = perturb(module, batch, perturbation)
-            seed_generators(setup.measure.seed + seed_offset)  # what the step draws is what it draws without
+            # what the step draws is what it draws without
+            seed_generators(setup.measure.seed + seed_offset)
         changes = Changes(module, batch, setup.compiled_optimizer(arm))
-        given = capture_step(lambda: run(arm, batch), setup.capture, module, setup.trial, setup.gradient_factor())
+        given = capture_step(
+            lambda: run(arm, batch), setup.capture, module, setup.trial, setup.gradient_factor()
+        )
         return [*given, *changes.name()]
 
 
@@ -423,7 +486,9 @@ def list_hooked(module: torch.nn.Module) -> list[str]:
     """Modules with hooks of their own, which may keep state or draw random numbers."""
     kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     return [
-        name or "the model" for name, child in module.named_modules() if any(getattr(child, kind) for kind in kinds)
+        name or "the model"
+        for name, child in module.named_modules()
+        if any(getattr(child, kind) for kind in kinds)
     ]
 
 
@@ -434,7 +499,9 @@ def _name_case(verdict: Verdict, case: Case) -> Verdict:
 def combine(verdicts: list[Verdict], unknown: str | None) -> Accuracy:
     """The accuracy of a step by its verdicts in all cases; `unknown` is what else would have to be known."""
     worst = max(verdicts, key=lambda verdict: (verdict.accuracy.passed is False, verdict.share))
-    reasons = (verdict.accuracy.unverified for verdict in verdicts if verdict.accuracy.passed is None)
+    reasons = (
+        verdict.accuracy.unverified for verdict in verdicts if verdict.accuracy.passed is None
+    )
     unverified = next(reasons, unknown) if worst.accuracy.passed is not False else None
     return replace(
         worst.accuracy,

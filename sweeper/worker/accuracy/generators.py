@@ -25,8 +25,14 @@ class GeneratorStates(NamedTuple):
 
 def read_states(device: torch.device) -> GeneratorStates:
     """Read the states; that neither moves them nor waits for the device."""
-    accelerator = b"" if device.type == "cpu" else _to_bytes(torch.get_device_module(device).get_rng_state(device))
-    return GeneratorStates(_to_bytes(torch.get_rng_state()), accelerator, random.getstate(), _read_numpy())
+    accelerator = (
+        b""
+        if device.type == "cpu"
+        else _to_bytes(torch.get_device_module(device).get_rng_state(device))
+    )
+    return GeneratorStates(
+        _to_bytes(torch.get_rng_state()), accelerator, random.getstate(), _read_numpy()
+    )
 
 
 def write_states(states: GeneratorStates, device: torch.device) -> None:

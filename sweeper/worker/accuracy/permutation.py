@@ -71,15 +71,23 @@ def _sum_variances(products: torch.Tensor, arms: torch.Tensor) -> torch.Tensor:
     """
     arm, pairs = arms.double(), (arms[:, :, None] & arms[:, None, :]).flatten(1).double()
     sizes = arm.sum(1, keepdim=True)
-    return (arm @ products.diagonal(dim1=1, dim2=2).T - pairs @ products.flatten(1).T / sizes) / (sizes - 1)
+    return (arm @ products.diagonal(dim1=1, dim2=2).T - pairs @ products.flatten(1).T / sizes) / (
+        sizes - 1
+    )
 
 
 def find_largest(statistics: torch.Tensor) -> torch.Tensor:
     """The largest statistic that each split has in any test, [splits]."""
-    return statistics.max(dim=1).values if statistics.shape[1] else statistics.new_zeros(len(statistics))
+    return (
+        statistics.max(dim=1).values
+        if statistics.shape[1]
+        else statistics.new_zeros(len(statistics))
+    )
 
 
 def rank(statistics: torch.Tensor, largest: torch.Tensor) -> torch.Tensor:
     """The p-value of each test, corrected for the number of tests: [tests]."""
     real = statistics[0] * (1 - TIE)
-    return torch.stack([(largest >= value).double().mean() for value in real]) if len(real) else real
+    return (
+        torch.stack([(largest >= value).double().mean() for value in real]) if len(real) else real
+    )

@@ -13,9 +13,11 @@ from sweeper.worker.accuracy.rule import CHUNK, pair_up
 from sweeper.worker.measurement.capture import GRADIENT, LOSS, Named, to_reals
 
 BLOCKS = 64
-CPU_CHUNK = 1 << 16  # elements at a time: 512 KiB in fp64 stay in the cache, and sums take a fifth of the time
+# elements at a time: 512 KiB in fp64 stay in the cache, and sums take a fifth of the time
+CPU_CHUNK = 1 << 16
 MAX_EPS = 1e-6  # of the number format of parameters that can be displaced
-NEGLIGIBLE = 1e-3  # of a direction's root mean square: whether smaller elements are zero is up to rounding
+# of a direction's root mean square: whether smaller elements are zero is up to rounding
+NEGLIGIBLE = 1e-3
 
 
 class Reduced(NamedTuple):
@@ -58,12 +60,14 @@ class Direction:
         Raises DifferentTensorsError when it does not have the tensors of the direction.
         """
         found = {
-            name: _sum_up(tensor, mean, self.sizes[name]) for name, tensor, mean in pair_up(step, self._means, "eager")
+            name: _sum_up(tensor, mean, self.sizes[name])
+            for name, tensor, mean in pair_up(step, self._means, "eager")
         }
         if not found:
             return {}
         device = next(iter(found.values())).device
-        on_host = torch.stack([sums.to(device) for sums in found.values()]).cpu()  # the host waits once
+        # the host waits once
+        on_host = torch.stack([sums.to(device) for sums in found.values()]).cpu()
         return {name: _read(row) for name, row in zip(found, on_host, strict=True)}
 
     def compare(self, step: Named, other: Mapping[str, torch.Tensor]) -> dict[str, Change]:
@@ -75,7 +79,10 @@ class Direction:
         for x, y in _split(step, other):
             square += float((x - y).nan_to_num(0.0, 0.0, 0.0).square().sum())
         size, mean = self.sizes[name], self._means[name]
-        zeros = (sum(_count_zeros(x, m, size.least) for x, m in _split(side, mean)) for side in (step, other))
+        zeros = (
+            sum(_count_zeros(x, m, size.least) for x, m in _split(side, mean))
+            for side in (step, other)
+        )
         one, two = (compute_log_odds(torch.as_tensor(count), size.counted) for count in zeros)
         return Change(square, float((one - two).abs()))
 
@@ -89,7 +96,9 @@ class Direction:
 
         False where the parameters' number format would swallow it.
         """
-        moved = {name: p for name, p in module.named_parameters() if f"{GRADIENT}{name}" in self._means}
+        moved = {
+            name: p for name, p in module.named_parameters() if f"{GRADIENT}{name}" in self._means
+        }
         if any(torch.finfo(parameter.dtype).eps > MAX_EPS for parameter in moved.values()):
             return False
         with torch.no_grad():
@@ -119,7 +128,9 @@ def _measure_size(mean: torch.Tensor) -> Size:
     square = sum(float(m.nan_to_num(0.0, 0.0, 0.0).square().sum()) for m, _ in _split(mean, mean))
     least = NEGLIGIBLE * math.sqrt(square / max(1, mean.numel()))
     counted = sum(int(_is_counted(m, least).sum()) for m, _ in _split(mean, mean))
-    return Size(square, mean.numel(), least, counted, bool(mean.isnan().any()), bool(mean.isinf().any()))
+    return Size(
+        square, mean.numel(), least, counted, bool(mean.isnan().any()), bool(mean.isinf().any())
+    )
 
 
 def _sum_up(tensor: torch.Tensor, mean: torch.Tensor, size: Size) -> torch.Tensor:

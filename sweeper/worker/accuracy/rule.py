@@ -38,20 +38,28 @@ from sweeper.worker.measurement.capture import CHANGE, GRADIENT, LOSS, OUTPUT, N
 from sweeper.worker.monitoring import torch_flags
 
 MAX_TIMES = 3.0
-TOLERANCE = {"full": 1e-4, "reduced": 1e-2}  # reduced: tf32 and half precisions anywhere in the step
+# reduced: tf32 and half precisions anywhere in the step
+TOLERANCE = {"full": 1e-4, "reduced": 1e-2}
 FLOOR = 1e-3
 NOISE = {"full": 1e-3, "reduced": 0.03}  # of the size of all gradients
-LEAST_SIZE = 1e-3  # of the size of all tensors of a kind: smaller ones say nothing by their size or direction
-UPDATE = 0.3  # of an update by Adam, which is as long for any gradient: where some are near zero their signs change
+# of the size of all tensors of a kind: smaller ones say nothing by their size or direction
+LEAST_SIZE = 1e-3
+# of an update by Adam, which is as long for any gradient: where some are near zero their signs
+# change
+UPDATE = 0.3
 UPDATE_MARGIN = 0.1
 MAX_UPDATE, MAX_UPDATE_MARGIN = 0.9, 0.5  # below 1, so that no update at all is seen
 MARGIN = {"full": 0.01, "reduced": 0.03}  # of projections, however exact eager is
 ERROR_SHARE = 0.75  # of eager's relative error; what of an error lies along the reference
-FEW = 3.0  # times the relative error over the root of the number of elements: in a few numbers errors do not average
+# times the relative error over the root of the number of elements: in a few numbers errors do not
+# average
+FEW = 3.0
 MANY = 1000  # elements: their projections never lie further apart than
 MAX_MARGIN = 0.2
-MIN_PROJECTION = 0.5  # of every step of eager: with less of the reference in it, eager says nothing about directions
-PERTURBATION = 1e-5  # relative; a well-conditioned model answers with an error of the size of the tolerance
+# of every step of eager: with less of the reference in it, eager says nothing about directions
+MIN_PROJECTION = 0.5
+# relative; a well-conditioned model answers with an error of the size of the tolerance
+PERTURBATION = 1e-5
 PERTURBED_STEPS = 3
 BITS = {"bfloat16": 8, "float16": 11}  # of a significand; tf32 has those of float16
 ALL_GRADIENTS = "all gradients"
@@ -68,7 +76,8 @@ class DifferentTensorsError(ValueError):
 class Sums(NamedTuple):
     """Sums over the elements of a tensor that are finite in the reference, and how many these are."""
 
-    differences: float = 0.0  # squares of the differences between step and reference; NaN or infinite where one is
+    # squares of the differences between step and reference; NaN or infinite where one is
+    differences: float = 0.0
     reference: float = 0.0  # squares
     step: float = 0.0  # squares
     products: float = 0.0  # of step and reference
@@ -129,7 +138,9 @@ def compare(step: Named, reference: StepTensors, stages: Stages | None = None) -
     by_stage: dict[str, list[Sums]] = {}
     for name, sums in comparison.items():
         if name.startswith(GRADIENT):
-            by_stage.setdefault((stages or {}).get(name.removeprefix(GRADIENT), ""), []).append(sums)
+            by_stage.setdefault((stages or {}).get(name.removeprefix(GRADIENT), ""), []).append(
+                sums
+            )
     if by_stage:
         comparison |= {f"{STAGE}{stage}": _add(parts) for stage, parts in by_stage.items() if stage}
         comparison[ALL_GRADIENTS] = _add(sums for parts in by_stage.values() for sums in parts)
@@ -148,11 +159,15 @@ def pair_up(
         other = others.get(name)
         if other is None or other.shape != tensor.shape:
             shape = "nothing" if other is None else list(other.shape)
-            raise DifferentTensorsError(f"{name} has shape {list(tensor.shape)}, where {whose} has {shape}")
+            raise DifferentTensorsError(
+                f"{name} has shape {list(tensor.shape)}, where {whose} has {shape}"
+            )
         seen.add(name)
         yield name, tensor, other
     if missing := sorted(others.keys() - seen):
-        raise DifferentTensorsError(f"{missing[0]} is missing ({len(missing)} tensors that {whose} has)")
+        raise DifferentTensorsError(
+            f"{missing[0]} is missing ({len(missing)} tensors that {whose} has)"
+        )
 
 
 def _compare_chunk(step: torch.Tensor, reference: torch.Tensor) -> Sums:
@@ -161,11 +176,22 @@ def _compare_chunk(step: torch.Tensor, reference: torch.Tensor) -> Sums:
     # An infinity that is meant, of a mask, is in both; NaN equals nothing.
     alike = finite | ((reference.sign() == step.sign()) & (step.abs() >= HUGE))
     step, reference = (torch.where(finite, side, 0.0) for side in (step, reference))
-    sums = [(step - reference).square(), reference.square(), step.square(), step * reference, finite, ~alike]
-    *parts, elements, unlike = torch.stack([part.sum(dtype=torch.float64) for part in sums]).tolist()
+    sums = [
+        (step - reference).square(),
+        reference.square(),
+        step.square(),
+        step * reference,
+        finite,
+        ~alike,
+    ]
+    *parts, elements, unlike = torch.stack(
+        [part.sum(dtype=torch.float64) for part in sums]
+    ).tolist()
     differences, references, steps, products = parts
     infinite = reference.numel() - int(elements)
-    return Sums(math.inf if unlike else differences, references, steps, products, int(elements), infinite)
+    return Sums(
+        math.inf if unlike else differences, references, steps, products, int(elements), infinite
+    )
 
 
 def _add(parts: Iterable[Sums]) -> Sums:
@@ -184,7 +210,8 @@ def choose_tolerance(trial: Trial, module: torch.nn.Module) -> str:
     half = precision.autocast is not None or precision.parameters != "float32"
     convolves = any(isinstance(child, torch.nn.modules.conv._ConvNd) for child in module.modules())
     flags = torch_flags.read()
-    cudnn_tf32 = convolves and flags["cudnn_allow_tf32"] is not False  # None beside torch's newer `fp32_precision`
+    # None beside torch's newer `fp32_precision`
+    cudnn_tf32 = convolves and flags["cudnn_allow_tf32"] is not False
     tf32 = trial.device == "cuda" and (flags["float32_matmul_precision"] != "highest" or cudnn_tf32)
     return "reduced" if half or tf32 else "full"
 
@@ -221,12 +248,16 @@ class Bounds:
     least_sizes: Mapping[str, float]  # where zeros would be within the bounds
     projections: Mapping[str, Span]
     nondeterministic: bool
-    far_off: bool  # the reference may be another model's: some do other things in other number formats
+    # the reference may be another model's: some do other things in other number formats
+    far_off: bool
     unverified: str | None  # why a step within the bounds need not be right
 
 
 def set_bounds(
-    reference: StepTensors, comparisons: Sequence[Comparison], repeated: Comparison | None, tolerance: str
+    reference: StepTensors,
+    comparisons: Sequence[Comparison],
+    repeated: Comparison | None,
+    tolerance: str,
 ) -> Bounds:
     """Set the bounds by eager steps that were compared with the reference.
 
@@ -234,27 +265,49 @@ def set_bounds(
     concatenated gradient moves by more than the tolerance.
     """
     first = comparisons[0]
-    judged = [name for name in first if not name.startswith(STAGE) and not _follows_noise(name, comparisons)]
-    errors = {name: max((item[name].error for item in comparisons), key=_nan_last) for name in judged}
+    judged = [
+        name
+        for name in first
+        if not name.startswith(STAGE) and not _follows_noise(name, comparisons)
+    ]
+    errors = {
+        name: max((item[name].error for item in comparisons), key=_nan_last) for name in judged
+    }
     sizes = _sizes_of_kinds(first)
     floors = {name: _floor(name, first, tolerance, reference.sizes, sizes) for name in judged}
     again = repeated or {}
     judged_again = [name for name in again if name in floors and not name.startswith(GRADIENT)]
-    moved = any(not again[name].error <= floors[name] for name in judged_again if math.isfinite(errors[name]))
-    bounds = {name: max(MAX_TIMES * error, floors[name]) for name, error in errors.items() if math.isfinite(error)}
-    least = {name: first[name].step_size / MAX_TIMES for name in bounds if _passes_zeros(name, first, bounds[name])}
+    moved = any(
+        not again[name].error <= floors[name]
+        for name in judged_again
+        if math.isfinite(errors[name])
+    )
+    bounds = {
+        name: max(MAX_TIMES * error, floors[name])
+        for name, error in errors.items()
+        if math.isfinite(error)
+    }
+    least = {
+        name: first[name].step_size / MAX_TIMES
+        for name in bounds
+        if _passes_zeros(name, first, bounds[name])
+    }
     far_off = _explain_far_off(comparisons)
     unverified = (
         "eager differs from itself when it is run twice"
         if moved
         else _explain_infinite(first, errors) or _explain_nothing_compared(first) or far_off
     )
-    flips = {name: _share_of_flips(name, first, bounds) for name in first if _is_update(name, first)}
+    flips = {
+        name: _share_of_flips(name, first, bounds) for name in first if _is_update(name, first)
+    }
     for name in bounds.keys() & flips.keys():
         allowed = min(2 * math.sqrt(flips[name]), MAX_UPDATE) * first[name].reference_size
         bounds[name] = max(bounds[name], allowed)
     projections = dict(_span_projections(comparisons, MARGIN[tolerance], flips, sizes))
-    return Bounds(reference.kind, errors, bounds, least, projections, moved, bool(far_off), unverified)
+    return Bounds(
+        reference.kind, errors, bounds, least, projections, moved, bool(far_off), unverified
+    )
 
 
 def differs(comparison: Comparison, tolerance: str) -> bool:
@@ -268,7 +321,11 @@ def _nan_last(value: float) -> float:
 
 
 def _floor(
-    name: str, eager: Comparison, tolerance: str, sizes: Mapping[str, float], sizes_of_kinds: Mapping[str, float]
+    name: str,
+    eager: Comparison,
+    tolerance: str,
+    sizes: Mapping[str, float],
+    sizes_of_kinds: Mapping[str, float],
 ) -> float:
     """What is allowed however exact eager is.
 
@@ -282,13 +339,20 @@ def _floor(
     others = sizes_of_kinds[kind] if kind else 0.0
     floor = least * max(size, FLOOR * max(others, sizes.get(name, 0.0)))
     least_size = LEAST_SIZE * others if kind == CHANGE_OF_BUFFER else 0.0
-    return max(floor, NOISE[tolerance] * others) if size < max(eager[name].error, least_size) else floor
+    return (
+        max(floor, NOISE[tolerance] * others)
+        if size < max(eager[name].error, least_size)
+        else floor
+    )
 
 
 def _sizes_of_kinds(eager: Comparison) -> dict[str, float]:
     """The root mean squares of the reference over all gradients, and over all changes of buffers."""
     buffers = _add(sums for name, sums in eager.items() if name.startswith(CHANGE_OF_BUFFER))
-    return {GRADIENT: eager.get(ALL_GRADIENTS, Sums()).reference_size, CHANGE_OF_BUFFER: buffers.reference_size}
+    return {
+        GRADIENT: eager.get(ALL_GRADIENTS, Sums()).reference_size,
+        CHANGE_OF_BUFFER: buffers.reference_size,
+    }
 
 
 def _find_gradient(name: str, names: Comparison) -> str | None:
@@ -308,7 +372,9 @@ def _follows_noise(name: str, comparisons: Sequence[Comparison]) -> bool:
     if (gradient := _find_gradient(name, first)) is None:
         return False
     least = LEAST_SIZE * first[ALL_GRADIENTS].reference_size
-    return not first[gradient].reference_size > max(least, *(item[gradient].error for item in comparisons))
+    return not first[gradient].reference_size > max(
+        least, *(item[gradient].error for item in comparisons)
+    )
 
 
 def _passes_zeros(name: str, eager: Comparison, bound: float) -> bool:
@@ -342,7 +408,9 @@ def _span_projections(
     A loss is one number, for which the rule of size says all.
     """
     first = comparisons[0]
-    of_gradients, of_buffers = (LEAST_SIZE * sizes_of_kinds[kind] for kind in (GRADIENT, CHANGE_OF_BUFFER))
+    of_gradients, of_buffers = (
+        LEAST_SIZE * sizes_of_kinds[kind] for kind in (GRADIENT, CHANGE_OF_BUFFER)
+    )
     for name, sums in first.items():
         if name == LOSS or _follows_noise(name, comparisons):
             continue
@@ -352,7 +420,9 @@ def _span_projections(
             found = [item[name].projection for item in comparisons]
             if not min(found) >= MIN_PROJECTION:
                 continue
-            error = max((item[name].error for item in comparisons), key=_nan_last) / sums.reference_size
+            error = (
+                max((item[name].error for item in comparisons), key=_nan_last) / sums.reference_size
+            )
             if not math.isfinite(error):
                 continue
             margin = error * max(ERROR_SHARE, FEW / math.sqrt(sums.elements))
@@ -369,7 +439,9 @@ def _explain_infinite(eager: Comparison, errors: Mapping[str, float]) -> str | N
 
     Outputs may hold infinities that are meant; eager has the same ones then.
     """
-    names = [name for name in errors if not math.isfinite(errors[name]) and not name.startswith(GRADIENT)]
+    names = [
+        name for name in errors if not math.isfinite(errors[name]) and not name.startswith(GRADIENT)
+    ]
     if names:
         return f"eager gives NaN or infinity in {', '.join(names)}"
     names = [name for name in errors if eager[name].infinite and not name.startswith(OUTPUT)]
@@ -388,7 +460,10 @@ def _explain_far_off(comparisons: Sequence[Comparison]) -> str | None:
     """
     kind = OUTPUT if any(name.startswith(OUTPUT) for name in comparisons[0]) else LOSS
     sums = [_add(item[name] for name in item if name.startswith(kind)) for item in comparisons]
-    near = all(MAX_TIMES * _divide(math.sqrt(item.differences), math.sqrt(item.reference)) < 1 for item in sums)
+    near = all(
+        MAX_TIMES * _divide(math.sqrt(item.differences), math.sqrt(item.reference)) < 1
+        for item in sums
+    )
     return None if near else f"eager's {kind} is too far from the reference to judge by"
 
 
@@ -402,8 +477,14 @@ class Verdict:
 
 def judge(comparison: Comparison, bounds: Bounds) -> Verdict:
     """Judge the compiled step, compared with the reference; a tensor in which eager itself is not finite is not."""
-    elements = sum(sums.elements for name, sums in comparison.items() if not name.startswith((STAGE, ALL_GRADIENTS)))
-    not_finite = (name for name in bounds.errors if comparison[name].infinite and not name.startswith(OUTPUT))
+    elements = sum(
+        sums.elements
+        for name, sums in comparison.items()
+        if not name.startswith((STAGE, ALL_GRADIENTS))
+    )
+    not_finite = (
+        name for name in bounds.errors if comparison[name].infinite and not name.startswith(OUTPUT)
+    )
     unjudged = len({*not_finite, *(name for name in bounds.errors if name not in bounds.bounds)})
     if not any(comparison[name].elements for name in bounds.bounds if not name.startswith(CHANGE)):
         reason = bounds.unverified or "the step gives no finite floating-point tensor"

@@ -42,7 +42,14 @@ from sweeper.worker.accuracy.permutation import (
     list_splits,
     rank,
 )
-from sweeper.worker.accuracy.reduction import Change, Direction, Reduced, Size, compute_log_odds, join
+from sweeper.worker.accuracy.reduction import (
+    Change,
+    Direction,
+    Reduced,
+    Size,
+    compute_log_odds,
+    join,
+)
 from sweeper.worker.accuracy.rule import ALL_GRADIENTS, LEAST_SIZE, MAX_TIMES
 from sweeper.worker.measurement.capture import GRADIENT, HOST, LOSS, Named
 
@@ -50,13 +57,17 @@ DIRECTION_STEPS = 4
 STEPS = 8  # of each arm: 6435 splits, so that the real one alone is 1.6e-4 of them
 ALPHA = 4e-4  # half of it for spreads, half for all other tests
 MARGIN = {"full": 1e-2, "reduced": 3e-2}  # of the size of a tensor
-DISTANCE_MARGIN = 0.05  # relative; the distance is as sqrt(p / (1 - p)), so from p = 0.1 it allows 0.09 to 0.11
+# relative; the distance is as sqrt(p / (1 - p)), so from p = 0.1 it allows 0.09 to 0.11
+DISTANCE_MARGIN = 0.05
 ODDS_MARGIN = 0.1  # of a log; as much as 0.90 is from 0.91
 SPREAD_MARGIN = 0.2  # of the log of a variance
 ZEROS = (1e-3, 1 - 1e-3)  # shares of exact zeros that are judged
-SLOPE_MARGIN = {"full": 0.02, "reduced": 0.05}  # of the slope that belongs to what the seed adds to the gradients
-LOSS_RISE = {"full": 0.01, "reduced": 0.15}  # relative, by a displacement of this length along the gradients
-MAX_RESOLUTION = 0.5  # of the size of all gradients, or of an output; a pass that would miss more says nothing
+# of the slope that belongs to what the seed adds to the gradients
+SLOPE_MARGIN = {"full": 0.02, "reduced": 0.05}
+# relative, by a displacement of this length along the gradients
+LOSS_RISE = {"full": 0.01, "reduced": 0.15}
+# of the size of all gradients, or of an output; a pass that would miss more says nothing
+MAX_RESOLUTION = 0.5
 
 
 @dataclass(frozen=True)
@@ -66,13 +77,16 @@ class Test:
     tensor: str
     statistic: str  # coefficient, distance, zeros, slope, spread or not finite
     values: torch.Tensor  # [steps], eager first; of a spread [steps, elements]
-    eager: float  # mean coefficient, distance or excess slope, share of zeros, or deviation between steps
+    # mean coefficient, distance or excess slope, share of zeros, or deviation between steps
+    eager: float
     compiled: float
     excess: float  # the difference between the arms as a multiple of the margin
 
     @property
     def name(self) -> str:
-        return self.tensor if self.statistic == "not finite" else f"{self.statistic} of {self.tensor}"
+        return (
+            self.tensor if self.statistic == "not finite" else f"{self.statistic} of {self.tensor}"
+        )
 
 
 @dataclass(frozen=True)
@@ -81,11 +95,13 @@ class SeedVerdict:
 
     passed: bool | None
     unverified: str | None = None
-    worst: Test | None = None  # the fault that is the least likely to be chance, else the most significant difference
+    # the fault that is the least likely to be chance, else the most significant difference
+    worst: Test | None = None
     p: float | None = None  # of the worst, corrected for the number of tests
     num_tests: int = 0
     unjudged: int = 0  # tensors of which rounding may explain anything
-    resolution: float = math.inf  # the least change of all gradients (else outputs) that is a fault, of their size
+    # the least change of all gradients (else outputs) that is a fault, of their size
+    resolution: float = math.inf
     alpha: float = ALPHA
 
 
@@ -157,7 +173,10 @@ class SeedTest:
         gradients = [name for name in direction.sizes if name.startswith(GRADIENT)]
         length = math.sqrt(sum(direction.sizes[name].square for name in gradients))
         distance = math.sqrt(sum(self._get_last()[name].distance for name in gradients))
-        if not (math.isfinite(distance * direction.loss) and distance > MARGIN[self._precision] * length > 0):
+        if not (
+            math.isfinite(distance * direction.loss)
+            and distance > MARGIN[self._precision] * length > 0
+        ):
             return False
         self._displacement = LOSS_RISE[self._precision] * abs(direction.loss) / (distance * length)
         return self._displacement > 0 and direction.displace(module, self._displacement, factor)
@@ -166,7 +185,11 @@ class SeedTest:
         """Take the loss of the arm and the seed of the last step, with displaced parameters."""
         direction, last = self._find_direction(), self._get_last()
         before = float(last[LOSS].blocks.sum()) / direction.loss
-        gradients = [(step, direction.sizes[name].square) for name, step in last.items() if name.startswith(GRADIENT)]
+        gradients = [
+            (step, direction.sizes[name].square)
+            for name, step in last.items()
+            if name.startswith(GRADIENT)
+        ]
         square = sum(step.distance for step, _ in gradients)
         slope = sum(step.distance + float(step.blocks.sum()) - size for step, size in gradients)
         self._slopes.append(((float(loss) - before) / self._displacement - slope) / square)
@@ -177,7 +200,9 @@ class SeedTest:
     def move(self, place: torch.device) -> None:
         """Hold the tensors at another place from now on."""
         self._place = place
-        self._sums, self._last = ({name: t.to(place) for name, t in held.items()} for held in (self._sums, self._last))
+        self._sums, self._last = (
+            {name: t.to(place) for name, t in held.items()} for held in (self._sums, self._last)
+        )
         if self._direction is not None:
             self._direction.move(place)
 
@@ -204,7 +229,9 @@ class SeedTest:
     def _find_direction(self) -> Direction:
         if self._direction is None:
             assert self._num_summed, "the steps for the direction come first"
-            self._direction = Direction({name: total.div_(self._num_summed) for name, total in self._sums.items()})
+            self._direction = Direction(
+                {name: total.div_(self._num_summed) for name, total in self._sums.items()}
+            )
             self._sums, self._last = {}, {}
         return self._direction
 
@@ -226,16 +253,28 @@ def judge(
     `slopes` are the excess slopes, eager first; or there are none. `reliable` steps may be missing.
     """
     assert len(eager) == len(compiled) == STEPS, f"the test is made for {STEPS} steps of each arm"
-    infinite = {name for name, size in sizes.items() if size.has_nan or not all(step[name].finite for step in eager)}
+    infinite = {
+        name
+        for name, size in sizes.items()
+        if size.has_nan or not all(step[name].finite for step in eager)
+    }
     if names := sorted(name for name in infinite if not name.startswith(GRADIENT)):
         return SeedVerdict(None, f"eager gives NaN or infinity in {', '.join(names)}")
     judged = {name: size for name, size in sizes.items() if name not in infinite}
     for name in judged:
         if not all(step[name].finite for step in compiled):
             values = torch.tensor([step[name].distance for step in [*eager, *compiled]])
-            return SeedVerdict(False, None, Test(name, "not finite", values, 0.0, math.inf, math.inf), 0.0, len(judged))
+            return SeedVerdict(
+                False,
+                None,
+                Test(name, "not finite", values, 0.0, math.inf, math.inf),
+                0.0,
+                len(judged),
+            )
     samples = _relate(judged, changes, [*eager, *compiled])
-    references = {sample.name: sample for sample in _relate(judged, changes, reliable)} if reliable else {}
+    references = (
+        {sample.name: sample for sample in _relate(judged, changes, reliable)} if reliable else {}
+    )
     usable = len(slopes) == 2 * STEPS and not infinite and all(map(math.isfinite, slopes))
     excess_slopes = torch.tensor(slopes, dtype=torch.float64) if usable else None
     return _decide(samples, references, excess_slopes, precision, len(infinite))
@@ -259,15 +298,22 @@ def _relate(sizes: Mapping[str, Size], changes: Mapping[str, Change], steps: Ste
     A gradient that is tiny beside the others counts as LEAST_SIZE of their size: it may be nothing but rounding.
     """
     gradients = [name for name in sizes if name.startswith(GRADIENT)]
-    square, elements = sum(sizes[name].square for name in gradients), sum(sizes[name].elements for name in gradients)
+    square, elements = (
+        sum(sizes[name].square for name in gradients),
+        sum(sizes[name].elements for name in gradients),
+    )
     floor = LEAST_SIZE**2 * square / max(1, elements)
     samples = []
     for name, size in sizes.items():
         least = floor * size.elements if name in gradients else 0.0
         change = changes.get(name, Change())
-        sample = _sample(name, max(size.square, least), size.counted, change, [step[name] for step in steps])
+        sample = _sample(
+            name, max(size.square, least), size.counted, change, [step[name] for step in steps]
+        )
         is_noise = size.square < least  # rounding alone says how many of its numbers are zeros
-        samples.append(replace(sample, log_odds=torch.zeros_like(sample.log_odds)) if is_noise else sample)
+        samples.append(
+            replace(sample, log_odds=torch.zeros_like(sample.log_odds)) if is_noise else sample
+        )
     if gradients:
         change = Change(sum(changes[name].square for name in gradients if name in changes))
         joined = [join(step[name] for name in gradients) for step in steps]
@@ -275,14 +321,21 @@ def _relate(sizes: Mapping[str, Size], changes: Mapping[str, Change], steps: Ste
     return samples
 
 
-def _sample(name: str, square: float, counted: int, change: Change, steps: Sequence[Reduced]) -> Sample:
+def _sample(
+    name: str, square: float, counted: int, change: Change, steps: Sequence[Reduced]
+) -> Sample:
     square = square or 1.0
     blocks = torch.stack([step.blocks for step in steps]) / square
-    distance, zeros = torch.tensor([(step.distance / square, step.zeros) for step in steps], dtype=torch.float64).T
+    distance, zeros = torch.tensor(
+        [(step.distance / square, step.zeros) for step in steps], dtype=torch.float64
+    ).T
     odds, mean = compute_log_odds(zeros, counted), float(zeros.mean())
-    one_more = 1 / (mean + 0.5) + 1 / (counted - mean + 0.5)  # zero, as of a channel that is dead but for rounding
+    # zero, as of a channel that is dead but for rounding
+    one_more = 1 / (mean + 0.5) + 1 / (counted - mean + 0.5)
     odds_change = max(change.log_odds, one_more)
-    return Sample(name, blocks, distance.sqrt(), odds, math.sqrt(change.square / square), odds_change)
+    return Sample(
+        name, blocks, distance.sqrt(), odds, math.sqrt(change.square / square), odds_change
+    )
 
 
 def _decide(
@@ -296,7 +349,9 @@ def _decide(
     means = [test for sample in samples for test in _test_means(sample, margin)]
     spreads = [test for sample in samples for test in _test_spread(sample, margin)]
     if slopes is not None:
-        means += _test_slope(next(item for item in samples if item.name == ALL_GRADIENTS), slopes, precision)
+        means += _test_slope(
+            next(item for item in samples if item.name == ALL_GRADIENTS), slopes, precision
+        )
     splits = list_splits(STEPS, STEPS)
     correlations = correlate(_stack([test.values for test in means]), splits)
     ratios = compare_spreads([test.values for test in spreads], splits)
@@ -304,13 +359,19 @@ def _decide(
     p_values = (len(shares) * torch.cat(shares)).clamp(max=1.0).tolist()
     tests = [*means, *spreads]
     found = sorted(zip(p_values, tests, strict=True), key=lambda pair: (pair[0], -pair[1].excess))
-    faults = [(p, test) for p, test in found if p <= ALPHA and test.excess > 1 and not _rounds_less(test, references)]
+    faults = [
+        (p, test)
+        for p, test in found
+        if p <= ALPHA and test.excess > 1 and not _rounds_less(test, references)
+    ]
     p, worst = next(iter(faults or found), (None, None))
     resolution = _resolve(samples, correlations, margin)
     unverified = None
     if not faults and resolution > MAX_RESOLUTION:
         unverified = "steps differ so much between seeds that a wrong step would pass"
-    unjudged = infinite + sum(MAX_TIMES * sample.change >= 1 for sample in samples if sample.name != ALL_GRADIENTS)
+    unjudged = infinite + sum(
+        MAX_TIMES * sample.change >= 1 for sample in samples if sample.name != ALL_GRADIENTS
+    )
     passed = None if unverified else not faults
     return SeedVerdict(passed, unverified, worst, p, len(found), unjudged, resolution)
 
@@ -323,7 +384,9 @@ def _test_means(sample: Sample, margin: float) -> Iterator[Test]:
         ("distance", sample.distance, explained + DISTANCE_MARGIN * float(sample.distance.mean())),
     ]
     if ZEROS[0] < float(sample.log_odds.mean().sigmoid()) < ZEROS[1]:
-        statistics.append(("zeros", sample.log_odds, ODDS_MARGIN + MAX_TIMES * sample.log_odds_change))
+        statistics.append(
+            ("zeros", sample.log_odds, ODDS_MARGIN + MAX_TIMES * sample.log_odds_change)
+        )
     for statistic, values, allowed in statistics:
         yield from _test_mean(sample.name, statistic, values, allowed)
 
@@ -331,8 +394,12 @@ def _test_means(sample: Sample, margin: float) -> Iterator[Test]:
 def _test_mean(name: str, statistic: str, values: torch.Tensor, margin: float) -> Iterator[Test]:
     if float(values.max() - values.min()) > margin:
         means = values[:STEPS].mean(), values[STEPS:].mean()
-        eager, compiled = (float(mean.sigmoid() if statistic == "zeros" else mean) for mean in means)
-        yield Test(name, statistic, values, eager, compiled, float((means[1] - means[0]).abs()) / margin)
+        eager, compiled = (
+            float(mean.sigmoid() if statistic == "zeros" else mean) for mean in means
+        )
+        yield Test(
+            name, statistic, values, eager, compiled, float((means[1] - means[0]).abs()) / margin
+        )
 
 
 def _rounds_less(test: Test, references: Mapping[str, Sample]) -> bool:
@@ -342,7 +409,9 @@ def _rounds_less(test: Test, references: Mapping[str, Sample]) -> bool:
     reference = _measure(test.statistic, references[test.tensor])
     eager, compiled = test.eager, test.compiled
     if test.statistic == "spread":  # compared as in its test
-        eager, compiled, reference = (math.log(deviation) for deviation in (eager, compiled, reference))
+        eager, compiled, reference = (
+            math.log(deviation) for deviation in (eager, compiled, reference)
+        )
     return abs(compiled - reference) < abs(eager - reference)
 
 
@@ -360,7 +429,9 @@ def _test_slope(gradients: Sample, slopes: torch.Tensor, precision: str) -> Iter
 
     Rounding moves gradients by r, of which the loss knows nothing, so the excess is -|r|^2 / |x - m|^2.
     """
-    explained = (MAX_TIMES * gradients.change / max(float(gradients.distance.mean()), LEAST_SHARE)) ** 2
+    explained = (
+        MAX_TIMES * gradients.change / max(float(gradients.distance.mean()), LEAST_SHARE)
+    ) ** 2
     return _test_mean(gradients.name, "slope", slopes, SLOPE_MARGIN[precision] + explained)
 
 
@@ -370,7 +441,14 @@ def _test_spread(sample: Sample, margin: float) -> Iterator[Test]:
     if distance > explained and bool(sample.blocks.var(0).sum() > 0):
         eager, compiled = _measure_deviations(sample.blocks)
         allowed = SPREAD_MARGIN + 2 * math.log1p(MAX_TIMES * sample.change / distance)
-        yield Test(sample.name, "spread", sample.blocks, eager, compiled, 2 * abs(math.log(compiled / eager)) / allowed)
+        yield Test(
+            sample.name,
+            "spread",
+            sample.blocks,
+            eager,
+            compiled,
+            2 * abs(math.log(compiled / eager)) / allowed,
+        )
 
 
 def _measure_deviations(vectors: torch.Tensor) -> tuple[float, float]:
@@ -381,7 +459,11 @@ def _measure_deviations(vectors: torch.Tensor) -> tuple[float, float]:
 
 
 def _stack(values: Sequence[torch.Tensor]) -> torch.Tensor:
-    return torch.stack(list(values), dim=1) if values else torch.zeros(2 * STEPS, 0, dtype=torch.float64)
+    return (
+        torch.stack(list(values), dim=1)
+        if values
+        else torch.zeros(2 * STEPS, 0, dtype=torch.float64)
+    )
 
 
 def _resolve(samples: Sequence[Sample], correlations: torch.Tensor, margin: float) -> float:
@@ -393,6 +475,12 @@ def _resolve(samples: Sequence[Sample], correlations: torch.Tensor, margin: floa
     decisive = [sample for sample in samples if sample.name == ALL_GRADIENTS] or samples
     r = float(find_largest(correlations)[1:].max())
     factor = 2 * r / math.sqrt(max(1 - r * r, 1e-12))
-    deviations = [sample.blocks.sum(1).view(2, STEPS).var(1, correction=0).mean().sqrt() for sample in decisive]
+    deviations = [
+        sample.blocks.sum(1).view(2, STEPS).var(1, correction=0).mean().sqrt()
+        for sample in decisive
+    ]
     pairs = zip(decisive, deviations, strict=True)
-    return max(margin + MAX_TIMES * sample.change + factor * float(deviation) for sample, deviation in pairs)
+    return max(
+        margin + MAX_TIMES * sample.change + factor * float(deviation)
+        for sample, deviation in pairs
+    )

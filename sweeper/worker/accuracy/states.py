@@ -22,16 +22,24 @@ SMALL = 0.1  # a constant parameter below this may hide its branch; LayerScale b
 FACTOR_SPREAD = 0.1  # of factors around 1
 MATRIX_SIZE = 0.02  # as transformers are initialised
 BIAS_STEP = 0.02
-STATISTICS_STEP = 0.1  # of running means and of the logarithms of running variances, which stay positive
+# of running means and of the logarithms of running variances, which stay positive
+STATISTICS_STEP = 0.1
 
 
 class States:
     """Parameters and buffers of a module as they were when this was made, and as `move` makes them."""
 
     def __init__(self, module: torch.nn.Module, seed: int) -> None:
-        tables = [table for owner in module.modules() for table in (owner._parameters, owner._buffers)]
+        tables = [
+            table for owner in module.modules() for table in (owner._parameters, owner._buffers)
+        ]
         self._tables = [(table, dict(table)) for table in tables]
-        named = ((name, tensor) for table in tables for name, tensor in table.items() if tensor is not None)
+        named = (
+            (name, tensor)
+            for table in tables
+            for name, tensor in table.items()
+            if tensor is not None
+        )
         named = ((name, tensor) for name, tensor in named if not is_expanded(tensor))
         unique = {id(tensor): (name, tensor) for name, tensor in named}
         self._names = [name for name, _ in unique.values()]
@@ -49,7 +57,9 @@ class States:
         """Make the second state, by a share of the way; the same each time."""
         generator = torch.Generator().manual_seed(self._seed)
         triples = zip(self._names, self._tensors, self._values[BUILT], strict=True)
-        self._values[MOVED] = [move_tensor(name, tensor, value, share, generator) for name, tensor, value in triples]
+        self._values[MOVED] = [
+            move_tensor(name, tensor, value, share, generator) for name, tensor, value in triples
+        ]
         self.place(self._nearest_device())
 
     def place(self, device: torch.device) -> None:
@@ -60,12 +70,16 @@ class States:
         for value in (value for values in self._values.values() for value in values):
             if id(value) not in near:
                 near[id(value)] = value.to(device)
-        self._nearest = {state: [near[id(value)] for value in values] for state, values in self._values.items()}
+        self._nearest = {
+            state: [near[id(value)] for value in values] for state, values in self._values.items()
+        }
 
     def _nearest_device(self) -> torch.device:
         return self._nearest[BUILT][0].device if self._tensors else torch.device("cpu")
 
-    def restore(self, optimizers: Iterable[torch.optim.Optimizer | None], seed: int, state: str = BUILT) -> None:
+    def restore(
+        self, optimizers: Iterable[torch.optim.Optimizer | None], seed: int, state: str = BUILT
+    ) -> None:
         """Set parameters and buffers to a state, every state of the optimizers to zero, and the generators to `seed`.
 
         A step may put another tensor in a buffer's place; the first one comes back. Zero is where Adam's moments, its
@@ -76,7 +90,12 @@ class States:
         with torch.no_grad():
             for tensor, value in zip(self._tensors, self._nearest[state], strict=True):
                 tensor.copy_(value)
-            states = (state for optimizer in optimizers if optimizer is not None for state in optimizer.state.values())
+            states = (
+                state
+                for optimizer in optimizers
+                if optimizer is not None
+                for state in optimizer.state.values()
+            )
             for value in (value for state in states for value in state.values()):
                 if isinstance(value, torch.Tensor):
                     value.zero_()
@@ -85,7 +104,9 @@ class States:
 
 def is_expanded(tensor: torch.Tensor) -> bool:
     """Whether numbers share their memory; torch lets nobody write to such a tensor, a step neither."""
-    sizes = zip(tensor.stride(), tensor.shape, strict=True) if tensor.layout == torch.strided else ()
+    sizes = (
+        zip(tensor.stride(), tensor.shape, strict=True) if tensor.layout == torch.strided else ()
+    )
     return any(stride == 0 and size > 1 for stride, size in sizes)
 
 
@@ -136,7 +157,11 @@ def perturb(module: torch.nn.Module, batch: Batch, relative: float) -> Batch:
     """Move every parameter and floating-point input at random by about `relative`; parameters in place."""
 
     def perturb_tensor(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor * (1 + relative * torch.randn_like(tensor)) if tensor.is_floating_point() else tensor
+        return (
+            tensor * (1 + relative * torch.randn_like(tensor))
+            if tensor.is_floating_point()
+            else tensor
+        )
 
     with torch.no_grad():
         for parameter in module.parameters():

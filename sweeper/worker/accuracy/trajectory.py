@@ -33,12 +33,14 @@ from sweeper.worker.measurement.capture import GRADIENT, OUTPUT
 EAGER, COMPILED, LONGER = "eager", "compiled", "longer"
 MOVED = ("moved 1", "moved 2")
 INPUT = "gradient at input"
-OF_CALLS = (OUTPUT, INPUT)  # whose shapes follow the batch, so that a mean over steps has no meaning
+# whose shapes follow the batch, so that a mean over steps has no meaning
+OF_CALLS = (OUTPUT, INPUT)
 TYPICAL, OFTEN, WORST, DRIFT, GAIN = KINDS = ("typical", "often", "worst", "drift", "gain")
 TIMES, TIMES_BESIDE_LONGER = 3.0, 1.5  # of the moved steps' figure
 RARE = {OFTEN: 2.0, WORST: 3.0}  # times as many, where few steps decide
-# Shares of a tensor. In one of some hundred steps an activation near zero may change sides, in one arm alone: two of 40
-# right trainings had 4 % in a single gradient then, a thousand times what rounding gives.
+# Shares of a tensor. In one of some hundred steps an activation near zero may change sides, in one
+# arm alone: two of 40 right trainings had 4 % in a single gradient then, a thousand times what
+# rounding gives.
 LEAST = {
     "full": {TYPICAL: 1e-4, OFTEN: 1e-3, WORST: 0.3, DRIFT: 3e-3, GAIN: 3e-3},
     "reduced": {TYPICAL: 2e-3, OFTEN: 2e-2, WORST: 0.3, DRIFT: 3e-3, GAIN: 3e-3},
@@ -54,7 +56,8 @@ class _Pair:
 
     relative: list[torch.Tensor] = field(default_factory=list)
     gains: list[torch.Tensor] = field(default_factory=list)
-    totals: list[torch.Tensor] = field(default_factory=list)  # of tensors that have one shape in all samples
+    # of tensors that have one shape in all samples
+    totals: list[torch.Tensor] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -109,20 +112,33 @@ class Differences:
             floors[places] = FLOOR * (mean_square * counts[places]).sqrt()
         return torch.maximum(norms, floors).clamp_min(1e-30)
 
-    def _add_pair(self, pair: tuple[str, str], values: Mapping[str, list[torch.Tensor]], sizes: torch.Tensor) -> None:
+    def _add_pair(
+        self, pair: tuple[str, str], values: Mapping[str, list[torch.Tensor]], sizes: torch.Tensor
+    ) -> None:
         arm, reference = (values[name] for name in pair)
         kept = self._pairs.setdefault(pair, _Pair())
         differences = torch._foreach_sub(arm, reference)
         usable = torch.isfinite(sizes)
-        relative = (torch.stack(torch._foreach_norm(differences)) / sizes).nan_to_num(nan=torch.inf, posinf=torch.inf)
-        along = torch.stack([torch.dot(a.flatten(), b.flatten()) for a, b in zip(differences, reference, strict=True)])
+        relative = (torch.stack(torch._foreach_norm(differences)) / sizes).nan_to_num(
+            nan=torch.inf, posinf=torch.inf
+        )
+        along = torch.stack(
+            [
+                torch.dot(a.flatten(), b.flatten())
+                for a, b in zip(differences, reference, strict=True)
+            ]
+        )
         kept.relative.append(torch.where(usable, relative, torch.nan))
-        kept.gains.append(torch.where(usable, (along / sizes.square()).nan_to_num(0.0, 0.0, 0.0), torch.nan))
+        kept.gains.append(
+            torch.where(usable, (along / sizes.square()).nan_to_num(0.0, 0.0, 0.0), torch.nan)
+        )
         lasting = [place for place, name in enumerate(self._names) if not name.startswith(OF_CALLS)]
         if not kept.totals:
             kept.totals.extend(torch.zeros_like(differences[place]) for place in lasting)
         for total, place in zip(kept.totals, lasting, strict=True):
-            total += torch.where(usable[place], (differences[place] / sizes[place]).nan_to_num(0.0, 0.0, 0.0), 0.0)
+            total += torch.where(
+                usable[place], (differences[place] / sizes[place]).nan_to_num(0.0, 0.0, 0.0), 0.0
+            )
 
     def judge(self) -> Trajectory:
         """Say whether compiled code trains the same, and which tensor's figure is the worst by its limit."""
@@ -134,10 +150,13 @@ class Differences:
         enough = figures[COMPILED, EAGER].counts >= MIN_TRAJECTORY
         if not enough.any():
             return Trajectory(self.num_samples, None, "eager gives no finite numbers")
-        shares = torch.stack([torch.where(enough, values / limits, torch.nan) for values, _, limits, _ in found])
+        shares = torch.stack(
+            [torch.where(enough, values / limits, torch.nan) for values, _, limits, _ in found]
+        )
         shares = shares.nan_to_num(nan=-1.0, posinf=torch.inf)
         worst_of_kinds = shares.amax(1)
-        beyond = (worst_of_kinds > 1).nonzero()  # the first kind says most: a difference in half of the steps
+        # the first kind says most: a difference in half of the steps
+        beyond = (worst_of_kinds > 1).nonzero()
         row = int(beyond[0]) if len(beyond) else int(worst_of_kinds.argmax())
         tensor = int(shares[row].argmax())
         value, yardstick, limit, excused = (float(part[tensor]) for part in found[row])
@@ -152,7 +171,9 @@ class Differences:
             limit=_finite(limit),
         )
 
-    def _judge_kind(self, kind: str, figures: Mapping[tuple[str, str], _Figures]) -> tuple[torch.Tensor, ...]:
+    def _judge_kind(
+        self, kind: str, figures: Mapping[tuple[str, str], _Figures]
+    ) -> tuple[torch.Tensor, ...]:
         """Of each tensor the figure, what it is measured by, its limit, and whether they are against `longer`."""
         times = TIMES_BESIDE_LONGER if (COMPILED, LONGER) in figures else TIMES
         times, least = times * RARE.get(kind, 1.0), LEAST[self._tolerance][kind]
@@ -163,7 +184,10 @@ class Differences:
         if (COMPILED, LONGER) in figures:
             further = figures[COMPILED, LONGER].values[kind], figures[EAGER, LONGER].values[kind]
             excused = further[0] / (NEARER * further[1]).clamp_min(least) < value / limit
-            value, other = torch.where(excused, further[0], value), torch.where(excused, further[1], other)
+            value, other = (
+                torch.where(excused, further[0], value),
+                torch.where(excused, further[1], other),
+            )
             limit = torch.where(excused, (NEARER * further[1]).clamp_min(least), limit)
         return value, other, limit, excused
 

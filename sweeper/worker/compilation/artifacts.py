@@ -17,21 +17,34 @@ from typing import Any
 from torch._dynamo.utils import compilation_time_metrics, counters
 
 DIGITS = 12
-KERNEL_DEFINITION = re.compile(r"^(\w+) = async_compile\.(\w+)\(", re.MULTILINE)  # in a generated module
-# Keys of torch._dynamo.utils.compilation_time_metrics, seconds of each call. Dynamo's frames hold the backend's time,
-# AOTAutograd's that of Inductor, Inductor's the autotuning of templates; that of kernels comes at their first launch.
-FRAMES, BACKEND, BACKWARD = "_compile.compile_inner", "OutputGraph.call_user_compiler", "backward._backward_impl"
+# in a generated module
+KERNEL_DEFINITION = re.compile(r"^(\w+) = async_compile\.(\w+)\(", re.MULTILINE)
+# Keys of torch._dynamo.utils.compilation_time_metrics, seconds of each call. Dynamo's frames hold
+# the backend's time, AOTAutograd's that of Inductor, Inductor's the autotuning of templates; that
+# of kernels comes at their first launch.
+FRAMES, BACKEND, BACKWARD = (
+    "_compile.compile_inner",
+    "OutputGraph.call_user_compiler",
+    "backward._backward_impl",
+)
 INDUCTOR = "compile_fx_inner"
 TEMPLATES = "_template_autotuning"  # the end of a key, `mm_template_autotuning`
 KERNELS = ("CachingAutotuner.benchmark_all_configs", "CachingAutotuner.coordinate_descent_tuning")
 NOT_A_CHOICE = ("time_taken_ms", "triton_cache_hash")  # of a kernel's winner
-CACHE = {"hits": "fxgraph_cache_hit", "misses": "fxgraph_cache_miss", "bypassed": "fxgraph_cache_bypass"}
+CACHE = {
+    "hits": "fxgraph_cache_hit",
+    "misses": "fxgraph_cache_miss",
+    "bypassed": "fxgraph_cache_bypass",
+}
 
 
 def read_fingerprints() -> dict[str, Any]:
     """Read the fingerprints, and what the cache gave so far, as fields of a `Process`."""
     cache = {name: int(counters["inductor"][key]) for name, key in CACHE.items()}
-    fingerprints = {"code_fingerprint": code_fingerprint(), "autotuning_fingerprint": autotuning_fingerprint()}
+    fingerprints = {
+        "code_fingerprint": code_fingerprint(),
+        "autotuning_fingerprint": autotuning_fingerprint(),
+    }
     return {"compile_cache": cache if any(cache.values()) else {}, **fingerprints}
 
 
@@ -39,7 +52,9 @@ def read_parts_s() -> dict[str, float]:
     """Read the seconds of each part of this process's compilations; the parts do not overlap."""
     spent = {name: sum(times) for name, times in compilation_time_metrics.items()}
     templates = sum(seconds for name, seconds in spent.items() if name.endswith(TEMPLATES))
-    frames, backend, backward, inductor = (spent.get(name, 0.0) for name in (FRAMES, BACKEND, BACKWARD, INDUCTOR))
+    frames, backend, backward, inductor = (
+        spent.get(name, 0.0) for name in (FRAMES, BACKEND, BACKWARD, INDUCTOR)
+    )
     if not frames:
         return {}
     return {
@@ -54,7 +69,10 @@ def code_fingerprint() -> str | None:
     """Digest of the generated modules that hold a compiled graph with its kernels; None when there is none."""
     sources = (source.splitlines() for source in _generated_sources())
     # Comments name files of the private cache.
-    return _digest("\n".join(line for line in source if not line.lstrip().startswith("#")) for source in sources)
+    return _digest(
+        "\n".join(line for line in source if not line.lstrip().startswith("#"))
+        for source in sources
+    )
 
 
 def count_kernels() -> int | None:
@@ -72,7 +90,11 @@ def _generated_sources() -> Iterator[str]:
     """The text of each generated module that holds a compiled graph."""
     from torch._inductor.codecache import PyCodeCache
 
-    files = [str(module.__file__) for module in PyCodeCache.modules if hasattr(module, "call") and module.__file__]
+    files = [
+        str(module.__file__)
+        for module in PyCodeCache.modules
+        if hasattr(module, "call") and module.__file__
+    ]
     return (Path(file).read_text() for file in files)
 
 
@@ -81,7 +103,10 @@ def autotuning_fingerprint() -> str | None:
     folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
     files = Path(folder).glob("**/*.best_config") if folder else ()
     winners = ((file.stem, json.loads(file.read_text()).items()) for file in files)
-    choices = ([name, {key: value for key, value in items if key not in NOT_A_CHOICE}] for name, items in winners)
+    choices = (
+        [name, {key: value for key, value in items if key not in NOT_A_CHOICE}]
+        for name, items in winners
+    )
     return _digest(json.dumps(choice, sort_keys=True) for choice in choices)
 
 

@@ -56,16 +56,21 @@ def _require_needs(name: str, needs: Needs, workload: str, device: str) -> None:
     if needs.device not in (None, device):
         raise UnavailableError(f"backend {name} needs device={needs.device}, this is {device}")
     if needs.workload not in (None, workload):
-        raise UnavailableError(f"backend {name} is for workload={needs.workload} alone, this is {workload}")
+        raise UnavailableError(
+            f"backend {name} is for workload={needs.workload} alone, this is {workload}"
+        )
     if needs.module is None:
         return
     if not _is_there(needs.module):
         raise UnavailableError(f"backend {name} is not installed: {needs.advice}")
     try:
         importlib.import_module(needs.module)
-    except (Exception, SystemExit) as error:  # a package made for another torch raises anything, or leaves
+    # a package made for another torch raises anything, or leaves
+    except (Exception, SystemExit) as error:
         first = describe_error(error).splitlines()[0]
-        raise UnavailableError(f"backend {name}: {needs.module} cannot be imported here: {first}") from error
+        raise UnavailableError(
+            f"backend {name}: {needs.module} cannot be imported here: {first}"
+        ) from error
 
 
 def _is_there(module: str) -> bool:
@@ -108,9 +113,11 @@ def _configure(name: str, **options: object) -> Compiler:
 
 
 OWN: dict[str, Callable[[], Compiler]] = {
-    # Without AOTAutograd, OpenVINO leaves symbols in Dynamo's shapes, and torch 2.13 fails to make guards of them.
+    # Without AOTAutograd, OpenVINO leaves symbols in Dynamo's shapes, and torch 2.13 fails to make
+    # guards of them.
     "openvino": lambda: _configure("openvino", aot_autograd=True),
-    # torch_tensorrt/dynamo/backend/backends.py: it would give the graph back where an engine cannot be built.
+    # torch_tensorrt/dynamo/backend/backends.py: it would give the graph back where an engine cannot
+    # be built.
     "tensorrt": lambda: _configure("tensorrt", pass_through_build_failures=True),
     "torch_tensorrt": lambda: _configure("torch_tensorrt", pass_through_build_failures=True),
     "thunder": _thunder,

@@ -38,7 +38,11 @@ Function = Callable[..., Any]
 def compile_arguments(trial: Trial) -> dict[str, Any]:
     """Keyword arguments for `torch.compile`. With options, the mode is spelled out as options and they win."""
     chosen = trial.compile
-    arguments: dict[str, Any] = {"backend": trial.backend, "dynamic": chosen.dynamic, "fullgraph": chosen.fullgraph}
+    arguments: dict[str, Any] = {
+        "backend": trial.backend,
+        "dynamic": chosen.dynamic,
+        "fullgraph": chosen.fullgraph,
+    }
     options = {**chosen.options, **({PRECISION_CASTS: True} if chosen.precision_casts else {})}
     if options:
         arguments["options"] = {**torch._inductor.list_mode_options(trial.mode), **options}
@@ -52,9 +56,14 @@ def compile_function(function: Function, trial: Trial, counters: CompileCounters
     if trial.mode == "eager":
         return function
     if trial.backend in WITHOUT_DYNAMO:
-        assert isinstance(function, torch.nn.Module)  # the plan has left out every scope but the model's
+        # the plan has left out every scope but the model's
+        assert isinstance(function, torch.nn.Module)
         counters.expects_graphs = False
-        return GraphedModule(function) if trial.backend == GRAPHED else LegacyModule(function, trial.backend)
+        return (
+            GraphedModule(function)
+            if trial.backend == GRAPHED
+            else LegacyModule(function, trial.backend)
+        )
     counters.scope = trial.compile.scope
     if trial.compile.memory_budget is not None:
         set_memory_budget(trial.compile.memory_budget)
@@ -73,7 +82,9 @@ def compile_update(optimizer: Optimizer | None, trial: Trial, counters: CompileC
     Raises NotCompiledError where there is no optimizer.
     """
     if optimizer is None:
-        raise NotCompiledError("the model has no parameters to train, so there is no optimizer to compile")
+        raise NotCompiledError(
+            "the model has no parameters to train, so there is no optimizer to compile"
+        )
 
     def update() -> object:
         return type(optimizer).step(optimizer)
@@ -113,7 +124,9 @@ def find_repeated(module: torch.nn.Module) -> list[torch.nn.Module]:
         is_list = isinstance(module, (torch.nn.ModuleList, torch.nn.Sequential))
         counts = Counter(type(child) for child in children if is_list)
         for child in children:
-            if counts[type(child)] > 1 and not isinstance(child, (torch.nn.ModuleList, torch.nn.Sequential)):
+            if counts[type(child)] > 1 and not isinstance(
+                child, (torch.nn.ModuleList, torch.nn.Sequential)
+            ):
                 yield child
             else:
                 yield from walk(child)
@@ -152,17 +165,21 @@ class LegacyModule:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._converted is None:
             cached = torch.is_autocast_cache_enabled()
-            torch.set_autocast_cache_enabled(False)  # a trace would keep the cached casts as constants
+            # a trace would keep the cached casts as constants
+            torch.set_autocast_cache_enabled(False)
             try:
                 with warnings.catch_warnings():
-                    warnings.filterwarnings("ignore", message="`torch.jit")  # a FutureWarning from torch 2.15 on
+                    # a FutureWarning from torch 2.15 on
+                    warnings.filterwarnings("ignore", message="`torch.jit")
                     self._converted = CONVERTERS[self._backend](self._module, args, kwargs)
             finally:
                 torch.set_autocast_cache_enabled(cached)
         return self._converted(*args, **kwargs)
 
 
-def _trace(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[..., Any]:
+def _trace(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Callable[..., Any]:
     """Trace a module. Torch does not check it, on the same inputs again: sweeper's own check takes others."""
     flat = FlatModule(module, args, kwargs)
     traced = torch.jit.trace(flat, flat.inputs.tensors, check_trace=False)  # type: ignore[no-untyped-call]
@@ -197,7 +214,9 @@ def end_compile_workers() -> None:
 
 def holds_weights(trial: Trial) -> bool:
     """Whether weights become constants of the program, which then does not follow when they change."""
-    return trial.backend in HOLD_WEIGHTS or (trial.workload != "train" and bool(trial.compile.options.get("freezing")))
+    return trial.backend in HOLD_WEIGHTS or (
+        trial.workload != "train" and bool(trial.compile.options.get("freezing"))
+    )
 
 
 def uses_cuda_graphs(trial: Trial, device: torch.device) -> bool:
@@ -205,4 +224,6 @@ def uses_cuda_graphs(trial: Trial, device: torch.device) -> bool:
     if device.type != "cuda" or trial.mode == "eager":
         return False
     options = {**torch._inductor.list_mode_options(trial.mode), **trial.compile.options}
-    return trial.backend == "cudagraphs" or (trial.backend == "inductor" and bool(options.get("triton.cudagraphs")))
+    return trial.backend == "cudagraphs" or (
+        trial.backend == "inductor" and bool(options.get("triton.cudagraphs"))
+    )

@@ -52,11 +52,13 @@ class CompileCounters:
         self._kernels_before = (count_kernels() or 0) if keep_compiled else 0
         self._fallback_log: FallbackLog | None = None
         self.scope = "model"  # `compile.scope` of what is compiled
-        self.expects_graphs = True  # False: Dynamo is not asked, what runs is what the module was converted to
+        # False: Dynamo is not asked, what runs is what the module was converted to
+        self.expects_graphs = True
         callback_handler.register_start_callback(self._start_compilation)
 
     def _start_compilation(self, call: CallbackArgs) -> None:
-        if call.callback_trigger is CallbackTrigger.DYNAMO:  # not a recording of CUDA graphs, nor a lazy backward
+        # not a recording of CUDA graphs, nor a lazy backward
+        if call.callback_trigger is CallbackTrigger.DYNAMO:
             self._compile_ids.add(str(call.compile_id))
         if call.callback_trigger in (CallbackTrigger.DYNAMO, CallbackTrigger.LAZY_BACKWARD):
             self._programs.add(f"{call.callback_trigger.name} {call.compile_id}")
@@ -68,7 +70,8 @@ class CompileCounters:
 
     def wrap_backend(self, name: str) -> str | Callable[..., Any]:
         """Wrap a backend for `torch.compile`, to count its runs; names alone stand for eager and inductor."""
-        self._inductor = name == "inductor"  # torch has a way of its own for it; its code is looked for instead
+        # torch has a way of its own for it; its code is looked for instead
+        self._inductor = name == "inductor"
         if self._inductor or name in CONTROLS:
             return name
         self._fallback_log = FallbackLog.listen_to(name)
@@ -90,7 +93,9 @@ class CompileCounters:
         if not self.expects_graphs:
             return None
         if counters["stats"]["unique_graphs"] == 0:
-            return NO_GRAPH.get(self.scope, "no graph of the model reached the backend: everything ran eager")
+            return NO_GRAPH.get(
+                self.scope, "no graph of the model reached the backend: everything ran eager"
+            )
         called = sum(map(bool, self._backend.calls)) if self._backend else 0
         if called and self.graphs_run_eager >= called:
             return "the backend runs every graph as it was given: everything ran eager"
@@ -103,16 +108,23 @@ class CompileCounters:
             return f"past torch's limit of recompilations ({limit}) a frame runs eager; TORCH_LOGS=recompiles says why"
         return None
 
-    def report(self, settings: Mapping[str, Json], parameters: Mapping[str, int] | None = None) -> Diagnostics:
+    def report(
+        self, settings: Mapping[str, Json], parameters: Mapping[str, int] | None = None
+    ) -> Diagnostics:
         # Compilations of a frame beyond its first here; an id is `frame/compilation`.
-        recompiles = len(self._compile_ids) - len({compile_id.rpartition("/")[0] for compile_id in self._compile_ids})
+        recompiles = len(self._compile_ids) - len(
+            {compile_id.rpartition("/")[0] for compile_id in self._compile_ids}
+        )
         breaks, skips = tuple(_graph_breaks()), _cudagraph_skips()
-        graphs = int(counters["stats"]["unique_graphs"])  # that Dynamo captured and handed to the backend
+        # that Dynamo captured and handed to the backend
+        graphs = int(counters["stats"]["unique_graphs"])
         kernels = count_kernels() if self._inductor else None
         if kernels is not None:
             kernels -= self._kernels_before
         eager = self.graphs_run_eager
-        return Diagnostics(graphs, breaks, recompiles, skips, settings, eager, parameters or {}, kernels)
+        return Diagnostics(
+            graphs, breaks, recompiles, skips, settings, eager, parameters or {}, kernels
+        )
 
 
 def _graph_breaks() -> Iterator[GraphBreak]:
@@ -120,16 +132,26 @@ def _graph_breaks() -> Iterator[GraphBreak]:
 
     Frames that Dynamo gave up as a whole, which run eager, come last: torch counts them among no graph breaks.
     """
-    placed = Counter((_first_line(item.reason), _innermost_place(item.user_stack)) for item in graph_break_reasons)
+    placed = Counter(
+        (_first_line(item.reason), _innermost_place(item.user_stack))
+        for item in graph_break_reasons
+    )
     unplaced = sorted(counters["graph_break"].items())
-    breaks = [GraphBreak(reason, where, count) for (reason, where), count in sorted(placed.items(), key=str)]
+    breaks = [
+        GraphBreak(reason, where, count)
+        for (reason, where), count in sorted(placed.items(), key=str)
+    ]
     breaks = breaks or [GraphBreak(_first_line(text), None, count) for text, count in unplaced]
     yield from breaks
     skipped = counters["frames"]["total"] - counters["frames"]["ok"]
     if skipped > 0:
         known = {item.reason for item in breaks}
-        reasons = [line for text in counters["unimplemented"] if (line := _first_line(text)) not in known]
-        yield GraphBreak(f"a whole frame runs eager: {'; '.join(reasons) or NO_REASON}", None, skipped)
+        reasons = [
+            line for text in counters["unimplemented"] if (line := _first_line(text)) not in known
+        ]
+        yield GraphBreak(
+            f"a whole frame runs eager: {'; '.join(reasons) or NO_REASON}", None, skipped
+        )
 
 
 def _innermost_place(stack: object) -> str | None:

@@ -15,7 +15,9 @@ class FlatModule(torch.nn.Module):
     What else goes in or comes out (None, numbers) is as in the call that is traced or recorded.
     """
 
-    def __init__(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def __init__(
+        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
         super().__init__()
         self.module = module
         self.inputs = Structure((args, dict(kwargs)))
@@ -37,5 +39,7 @@ class Structure:
     def fill(self, tensors: tuple[torch.Tensor, ...]) -> Any:
         """The structure with other tensors in their places."""
         following = iter(tensors)
-        leaves = [next(following) if isinstance(leaf, torch.Tensor) else leaf for leaf in self._leaves]
+        leaves = [
+            next(following) if isinstance(leaf, torch.Tensor) else leaf for leaf in self._leaves
+        ]
         return pytree.tree_unflatten(leaves, self._spec)

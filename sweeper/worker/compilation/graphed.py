@@ -67,13 +67,19 @@ class OutputsOf(FlatModule):
     """
 
     def __init__(
-        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], used: set[int] | None
+        self,
+        module: torch.nn.Module,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        used: set[int] | None,
     ) -> None:
         super().__init__(module, args, kwargs)
         self._used = used
         kind = next((tensor.device.type for tensor in self.inputs.tensors), "cuda")
         enabled, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
-        self._autocast = functools.partial(torch.autocast, kind, dtype=dtype, enabled=enabled, cache_enabled=False)
+        self._autocast = functools.partial(
+            torch.autocast, kind, dtype=dtype, enabled=enabled, cache_enabled=False
+        )
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         with self._autocast():
@@ -86,7 +92,9 @@ class OutputsOf(FlatModule):
     def restore_structure(self, outputs: Sequence[torch.Tensor]) -> Any:
         """The output of the module with `outputs` in their places; each replay writes to the memory of the others."""
         given, last = iter(outputs), enumerate(self.output.tensors)
-        return self.output.fill(tuple(next(given) if self._is_used(at) else tensor.detach() for at, tensor in last))
+        return self.output.fill(
+            tuple(next(given) if self._is_used(at) else tensor.detach() for at, tensor in last)
+        )
 
 
 def _copy_input(tensor: torch.Tensor) -> torch.Tensor:
@@ -96,7 +104,8 @@ def _copy_input(tensor: torch.Tensor) -> torch.Tensor:
 
 def record_graphs(module: OutputsOf, inputs: tuple[torch.Tensor, ...]) -> Callable[..., Any]:
     """Record forward and, where there are gradients, backward. Raises what the first kernel that cannot be raises."""
-    renew_gradient_nodes(module)  # one of eager's stream, which something kept alive, would spoil the recording
+    # one of eager's stream, which something kept alive, would spoil the recording
+    renew_gradient_nodes(module)
     try:
         with torch.autocast("cuda", enabled=False):
             # A parameter that nothing uses has no gradient, as in eager.

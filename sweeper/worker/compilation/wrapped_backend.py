@@ -24,7 +24,9 @@ class WrappedBackend:
         self._running: set[int] = set()
         _wrap_interpreters()
 
-    def __call__(self, graph: torch.fx.GraphModule, *arguments: Any, **options: Any) -> Callable[..., Any]:
+    def __call__(
+        self, graph: torch.fx.GraphModule, *arguments: Any, **options: Any
+    ) -> Callable[..., Any]:
         index = len(self.calls)
         self.calls.append(0)
         self.runs_as_given.append(0)
@@ -58,7 +60,8 @@ class WrappedBackend:
         self.calls = [0] * len(self.calls)
         self.runs_as_given = [0] * len(self.runs_as_given)
 
-    def __getattr__(self, name: str) -> Any:  # Dynamo asks a backend for its name and for a way to reset it
+    # Dynamo asks a backend for its name and for a way to reset it
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
 
 

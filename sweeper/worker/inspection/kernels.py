@@ -15,7 +15,8 @@ from sweeper.worker.compilation.artifacts import KERNEL_DEFINITION
 from sweeper.worker.inspection.torch_trace import Part
 
 LAUNCH = re.compile(r"^\s*(?:#|//) \[Provenance debug handles\] (\S+):(\d+)$", re.MULTILINE)
-OF_INDUCTOR = re.compile(r"(cpp|triton)_")  # names of kernels that are defined elsewhere, as with `cpp_wrapper`
+# names of kernels that are defined elsewhere, as with `cpp_wrapper`
+OF_INDUCTOR = re.compile(r"(cpp|triton)_")
 ATEN_CALL = re.compile(r'^\s+(\w+)(?:: "[^"]*")? = torch\.ops\.', re.MULTILINE)
 COUNTED = re.compile(r"_\d+$")  # the numbers that make names different
 FRAME = re.compile(r'File "([^"]+)", line (\d+)')
@@ -28,7 +29,8 @@ class Kernel:
     name: str
     launches: int
     generated: bool  # by Inductor; else a library's
-    fuses: tuple[tuple[str, int], ...]  # operations of the graph, how often; empty where torch does not say
+    # operations of the graph, how often; empty where torch does not say
+    fuses: tuple[tuple[str, int], ...]
     places: tuple[str, ...]  # file:line of the user's code
 
     @property
@@ -51,10 +53,15 @@ def find_kernels(part: Part, others: Mapping[str, list[str]]) -> tuple[Kernel, .
     nodes, operations = part.nodes or others, find_operations(part.post_grad_graph or "")
     kernels = []
     for (name, generated), launches in launched.items():
-        fused = (node for launch in launches for node in nodes.get(launch, ()) if node in operations)
+        fused = (
+            node for launch in launches for node in nodes.get(launch, ()) if node in operations
+        )
         fuses = Counter(COUNTED.sub("", node) for node in fused).most_common()
-        stacks = (FRAME.findall(stack) for launch in launches for stack in part.stacks.get(launch, ()))
-        places = dict.fromkeys(":".join(frames[-1]) for frames in stacks if frames)  # the innermost of each stack
+        stacks = (
+            FRAME.findall(stack) for launch in launches for stack in part.stacks.get(launch, ())
+        )
+        # the innermost of each stack
+        places = dict.fromkeys(":".join(frames[-1]) for frames in stacks if frames)
         kernels.append(Kernel(name, len(launches), generated, tuple(fuses), tuple(places)))
     return tuple(kernels)
 

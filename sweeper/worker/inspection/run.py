@@ -27,7 +27,8 @@ TRACE_OPTIONS = {
     "trace.enabled": True,
     "trace.fx_graph": False,  # torch's trace has this and the code
     "trace.output_code": False,
-    "trace.provenance_tracking_level": 2,  # nodes and lines behind each kernel; 1 would change the kernels' names
+    # nodes and lines behind each kernel; 1 would change the kernels' names
+    "trace.provenance_tracking_level": 2,
 }
 MAX_BYTES = 20 * 10**6  # of all files but the summary
 GRAPH_FOLDER = re.compile(r"model__(\d+_[a-z]+)_\d+\.\d+")  # that Inductor writes for a graph
@@ -72,10 +73,14 @@ def _trace_inductor(trial: Trial) -> Trial:
     """
     if trial.backend != "inductor":
         return trial
-    return replace(trial, compile=replace(trial.compile, options={**trial.compile.options, **TRACE_OPTIONS}))
+    return replace(
+        trial, compile=replace(trial.compile, options={**trial.compile.options, **TRACE_OPTIONS})
+    )
 
 
-def _collect(job: Job, notes: Notes, raw: Path, timed_fingerprint: str | None, failure: str | None) -> Findings:
+def _collect(
+    job: Job, notes: Notes, raw: Path, timed_fingerprint: str | None, failure: str | None
+) -> Findings:
     from torch._inductor.debug import create_kernel_information_json
 
     assert notes.counters is not None
@@ -91,7 +96,10 @@ def _collect(job: Job, notes: Notes, raw: Path, timed_fingerprint: str | None, f
         failure=failure,
         ir=dict(_read_ir(raw)),
         # Of graphs that were compiled in the first backward pass; the trace has none of these.
-        other_nodes={launch: kernel["post_grad_nodes"] for launch, kernel in create_kernel_information_json().items()},
+        other_nodes={
+            launch: kernel["post_grad_nodes"]
+            for launch, kernel in create_kernel_information_json().items()
+        },
     )
 
 
@@ -100,7 +108,9 @@ def _read_ir(raw: Path) -> Iterator[tuple[str, tuple[str, str]]]:
     for folder in sorted(raw.glob("**/torchinductor/*")):
         if matched := GRAPH_FOLDER.fullmatch(folder.name):
             files = (folder / "ir_pre_fusion.txt", folder / "ir_post_fusion.txt")
-            before, after = (file.read_text(encoding="utf-8") if file.exists() else "" for file in files)
+            before, after = (
+                file.read_text(encoding="utf-8") if file.exists() else "" for file in files
+            )
             yield matched.group(1), (before, after)
 
 
@@ -110,7 +120,9 @@ def write_files(folder: Path, files: Iterable[tuple[str, str | None]], max_bytes
     for name, text in files:
         size = len((text or "").encode())
         if size > left_bytes:
-            left_out.append(f"`{name}`, {size / 1e6:.2g} MB of at most {max_bytes / 1e6:.2g} MB for all files")
+            left_out.append(
+                f"`{name}`, {size / 1e6:.2g} MB of at most {max_bytes / 1e6:.2g} MB for all files"
+            )
         elif text:
             write_text(folder / name, text)
             left_bytes -= size
@@ -121,12 +133,21 @@ def _files(sight: Findings) -> Iterator[tuple[str, str | None]]:
     """Names and texts, if there are any, those first that matter most, since there is a limit for all."""
     trace = sight.trace
     yield "graph_breaks.txt", "\n\n".join(trace.breaks)
-    yield "recompiles.txt", "\n".join(f"{compile_id}: {text}" for compile_id, text in trace.recompiles)
+    yield (
+        "recompiles.txt",
+        "\n".join(f"{compile_id}: {text}" for compile_id, text in trace.recompiles),
+    )
     graphs = [(f"graph-{graph.compile_id.replace('/', '_')}", graph) for graph in trace.graphs]
-    parts = [(f"{name}/{part.direction}", part) for name, graph in graphs for part in graph.parts.values()]
+    parts = [
+        (f"{name}/{part.direction}", part)
+        for name, graph in graphs
+        for part in graph.parts.values()
+    ]
     yield from ((f"{name}/output_code.py", part.output_code) for name, part in parts)
     yield from ((f"{name}/dynamo_graph.py", graph.graph) for name, graph in graphs)
     yield from ((f"{name}/aot_graph.py", part.aot_graph) for name, part in parts)
     yield from ((f"{name}/post_grad_graph.py", part.post_grad_graph) for name, part in parts)
     for index, stage in ((1, "post"), (0, "pre")):
-        yield from ((f"{name}/ir_{stage}_fusion.txt", sight.read_ir(part)[index]) for name, part in parts)
+        yield from (
+            (f"{name}/ir_{stage}_fusion.txt", sight.read_ir(part)[index]) for name, part in parts
+        )

@@ -41,8 +41,10 @@ class Findings:
     timed_fingerprint: str | None  # of the code that was timed; None: not known
     not_compiled: str | None = None
     failure: str | None = None
-    ir: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # before and after fusion, by the part's AOT id
-    other_nodes: Mapping[str, list[str]] = field(default_factory=dict)  # by launch, where the trace has none
+    # before and after fusion, by the part's AOT id
+    ir: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    # by launch, where the trace has none
+    other_nodes: Mapping[str, list[str]] = field(default_factory=dict)
 
     def find_kernels(self, part: Part) -> tuple[Kernel, ...]:
         return find_kernels(part, self.other_nodes)
@@ -62,8 +64,14 @@ def write_summary(sight: Findings, left_out: Sequence[str]) -> str:
         "\n".join(f"- {line}" for line in _facts(sight)),
         *(_graphs_table(sight, graphs) if graphs else []),
         *(section for graph in graphs[:MAX_GRAPHS] for section in _graph_sections(sight, graph)),
-        f"{len(graphs) - MAX_GRAPHS} more graphs are in their folders." if len(graphs) > MAX_GRAPHS else "",
-        _list("Graph breaks", [_describe_break(item) for item in sight.diagnostics.graph_breaks], MAX_BREAKS),
+        f"{len(graphs) - MAX_GRAPHS} more graphs are in their folders."
+        if len(graphs) > MAX_GRAPHS
+        else "",
+        _list(
+            "Graph breaks",
+            [_describe_break(item) for item in sight.diagnostics.graph_breaks],
+            MAX_BREAKS,
+        ),
         _list("Recompilations", recompiles, MAX_RECOMPILES),
         _list("CUDA graphs that were not recorded", sight.diagnostics.cudagraph_skips),
         _list("Left out, too long to keep", left_out),
@@ -73,14 +81,20 @@ def write_summary(sight: Findings, left_out: Sequence[str]) -> str:
 
 def _facts(sight: Findings) -> Iterator[str]:
     trial, found = sight.trial, sight.diagnostics
-    backend = f"backend {trial.backend}" + (f", mode {trial.mode}" if trial.backend == "inductor" else "")
+    backend = f"backend {trial.backend}" + (
+        f", mode {trial.mode}" if trial.backend == "inductor" else ""
+    )
     yield f"torch {sight.versions.get('torch')}, {backend}, on {trial.device}; in a process beside the timed ones"
     if sight.failure:
         yield f"the compiled step failed: {' '.join(sight.failure.split())}"
     if sight.not_compiled:
         yield f"not compiled: {sight.not_compiled}"
     breaks = sum(item.count for item in found.graph_breaks)
-    counts = ((found.graphs or 0, "graph"), (breaks, "graph break"), (found.recompiles or 0, "recompilation"))
+    counts = (
+        (found.graphs or 0, "graph"),
+        (breaks, "graph break"),
+        (found.recompiles or 0, "recompilation"),
+    )
     yield ", ".join(f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in counts)
     here, timed = sight.code_fingerprint, sight.timed_fingerprint
     if here is None:
@@ -96,20 +110,35 @@ def _facts(sight: Findings) -> Iterator[str]:
 
 def _graphs_table(sight: Findings, graphs: Sequence[Compilation]) -> list[str]:
     """A row for each graph that the backend got: how many operations became how many kernels."""
-    titles = ["graph", "of", "Dynamo", "part", "ATen", "scheduled", "after fusion", "kernels", "library calls"]
+    titles = [
+        "graph",
+        "of",
+        "Dynamo",
+        "part",
+        "ATen",
+        "scheduled",
+        "after fusion",
+        "kernels",
+        "library calls",
+    ]
     rows = []
     for graph in graphs:
         function = f"`{_shorten_place(graph.function)}`" if graph.function else ""
         captured = [graph.compile_id, function, _text(graph.num_operations)]
-        rows += [[*captured, *_describe_part(sight, part)] for part in graph.parts.values()] or [[*captured, *[""] * 6]]
+        rows += [[*captured, *_describe_part(sight, part)] for part in graph.parts.values()] or [
+            [*captured, *[""] * 6]
+        ]
     return ["## Graphs", _markdown(titles, rows[: 2 * MAX_GRAPHS]), LEGEND]
 
 
 def _describe_part(sight: Findings, part: Part) -> list[str]:
     kernels = sight.find_kernels(part)
     operations = len(find_operations(part.aot_graph)) if part.aot_graph else None
-    scheduled = [count_scheduled(ir) or None for ir in sight.read_ir(part)]  # before and after fusion
-    launches = [sum(item.launches for item in kernels if item.generated is own) for own in (True, False)]
+    # before and after fusion
+    scheduled = [count_scheduled(ir) or None for ir in sight.read_ir(part)]
+    launches = [
+        sum(item.launches for item in kernels if item.generated is own) for own in (True, False)
+    ]
     counts = [operations, *scheduled, *(launches if part.output_code and kernels else (None, None))]
     return [part.direction, *map(_text, counts)]
 
@@ -125,14 +154,19 @@ def _graph_sections(sight: Findings, graph: Compilation) -> Iterator[str]:
         yield _markdown(titles, map(_describe_kernel, most)) if most else ""
         if len(kernels) > len(most):
             yield f"{len(kernels) - len(most)} kernels with fewer operations are in `output_code.py`."
-        calls = [f"{kernel.name} ({kernel.launches})" for kernel in launched if not kernel.generated]
+        calls = [
+            f"{kernel.name} ({kernel.launches})" for kernel in launched if not kernel.generated
+        ]
         yield f"Library calls: {', '.join(calls)}." if calls else ""
 
 
 def _describe_kernel(kernel: Kernel) -> list[str]:
     name = kernel.name if len(kernel.name) <= MAX_NAME else f"{kernel.name[:MAX_NAME]}…"
     operations = [name if count == 1 else f"{name} ({count})" for name, count in kernel.fuses]
-    fuses, places = _join(operations, MAX_OPERATIONS), _join(list(map(_shorten_place, kernel.places)), MAX_PLACES)
+    fuses, places = (
+        _join(operations, MAX_OPERATIONS),
+        _join(list(map(_shorten_place, kernel.places)), MAX_PLACES),
+    )
     return [str(kernel.launches), f"`{name}`", _text(kernel.num_operations or None), fuses, places]
 
 
@@ -168,7 +202,9 @@ def _list(title: str, lines: Sequence[str], most: int = sys.maxsize) -> str:
 
 def _markdown(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [titles, ["---"] * len(titles), *rows]
-    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+    return "\n".join(
+        f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines
+    )
 
 
 def _shorten_place(place: str) -> str:

@@ -18,12 +18,21 @@ from typing import Any
 
 from sweeper.core.system.leftovers import TEMPORARY, make_prefix
 
-VARIABLES = ("TORCH_TRACE", "TORCH_COMPILE_DEBUG_DIR")  # for the trace itself, and for what Inductor writes beside
-GRAPHS = {"aot_inference_graph": "inference", "aot_forward_graph": "forward", "aot_backward_graph": "backward"}
+# for the trace itself, and for what Inductor writes beside
+VARIABLES = ("TORCH_TRACE", "TORCH_COMPILE_DEBUG_DIR")
+GRAPHS = {
+    "aot_inference_graph": "inference",
+    "aot_forward_graph": "forward",
+    "aot_backward_graph": "backward",
+}
 OF_DYNAMO = {"dynamo_output_graph", "dynamo_graph_break_reason", "recompile_reasons"}
-PROVENANCE = {"inductor_provenance_tracking_node_mappings", "inductor_provenance_tracking_kernel_stack_traces"}
+PROVENANCE = {
+    "inductor_provenance_tracking_node_mappings",
+    "inductor_provenance_tracking_kernel_stack_traces",
+}
 WITH_TEXT = {*GRAPHS, *OF_DYNAMO, *PROVENANCE, "inductor_post_grad_graph", "inductor_output_code"}
-# V1121 15:22:13.306000 19710 torch/_dynamo/utils.py:2350] {"artifact": {"name": ...}, "frame_id": 0, ...}
+# V1121 15:22:13.306000 19710 torch/_dynamo/utils.py:2350] {"artifact": {"name": ...}, "frame_id":
+# 0, ...}
 EVENT = re.compile(r"V\d{4} \S+ \d+ \S+\] (\{.*)")
 # The first line of generated code; the name is that of the folder for Inductor's own files as well.
 AOT_ID = re.compile(r"# AOT ID: \['(\d+_([a-z]+))'")
@@ -48,8 +57,10 @@ class Part:
     post_grad_graph: str | None = None  # after Inductor's own passes on the graph
     output_code: str | None = None
     aot_id: str | None = None  # e.g. 0_forward
-    nodes: Mapping[str, list[str]] = field(default_factory=dict)  # of the graph that a launch computes
-    stacks: Mapping[str, list[str]] = field(default_factory=dict)  # of the user's code behind a launch
+    # of the graph that a launch computes
+    nodes: Mapping[str, list[str]] = field(default_factory=dict)
+    # of the user's code behind a launch
+    stacks: Mapping[str, list[str]] = field(default_factory=dict)
 
 
 @dataclass
@@ -75,7 +86,8 @@ class Trace:
 
     compilations: dict[str, Compilation] = field(default_factory=dict)
     breaks: list[str] = field(default_factory=list)
-    recompiles: list[tuple[str, str]] = field(default_factory=list)  # compile id, guards that failed
+    # compile id, guards that failed
+    recompiles: list[tuple[str, str]] = field(default_factory=list)
 
     @property
     def graphs(self) -> list[Compilation]:
@@ -87,7 +99,9 @@ def request_trace(environment: MutableMapping[str, str]) -> None:
     """Have torch, once it is imported, write its trace to a new folder, and compile into caches of our own."""
     if "TORCHINDUCTOR_CACHE_DIR" not in environment:
         cache = tempfile.mkdtemp(prefix=make_prefix(TEMPORARY))
-        environment.update(TORCHINDUCTOR_CACHE_DIR=f"{cache}/inductor", TRITON_CACHE_DIR=f"{cache}/triton")
+        environment.update(
+            TORCHINDUCTOR_CACHE_DIR=f"{cache}/inductor", TRITON_CACHE_DIR=f"{cache}/triton"
+        )
     parent = Path(environment["TORCHINDUCTOR_CACHE_DIR"]).parent
     parent.mkdir(parents=True, exist_ok=True)
     environment.update(dict.fromkeys(VARIABLES, tempfile.mkdtemp(dir=parent, prefix="trace-")))
@@ -130,7 +144,11 @@ def _parse_event(line: str) -> Event | None:
     if kind == "artifact":
         kind = fields["name"]
     frame, compilation = data.get("frame_id"), data.get("frame_compile_id")
-    return Event(kind, None if frame is None else f"{frame}/{compilation}", fields if isinstance(fields, dict) else {})
+    return Event(
+        kind,
+        None if frame is None else f"{frame}/{compilation}",
+        fields if isinstance(fields, dict) else {},
+    )
 
 
 def _add_event(event: Event, trace: Trace) -> None:
@@ -139,9 +157,13 @@ def _add_event(event: Event, trace: Trace) -> None:
         trace.breaks.append(event.text)
     elif event.compile_id is not None and event.kind == "recompile_reasons":
         text = event.text.strip()  # one reason comes as it is, several as a list in JSON
-        trace.recompiles.append((event.compile_id, "\n".join(json.loads(text)) if text.startswith("[") else text))
+        trace.recompiles.append(
+            (event.compile_id, "\n".join(json.loads(text)) if text.startswith("[") else text)
+        )
     elif event.compile_id is not None:
-        _add_to(trace.compilations.setdefault(event.compile_id, Compilation(event.compile_id)), event)
+        _add_to(
+            trace.compilations.setdefault(event.compile_id, Compilation(event.compile_id)), event
+        )
 
 
 def _add_to(compilation: Compilation, event: Event) -> None:
@@ -163,7 +185,9 @@ def _add_to(compilation: Compilation, event: Event) -> None:
             metrics = event.fields
             compilation.num_operations = metrics.get("graph_op_count")
             if name := metrics.get("co_name"):
-                compilation.function = f"{name} at {metrics.get('co_filename')}:{metrics.get('co_firstlineno')}"
+                compilation.function = (
+                    f"{name} at {metrics.get('co_filename')}:{metrics.get('co_firstlineno')}"
+                )
             if metrics.get("fail_type"):
                 compilation.failure = f"{metrics['fail_type']}: {metrics.get('fail_reason')}"
         case kind if kind in GRAPHS:

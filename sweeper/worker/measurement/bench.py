@@ -36,14 +36,17 @@ STEPS_BEFORE_BLOCK = 2
 MIN_BLOCK_FRACTION = 0.8  # of the minimum length: a block shorter than this is made longer
 MAX_STEP_TIME_DIFFERENCE = 0.05  # the step times at K and at 2K agree when they differ by less
 MAX_DOUBLINGS = 2
-MAX_DOUBLED_BLOCK_S = 1.0  # blocks this long are not doubled: the milliseconds at their start and end are negligible
-MAX_WARM_UP_SPREAD = {"cuda": 0.03, "cpu": 0.10}  # warm-up ends when the last three readings lie within this range
+# blocks this long are not doubled: the milliseconds at their start and end are negligible
+MAX_DOUBLED_BLOCK_S = 1.0
+# warm-up ends when the last three readings lie within this range
+MAX_WARM_UP_SPREAD = {"cuda": 0.03, "cpu": 0.10}
 MIN_READING_S = 0.05  # minimum length of a reading during warm-up
 FIRST_STEPS = (5, 15)  # minimum and maximum number of compiled steps that are timed one by one
 MAX_FIRST_STEPS_SPREAD = 0.10  # the first steps are over when three in a row lie within this range
 Clock = Callable[[], float]
 T = TypeVar("T")
-Steps = Generator[None, None, T]  # goes on at the end of each step of a loop; what it returns is a `T`
+# goes on at the end of each step of a loop; what it returns is a `T`
+Steps = Generator[None, None, T]
 
 
 def complete(steps: Steps[T]) -> T:
@@ -87,7 +90,9 @@ class Bench(ABC):
     in their shapes.
     """
 
-    def __init__(self, device: torch.device, clock: Clock = time.perf_counter, num_sizes: int = 1) -> None:
+    def __init__(
+        self, device: torch.device, clock: Clock = time.perf_counter, num_sizes: int = 1
+    ) -> None:
         self.device, self.clock, self.num_sizes = device, clock, num_sizes
 
     @abstractmethod
@@ -95,7 +100,9 @@ class Bench(ABC):
         """Run steps without waiting for the device: those that are left for a loop are to be yielded."""
 
     @abstractmethod
-    def steps_s(self, arm: Arm, steps: int, stance: str = "default", until_idle: bool = True) -> Steps[list[float]]:
+    def steps_s(
+        self, arm: Arm, steps: int, stance: str = "default", until_idle: bool = True
+    ) -> Steps[list[float]]:
         """Wall seconds of each step, from an idle device until it is idle again, or until the call returns."""
 
     def before_round(self, steps: int) -> Iterable[None]:  # noqa: ARG002  # nothing disturbs a model's steps
@@ -121,7 +128,8 @@ class Bench(ABC):
     def warm_up(self, arm: Arm, limit_s: float) -> Steps[tuple[float, bool]]:
         """Run until the step time is flat or `limit_s` is over; return seconds per step and whether they are flat."""
         deadline = self.clock() + limit_s
-        yield from self.run(arm, STEPS_BEFORE_BLOCK)  # libraries load and pick algorithms in the first steps
+        # libraries load and pick algorithms in the first steps
+        yield from self.run(arm, STEPS_BEFORE_BLOCK)
         step_s = (yield from self._shortest_s(arm, self.num_sizes, 2)) / self.num_sizes
         steps = self.round_up(MIN_READING_S / step_s)
         readings = [(yield from self.block_s(arm, steps)) / steps]
@@ -137,10 +145,14 @@ class Bench(ABC):
         A machine that was busy when `step_s` was taken would make blocks too short, so a block is tried.
         """
         least_s = measure.block_s or MIN_BLOCK_S[self.device.type]
-        steps = self.round_up(max(measure.block_steps or MIN_BLOCK_STEPS[self.device.type], least_s / step_s))
+        steps = self.round_up(
+            max(measure.block_steps or MIN_BLOCK_STEPS[self.device.type], least_s / step_s)
+        )
         on_cpu = self.device.type == "cpu"  # on a CPU, other processes may delay any single block
         tries = 2 if on_cpu else 1
-        while (block_s := (yield from self._shortest_s(faster, steps, tries))) < MIN_BLOCK_FRACTION * least_s:
+        while (
+            block_s := (yield from self._shortest_s(faster, steps, tries))
+        ) < MIN_BLOCK_FRACTION * least_s:
             steps = self.round_up(steps * least_s / block_s)
         if on_cpu:
             return steps  # nothing is queued on a CPU, so K changes nothing
@@ -165,7 +177,11 @@ class ModelBench(Bench):
     """Runs the steps of a model, on batches that alternate."""
 
     def __init__(
-        self, batches: tuple[Batch, ...], device: torch.device, clock: Clock = time.perf_counter, num_sizes: int = 1
+        self,
+        batches: tuple[Batch, ...],
+        device: torch.device,
+        clock: Clock = time.perf_counter,
+        num_sizes: int = 1,
     ) -> None:
         super().__init__(device, clock, num_sizes)
         self._all_batches, self._batches = batches, itertools.cycle(batches)
@@ -186,7 +202,9 @@ class ModelBench(Bench):
         with arm.stance("default"):
             return arm.run(batch)
 
-    def steps_s(self, arm: Arm, steps: int, stance: str = "default", until_idle: bool = True) -> Steps[list[float]]:
+    def steps_s(
+        self, arm: Arm, steps: int, stance: str = "default", until_idle: bool = True
+    ) -> Steps[list[float]]:
         yield from ()  # no step is left for a loop
         times = []
         with arm.stance(stance):
@@ -200,7 +218,9 @@ class ModelBench(Bench):
                 times.append(self.clock() - start)
         return times
 
-    def first_steps_s(self, arm: Arm, note: Callable[[list[float]], None] = lambda _: None) -> list[float]:
+    def first_steps_s(
+        self, arm: Arm, note: Callable[[list[float]], None] = lambda _: None
+    ) -> list[float]:
         """Time the first steps until the time of going through all sizes is steady.
 
         The first step gets the first batch, no matter how many eager steps ran before: a trace records what its inputs
@@ -210,15 +230,22 @@ class ModelBench(Bench):
         return complete(time_first_steps(self, arm, note, cycle=self.num_sizes))
 
 
-def time_first_steps(bench: Bench, arm: Arm, note: Callable[[list[float]], None], cycle: int = 1) -> Steps[list[float]]:
+def time_first_steps(
+    bench: Bench, arm: Arm, note: Callable[[list[float]], None], cycle: int = 1
+) -> Steps[list[float]]:
     """Time the first steps one by one until they are steady, each size once at least; the arm compiles during them.
 
     The time of `cycle` steps together has to become steady. `note` hears the times so far after each step.
     """
-    least, most = max(FIRST_STEPS[0] * cycle, bench.num_sizes), max(FIRST_STEPS[1] * cycle, 2 * bench.num_sizes)
+    least, most = (
+        max(FIRST_STEPS[0] * cycle, bench.num_sizes),
+        max(FIRST_STEPS[1] * cycle, 2 * bench.num_sizes),
+    )
     times: list[float] = []
     cycles: list[float] = []
-    while len(times) < most and (len(times) < least or spread(cycles[-3:]) > MAX_FIRST_STEPS_SPREAD):
+    while len(times) < most and (
+        len(times) < least or spread(cycles[-3:]) > MAX_FIRST_STEPS_SPREAD
+    ):
         for _ in range(cycle):
             times.append((yield from bench.block_s(arm, 1)))
             note(times)
@@ -250,7 +277,8 @@ def measure_rounds(
     begin = bench.clock()
     counted, void = 0, []
     gc.collect()
-    gc.freeze()  # later collections skip all objects made so far; else each takes as long as a block
+    # later collections skip all objects made so far; else each takes as long as a block
+    gc.freeze()
     while counted < measure.rounds:
         late = measure.rounds_s is not None and bench.clock() - begin >= measure.rounds_s
         if late and counted and counted % 2 == 0:
@@ -269,7 +297,12 @@ def measure_rounds(
 
 
 def _measure_round(
-    bench: Bench, arms: tuple[Arm, Arm], steps: int, order: str, measure: Measure, monitor: RoundMonitor
+    bench: Bench,
+    arms: tuple[Arm, Arm],
+    steps: int,
+    order: str,
+    measure: Measure,
+    monitor: RoundMonitor,
 ) -> Steps[Timed]:
     times: dict[str, list[float]] = {}
     by_step, stance = measure.clock == "step", "fail_on_recompile"
@@ -286,8 +319,11 @@ def _measure_round(
         except RuntimeError as error:
             if "Detected recompile" not in str(error):
                 raise
-            yield from bench.run(arm, STEPS_BEFORE_BLOCK)  # let it compile what it wants, outside of a block
-            return Timed(Round(order, sum(times["eager"]) if "eager" in times else None, None, "recompiled"))
+            # let it compile what it wants, outside of a block
+            yield from bench.run(arm, STEPS_BEFORE_BLOCK)
+            return Timed(
+                Round(order, sum(times["eager"]) if "eager" in times else None, None, "recompiled")
+            )
         monitor.read_after_block(arm.name)
     measured = Round(order, sum(times["eager"]), sum(times["compiled"]), monitor.explain_void())
     return Timed(measured, times if by_step else {})

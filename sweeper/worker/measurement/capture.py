@@ -11,7 +11,15 @@ import torch
 from sweeper.core.trial import Trial
 from sweeper.worker.measurement.step import grad_mode, make_optimizer
 from sweeper.worker.models import Built
-from sweeper.worker.models.batches import Batch, Loss, cast_tensor, copy_batch, find_tensors, is_plain, map_tensors
+from sweeper.worker.models.batches import (
+    Batch,
+    Loss,
+    cast_tensor,
+    copy_batch,
+    find_tensors,
+    is_plain,
+    map_tensors,
+)
 
 HOST = torch.device("cpu")
 LOSS, OUTPUT, GRADIENT, CHANGE = "loss", "output", "gradient of ", "change of "
@@ -50,10 +58,13 @@ class StepTensors:
 
     tensors: Mapping[str, torch.Tensor]
     kind: str = "as timed"  # or the number format of a reference, float64 or float32
-    sizes: Mapping[str, float] = field(default_factory=dict)  # root mean squares of what is changed, before the step
+    # root mean squares of what is changed, before the step
+    sizes: Mapping[str, float] = field(default_factory=dict)
 
     def move(self, place: torch.device) -> StepTensors:
-        return replace(self, tensors={name: tensor.to(place) for name, tensor in self.tensors.items()})
+        return replace(
+            self, tensors={name: tensor.to(place) for name, tensor in self.tensors.items()}
+        )
 
 
 @dataclass(frozen=True)
@@ -65,14 +76,18 @@ class Keep:
 
     def copy(self, named: Named) -> dict[str, torch.Tensor]:
         """Copy tensors, converted where they are: on the way to the host a longer format takes longer."""
-        converted = ((name, tensor, tensor.to(self.dtype or tensor.dtype)) for name, tensor in named)
+        converted = (
+            (name, tensor, tensor.to(self.dtype or tensor.dtype)) for name, tensor in named
+        )
         return {name: new.to(self.place, copy=new is tensor) for name, tensor, new in converted}
 
 
 class Changes:
     """What a step changes beside gradients, from now on: buffers, inputs, and with an optimizer the parameters."""
 
-    def __init__(self, module: torch.nn.Module, batch: Batch, optimizer: torch.optim.Optimizer | None) -> None:
+    def __init__(
+        self, module: torch.nn.Module, batch: Batch, optimizer: torch.optim.Optimizer | None
+    ) -> None:
         self._module, self._batch, self._optimizer = module, batch, optimizer
         self._before = {name: tensor.detach().clone() for name, tensor in self._name_tensors()}
 
@@ -81,9 +96,15 @@ class Changes:
         for name, tensor in self._name_tensors():
             yield f"{CHANGE}{name}", to_reals(_subtract(tensor.detach(), self._before.get(name)))
         names = {id(parameter): name for name, parameter in self._module.named_parameters()}
-        for parameter, state in self._optimizer.state.items() if self._optimizer is not None else ():
-            tensors = ((key, value) for key, value in state.items() if isinstance(value, torch.Tensor))
-            yield from ((f"{key} of {names[id(parameter)]}", to_reals(value)) for key, value in tensors)
+        for parameter, state in (
+            self._optimizer.state.items() if self._optimizer is not None else ()
+        ):
+            tensors = (
+                (key, value) for key, value in state.items() if isinstance(value, torch.Tensor)
+            )
+            yield from (
+                (f"{key} of {names[id(parameter)]}", to_reals(value)) for key, value in tensors
+            )
 
     def sizes(self) -> dict[str, float]:
         """Root mean squares of what may change, before the step."""
@@ -92,7 +113,9 @@ class Changes:
     def _name_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         yield from ((f"buffer {name}", tensor) for name, tensor in self._module.named_buffers())
         inputs = find_tensors([self._batch.args, self._batch.kwargs, self._batch.target])
-        yield from ((f"input {index}", tensor) for index, tensor in enumerate(inputs) if is_plain(tensor))
+        yield from (
+            (f"input {index}", tensor) for index, tensor in enumerate(inputs) if is_plain(tensor)
+        )
         if self._optimizer is not None:
             yield from self._module.named_parameters()
 
@@ -104,7 +127,8 @@ def _subtract(after: torch.Tensor, before: torch.Tensor | None) -> torch.Tensor:
     if before is None or before.shape != after.shape:
         return after
     before = before.to(after.device, after.dtype)
-    return torch.where(after == before, 0.0, after - before)  # infinity less infinity is nothing here
+    # infinity less infinity is nothing here
+    return torch.where(after == before, 0.0, after - before)
 
 
 def _size(tensor: torch.Tensor) -> float:
@@ -114,7 +138,9 @@ def _size(tensor: torch.Tensor) -> float:
     return float(values.square().mean().sqrt()) if values.numel() else 0.0
 
 
-def run_reference(built: Built, batch: Batch, trial: Trial, seed: int, dtype: torch.dtype, keep: Keep) -> StepTensors:
+def run_reference(
+    built: Built, batch: Batch, trial: Trial, seed: int, dtype: torch.dtype, keep: Keep
+) -> StepTensors:
     """Run the step in a number format, with nothing lower allowed in it; the module is as it was afterwards.
 
     The copies may be in a shorter format, where the comparison needs no more. Raises whatever the model raises.
@@ -122,7 +148,9 @@ def run_reference(built: Built, batch: Batch, trial: Trial, seed: int, dtype: to
     module, trains, compiled = built.module, trial.workload == "train", trial.compile
     with cast_in_place(module, dtype):
         batch = copy_batch(map_tensors(batch, lambda tensor: cast_tensor(tensor, dtype)))
-        optimizer = make_optimizer(trial, module, False) if trains and compiled.has_optimizer else None
+        optimizer = (
+            make_optimizer(trial, module, False) if trains and compiled.has_optimizer else None
+        )
         changes = Changes(module, batch, optimizer)
         torch.manual_seed(seed)
         with _highest_precision(), torch.compiler.set_stance("force_eager"), grad_mode(trial):
@@ -130,7 +158,8 @@ def run_reference(built: Built, batch: Batch, trial: Trial, seed: int, dtype: to
             output = module(*batch.args, **batch.kwargs)
             loss = built.loss(output, batch) if trains else None
             copies = {} if loss is None else keep.copy([(LOSS, loss.detach())])
-            if not trains or compiled.scope != "step":  # else the output cannot be seen in the compiled step
+            # else the output cannot be seen in the compiled step
+            if not trains or compiled.scope != "step":
                 copies |= keep.copy(_name_outputs(output))
             del output
             if loss is not None:
@@ -176,7 +205,11 @@ def _highest_precision() -> Iterator[None]:
 
 
 def capture_step(
-    run: Callable[[], object], capture: OutputCapture, module: torch.nn.Module, trial: Trial, factor: float = 1.0
+    run: Callable[[], object],
+    capture: OutputCapture,
+    module: torch.nn.Module,
+    trial: Trial,
+    factor: float = 1.0,
 ) -> list[tuple[str, torch.Tensor]]:
     """Run one step and name what it gives, which stays on the device; gradients are divided by `factor`."""
     capture.keeps = True
@@ -184,23 +217,35 @@ def capture_step(
         returned = run()
     finally:
         capture.keeps = False
-        output, capture.output = capture.output, []  # a step that fails leaves nothing on the device
+        # a step that fails leaves nothing on the device
+        output, capture.output = capture.output, []
     if trial.workload != "train":
         return list(_name_outputs(returned))
     assert isinstance(returned, torch.Tensor)
-    gradients = ((name, tensor / factor if factor != 1.0 else tensor) for name, tensor in _name_gradients(module))
+    gradients = (
+        (name, tensor / factor if factor != 1.0 else tensor)
+        for name, tensor in _name_gradients(module)
+    )
     return [(LOSS, returned), *output, *gradients]
 
 
 def _name_outputs(output: object) -> Iterator[tuple[str, torch.Tensor]]:
-    judged = [tensor for tensor in find_tensors(output) if tensor.is_floating_point() or tensor.is_complex()]
+    judged = [
+        tensor
+        for tensor in find_tensors(output)
+        if tensor.is_floating_point() or tensor.is_complex()
+    ]
     for index, tensor in enumerate(judged):
         yield f"{OUTPUT} {index}" if len(judged) > 1 else OUTPUT, to_reals(tensor.detach())
 
 
 def _name_gradients(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     gradients = ((name, parameter.grad) for name, parameter in module.named_parameters())
-    return ((f"{GRADIENT}{name}", to_reals(grad.detach())) for name, grad in gradients if grad is not None)
+    return (
+        (f"{GRADIENT}{name}", to_reals(grad.detach()))
+        for name, grad in gradients
+        if grad is not None
+    )
 
 
 def to_reals(tensor: torch.Tensor) -> torch.Tensor:

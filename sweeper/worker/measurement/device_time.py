@@ -26,11 +26,14 @@ STEPS_BEFORE, BEFORE_S = 2, 0.3  # a pass starts at the clocks that its arm keep
 MAX_PASSES = 5  # of an arm; as many as fit into PASSES_S, at least one
 PASSES_S = 1.5
 BEYOND_WALL = 1.02  # a device that needed longer than the step took was not measured right
-QUEUED_NS = 20_000  # a kernel was queued when its launch had returned for longer than this before the kernel began
+# a kernel was queued when its launch had returned for longer than this before the kernel began
+QUEUED_NS = 20_000
 MIN_QUEUED_GAPS = 10  # of an arm; with fewer, its gap is calibrated
 CALIBRATING_KERNELS = 500  # fit into the queue of 1,024 launches
-SPIN_CYCLES = 30_000_000  # 15 ms at 2 GHz: the host launches the calibrating kernels in a third of this
-ATTENTION = {"sdpa": "cudnn", "flash": "flash", "fmha": "memory_efficient"}  # part of a kernel's name -> whose it is
+# 15 ms at 2 GHz: the host launches the calibrating kernels in a third of this
+SPIN_CYCLES = 30_000_000
+# part of a kernel's name -> whose it is
+ATTENTION = {"sdpa": "cudnn", "flash": "flash", "fmha": "memory_efficient"}
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,9 @@ class UnknownError(Exception):
     """The profiler's answer cannot be used; the text says why."""
 
 
-def profile_arms(bench: Bench, arms: tuple[Arm, Arm], step_s: Mapping[str, float]) -> Steps[dict[str, list[Pass]]]:
+def profile_arms(
+    bench: Bench, arms: tuple[Arm, Arm], step_s: Mapping[str, float]
+) -> Steps[dict[str, list[Pass]]]:
     """Profile both arms in turn, AB, BA, ...; each pass has `STEPS` steps, or a few more.
 
     `step_s` holds each arm's undisturbed wall seconds per step.
@@ -118,14 +123,18 @@ def busy_per_step(passes: Sequence[Pass], step_s: float, num_sizes: int = 1) -> 
         raise UnknownError("the profiler saw no kernel")
     steps = _count_steps(num_sizes)
     if len(counts) > 1 or passes[0].kernels % (steps // num_sizes):
-        raise UnknownError(f"steps differ in their number of kernels: {sorted(counts)} in passes of {steps} steps")
+        raise UnknownError(
+            f"steps differ in their number of kernels: {sorted(counts)} in passes of {steps} steps"
+        )
     busy_s = median(item.busy_s for item in passes) / steps
     if busy_s > BEYOND_WALL * step_s:
         raise UnknownError(f"busy for {busy_s * 1e3:.3f} ms in a step of {step_s * 1e3:.3f} ms")
     return Busy(busy_s, passes[0].kernels / steps, passes[0].attention)
 
 
-def step_time(passes: Sequence[Pass], step_s: float, num_sizes: int, calibrate: Callable[[], float]) -> StepTime:
+def step_time(
+    passes: Sequence[Pass], step_s: float, num_sizes: int, calibrate: Callable[[], float]
+) -> StepTime:
     """Busy time and the device's own gaps: the median over passes, per step, of passes that `busy_per_step` accepts.
 
     `calibrate` gives the machine's own gap; an arm takes it that has too few gaps before queued work. Raises
@@ -136,13 +145,17 @@ def step_time(passes: Sequence[Pass], step_s: float, num_sizes: int, calibrate: 
     gap_s = own_gap_s(queued_s) if known else calibrate()
     device_s = add_gaps_s(passes, gap_s) / _count_steps(num_sizes)
     if device_s > BEYOND_WALL * step_s:
-        raise UnknownError(f"the device needs {device_s * 1e3:.3f} ms for a step of {step_s * 1e3:.3f} ms")
+        raise UnknownError(
+            f"the device needs {device_s * 1e3:.3f} ms for a step of {step_s * 1e3:.3f} ms"
+        )
     return StepTime(device_s, gap_s, "steps" if known else "calibration")
 
 
 def add_gaps_s(passes: Sequence[Pass], gap_s: float) -> float:
     """Return the seconds of a pass, busy or in gaps of which each counts up to `gap_s`: the median over passes."""
-    return median(item.busy_s + sum(min(gap.length_s, gap_s) for gap in item.gaps) for item in passes)
+    return median(
+        item.busy_s + sum(min(gap.length_s, gap_s) for gap in item.gaps) for item in passes
+    )
 
 
 def own_gap_s(queued_s: Sequence[float]) -> float:
@@ -172,7 +185,9 @@ def calibrate_gap_s() -> float:
     work, _ = trace(launch)
     _, gaps = find_gaps(work)
     if len(gaps) < MIN_QUEUED_GAPS:
-        raise UnknownError(f"the profiler saw {len(work)} of {CALIBRATING_KERNELS + 1} kernels that calibrate the gap")
+        raise UnknownError(
+            f"the profiler saw {len(work)} of {CALIBRATING_KERNELS + 1} kernels that calibrate the gap"
+        )
     return own_gap_s([gap.length_s for gap in gaps])
 
 
@@ -221,7 +236,11 @@ def recording() -> Iterator[Callable[[], Sequence[Any]]]:
 
 def select_work(events: Iterable[Any]) -> list[Any]:
     """Select what ran on the device: kernels, copies and memsets."""
-    return [event for event in events if event.device_type() == DeviceType.CUDA and not event.is_user_annotation()]
+    return [
+        event
+        for event in events
+        if event.device_type() == DeviceType.CUDA and not event.is_user_annotation()
+    ]
 
 
 def read_work(events: Sequence[Any]) -> tuple[list[Work], set[str]]:
@@ -231,13 +250,20 @@ def read_work(events: Sequence[Any]) -> tuple[list[Work], set[str]]:
     the CUDA runtime and driver (cudaLaunchKernel, cuLaunchKernelEx, cudaGraphLaunch, cudaMemcpyAsync, ...).
     """
     on_device = select_work(events)
-    calls = (event for event in events if event.device_type() == DeviceType.CPU and not event.is_user_annotation())
+    calls = (
+        event
+        for event in events
+        if event.device_type() == DeviceType.CPU and not event.is_user_annotation()
+    )
     launched_ns = {
         call.correlation_id(): call.end_ns()
         for call in calls
         if call.correlation_id() > 0 and call.name().startswith("cu")
     }
-    work = [Work(item.start_ns(), item.end_ns(), launched_ns.get(item.correlation_id())) for item in on_device]
+    work = [
+        Work(item.start_ns(), item.end_ns(), launched_ns.get(item.correlation_id()))
+        for item in on_device
+    ]
     return work, {item.name() for item in on_device}
 
 

@@ -11,7 +11,8 @@ from statistics import fmean
 from sweeper.core.record import PerArm
 from sweeper.worker.measurement.bench import Arm, Bench, Steps
 
-PASS_S = 3.0  # a reading that is 0.1 s old at either end is 3 % of it at most, and two passes are taken
+# a reading that is 0.1 s old at either end is 3 % of it at most, and two passes are taken
+PASS_S = 3.0
 BEFORE_S = 0.3  # of the same steps, so that clocks and power are those that the arm keeps
 
 
@@ -19,7 +20,9 @@ class NoCounterError(Exception):
     """There is nothing to read; the text says why."""
 
 
-def measure_energy(bench: Bench, step_s: Mapping[Arm, float], counter_j: Callable[[], float | None]) -> Steps[PerArm]:
+def measure_energy(
+    bench: Bench, step_s: Mapping[Arm, float], counter_j: Callable[[], float | None]
+) -> Steps[PerArm]:
     """Joules per step of each arm, in the order ABBA; `step_s` holds both arms and their seconds per step.
 
     Raises NoCounterError.

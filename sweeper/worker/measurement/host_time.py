@@ -17,12 +17,19 @@ from statistics import fmean, median
 import torch
 
 from sweeper.worker.failures import Missing
-from sweeper.worker.measurement.bench import STEPS_BEFORE_BLOCK, Arm, Bench, Steps, without_collector
+from sweeper.worker.measurement.bench import (
+    STEPS_BEFORE_BLOCK,
+    Arm,
+    Bench,
+    Steps,
+    without_collector,
+)
 from sweeper.worker.measurement.device_time import recording, select_work
 
 TIMED_S = 1.0  # of steps per arm, within these numbers of steps of each size
 MIN_STEPS, MAX_STEPS = 5, 20
-MAX_QUEUED = 1000  # launches: the queue of a stream holds 1,024, and a launch that finds it full waits
+# launches: the queue of a stream holds 1,024, and a launch that finds it full waits
+MAX_QUEUED = 1000
 WAITS = "called a synchronizing CUDA operation"  # torch's warning, in c10/cuda/CUDAFunctions.cpp
 
 
@@ -34,7 +41,9 @@ class Known:
     kernels: float | None
 
 
-def time_arms(bench: Bench, arms: tuple[Arm, Arm], wall_s: Mapping[str, float]) -> Steps[dict[str, float]]:
+def time_arms(
+    bench: Bench, arms: tuple[Arm, Arm], wall_s: Mapping[str, float]
+) -> Steps[dict[str, float]]:
     """Time the calls of both arms in the order AB, BA, under the rules of a block; `wall_s` and the result are by arm.
 
     To be called before anything is profiled in this process: CUPTI stays attached afterwards, and launches take longer;
@@ -45,7 +54,9 @@ def time_arms(bench: Bench, arms: tuple[Arm, Arm], wall_s: Mapping[str, float]) 
         steps = _count_steps(wall_s[arm.name], bench.num_sizes)
         with without_collector():
             yield from bench.run(arm, bench.round_up(STEPS_BEFORE_BLOCK), "fail_on_recompile")
-            times_s[arm.name] += yield from bench.steps_s(arm, steps, "fail_on_recompile", until_idle=False)
+            times_s[arm.name] += yield from bench.steps_s(
+                arm, steps, "fail_on_recompile", until_idle=False
+            )
     return {arm: host_per_step(times, bench.num_sizes) for arm, times in times_s.items()}
 
 
@@ -105,7 +116,11 @@ def noting_waits() -> Iterator[list[str]]:
             yield waits
         finally:
             torch.cuda.set_sync_debug_mode(before)
-            waits += [f"{Path(item.filename).name}:{item.lineno}" for item in caught if WAITS in str(item.message)]
+            waits += [
+                f"{Path(item.filename).name}:{item.lineno}"
+                for item in caught
+                if WAITS in str(item.message)
+            ]
 
 
 def count_launches(bench: Bench, arm: Arm) -> Steps[int]:

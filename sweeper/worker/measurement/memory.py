@@ -38,14 +38,17 @@ class Meter:
     that this process has in use on it, or None.
     """
 
-    def __init__(self, device: torch.device, own_bytes: Callable[[], int | None] = lambda: None) -> None:
+    def __init__(
+        self, device: torch.device, own_bytes: Callable[[], int | None] = lambda: None
+    ) -> None:
         self._own_bytes = own_bytes
         self._counts = device.type == "cuda"
         self._own = self._before = 0
         if self._counts:
             _collect()
             self._of_process = own_bytes() is not None
-            self._before = self._bytes_beside_allocator()  # the context of this process among it: it needs no model
+            # the context of this process among it: it needs no model
+            self._before = self._bytes_beside_allocator()
 
     def leave_device(self) -> None:
         if self._counts and not self._of_process:

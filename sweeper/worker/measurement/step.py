@@ -15,8 +15,8 @@ from sweeper.core.trial import CACHED, Trial
 from sweeper.worker.models import Built
 from sweeper.worker.models.batches import Batch
 
-# Of Adam. A step takes as long with any; torch's 1e-3 let MobileBERT diverge within 32 steps on an H200
-# (docs/results/h200-pt2-huggingface.md).
+# Of Adam. A step takes as long with any; torch's 1e-3 let MobileBERT diverge within 32 steps on an
+# H200 (docs/results/h200-pt2-huggingface.md).
 LEARNING_RATE = 1e-5
 SCALER_GROWTH_INTERVAL = 1 << 30  # the scale only falls, so that no timed step is one of growth
 Module = Callable[..., object]  # the built module, or its compiled form
@@ -42,13 +42,23 @@ class Numerics:
             torch.backends.cudnn.benchmark = True
         if precision.autocast is None:
             return Numerics(device, None, False)
-        has_bfloat16 = device.type != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False)
-        name = ("bfloat16" if has_bfloat16 else "float16") if precision.autocast == "auto" else precision.autocast
+        has_bfloat16 = device.type != "cuda" or torch.cuda.is_bf16_supported(
+            including_emulation=False
+        )
+        name = (
+            ("bfloat16" if has_bfloat16 else "float16")
+            if precision.autocast == "auto"
+            else precision.autocast
+        )
         scaler = precision.grad_scaler and name == "float16" and trial.workload == "train"
         return Numerics(device, getattr(torch, name), scaler)
 
     def context(self) -> AbstractContextManager[object]:
-        return nullcontext() if self.autocast is None else torch.autocast(self.device.type, dtype=self.autocast)
+        return (
+            nullcontext()
+            if self.autocast is None
+            else torch.autocast(self.device.type, dtype=self.autocast)
+        )
 
 
 def make_optimizer(trial: Trial, module: torch.nn.Module, scaler: bool) -> Optimizer | None:
@@ -60,7 +70,9 @@ def make_optimizer(trial: Trial, module: torch.nn.Module, scaler: bool) -> Optim
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if trial.optimizer == "none" or not parameters:
         return None
-    chosen: dict[str, Any] = {} if trial.optimizer_impl == "default" else {trial.optimizer_impl: True}
+    chosen: dict[str, Any] = (
+        {} if trial.optimizer_impl == "default" else {trial.optimizer_impl: True}
+    )
     if trial.optimizer == "sgd":
         return torch.optim.SGD(parameters, lr=1e-3, momentum=0.9, **chosen)
     adam = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[trial.optimizer]
@@ -70,7 +82,11 @@ def make_optimizer(trial: Trial, module: torch.nn.Module, scaler: bool) -> Optim
 
 
 def make_training_step(
-    built: Built, module: Module, optimizer: Optimizer | None, scaler: torch.amp.GradScaler | None, context: Context
+    built: Built,
+    module: Module,
+    optimizer: Optimizer | None,
+    scaler: torch.amp.GradScaler | None,
+    context: Context,
 ) -> Callable[[Batch], torch.Tensor]:
     """One training step, which gives the loss."""
     parameters = list(built.module.parameters())
@@ -132,7 +148,9 @@ def describe_optimizer(trial: Trial, optimizer: Optimizer | None) -> dict[str, J
     group = optimizer.param_groups[0]
     foreach = group.get("foreach")
     if foreach is None and not group.get("fused"):  # torch decides, as here
-        _, foreach = _default_to_fused_or_foreach(group["params"], differentiable=False, use_fused=False)
+        _, foreach = _default_to_fused_or_foreach(
+            group["params"], differentiable=False, use_fused=False
+        )
     return {
         "optimizer": type(optimizer).__name__,
         "optimizer_in_compiled_region": trial.compile.has_optimizer,

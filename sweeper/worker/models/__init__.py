@@ -30,12 +30,25 @@ from sweeper.worker.models.batches import (
 )
 from sweeper.worker.models.decoding import CachedDecoder
 from sweeper.worker.models.dropout import silence_dropout
-from sweeper.worker.models.formats import cast_module, convert_to_float8, require_float8, require_format
+from sweeper.worker.models.formats import (
+    cast_module,
+    convert_to_float8,
+    require_float8,
+    require_format,
+)
 from sweeper.worker.models.texts import count_tokens
 
 Build = Callable[[Trial, torch.device], "Built"]
 # What constructors and forwards raise for settings that they cannot have.
-WHILE_BUILDING = (TypeError, ValueError, RuntimeError, AttributeError, KeyError, IndexError, AssertionError)
+WHILE_BUILDING = (
+    TypeError,
+    ValueError,
+    RuntimeError,
+    AttributeError,
+    KeyError,
+    IndexError,
+    AssertionError,
+)
 
 
 @dataclass(frozen=True)
@@ -49,8 +62,10 @@ class Built:
     batches: tuple[Batch, ...]
     unseen: Batch
     loss: Loss
-    num_sizes: int = 1  # how many batches in a row differ in their shapes, or were given by the user
-    unseen_origin: str = "drawn"  # or given, mixed (of the first batch), timed (the first batch itself)
+    # how many batches in a row differ in their shapes, or were given by the user
+    num_sizes: int = 1
+    # or given, mixed (of the first batch), timed (the first batch itself)
+    unseen_origin: str = "drawn"
     text: str | None = None  # the form in which texts come, of a library that has texts
 
     def set_back(self) -> None:
@@ -129,20 +144,28 @@ def use_channels_last(built: Built) -> Built:
     """Put the channels of images and of weights of convolutions innermost. Raises ValueError where there are none."""
     built.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if read_memory_format(built.module) != "channels_last":
-        raise ValueError("model.memory_format=channels_last: the model has no convolution of images")
+        raise ValueError(
+            "model.memory_format=channels_last: the model has no convolution of images"
+        )
     layout = torch.channels_last
-    return built.map_batches(lambda tensor: tensor.contiguous(memory_format=layout) if tensor.dim() == 4 else tensor)
+    return built.map_batches(
+        lambda tensor: tensor.contiguous(memory_format=layout) if tensor.dim() == 4 else tensor
+    )
 
 
 def read_memory_format(module: torch.nn.Module) -> str:
     """How the weights of two-dimensional convolutions lie in memory."""
-    moved = any(not parameter.is_contiguous() for parameter in module.parameters() if parameter.dim() == 4)
+    moved = any(
+        not parameter.is_contiguous() for parameter in module.parameters() if parameter.dim() == 4
+    )
     return "channels_last" if moved else "contiguous"
 
 
 def tokens_per_step(built: Built) -> float | None:
     """Tokens of a batch without padding, on average; None for models that read something else."""
-    counts = [tokens for batch in built.batches if (tokens := count_tokens(batch.kwargs)) is not None]
+    counts = [
+        tokens for batch in built.batches if (tokens := count_tokens(batch.kwargs)) is not None
+    ]
     return fmean(counts) if counts else None
 
 
@@ -153,7 +176,12 @@ def read_attention(module: torch.nn.Module) -> str | None:
 
 
 def build_classifier(
-    module: torch.nn.Module, model: Model, image_size: int, classes: int, batch_size: int, device: torch.device
+    module: torch.nn.Module,
+    model: Model,
+    image_size: int,
+    classes: int,
+    batch_size: int,
+    device: torch.device,
 ) -> Built:
     """A model of classes with random images float32 [batch, 3, size, size] and labels int64 [batch].
 
@@ -168,7 +196,9 @@ def build_classifier(
     return Built(module, (make_images(), make_images()), make_images(), cross_entropy)
 
 
-def build_from_batches(module: torch.nn.Module, given: Sequence[Batch], loss: Loss, device: torch.device) -> Built:
+def build_from_batches(
+    module: torch.nn.Module, given: Sequence[Batch], loss: Loss, device: torch.device
+) -> Built:
     """A model with the batches that a library or a user gives; of three or more the last is kept for the check.
 
     Without a third, the check gets the first with its samples mixed. Of a single batch, the second has its samples
@@ -184,7 +214,9 @@ def build_from_batches(module: torch.nn.Module, given: Sequence[Batch], loss: Lo
     return Built(module.to(device), timed, unseen, loss, len(timed) if others else 1, origin)
 
 
-def try_classifier(make_module: Callable[[Model], torch.nn.Module], build: Build, trial: Trial) -> Examined:
+def try_classifier(
+    make_module: Callable[[Model], torch.nn.Module], build: Build, trial: Trial
+) -> Examined:
     """Find out whether a model of images takes the user's arguments and image size, if there are any.
 
     The size is tried on the meta device, where nothing is computed. A model that cannot run there with images of its
@@ -195,17 +227,27 @@ def try_classifier(make_module: Callable[[Model], torch.nn.Module], build: Build
         try:
             make_module(model)
         except WHILE_BUILDING as error:
-            problems.append(f"model.name={model.name} with model.arguments {dict(model.arguments)}: {error}")
+            problems.append(
+                f"model.name={model.name} with model.arguments {dict(model.arguments)}: {error}"
+            )
     failure = _failure_on_meta(build, trial, model) if model.image_size else None
-    if failure is not None and _failure_on_meta(build, trial, replace(model, image_size=None)) is None:
+    if (
+        failure is not None
+        and _failure_on_meta(build, trial, replace(model, image_size=None)) is None
+    ):
         reason = (str(failure).strip().splitlines() or ["it is built for other sizes"])[0]
-        problems.append(f"model.image_size={model.image_size}: {model.library}'s {model.name} cannot take it: {reason}")
+        problems.append(
+            f"model.image_size={model.image_size}: {model.library}'s {model.name} cannot take it: {reason}"
+        )
     return Examined(problems)
 
 
 def _failure_on_meta(build: Build, trial: Trial, model: Model) -> Exception | None:
     try:
-        built = build(replace(trial, batch_size=2, model=replace(model, pretrained=False)), torch.device("meta"))
+        built = build(
+            replace(trial, batch_size=2, model=replace(model, pretrained=False)),
+            torch.device("meta"),
+        )
         built.module(*built.unseen.args)
     except WHILE_BUILDING as error:
         return error

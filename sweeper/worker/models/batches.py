@@ -48,12 +48,16 @@ def _find_floats(output: Any) -> list[torch.Tensor]:
     tensors = [item for item in find_tensors(output) if item.is_floating_point()]
     if not tensors:
         raise ValueError("the model's output holds no floating-point tensor; give a loss_fn")
-    return [item.float() if item.dtype in (torch.float16, torch.bfloat16) else item for item in tensors]
+    return [
+        item.float() if item.dtype in (torch.float16, torch.bfloat16) else item for item in tensors
+    ]
 
 
 def _weigh(values: torch.Tensor) -> torch.Tensor:
     for dim in {0, values.dim() - 1} if values.dim() else ():
-        values = (values.movedim(dim, -1) * _make_weights(values.shape[dim]).to(values)).movedim(-1, dim)
+        values = (values.movedim(dim, -1) * _make_weights(values.shape[dim]).to(values)).movedim(
+            -1, dim
+        )
     return values
 
 
@@ -109,7 +113,9 @@ def find_tensors(output: Any) -> list[torch.Tensor]:
 
 def put_on_device(batch: Batch, device: torch.device) -> Batch:
     """Move a batch that lies elsewhere; one with a tensor there stays, as its lengths may belong on the host."""
-    if any(tensor.device.type == device.type for tensor in find_tensors([batch.args, batch.kwargs])):
+    if any(
+        tensor.device.type == device.type for tensor in find_tensors([batch.args, batch.kwargs])
+    ):
         return batch
     return map_tensors(batch, lambda tensor: tensor.to(device))
 
@@ -125,7 +131,8 @@ def may_change(tensor: torch.Tensor) -> bool:
 
 def is_plain(tensor: torch.Tensor) -> bool:
     """Whether it is neither sparse nor nested, and its numbers have at least two bytes or are whole."""
-    short = tensor.is_floating_point() and tensor.itemsize < 2  # float8, with which next to nothing can be computed
+    # float8, with which next to nothing can be computed
+    short = tensor.is_floating_point() and tensor.itemsize < 2
     return tensor.layout == torch.strided and not (tensor.is_nested or tensor.is_quantized or short)
 
 
@@ -147,7 +154,9 @@ def mix_samples(tensor: torch.Tensor) -> torch.Tensor:
     return _change_values(tensor, mix)
 
 
-def _change_values(tensor: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+def _change_values(
+    tensor: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor]
+) -> torch.Tensor:
     values = tensor.detach()
     new = copy_tensor(values)
     if may_change(values):
@@ -157,7 +166,9 @@ def _change_values(tensor: torch.Tensor, change: Callable[[torch.Tensor], torch.
 
 def copy_batch(batch: Batch) -> Batch:
     """A batch with tensors of its own, for a step that may write to them."""
-    return map_tensors(batch, lambda tensor: copy_tensor(tensor).requires_grad_(tensor.requires_grad))
+    return map_tensors(
+        batch, lambda tensor: copy_tensor(tensor).requires_grad_(tensor.requires_grad)
+    )
 
 
 def copy_tensor(tensor: torch.Tensor) -> torch.Tensor:
@@ -165,12 +176,16 @@ def copy_tensor(tensor: torch.Tensor) -> torch.Tensor:
     values = tensor.detach()
     if not is_plain(values) or any(stride == 0 for stride in values.stride()):
         return values.clone()
-    return torch.empty_strided(values.shape, values.stride(), dtype=values.dtype, device=values.device).copy_(values)
+    return torch.empty_strided(
+        values.shape, values.stride(), dtype=values.dtype, device=values.device
+    ).copy_(values)
 
 
 def are_equal(one: Batch, other: Batch) -> bool:
     """Whether every plain tensor of a batch is the same in the other."""
-    pairs = zip(find_tensors([one.args, one.kwargs]), find_tensors([other.args, other.kwargs]), strict=True)
+    pairs = zip(
+        find_tensors([one.args, one.kwargs]), find_tensors([other.args, other.kwargs]), strict=True
+    )
     return all(a is b or torch.equal(a, b) for a, b in pairs if is_plain(a))
 
 
@@ -190,7 +205,9 @@ def make_batch(inputs: Any) -> Batch | None:
     """A batch from one tensor, or a tuple, list or mapping with a tensor in it; None from anything else."""
     parts = inputs if isinstance(inputs, (Mapping, tuple, list)) else (inputs,)
     batch = Batch(kwargs=dict(parts)) if isinstance(parts, Mapping) else Batch(tuple(parts))
-    has_tensor = any(isinstance(item, torch.Tensor) for item in (*batch.args, *batch.kwargs.values()))
+    has_tensor = any(
+        isinstance(item, torch.Tensor) for item in (*batch.args, *batch.kwargs.values())
+    )
     return batch if has_tensor else None
 
 
@@ -216,7 +233,11 @@ def _cut_sequence(tensor: torch.Tensor, full: int, size: int) -> torch.Tensor:
 
 
 def _cut_image(tensor: torch.Tensor, full: int, size: int) -> torch.Tensor:
-    return tensor[..., :size, :size].contiguous() if tuple(tensor.shape[-2:]) == (full, full) else tensor
+    return (
+        tensor[..., :size, :size].contiguous()
+        if tuple(tensor.shape[-2:]) == (full, full)
+        else tensor
+    )
 
 
 # [batch, ...], tokens [batch, sequence], images [batch, channels, height, width]
@@ -226,8 +247,17 @@ CUTS = {"batch_size": _cut_batch, "sequence_length": _cut_sequence, "image_size"
 def cut_batches(batches: Iterable[Batch], kind: str, sizes: Sequence[int]) -> tuple[Batch, ...]:
     """Cut batches of each size in turn out of those of the largest. Raises ValueError where nothing has that size."""
     cut, full = CUTS[kind], max(sizes)
-    found = [map_tensors(batch, partial(cut, full=full, size=size)) for batch in batches for size in sizes]
-    shapes = {tuple(tensor.shape for tensor in find_tensors([batch.args, batch.kwargs])) for batch in found}
+    found = [
+        map_tensors(batch, partial(cut, full=full, size=size))
+        for batch in batches
+        for size in sizes
+    ]
+    shapes = {
+        tuple(tensor.shape for tensor in find_tensors([batch.args, batch.kwargs]))
+        for batch in found
+    }
     if len(shapes) < len(set(sizes)):
-        raise ValueError(f"vary.{kind}: the inputs of this model have no {kind.replace('_', ' ')} of {full} to vary")
+        raise ValueError(
+            f"vary.{kind}: the inputs of this model have no {kind.replace('_', ' ')} of {full} to vary"
+        )
     return tuple(found)

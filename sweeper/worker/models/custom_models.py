@@ -32,7 +32,8 @@ from sweeper.worker.models.batches import (
     name_loss,
 )
 
-LABELS = {"labels", "start_positions", "return_loss"}  # arguments with which a model of transformers computes its loss
+# arguments with which a model of transformers computes its loss
+LABELS = {"labels", "start_positions", "return_loss"}
 SHAPE = (
     "(module, inputs) or (module, inputs, loss_fn), inputs a tensor, a tuple or a dict of tensors, "
     "or a list of such tuples or dicts"
@@ -108,26 +109,40 @@ def take_apart(returned: Any, name: str) -> tuple[torch.nn.Module, list[Batch], 
 
     Raises ValueError for anything but `SHAPE`, and for batches that differ in more than their values.
     """
-    if not isinstance(returned, tuple) or len(returned) not in (2, 3) or not isinstance(returned[0], torch.nn.Module):
-        raise ValueError(f"model.factory={name}: it must return {SHAPE}; it returned {_describe(returned)}")
+    if (
+        not isinstance(returned, tuple)
+        or len(returned) not in (2, 3)
+        or not isinstance(returned[0], torch.nn.Module)
+    ):
+        raise ValueError(
+            f"model.factory={name}: it must return {SHAPE}; it returned {_describe(returned)}"
+        )
     module, inputs, *rest = returned
     batches = []
     for item in inputs if _are_batches(inputs) else [inputs]:
         if (batch := make_batch(item)) is None:
-            raise ValueError(f"model.factory={name}: it must return {SHAPE}; its inputs are {_describe(item)}")
+            raise ValueError(
+                f"model.factory={name}: it must return {SHAPE}; its inputs are {_describe(item)}"
+            )
         batches.append(batch)
     _require_equal_shapes(batches, name)
     loss_fn = rest[0] if rest else None
     if loss_fn is None:
         return module, batches, OwnLossOrMean()
     if not callable(loss_fn):
-        raise ValueError(f"model.factory={name}: it must return {SHAPE}; its loss_fn is {_describe(loss_fn)}")
+        raise ValueError(
+            f"model.factory={name}: it must return {SHAPE}; its loss_fn is {_describe(loss_fn)}"
+        )
     return module, batches, lambda output, _batch: loss_fn(output)
 
 
 def _are_batches(inputs: Any) -> bool:
     """Whether it is a list of batches; a list with a tensor in it is one batch."""
-    return isinstance(inputs, list) and bool(inputs) and all(isinstance(item, (tuple, Mapping)) for item in inputs)
+    return (
+        isinstance(inputs, list)
+        and bool(inputs)
+        and all(isinstance(item, (tuple, Mapping)) for item in inputs)
+    )
 
 
 def _require_equal_shapes(batches: list[Batch], name: str) -> None:

@@ -28,7 +28,9 @@ class CachedDecoder(torch.nn.Module):
     forward.
     """
 
-    def __init__(self, decoder: torch.nn.Module, make_cache: MakeCache, trial: Trial, device: torch.device) -> None:
+    def __init__(
+        self, decoder: torch.nn.Module, make_cache: MakeCache, trial: Trial, device: torch.device
+    ) -> None:
         super().__init__()
         self.decoder = decoder
         self.config: Any = decoder.config
@@ -39,15 +41,24 @@ class CachedDecoder(torch.nn.Module):
         self._cache: Any = None
         self._counters: list[torch.Tensor] = []  # whole numbers that a step moves on, of all layers
         self._levels: list[torch.Tensor] = []  # their values before a step
-        self._flags: list[tuple[dict[Any, Any], dict[Any, Any]]] = []  # Python's numbers: where they are, their values
+        # Python's numbers: where they are, their values
+        self._flags: list[tuple[dict[Any, Any], dict[Any, Any]]] = []
 
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
-        return self.decoder(input_ids=input_ids, past_key_values=self._cache, **self._options).logits  # type: ignore[no-any-return]
+        return self.decoder(
+            input_ids=input_ids, past_key_values=self._cache, **self._options
+        ).logits  # type: ignore[no-any-return]
 
     def draw_tokens(self, length: int) -> Batch:
         """Random tokens, int64 [batch, length]."""
         vocabulary = self.config.get_text_config().vocab_size
-        return Batch(kwargs={"input_ids": torch.randint(vocabulary, (self._batch_size, length), device=self._device)})
+        return Batch(
+            kwargs={
+                "input_ids": torch.randint(
+                    vocabulary, (self._batch_size, length), device=self._device
+                )
+            }
+        )
 
     def fill(self) -> None:
         """Make the cache and fill it with a random prompt as long as the position, in the caller's autocast.
@@ -58,13 +69,20 @@ class CachedDecoder(torch.nn.Module):
         try:
             self._cache = self._make_cache()
         except (AttributeError, KeyError, NotImplementedError, TypeError, ValueError) as error:
-            raise UnavailableError(f"{name} has no static cache: {type(error).__name__}: {error}") from error
+            raise UnavailableError(
+                f"{name} has no static cache: {type(error).__name__}: {error}"
+            ) from error
         if not self._cache.is_compileable:
-            kinds = sorted({type(layer).__name__ for layer in self._cache.layers if not layer.is_compileable})
-            raise UnavailableError(f"{name} has no static cache: {', '.join(kinds)} cannot be compiled")
+            kinds = sorted(
+                {type(layer).__name__ for layer in self._cache.layers if not layer.is_compileable}
+            )
+            raise UnavailableError(
+                f"{name} has no static cache: {', '.join(kinds)} cannot be compiled"
+            )
         try:
             with torch.no_grad():
-                self(**self.draw_tokens(self._position or 1).kwargs)  # the tensors are made in the first forward
+                # the tensors are made in the first forward
+                self(**self.draw_tokens(self._position or 1).kwargs)
         except RuntimeError as error:
             if not (torch.is_autocast_enabled(self._device.type) and "same dtype" in str(error)):
                 raise
@@ -83,7 +101,10 @@ class CachedDecoder(torch.nn.Module):
 
         A layer has them as attributes or, with states of linear attention, in dicts that are its attributes.
         """
-        places = {"": vars(layer), **{f"{key}_": value for key, value in vars(layer).items() if type(value) is dict}}
+        places = {
+            "": vars(layer),
+            **{f"{key}_": value for key, value in vars(layer).items() if type(value) is dict},
+        }
         tensors = {
             f"{prefix}{key}_{suffix}": value
             for prefix, place in places.items()
@@ -96,7 +117,9 @@ class CachedDecoder(torch.nn.Module):
             self.register_buffer(name, tensor)
         self._counters += [tensor for tensor in tensors.values() if not tensor.is_floating_point()]
         for place in places.values():
-            self._flags.append((place, {key: value for key, value in place.items() if type(value) in (bool, int)}))
+            self._flags.append(
+                (place, {key: value for key, value in place.items() if type(value) in (bool, int)})
+            )
 
     def set_back(self) -> None:
         """Set the counters back to the fill level, in place and by one kernel; the rows stay as they are."""
@@ -109,9 +132,18 @@ def list_problems(trial: Trial, model_class: Any, config: Any) -> list[str]:
     """Why a class of transformers cannot be prefilled or decode, as far as the class and its configuration say."""
     read = inspect.signature(model_class.forward).parameters
     place = f"model.name={trial.model.name}: workload={trial.workload}"
-    if not model_class.can_generate() or "past_key_values" not in read or "decoder_input_ids" in read:
-        return [f"{place} is for decoder language models that keep keys and values, e.g. model.name=LlamaForCausalLM"]
+    if (
+        not model_class.can_generate()
+        or "past_key_values" not in read
+        or "decoder_input_ids" in read
+    ):
+        return [
+            f"{place} is for decoder language models that keep keys and values, e.g. model.name=LlamaForCausalLM"
+        ]
     decodes = trial.model.arguments.get("is_decoder", getattr(config, "is_decoder", True))
-    if not decodes and not config.is_encoder_decoder:  # the decoders of BART and its kin say it themselves
-        return [f"{place}: this class is an encoder unless you add +model.arguments.is_decoder=true"]
+    # the decoders of BART and its kin say it themselves
+    if not decodes and not config.is_encoder_decoder:
+        return [
+            f"{place}: this class is an encoder unless you add +model.arguments.is_decoder=true"
+        ]
     return []

@@ -38,7 +38,11 @@ class NoisePrediction(nn.Module):
         self.register_buffer("signal", torch.cumprod(1 - torch.linspace(*VARIANCES, TIMESTEPS), 0))
 
     def forward(
-        self, images: torch.Tensor, noise: torch.Tensor, timesteps: torch.Tensor, *labels: torch.Tensor
+        self,
+        images: torch.Tensor,
+        noise: torch.Tensor,
+        timesteps: torch.Tensor,
+        *labels: torch.Tensor,
     ) -> torch.Tensor:
         """images, noise: float32 [batch, channels, side, side]; timesteps, labels: int64 [batch]."""
         if not self.training:
@@ -69,16 +73,22 @@ class DiTBlock(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
-        self.norm1, self.norm2 = (nn.LayerNorm(width, eps=1e-6, elementwise_affine=False) for _ in range(2))
+        self.norm1, self.norm2 = (
+            nn.LayerNorm(width, eps=1e-6, elementwise_affine=False) for _ in range(2)
+        )
         self.qkv, self.projection = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.mlp = nn.Sequential(
-            nn.Linear(width, LONG * width), nn.GELU(approximate="tanh"), nn.Linear(LONG * width, width)
+            nn.Linear(width, LONG * width),
+            nn.GELU(approximate="tanh"),
+            nn.Linear(LONG * width, width),
         )
         self.modulation = nn.Sequential(nn.SiLU(), _zero(nn.Linear(width, 6 * width)))
 
     def forward(self, x: torch.Tensor, condition: torch.Tensor) -> torch.Tensor:
         """x: [batch, patches, width]; condition: [batch, width]."""
-        shift1, scale1, gate1, shift2, scale2, gate2 = self.modulation(condition).unsqueeze(1).chunk(6, dim=-1)
+        shift1, scale1, gate1, shift2, scale2, gate2 = (
+            self.modulation(condition).unsqueeze(1).chunk(6, dim=-1)
+        )
         x = x + gate1 * self._attend(self.norm1(x) * (1 + scale1) + shift1)
         return x + gate2 * self.mlp(self.norm2(x) * (1 + scale2) + shift2)  # type: ignore[no-any-return]
 
@@ -93,7 +103,9 @@ class DiT(nn.Module):
 
     positions: torch.Tensor
 
-    def __init__(self, width: int, depth: int, heads: int, side: int, channels: int, patch: int, classes: int) -> None:
+    def __init__(
+        self, width: int, depth: int, heads: int, side: int, channels: int, patch: int, classes: int
+    ) -> None:
         super().__init__()
         self.patches, self.patch = side // patch, patch
         self.embed = nn.Conv2d(channels, width, patch, stride=patch)
@@ -104,14 +116,18 @@ class DiT(nn.Module):
         self.modulation = nn.Sequential(nn.SiLU(), _zero(nn.Linear(width, 2 * width)))
         self.head = _zero(nn.Linear(width, channels * patch**2))
 
-    def forward(self, latents: torch.Tensor, timesteps: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self, latents: torch.Tensor, timesteps: torch.Tensor, labels: torch.Tensor
+    ) -> torch.Tensor:
         x = self.embed(latents).flatten(2).transpose(1, 2) + self.positions
         condition = self.time(timesteps) + self.classes(labels)
         for block in self.blocks:
             x = block(x, condition)
         shift, scale = self.modulation(condition).unsqueeze(1).chunk(2, dim=-1)
         pixels = self.head(self.norm(x) * (1 + scale) + shift).transpose(1, 2)
-        return functional.pixel_shuffle(pixels.unflatten(2, (self.patches, self.patches)), self.patch)
+        return functional.pixel_shuffle(
+            pixels.unflatten(2, (self.patches, self.patches)), self.patch
+        )
 
 
 class ResidualBlock(nn.Module):
@@ -119,9 +135,13 @@ class ResidualBlock(nn.Module):
 
     def __init__(self, channels: int, out: int, time: int) -> None:
         super().__init__()
-        self.first = nn.Sequential(nn.GroupNorm(32, channels), nn.SiLU(), nn.Conv2d(channels, out, 3, padding=1))
+        self.first = nn.Sequential(
+            nn.GroupNorm(32, channels), nn.SiLU(), nn.Conv2d(channels, out, 3, padding=1)
+        )
         self.time = nn.Linear(time, out)
-        self.second = nn.Sequential(nn.GroupNorm(32, out), nn.SiLU(), _zero(nn.Conv2d(out, out, 3, padding=1)))
+        self.second = nn.Sequential(
+            nn.GroupNorm(32, out), nn.SiLU(), _zero(nn.Conv2d(out, out, 3, padding=1))
+        )
         self.shortcut = nn.Conv2d(channels, out, 1) if channels != out else nn.Identity()
 
     def forward(self, x: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
@@ -149,7 +169,10 @@ class Stage(nn.Module):
 
     def __init__(self, channels: int, out: int, time: int, attends: bool) -> None:
         super().__init__()
-        self.block, self.attention = ResidualBlock(channels, out, time), ImageAttention(out) if attends else None
+        self.block, self.attention = (
+            ResidualBlock(channels, out, time),
+            ImageAttention(out) if attends else None,
+        )
 
     def forward(self, x: torch.Tensor, time: torch.Tensor) -> torch.Tensor:
         x = self.block(x, time)
@@ -163,7 +186,9 @@ class UNet(nn.Module):
     with attention, by their index.
     """
 
-    def __init__(self, channels: int, widths: tuple[int, ...], blocks: int, attends: tuple[int, ...]) -> None:
+    def __init__(
+        self, channels: int, widths: tuple[int, ...], blocks: int, attends: tuple[int, ...]
+    ) -> None:
         super().__init__()
         first, last = widths[0], widths[-1]
         time = LONG * first
@@ -178,14 +203,22 @@ class UNet(nn.Module):
             if level < len(widths) - 1:
                 self.down.append(nn.Conv2d(width, width, 3, stride=2, padding=1))
                 kept.append(width)
-        self.middle = nn.ModuleList([Stage(last, last, time, attends=True), Stage(last, last, time, attends=False)])
+        self.middle = nn.ModuleList(
+            [Stage(last, last, time, attends=True), Stage(last, last, time, attends=False)]
+        )
         for level, out in reversed(list(enumerate(widths))):
             for _ in range(blocks + 1):
                 self.up.append(Stage(width + kept.pop(), out, time, level in attends))
                 width = out
             if level:
-                self.up.append(nn.Sequential(nn.Upsample(scale_factor=2), nn.Conv2d(width, width, 3, padding=1)))
-        self.head = nn.Sequential(nn.GroupNorm(32, first), nn.SiLU(), _zero(nn.Conv2d(first, channels, 3, padding=1)))
+                self.up.append(
+                    nn.Sequential(
+                        nn.Upsample(scale_factor=2), nn.Conv2d(width, width, 3, padding=1)
+                    )
+                )
+        self.head = nn.Sequential(
+            nn.GroupNorm(32, first), nn.SiLU(), _zero(nn.Conv2d(first, channels, 3, padding=1))
+        )
 
     def forward(self, images: torch.Tensor, timesteps: torch.Tensor) -> torch.Tensor:
         time, x = self.time(timesteps), self.stem(images)
@@ -196,7 +229,11 @@ class UNet(nn.Module):
         for part in self.middle:
             x = part(x, time)
         for part in self.up:
-            x = part(torch.cat([x, kept.pop()], dim=1), time) if isinstance(part, Stage) else part(x)
+            x = (
+                part(torch.cat([x, kept.pop()], dim=1), time)
+                if isinstance(part, Stage)
+                else part(x)
+            )
         return self.head(x)  # type: ignore[no-any-return]
 
 
@@ -213,14 +250,22 @@ def unet_ddpm(batch_size: int, device: torch.device) -> Factory:
 
 
 def _predict_noise(
-    network: nn.Module, shape: tuple[int, ...], batch_size: int, device: torch.device, classes: int = 0
+    network: nn.Module,
+    shape: tuple[int, ...],
+    batch_size: int,
+    device: torch.device,
+    classes: int = 0,
 ) -> Factory:
     """The network with three batches and the mean squared error of the predicted noise."""
 
     def make_batch() -> Tensors:
         images, noise = (torch.randn(batch_size, *shape, device=device) for _ in range(2))
         ranges = (TIMESTEPS, classes) if classes else (TIMESTEPS,)
-        return images, noise, *(torch.randint(count, (batch_size,), device=device) for count in ranges)
+        return (
+            images,
+            noise,
+            *(torch.randint(count, (batch_size,), device=device) for count in ranges),
+        )
 
     module = NoisePrediction(network).to(device)
     return module, [make_batch() for _ in range(3)], lambda error: error.square().mean()

@@ -41,7 +41,13 @@ def _silence_rates(holder: object, seen: set[int]) -> None:
     values: dict[str, object]
     if isinstance(holder, dict):
         values = holder
-        holder.update({name: 0.0 for name, value in holder.items() if _names_dropout(name) and _is_rate(value)})
+        holder.update(
+            {
+                name: 0.0
+                for name, value in holder.items()
+                if _names_dropout(name) and _is_rate(value)
+            }
+        )
     else:
         values = vars(holder)
         _silence(holder, filter(_names_dropout, dir(holder)))

@@ -10,10 +10,12 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-LENGTH = 1 << 16  # of a vector; 256 of them are 64 MiB, enough to keep a GPU busy beyond the launch of a kernel
+# of a vector; 256 of them are 64 MiB, enough to keep a GPU busy beyond the launch of a kernel
+LENGTH = 1 << 16
 WIDTH = 256
 FAR = -20.0  # times a number between 0 and 1
-STAGES = (16, 32, 64)  # channels of the CIFAR ResNets, https://arxiv.org/abs/1512.03385, section 4.2
+# channels of the CIFAR ResNets, https://arxiv.org/abs/1512.03385, section 4.2
+STAGES = (16, 32, 64)
 CLASSES, IMAGE_SIZE = 10, 32  # of CIFAR-10
 
 
@@ -31,7 +33,9 @@ class Pointwise(torch.nn.Module):
         return torch.sin(a) + torch.cos(b + self.phase)
 
 
-def pointwise(batch_size: int, device: torch.device) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
+def pointwise(
+    batch_size: int, device: torch.device
+) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
     """Inputs a and b: float32 [batch, LENGTH]."""
     a, b = (torch.randn(batch_size, LENGTH, device=device) for _ in range(2))
     return Pointwise().to(device), (a, b)
@@ -55,14 +59,18 @@ class ControlFlow(torch.nn.Module):
         return y
 
 
-def control_flow(batch_size: int, device: torch.device) -> tuple[torch.nn.Module, tuple[torch.Tensor]]:
+def control_flow(
+    batch_size: int, device: torch.device
+) -> tuple[torch.nn.Module, tuple[torch.Tensor]]:
     """Input x: float32 [batch, WIDTH]; its first sample is slightly positive, its last one far below zero.
 
     So the first batch takes one branch. The second, whose samples have moved by one, and the one for the check, which
     has a tenth of the next sample mixed into each, take the other one.
     """
     if batch_size < 2:
-        raise ValueError("control_flow needs two samples for its two branches: batch_size=2 or more")
+        raise ValueError(
+            "control_flow needs two samples for its two branches: batch_size=2 or more"
+        )
     x = torch.rand(batch_size, WIDTH, device=device)
     x[-1] *= FAR
     return ControlFlow().to(device), (x,)
@@ -78,8 +86,12 @@ class ResidualBlock(nn.Module):
             nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False),
             nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False),
         )
-        self.body = nn.Sequential(first, nn.BatchNorm2d(outputs), nn.ReLU(), second, nn.BatchNorm2d(outputs))
-        projection = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+        self.body = nn.Sequential(
+            first, nn.BatchNorm2d(outputs), nn.ReLU(), second, nn.BatchNorm2d(outputs)
+        )
+        projection = nn.Sequential(
+            nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
+        )
         self.shortcut = nn.Identity() if stride == 1 else projection
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -90,9 +102,18 @@ def resnet8(
     batch_size: int, device: torch.device
 ) -> tuple[nn.Module, tuple[torch.Tensor], Callable[[torch.Tensor], torch.Tensor]]:
     """The smallest ResNet for CIFAR-10, one block per stage; images float32 [batch, 3, 32, 32]."""
-    stem = nn.Sequential(nn.Conv2d(3, STAGES[0], 3, 1, 1, bias=False), nn.BatchNorm2d(STAGES[0]), nn.ReLU())
-    blocks = [ResidualBlock(inputs, outputs) for inputs, outputs in zip((STAGES[0], *STAGES), STAGES, strict=False)]
+    stem = nn.Sequential(
+        nn.Conv2d(3, STAGES[0], 3, 1, 1, bias=False), nn.BatchNorm2d(STAGES[0]), nn.ReLU()
+    )
+    blocks = [
+        ResidualBlock(inputs, outputs)
+        for inputs, outputs in zip((STAGES[0], *STAGES), STAGES, strict=False)
+    ]
     head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(STAGES[-1], CLASSES))
     images = torch.randn(batch_size, 3, IMAGE_SIZE, IMAGE_SIZE, device=device)
     labels = torch.randint(CLASSES, (batch_size,), device=device)
-    return nn.Sequential(stem, *blocks, head).to(device), (images,), lambda y: nn.functional.cross_entropy(y, labels)
+    return (
+        nn.Sequential(stem, *blocks, head).to(device),
+        (images,),
+        lambda y: nn.functional.cross_entropy(y, labels),
+    )

@@ -36,7 +36,9 @@ class FormatWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     found = ""
 
-    def __torch_dispatch__(self, function: Any, _types: Any, arguments: Any = (), options: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, function: Any, _types: Any, arguments: Any = (), options: Any = None
+    ) -> Any:
         output = function(*arguments, **(options or {}))
         formats = {_name(tensor.dtype) for tensor in find_tensors(output)}
         self.found = next((name for name in SHORT if name in formats), self.found)
@@ -48,7 +50,9 @@ def read_autocast(device: torch.device) -> torch.dtype | None:
     return torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
 
 
-def find_precision(module: torch.nn.Module, autocast: torch.dtype | None, computed: str) -> Precision:
+def find_precision(
+    module: torch.nn.Module, autocast: torch.dtype | None, computed: str
+) -> Precision:
     """The precision of a module that somebody else calls, under `autocast` or computing in a short format by itself."""
     formats = {_name(parameter.dtype) for parameter in module.parameters()}
     parameters = next((name for name in SHORT if name in formats), "float32")
@@ -59,10 +63,17 @@ def find_precision(module: torch.nn.Module, autocast: torch.dtype | None, comput
 def require_float8(device: torch.device) -> None:
     """Raise UnavailableError where torchao is missing, or the GPU has no matrix products in float8."""
     if importlib.util.find_spec("torchao") is None:
-        raise UnavailableError("precision.float8=true needs the package torchao: pip install torchao")
-    if device.type == "cuda" and (found := torch.cuda.get_device_capability(device)) < FLOAT8_CAPABILITY:
+        raise UnavailableError(
+            "precision.float8=true needs the package torchao: pip install torchao"
+        )
+    if (
+        device.type == "cuda"
+        and (found := torch.cuda.get_device_capability(device)) < FLOAT8_CAPABILITY
+    ):
         needed, capability = (".".join(map(str, numbers)) for numbers in (FLOAT8_CAPABILITY, found))
-        raise UnavailableError(f"precision.float8=true needs compute capability {needed}; this GPU has {capability}")
+        raise UnavailableError(
+            f"precision.float8=true needs compute capability {needed}; this GPU has {capability}"
+        )
 
 
 def convert_to_float8(module: torch.nn.Module) -> torch.nn.Module:
@@ -74,10 +85,14 @@ def convert_to_float8(module: torch.nn.Module) -> torch.nn.Module:
     from torchao.float8 import convert_to_float8_training
 
     def fits(layer: torch.nn.Module, _name: str) -> bool:
-        return isinstance(layer, torch.nn.Linear) and not any(size % FLOAT8_MULTIPLE for size in layer.weight.shape)
+        return isinstance(layer, torch.nn.Linear) and not any(
+            size % FLOAT8_MULTIPLE for size in layer.weight.shape
+        )
 
     if not any(fits(layer, name) for name, layer in module.named_modules()):
-        raise ValueError(f"precision.float8=true: no linear layer has sizes that are multiples of {FLOAT8_MULTIPLE}")
+        raise ValueError(
+            f"precision.float8=true: no linear layer has sizes that are multiples of {FLOAT8_MULTIPLE}"
+        )
     return convert_to_float8_training(module, module_filter_fn=fits)  # type: ignore[no-any-return]
 
 

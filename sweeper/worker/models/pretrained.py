@@ -46,6 +46,8 @@ def _explain_unreachable(error: BaseException) -> str | None:
     while (inner := chain[-1].__cause__ or chain[-1].__context__) is not None:
         chain.append(inner)
     for item in chain:
-        if isinstance(item, missing) or (isinstance(item, URLError) and not isinstance(item, HTTPError)):
+        if isinstance(item, missing) or (
+            isinstance(item, URLError) and not isinstance(item, HTTPError)
+        ):
             return (str(chain[-1]).strip().splitlines() or [type(chain[-1]).__name__])[0]
     return None

@@ -16,7 +16,8 @@ import torch
 
 from sweeper.core.trial import Text
 
-SHORTEST = 0.5  # of the sequence length: drawn lengths are uniform between this share of it and all of it
+# of the sequence length: drawn lengths are uniform between this share of it and all of it
+SHORTEST = 0.5
 IGNORED = -100  # the label of a place that the loss leaves out
 CAUSAL = ("CausalLM", "LMHeadModel")  # ends of the names of classes that predict the next token
 MASKED_FORMS = ("padded", "full", "words")
@@ -33,15 +34,24 @@ def choose_form(text: Text, module: torch.nn.Module, trains: bool) -> str:
     """
     form, config = text.form, module.config
     if form == "auto":
-        looks_both_ways = not getattr(config, "is_decoder", True) or getattr(config, "attn_type", None) == "bi"  # XLNet
-        form = "packed" if may_be_packed(text, type(module), trains) and not looks_both_ways else "padded"
+        # XLNet
+        looks_both_ways = (
+            not getattr(config, "is_decoder", True) or getattr(config, "attn_type", None) == "bi"
+        )
+        form = (
+            "packed"
+            if may_be_packed(text, type(module), trains) and not looks_both_ways
+            else "padded"
+        )
     takes_mask = "attention_mask" in inspect.signature(type(module).forward).parameters
     return "none" if form in MASKED_FORMS and not takes_mask else form
 
 
 def may_be_packed(text: Text, model_class: type, trains: bool) -> bool:
     """Whether a class gets packed texts, as far as its name says."""
-    return text.form == "packed" or (text.form == "auto" and trains and model_class.__name__.endswith(CAUSAL))
+    return text.form == "packed" or (
+        text.form == "auto" and trains and model_class.__name__.endswith(CAUSAL)
+    )
 
 
 @dataclass(frozen=True)
@@ -58,7 +68,9 @@ class Shape:
 class TextMaker:
     """Makes batches of texts of one form, each with lengths of its own."""
 
-    def __init__(self, text: Text, form: str, shape: Shape, module: torch.nn.Module, device: torch.device) -> None:
+    def __init__(
+        self, text: Text, form: str, shape: Shape, module: torch.nn.Module, device: torch.device
+    ) -> None:
         self.form, self.shape, self._device = form, shape, device
         self._takes_positions = "position_ids" in inspect.signature(type(module).forward).parameters
         self._generator = torch.Generator().manual_seed(torch.initial_seed())
@@ -66,12 +78,18 @@ class TextMaker:
 
     def describe(self) -> str:
         """What the record says of the texts."""
-        return "packed without position_ids" if self.form == "packed" and not self._takes_positions else self.form
+        return (
+            "packed without position_ids"
+            if self.form == "packed" and not self._takes_positions
+            else self.form
+        )
 
     def make(self) -> Tensors:
         """int64 [batch, length] each: `input_ids`, and `attention_mask` or `position_ids` where the form has them."""
         shape = self.shape
-        tokens = torch.randint(shape.vocabulary, (shape.batch_size, shape.length), device=self._device)
+        tokens = torch.randint(
+            shape.vocabulary, (shape.batch_size, shape.length), device=self._device
+        )
         if self.form == "packed" and self._takes_positions:
             return {"input_ids": tokens, "position_ids": self._number_documents().to(self._device)}
         if self.form not in MASKED_FORMS:
@@ -83,7 +101,9 @@ class TextMaker:
         if self.form == "words":
             tokens = self._read_words(lengths).to(self._device)
         else:  # tokenizers give the token of padding to nothing else
-            tokens = tokens.where(tokens != shape.pad_token, (shape.pad_token + 1) % shape.vocabulary)
+            tokens = tokens.where(
+                tokens != shape.pad_token, (shape.pad_token + 1) % shape.vocabulary
+            )
         mask = mask.to(self._device)
         return {"input_ids": tokens.where(mask, shape.pad_token), "attention_mask": mask.long()}
 
@@ -96,14 +116,18 @@ class TextMaker:
         if self._given is not None:
             lengths = torch.tensor(list(itertools.islice(self._given, shape.batch_size)))
             if lengths.max() > shape.length:
-                raise ValueError(f"text.lengths: a text of {lengths.max()} tokens in a batch of length {shape.length}")
+                raise ValueError(
+                    f"text.lengths: a text of {lengths.max()} tokens in a batch of length {shape.length}"
+                )
             return lengths
         lengths = self._draw(shape.length, shape.batch_size)
         lengths[0] = self._draw(max(shape.least_length - 1, 1), 1)
         return lengths
 
     def _draw(self, most: int, count: int) -> torch.Tensor:
-        return torch.randint(max(int(SHORTEST * most), 1), most + 1, (count,), generator=self._generator)
+        return torch.randint(
+            max(int(SHORTEST * most), 1), most + 1, (count,), generator=self._generator
+        )
 
     def _number_documents(self) -> torch.Tensor:
         """Positions of tokens in their documents, int64 [batch, length]; a row has several, the last one is cut."""
@@ -112,7 +136,9 @@ class TextMaker:
     def _number_row(self) -> torch.Tensor:
         length, numbers = self.shape.length, torch.empty(0, dtype=torch.int64)
         while len(numbers) < length:
-            document = int(self._draw(max(length - 1, 1), 1)) if self._given is None else next(self._given)
+            document = (
+                int(self._draw(max(length - 1, 1), 1)) if self._given is None else next(self._given)
+            )
             numbers = torch.cat([numbers, torch.arange(document)])
         return numbers[:length]
 
@@ -134,9 +160,13 @@ def tokenize_words(vocabulary: int) -> torch.Tensor:
     text = WORDS.read_text(encoding="utf-8")
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    tokenizer.train_from_iterator([text], trainers.BpeTrainer(vocab_size=vocabulary, show_progress=False))
+    tokenizer.train_from_iterator(
+        [text], trainers.BpeTrainer(vocab_size=vocabulary, show_progress=False)
+    )
     if (needed := tokenizer.get_vocab_size()) > vocabulary:
-        raise ValueError(f"text=words: its characters need {needed} tokens, the model's vocabulary has {vocabulary}")
+        raise ValueError(
+            f"text=words: its characters need {needed} tokens, the model's vocabulary has {vocabulary}"
+        )
     return torch.tensor(tokenizer.encode(text).ids)
 
 
@@ -154,5 +184,9 @@ def count_tokens(inputs: Any) -> int | None:
     if "input_ids" not in inputs:
         return None
     tokens, mask = inputs["input_ids"], inputs.get("attention_mask")
-    masks_tokens = isinstance(mask, torch.Tensor) and mask.shape == tokens.shape and not mask.is_floating_point()
+    masks_tokens = (
+        isinstance(mask, torch.Tensor)
+        and mask.shape == tokens.shape
+        and not mask.is_floating_point()
+    )
     return int(mask.count_nonzero()) if masks_tokens else tokens.numel()

@@ -13,7 +13,10 @@ from sweeper.worker.models.pretrained import report_unreachable_hub
 
 
 def names() -> list[str]:
-    return [*timm.list_models(), *(name for name, now in timm.models.get_deprecated_models().items() if now)]
+    return [
+        *timm.list_models(),
+        *(name for name, now in timm.models.get_deprecated_models().items() if now),
+    ]
 
 
 def examine(trial: Trial) -> Examined:
@@ -41,7 +44,9 @@ def _make_module(model: Model) -> Any:
     if model.num_classes:
         arguments["num_classes"] = model.num_classes
     # A model with position embeddings is built for one image size; others refuse the argument.
-    if model.image_size and timm.models.get_pretrained_cfg_value(_current(model.name), "fixed_input_size"):
+    if model.image_size and timm.models.get_pretrained_cfg_value(
+        _current(model.name), "fixed_input_size"
+    ):
         arguments["img_size"] = model.image_size
     with report_unreachable_hub(model):
         return timm.create_model(model.name, pretrained=model.pretrained, **arguments)

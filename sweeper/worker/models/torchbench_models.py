@@ -49,14 +49,20 @@ def build(trial: Trial, device: torch.device) -> Built:
     name, model_class = trial.model.name, _import_model_class(trial.model.name)
     seed = torch.manual_seed  # which TorchBench replaces by a function with one fixed seed
     try:
-        made = model_class(test=TESTS[trial.workload], device=device.type, batch_size=trial.batch_size)
+        made = model_class(
+            test=TESTS[trial.workload], device=device.type, batch_size=trial.batch_size
+        )
         module, inputs = made.get_module()
     except NotImplementedError as error:
-        raise UnavailableError(f"TorchBench's {name}: {error}{_hint_batch_size(model_class, trial)}") from error
+        raise UnavailableError(
+            f"TorchBench's {name}: {error}{_hint_batch_size(model_class, trial)}"
+        ) from error
     finally:
         torch.manual_seed = seed
     if (batch := make_batch(inputs)) is None:
-        raise ValueError(f"TorchBench's {name}: get_module() gave no tensors as inputs but a {type(inputs).__name__}")
+        raise ValueError(
+            f"TorchBench's {name}: get_module() gave no tensors as inputs but a {type(inputs).__name__}"
+        )
     return build_from_batches(module, [batch], mean_of_floats, device)
 
 
@@ -76,7 +82,9 @@ def _import_model_class(name: str) -> Any:
     try:
         return importlib.import_module(_find_folders()[name]).Model
     except ModuleNotFoundError as error:
-        raise UnavailableError(f"TorchBench's {name} needs more: {error}; {INSTALL.format(name=name)}") from error
+        raise UnavailableError(
+            f"TorchBench's {name} needs more: {error}; {INSTALL.format(name=name)}"
+        ) from error
 
 
 def _hint_batch_size(model_class: Any, trial: Trial) -> str:

@@ -58,15 +58,25 @@ def examine(trial: Trial) -> Examined:
         found.append(f"model.image_size={model.image_size}: {wrong}")
     length, longest = model.sequence_length or SEQUENCE_LENGTH, max(trial.text.lengths, default=0)
     reads_text = _main_input(model_class, config) == "input_ids"
-    if longest > length and reads_text and not may_be_packed(trial.text, model_class, trial.workload == "train"):
-        found.append(f"text.lengths: the longest text has {longest} tokens, and model.sequence_length is {length}")
-    return Examined(found + (list_problems(trial, model_class, config) if trial.workload in CACHED else []))
+    if (
+        longest > length
+        and reads_text
+        and not may_be_packed(trial.text, model_class, trial.workload == "train")
+    ):
+        found.append(
+            f"text.lengths: the longest text has {longest} tokens, and model.sequence_length is {length}"
+        )
+    return Examined(
+        found + (list_problems(trial, model_class, config) if trial.workload in CACHED else [])
+    )
 
 
 def load(model: Model) -> None:
     """Classes are imported when they are first asked for."""
     if _is_removed(model.name):
-        raise UnavailableError(f"transformers {transformers.__version__} has no {model.name}: {REMOVED[model.name]}")
+        raise UnavailableError(
+            f"transformers {transformers.__version__} has no {model.name}: {REMOVED[model.name]}"
+        )
     model_class = getattr(transformers, model.name)
     if model.attention == FLASH:
         _require_flash_attention(model_class)
@@ -102,7 +112,11 @@ def _is_removed(name: str) -> bool:
 
 def _make_config(model: Model) -> Any:
     config_class = getattr(transformers, model.name).config_class
-    make = partial(config_class.from_pretrained, model.checkpoint) if model.pretrained else config_class
+    make = (
+        partial(config_class.from_pretrained, model.checkpoint)
+        if model.pretrained
+        else config_class
+    )
     with report_unreachable_hub(model):
         config = make(**model.arguments)
     if model.num_classes:
@@ -115,7 +129,8 @@ def _make_config(model: Model) -> Any:
     if getattr(config, "pad_token_id", None) is None:
         config.pad_token_id = 0  # sequence classification heads ask for one
     if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
-        config.decoder_start_token_id = config.pad_token_id  # as T5's checkpoints have it; labels are shifted with it
+        # as T5's checkpoints have it; labels are shifted with it
+        config.decoder_start_token_id = config.pad_token_id
     return config
 
 
@@ -123,9 +138,13 @@ def _require_flash_attention(model_class: Any) -> None:
     """Raise UnavailableError where transformers would fetch a kernel from its hub in place of flash-attn's."""
     allowed = getattr(model_class, "_compatible_flash_implementations", None) or [FLASH]
     if FLASH not in allowed:
-        raise UnavailableError(f"model.attention={FLASH}: {model_class.__name__} takes {', '.join(allowed)} instead")
+        raise UnavailableError(
+            f"model.attention={FLASH}: {model_class.__name__} takes {', '.join(allowed)} instead"
+        )
     if not transformers.utils.is_flash_attn_2_available():
-        raise UnavailableError(f"model.attention={FLASH} needs a GPU and flash-attn: pip install flash-attn")
+        raise UnavailableError(
+            f"model.attention={FLASH} needs a GPU and flash-attn: pip install flash-attn"
+        )
 
 
 def _make_module(model: Model, config: Any) -> Any:
@@ -141,7 +160,9 @@ def _make_module(model: Model, config: Any) -> Any:
             _construct(other, _make_config(other))  # raises what attention is not the cause of
         raise UnavailableError(f"model.attention={model.attention}: {error}") from error
     if (chosen := read_attention(module)) != model.attention:
-        raise UnavailableError(f"model.attention={model.attention}: transformers took {chosen} instead")
+        raise UnavailableError(
+            f"model.attention={model.attention}: transformers took {chosen} instead"
+        )
     return module
 
 
@@ -157,7 +178,8 @@ def _construct(model: Model, config: Any) -> Any:
 
 READS: Mapping[str, Callable[[Any], bool]] = {  # configurations by the main input of their models
     "input_ids": lambda config: hasattr(config.get_text_config(), "vocab_size"),
-    "pixel_values": lambda config: isinstance(getattr(config, "image_size", None), int),  # ViTForImageClassification
+    # ViTForImageClassification
+    "pixel_values": lambda config: isinstance(getattr(config, "image_size", None), int),
     "input_features": lambda config: bool(config.model_type == "whisper"),
 }
 
@@ -171,27 +193,48 @@ def _main_input(model_class: Any, config: Any) -> str | None:
 def _make_text_maker(trial: Trial, module: Any, config: Any, device: torch.device) -> TextMaker:
     length = trial.model.sequence_length or SEQUENCE_LENGTH
     text_config = config.get_text_config()
-    vocabulary, pad_token = getattr(text_config, "vocab_size", 1), getattr(text_config, "pad_token_id", None) or 0
+    vocabulary, pad_token = (
+        getattr(text_config, "vocab_size", 1),
+        getattr(text_config, "pad_token_id", None) or 0,
+    )
     least = min(trial.vary.get("sequence_length", (length,)))
     form = choose_form(trial.text, module, trial.workload == "train")
-    return TextMaker(trial.text, form, Shape(trial.batch_size, length, least, vocabulary, pad_token), module, device)
+    return TextMaker(
+        trial.text,
+        form,
+        Shape(trial.batch_size, length, least, vocabulary, pad_token),
+        module,
+        device,
+    )
 
 
-def _make_batch(trial: Trial, module: Any, config: Any, texts: TextMaker, device: torch.device) -> Batch:
+def _make_batch(
+    trial: Trial, module: Any, config: Any, texts: TextMaker, device: torch.device
+) -> Batch:
     """Make what the model is called with, and the labels that its head wants."""
     inputs: dict[str, Any] = {}
-    main_input, takes = _main_input(type(module), config), inspect.signature(type(module).forward).parameters
+    main_input, takes = (
+        _main_input(type(module), config),
+        inspect.signature(type(module).forward).parameters,
+    )
     if main_input == "input_features":
         frames = FRAMES_PER_POSITION * config.max_source_positions
-        inputs["input_features"] = torch.randn(trial.batch_size, config.num_mel_bins, frames, device=device)
+        inputs["input_features"] = torch.randn(
+            trial.batch_size, config.num_mel_bins, frames, device=device
+        )
     elif main_input == "pixel_values":
         inputs["pixel_values"] = _make_pixels(config, trial.batch_size, device)
     else:
         inputs |= texts.make()
     if "return_loss" in takes:  # images with texts, e.g. CLIPModel
-        inputs |= {"pixel_values": _make_pixels(config.vision_config, trial.batch_size, device), "return_loss": True}
+        inputs |= {
+            "pixel_values": _make_pixels(config.vision_config, trial.batch_size, device),
+            "return_loss": True,
+        }
     if trial.workload == "train" or trial.text.labels:
-        return Batch(kwargs=inputs | _make_labels(type(module).__name__, config, inputs, texts, device))
+        return Batch(
+            kwargs=inputs | _make_labels(type(module).__name__, config, inputs, texts, device)
+        )
     inputs.pop("return_loss", None)
     if "decoder_input_ids" in takes:
         inputs["decoder_input_ids"] = texts.make()["input_ids"]
@@ -206,13 +249,23 @@ def _make_labels(
     if name.endswith(CLASS_LABELS):
         return {"labels": torch.randint(config.num_labels, (batch_size,), device=device)}
     if name.endswith((*TOKEN_LABELS, "TokenClassification")):
-        labels = config.num_labels if name.endswith("TokenClassification") else config.get_text_config().vocab_size
-        return {"labels": ignore_padding(torch.randint(labels, (batch_size, length), device=device), inputs)}
+        labels = (
+            config.num_labels
+            if name.endswith("TokenClassification")
+            else config.get_text_config().vocab_size
+        )
+        return {
+            "labels": ignore_padding(
+                torch.randint(labels, (batch_size, length), device=device), inputs
+            )
+        }
     if name.endswith("QuestionAnswering"):
         ends = ("start_positions", "end_positions")
         places = {end: torch.randint(length, (batch_size,), device=device) for end in ends}
         mask = inputs.get("attention_mask")
-        return places if mask is None else {end: place % mask.sum(1) for end, place in places.items()}
+        return (
+            places if mask is None else {end: place % mask.sum(1) for end, place in places.items()}
+        )
     return {}
 
 

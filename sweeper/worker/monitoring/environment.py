@@ -16,20 +16,39 @@ from sweeper.core.libraries import library_packages, read_versions
 from sweeper.core.system import gpus, host
 from sweeper.worker.monitoring.gpu_monitor import open_nvml
 
-PREFIXES = ("TORCH", "PYTORCH", "TRITON", "CUDA", "CUBLAS", "NVIDIA_TF32", "OMP_", "MKL_", "KMP_", "ATEN_")
+PREFIXES = (
+    "TORCH",
+    "PYTORCH",
+    "TRITON",
+    "CUDA",
+    "CUBLAS",
+    "NVIDIA_TF32",
+    "OMP_",
+    "MKL_",
+    "KMP_",
+    "ATEN_",
+)
 
 
 def describe() -> dict[str, Any]:
     """Describe the `environment` of a record without its `device`; touches no device."""
-    versions = read_versions(("sweeper", "torch", *library_packages(), "triton", "numpy", "hydra-core", "omegaconf"))
+    versions = read_versions(
+        ("sweeper", "torch", *library_packages(), "triton", "numpy", "hydra-core", "omegaconf")
+    )
     versions["torch"] = torch.__version__
     if torch.version.cuda is not None:
         versions["cuda"] = torch.version.cuda
         versions["cudnn"] = str(torch.backends.cudnn.version())  # type: ignore[no-untyped-call]
     return {
         "versions": {"python": platform.python_version(), **versions},
-        "cpu": {"name": host.read().cpu, "cores": os.cpu_count(), "threads": torch.get_num_threads()},
-        "variables": {key: value for key, value in sorted(os.environ.items()) if key.startswith(PREFIXES)},
+        "cpu": {
+            "name": host.read().cpu,
+            "cores": os.cpu_count(),
+            "threads": torch.get_num_threads(),
+        },
+        "variables": {
+            key: value for key, value in sorted(os.environ.items()) if key.startswith(PREFIXES)
+        },
         "system": platform.platform(),
         "inductor_config": _inductor_config(),
         "commit": _commit(),
@@ -47,9 +66,16 @@ def _inductor_config() -> list[str]:
     from torch._inductor import config
 
     entries = config._config.items()  # type: ignore[attr-defined]
-    plain = {name: entry.default for name, entry in entries if entry.justknob is None and entry.alias is None}
-    with warnings.catch_warnings(action="ignore", category=FutureWarning):  # of settings that torch is to remove
-        values = [(name, getattr(config, name)) for name, default in plain.items() if default is not None]
+    plain = {
+        name: entry.default
+        for name, entry in entries
+        if entry.justknob is None and entry.alias is None
+    }
+    # of settings that torch is to remove
+    with warnings.catch_warnings(action="ignore", category=FutureWarning):
+        values = [
+            (name, getattr(config, name)) for name, default in plain.items() if default is not None
+        ]
     return sorted(f"{name}={value!r}"[:200] for name, value in values if value != plain[name])
 
 
@@ -59,8 +85,19 @@ def _commit() -> str | None:
     if not (folder / ".git").exists():
         return None
     try:
-        command = ["git", "-C", str(folder), "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+        command = [
+            "git",
+            "-C",
+            str(folder),
+            "describe",
+            "--always",
+            "--abbrev=12",
+            "--exclude=*",
+            "--dirty=+",
+        ]
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=10
+        ).stdout.strip()
     except (OSError, subprocess.SubprocessError):  # no git, or a folder that git does not trust
         return None
 
@@ -70,8 +107,15 @@ def describe_device(device: torch.device) -> dict[str, Any]:
     if device.type != "cuda":
         return {"type": device.type, "name": host.read().cpu}
     properties = torch.cuda.get_device_properties(device)
-    described: dict[str, Any] = {"type": "cuda", "name": properties.name, "uuid": f"GPU-{properties.uuid}"}
-    described |= {"memory_bytes": properties.total_memory, "capability": f"{properties.major}.{properties.minor}"}
+    described: dict[str, Any] = {
+        "type": "cuda",
+        "name": properties.name,
+        "uuid": f"GPU-{properties.uuid}",
+    }
+    described |= {
+        "memory_bytes": properties.total_memory,
+        "capability": f"{properties.major}.{properties.minor}",
+    }
     nvml, handle = open_nvml(device)
     if handle is not None:
         reading = gpus.read_handle(nvml, handle)

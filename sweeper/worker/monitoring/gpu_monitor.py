@@ -17,7 +17,8 @@ from sweeper.core.record import ARMS, GpuState, PerArm
 from sweeper.core.system.gpus import GpuReading, read_handle
 from sweeper.worker.monitoring.host_monitor import own_processes
 
-# Reasons that slow a step down; the other ones are those of an idle GPU and of clocks that somebody chose.
+# Reasons that slow a step down; the other ones are those of an idle GPU and of clocks that somebody
+# chose.
 SLOWDOWNS = ("power_cap", "hardware", "thermal", "hardware_thermal", "power_brake")
 
 
@@ -28,7 +29,9 @@ class GpuMonitor:
     this one measures, and are not others.
     """
 
-    def __init__(self, device: torch.device, neighbours: Callable[[], frozenset[int]] = frozenset) -> None:
+    def __init__(
+        self, device: torch.device, neighbours: Callable[[], frozenset[int]] = frozenset
+    ) -> None:
         self._neighbours = neighbours
         self._readings: dict[str, list[GpuReading]] = {"before": [], **{arm: [] for arm in ARMS}}
         self._most_others: int | None = None
@@ -49,15 +52,32 @@ class GpuMonitor:
         """What was read so far."""
         if self._handle is None:
             return None
-        known = [names for arm in ARMS for item in self._readings[arm] if (names := item.lowered_clocks) is not None]
-        slowdowns = tuple(sorted({name for names in known for name in names}.intersection(SLOWDOWNS)))
-        clock_mhz, power_w = self._medians(lambda item: item.clock_mhz), self._medians(lambda item: item.power_w)
+        known = [
+            names
+            for arm in ARMS
+            for item in self._readings[arm]
+            if (names := item.lowered_clocks) is not None
+        ]
+        slowdowns = tuple(
+            sorted({name for names in known for name in names}.intersection(SLOWDOWNS))
+        )
+        clock_mhz, power_w = (
+            self._medians(lambda item: item.clock_mhz),
+            self._medians(lambda item: item.power_w),
+        )
         temperature_c = self._medians(lambda item: item.temperature_c)
-        return GpuState(clock_mhz, power_w, temperature_c, slowdowns if known else None, self._most_others)
+        return GpuState(
+            clock_mhz, power_w, temperature_c, slowdowns if known else None, self._most_others
+        )
 
     def _medians(self, figure: Callable[[GpuReading], float | None]) -> PerArm:
-        known = {arm: [value for item in self._readings[arm] if (value := figure(item)) is not None] for arm in ARMS}
-        return PerArm(**{arm: float(median(values)) if values else None for arm, values in known.items()})
+        known = {
+            arm: [value for item in self._readings[arm] if (value := figure(item)) is not None]
+            for arm in ARMS
+        }
+        return PerArm(
+            **{arm: float(median(values)) if values else None for arm, values in known.items()}
+        )
 
     def is_shared(self) -> bool:
         """Whether others were seen on the GPU so far."""
@@ -75,13 +95,18 @@ class GpuMonitor:
 
     def used_by_others(self) -> bool:
         """Whether another process ran kernels since this was last asked; False where the driver does not tell."""
-        samples = self._ask("nvmlDeviceGetProcessUtilization", self._last_sample_us)  # None: no samples since then
+        # None: no samples since then
+        samples = self._ask("nvmlDeviceGetProcessUtilization", self._last_sample_us)
         if samples is None:
             return False
-        self._last_sample_us = max((sample.timeStamp for sample in samples), default=self._last_sample_us)
+        self._last_sample_us = max(
+            (sample.timeStamp for sample in samples), default=self._last_sample_us
+        )
         own = own_processes(self._neighbours())
         self._knows_us |= any(sample.pid in own for sample in samples)
-        return self._knows_us and any(sample.pid not in own and sample.smUtil > 0 for sample in samples)
+        return self._knows_us and any(
+            sample.pid not in own and sample.smUtil > 0 for sample in samples
+        )
 
     def _ask(self, function: str, *arguments: object) -> Any:
         """What a function of NVML says of the GPU; None without NVML, or where it does not know."""
@@ -98,7 +123,11 @@ def _count_others(reading: GpuReading, neighbours: frozenset[int]) -> int | None
     if reading.pids is None:
         return None
     own = own_processes(neighbours)
-    return len(reading.pids - own) if reading.pids & own else max(len(reading.pids) - 1 - len(neighbours), 0)
+    return (
+        len(reading.pids - own)
+        if reading.pids & own
+        else max(len(reading.pids) - 1 - len(neighbours), 0)
+    )
 
 
 def open_nvml(device: torch.device) -> tuple[Any, Any]:
@@ -109,7 +138,9 @@ def open_nvml(device: torch.device) -> tuple[Any, Any]:
         import pynvml
 
         pynvml.nvmlInit()
-        return pynvml, pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
+        return pynvml, pynvml.nvmlDeviceGetHandleByUUID(
+            f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+        )
     except ImportError:  # a worker needs torch and the model libraries alone
         return None, None
     except pynvml.NVMLError:  # no library, or a GPU that is not shown here

@@ -19,7 +19,9 @@ from sweeper.worker.monitoring.gpu_monitor import GpuMonitor
 class RoundMonitor:
     """Made before the model is built. `read_gradient_scales` reads the scale of each gradient scaler in use."""
 
-    def __init__(self, device: torch.device, neighbours: Callable[[], frozenset[int]] = frozenset) -> None:
+    def __init__(
+        self, device: torch.device, neighbours: Callable[[], frozenset[int]] = frozenset
+    ) -> None:
         self.gpu = GpuMonitor(device, neighbours)
         self.read_gradient_scales: Callable[[], Sequence[float]] = tuple
         self.torch_flags = torch_flags.read()
@@ -32,7 +34,11 @@ class RoundMonitor:
 
     def read_changed_flags(self) -> dict[str, Json]:
         """Read the flags that differ from the baseline, e.g. `{"matmul_allow_tf32": True}`."""
-        return {name: value for name, value in torch_flags.read().items() if value != self.torch_flags[name]}
+        return {
+            name: value
+            for name, value in torch_flags.read().items()
+            if value != self.torch_flags[name]
+        }
 
     def start_round(self) -> None:
         self._before = _allocator_retries(), self.read_gradient_scales()
@@ -43,7 +49,9 @@ class RoundMonitor:
 
     def read_after_block(self, arm: str) -> None:
         self.gpu.take_reading(arm)
-        self.changed_flags |= {f"{name} after {arm}": value for name, value in self.read_changed_flags().items()}
+        self.changed_flags |= {
+            f"{name} after {arm}": value for name, value in self.read_changed_flags().items()
+        }
 
     def explain_void(self) -> str | None:
         """Why the round since `start_round` does not count, or None."""

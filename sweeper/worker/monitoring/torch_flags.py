@@ -17,14 +17,20 @@ _ATTENTION: Mapping[str, Callable[[], bool]] = {
 _READERS: Mapping[str, Callable[[], Json]] = {
     "float32_matmul_precision": torch.get_float32_matmul_precision,
     "matmul_allow_tf32": lambda: torch.backends.cuda.matmul.allow_tf32,
-    "matmul_reduced_bf16": lambda: torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
-    "matmul_reduced_fp16": lambda: torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction,
+    "matmul_reduced_bf16": lambda: (
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
+    ),
+    "matmul_reduced_fp16": lambda: (
+        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction
+    ),
     "cudnn_allow_tf32": lambda: torch.backends.cudnn.allow_tf32,
     "cudnn_benchmark": lambda: torch.backends.cudnn.benchmark,
     "cudnn_deterministic": lambda: torch.backends.cudnn.deterministic,
     "deterministic_algorithms": torch.are_deterministic_algorithms_enabled,
     "default_dtype": lambda: str(torch.get_default_dtype()).removeprefix("torch."),
-    "attention_kernels_allowed": lambda: ", ".join(name for name, allows in _ATTENTION.items() if allows()),
+    "attention_kernels_allowed": lambda: ", ".join(
+        name for name, allows in _ATTENTION.items() if allows()
+    ),
     "threads": torch.get_num_threads,
 }
 

@@ -45,7 +45,9 @@ def main() -> None:
     parser.add_argument("--index", type=int, default=0)
     parser.add_argument("--draw", type=int, default=0)
     parser.add_argument("--cold", action="store_true")
-    parser.add_argument("--known", default="{}", help="JSON: what earlier runs have shown of the loop")
+    parser.add_argument(
+        "--known", default="{}", help="JSON: what earlier runs have shown of the loop"
+    )
     parser.add_argument("--shift", type=int, default=0, help="of the script's seeds")
     parser.add_argument("--weights", type=Path, help="where a training keeps eager's")
     parser.add_argument("--answer-fd", type=int, default=1)
@@ -58,7 +60,8 @@ def main() -> None:
         answer.write(encode(message))
         answer.flush()
 
-    os.register_at_fork(after_in_child=lambda: os.close(arguments.answer_fd))  # or nobody sees the end
+    # or nobody sees the end
+    os.register_at_fork(after_in_child=lambda: os.close(arguments.answer_fd))
     job = Job.loads(arguments.trial.read_text())
     notes = Notes(say, Process(arguments.index, arguments.draw, arguments.cold), Lease())
     run_script(job, choose_lead(arguments), notes, say)
@@ -74,7 +77,12 @@ def choose_lead(arguments: argparse.Namespace) -> Callable[[ScriptSetup], Lead]:
     if kind == "trajectory":
         return trajectories.lead_trajectory
     request = trajectories.Request(arm, arguments.shift, arguments.weights)
-    return partial(trajectories.lead_training, request=request, seeds=SeedShift(request.shift), losses=LossWatch())
+    return partial(
+        trajectories.lead_training,
+        request=request,
+        seeds=SeedShift(request.shift),
+        losses=LossWatch(),
+    )
 
 
 def run_script(
@@ -112,7 +120,11 @@ def run_script(
     os.register_at_fork(after_in_child=loop.stop)  # a child's steps are not the script's
 
     def refuse(reason: str) -> NoReturn:
-        loop.finish(failures.UnavailableError(f"{reason}; sweeper measures scripts that train in one, on one device"))
+        loop.finish(
+            failures.UnavailableError(
+                f"{reason}; sweeper measures scripts that train in one, on one device"
+            )
+        )
         raise EndOfScript
 
     refuse_several(refuse)

@@ -38,7 +38,11 @@ class Form:
     """
 
     def __init__(
-        self, module: torch.nn.Module, compiled: Function, eager: Function, caller: torch.nn.Module | None = None
+        self,
+        module: torch.nn.Module,
+        compiled: Function,
+        eager: Function,
+        caller: torch.nn.Module | None = None,
     ) -> None:
         self.module, self.compiled, self._eager = module, compiled, eager
         self.caller = module if caller is None else caller
@@ -51,7 +55,8 @@ class Form:
     def compile(module: torch.nn.Module, trial: Trial, counters: CompileCounters) -> Form:
         """Make the forms of a module that the script does not compile."""
 
-        def forward(*arguments: Any, **options: Any) -> Any:  # a frame of ours: Dynamo leaves some of torch's alone
+        # a frame of ours: Dynamo leaves some of torch's alone
+        def forward(*arguments: Any, **options: Any) -> Any:
             return call_eager(module, *arguments, **options)
 
         return Form(module, compile_function(forward, trial, counters), module._call_impl)
@@ -71,7 +76,9 @@ class Form:
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         if torch.is_grad_enabled():
             values = (*arguments, *options.values())
-            self.shapes[tuple(value.shape for value in values if isinstance(value, torch.Tensor))] += 1
+            self.shapes[
+                tuple(value.shape for value in values if isinstance(value, torch.Tensor))
+            ] += 1
         return self.chosen(*arguments, **options)
 
     def remove(self) -> None:
@@ -118,7 +125,11 @@ class FirstCalls:
 
     def _note(self, module: torch.nn.Module, line: str) -> None:
         name = name_call(name_class(module), line)
-        if name in self._missing and is_called_to_train(module) and not any(module is one for one in self._seen):
+        if (
+            name in self._missing
+            and is_called_to_train(module)
+            and not any(module is one for one in self._seen)
+        ):
             self._missing.remove(name)
             self._seen.append(module)
             self._hear(module)
@@ -142,7 +153,9 @@ class Arms:
     def prepare(self, modules: Sequence[torch.nn.Module]) -> None:
         """Make the compiled arm. Raises NotCompiledError without modules, or where one has not come."""
         if missing := self._end_first_calls():
-            raise NotCompiledError(f"not called for training as in the script's first run: {', '.join(missing)}")
+            raise NotCompiledError(
+                f"not called for training as in the script's first run: {', '.join(missing)}"
+            )
         if self.is_own:
             last = {id(item.module): item for item in self._calls.compiled}.values()
             self.forms = [form for form in map(Form.of_script, last) if form]
@@ -191,7 +204,9 @@ class Arms:
         where = ", ".join(call.where for call in self._calls.own)
         if torch._dynamo.config.disable or os.environ.get("TORCHDYNAMO_DISABLE") == "1":
             reason = "TORCH_COMPILE_DISABLE, TORCHDYNAMO_DISABLE or torch._dynamo.config.disable turns the compiler off"
-        raise NotCompiledError(f"the script calls torch.compile ({where}), and runs nothing compiled: {reason}")
+        raise NotCompiledError(
+            f"the script calls torch.compile ({where}), and runs nothing compiled: {reason}"
+        )
 
     def stop(self) -> None:
         """Leave the modules as they were; what the script still does runs in eager, and compiles nothing."""

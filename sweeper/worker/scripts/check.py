@@ -42,7 +42,12 @@ class ModuleSetup:
     """A module of a script as the accuracy check wants it."""
 
     def __init__(
-        self, job: Job, device: torch.device, module: torch.nn.Module, compiled: Function, calls: Sequence[Call]
+        self,
+        job: Job,
+        device: torch.device,
+        module: torch.nn.Module,
+        compiled: Function,
+        calls: Sequence[Call],
     ):
         self.measure, self.device = job.measure, device
         self.capture, self._autocast = OutputCapture(), calls[0].autocast
@@ -73,7 +78,11 @@ class ModuleSetup:
         return found
 
     def _context(self) -> AbstractContextManager[object]:
-        return nullcontext() if self._autocast is None else torch.autocast(self.device.type, dtype=self._autocast)
+        return (
+            nullcontext()
+            if self._autocast is None
+            else torch.autocast(self.device.type, dtype=self._autocast)
+        )
 
     def compiled_optimizer(self, _arm: Arm) -> None:
         """Return None: the optimizer is eager in both arms."""
@@ -104,9 +113,17 @@ def check_modules(
         if (calls := recorded[module])
     ]
     if not recorded:
-        found = [Accuracy(None, None, "the script compiles functions, and no module that could be judged by itself")]
+        found = [
+            Accuracy(
+                None,
+                None,
+                "the script compiles functions, and no module that could be judged by itself",
+            )
+        ]
     elif len(found) < len(recorded):
-        found.append(Accuracy(None, None, "a compiled module was not called in the steps that were recorded"))
+        found.append(
+            Accuracy(None, None, "a compiled module was not called in the steps that were recorded")
+        )
     worst = min(found, key=lambda one: (one.passed is not False, one.passed is not None))
     notes.add(accuracy=worst)
     if worst.passed is False:
@@ -114,7 +131,9 @@ def check_modules(
 
 
 def _make_recorder(calls: list[Call], device: torch.device) -> Callable[..., None]:
-    def record(_module: torch.nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+    def record(
+        _module: torch.nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]
+    ) -> None:
         if torch.is_grad_enabled() and len(calls) < MAX_BATCHES + 1:
             calls.append(Call(copy_batch(Batch(arguments, options)), read_autocast(device)))
 

@@ -29,7 +29,8 @@ class Compiled:
     @property
     def module(self) -> torch.nn.Module | None:
         """The module whose forward this is; None where a function was compiled."""
-        owner = getattr(self.target, "__self__", self.target)  # `Module.compile` compiles a method of the module
+        # `Module.compile` compiles a method of the module
+        owner = getattr(self.target, "__self__", self.target)
         return owner if isinstance(owner, torch.nn.Module) else None
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
@@ -60,8 +61,16 @@ class CompileCalls:
         if model is None:  # @torch.compile(mode=...)
             return functools.partial(self._note, **options)
         result = Compiled(model, self._compile(model, **options))
-        target = type(result.module).__name__ if result.module is not None else getattr(model, "__name__", "")
-        shown = {key: value for key, value in options.items() if isinstance(value, (str, bool, int, float))}
+        target = (
+            type(result.module).__name__
+            if result.module is not None
+            else getattr(model, "__name__", "")
+        )
+        shown = {
+            key: value
+            for key, value in options.items()
+            if isinstance(value, (str, bool, int, float))
+        }
         is_arm = not by_library or result.module is not None
         call = CompileCall(where, by_library, target, is_arm, json.dumps(shown) if shown else "")
         if call not in self.calls:
@@ -80,8 +89,14 @@ def _find_caller() -> tuple[str, bool] | None:
     library: str | None = None
     while frame is not None:
         file = Path(frame.f_code.co_filename)
-        wraps = file.name == "wrappers.py" and file.parent.name in ("fabric", "lightning_fabric")  # Lightning's
-        if file != _THIS and not str(file).startswith(TORCH) and not wraps and "<frozen" not in str(file):
+        # Lightning's
+        wraps = file.name == "wrappers.py" and file.parent.name in ("fabric", "lightning_fabric")
+        if (
+            file != _THIS
+            and not str(file).startswith(TORCH)
+            and not wraps
+            and "<frozen" not in str(file)
+        ):
             where = name_place(frame.f_code.co_filename, frame.f_lineno)
             if OWN in file.parents:
                 return None if library is None else (library, True)

@@ -18,8 +18,11 @@ MAX_SIZES = 500  # the same, of the dimension that varies
 def describe(setup: ScriptSetup) -> ScriptRun:
     """What has been seen of the script so far."""
     loop = setup.loop
-    # Of the module that gets the most different ones: shapes of several modules have nothing to do with each other.
-    shapes: Counter[tuple[object, ...]] = max((form.shapes for form in setup.arms.forms), key=len, default=Counter())
+    # Of the module that gets the most different ones: shapes of several modules have nothing to do
+    # with each other.
+    shapes: Counter[tuple[object, ...]] = max(
+        (form.shapes for form in setup.arms.forms), key=len, default=Counter()
+    )
     sizes = count_sizes(shapes)
     return ScriptRun(
         sha256=setup.sha256,
@@ -29,7 +32,10 @@ def describe(setup: ScriptSetup) -> ScriptRun:
         loader=", ".join(sorted(loop.loader.seen)) or None,
         recorded=loop.loader.num_replayed,
         compile_calls=tuple(setup.calls.calls),
-        shapes=tuple(Shapes(", ".join(map(_show, key)), count) for key, count in shapes.most_common(MAX_SHAPES)),
+        shapes=tuple(
+            Shapes(", ".join(map(_show, key)), count)
+            for key, count in shapes.most_common(MAX_SHAPES)
+        ),
         num_shapes=len(shapes),
         sizes=group_sizes(sizes),
         pad_to=choose_sizes(sizes),
@@ -49,10 +55,14 @@ def name_module(setup: ScriptSetup, module: torch.nn.Module) -> str:
 def count_sizes(shapes: Counter[tuple[object, ...]]) -> Counter[int]:
     """The sizes of the dimension that varies, where one of the first tensor does; else empty."""
     found: Counter[int] = Counter()
-    first = [(key[0], count) for key, count in shapes.items() if key and isinstance(key[0], torch.Size)]
+    first = [
+        (key[0], count) for key, count in shapes.items() if key and isinstance(key[0], torch.Size)
+    ]
     if len({len(shape) for shape, _ in first}) != 1:
         return found
-    varying = [place for place in range(len(first[0][0])) if len({shape[place] for shape, _ in first}) > 1]
+    varying = [
+        place for place in range(len(first[0][0])) if len({shape[place] for shape, _ in first}) > 1
+    ]
     if len(varying) == 1:
         for shape, count in first:
             found[shape[varying[0]]] += count

@@ -38,7 +38,9 @@ class State:
 
     def __init__(self, module: torch.nn.Module, values: dict[int, torch.Tensor]) -> None:
         parts = list(module.modules())
-        self._tables = [(table, dict(table)) for part in parts for table in (part._parameters, part._buffers)]
+        self._tables = [
+            (table, dict(table)) for part in parts for table in (part._parameters, part._buffers)
+        ]
         self._modes = [(part, part.training) for part in parts]
         self._gradients = [(item, item.requires_grad) for item in module.parameters()]
         self._values = values
@@ -76,15 +78,20 @@ class Follower:
 
     is_comparing = False  # of all of them: one may be part of another's module
 
-    def __init__(self, module: torch.nn.Module, compiled: Function, trial: Trial, device: torch.device) -> None:
+    def __init__(
+        self, module: torch.nn.Module, compiled: Function, trial: Trial, device: torch.device
+    ) -> None:
         self._module, self._compiled, self._trial, self._device = module, compiled, trial, device
         self._calls: list[Call] = []
         self._weights: dict[int, torch.Tensor] = {}  # copies of this step's
         self._versions: list[tuple[int, int]] = []  # of the weights when they were copied
         self._num_noises = 0
-        self._computed: str | None = None  # the short format that the module computes in, once it has run
-        self._longer: bool | None = None  # whether eager without autocast draws the same random numbers
-        self._differences: dict[tuple[str, ...], Differences] = {}  # by the tensors that a call gives
+        # the short format that the module computes in, once it has run
+        self._computed: str | None = None
+        # whether eager without autocast draws the same random numbers
+        self._longer: bool | None = None
+        # by the tensors that a call gives
+        self._differences: dict[tuple[str, ...], Differences] = {}
         self.unknown: str | None = None  # why the arms cannot be compared
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
@@ -93,7 +100,8 @@ class Follower:
             return self._compiled(*arguments, **options)
         call = self._note(Batch(arguments, options))
         output = self._compiled(*arguments, **options)
-        if self._device.type == "cuda":  # a CUDA graph writes to its outputs again when the call is repeated
+        # a CUDA graph writes to its outputs again when the call is repeated
+        if self._device.type == "cuda":
             output = torch.utils._pytree.tree_map_only(torch.Tensor, torch.clone, output)
         for place, tensor in enumerate(find_tensors(output)):
             if tensor.requires_grad:
@@ -151,7 +159,11 @@ class Follower:
         after = read_states(self._device)
         arms = {EAGER: eager, COMPILED: self._run(call, self._compiled, is_compiled=True)}
         is_random, is_first = after != call.generators, not self._differences
-        if is_random and is_first and not (_are_near(arms[COMPILED], eager) and read_states(self._device) == after):
+        if (
+            is_random
+            and is_first
+            and not (_are_near(arms[COMPILED], eager) and read_states(self._device) == after)
+        ):
             self.unknown = "compiled code draws other random numbers than eager"
             return
         precision = find_precision(self._module, call.autocast, self._computed or "")
@@ -180,7 +192,12 @@ class Follower:
             return call_eager(self._module, *arguments, **options)
 
     def _run(
-        self, call: Call, function: Function, is_compiled: bool = False, relative: float = 0.0, in_full: bool = False
+        self,
+        call: Call,
+        function: Function,
+        is_compiled: bool = False,
+        relative: float = 0.0,
+        in_full: bool = False,
     ) -> Named:
         """Run a call: outputs, gradients of parameters and inputs, and changes of buffers, by name."""
         call.state.restore()
@@ -196,7 +213,9 @@ class Follower:
         torch.clear_autocast_cache()  # of weights that were other ones
         with torch.enable_grad():
             # A module may write to its inputs, which no leaf that wants a gradient allows.
-            batch = map_tensors(leaves, lambda tensor: tensor.clone() if tensor.requires_grad else tensor)
+            batch = map_tensors(
+                leaves, lambda tensor: tensor.clone() if tensor.requires_grad else tensor
+            )
             with torch.autocast(self._device.type, dtype=dtype, enabled=dtype is not None):
                 outputs = find_tensors(function(*batch.args, **batch.kwargs))
             named = self._take_gradients(call, outputs, leaves)
@@ -206,14 +225,24 @@ class Follower:
         for name, buffer in self._module.named_buffers():
             before = call.state.value_of(buffer)
             if buffer.is_floating_point() and before is not None:
-                named[f"{CHANGE}buffer {name}"] = torch.where(buffer == before, 0.0, buffer - before)
+                named[f"{CHANGE}buffer {name}"] = torch.where(
+                    buffer == before, 0.0, buffer - before
+                )
         return {name: to_reals(tensor.to_dense()).clone() for name, tensor in named.items()}
 
     def _take_gradients(self, call: Call, outputs: Sequence[torch.Tensor], leaves: Batch) -> Named:
         """Go back as the script did: `torch.autograd.grad` would leave out what reentrant checkpoints hold."""
-        inputs = [tensor for tensor in find_tensors([leaves.args, leaves.kwargs]) if tensor.requires_grad]
-        trained = {name: item for name, item in self._module.named_parameters() if item.requires_grad}
-        places = [place for place in call.gradients if place < len(outputs) and outputs[place].requires_grad]
+        inputs = [
+            tensor for tensor in find_tensors([leaves.args, leaves.kwargs]) if tensor.requires_grad
+        ]
+        trained = {
+            name: item for name, item in self._module.named_parameters() if item.requires_grad
+        }
+        places = [
+            place
+            for place in call.gradients
+            if place < len(outputs) and outputs[place].requires_grad
+        ]
         if not (trained or inputs) or not places:
             return {}
         if any(getattr(item, "_post_accumulate_grad_hooks", None) for item in trained.values()):
@@ -228,7 +257,9 @@ class Follower:
         finally:
             for item, gradient in zip(trained.values(), before, strict=True):
                 item.grad = gradient
-        return named | {f"{INPUT} {number}": _read_gradient(item) for number, item in enumerate(inputs, 1)}
+        return named | {
+            f"{INPUT} {number}": _read_gradient(item) for number, item in enumerate(inputs, 1)
+        }
 
     @contextmanager
     def _kept(self) -> Iterator[None]:
@@ -248,7 +279,10 @@ class Follower:
 def combine(followers: Sequence[tuple[str, Follower]], steps: int) -> Trajectory:
     """The trajectory of a loop by those of its modules, which have names: the worst of them."""
     found = [(name, follower.judge()) for name, follower in followers]
-    name, worst = min(found, key=lambda one: (one[1].passed is not False, one[1].passed is not None, -_share(one[1])))
+    name, worst = min(
+        found,
+        key=lambda one: (one[1].passed is not False, one[1].passed is not None, -_share(one[1])),
+    )
     if len(found) > 1 and worst.worst:
         worst = replace(worst, worst=f"{worst.worst} of {name}")
     return replace(worst, samples=sum(one.samples for _, one in found), steps=steps)
@@ -265,17 +299,23 @@ def _are_near(one: Named, other: Named) -> bool:
     """Whether the outputs of two arms are those of the same random numbers."""
     pairs = [(one.get(name), tensor) for name, tensor in other.items() if name.startswith(OUTPUT)]
     return all(
-        a is not None and a.shape == b.shape and bool((a - b).float().norm() <= MAX_DISTANCE * b.float().norm())
+        a is not None
+        and a.shape == b.shape
+        and bool((a - b).float().norm() <= MAX_DISTANCE * b.float().norm())
         for a, b in pairs
     )
 
 
-def _make_hook(gradients: dict[int, torch.Tensor], place: int) -> Callable[[torch.Tensor | None], None]:
+def _make_hook(
+    gradients: dict[int, torch.Tensor], place: int
+) -> Callable[[torch.Tensor | None], None]:
     def note(gradient: torch.Tensor | None) -> None:
         if gradient is None:  # of an output beside those that the loss is made of
             return
         before = gradients.get(place)
-        gradients[place] = gradient.detach().clone() if before is None else before + gradient.detach()
+        gradients[place] = (
+            gradient.detach().clone() if before is None else before + gradient.detach()
+        )
 
     return note
 
@@ -290,7 +330,11 @@ def _copy_values(tensors: Iterable[torch.Tensor]) -> dict[int, torch.Tensor]:
 
 
 def _keep_gradients(moved: Batch, batch: Batch) -> Batch:
-    pairs = zip(find_tensors([moved.args, moved.kwargs]), find_tensors([batch.args, batch.kwargs]), strict=True)
+    pairs = zip(
+        find_tensors([moved.args, moved.kwargs]),
+        find_tensors([batch.args, batch.kwargs]),
+        strict=True,
+    )
     for tensor, other in pairs:
         tensor.requires_grad_(other.requires_grad)
     return moved

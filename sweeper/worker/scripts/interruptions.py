@@ -33,7 +33,11 @@ class Interruptions:
 
     def leave_room(self, steps: int) -> bool:
         """Whether so many steps end before the next interruption, as far as is known."""
-        return (interval := self.interval) is None or self._since is None or self._since + steps < interval
+        return (
+            (interval := self.interval) is None
+            or self._since is None
+            or self._since + steps < interval
+        )
 
     def fit_block(self, untimed: int) -> int | None:
         """The most steps of a block; a round has two, each after `untimed` steps. None where no interval is known."""

@@ -26,7 +26,8 @@ from sweeper.worker.scripts.setup import ScriptSetup
 from sweeper.worker.session import take_readings, time_rounds, warm_up
 
 EAGER_STEPS = 4  # of runs that begin in eager; they show how many batches a step takes
-MAX_CYCLE_BATCHES = 8  # recorded batches that blocks go through; each new shape may have to be compiled
+# recorded batches that blocks go through; each new shape may have to be compiled
+MAX_CYCLE_BATCHES = 8
 SETTLED_STEPS = 3  # in a row without a compilation, before a compiled loop is timed
 
 
@@ -43,8 +44,11 @@ def lead_steps(setup: ScriptSetup) -> Lead:
         notes.counters = arms.counters
         arms.prepare(modules)
         host = host_monitor.HostMonitor()
-        # Single steps have to become steady: a script may not have enough of them to go through its batches five times.
-        yield from time_first_steps(setup.bench, setup.compiled, lambda times: notes.add(first_steps_s=tuple(times)))
+        # Single steps have to become steady: a script may not have enough of them to go through its
+        # batches five times.
+        yield from time_first_steps(
+            setup.bench, setup.compiled, lambda times: notes.add(first_steps_s=tuple(times))
+        )
         notes.add(host=HostState(host.share_busy_by_others()))
         arms.require_compiled()
         notes.add(**artifacts.read_fingerprints(), compile_parts_s=artifacts.read_parts_s())
@@ -68,10 +72,15 @@ def lead_steps(setup: ScriptSetup) -> Lead:
 def _note_missing(setup: ScriptSetup) -> None:
     """Say of each reading that the script left no steps for why it is missing."""
     process, why = setup.notes.process, "the script ended before"
-    missing: dict[str, object] = {"accuracy": Accuracy(None, None, f"{why} its modules could be judged")}
+    missing: dict[str, object] = {
+        "accuracy": Accuracy(None, None, f"{why} its modules could be judged")
+    }
     wanted = {"energy": setup.measure.energy and process.energy_j is None}
     if setup.device.type == "cuda":
-        wanted |= {"device_time": process.device_time_s is None, "host_time": process.host_step_s is None}
+        wanted |= {
+            "device_time": process.device_time_s is None,
+            "host_time": process.host_step_s is None,
+        }
     for name, lacks in wanted.items():
         if lacks and getattr(process, f"{name}_missing") is None:
             missing[f"{name}_missing"] = why
@@ -101,7 +110,9 @@ def _time_rounds(setup: ScriptSetup) -> Lead:
     finally:
         if found := setup.monitor.memory:
             setup.notes.add(
-                allocator_peak_bytes=PerArm(**{arm: item.allocator_peak_bytes for arm, item in found.items()}),
+                allocator_peak_bytes=PerArm(
+                    **{arm: item.allocator_peak_bytes for arm, item in found.items()}
+                ),
                 memory_bytes=PerArm(**{arm: item.in_use_bytes for arm, item in found.items()}),
             )
     setup.arms.require_compiled()
@@ -109,7 +120,10 @@ def _time_rounds(setup: ScriptSetup) -> Lead:
 
 def _shorten_blocks(setup: ScriptSetup) -> bool:
     """Shorten blocks until a round fits between two evaluations or saved files of the script; whether they are now."""
-    steps, most = setup.notes.process.steps_per_block, setup.loop.interruptions.fit_block(STEPS_BEFORE_BLOCK)
+    steps, most = (
+        setup.notes.process.steps_per_block,
+        setup.loop.interruptions.fit_block(STEPS_BEFORE_BLOCK),
+    )
     if steps is None or most is None:
         return False
     most -= most % setup.bench.num_sizes
@@ -124,8 +138,15 @@ def _least_steps(setup: ScriptSetup) -> int:
 
 
 def _explain_interval(setup: ScriptSetup) -> str:
-    interval, least = setup.loop.interruptions.interval, 2 * (STEPS_BEFORE_BLOCK + _least_steps(setup))
-    return f", every {interval} steps; a round takes {least} or more" if interval and interval <= least else ""
+    interval, least = (
+        setup.loop.interruptions.interval,
+        2 * (STEPS_BEFORE_BLOCK + _least_steps(setup)),
+    )
+    return (
+        f", every {interval} steps; a round takes {least} or more"
+        if interval and interval <= least
+        else ""
+    )
 
 
 def lead_loop(setup: ScriptSetup, arm: str, known: Known = NOTHING) -> Lead:
@@ -160,7 +181,8 @@ def _lead_loop(setup: ScriptSetup, arm: str, known: Known) -> Lead:
         with notes.enter("eager"):
             yield from run_steps(EAGER_STEPS)
     with notes.enter("warming"):
-        yield from run_steps(loop.loader.queued)  # what workers fetched ahead while nothing was asked for
+        # what workers fetched ahead while nothing was asked for
+        yield from run_steps(loop.loader.queued)
     with notes.enter("measuring"):
         host = host_monitor.HostMonitor()
         yield from time_loop(setup, arm, known)

@@ -58,7 +58,8 @@ class LoaderWatch:
         self._recorded: deque[Any] = deque(maxlen=MAX_RECORDED)
         self._training: object = None
         self._replayed: Iterator[RecordedBatch] | None = None
-        self._fresh: weakref.WeakSet[_BaseDataLoaderIter] = weakref.WeakSet()  # that have given nothing yet
+        # that have given nothing yet
+        self._fresh: weakref.WeakSet[_BaseDataLoaderIter] = weakref.WeakSet()
         self._next, self._iter = _BaseDataLoaderIter.__next__, DataLoader.__iter__
         watch = self
 
@@ -101,8 +102,12 @@ class LoaderWatch:
         if self._training is None:
             self._pulled[key] += 1
             workers = iterator._num_workers
-            self.seen.add(f"{workers} workers" if workers > 1 else "1 worker" if workers else "no workers")
-            self.queued = max(self.queued, workers * (getattr(iterator, "_prefetch_factor", None) or 0))
+            self.seen.add(
+                f"{workers} workers" if workers > 1 else "1 worker" if workers else "no workers"
+            )
+            self.queued = max(
+                self.queued, workers * (getattr(iterator, "_prefetch_factor", None) or 0)
+            )
         else:
             self.num_epochs += iterator in self._fresh
         self._fresh.discard(iterator)
@@ -183,7 +188,8 @@ class ModuleWatch:
     """
 
     def __init__(self) -> None:
-        self.modules: dict[torch.nn.Module, str] = {}  # with the line of the script that calls them first
+        # with the line of the script that calls them first
+        self.modules: dict[torch.nn.Module, str] = {}
         self._depth = 0
         enter = torch.nn.modules.module.register_module_forward_pre_hook(self._enter)
         leave = torch.nn.modules.module.register_module_forward_hook(self._leave, always_call=True)
@@ -194,7 +200,9 @@ class ModuleWatch:
         for handle in self._handles:
             handle.remove()
         parts = {part for module in self.modules for part in module.modules() if part is not module}
-        self.modules = {module: line for module, line in self.modules.items() if module not in parts}
+        self.modules = {
+            module: line for module, line in self.modules.items() if module not in parts
+        }
 
     def _enter(self, module: torch.nn.Module, _inputs: object) -> None:
         self._depth += 1
@@ -208,7 +216,11 @@ class ModuleWatch:
 def is_called_to_train(module: torch.nn.Module) -> bool:
     """Whether a module that is being called has parameters to train, and gradients are on."""
     in_backward = torch._C._current_graph_task_id() != -1  # as checkpointed blocks are called again
-    return not in_backward and torch.is_grad_enabled() and any(item.requires_grad for item in module.parameters())
+    return (
+        not in_backward
+        and torch.is_grad_enabled()
+        and any(item.requires_grad for item in module.parameters())
+    )
 
 
 def _list_callers() -> list[FrameType]:
@@ -236,11 +248,14 @@ class Loop:
     The lead's end is the script's; `on_end` hears what went wrong in it, or None, before the script is ended.
     """
 
-    def __init__(self, lead: Callable[[Loop], Lead], on_end: Callable[[Exception | None], None]) -> None:
+    def __init__(
+        self, lead: Callable[[Loop], Lead], on_end: Callable[[Exception | None], None]
+    ) -> None:
         self.num_steps = 0  # of the loop, since it is known where they end
         self.num_watched = 0  # optimizer steps before that
         self.num_saved = 0  # calls of `torch.save`
-        self.num_evaluations = self._others = 0  # steps before which other loaders gave batches, and these batches
+        # steps before which other loaders gave batches, and these batches
+        self.num_evaluations = self._others = 0
         self.num_skipped = 0  # optimizer steps that a gradient scaler left out
         self.optimizers: dict[int, Optimizer] = {}
         self.loader = LoaderWatch()
@@ -260,7 +275,9 @@ class Loop:
         setattr(torch, "save", self._note_save)  # noqa: B010
         loop = self
 
-        def step(scaler: torch.amp.GradScaler, optimizer: Optimizer, *arguments: Any, **options: Any) -> Any:
+        def step(
+            scaler: torch.amp.GradScaler, optimizer: Optimizer, *arguments: Any, **options: Any
+        ) -> Any:
             return loop._step_scaled(scaler, optimizer, *arguments, **options)
 
         setattr(torch.amp.GradScaler, "step", step)  # noqa: B010
@@ -323,7 +340,11 @@ class Loop:
     def _before_step(self, *_: object) -> None:
         if threading.get_ident() == self._thread:
             # A step that raises has no end that torch tells of, but its frame is gone.
-            self._running = [frame for frame in self._running if frame in _list_callers()] if self._running else []
+            self._running = (
+                [frame for frame in self._running if frame in _list_callers()]
+                if self._running
+                else []
+            )
             self._running.append(sys._getframe(1))
 
     def _after_step(self, optimizer: Optimizer, *_: object) -> None:
@@ -383,7 +404,9 @@ class Loop:
         self.num_saved += 1
         return self._save(*arguments, **options)
 
-    def _step_scaled(self, scaler: torch.amp.GradScaler, optimizer: Optimizer, *rest: Any, **options: Any) -> Any:
+    def _step_scaled(
+        self, scaler: torch.amp.GradScaler, optimizer: Optimizer, *rest: Any, **options: Any
+    ) -> Any:
         before = (len(self._order), self.num_steps)
         returned = self._scaler_step(scaler, optimizer, *rest, **options)
         if before == (len(self._order), self.num_steps) and id(optimizer) == self._last:
@@ -405,7 +428,9 @@ class Counts:
     epochs: int = 0  # times that the training loader began anew
 
     def since(self, before: Counts) -> Counts:
-        return Counts(*(now - then for now, then in zip(astuple(self), astuple(before), strict=True)))
+        return Counts(
+            *(now - then for now, then in zip(astuple(self), astuple(before), strict=True))
+        )
 
 
 class ScriptOverError(Failure):

@@ -19,7 +19,8 @@ from sweeper.worker.scripts.places import name_call
 from sweeper.worker.scripts.setup import ScriptSetup
 
 LOOP_S = 10.0  # length of a loop's measurement, unless `measure.rounds_s` says less
-PATIENCE = 3  # times that length, or LOOP_S, for which the beginning of a period is waited for, and for its end
+# times that length, or LOOP_S, for which the beginning of a period is waited for, and for its end
+PATIENCE = 3
 MIN_STEPS = 8
 MAX_STARTS = 4  # of a loop's measurement because of compilations, and as many because of events
 
@@ -29,13 +30,15 @@ class Known:
     """What earlier runs of the script have shown."""
 
     interval: int = 0  # steps from one evaluation or saved file to the next; 0: none was seen
-    steps: int = 0  # that the eager loop was timed over, with so many events; 0: it was not timed yet
+    # that the eager loop was timed over, with so many events; 0: it was not timed yet
+    steps: int = 0
     seconds: float = 0.0
     evaluations: int = 0
     saves: int = 0
     epochs: int = 0
     modules: Sequence[str] = ()  # those to compile, by class and line
-    compiles_itself: bool = False  # whether the script's own calls of `torch.compile` are the compiled arm
+    # whether the script's own calls of `torch.compile` are the compiled arm
+    compiles_itself: bool = False
 
     @property
     def events(self) -> tuple[int, int, int]:
@@ -92,7 +95,8 @@ class _Event(IntEnum):
 
 
 KINDS = (_Event.EVALUATION, _Event.SAVE, _Event.EPOCH)
-MAX_DIFFERENCES = (0.25, 1, 1)  # of each of `KINDS`, in as many steps as eager's; some are no whole part of others
+# of each of `KINDS`, in as many steps as eager's; some are no whole part of others
+MAX_DIFFERENCES = (0.25, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -152,7 +156,8 @@ class _Timing:
         self._patience_s = max(PATIENCE * self._limit_s, LOOP_S)
         self._first = self._window = _Window.begin(setup)
         self._start = self._first.start  # of what is waited for
-        self._whole: _Window | None = None  # the longest one of whole periods, or with as much as eager's
+        # the longest one of whole periods, or with as much as eager's
+        self._whole: _Window | None = None
         self._without: _Window | None = None  # the longest one that ended before an event
         self._period = _Event.NONE  # the events between which the window lies
         self._compilations = self._restarts = 0  # for which the time began anew
@@ -160,7 +165,10 @@ class _Timing:
     def note_step(self) -> bool:
         """Note the end of a step, and say whether the time is long enough."""
         last, self._window = self._window, self._window.extend(self._setup)
-        if len(self._setup.arms.counters.programs) > last.programs and self._compilations < MAX_STARTS - 1:
+        if (
+            len(self._setup.arms.counters.programs) > last.programs
+            and self._compilations < MAX_STARTS - 1
+        ):
             self._compilations += 1
             self._whole, self._without, self._period = None, None, _Event.NONE
             self._window = _Window.begin(self._setup)
@@ -168,7 +176,11 @@ class _Timing:
             return False
         seen = zip(KINDS, _count_events(self._window.seen.since(last.seen)), strict=True)
         event = next((kind for kind, count in seen if count), _Event.NONE)
-        return self._follow_eager(event, last) if self._known.steps else self._look_for_periods(event, last)
+        return (
+            self._follow_eager(event, last)
+            if self._known.steps
+            else self._look_for_periods(event, last)
+        )
 
     @property
     def leaves_out(self) -> bool:
@@ -178,7 +190,8 @@ class _Timing:
             periods = window.steps / known.steps
             found = zip(window.events, known.events, MAX_DIFFERENCES, strict=True)
             return self._restarts > 0 or any(
-                bool(ours) != bool(eagers) or abs(ours / periods - eagers) > most for ours, eagers, most in found
+                bool(ours) != bool(eagers) or abs(ours / periods - eagers) > most
+                for ours, eagers, most in found
             )
         return self._period is not _Event.NONE and not window.events[KINDS.index(self._period)]
 
@@ -209,9 +222,16 @@ class _Timing:
                 self._window = self._window.finish(self._setup)
             self._whole = self._window
             return self._is_long()
-        is_near = self._known.interval * self._window.length_s / self._window.steps <= self._patience_s
-        waits = self._period is not _Event.NONE or (is_near and self._window.steps <= self._known.interval)
-        is_late = self._window.length_s >= self._patience_s or self._window.end - self._start >= 2 * self._patience_s
+        is_near = (
+            self._known.interval * self._window.length_s / self._window.steps <= self._patience_s
+        )
+        waits = self._period is not _Event.NONE or (
+            is_near and self._window.steps <= self._known.interval
+        )
+        is_late = (
+            self._window.length_s >= self._patience_s
+            or self._window.end - self._start >= 2 * self._patience_s
+        )
         if (self._is_long() and not waits) or (is_late and self._window.steps >= MIN_STEPS):
             self._window = self._window.finish(self._setup)
             return True
@@ -219,14 +239,21 @@ class _Timing:
 
     def _follow_eager(self, event: _Event, last: _Window) -> bool:
         known = self._known
-        if event is not _Event.NONE and not known.events[KINDS.index(event)] and self._restarts < MAX_STARTS:
+        if (
+            event is not _Event.NONE
+            and not known.events[KINDS.index(event)]
+            and self._restarts < MAX_STARTS
+        ):
             self._restarts += 1
             self._begin_after(last)
             return False
         if self._window.steps % known.steps == 0:
             self._whole = self._window = self._window.finish(self._setup)
             return not any(known.events) or self._window.length_s >= self._limit_s
-        if self._window.length_s >= max(2 * known.seconds, self._patience_s) and self._window.steps >= MIN_STEPS:
+        if (
+            self._window.length_s >= max(2 * known.seconds, self._patience_s)
+            and self._window.steps >= MIN_STEPS
+        ):
             self._window = self._window.finish(self._setup)
             return True
         return False

@@ -18,7 +18,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from sweeper.core.protocol import ALONE, Job, Outcome, Phase, decode
-from sweeper.core.record import ARMS, EAGER_PHASES, Diagnostics, HostState, ScriptRun, Training, Trajectory
+from sweeper.core.record import (
+    ARMS,
+    EAGER_PHASES,
+    Diagnostics,
+    HostState,
+    ScriptRun,
+    Training,
+    Trajectory,
+)
 from sweeper.core.system.leftovers import TEMPORARY, make_prefix
 from sweeper.worker import failures
 from sweeper.worker.scripts.loop_time import Known
@@ -57,7 +65,11 @@ def _run_passes(trial: Path, job: Job, part: Part, notes: Notes) -> None:
         if outcome.status != "ok":
             notes.phase = outcome.phase or notes.phase
             raise ScriptError(_blame_eager(outcome) if which == EAGER_LOOP else outcome)
-    if job.trial.model.arguments.get("trajectory") and part.index == 0 and job.trial.mode != "eager":
+    if (
+        job.trial.model.arguments.get("trajectory")
+        and part.index == 0
+        and job.trial.mode != "eager"
+    ):
         _follow(trial, part, notes, deadline)
 
 
@@ -65,7 +77,9 @@ def _blame_eager(outcome: Outcome) -> Outcome:
     """What fails in a loop that has run nothing compiled is the script's own."""
     if outcome.status not in ("runtime_error", "crashed"):
         return outcome
-    return replace(outcome, status="eager_error", message=f"in its loop in eager: {outcome.message}")
+    return replace(
+        outcome, status="eager_error", message=f"in its loop in eager: {outcome.message}"
+    )
 
 
 def _tell_what_is_known(script: ScriptRun | None) -> list[str]:
@@ -121,14 +135,21 @@ def _take_over(outcome: Outcome, which: str, notes: Notes) -> None:
     if seen.loop_eager is not None:
         first = replace(first, loop_eager=seen.loop_eager)
     if seen.loop_compiled is not None:  # it has seen what the loader gives
-        of_loader = {name: getattr(seen, name) for name in ("loop_compiled", "shapes", "num_shapes", "sizes", "pad_to")}
+        of_loader = {
+            name: getattr(seen, name)
+            for name in ("loop_compiled", "shapes", "num_shapes", "sizes", "pad_to")
+        }
         first = replace(first, **of_loader)
     notes.add(script=first)
 
 
 def _join(host: HostState, of_loop: HostState) -> HostState:
     """The state of the host with the larger share that others took, of the rounds and of the loops."""
-    shares = [item.busy_while_measuring for item in (host, of_loop) if item.busy_while_measuring is not None]
+    shares = [
+        item.busy_while_measuring
+        for item in (host, of_loop)
+        if item.busy_while_measuring is not None
+    ]
     return replace(host, busy_while_measuring=max(shares, default=None))
 
 
@@ -136,23 +157,42 @@ def _shorten_places(diagnostics: Diagnostics) -> Diagnostics:
     """Name places in the folder of the sweep as the user would: the script ran with an absolute path."""
     begin = f"{Path.cwd()}{os.sep}"
     breaks = tuple(
-        replace(item, where=(item.where or "").removeprefix(begin) or None) for item in diagnostics.graph_breaks
+        replace(item, where=(item.where or "").removeprefix(begin) or None)
+        for item in diagnostics.graph_breaks
     )
     return replace(diagnostics, graph_breaks=breaks)
 
 
 def _run_pass(
-    trial: Path, which: str, part: Part, notes: Notes, told: Sequence[str] = (), deadline: float = math.inf
+    trial: Path,
+    which: str,
+    part: Part,
+    notes: Notes,
+    told: Sequence[str] = (),
+    deadline: float = math.inf,
 ) -> Outcome:
     """Run the script once. What it prints goes to the worker's log; it finds nothing on its standard input."""
     print(f"run of the script: {which}", *told[:2], flush=True)  # into the log
     receive, send = os.pipe()
     cold = ["--cold"] if part.cold else []
-    given = [str(trial.resolve()), which, "--index", str(part.index), "--draw", str(part.draw), *cold, *told]
+    given = [
+        str(trial.resolve()),
+        which,
+        "--index",
+        str(part.index),
+        "--draw",
+        str(part.draw),
+        *cold,
+        *told,
+    ]
     command = [sys.executable, "-m", "sweeper.worker.scripts", *given, "--answer-fd", str(send)]
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[send], start_new_session=True) as process:
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, pass_fds=[send], start_new_session=True
+    ) as process:
         os.close(send)
-        limit = threading.Timer(min(max(deadline - time.monotonic(), 0.0), threading.TIMEOUT_MAX), _kill, [process])
+        limit = threading.Timer(
+            min(max(deadline - time.monotonic(), 0.0), threading.TIMEOUT_MAX), _kill, [process]
+        )
         limit.start()
         try:
             outcome = _read_answer(receive, notes)
@@ -166,7 +206,11 @@ def _run_pass(
         return outcome
     if time.monotonic() >= deadline:
         return Outcome("timeout", notes.phase, "measure.timeout_s was over")
-    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended its process with exit code {code}"
+    how = (
+        f"was killed by {signal.Signals(-code).name}"
+        if code < 0
+        else f"ended its process with exit code {code}"
+    )
     status = "eager_error" if notes.phase in EAGER_PHASES else "crashed"
     return Outcome(status, notes.phase, f"the script {how}, before enough steps were seen")
 

@@ -20,7 +20,8 @@ LIBRARIES = tuple(
     | {site.getusersitepackages()}
 )
 CACHES = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"  # sweeper sets them in each worker
-OVERWRITTEN = "accessing tensor output of CUDAGraphs that has been overwritten"  # torch's cudagraph_trees.py
+# torch's cudagraph_trees.py
+OVERWRITTEN = "accessing tensor output of CUDAGraphs that has been overwritten"
 _BEGIN = Path.cwd()
 
 
@@ -49,7 +50,9 @@ def name_call(name: str, line: str) -> str:
 
 def describe_in_script(error: Exception) -> str:
     """Say what went wrong, and on which of the user's own lines, where it is the script's own error."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename)]
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename)
+    ]
     if isinstance(error, Failure) or not frames:
         return describe_error(error)
     where = name_place(frames[-1].filename, frames[-1].lineno)

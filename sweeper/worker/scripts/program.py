@@ -56,5 +56,6 @@ class Program:
         module.__file__ = str(path.absolute())
         vars(module)["__builtins__"] = builtins
         sys.modules["__main__"] = module
-        code = compile(path.read_bytes(), module.__file__, "exec", dont_inherit=True)  # with its own `__future__` alone
+        # with its own `__future__` alone
+        code = compile(path.read_bytes(), module.__file__, "exec", dont_inherit=True)
         exec(code, vars(module))  # noqa: S102  # a user's own code

@@ -18,15 +18,26 @@ from sweeper.worker.session import Notes
 class ScriptSetup:
     """What the leads share. `sha256` is of the script's file, before it ran."""
 
-    # Once the loop is known: the device of the parameters that the optimizers train, and what runs and watches steps.
+    # Once the loop is known: the device of the parameters that the optimizers train, and what runs
+    # and watches steps.
     device: torch.device
     bench: LoopBench
     monitor: LoopMonitor
 
-    def __init__(self, job: Job, notes: Notes, loop: Loop, calls: CompileCalls, arms: Arms, sha256: str | None) -> None:
+    def __init__(
+        self,
+        job: Job,
+        notes: Notes,
+        loop: Loop,
+        calls: CompileCalls,
+        arms: Arms,
+        sha256: str | None,
+    ) -> None:
         self.trial, self.measure, self.job = job.trial, job.measure, job
         self.notes, self.loop, self.calls, self.arms, self.sha256 = notes, loop, calls, arms, sha256
-        self.eager, self.compiled = (Arm(name, _run_no_step, eager=name == "eager") for name in ARMS)
+        self.eager, self.compiled = (
+            Arm(name, _run_no_step, eager=name == "eager") for name in ARMS
+        )
         self.loops: dict[str, LoopRun] = {}  # by arm
         self.trajectory: Trajectory | None = None
         self.has_begun = False
@@ -34,7 +45,9 @@ class ScriptSetup:
     def begin(self) -> list[torch.nn.Module]:
         """The modules to compile, of which the device is read."""
         parameters = (
-            item for group in next(iter(self.loop.optimizers.values())).param_groups for item in group["params"]
+            item
+            for group in next(iter(self.loop.optimizers.values())).param_groups
+            for item in group["params"]
         )
         self.device = next(parameters).device
         self.bench = LoopBench(self.device, self.arms, self.loop.interruptions)

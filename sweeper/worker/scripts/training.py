@@ -14,7 +14,8 @@ from torch.optim import Optimizer
 from sweeper.core.record import Training
 
 POINTS = 30  # of each curve
-BUCKETS = 4093  # of a sketch, a prime: a column of a weight fills all of them. Lengths are right within 3 %
+# of a sketch, a prime: a column of a weight fills all of them. Lengths are right within 3 %
+BUCKETS = 4093
 
 
 class SeedShift:
@@ -42,8 +43,12 @@ class LossWatch:
 
         def note(tensors: Any, *arguments: Any, **options: Any) -> None:
             given = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-            found = [loss.detach().float().reshape(()).clone() for loss in given if loss.numel() == 1]
-            self._losses += found if self._factor is None else [loss / self._factor for loss in found]
+            found = [
+                loss.detach().float().reshape(()).clone() for loss in given if loss.numel() == 1
+            ]
+            self._losses += (
+                found if self._factor is None else [loss / self._factor for loss in found]
+            )
             self._factor = None
             backward(tensors, *arguments, **options)
 
@@ -64,10 +69,14 @@ class LossWatch:
 class TrainingWatch:
     """Follows a training from one step to the next; `weights` is where eager's are kept for the compiled training."""
 
-    def __init__(self, losses: LossWatch, optimizers: Iterable[Optimizer], steps: int, weights: Path) -> None:
+    def __init__(
+        self, losses: LossWatch, optimizers: Iterable[Optimizer], steps: int, weights: Path
+    ) -> None:
         self._losses, self._weights = losses, weights
         groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-        self._parameters: list[torch.Tensor] = [item for group in groups for item in group["params"]]
+        self._parameters: list[torch.Tensor] = [
+            item for group in groups for item in group["params"]
+        ]
         self._every = math.ceil(steps / POINTS)
         self._rows: list[tuple[torch.Tensor | None, torch.Tensor | None]] = []
         self._sketches = [sketch(self._parameters)]
@@ -79,7 +88,9 @@ class TrainingWatch:
     def add_step(self) -> None:
         """Note a step that has ended."""
         gradients = [item.grad.detach() for item in self._parameters if item.grad is not None]
-        norm = torch.stack([item.float().norm() for item in gradients]).norm() if gradients else None
+        norm = (
+            torch.stack([item.float().norm() for item in gradients]).norm() if gradients else None
+        )
         self._rows.append((self._losses.take(), norm))
         if len(self._rows) % self._every == 0:
             self._sketches.append(sketch(self._parameters))
@@ -110,7 +121,11 @@ def sketch(parameters: Sequence[torch.Tensor]) -> torch.Tensor:
     total = torch.zeros(BUCKETS, device=device)
     for parameter in parameters:
         values = parameter.detach().to(device, torch.float32).flatten()
-        signs = torch.randint(0, 2, values.shape, generator=generator, device=device, dtype=torch.int8) * 2 - 1
+        signs = (
+            torch.randint(0, 2, values.shape, generator=generator, device=device, dtype=torch.int8)
+            * 2
+            - 1
+        )
         padded = torch.nn.functional.pad(values * signs, (0, -len(values) % BUCKETS))
         total += padded.view(-1, BUCKETS).sum(0)
     return total

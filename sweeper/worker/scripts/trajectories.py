@@ -45,7 +45,8 @@ def lead_trajectory(setup: ScriptSetup) -> Lead:
         followers.append((name_module(setup, form.caller), follower))
         form.chosen = follower
     before = setup.loop.num_steps
-    with setup.notes.enter("checking"), suppress(ScriptOverError):  # what there is of the steps is judged
+    # what there is of the steps is judged
+    with setup.notes.enter("checking"), suppress(ScriptOverError):
         while setup.loop.num_steps - before < _count_steps(setup):
             yield
             for _, follower in followers:
@@ -54,7 +55,9 @@ def lead_trajectory(setup: ScriptSetup) -> Lead:
     setup.trajectory = combine(followers, setup.loop.num_steps - before)
 
 
-def lead_training(setup: ScriptSetup, request: Request, seeds: SeedShift, losses: LossWatch) -> Lead:
+def lead_training(
+    setup: ScriptSetup, request: Request, seeds: SeedShift, losses: LossWatch
+) -> Lead:
     """Follow one training. Seeds and losses are watched from the script's first line on."""
     modules = yield from _begin(setup)
     if request.arm == "compiled":

@@ -16,7 +16,9 @@ from sweeper.core.system.command_line import make_resume_command, remember_sweep
         ("-m sweeper ++sweep=night", "python -m sweeper ++sweep=night"),
     ],
 )
-def test_command_that_goes_on_names_the_sweep_once(typed: str, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_that_goes_on_names_the_sweep_once(
+    typed: str, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "orig_argv", ["/usr/bin/python3.11", *typed.split(" ", 3)])
     remember_sweep("night")
     assert make_resume_command() == command

@@ -15,7 +15,9 @@ GPUS = [Gpu("0", "GPU-aaa", "NVIDIA H200"), Gpu("1", "GPU-bbb", "NVIDIA H200")]
 
 
 def test_no_device_given_means_the_first_gpu_or_the_cpu() -> None:
-    assert resolve(None, GPUS) == resolve("cuda", GPUS) == tuple(Device("cuda", gpu) for gpu in GPUS)
+    assert (
+        resolve(None, GPUS) == resolve("cuda", GPUS) == tuple(Device("cuda", gpu) for gpu in GPUS)
+    )
     assert resolve(None, []) == (Device("cpu"),)
 
 
@@ -43,7 +45,8 @@ def test_worker_on_the_cpu_sees_no_gpu() -> None:
 
 def test_names_that_are_none_of_the_gpus_are_refused_and_an_empty_one_means_none() -> None:
     with pytest.raises(
-        ConfigError, match=r"CUDA_VISIBLE_DEVICES=MIG-1 names none of the GPUs 0 \(GPU-aaa\), 1 \(GPU-b"
+        ConfigError,
+        match=r"CUDA_VISIBLE_DEVICES=MIG-1 names none of the GPUs 0 \(GPU-aaa\), 1 \(GPU-b",
     ):
         _select(GPUS, "MIG-1")
     assert _select(GPUS, "-1") == _select(GPUS, " ") == _select([], "7") == []
@@ -82,7 +85,9 @@ def make_nvml(monkeypatch: pytest.MonkeyPatch, **answers: Callable[..., Any]) ->
     return nvml
 
 
-def test_visible_gpus_are_all_unless_the_environment_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_visible_gpus_are_all_unless_the_environment_chooses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     make_nvml(monkeypatch)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert list(gpus.visible_gpus.__wrapped__()) == GPUS
@@ -90,7 +95,9 @@ def test_visible_gpus_are_all_unless_the_environment_chooses(monkeypatch: pytest
     assert list(gpus.visible_gpus.__wrapped__()) == GPUS[1:]
 
 
-def test_without_a_driver_there_is_no_gpu_and_nothing_is_known_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_driver_there_is_no_gpu_and_nothing_is_known_of_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     nvml = make_nvml(monkeypatch)
     vars(nvml).pop("nvmlInit")  # raises NVMLError then
     assert gpus.visible_gpus.__wrapped__() == gpus.cores_near(GPUS[0]) == ()
@@ -102,7 +109,10 @@ def test_everything_that_a_gpu_tells_is_read(monkeypatch: pytest.MonkeyPatch) ->
     make_nvml(
         monkeypatch,
         nvmlDeviceGetMemoryInfo=lambda _: SimpleNamespace(used=5, total=9),
-        nvmlDeviceGetComputeRunningProcesses=lambda _: [SimpleNamespace(pid=7), SimpleNamespace(pid=8)],
+        nvmlDeviceGetComputeRunningProcesses=lambda _: [
+            SimpleNamespace(pid=7),
+            SimpleNamespace(pid=8),
+        ],
         nvmlDeviceGetComputeMode=lambda _: 3,
         nvmlDeviceGetPersistenceMode=lambda _: 1,
         nvmlDeviceGetClockInfo=lambda _, clock: {Nvml.NVML_CLOCK_SM: 1900}[clock],
@@ -132,7 +142,9 @@ def test_everything_that_a_gpu_tells_is_read(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_what_a_gpu_does_not_tell_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = make_nvml(monkeypatch, nvmlDeviceGetCurrentClocksThrottleReasons=lambda _: 0x01 | 0x40)
-    assert gpus.read_handle(nvml, "GPU-aaa") == GpuReading(driver="580.1", lowered_clocks=("idle", "hardware_thermal"))
+    assert gpus.read_handle(nvml, "GPU-aaa") == GpuReading(
+        driver="580.1", lowered_clocks=("idle", "hardware_thermal")
+    )
     assert gpus.computing_pids(GPUS[0]) == frozenset()
 
 

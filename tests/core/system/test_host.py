@@ -24,7 +24,12 @@ def test_the_host_is_read_from_the_kernels_files(tmp_path: Path) -> None:
         "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "powersave\n",
     }
     read = host.read(write_files(tmp_path, files))
-    assert (read.cpu, read.load, read.quota_cores, read.governor) == ("A fine CPU", 1.5, 1.5, "powersave")
+    assert (read.cpu, read.load, read.quota_cores, read.governor) == (
+        "A fine CPU",
+        1.5,
+        1.5,
+        "powersave",
+    )
     assert read.bfloat16_native is True
     (tmp_path / "sys/fs/cgroup/cpu.max").write_text("max 100000\n")
     assert host.read(tmp_path).quota_cores is None
@@ -34,10 +39,19 @@ def test_the_host_is_read_from_the_kernels_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("flags", "native"),
-    [("flags : fpu avx2", False), ("Features : fp bf16", True), ("flags : fpu amx_bf16", True), ("bugs : bf16", None)],
+    [
+        ("flags : fpu avx2", False),
+        ("Features : fp bf16", True),
+        ("flags : fpu amx_bf16", True),
+        ("bugs : bf16", None),
+    ],
 )
-def test_bfloat16_is_native_where_the_processor_says_so(tmp_path: Path, flags: str, native: bool | None) -> None:
-    assert host.read(write_files(tmp_path, {"proc/cpuinfo": f"{flags}\n"})).bfloat16_native is native
+def test_bfloat16_is_native_where_the_processor_says_so(
+    tmp_path: Path, flags: str, native: bool | None
+) -> None:
+    assert (
+        host.read(write_files(tmp_path, {"proc/cpuinfo": f"{flags}\n"})).bfloat16_native is native
+    )
 
 
 MEMORY = "MemTotal: 9000000 kB\nMemAvailable:  4194304 kB\n"
@@ -52,7 +66,11 @@ MEMORY = "MemTotal: 9000000 kB\nMemAvailable:  4194304 kB\n"
         ({"proc/meminfo": MEMORY, "memory.max": f"{3 * GIB}", "memory.current": f"{GIB}"}, 2 * GIB),
         # What the cgroup has cached it can give back.
         (
-            {"memory.max": f"{3 * GIB}", "memory.current": f"{2 * GIB}", "memory.stat": f"anon 5\ninactive_file {GIB}"},
+            {
+                "memory.max": f"{3 * GIB}",
+                "memory.current": f"{2 * GIB}",
+                "memory.stat": f"anon 5\ninactive_file {GIB}",
+            },
             2 * GIB,
         ),
         ({"proc/meminfo": MEMORY, "memory.max": f"{9 * GIB}", "memory.current": f"{GIB}"}, 4 * GIB),
@@ -71,7 +89,12 @@ def test_cores_whose_siblings_are_unknown_stand_alone(tmp_path: Path) -> None:
 
 
 def test_only_the_cores_asked_for_count(tmp_path: Path) -> None:
-    lines = ["cpu 900 0 0 0 0 0 0 0 0 0", "cpu0 100 20 30 999 999 4 6 0 0 0", "cpu1 500 0 0 0 0 0 0 0 0 0", "intr 5"]
+    lines = [
+        "cpu 900 0 0 0 0 0 0 0 0 0",
+        "cpu0 100 20 30 999 999 4 6 0 0 0",
+        "cpu1 500 0 0 0 0 0 0 0 0 0",
+        "intr 5",
+    ]
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/stat").write_text("\n".join(lines))
     assert host.busy_s({0}, tmp_path) == 160 / host.TICKS_PER_SECOND

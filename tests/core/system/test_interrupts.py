@@ -91,7 +91,10 @@ os.write(2, b"err")
 
 
 def start(
-    program: str, *arguments: str, ignored: tuple[signal.Signals, ...] = (), stderr: int = subprocess.PIPE
+    program: str,
+    *arguments: str,
+    ignored: tuple[signal.Signals, ...] = (),
+    stderr: int = subprocess.PIPE,
 ) -> subprocess.CompletedProcess[str]:
     """Run a program with the default actions of signals: those of this process may be ignored, as under nohup."""
 
@@ -101,7 +104,13 @@ def start(
 
     command = [sys.executable, "-c", program, *arguments]
     return subprocess.run(
-        command, env=ENVIRONMENT, text=True, preexec_fn=prepare, stdout=subprocess.PIPE, stderr=stderr, check=False
+        command,
+        env=ENVIRONMENT,
+        text=True,
+        preexec_fn=prepare,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        check=False,
     )
 
 
@@ -129,7 +138,9 @@ def test_interrupted_command_ends_without_a_traceback() -> None:
     assert run_until_closed(main) == INTERRUPTED
 
 
-def test_signals_are_allowed_until_the_outermost_wait_ends_and_released_to_what_python_does() -> None:
+def test_signals_are_allowed_until_the_outermost_wait_ends_and_released_to_what_python_does() -> (
+    None
+):
     assert run(NESTED) == "allowed still\npending True\nraised at the release False\nTrue\nTrue\n"
 
 

@@ -45,7 +45,8 @@ def test_every_temporary_name_says_who_made_it() -> None:
         ast.unparse(node)
         for file in sorted((ROOT / "sweeper").rglob("*.py"))
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("tempfile.mkdtemp", "tempfile.TemporaryDirectory")
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) in ("tempfile.mkdtemp", "tempfile.TemporaryDirectory")
     ]
     assert [call for call in calls if "prefix=make_prefix(" not in call] == [
         "tempfile.mkdtemp(dir=parent, prefix='trace-')"

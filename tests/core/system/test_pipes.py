@@ -42,8 +42,13 @@ os._exit(7)
 def run(
     program: str, stdout: int, stderr: int = subprocess.PIPE, unbuffered: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    command, environment = [sys.executable, "-c", program], {**ENVIRONMENT, "PYTHONUNBUFFERED": unbuffered}
-    return subprocess.run(command, stdout=stdout, stderr=stderr, env=environment, text=True, timeout=60, check=False)
+    command, environment = (
+        [sys.executable, "-c", program],
+        {**ENVIRONMENT, "PYTHONUNBUFFERED": unbuffered},
+    )
+    return subprocess.run(
+        command, stdout=stdout, stderr=stderr, env=environment, text=True, timeout=60, check=False
+    )
 
 
 @pytest.fixture
@@ -77,8 +82,16 @@ def test_an_exit_that_is_not_about_the_output_passes(capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_output_that_can_be_written_is(unbuffered: str) -> None:
     found = run(OUTLIVES, subprocess.PIPE, unbuffered=unbuffered)
-    assert (found.returncode, found.stdout, found.stderr) == (7, "before\nafter\nagain\nbytes", "after\n")
-    at_once = run(OUTLIVES.replace("sys.stdout.flush()", "os._exit(7)"), subprocess.PIPE, unbuffered=unbuffered)
+    assert (found.returncode, found.stdout, found.stderr) == (
+        7,
+        "before\nafter\nagain\nbytes",
+        "after\n",
+    )
+    at_once = run(
+        OUTLIVES.replace("sys.stdout.flush()", "os._exit(7)"),
+        subprocess.PIPE,
+        unbuffered=unbuffered,
+    )
     assert at_once.stdout == ("before\nafter\nagain\n" if unbuffered else "before\n")
 
 
@@ -89,7 +102,9 @@ def test_output_that_cannot_be_written_is_dropped(closed: int) -> None:
     assert (found.returncode, found.stderr) == (7, "after\n")
 
 
-@pytest.mark.parametrize("arguments", [["sweeper.report", "night"], ["sweeper.explain", "host_bound"]], ids=str)
+@pytest.mark.parametrize(
+    "arguments", [["sweeper.report", "night"], ["sweeper.explain", "host_bound"]], ids=str
+)
 def test_full_output_is_said_without_a_traceback(tmp_path: Path, arguments: list[str]) -> None:
     write_sweep(tmp_path / "runs", [make_record()])
     with Path("/dev/full").open("w") as full:
@@ -101,7 +116,10 @@ def test_full_output_is_said_without_a_traceback(tmp_path: Path, arguments: list
             stderr=subprocess.PIPE,
             text=True,
         )
-    assert (result.returncode, result.stderr) == (NOT_OK, "sweeper: No space left on device; free some space\n")
+    assert (result.returncode, result.stderr) == (
+        NOT_OK,
+        "sweeper: No space left on device; free some space\n",
+    )
 
 
 @pytest.mark.parametrize(
@@ -119,7 +137,9 @@ def test_full_output_is_said_without_a_traceback(tmp_path: Path, arguments: list
     ],
     ids=["disk", "files", "memory"],
 )
-def test_what_the_machine_lacks_is_a_line(error: BaseException, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_the_machine_lacks_is_a_line(
+    error: BaseException, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     def main() -> int:
         raise error
 

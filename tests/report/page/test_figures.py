@@ -12,7 +12,14 @@ from pages import drawn, loaded
 from records import make_process, make_record
 
 from sweeper.core.record import PerArm, Record, Round
-from sweeper.report.page import cost_figures, headroom_figure, page, published, speedup_figures, step_figure
+from sweeper.report.page import (
+    cost_figures,
+    headroom_figure,
+    page,
+    published,
+    speedup_figures,
+    step_figure,
+)
 from sweeper.report.page.figure_base import label, ratio_axis, seconds_axis
 from sweeper.report.tables.groups import groups
 from sweeper.report.tables.summary import summary
@@ -22,7 +29,9 @@ PAIR = (make_record(speedups=(2.0, 2.1)), make_record(precision="fp32", speedups
 
 
 def with_host(record: Record, host_s: PerArm, device_s: PerArm) -> Record:
-    processes = (replace(process, host_step_s=host_s, device_step_s=device_s) for process in record.processes)
+    processes = (
+        replace(process, host_step_s=host_s, device_step_s=device_s) for process in record.processes
+    )
     return replace(record, processes=tuple(processes))
 
 
@@ -54,7 +63,9 @@ def test_forest_is_sorted_and_shows_each_kind_of_interval(tmp_path: Path) -> Non
 
 
 def test_forest_marks_what_is_not_verified_and_keeps_its_interval(tmp_path: Path) -> None:
-    _, rows = loaded(tmp_path, [make_record("unsure", speedups=[2.0, 2.1], flags=("accuracy_unverified",))])
+    _, rows = loaded(
+        tmp_path, [make_record("unsure", speedups=[2.0, 2.1], flags=("accuracy_unverified",))]
+    )
     (trace,) = speedup_figures.draw_forest(rows).choices[0].traces
     assert (trace["name"], trace["marker"]["symbol"]) == ("amp, result not verified", "x-thin-open")
     assert trace["error_x"]["array"][0] > 0
@@ -70,7 +81,11 @@ def test_forest_of_many_opens_with_both_ends_and_has_all(tmp_path: Path) -> None
 
 
 def test_families_have_bars_in_both_precisions_and_what_was_published(tmp_path: Path) -> None:
-    records = [*PAIR, make_record("vit", family="vit"), make_record("vit", "fp32", family="vit", speedups=(1.2,))]
+    records = [
+        *PAIR,
+        make_record("vit", family="vit"),
+        make_record("vit", "fp32", family="vit", speedups=(1.2,)),
+    ]
     entries, _ = loaded(tmp_path, records)
     rows = summary(groups(collect(entries).units)).rows
     references = {"cnn": published.find_for_family("cnn", ())}
@@ -88,7 +103,11 @@ def test_families_have_bars_in_both_precisions_and_what_was_published(tmp_path: 
 def test_families_of_several_modes_differ_in_colour_and_fp32_is_pale(tmp_path: Path) -> None:
     precisions = (("amp", 2.0), ("fp32", 1.5))
     modes = ("default", "reduce-overhead")
-    records = [make_record("a", name, (speedup,), mode=mode) for name, speedup in precisions for mode in modes]
+    records = [
+        make_record("a", name, (speedup,), mode=mode)
+        for name, speedup in precisions
+        for mode in modes
+    ]
     entries, _ = loaded(tmp_path, records)
     bars = drawn(speedup_figures.draw_families(summary(groups(collect(entries).units)).rows, {}))
     assert {trace["name"]: trace["marker"] for trace in bars} == {
@@ -108,11 +127,16 @@ def test_backends_stand_side_by_side_and_those_without_figures_are_named(tmp_pat
     figure = speedup_figures.draw_backends(loaded(tmp_path, records)[1])
     (bars,) = drawn(figure)
     assert figure.choices[0].layout["yaxis"]["ticktext"] == ["aot_eager", "inductor"]
-    assert dict(zip(bars["y"], bars["x"], strict=True)) == {0: pytest.approx(0.9), 1: pytest.approx(2.0)}
+    assert dict(zip(bars["y"], bars["x"], strict=True)) == {
+        0: pytest.approx(0.9),
+        1: pytest.approx(2.0),
+    }
     assert "tvm (unavailable)" in figure.caption
 
 
-def test_forest_of_many_has_both_ends_of_each_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forest_of_many_has_both_ends_of_each_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(speedup_figures, "MAX_BARS", 6)
     monkeypatch.setattr(speedup_figures, "MAX_BARS_PER_GROUP", 4)
     records = [make_record(f"m{i}", speedups=(1 + i / 100,)) for i in range(5)]
@@ -135,10 +159,14 @@ def test_many_models_in_the_figure_of_backends_are_capped_with_a_line(
     assert "2 of 3 to choose from: those in which most backends gave a speedup." in figure.caption
 
 
-def test_many_lines_of_batch_sizes_are_capped_with_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_lines_of_batch_sizes_are_capped_with_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(speedup_figures, "MAX_LINES", 2)
     sizes = {"a": (8, 16), "b": (8, 16), "c": (8, 16, 32)}
-    records = [make_record(model, batch_size=size) for model, found in sizes.items() for size in found]
+    records = [
+        make_record(model, batch_size=size) for model, found in sizes.items() for size in found
+    ]
     figure = speedup_figures.draw_batch_sizes(loaded(tmp_path, records)[1])
     assert [trace["name"] for trace in drawn(figure)] == ["a", "c"]
     assert figure.caption.endswith("2 of 3 lines: those of most sizes.")
@@ -166,7 +194,9 @@ def test_total_times_cross_at_break_even(tmp_path: Path) -> None:
 
 def test_break_even_of_a_contended_compile_is_an_upper_bound(tmp_path: Path) -> None:
     flagged, plain = (
-        cost_figures.draw_total_time(loaded(tmp_path / name, [make_record(speedups=(2.0, 2.0), flags=flags)])[1])
+        cost_figures.draw_total_time(
+            loaded(tmp_path / name, [make_record(speedups=(2.0, 2.0), flags=flags)])[1]
+        )
         for name, flags in (("flagged", ("compile_contended",)), ("plain", ()))
     )
     legend = [trace["name"] for trace in drawn(flagged) if "break-even" in trace["name"]]
@@ -194,36 +224,53 @@ def test_compile_time_and_memory_stand_against_speedup(tmp_path: Path) -> None:
 def test_speedups_on_other_hosts_bend_where_an_arm_becomes_host_bound(tmp_path: Path) -> None:
     steep = with_host(make_record("steep"), PerArm(0.008, 0.005), PerArm(0.020, 0.010))
     flat = with_host(make_record("flat"), PerArm(0.002, 0.001), PerArm(0.020, 0.010))
-    figure = headroom_figure.draw_headroom(loaded(tmp_path, [flat, steep, make_record("unknown")])[1])
+    figure = headroom_figure.draw_headroom(
+        loaded(tmp_path, [flat, steep, make_record("unknown")])[1]
+    )
     first, second = drawn(figure)
     assert (first["name"], second["name"]) == ("steep", "flat")
     assert [trace["line"]["color"] for trace in (first, second)] == ["@0", "@0"]  # one mode
     assert [trace["line"]["dash"] for trace in (first, second)] == ["solid", "dash"]
     speedups = dict(zip(first["x"], first["y"], strict=True))
     assert (min(speedups), max(speedups)) == (0.25, 4.0)
-    # 20 / 10 ms until the compiled arm's host takes 10 ms, 20 / 12.5 ms where eager's takes 20 ms, then 8 / 5.
+    # 20 / 10 ms until the compiled arm's host takes 10 ms, 20 / 12.5 ms where eager's takes 20 ms,
+    # then 8 / 5.
     predicted = {0.25: 2.0, 1.0: 2.0, 2.0: 2.0, 2.5: 1.6, 4.0: 1.6}
-    found = {at: next(value for x, value in speedups.items() if x == pytest.approx(at)) for at in predicted}
+    found = {
+        at: next(value for x, value in speedups.items() if x == pytest.approx(at))
+        for at in predicted
+    }
     assert found == pytest.approx(predicted)
     assert second["y"] == pytest.approx([2.0] * len(second["x"]))
     assert figure.choices[0].layout["xaxis"]["ticktext"] == ["¼", "½", "1", "2", "4"]
 
 
-def test_many_lines_of_other_hosts_are_capped_with_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_lines_of_other_hosts_are_capped_with_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(headroom_figure, "MAX_LINES", 3)
     monkeypatch.setattr(headroom_figure, "MAX_SERIES", 2)
-    records = [with_host(make_record(name), PerArm(0.01, 0.01), PerArm(0.02, 0.01)) for name in "abcd"]
+    records = [
+        with_host(make_record(name), PerArm(0.01, 0.01), PerArm(0.02, 0.01)) for name in "abcd"
+    ]
     figure = headroom_figure.draw_headroom(loaded(tmp_path, records)[1])
     assert [choice.name for choice in figure.choices] == ["a, b", "c"]
     assert figure.caption.endswith("3 of 4 lines: those that depend most on the host.")
 
 
 @pytest.mark.parametrize(
-    ("host_s", "device_s"), [(PerArm(0.01, None), PerArm(0.02, 0.01)), (PerArm(0.01, 0.01), PerArm(None, 0.01))]
+    ("host_s", "device_s"),
+    [(PerArm(0.01, None), PerArm(0.02, 0.01)), (PerArm(0.01, 0.01), PerArm(None, 0.01))],
 )
-def test_without_all_four_times_there_is_no_line(tmp_path: Path, host_s: PerArm, device_s: PerArm) -> None:
-    figure = headroom_figure.draw_headroom(loaded(tmp_path, [with_host(make_record(), host_s, device_s)])[1])
-    assert figure.missing == "no trial with a speedup has host time and device step time of both arms"
+def test_without_all_four_times_there_is_no_line(
+    tmp_path: Path, host_s: PerArm, device_s: PerArm
+) -> None:
+    figure = headroom_figure.draw_headroom(
+        loaded(tmp_path, [with_host(make_record(), host_s, device_s)])[1]
+    )
+    assert (
+        figure.missing == "no trial with a speedup has host time and device step time of both arms"
+    )
 
 
 def test_step_times_are_first_steps_then_blocks_without_void_rounds(tmp_path: Path) -> None:
@@ -239,7 +286,9 @@ def test_step_times_are_first_steps_then_blocks_without_void_rounds(tmp_path: Pa
     assert figure.choices[0].layout["xaxis"]["ticktext"] == ["process 0, cold, 1 void"]
 
 
-def test_step_times_of_many_trials_begin_with_the_unsteady(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_step_times_of_many_trials_begin_with_the_unsteady(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(step_figure, "MAX_TRIALS", 2)
     records = [make_record("a"), make_record("b"), make_record("c", flags=("unsteady",))]
     figure = step_figure.draw_step_times(*loaded(tmp_path, records))

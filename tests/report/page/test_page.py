@@ -40,7 +40,9 @@ PAIR = (make_record(speedups=(2.0, 2.1)), make_record(precision="fp32", speedups
 
 
 def data_of(text: str) -> dict[str, Any]:
-    found = re.findall(r'<script type="application/json" id="([a-z]+)-data">(.*?)</script>', text, re.DOTALL)
+    found = re.findall(
+        r'<script type="application/json" id="([a-z]+)-data">(.*?)</script>', text, re.DOTALL
+    )
     data = {name: json.loads(content) for name, content in found}
     return {"figures": data["figure"], "tables": data["table"]}
 
@@ -64,7 +66,9 @@ def test_page_loads_nothing_and_lets_only_its_own_scripts_run(tmp_path: Path) ->
 
 def test_names_from_records_are_text(tmp_path: Path) -> None:
     record = make_record(HOSTILE, status="compile_error", message=HOSTILE)
-    text = write_page(tmp_path, [record, make_record(HOSTILE), make_record(HOSTILE, "fp32", family=HOSTILE)])
+    text = write_page(
+        tmp_path, [record, make_record(HOSTILE), make_record(HOSTILE, "fp32", family=HOSTILE)]
+    )
     assert "<img" not in without_plotly(text)
     assert text.count("</script>") == 4  # data of figures and of tables, plotly.js, ours
     rows = data_of(text)["tables"]["speedups"]["rows"]
@@ -83,10 +87,17 @@ def test_header_has_the_weighted_mean_and_its_interval(tmp_path: Path) -> None:
     assert "<dt>device</dt><dd>NVIDIA H200</dd>" in text
 
 
-def test_header_says_how_sure_the_mean_is_and_what_it_is_with_unverified_models(tmp_path: Path) -> None:
+def test_header_says_how_sure_the_mean_is_and_what_it_is_with_unverified_models(
+    tmp_path: Path,
+) -> None:
     flags = {"amp": ("accuracy_unverified",), "fp32": ()}
-    text = write_page(tmp_path, [*PAIR, *(make_record("vgg16", name, [2.0], flags=flags[name]) for name in flags)])
-    assert "<span>1 model, all without doubt</span><span>1 of 2 with verified results</span>" in text.replace("\n", "")
+    text = write_page(
+        tmp_path, [*PAIR, *(make_record("vgg16", name, [2.0], flags=flags[name]) for name in flags)]
+    )
+    assert (
+        "<span>1 model, all without doubt</span><span>1 of 2 with verified results</span>"
+        in text.replace("\n", "")
+    )
     assert "with 1 unverified" in text
     (row,) = (row for row in data_of(text)["tables"]["summary"]["rows"] if row["cells"][0] == "cnn")
     assert [cell.partition("(")[2] for cell in row["cells"] if " doubt)" in cell] == [
@@ -94,7 +105,11 @@ def test_header_says_how_sure_the_mean_is_and_what_it_is_with_unverified_models(
         "2, all without doubt)",
         "1, all without doubt)",
     ]
-    bars = [trace for trace in data_of(text)["figures"][1]["choices"][0]["traces"] if trace["type"] == "bar"]
+    bars = [
+        trace
+        for trace in data_of(text)["figures"][1]["choices"][0]["traces"]
+        if trace["type"] == "bar"
+    ]
     assert [bar["hovertext"][0].partition(" over ")[2] for bar in bars] == [
         "1 model, all without doubt",
         "2 models, all without doubt",
@@ -102,7 +117,9 @@ def test_header_says_how_sure_the_mean_is_and_what_it_is_with_unverified_models(
 
 
 def test_header_says_what_ran_what_failed_and_leads_to_it(tmp_path: Path) -> None:
-    header = write_page(tmp_path, [*PAIR, make_record("vgg16", status="oom")]).partition("</header>")[0]
+    header = write_page(tmp_path, [*PAIR, make_record("vgg16", status="oom")]).partition(
+        "</header>"
+    )[0]
     assert "3 trials, 2 ok · NVIDIA H200 · torch 2.13.0</p>" in header
     assert '<p class="verdict">1 of 3 trials failed: 1 oom. <a href="#failures">' in header
     assert "failed" not in write_page(tmp_path / "right", PAIR).partition("</header>")[0]
@@ -116,7 +133,9 @@ def test_header_says_what_ran_what_failed_and_leads_to_it(tmp_path: Path) -> Non
 def test_a_mean_that_says_little_is_pale(
     tmp_path: Path, speedups: Sequence[float], flags: tuple[str, ...], is_doubted: bool
 ) -> None:
-    header = write_page(tmp_path, [make_record(speedups=speedups, flags=flags)]).partition("</header>")[0]
+    header = write_page(tmp_path, [make_record(speedups=speedups, flags=flags)]).partition(
+        "</header>"
+    )[0]
     assert ('<b class="unsure"' in header) is is_doubted
 
 
@@ -124,7 +143,9 @@ def test_rows_open_to_their_earlier_attempts(tmp_path: Path) -> None:
     attempts = (Attempt("crashed", "compiling", "killed by SIGKILL\nmore"), Attempt("timeout"))
     text = write_page(tmp_path, [replace(make_record(), attempts=attempts)])
     (row,) = data_of(text)["tables"]["speedups"]["rows"]
-    assert ["earlier attempts", "crashed while compiling: killed by SIGKILL\ntimeout"] in row["details"]
+    assert ["earlier attempts", "crashed while compiling: killed by SIGKILL\ntimeout"] in row[
+        "details"
+    ]
 
 
 def test_every_figure_is_there_or_says_why_not(tmp_path: Path) -> None:
@@ -164,7 +185,9 @@ def test_published_total_stands_only_beside_the_three_suites() -> None:
     assert timm.low == 1.38
     assert published.find_for_family("all", {"timm", ""}) is None
     assert published.find_for_family("all", {"timm", "huggingface"}) is None
-    assert all(item.source.startswith("https://") for item in (*published.SUITES, *published.FAMILIES))
+    assert all(
+        item.source.startswith("https://") for item in (*published.SUITES, *published.FAMILIES)
+    )
 
 
 def test_suites_have_rows_of_their_own_with_what_was_published(tmp_path: Path) -> None:
@@ -172,7 +195,11 @@ def test_suites_have_rows_of_their_own_with_what_was_published(tmp_path: Path) -
         trial = make_trial(f"{suite}-model", precision)
         return make_record(trial=replace(trial, labels=replace(trial.labels, suite=suite)))
 
-    records = [of_suite(suite, precision) for suite in ("timm", "huggingface") for precision in ("amp", "fp32")]
+    records = [
+        of_suite(suite, precision)
+        for suite in ("timm", "huggingface")
+        for precision in ("amp", "fp32")
+    ]
     table = data_of(write_page(tmp_path, records))["tables"]["summary"]
     last = [column["title"] for column in table["columns"]].index("published")
     assert {row["cells"][0]: row["cells"][last] for row in table["rows"]} == {
@@ -205,7 +232,9 @@ def weighted_pair(preset: bool, **settings: Any) -> list[Record]:
             "grad_scaler": False,
             "text": "none" if preset else "padded",
         }
-        records.append(replace(record, trial=trial, diagnostics=Diagnostics(settings=ran | settings)))
+        records.append(
+            replace(record, trial=trial, diagnostics=Diagnostics(settings=ran | settings))
+        )
     return records
 
 
@@ -232,7 +261,10 @@ def test_beside_the_preset_published_figures_differ_by_machine_alone(tmp_path: P
         "The figures of 2022 were measured with the settings of this sweep, on another machine (GPU NVIDIA A100, here "
         "NVIDIA H200; torch before 2.0, here 2.13.0)." in header
     )
-    changed = [replace(item, trial=replace(item.trial, optimizer="adam")) for item in weighted_pair(preset=True)]
+    changed = [
+        replace(item, trial=replace(item.trial, optimizer="adam"))
+        for item in weighted_pair(preset=True)
+    ]
     header = write_page(tmp_path / "adam", changed).partition("</header>")[0]
     assert "with other settings (optimizer none, here adam)" in header
 
@@ -249,8 +281,13 @@ def test_without_published_figures_nothing_is_said_of_their_settings(tmp_path: P
     text = write_page(tmp_path, PAIR)
     assert "The figures of 2022" not in text
     assert text.count("The source of the figures of 2023 names no settings.") == 3
-    inference = [replace(item, trial=replace(item.trial, workload="inference")) for item in weighted_pair(preset=True)]
-    assert "published" not in write_page(tmp_path / "inference", inference).partition("</header>")[0]
+    inference = [
+        replace(item, trial=replace(item.trial, workload="inference"))
+        for item in weighted_pair(preset=True)
+    ]
+    assert (
+        "published" not in write_page(tmp_path / "inference", inference).partition("</header>")[0]
+    )
 
 
 def test_settings_of_the_published_figures_are_those_of_the_preset() -> None:
@@ -260,16 +297,26 @@ def test_settings_of_the_published_figures_are_those_of_the_preset() -> None:
         {"dropout": False},
         [{"override /optimizer": "none"}, {"override /text": "none"}],
     )
-    names = {"TF32": "on", "AMP": "float16 autocast without gradient scaler", "optimizer": "none", "dropout": "off"}
+    names = {
+        "TF32": "on",
+        "AMP": "float16 autocast without gradient scaler",
+        "optimizer": "none",
+        "dropout": "off",
+    }
     assert {name: published.SETTINGS[name][0] for name in names} == names
 
 
 def test_rows_open_to_why_the_device_could_not_tell(tmp_path: Path) -> None:
     process = replace(make_process(), device_time_missing="no kernels were seen")
-    text = write_page(tmp_path, [replace(make_record(), processes=(process,)), make_record("vgg16")])
+    text = write_page(
+        tmp_path, [replace(make_record(), processes=(process,)), make_record("vgg16")]
+    )
     table = data_of(text)["tables"]["speedups"]
     row = next(row for row in table["rows"] if row["cells"][0] == "resnet50")
-    assert row["cells"][[column["title"] for column in table["columns"]].index("device")] == "not known"
+    assert (
+        row["cells"][[column["title"] for column in table["columns"]].index("device")]
+        == "not known"
+    )
     assert ["device_time_missing", "no kernels were seen"] in row["details"]
     assert "Device time not known: resnet50 amp default: no kernels were seen." in text
 
@@ -277,23 +324,35 @@ def test_rows_open_to_why_the_device_could_not_tell(tmp_path: Path) -> None:
 def test_rows_open_to_why_they_are_slow(tmp_path: Path) -> None:
     slow = replace(make_process(0.9), device_time_s=PerArm(0.02, 0.025))
     attention = {"attention_ran_eager": "cudnn", "attention_ran_compiled": ""}
-    found = Diagnostics(graphs=1, graph_breaks=(GraphBreak("print", count=2),), recompiles=1, settings=attention)
-    record = replace(make_record(flags=("attention_differs",)), processes=(slow,), diagnostics=found)
+    found = Diagnostics(
+        graphs=1, graph_breaks=(GraphBreak("print", count=2),), recompiles=1, settings=attention
+    )
+    record = replace(
+        make_record(flags=("attention_differs",)), processes=(slow,), diagnostics=found
+    )
     text = write_page(tmp_path, [record, make_record("vgg16", speedups=[1.0])])
-    details = {row["cells"][0]: dict(row["details"]) for row in data_of(text)["tables"]["speedups"]["rows"]}
+    details = {
+        row["cells"][0]: dict(row["details"]) for row in data_of(text)["tables"]["speedups"]["rows"]
+    }
     assert details["resnet50"]["why not faster"].splitlines() == [
         "the compiled kernels take longer than eager's (busy speedup 0.80); inspect=true shows which are generated and "
         "which are library calls",
         "recompile, 1 time: TORCH_LOGS=recompiles or inspect=true says why",
         "2 graph breaks, see below",
     ]
-    assert details["resnet50"]["attention kernels"] == "eager cudnn, compiled none of cuDNN, flash, memory-efficient"
-    assert details["vgg16"]["why not faster"] == "2 graph breaks, see below"  # nobody knows of its kernels
+    assert (
+        details["resnet50"]["attention kernels"]
+        == "eager cudnn, compiled none of cuDNN, flash, memory-efficient"
+    )
+    # nobody knows of its kernels
+    assert details["vgg16"]["why not faster"] == "2 graph breaks, see below"
     assert "attention kernels" not in details["vgg16"]
 
 
 def test_rows_open_to_why_nobody_knows_whether_the_result_is_right(tmp_path: Path) -> None:
-    accuracy = Accuracy("float64", None, "eager is too far from it", worst="output", compiled_error=0.8, bound=2.5)
+    accuracy = Accuracy(
+        "float64", None, "eager is too far from it", worst="output", compiled_error=0.8, bound=2.5
+    )
     record = replace(make_record(), processes=(replace(make_process(), accuracy=accuracy),))
     (row,) = data_of(write_page(tmp_path, [record]))["tables"]["speedups"]["rows"]
     assert dict(row["details"])["accuracy"] == (
@@ -302,12 +361,17 @@ def test_rows_open_to_why_nobody_knows_whether_the_result_is_right(tmp_path: Pat
 
 
 def test_rows_of_failures_open_to_what_their_status_means(tmp_path: Path) -> None:
-    text = write_page(tmp_path, [make_record(status="oom", message="first\nsecond"), make_record("vgg16")])
+    text = write_page(
+        tmp_path, [make_record(status="oom", message="first\nsecond"), make_record("vgg16")]
+    )
     tables = data_of(text)["tables"]
     (row,) = tables["failures"]["rows"]
     assert 'class="caption">1 trial is not ok; pass rates count it.</p>' in text
-    assert dict(row["details"])["status"].startswith("oom: Out of device or host memory. Give a smaller batch (batch_")
-    assert "first" in row["cells"]  # the table has the first line, the opened row all of the message
+    assert dict(row["details"])["status"].startswith(
+        "oom: Out of device or host memory. Give a smaller batch (batch_"
+    )
+    # the table has the first line, the opened row all of the message
+    assert "first" in row["cells"]
     assert dict(row["details"])["message"] == "first\nsecond"
     assert ["status" in dict(row["details"]) for row in tables["speedups"]["rows"]] == [True, False]
 
@@ -321,14 +385,21 @@ def test_a_flag_of_every_trial_stands_above_the_rows(tmp_path: Path) -> None:
     assert "flags of every trial: single_process." in text
     assert re.findall(r'data-term="(\w+)"', text) == ["throttled", "graph_break", "single_process"]
     assert "1 trial: b amp default." in text
-    folded = text.partition('<section id="legend">')[2].partition("</section>")[0].partition("<details>")[2]
+    folded = (
+        text.partition('<section id="legend">')[2]
+        .partition("</section>")[0]
+        .partition("<details>")[2]
+    )
     assert "Housekeeping flags (1)" in folded
     assert 'data-term="single_process"' in folded
     assert ["flags", "single_process, throttled"] in table["rows"][1]["details"]
 
 
 def test_rows_open_to_the_whole_message_and_link_to_their_files(tmp_path: Path) -> None:
-    text = write_page(tmp_path, [make_record(status="compile_error", message="first\nsecond"), make_record("vgg16")])
+    text = write_page(
+        tmp_path,
+        [make_record(status="compile_error", message="first\nsecond"), make_record("vgg16")],
+    )
     rows = {row["cells"][0]: row for row in data_of(text)["tables"]["speedups"]["rows"]}
     assert ["message", "first\nsecond"] in rows["resnet50"]["details"]
     assert ["graph breaks", "2 times: print (no place)"] in rows["vgg16"]["details"]
@@ -364,7 +435,12 @@ def test_recommendations_and_causes_stand_in_the_page(tmp_path: Path) -> None:
     fast = make_record(HOSTILE, speedups=(1.50, 1.51, 1.49), mode="reduce-overhead")
     text = write_page(tmp_path, [slow, fast])
     shown = data_of(text)["tables"]["recommendations"]
-    assert [column["title"] for column in shown["columns"]][:4] == ["model", "precision", "recommended", "speedup"]
+    assert [column["title"] for column in shown["columns"]][:4] == [
+        "model",
+        "precision",
+        "recommended",
+        "speedup",
+    ]
     assert shown["rows"][0]["cells"][0] == HOSTILE
     assert shown["rows"][0]["numbers"][3] == pytest.approx(1.5, rel=0.01)
     assert text.index('id="recommendations"') < text.index('id="figures"')
@@ -372,13 +448,21 @@ def test_recommendations_and_causes_stand_in_the_page(tmp_path: Path) -> None:
 
 def test_causes_are_grouped_by_cause_and_fix_and_open_to_their_trials(tmp_path: Path) -> None:
     def waiting(name: str, batch_size: int = 32, **more: Any) -> Record:
-        process = replace(make_process(), device_time_s=PerArm(0.018, 0.005), device_kernels=PerArm(10, 10))
+        process = replace(
+            make_process(), device_time_s=PerArm(0.018, 0.005), device_kernels=PerArm(10, 10)
+        )
         record = make_record(name, batch_size=batch_size, **more)
         return replace(record, processes=(process,), diagnostics=None)
 
     other = (GraphBreak("a branch", "model.py:3", 1), GraphBreak("print", "model.py:9", 1))
     broken = replace(make_record("e"), diagnostics=Diagnostics(graph_breaks=other))
-    records = [waiting("a"), waiting("b", 64), waiting("c", mode="reduce-overhead"), make_record("d"), broken]
+    records = [
+        waiting("a"),
+        waiting("b", 64),
+        waiting("c", mode="reduce-overhead"),
+        make_record("d"),
+        broken,
+    ]
     table = data_of(write_page(tmp_path, records))["tables"]["causes"]
     titles = [column["title"] for column in table["columns"]]
     assert titles == ["cause", "reason", "fix", "lost at most", "trials", "models"]
@@ -389,7 +473,11 @@ def test_causes_are_grouped_by_cause_and_fix_and_open_to_their_trials(tmp_path: 
         ("graph_break", "2", "d, e"),
     ]
     assert [row["fix"] for row in rows[:2]] == [causes.GRAPHS, causes.LARGER_BATCH]
-    assert [row["reason"] for row in rows] == [causes.WAITS, causes.WAITS, "print (2); a branch (1)"]
+    assert [row["reason"] for row in rows] == [
+        causes.WAITS,
+        causes.WAITS,
+        "print (2); a branch (1)",
+    ]
     assert rows[0]["lost at most"] == "4.99 ms per step (50 %)"
     (first, _), (second, said) = table["rows"][0]["details"]
     assert (first, second) == ("a amp default 32", "b amp default 64")
@@ -400,14 +488,22 @@ def test_causes_are_grouped_by_cause_and_fix_and_open_to_their_trials(tmp_path: 
 
 
 def test_failures_stand_near_the_top_with_the_end_of_their_logs(tmp_path: Path) -> None:
-    failed = replace(make_record(status="compile_error", message="first\nsecond"), log="worker-0.log")
+    failed = replace(
+        make_record(status="compile_error", message="first\nsecond"), log="worker-0.log"
+    )
     sweep = write_sweep(tmp_path / "runs", [failed, make_record("vgg16")])
     (folder,) = sweep.glob("resnet50*")
     noise = "".join(f"line {number}\n" for number in range(2000))
-    (folder / "worker-0.log").write_bytes(f"{noise}\x1b[31m  <b>no\x07 kernel</b>\x1b[0m\n\n".encode() + b"last \xff\n")
+    (folder / "worker-0.log").write_bytes(
+        f"{noise}\x1b[31m  <b>no\x07 kernel</b>\x1b[0m\n\n".encode() + b"last \xff\n"
+    )
     write_report([sweep], sweep / "report")
     text = (sweep / "report" / "report.html").read_text()
-    assert text.index('id="failures"') < text.index('id="recommendations"') < text.index('id="figures"')
+    assert (
+        text.index('id="failures"')
+        < text.index('id="recommendations"')
+        < text.index('id="figures"')
+    )
     assert '<a href="#failures">Failures (1)</a>' in text
     tables = data_of(text)["tables"]
     (row,) = tables["failures"]["rows"]
@@ -416,14 +512,17 @@ def test_failures_stand_near_the_top_with_the_end_of_their_logs(tmp_path: Path) 
     assert len(end) == listings.MAX_LOG_LINES
     assert dict(row["details"])["message"] == "first\nsecond"
     assert "<b>no" not in without_plotly(text)
-    assert all("end of the log" not in dict(row["details"]) for row in tables["speedups"]["rows"])  # once is enough
+    # once is enough
+    assert all("end of the log" not in dict(row["details"]) for row in tables["speedups"]["rows"])
 
 
 @pytest.mark.parametrize("log", ["../../secret", "{folder}/secret"])
 def test_a_record_shows_no_file_from_outside_of_its_folder(tmp_path: Path, log: str) -> None:
     """Sweeps are shared, and a page may be sent on."""
     (tmp_path / "secret").write_text("the secret\n")
-    failed = replace(make_record(status="compile_error", message="first"), log=log.format(folder=tmp_path))
+    failed = replace(
+        make_record(status="compile_error", message="first"), log=log.format(folder=tmp_path)
+    )
     sweep = write_sweep(tmp_path / "runs", [failed])
     write_report([sweep], sweep / "report")
     text = (sweep / "report" / "report.html").read_text()
@@ -441,18 +540,35 @@ def test_without_failures_nothing_is_said_of_them(tmp_path: Path) -> None:
 
 def test_every_entry_of_the_contents_bar_leads_somewhere(tmp_path: Path) -> None:
     text = without_plotly(
-        write_page(tmp_path, [*PAIR, make_record("bad", status="oom"), make_record("x", mode="eager")])
+        write_page(
+            tmp_path, [*PAIR, make_record("bad", status="oom"), make_record("x", mode="eager")]
+        )
     )
     named = re.findall(r'<a href="#([a-z]+)">', text.partition("<nav")[2].partition("</nav>")[0])
-    assert {"failures", "recommendations", "figures", "causes", "legend", "speedups", "settings"} <= set(named)
-    assert [text.index(f'id="{name}"') for name in named] == sorted(text.index(f'id="{name}"') for name in named)
+    assert {
+        "failures",
+        "recommendations",
+        "figures",
+        "causes",
+        "legend",
+        "speedups",
+        "settings",
+    } <= set(named)
+    assert [text.index(f'id="{name}"') for name in named] == sorted(
+        text.index(f'id="{name}"') for name in named
+    )
 
 
 def test_legend_has_flags_by_rank_with_their_trials_and_statuses(tmp_path: Path) -> None:
     rows = speedups([]).rows
     assert make_legend(rows, []) == []
-    flags = {"a": ("host_bound", "single_process"), "b": ("host_bound", "little_headroom", "of_tomorrow")}
-    records = [make_record(name, flags=flags[name]) for name in flags] + [make_record("c", status="oom")]
+    flags = {
+        "a": ("host_bound", "single_process"),
+        "b": ("host_bound", "little_headroom", "of_tomorrow"),
+    }
+    records = [make_record(name, flags=flags[name]) for name in flags] + [
+        make_record("c", status="oom")
+    ]
     entries, rows = loaded(tmp_path, records)
     parts = make_legend(rows, causes.causes(entries).rows)
     assert {part.kind: [term.name for term in part.terms] for part in parts} == {
@@ -479,7 +595,11 @@ def test_housekeeping_flags_show_in_opened_rows_alone(tmp_path: Path) -> None:
 
 
 def test_a_colour_is_a_mode_in_every_figure(tmp_path: Path) -> None:
-    known = {"host_step_s": PerArm(0.01, 0.005), "device_step_s": PerArm(0.02, 0.01), "memory_bytes": PerArm(3e9, 2e9)}
+    known = {
+        "host_step_s": PerArm(0.01, 0.005),
+        "device_step_s": PerArm(0.02, 0.01),
+        "memory_bytes": PerArm(3e9, 2e9),
+    }
 
     def with_all(record: Record) -> Record:
         processes = (replace(item, first_steps_s=(5.0, 0.01), **known) for item in record.processes)
@@ -495,19 +615,30 @@ def test_a_colour_is_a_mode_in_every_figure(tmp_path: Path) -> None:
         for figure in data_of(text)["figures"]:
             if figure["choices"]:
                 used = set(
-                    re.findall(r'"color": "(@[^"]+)"', json.dumps([item["traces"] for item in figure["choices"]]))
+                    re.findall(
+                        r'"color": "(@[^"]+)"',
+                        json.dumps([item["traces"] for item in figure["choices"]]),
+                    )
                 )
                 assert used <= allowed, figure["id"]
                 assert f"@{numbers[mode]}{pale}" in used, figure["id"]
         shades = re.findall(r'class="shade" style="--shade:var\(--c(\d)\)">([a-z-]+)<', text)
-        assert {name: int(number) for number, name in shades} == {name: numbers[name] for name in ("eager", mode)}
+        assert {name: int(number) for number, name in shades} == {
+            name: numbers[name] for name in ("eager", mode)
+        }
 
 
-def test_two_sweeps_are_named_in_each_row_and_filter_and_whose_trial_counts_at_the_top(tmp_path: Path) -> None:
+def test_two_sweeps_are_named_in_each_row_and_filter_and_whose_trial_counts_at_the_top(
+    tmp_path: Path,
+) -> None:
     names = {"night": (2.0, 2.1), "day": (1.5, 1.6)}
     sweeps = []
     for name, values in names.items():
-        records = [make_record(speedups=values), make_record("vgg16", status="oom"), make_record("eager", mode="eager")]
+        records = [
+            make_record(speedups=values),
+            make_record("vgg16", status="oom"),
+            make_record("eager", mode="eager"),
+        ]
         sweep = write_sweep(tmp_path / name, records)
         sweeps.append(sweep.rename(tmp_path / name / name))
     only_here = make_record("alone", speedups=(1.7, 1.8))
@@ -536,9 +667,9 @@ def test_two_sweeps_are_named_in_each_row_and_filter_and_whose_trial_counts_at_t
 
 
 def test_a_table_sorts_by_figures_in_full(tmp_path: Path) -> None:
-    table = data_of(write_page(tmp_path, [make_record(speedups=(1.2345678,)), make_record("bad", status="oom")]))[
-        "tables"
-    ]["speedups"]
+    table = data_of(
+        write_page(tmp_path, [make_record(speedups=(1.2345678,)), make_record("bad", status="oom")])
+    )["tables"]["speedups"]
     column = [item["title"] for item in table["columns"]].index("speedup")
     assert [row["numbers"][column] for row in table["rows"]] == [None, pytest.approx(1.2345678)]
     assert [row["filters"] for row in table["rows"]] == [

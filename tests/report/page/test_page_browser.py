@@ -37,16 +37,32 @@ def records() -> list[Record]:
         for precision, speedup in (("amp", 2.0), ("fp32", 1.5))
         for mode in ("default", "reduce-overhead")
     ]
-    made += [make_record("resnet50", batch_size=64, speedups=(2.5,)), make_record("slow", speedups=(0.8,))]
-    made += [make_record("resnet50", backend="aot_eager", speedups=(1.0,)), make_record("vit", family="vit")]
-    made += [make_record("vit", family="vit", optimizer_impl="fused")]  # with the trial as built: a ladder
-    made += [make_record(HOSTILE, speedups=(3.0,)), make_record("lost", status="oom", message=f"no memory {HOSTILE}")]
+    made += [
+        make_record("resnet50", batch_size=64, speedups=(2.5,)),
+        make_record("slow", speedups=(0.8,)),
+    ]
+    made += [
+        make_record("resnet50", backend="aot_eager", speedups=(1.0,)),
+        make_record("vit", family="vit"),
+    ]
+    # with the trial as built: a ladder
+    made += [make_record("vit", family="vit", optimizer_impl="fused")]
+    made += [
+        make_record(HOSTILE, speedups=(3.0,)),
+        make_record("lost", status="oom", message=f"no memory {HOSTILE}"),
+    ]
     return [_with_all(record) if record.processes else record for record in made]
 
 
 def _with_all(record: Record) -> Record:
-    known = {"memory_bytes": PerArm(3e9, 2e9), "host_step_s": PerArm(0.01, 0.005), "device_step_s": PerArm(0.02, 0.01)}
-    processes = (replace(process, first_steps_s=(5.0, 0.01), **known) for process in record.processes)
+    known = {
+        "memory_bytes": PerArm(3e9, 2e9),
+        "host_step_s": PerArm(0.01, 0.005),
+        "device_step_s": PerArm(0.02, 0.01),
+    }
+    processes = (
+        replace(process, first_steps_s=(5.0, 0.01), **known) for process in record.processes
+    )
     return replace(record, processes=tuple(processes))
 
 
@@ -88,13 +104,17 @@ def look(browser: Chrome, address: str, width: int = WIDE, scheme: str = "light"
     for log in ("browser", "performance"):
         browser.get_log(log)  # forget what came before
     browser.get(address)
-    wait_until(browser, "[...document.querySelectorAll('.figure')].every((figure) => figure.dataset.drawn)")
+    wait_until(
+        browser, "[...document.querySelectorAll('.figure')].every((figure) => figure.dataset.drawn)"
+    )
 
 
 def wait_until(browser: Chrome, script: str) -> None:
     from selenium.webdriver.support.wait import WebDriverWait
 
-    WebDriverWait(browser, LIMIT_S).until(lambda driver: driver.execute_script(f"return {script}"), f"never: {script}")
+    WebDriverWait(browser, LIMIT_S).until(
+        lambda driver: driver.execute_script(f"return {script}"), f"never: {script}"
+    )
 
 
 def cells(browser: Chrome, column: str, table: str = "speedups") -> list[str]:
@@ -118,7 +138,9 @@ def find(browser: Chrome, selector: str) -> Any:
 def head(browser: Chrome, title: str) -> Any:
     from selenium.webdriver.common.by import By
 
-    return browser.find_element(By.XPATH, f"//section[@id='speedups']//th/button[normalize-space()='{title}']")
+    return browser.find_element(
+        By.XPATH, f"//section[@id='speedups']//th/button[normalize-space()='{title}']"
+    )
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -133,7 +155,10 @@ def test_every_figure_is_drawn_and_the_page_does_not_scroll_sideways(
     assert set(drawn) == FIGURES
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
     assert browser.get_log("browser") == []
-    light = browser.execute_script("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    light = (
+        browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+        == "rgb(255, 255, 255)"
+    )
     assert light == (scheme == "light")
 
 
@@ -159,9 +184,11 @@ def test_squares_of_the_legend_look_like_their_bars_and_unlike_each_other(
     squares, bars, (*names, _published) = browser.execute_script(script)
     assert squares == bars
     assert len(set(squares)) == len(squares) == len(names) > 2
-    assert {name.partition(",")[0] for name, square in zip(names, squares, strict=True) if square.endswith("0.5")} == {
-        "fp32"
-    }
+    assert {
+        name.partition(",")[0]
+        for name, square in zip(names, squares, strict=True)
+        if square.endswith("0.5")
+    } == {"fp32"}
 
 
 @pytest.mark.parametrize("width", [WIDE, NARROW])
@@ -175,16 +202,26 @@ def test_nothing_moves_while_figures_are_drawn(browser: Chrome, report: str, wid
             .observe({ type: 'layout-shift', buffered: true });
         setTimeout(done, 100, moved);
     """
-    assert browser.execute_async_script(script)[1:] == []  # the first is the tables' rows, before any figure
+    # the first is the tables' rows, before any figure
+    assert browser.execute_async_script(script)[1:] == []
 
 
 def test_nothing_is_asked_of_the_network(browser: Chrome, report: str) -> None:
     look(browser, report)
     events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    asked = [item["params"]["request"]["url"] for item in events if item["method"] == "Network.requestWillBeSent"]
+    asked = [
+        item["params"]["request"]["url"]
+        for item in events
+        if item["method"] == "Network.requestWillBeSent"
+    ]
     assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
     assert [url for url in asked if url.startswith("file:")] == [report]
-    assert browser.execute_script("return performance.getEntriesByType('resource').map((item) => item.name)") == []
+    assert (
+        browser.execute_script(
+            "return performance.getEntriesByType('resource').map((item) => item.name)"
+        )
+        == []
+    )
 
 
 def test_the_policy_stops_a_request_and_a_foreign_script(browser: Chrome, report: str) -> None:
@@ -236,7 +273,9 @@ def test_heads_and_rows_answer_to_the_keyboard(browser: Chrome, report: str) -> 
     assert opener.get_attribute("aria-expanded") == "true"
     assert find(browser, "#speedups .details").is_displayed()
     opener.send_keys(Keys.SPACE)
-    assert browser.execute_script("return document.querySelectorAll('#speedups .details').length") == 0
+    assert (
+        browser.execute_script("return document.querySelectorAll('#speedups .details').length") == 0
+    )
 
 
 def test_box_and_lists_filter_the_rows(browser: Chrome, report: str) -> None:
@@ -259,7 +298,9 @@ def test_links_of_a_row_lead_to_its_files(browser: Chrome, report: str) -> None:
     look(browser, report)
     find(browser, "#failures .open").click()
     for selector in ("#failures .details a", "#speedups .row td:last-child a"):
-        addresses = browser.execute_script(f"return [...document.querySelectorAll('{selector}')].map((a) => a.href)")
+        addresses = browser.execute_script(
+            f"return [...document.querySelectorAll('{selector}')].map((a) => a.href)"
+        )
         assert addresses
         assert all(Path(address.removeprefix("file://")).exists() for address in addresses)
 
@@ -270,7 +311,10 @@ def test_the_switch_turns_the_page_and_its_figures_dark(browser: Chrome, report:
     before = browser.execute_script(f"return {colour}")
     find(browser, "#theme").click()
     wait_until(browser, f"{colour} !== '{before}'")
-    assert browser.execute_script("return getComputedStyle(document.body).backgroundColor") != "rgb(255, 255, 255)"
+    assert (
+        browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+        != "rgb(255, 255, 255)"
+    )
     assert find(browser, "#theme").text == "Light"
 
 
@@ -292,9 +336,15 @@ def test_on_paper_every_row_is_there(browser: Chrome, tmp_path: Path) -> None:
     look(browser, (sweep / "report" / "report.html").as_uri(), scheme="dark")
     browser.execute_script("dispatchEvent(new Event('beforeprint'))")
     assert len(cells(browser, "model")) == 230
-    assert browser.execute_script("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert (
+        browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+        == "rgb(255, 255, 255)"
+    )
     browser.execute_script("dispatchEvent(new Event('afterprint'))")
-    assert browser.execute_script("return getComputedStyle(document.body).backgroundColor") != "rgb(255, 255, 255)"
+    assert (
+        browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+        != "rgb(255, 255, 255)"
+    )
 
 
 def test_figures_of_processes_that_differ_are_drawn(browser: Chrome, tmp_path: Path) -> None:
@@ -304,16 +354,23 @@ def test_figures_of_processes_that_differ_are_drawn(browser: Chrome, tmp_path: P
         for i, speedup in enumerate((3.0, 3.3))
     ]
     waits = [replace(process, device_kernels=PerArm(10, 10)) for process in waits]
-    made = [replace(make_record("waits"), processes=tuple(waits)), make_record(speedups=(2.0, 2.1, 2.2))]
+    made = [
+        replace(make_record("waits"), processes=tuple(waits)),
+        make_record(speedups=(2.0, 2.1, 2.2)),
+    ]
     sweep = write_sweep(tmp_path, made)
     write_report([sweep], sweep / "report")
     look(browser, (sweep / "report" / "report.html").as_uri())
-    wait_until(browser, "document.querySelectorAll('[data-figure=forest] path.xerror').length === 2")
+    wait_until(
+        browser, "document.querySelectorAll('[data-figure=forest] path.xerror').length === 2"
+    )
     assert browser.get_log("browser") == []
 
 
 @pytest.mark.parametrize("width", [WIDE, NARROW])
-def test_sizes_of_a_script_are_drawn_with_those_to_pad_to(browser: Chrome, tmp_path: Path, width: int) -> None:
+def test_sizes_of_a_script_are_drawn_with_those_to_pad_to(
+    browser: Chrome, tmp_path: Path, width: int
+) -> None:
     sizes = {size: size % 7 + 1 for size in range(20, 70)}
     made = [make_script(f"{HOSTILE}.py", sizes, pad_to=(30, 45, 60, 69)), make_record()]
     sweep = write_sweep(tmp_path, made)
@@ -359,8 +416,13 @@ def test_sort_filters_and_open_rows_are_in_the_address(browser: Chrome, report: 
     assert browser.get_log("browser") == []
 
 
-def test_an_address_that_asks_for_what_is_not_there_shows_everything(browser: Chrome, report: str) -> None:
-    look(browser, f"{report}#nowhere&speedups.sort=-colour&speedups.mode=none&speedups.open=x&other.q=y&=&%")
+def test_an_address_that_asks_for_what_is_not_there_shows_everything(
+    browser: Chrome, report: str
+) -> None:
+    look(
+        browser,
+        f"{report}#nowhere&speedups.sort=-colour&speedups.mode=none&speedups.open=x&other.q=y&=&%",
+    )
     assert find(browser, "#speedups .count").text == "11 of 11"
     assert browser.get_log("browser") == []
 
@@ -372,7 +434,10 @@ def test_flags_say_what_they_mean_and_lead_to_the_legend(browser: Chrome, tmp_pa
     look(browser, (sweep / "report" / "report.html").as_uri())
     link = find(browser, "#speedups td a.term.doubt")
     meaning = meanings.FLAGS["throttled"]
-    assert (link.text, link.get_attribute("title")) == ("throttled", f"{sentence(meaning.says)} {meaning.todo}")
+    assert (link.text, link.get_attribute("title")) == (
+        "throttled",
+        f"{sentence(meaning.says)} {meaning.todo}",
+    )
     link.click()
     wait_until(browser, "location.hash === '#term-throttled'")
     assert find(browser, "#term-throttled").is_displayed()
@@ -398,7 +463,9 @@ def test_words_of_the_verdict_lead_to_the_legend(browser: Chrome, tmp_path: Path
     assert find(browser, "#term-single_process").is_displayed()  # of the folded housekeeping flags
 
 
-def test_on_a_phone_each_speedup_is_in_sight_beside_the_name_of_its_trial(browser: Chrome, report: str) -> None:
+def test_on_a_phone_each_speedup_is_in_sight_beside_the_name_of_its_trial(
+    browser: Chrome, report: str
+) -> None:
     look(browser, report, NARROW)
     script = """
         const heads = [...document.querySelectorAll(`#${arguments[0]} th`)].filter((item) => item.offsetWidth);

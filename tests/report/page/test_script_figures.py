@@ -17,13 +17,18 @@ NINE = {8: 3, **{10 + size: size for size in range(1, 9)}}
 
 
 def test_sizes_that_a_loop_saw_are_a_histogram_with_the_sizes_to_pad_to(tmp_path: Path) -> None:
-    records = [make_script("train.py", NINE, pad_to=(14, 18)), make_script("one.py", {8: 3}), make_record()]
+    records = [
+        make_script("train.py", NINE, pad_to=(14, 18)),
+        make_script("one.py", {8: 3}),
+        make_record(),
+    ]
     figure = script_figure.draw_sizes(*loaded(tmp_path, records))
     assert [choice.name for choice in figure.choices] == ["train.py: 9 shapes"]
     bars, lines = drawn(figure)
     assert dict(zip(bars["x"], bars["y"], strict=True)) == NINE
     assert bars["hovertext"][:2] == ["size 8", "size 11"]
-    assert lines["x"] == [14.5, 14.5, None, 18.5, 18.5, None]  # behind the size, not through its bar
+    # behind the size, not through its bar
+    assert lines["x"] == [14.5, 14.5, None, 18.5, 18.5, None]
     assert [text for text in lines["text"] if text] == ["14", "18"]
 
 
@@ -41,7 +46,9 @@ def test_many_sizes_share_bars(tmp_path: Path) -> None:
     assert bars["y"][-1] == 1
 
 
-def test_sizes_of_many_scripts_are_those_of_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sizes_of_many_scripts_are_those_of_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(script_figure, "MAX_TRIALS", 2)
     records = [make_script(f"{name}.py", NINE) for name in "abc"]
     figure = script_figure.draw_sizes(*loaded(tmp_path, records))
@@ -50,7 +57,9 @@ def test_sizes_of_many_scripts_are_those_of_the_first(tmp_path: Path, monkeypatc
 
 
 def test_only_a_page_with_a_script_speaks_of_its_sizes(tmp_path: Path) -> None:
-    left_out = "Sizes in a script&#39;s loop: left out, no script has shapes that differ in one dimension."
+    left_out = (
+        "Sizes in a script&#39;s loop: left out, no script has shapes that differ in one dimension."
+    )
     for name, records, is_drawn, is_left_out in (
         ("no script", [], False, False),
         ("one shape", [make_script("train.py", {8: 3})], False, True),
@@ -63,14 +72,19 @@ def test_only_a_page_with_a_script_speaks_of_its_sizes(tmp_path: Path) -> None:
 
 def test_losses_are_a_line_for_each_seed_and_arm(tmp_path: Path) -> None:
     losses = {("eager", 0): (3.0, 2.0), ("eager", 1): (4.0, None), ("compiled", 0): (3.0, 2.1)}
-    trainings = tuple(Training(arm, shift, 20, 10, found, found) for (arm, shift), found in losses.items())
+    trainings = tuple(
+        Training(arm, shift, 20, 10, found, found) for (arm, shift), found in losses.items()
+    )
     record = make_script("train.py", {}, trajectory=Trajectory(300, True, trainings=trainings))
     entries, rows = loaded(tmp_path, [record, make_record()])
     figure = training_figure.draw_trainings(entries, rows)
     assert figure is not None
     assert [choice.name for choice in figure.choices] == ["train.py"]
     eager, compiled = drawn(figure)
-    assert (eager["x"], eager["y"]) == ([10, 20, None, 10, 20, None], [3.0, 2.0, None, 4.0, None, None])
+    assert (eager["x"], eager["y"]) == (
+        [10, 20, None, 10, 20, None],
+        [3.0, 2.0, None, 4.0, None, None],
+    )
     assert (compiled["x"], compiled["y"]) == ([10, 20, None], [3.0, 2.1, None])
     nothing = replace(record, processes=())
     assert training_figure.draw_trainings(*loaded(tmp_path / "nothing", [nothing])) is None

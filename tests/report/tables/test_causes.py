@@ -22,11 +22,18 @@ def test_causes_are_ordered_by_what_they_cost(tmp_path: Path) -> None:
     """Busy for 6 ms of a compiled step of 10 ms, in 1000 kernels, a device waits for 2.8 ms: 4 - 1000 * 1.2 us."""
     breaks = (GraphBreak("print", "model.py:3", 7), GraphBreak("item", None, 2))
     waiting = with_diagnostics(make_record("waits"), graph_breaks=breaks, recompiles=3)
-    busy = (replace(p, device_time_s=PerArm(0.0199, 0.006), device_kernels=PerArm(1, 1000)) for p in waiting.processes)
-    skipped = with_diagnostics(make_record("skips", flags=("throttled",)), cudagraph_skips=("mutated inputs",) * 2)
+    busy = (
+        replace(p, device_time_s=PerArm(0.0199, 0.006), device_kernels=PerArm(1, 1000))
+        for p in waiting.processes
+    )
+    skipped = with_diagnostics(
+        make_record("skips", flags=("throttled",)), cudagraph_skips=("mutated inputs",) * 2
+    )
     folder = write_sweep(tmp_path, [skipped, replace(waiting, processes=tuple(busy))])
     table = causes(load([folder]).entries)
-    found = [(row["model"], row["cause"], row["count"], row["lost_ms_per_step"]) for row in table.rows]
+    found = [
+        (row["model"], row["cause"], row["count"], row["lost_ms_per_step"]) for row in table.rows
+    ]
     assert found == [
         ("waits", "host_bound", None, pytest.approx(2.8)),
         ("waits", "graph_break", 7, None),
@@ -40,7 +47,8 @@ def test_causes_are_ordered_by_what_they_cost(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "reason"), [("cpu", f"1 graph, {NO_CUDA_GRAPHS}"), ("cuda", "1 graph, no reason given")]
+    ("device", "reason"),
+    [("cpu", f"1 graph, {NO_CUDA_GRAPHS}"), ("cuda", "1 graph, no reason given")],
 )
 def test_a_cuda_graph_that_was_skipped_on_a_cpu_has_that_as_its_reason(
     tmp_path: Path, device: str, reason: str

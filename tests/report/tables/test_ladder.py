@@ -36,7 +36,9 @@ STEPS_S = {
 }
 
 
-def make_rung(rung: str, plain: Trial | None = None, step_s: float | None = None, eager_s: float = 0.02) -> Record:
+def make_rung(
+    rung: str, plain: Trial | None = None, step_s: float | None = None, eager_s: float = 0.02
+) -> Record:
     """A trial of two processes, A above and below its step time; of an eager rung both arms have that time."""
     trial = climb(plain or make_trial(), rung)
     time_s = step_s or STEPS_S[rung]
@@ -44,7 +46,8 @@ def make_rung(rung: str, plain: Trial | None = None, step_s: float | None = None
     record = make_record(trial=trial)
     factors = (math.exp(-A), math.exp(A))
     processes = (
-        make_process(eager_s / time_s, index=index, eager_s=eager_s * factor) for index, factor in enumerate(factors)
+        make_process(eager_s / time_s, index=index, eager_s=eager_s * factor)
+        for index, factor in enumerate(factors)
     )
     return replace(record, processes=tuple(processes))
 
@@ -90,11 +93,17 @@ def test_each_rung_stands_against_eager_as_built_and_against_the_one_before(tmp_
     assert number(rows[3], "speedup_over_before") == pytest.approx(0.8)
 
 
-def test_the_strongest_eager_stands_beside_the_plain_speedup_in_every_compiled_row(tmp_path: Path) -> None:
+def test_the_strongest_eager_stands_beside_the_plain_speedup_in_every_compiled_row(
+    tmp_path: Path,
+) -> None:
     plain = make_record(trial=make_trial(), speedups=[2.5])  # 20 ms / 8 ms, without any one-liner
     report = write(tmp_path, [plain, *(make_rung(rung) for rung in RUNGS)])
     assert {row["strongest_eager"] for row in rows_of(report)} == {"eager + fused optimizer"}
-    found = {(row["mode"], row["variant"]): row for row in rows_of(report, "speedups") if row["strongest_eager"]}
+    found = {
+        (row["mode"], row["variant"]): row
+        for row in rows_of(report, "speedups")
+        if row["strongest_eager"]
+    }
     assert sorted(found) == [
         ("default", ""),
         ("default", "free one-liners"),
@@ -119,13 +128,22 @@ def test_the_strongest_eager_stands_beside_the_plain_speedup_in_every_compiled_r
 @pytest.mark.parametrize("count", [1, 2])
 def test_the_report_says_where_rungs_ran_on_several_gpus(tmp_path: Path, count: int) -> None:
     places = [{"device": {"uuid": f"GPU-{number % count}"}} for number in range(len(RUNGS))]
-    records = [replace(make_rung(rung), environment=place) for rung, place in zip(RUNGS, places, strict=True)]
+    records = [
+        replace(make_rung(rung), environment=place)
+        for rung, place in zip(RUNGS, places, strict=True)
+    ]
     write(tmp_path, records)
-    assert ("The rungs of resnet50 ran on several GPUs." in (tmp_path / "out/report.md").read_text()) is (count == 2)
+    assert (
+        "The rungs of resnet50 ran on several GPUs." in (tmp_path / "out/report.md").read_text()
+    ) is (count == 2)
 
 
 def test_the_conclusion_names_the_doubts_of_the_rungs_that_it_compares(tmp_path: Path) -> None:
-    flags = {"fused": ("single_process", "unsteady"), "default": ("throttled",), "reduce-overhead": ("host_busy",)}
+    flags = {
+        "fused": ("single_process", "unsteady"),
+        "default": ("throttled",),
+        "reduce-overhead": ("host_busy",),
+    }
     write(tmp_path, [replace(make_rung(rung), flags=flags.get(rung, ())) for rung in RUNGS])
     text = (tmp_path / "out/report.md").read_text()
     doubts = "doubts: eager + fused optimizer (unsteady), compile reduce-overhead (eager_moved, host_busy)"
@@ -133,12 +151,22 @@ def test_the_conclusion_names_the_doubts_of_the_rungs_that_it_compares(tmp_path:
     assert "compile default (throttled)" not in text
 
 
-def test_a_rung_that_failed_is_a_row_and_the_next_stands_against_the_last_that_worked(tmp_path: Path) -> None:
+def test_a_rung_that_failed_is_a_row_and_the_next_stands_against_the_last_that_worked(
+    tmp_path: Path,
+) -> None:
     records = [make_rung(rung) for rung in RUNGS if rung not in ("fused", "graphed")]
-    rows = rows_of(write(tmp_path, [*records, make_failure("graphed", "compile_error"), make_failure("fused", "oom")]))
+    rows = rows_of(
+        write(
+            tmp_path,
+            [*records, make_failure("graphed", "compile_error"), make_failure("fused", "oom")],
+        )
+    )
     failed = rows[4]
     assert (failed["status"], failed["step_ms"], failed["speedup"]) == ("compile_error", "", "")
-    assert (failed["before"], rows[5]["before"]) == ("eager + cudnn.benchmark", "eager + cudnn.benchmark")
+    assert (failed["before"], rows[5]["before"]) == (
+        "eager + cudnn.benchmark",
+        "eager + cudnn.benchmark",
+    )
     assert rows[3]["before"] == "eager + channels_last"
     assert {row["strongest_eager"] for row in rows} == {"eager + cudnn.benchmark"}
 
@@ -185,7 +213,8 @@ def test_the_verdict_says_where_torch_compile_adds_nothing(tmp_path: Path) -> No
     records = [make_rung(rung, step_s=0.0099 if rung == "default" else None) for rung in RUNGS[:6]]
     sentences = write(tmp_path, records).verdict.sentences
     assert "and torch.compile adds nothing to that (1.01x with compile default)" in sentences[0]
-    assert not any("times eager's speed" in line for line in sentences)  # over the eager of its own trial
+    # over the eager of its own trial
+    assert not any("times eager's speed" in line for line in sentences)
 
 
 def test_the_verdict_says_the_doubts_of_the_rungs_that_it_compares(tmp_path: Path) -> None:
@@ -194,10 +223,14 @@ def test_the_verdict_says_the_doubts_of_the_rungs_that_it_compares(tmp_path: Pat
         replace(record, flags=(doubts[rung],) if rung in doubts else ())
         for rung, record in zip(RUNGS, make_ladder(), strict=True)
     ]
-    assert say(tmp_path, flagged).endswith("and another 2.00x with compile reduce-overhead; flagged throttled.")
+    assert say(tmp_path, flagged).endswith(
+        "and another 2.00x with compile reduce-overhead; flagged throttled."
+    )
 
 
-def test_without_a_compiled_rung_that_worked_the_strongest_eager_alone_is_named(tmp_path: Path) -> None:
+def test_without_a_compiled_rung_that_worked_the_strongest_eager_alone_is_named(
+    tmp_path: Path,
+) -> None:
     """Eager as built is the fastest here."""
     slower = [make_rung(rung, step_s=0.02 if rung == "eager" else 0.025) for rung in RUNGS[:5]]
     report = write(tmp_path, [*slower, make_failure("default", "compile_error")])
@@ -209,7 +242,9 @@ def test_without_a_compiled_rung_that_worked_the_strongest_eager_alone_is_named(
 def test_the_verdict_has_the_means_of_many_ladders(tmp_path: Path) -> None:
     """Two gain 2 and 2, two gain 2 and 1.25."""
     rungs = {"a": RUNGS, "b": RUNGS, "c": RUNGS[:6], "d": RUNGS[:6]}
-    records = [record for model, found in rungs.items() for record in make_ladder(found, make_trial(model))]
+    records = [
+        record for model, found in rungs.items() for record in make_ladder(found, make_trial(model))
+    ]
     assert say(tmp_path, records) == (
         "Over eager as built, 4 ladders gain 2.00x without torch.compile, and another 1.58x with it (geometric means "
         "over the best rungs; 4 of them without doubt)."
@@ -220,7 +255,8 @@ def test_a_ladder_that_is_not_verified_is_in_no_mean(tmp_path: Path) -> None:
     """The last one gains 8 times as much."""
     records = [record for model in "abc" for record in make_ladder(RUNGS, make_trial(model))]
     fast = [
-        replace(make_rung(rung, make_trial("d"), step_s=0.0001), flags=("accuracy_unverified",)) for rung in RUNGS[1:]
+        replace(make_rung(rung, make_trial("d"), step_s=0.0001), flags=("accuracy_unverified",))
+        for rung in RUNGS[1:]
     ]
     said = say(tmp_path, [*records, make_rung("eager", make_trial("d")), *fast])
     assert said == (
@@ -239,7 +275,9 @@ def test_none_is_the_strongest_unless_all_that_apply_were_tried(tmp_path: Path) 
 def test_what_does_not_apply_need_not_be_tried(tmp_path: Path) -> None:
     plain = make_trial("bert", family="nlp")
     records = [make_rung(rung, plain) for rung in ("eager", "fused", "graphed", "default")]
-    assert [row["strongest_eager"] for row in rows_of(write(tmp_path, records))] == ["eager + fused optimizer"] * 4
+    assert [row["strongest_eager"] for row in rows_of(write(tmp_path, records))] == [
+        "eager + fused optimizer"
+    ] * 4
 
 
 def test_a_graph_whose_result_nobody_verified_is_not_the_strongest(tmp_path: Path) -> None:
@@ -249,7 +287,9 @@ def test_a_graph_whose_result_nobody_verified_is_not_the_strongest(tmp_path: Pat
     assert {row["strongest_eager"] for row in rows} == {"eager + fused optimizer"}
 
 
-def test_a_graph_is_the_strongest_where_no_step_of_the_model_can_be_verified(tmp_path: Path) -> None:
+def test_a_graph_is_the_strongest_where_no_step_of_the_model_can_be_verified(
+    tmp_path: Path,
+) -> None:
     records = {rung: replace(make_rung(rung), flags=("accuracy_unverified",)) for rung in RUNGS}
     records["graphed"] = replace(make_rung("graphed", step_s=0.005), flags=("accuracy_unverified",))
     rows = rows_of(write(tmp_path, list(records.values())))
@@ -281,11 +321,15 @@ def test_arms_that_err_in_opposite_directions_cancel_out(tmp_path: Path) -> None
     assert number(row, "speedup_high") == pytest.approx(1.25 * math.exp(t1 * A), rel=1e-6)
 
 
-def test_device_time_is_that_of_both_arms_where_eager_is_timed_against_eager(tmp_path: Path) -> None:
+def test_device_time_is_that_of_both_arms_where_eager_is_timed_against_eager(
+    tmp_path: Path,
+) -> None:
     readings = {"eager_device_step_s": 0.010, "compiled_device_step_s": 0.012}
     entries = [
         replace(entry, result=replace(entry.result, readings=readings))
-        for entry in load([write_sweep(tmp_path, [make_rung(rung) for rung in ("eager", "fused", "default")])]).entries
+        for entry in load(
+            [write_sweep(tmp_path, [make_rung(rung) for rung in ("eager", "fused", "default")])]
+        ).entries
     ]
     found = make_table(Findings(entries))
     assert {row["rung"]: row["device_step_ms"] for row in found.rows} == {
@@ -302,11 +346,17 @@ def test_without_another_way_to_run_eager_there_is_no_ladder(tmp_path: Path) -> 
     assert "torch.compile's" not in (tmp_path / "out/report.md").read_text()
 
 
-def test_the_weighted_mean_over_the_strongest_eager_stands_beside_the_plain_one(tmp_path: Path) -> None:
+def test_the_weighted_mean_over_the_strongest_eager_stands_beside_the_plain_one(
+    tmp_path: Path,
+) -> None:
     plains = [make_trial(precision=precision) for precision in ("amp", "fp32")]
     records = [make_rung(rung, plain) for plain in plains for rung in RUNGS]
     report = write(tmp_path, records)
-    (row,) = [row for row in rows_of(report, "summary") if row["family"] == "all" and row["mode"] == "max-autotune"]
+    (row,) = [
+        row
+        for row in rows_of(report, "summary")
+        if row["family"] == "all" and row["mode"] == "max-autotune"
+    ]
     assert number(row, "weighted") == pytest.approx(3.2)
     assert number(row, "weighted_over_strongest_eager") == pytest.approx(1.6)
     assert row["models_over_strongest_eager"] == "1"
@@ -318,7 +368,10 @@ def test_the_weighted_mean_over_the_strongest_eager_stands_beside_the_plain_one(
 def test_no_ladder_mixes_two_devices(tmp_path: Path) -> None:
     records = [make_rung(rung) for rung in ("eager", "channels_last", "default")]
     device = {"type": "cuda", "name": "NVIDIA A100"}
-    others = [replace(make_rung(rung), environment={"device": device}) for rung in ("graphed", "max-autotune")]
+    others = [
+        replace(make_rung(rung), environment={"device": device})
+        for rung in ("graphed", "max-autotune")
+    ]
     rows = rows_of(write(tmp_path, [*records, *others]))
     assert {row["mode"] for row in rows} == {"eager", "default"}
     assert {row["variant"] for row in rows} == {"gpu=NVIDIA H200"}
@@ -334,5 +387,7 @@ def test_the_page_draws_a_bar_for_each_rung(tmp_path: Path) -> None:
     heights = {trace["name"]: trace["y"] for trace in choice.traces}
     assert heights["compile reduce-overhead"] == [pytest.approx(4.0)]
     assert list(heights)[:2] == ["eager", "eager + channels_last"]
-    assert "eager + CUDA graph by hand" not in heights or heights["eager + CUDA graph by hand"] == []
+    assert (
+        "eager + CUDA graph by hand" not in heights or heights["eager + CUDA graph by hand"] == []
+    )
     assert "experiment=ladder" in draw_ladders([]).missing

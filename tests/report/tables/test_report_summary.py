@@ -30,7 +30,11 @@ def summary_of(records: Sequence[Record], runs: Path) -> Table:
 
 
 def row_of(table: Table, family: str = "all", **fixed: str) -> Row:
-    return next(row for row in table.rows if row["family"] == family and all(row[k] == v for k, v in fixed.items()))
+    return next(
+        row
+        for row in table.rows
+        if row["family"] == family and all(row[k] == v for k, v in fixed.items())
+    )
 
 
 def families() -> list[Record]:
@@ -79,13 +83,17 @@ def test_summary_equals_the_table_worked_out_by_hand(tmp_path: Path) -> None:
 def with_device(record: Record, speedup: float, busy_speedup: float | None = None) -> Record:
     """The same with step times of the device, and its busy times where another speedup is given for them."""
     step, busy = PerArm(0.01 * speedup, 0.01), PerArm(0.01 * (busy_speedup or speedup), 0.01)
-    processes = tuple(replace(item, device_step_s=step, device_time_s=busy) for item in record.processes)
+    processes = tuple(
+        replace(item, device_step_s=step, device_time_s=busy) for item in record.processes
+    )
     return replace(record, processes=processes)
 
 
 def with_busy(record: Record, speedup: float) -> Record:
     """The same as older versions left it."""
-    processes = tuple(replace(item, device_time_s=PerArm(0.01 * speedup, 0.01)) for item in record.processes)
+    processes = tuple(
+        replace(item, device_time_s=PerArm(0.01 * speedup, 0.01)) for item in record.processes
+    )
     return replace(record, processes=processes)
 
 
@@ -111,15 +119,31 @@ def unverified() -> list[Record]:
     ]
 
 
-def test_what_is_not_verified_is_in_no_mean_and_has_not_passed_but_stands_beside(tmp_path: Path) -> None:
+def test_what_is_not_verified_is_in_no_mean_and_has_not_passed_but_stands_beside(
+    tmp_path: Path,
+) -> None:
     row = row_of(summary_of(unverified(), tmp_path))
-    counts = ("models", "passed", "models_amp", "models_fp32", "models_weighted", "models_device", "unverified")
+    counts = (
+        "models",
+        "passed",
+        "models_amp",
+        "models_fp32",
+        "models_weighted",
+        "models_device",
+        "unverified",
+    )
     assert [row[name] for name in counts] == [3, 1, 1, 2, 1, 1, 2]
     assert row["pass_rate"] == pytest.approx(1 / 3)
-    assert [row[name] for name in ("geomean_amp", "geomean_fp32")] == [pytest.approx(4.0), pytest.approx(4.0)]
+    assert [row[name] for name in ("geomean_amp", "geomean_fp32")] == [
+        pytest.approx(4.0),
+        pytest.approx(4.0),
+    ]
     means = ("weighted", "weighted_device", "weighted_failures_as_one", "weighted_clipped")
     assert [row[name] for name in means] == [pytest.approx(3.5)] * 4
-    assert (row["weighted_with_unverified"], row["models_with_unverified"]) == (pytest.approx(5.5), 3)
+    assert (row["weighted_with_unverified"], row["models_with_unverified"]) == (
+        pytest.approx(5.5),
+        3,
+    )
     assert headline(row) == (
         "weighted 0.75 AMP + 0.25 fp32: 3.50 over 1 model, all without doubt; "
         "by device time 3.50 over 1 model, all without doubt; with 2 unverified 5.50"
@@ -127,16 +151,25 @@ def test_what_is_not_verified_is_in_no_mean_and_has_not_passed_but_stands_beside
 
 
 def test_a_new_model_is_predicted_from_verified_models_alone(tmp_path: Path) -> None:
-    records = [make_record(name, precision, [2.0]) for name in "abcdef" for precision in ("amp", "fp32")]
-    strange = [make_record("g", name, [90.0], flags=("accuracy_unverified",)) for name in ("amp", "fp32")]
+    records = [
+        make_record(name, precision, [2.0]) for name in "abcdef" for precision in ("amp", "fp32")
+    ]
+    strange = [
+        make_record("g", name, [90.0], flags=("accuracy_unverified",)) for name in ("amp", "fp32")
+    ]
     row = row_of(summary_of([*records, *strange], tmp_path))
-    assert (row["weighted_new_model_low"], row["weighted_new_model_high"]) == (pytest.approx(2.0), pytest.approx(2.0))
+    assert (row["weighted_new_model_low"], row["weighted_new_model_high"]) == (
+        pytest.approx(2.0),
+        pytest.approx(2.0),
+    )
 
 
 def test_with_nothing_verified_there_is_no_mean_but_the_one_beside_it(tmp_path: Path) -> None:
     rows = groups(units_of(unverified()[4:], tmp_path).units)
     row = row_of(summary(rows))
-    assert [row[name] for name in ("passed", "weighted", "weighted_device", "weighted_clipped")] == [
+    assert [
+        row[name] for name in ("passed", "weighted", "weighted_device", "weighted_clipped")
+    ] == [
         0,
         None,
         None,
@@ -153,11 +186,17 @@ def test_with_nothing_verified_there_is_no_mean_but_the_one_beside_it(tmp_path: 
     ]
 
 
-def test_a_mean_with_unverified_models_stands_there_only_where_they_change_it(tmp_path: Path) -> None:
+def test_a_mean_with_unverified_models_stands_there_only_where_they_change_it(
+    tmp_path: Path,
+) -> None:
     records = [*unverified()[:2], unverified()[2], make_record("b", "fp32", status="compile_error")]
     rows = groups(units_of(records, tmp_path).units)
     row = row_of(summary(rows))
-    assert (row["unverified"], row["weighted_with_unverified"], row["models_with_unverified"]) == (1, None, None)
+    assert (row["unverified"], row["weighted_with_unverified"], row["models_with_unverified"]) == (
+        1,
+        None,
+        None,
+    )
     assert "unverified" not in headline(row)
     assert list_unverified(groups(units_of(unverified()[:2], tmp_path / "other").units)) == []
 
@@ -173,7 +212,15 @@ def test_a_mean_with_unverified_models_stands_there_only_where_they_change_it(tm
         (("host_bound",), ("host_busy",), (0, 0, 0, 1)),
         (("accuracy_unverified",), (), (0, 0, 1, 0)),
     ],
-    ids=["no flag", "no doubt", "another kernel", "in amp", "in fp32", "by wall clock alone", "not in the mean"],
+    ids=[
+        "no flag",
+        "no doubt",
+        "another kernel",
+        "in amp",
+        "in fp32",
+        "by wall clock alone",
+        "not in the mean",
+    ],
 )
 def test_each_mean_says_how_many_of_its_models_carry_no_doubt(
     tmp_path: Path, amp: tuple[str, ...], fp32: tuple[str, ...], sure: tuple[int, ...]
@@ -197,9 +244,15 @@ PRECISIONS = ("amp", "fp32")
 
 
 def test_of_older_records_the_device_mean_is_by_busy_time_and_named_so(tmp_path: Path) -> None:
-    row = row_of(summary_of([with_busy(make_record("a", name), 3.0) for name in PRECISIONS], tmp_path))
+    row = row_of(
+        summary_of([with_busy(make_record("a", name), 3.0) for name in PRECISIONS], tmp_path)
+    )
     assert (row["models_device"], row["weighted_device"]) == (0, None)
-    assert (row["models_busy"], row["weighted_busy"], row["models_busy_without_doubt"]) == (1, pytest.approx(3.0), 1)
+    assert (row["models_busy"], row["weighted_busy"], row["models_busy_without_doubt"]) == (
+        1,
+        pytest.approx(3.0),
+        1,
+    )
     assert "; by busy time 3.00 over 1 model" in headline(row)
     assert metrics([row])["weighted_busy"] == pytest.approx(3.0)
     assert "weighted_device" not in metrics([row])
@@ -218,7 +271,10 @@ def test_no_mean_mixes_device_time_and_busy_time(tmp_path: Path) -> None:
     alone = summary_of(new, tmp_path / "new").rows
     assert "; by device time 4.00 over 1 model" in headline(alone[0])
     assert titles(alone) == ["by device time"]
-    assert titles(summary_of([make_record("c", name) for name in PRECISIONS], tmp_path / "none").rows) == []
+    assert (
+        titles(summary_of([make_record("c", name) for name in PRECISIONS], tmp_path / "none").rows)
+        == []
+    )
 
 
 def titles(rows: Sequence[Row]) -> list[str]:
@@ -240,9 +296,15 @@ def doubtful() -> list[Record]:
     All: AMP (4 * 9 * 6)^(1/3) = 6 and fp32 (2 * 8 * 4)^(1/3) = 4, so 5.5.
     """
     speedups = {"a": (4.0, 2.0), "b": (9.0, 8.0), "c": (6.0, 4.0)}
-    flags = {("b", "amp"): ("host_bound",), ("c", "amp"): ("throttled",), ("c", "fp32"): ("throttled",)}
+    flags = {
+        ("b", "amp"): ("host_bound",),
+        ("c", "amp"): ("throttled",),
+        ("c", "fp32"): ("throttled",),
+    }
     return [
-        with_device(make_record(name, precision, [speedup], flags=flags.get((name, precision), ())), speedup)
+        with_device(
+            make_record(name, precision, [speedup], flags=flags.get((name, precision), ())), speedup
+        )
         for name, pair in speedups.items()
         for precision, speedup in zip(("amp", "fp32"), pair, strict=True)
     ]
@@ -262,12 +324,14 @@ def test_beside_each_mean_stands_the_mean_over_the_models_without_doubt(tmp_path
 def test_the_mean_over_models_without_doubt_has_an_interval(tmp_path: Path) -> None:
     doubted = [make_record("b", name, [9.0, 1.0], flags=("unsteady",)) for name in ("amp", "fp32")]
     sure = [make_record("a", name, [2.0, 2.1]) for name in ("amp", "fp32")]
-    row, alone = (row_of(summary_of(found, tmp_path / str(len(found)))) for found in ([*sure, *doubted], sure))
+    row, alone = (
+        row_of(summary_of(found, tmp_path / str(len(found)))) for found in ([*sure, *doubted], sure)
+    )
     for name in ("geomean_amp", "geomean_fp32", "weighted"):
         assert alone[f"{name}_low"] is not None
-        assert [row[f"{name}_without_doubt{end}"] for end in ("", "_low", "_high")] == pytest.approx(
-            [alone[f"{name}{end}"] for end in ("", "_low", "_high")]
-        )
+        assert [
+            row[f"{name}_without_doubt{end}"] for end in ("", "_low", "_high")
+        ] == pytest.approx([alone[f"{name}{end}"] for end in ("", "_low", "_high")])
 
 
 @pytest.mark.parametrize(("name", "value"), [("AMP_SHARE", 0.76), ("FP32_SHARE", 0.24)])
@@ -279,11 +343,15 @@ def test_another_weight_gives_another_summary(
 
 
 def test_intervals_for_these_models_come_from_the_processes(tmp_path: Path) -> None:
-    # Logs in units of ln 2. AMP: processes 0 and 2, mean 1, variance of the mean 2 / 2 = 1 on 1 degree.
-    # fp32: processes -1 and 1, mean 0, variance of the mean 1 on 1 degree.
-    # Weighted: W = 0.75 * 2 + 0.25 * 1 = 1.75; d log W = 1.5 / 1.75 * amp + 0.25 / 1.75 * fp32 = 6/7 amp + 1/7 fp32;
-    # variance 36/49 + 1/49 = 37/49; degrees (37/49)^2 / ((36/49)^2 + (1/49)^2) = 37^2 / (36^2 + 1) = 1369 / 1297.
-    records = [make_record(precision="amp", speedups=[1.0, 4.0]), make_record(precision="fp32", speedups=[0.5, 2.0])]
+    # Logs in units of ln 2. AMP: processes 0 and 2, mean 1, variance of the mean 2 / 2 = 1 on 1
+    # degree. fp32: processes -1 and 1, mean 0, variance of the mean 1 on 1 degree. Weighted: W =
+    # 0.75 * 2 + 0.25 * 1 = 1.75; d log W = 1.5 / 1.75 * amp + 0.25 / 1.75 * fp32 = 6/7 amp + 1/7
+    # fp32; variance 36/49 + 1/49 = 37/49; degrees (37/49)^2 / ((36/49)^2 + (1/49)^2) = 37^2 / (36^2
+    # + 1) = 1369 / 1297.
+    records = [
+        make_record(precision="amp", speedups=[1.0, 4.0]),
+        make_record(precision="fp32", speedups=[0.5, 2.0]),
+    ]
     row = row_of(summary_of(records, tmp_path))
     half = 12.706204736 * math.log(2)
     assert row["geomean_amp"] == pytest.approx(2.0)
@@ -300,7 +368,9 @@ def test_intervals_for_these_models_come_from_the_processes(tmp_path: Path) -> N
 def test_weighted_mean_of_device_speedups_over_the_models_that_have_them(tmp_path: Path) -> None:
     def busy(record: Record, *speedups: float) -> Record:
         pairs = zip(record.processes, speedups, strict=True)
-        processes = tuple(replace(item, device_step_s=PerArm(0.01 * ratio, 0.01)) for item, ratio in pairs)
+        processes = tuple(
+            replace(item, device_step_s=PerArm(0.01 * ratio, 0.01)) for item, ratio in pairs
+        )
         return replace(record, processes=processes)
 
     records = [
@@ -335,9 +405,20 @@ def test_a_model_that_is_not_judged_leaves_the_denominator(tmp_path: Path, statu
 
 
 @pytest.mark.parametrize(
-    "status", ["accuracy_mismatch", "not_compiled", "compile_error", "runtime_error", "oom", "timeout", "crashed"]
+    "status",
+    [
+        "accuracy_mismatch",
+        "not_compiled",
+        "compile_error",
+        "runtime_error",
+        "oom",
+        "timeout",
+        "crashed",
+    ],
 )
-def test_a_failure_of_the_compiled_side_counts_as_one_and_as_not_passed(tmp_path: Path, status: str) -> None:
+def test_a_failure_of_the_compiled_side_counts_as_one_and_as_not_passed(
+    tmp_path: Path, status: str
+) -> None:
     records = [
         make_record("a", "amp", [4.0]),
         make_record("a", "fp32", [4.0]),
@@ -355,7 +436,11 @@ def test_units_differ_by_batch_size_and_by_what_is_built(tmp_path: Path) -> None
     records = [
         make_record("bert", family="nlp", batch_size=8),
         make_record("bert", family="nlp", batch_size=16),
-        make_record(trial=small.from_json(small.to_json() | {"model": small.to_json()["model"] | {"image_size": 64}})),
+        make_record(
+            trial=small.from_json(
+                small.to_json() | {"model": small.to_json()["model"] | {"image_size": 64}}
+            )
+        ),
     ]
     assert row_of(summary_of(records, tmp_path))["models"] == 3
 
@@ -383,31 +468,51 @@ def test_devices_are_rows_of_their_own_when_there_are_several(tmp_path: Path) ->
     assert {row["variant"] for row in rows} == {"device=cuda", "device=cpu"}
 
 
-def test_of_two_precision_options_with_one_weight_in_a_row_the_one_with_more_trials_counts(tmp_path: Path) -> None:
+def test_of_two_precision_options_with_one_weight_in_a_row_the_one_with_more_trials_counts(
+    tmp_path: Path,
+) -> None:
     records = [make_record("alexnet", "bf16", weight="amp"), make_record(), make_record("vgg16")]
     units = units_of(records, tmp_path)
     assert [unit.name for unit in units.units] == ["resnet50 (batch 32)", "vgg16 (batch 32)"]
     (note,) = units.notes
-    assert "inductor: 1 trial in precision=bf16 not in the summary: precision=amp carries the weight amp" in note
+    assert (
+        "inductor: 1 trial in precision=bf16 not in the summary: precision=amp carries the weight amp"
+        in note
+    )
 
 
-def test_one_precision_option_with_two_meanings_in_a_row_counts_with_one_of_them(tmp_path: Path) -> None:
+def test_one_precision_option_with_two_meanings_in_a_row_counts_with_one_of_them(
+    tmp_path: Path,
+) -> None:
     trial = make_trial("vgg16")
     other = trial.from_json(trial.to_json() | {"precision": {"autocast": "float16"}})
     units = units_of([make_record(), make_record(trial=other)], tmp_path)
     assert [unit.name for unit in units.units] == ["resnet50 (batch 32)"]
     (note,) = units.notes
-    assert "in precision=amp not in the summary: another setting of precision=amp carries the weight amp" in note
+    assert (
+        "in precision=amp not in the summary: another setting of precision=amp carries the weight amp"
+        in note
+    )
 
 
 def test_two_precision_options_with_one_weight_in_different_rows_are_fine(tmp_path: Path) -> None:
-    records = [make_record(precision="amp"), make_record("vgg16", "bf16", weight="amp", mode="max-autotune")]
+    records = [
+        make_record(precision="amp"),
+        make_record("vgg16", "bf16", weight="amp", mode="max-autotune"),
+    ]
     table = summary_of(records, tmp_path)
-    assert row_of(table, mode="default")["models_amp"] == row_of(table, mode="max-autotune")["models_amp"] == 1
+    assert (
+        row_of(table, mode="default")["models_amp"]
+        == row_of(table, mode="max-autotune")["models_amp"]
+        == 1
+    )
 
 
 def test_of_a_trial_in_two_sweeps_the_later_one_counts(tmp_path: Path) -> None:
-    folders = [write_sweep(tmp_path, [make_record(speedups=[s])], name) for name, s in (("a", 2.0), ("b", 3.0))]
+    folders = [
+        write_sweep(tmp_path, [make_record(speedups=[s])], name)
+        for name, s in (("a", 2.0), ("b", 3.0))
+    ]
     units = collect(load(folders).entries)
     row = row_of(summary(groups(units.units)))
     assert (row["models"], row["geomean_amp"]) == (1, pytest.approx(3.0))
@@ -419,15 +524,28 @@ def test_of_a_trial_in_two_sweeps_the_later_one_counts(tmp_path: Path) -> None:
 def test_one_trial_with_two_versions_of_torch_is_told_apart(tmp_path: Path) -> None:
     made = make_record()
     old, new = (
-        replace(made, environment={**made.environment, "versions": {"torch": version}}) for version in ("2.11", "2.13")
+        replace(made, environment={**made.environment, "versions": {"torch": version}})
+        for version in ("2.11", "2.13")
     )
-    found = load([write_sweep(tmp_path, [old], "a"), write_sweep(tmp_path, [new, make_record("vit_b16")], "b")])
-    assert [entry.variant for entry in found.entries] == ["torch=2.11", "torch=2.13", "torch=2.13.0"]
+    found = load(
+        [
+            write_sweep(tmp_path, [old], "a"),
+            write_sweep(tmp_path, [new, make_record("vit_b16")], "b"),
+        ]
+    )
+    assert [entry.variant for entry in found.entries] == [
+        "torch=2.11",
+        "torch=2.13",
+        "torch=2.13.0",
+    ]
     assert {entry.variant for entry in load([tmp_path / "b"]).entries} == {""}
 
 
 def test_a_trial_that_backed_off_gives_way_to_one_that_was_asked_for(tmp_path: Path) -> None:
-    asked, backed_off = make_record(speedups=[2.0]), make_record(speedups=[3.0], flags=("smaller_batch",))
+    asked, backed_off = (
+        make_record(speedups=[2.0]),
+        make_record(speedups=[3.0], flags=("smaller_batch",)),
+    )
     folders = [write_sweep(tmp_path, [asked], "a"), write_sweep(tmp_path, [backed_off], "b")]
     row = row_of(summary(groups(collect(load(folders).entries).units)))
     assert row["geomean_amp"] == pytest.approx(2.0)

@@ -15,7 +15,18 @@ from sweeper.analysis.derive import find_worst_accuracy
 from sweeper.core.record import Accuracy, Attempt, Latencies, Latency, PerArm, Process, Record
 from sweeper.loading.entries import load
 from sweeper.report.build import write_report
-from sweeper.report.table import MARKDOWN, PAGE, TERMINAL, Column, Row, Table, Value, cell, plain, quote
+from sweeper.report.table import (
+    MARKDOWN,
+    PAGE,
+    TERMINAL,
+    Column,
+    Row,
+    Table,
+    Value,
+    cell,
+    plain,
+    quote,
+)
 from sweeper.report.tables.speedups import SPEC, columns, speedups
 
 
@@ -84,11 +95,15 @@ def host_bound() -> Record:
 
 
 def test_speedups_equal_the_table_worked_out_by_hand(tmp_path: Path) -> None:
-    failed = make_record("vit_b16", "fp32", family="vit", status="oom", message="CUDA out of memory\nTried 2 GiB")
+    failed = make_record(
+        "vit_b16", "fp32", family="vit", status="oom", message="CUDA out of memory\nTried 2 GiB"
+    )
     eager = make_record("vit_b16", "fp32", [0.5], family="vit", mode="eager", backend=None)
     wrong = make_record("vgg16", "fp32", status="accuracy_mismatch", message="loss is too far off")
     wrong = replace(wrong, processes=(Process(0, 0, True, accuracy=checked(0.5, passed=False)),))
-    write_report([write_sweep(tmp_path, [measured(), host_bound(), failed, eager, wrong])], tmp_path / "out")
+    write_report(
+        [write_sweep(tmp_path, [measured(), host_bound(), failed, eager, wrong])], tmp_path / "out"
+    )
     assert differences((tmp_path / "out/speedups.csv").read_text(), "speedups.csv") == []
 
 
@@ -112,7 +127,9 @@ def test_the_columns_of_the_contract_come_first_and_in_order() -> None:
 
 
 def test_people_see_the_share_of_the_host_where_it_is_known(tmp_path: Path) -> None:
-    one_arm = replace(make_process(), device_step_s=PerArm(0.02, 0.01), host_step_s=PerArm(None, 0.004))
+    one_arm = replace(
+        make_process(), device_step_s=PerArm(0.02, 0.01), host_step_s=PerArm(None, 0.004)
+    )
     records = [measured(), replace(make_record("b"), processes=(one_arm,)), make_record("c")]
     entries = load([write_sweep(tmp_path, records)]).entries
     rows = speedups(entries).rows
@@ -120,7 +137,10 @@ def test_people_see_the_share_of_the_host_where_it_is_known(tmp_path: Path) -> N
     def shown(medium: str, rows: Sequence[Row]) -> dict[str, Value]:
         columns = SPEC.columns_for(medium, rows, rows)
         return {
-            str(row["model"]): column.text(row) for column in columns if column.title == "host share" for row in rows
+            str(row["model"]): column.text(row)
+            for column in columns
+            if column.title == "host share"
+            for row in rows
         }
 
     assert shown(PAGE, rows) == {"resnet50": "0.50 / 0.70", "b": "? / 0.40", "c": ""}
@@ -139,19 +159,35 @@ def test_people_see_the_share_of_the_host_where_it_is_known(tmp_path: Path) -> N
         ([checked(0.01), replace(checked(0.001), bound=0.0)], 1),
         ([replace(checked(0.0), bound=0.0), checked(0.001)], 1),
     ],
-    ids=["none", "nearest to the bound", "not finite", "not compared", "bound 0", "bound 0 and no error"],
+    ids=[
+        "none",
+        "nearest to the bound",
+        "not finite",
+        "not compared",
+        "bound 0",
+        "bound 0 and no error",
+    ],
 )
-def test_the_worst_check_of_a_trial_is_shown(accuracies: list[Accuracy | None], worst: int | None) -> None:
-    processes = [replace(make_process(index=index), accuracy=accuracy) for index, accuracy in enumerate(accuracies)]
+def test_the_worst_check_of_a_trial_is_shown(
+    accuracies: list[Accuracy | None], worst: int | None
+) -> None:
+    processes = [
+        replace(make_process(index=index), accuracy=accuracy)
+        for index, accuracy in enumerate(accuracies)
+    ]
     found = find_worst_accuracy(replace(make_record(), processes=tuple(processes)))
     assert found is (None if worst is None else accuracies[worst])
 
 
-def test_failures_equal_the_table_worked_out_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_equal_the_table_worked_out_by_hand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     records = [
         make_record("a", "amp"),
-        make_record("a", "fp32", status="compile_error", message="BackendCompilerFailed:\n  x, y\r\n\nend"),
+        make_record(
+            "a", "fp32", status="compile_error", message="BackendCompilerFailed:\n  x, y\r\n\nend"
+        ),
         make_record("b", "amp", status="crashed", message="killed"),
         make_record("b", "fp32", status="unavailable"),
         make_record("c", "bf16", status="timeout", message='said "no"'),
@@ -167,7 +203,23 @@ def test_whole_numbers_stay_whole_when_a_column_has_gaps(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "start", ["=", "+", "-", "@", "\t", "\r", "\n=", "\0@", " \r\n-", "\x0b+", "\ufeff=", "\xa0=", "\uff1d", "\u200b="]
+    "start",
+    [
+        "=",
+        "+",
+        "-",
+        "@",
+        "\t",
+        "\r",
+        "\n=",
+        "\0@",
+        " \r\n-",
+        "\x0b+",
+        "\ufeff=",
+        "\xa0=",
+        "\uff1d",
+        "\u200b=",
+    ],
 )
 def test_no_text_cell_is_a_formula(start: str) -> None:
     assert cell(f"{start}HYPERLINK(1)") == f"'{start}HYPERLINK(1)"
@@ -177,9 +229,14 @@ def test_no_text_cell_is_a_formula(start: str) -> None:
 def test_no_cell_of_a_report_is_a_formula(tmp_path: Path) -> None:
     trial = make_trial("resnet50", family="@SUM(A1)")
     evil: Record = replace(
-        make_record(trial=trial, status="crashed", message="=cmd|' /C calc'!A0"), phase="+1", log="-x", flags=("=1+1",)
+        make_record(trial=trial, status="crashed", message="=cmd|' /C calc'!A0"),
+        phase="+1",
+        log="-x",
+        flags=("=1+1",),
     )
-    evil = replace(evil, trial=replace(trial, labels=replace(trial.labels, model='=HYPERLINK("http://x","y")')))
+    evil = replace(
+        evil, trial=replace(trial, labels=replace(trial.labels, model='=HYPERLINK("http://x","y")'))
+    )
     write_report([write_sweep(tmp_path, [evil])], tmp_path)
     for name in ("speedups", "summary", "failures"):
         for row in csv.reader(io.StringIO((tmp_path / f"{name}.csv").read_text())):
@@ -207,7 +264,9 @@ def test_cells(value: Value, expected: str) -> None:
     assert cell(value) == plain(value) == expected
 
 
-@pytest.mark.parametrize("text", ["plain", "a,b", 'a "quoted" b', "two\nlines", "bare\rreturn", "a\r\nb", " "])
+@pytest.mark.parametrize(
+    "text", ["plain", "a,b", 'a "quoted" b', "two\nlines", "bare\rreturn", "a\r\nb", " "]
+)
 def test_csv_can_be_read_back(text: str) -> None:
     assert list(csv.reader(io.StringIO(f"{quote(text)},end\n", newline=""))) == [[text, "end"]]
 

@@ -11,7 +11,16 @@ import pytest
 from records import make_process, make_record, write_sweep
 
 from sweeper.core.libraries import SCRIPT
-from sweeper.core.record import MAX_VOID_ROUNDS, READ_LOADER, HostState, LoopRun, Process, Record, Round, ScriptRun
+from sweeper.core.record import (
+    MAX_VOID_ROUNDS,
+    READ_LOADER,
+    HostState,
+    LoopRun,
+    Process,
+    Record,
+    Round,
+    ScriptRun,
+)
 from sweeper.core.trial import Labels, Model, Trial
 from sweeper.loading.entries import Entry, load
 from sweeper.loading.sources import SweepFolder
@@ -30,9 +39,13 @@ COMPILE_S = 40.0
 def make_run(compiled_s: float, index: int = 0) -> Process:
     """A process whose eager loop takes 0.1 s per step."""
     script = ScriptRun(
-        modules=("Net",), loop_eager=LoopRun(100, 0.1, None, 0.0), loop_compiled=LoopRun(100, compiled_s, None, 0.0)
+        modules=("Net",),
+        loop_eager=LoopRun(100, 0.1, None, 0.0),
+        loop_compiled=LoopRun(100, compiled_s, None, 0.0),
     )
-    return replace(make_process(index=index), compile_s=COMPILE_S if index == 0 else 1.0, script=script)
+    return replace(
+        make_process(index=index), compile_s=COMPILE_S if index == 0 else 1.0, script=script
+    )
 
 
 def make_trained(
@@ -44,7 +57,9 @@ def make_trained(
     **changes: object,
 ) -> Record:
     labels = Labels("train.py", "own", total_steps=total_steps)
-    trial = Trial(Model(SCRIPT, path), 1, labels, mode=mode, workload=SCRIPT, device=device, optimizer="none")
+    trial = Trial(
+        Model(SCRIPT, path), 1, labels, mode=mode, workload=SCRIPT, device=device, optimizer="none"
+    )
     processes = tuple(make_run(step_s, index) for index, step_s in enumerate(compiled_s))
     return replace(make_record(trial=trial), processes=processes, **changes)  # type: ignore[arg-type]
 
@@ -73,28 +88,42 @@ SAID = {
         10_000,
         0.08,
     ): "over 10,000 steps compiling saves 2 min 40 s: 40 s of compilation have paid back after 2,000 steps",
-    (1_000, 0.08): "over 1,000 steps compiling loses 20 s: 40 s of compilation would pay back after 2,000 steps",
-    (2_100, 0.08): "over 2,100 steps compiling saves 2.00 s: 40 s of compilation have paid back after 2,000 steps",
-    (10_000, 0.11): "over 10,000 steps compiling loses 2 min 20 s: 40 s of compilation never pay back",
+    (
+        1_000,
+        0.08,
+    ): "over 1,000 steps compiling loses 20 s: 40 s of compilation would pay back after 2,000 steps",
+    (
+        2_100,
+        0.08,
+    ): "over 2,100 steps compiling saves 2.00 s: 40 s of compilation have paid back after 2,000 steps",
+    (
+        10_000,
+        0.11,
+    ): "over 10,000 steps compiling loses 2 min 20 s: 40 s of compilation never pay back",
 }
 
 
 @pytest.mark.parametrize(("total_steps", "compiled_s"), SAID, ids=str)
-def test_a_finding_says_what_compiling_gives_over_the_whole_training(read, total_steps, compiled_s) -> None:
+def test_a_finding_says_what_compiling_gives_over_the_whole_training(
+    read, total_steps, compiled_s
+) -> None:
     entry = read(make_trained(total_steps, compiled_s))
     said = SAID[total_steps, compiled_s]
     assert next(list_findings(entry)) == said
     row = row_of(entry)
     assert row["total_steps"] == total_steps
     assert row["saved_s"] == pytest.approx(total_steps * (0.1 - compiled_s) - COMPILE_S)
-    assert (row["saved_s_low"], row["saved_s_high"]) == (None, None)  # a single process has no interval
+    # a single process has no interval
+    assert (row["saved_s_low"], row["saved_s_high"]) == (None, None)
     assert conclude_on(entry)[0].endswith(f"; {said.partition(':')[0]}")
 
 
 def test_without_a_length_nothing_is_said_of_it(read) -> None:
     entry = read(make_trained(None, 0.08))
     row = row_of(entry)
-    assert [row[name] for name in ("total_steps", "saved_s", "saved_s_low", "saved_s_high")] == [None] * 4
+    assert [row[name] for name in ("total_steps", "saved_s", "saved_s_low", "saved_s_high")] == [
+        None
+    ] * 4
     assert not any("over" in line for line in [*list_findings(entry), *conclude_on(entry)])
 
 
@@ -112,7 +141,9 @@ def test_the_interval_is_that_of_the_loop(read) -> None:
         compiled_s = 0.1 / getattr(result, f"loop_speedup_{end}")
         assert row[f"saved_s_{end}"] == pytest.approx(10_000 * (0.1 - compiled_s) - COMPILE_S)
     assert row["saved_s_low"] < row["saved_s"] < row["saved_s_high"]
-    assert "steps compiling saves 2 min 40 s (2 min 38 s to 2 min 42 s): " in next(list_findings(entry))
+    assert "steps compiling saves 2 min 40 s (2 min 38 s to 2 min 42 s): " in next(
+        list_findings(entry)
+    )
     loses = read(make_trained(1_000, 0.11, 0.1101, 0.1099))
     assert "compiling loses 50 s (50 s to 50 s): " in next(list_findings(loses))
 
@@ -147,7 +178,9 @@ WAITS = {
 
 
 @pytest.mark.parametrize("loader_s", WAITS, ids=str)
-def test_a_wait_for_the_loader_is_said_also_where_it_begins_once_compiled(read, loader_s: tuple[float, float]) -> None:
+def test_a_wait_for_the_loader_is_said_also_where_it_begins_once_compiled(
+    read, loader_s: tuple[float, float]
+) -> None:
     """Seconds per step that the loader takes of 0.1 in eager, and of 0.08 compiled."""
     record = make_trained(None, 0.08)
     loops = {
@@ -204,7 +237,9 @@ def test_one_line_recommends_one_mode_of_a_script(tmp_path) -> None:
     """The step of `default` gains most and the loop of `reduce-overhead`; what the table recommends is what is said."""
     faster = make_trained(None, 0.05, mode="reduce-overhead", device="cuda")
     slower = make_trained(None, 0.08, device="cuda")
-    slower = replace(slower, processes=(replace(make_process(3.0), script=slower.processes[0].script),))
+    slower = replace(
+        slower, processes=(replace(make_process(3.0), script=slower.processes[0].script),)
+    )
     report = write_report([write_sweep(tmp_path, [faster, slower])], tmp_path / "out")
     (answer,) = report.tables["recommendations"].rows
     assert (answer["mode"], answer["speedup"]) == ("reduce-overhead", pytest.approx(2.0))
@@ -230,7 +265,10 @@ def say(sweeps: Sequence[Path], limits: Limits = NO_LIMITS) -> list[str]:
 
 
 def test_scripts_of_one_name_have_a_sentence_each(tmp_path) -> None:
-    records = [make_trained(None, 0.05, path="a/train.py"), make_trained(None, 0.11, path="b/train.py")]
+    records = [
+        make_trained(None, 0.05, path="a/train.py"),
+        make_trained(None, 0.11, path="b/train.py"),
+    ]
     first, second = verdict_of(tmp_path, *records)
     assert first.startswith("Script train.py: compile; ")
     assert "loop 2.00x" in first
@@ -260,20 +298,28 @@ def test_a_length_of_the_report_is_not_that_of_the_command(tmp_path) -> None:
     assert said.startswith("Script train.py: compile; ")
     assert said.endswith("; over 10,000 steps compiling saves 2 min 40 s.")
     (said,) = verdict_of(tmp_path / "short", record, limits=Limits(steps=1_000))
-    assert said.startswith("Script train.py: stay eager (every mode that is right is beyond the limits given); ")
+    assert said.startswith(
+        "Script train.py: stay eager (every mode that is right is beyond the limits given); "
+    )
     assert "over" not in said
 
 
 def test_one_break_even_is_in_every_table(tmp_path) -> None:
     """The medians of three processes have another ratio than the mean of their ratios."""
-    report = write_report([write_sweep(tmp_path, [make_trained(None, 0.05, 0.052, 0.06)])], tmp_path / "out")
-    found = [report.tables[name].rows[0]["break_even_steps"] for name in ("scripts", "recommendations")]
+    report = write_report(
+        [write_sweep(tmp_path, [make_trained(None, 0.05, 0.052, 0.06)])], tmp_path / "out"
+    )
+    found = [
+        report.tables[name].rows[0]["break_even_steps"] for name in ("scripts", "recommendations")
+    ]
     assert found[0] == pytest.approx(found[1])
 
 
 def test_a_loop_is_not_compared_with_a_step(tmp_path) -> None:
     without = make_trained(None, 0.08, device="cuda")
-    script = replace(without.processes[0].script or ScriptRun(), loop_eager=None, loop_compiled=None)
+    script = replace(
+        without.processes[0].script or ScriptRun(), loop_eager=None, loop_compiled=None
+    )
     without = replace(without, processes=(replace(make_process(3.0), script=script),))
     loop = make_trained(None, 0.08, mode="reduce-overhead", device="cuda")
     report = write_report([write_sweep(tmp_path, [without, loop])], tmp_path / "out")
@@ -284,8 +330,12 @@ def test_a_loop_is_not_compared_with_a_step(tmp_path) -> None:
 
 def test_a_script_whose_rounds_were_all_void_says_nothing_of_the_compiler(tmp_path) -> None:
     record = make_trained(None, 0.08, status="runtime_error", phase="measuring")
-    void = replace(record.processes[0], rounds=(Round("AB", 1.0, 1.0, READ_LOADER),) * MAX_VOID_ROUNDS)
-    report = write_report([write_sweep(tmp_path, [replace(record, processes=(void,))])], tmp_path / "out")
+    void = replace(
+        record.processes[0], rounds=(Round("AB", 1.0, 1.0, READ_LOADER),) * MAX_VOID_ROUNDS
+    )
+    report = write_report(
+        [write_sweep(tmp_path, [replace(record, processes=(void,))])], tmp_path / "out"
+    )
     (row,) = report.tables["recommendations"].rows
     assert row["reason"] == "nothing could be compared: runtime_error"
     assert row["recommended"] is None
@@ -304,14 +354,23 @@ def test_a_script_shows_no_batch_size_since_it_decides_it(tmp_path) -> None:
 def test_a_script_beside_a_model_leaves_the_cell_of_the_batch_empty(tmp_path) -> None:
     sweep = write_sweep(tmp_path, [make_trained(None, 0.08), make_record(batch_size=8)])
     rows = write_report([sweep], tmp_path / "out").tables["speedups"].rows
-    assert sorted((row["workload"], row["batch_size"]) for row in rows) == [("script", None), ("train", 8)]
-    lines = [line for line in (tmp_path / "out/report.md").read_text().splitlines() if line.startswith("| train.py")]
+    assert sorted((row["workload"], row["batch_size"]) for row in rows) == [
+        ("script", None),
+        ("train", 8),
+    ]
+    lines = [
+        line
+        for line in (tmp_path / "out/report.md").read_text().splitlines()
+        if line.startswith("| train.py")
+    ]
     assert lines
     assert not [line for line in lines if "| 1 |" in line]
 
 
 @pytest.mark.parametrize(("recompiles", "said"), [(0, None), (1, "once in"), (7, "7 times in")])
-def test_a_loop_that_compiles_while_it_is_timed_is_named(read, recompiles: int, said: str | None) -> None:
+def test_a_loop_that_compiles_while_it_is_timed_is_named(
+    read, recompiles: int, said: str | None
+) -> None:
     record = make_trained(None, 0.08)
     script = record.processes[0].script
     assert script is not None
@@ -320,5 +379,7 @@ def test_a_loop_that_compiles_while_it_is_timed_is_named(read, recompiles: int, 
     entry = read(replace(record, processes=(replace(record.processes[0], script=script),)))
     found = [line for line in list_findings(entry) if line.startswith("the loop compiled")]
     assert found == (
-        [] if said is None else [f"the loop compiled {said} {script.loop_compiled.steps} steps, after the first steps"]
+        []
+        if said is None
+        else [f"the loop compiled {said} {script.loop_compiled.steps} steps, after the first steps"]
     )

@@ -15,7 +15,14 @@ from sweeper.report.tables.trajectories import describe, name_verdict
 
 SAME = Trajectory(300, True, steps=300)
 DIFFERS = replace(
-    SAME, passed=False, worst="gradient of a", kind="typical", reference="eager", value=0.02, yardstick=1e-6, limit=1e-4
+    SAME,
+    passed=False,
+    worst="gradient of a",
+    kind="typical",
+    reference="eager",
+    value=0.02,
+    yardstick=1e-6,
+    limit=1e-4,
 )
 
 
@@ -23,7 +30,9 @@ def make_trainings(eager: float, compiled: float, seeded: bool = True) -> tuple[
     points = (9.0, 3.0 * eager - 2, 1.0, 1.0)
     return (
         Training("eager", 0, 31, 10, points, points, seeded=seeded),
-        Training("compiled", 0, 31, 10, (None, compiled, compiled, None), points, (0.1, 2e-6), seeded),
+        Training(
+            "compiled", 0, 31, 10, (None, compiled, compiled, None), points, (0.1, 2e-6), seeded
+        ),
     )
 
 
@@ -32,7 +41,11 @@ def make_trainings(eager: float, compiled: float, seeded: bool = True) -> tuple[
     [
         (None, None, []),
         (SAME, "same", ["it trains as in eager: no fault was found in 300 steps"]),
-        (replace(SAME, steps=40), "same", ["it trains as in eager: no fault was found in 40 of 300 steps"]),
+        (
+            replace(SAME, steps=40),
+            "same",
+            ["it trains as in eager: no fault was found in 40 of 300 steps"],
+        ),
         (
             DIFFERS,
             "differs",
@@ -44,7 +57,9 @@ def make_trainings(eager: float, compiled: float, seeded: bool = True) -> tuple[
         (
             replace(DIFFERS, value=None, kind="worst"),
             "differs",
-            ["it does not train as in eager: the compiled gradient of a is not finite in one step, in 300 steps"],
+            [
+                "it does not train as in eager: the compiled gradient of a is not finite in one step, in 300 steps"
+            ],
         ),
         (Trajectory(0, None, "no"), "unknown", ["whether it trains as in eager is not known: no"]),
         (
@@ -67,7 +82,9 @@ def make_trainings(eager: float, compiled: float, seeded: bool = True) -> tuple[
         ),
     ],
 )
-def test_verdicts_in_words(trajectory: Trajectory | None, verdict: str | None, said: list[str]) -> None:
+def test_verdicts_in_words(
+    trajectory: Trajectory | None, verdict: str | None, said: list[str]
+) -> None:
     assert name_verdict(trajectory) == verdict
     assert list(describe(trajectory, 300)) == said
 
@@ -81,7 +98,9 @@ def test_verdicts_in_words(trajectory: Trajectory | None, verdict: str | None, s
         (None, "2.00x"),
     ],
 )
-def test_the_verdict_is_in_the_line_of_the_script(tmp_path: Path, trajectory: Trajectory | None, said: str) -> None:
+def test_the_verdict_is_in_the_line_of_the_script(
+    tmp_path: Path, trajectory: Trajectory | None, said: str
+) -> None:
     report = report_on(tmp_path, [make_script("train.py", {}, trajectory=trajectory)])
     (line,) = conclude(report.tables["scripts"].rows, report.tables["recommendations"].rows)
     assert line.endswith(said)

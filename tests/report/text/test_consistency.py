@@ -17,18 +17,24 @@ from sweeper.report.text.consistency import find_mixtures
 
 
 def with_environment(record: Record, torch: str = "2.13.0", gpu: str = "NVIDIA H200") -> Record:
-    return replace(record, environment={"versions": {"torch": torch}, "device": {"type": "cuda", "name": gpu}})
+    return replace(
+        record, environment={"versions": {"torch": torch}, "device": {"type": "cuda", "name": gpu}}
+    )
 
 
 def notes(runs: Path, *records: Record) -> list[str]:
-    return find_mixtures(load([write_sweep(runs, [record], f"s{i}") for i, record in enumerate(records)]).entries)
+    return find_mixtures(
+        load([write_sweep(runs, [record], f"s{i}") for i, record in enumerate(records)]).entries
+    )
 
 
 def test_what_is_alike_needs_no_line(tmp_path: Path) -> None:
     assert notes(tmp_path, make_record(), make_record("vgg16")) == []
 
 
-def test_two_gpus_are_named_and_never_in_one_mean(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_gpus_are_named_and_never_in_one_mean(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     sweeps = [
         write_sweep(tmp_path, [with_environment(make_record(model, precision, [speedup]), gpu=gpu)
                                for precision in ("amp", "fp32")], name)
@@ -38,14 +44,22 @@ def test_two_gpus_are_named_and_never_in_one_mean(tmp_path: Path, capsys: pytest
     note = "note: trials ran on different devices, which no mean mixes: gpu=NVIDIA H200, gpu=NVIDIA L4 (in variant)"
     assert note in capsys.readouterr().out
     rows = csv.DictReader(io.StringIO((tmp_path / "out/summary.csv").read_text()))
-    found = {row["variant"]: (row["models"], row["weighted"][:4]) for row in rows if row["family"] == "all"}
+    found = {
+        row["variant"]: (row["models"], row["weighted"][:4])
+        for row in rows
+        if row["family"] == "all"
+    }
     assert found == {"gpu=NVIDIA H200": ("1", "2.0"), "gpu=NVIDIA L4": ("1", "4.0")}
     chosen = csv.DictReader(io.StringIO((tmp_path / "out/recommendations.csv").read_text()))
     assert {row["variant"] for row in chosen} == {"gpu=NVIDIA H200", "gpu=NVIDIA L4"}
 
 
 def test_versions_of_torch_in_one_mean_are_named(tmp_path: Path) -> None:
-    found = notes(tmp_path, with_environment(make_record()), with_environment(make_record("vgg16"), torch="2.11.0"))
+    found = notes(
+        tmp_path,
+        with_environment(make_record()),
+        with_environment(make_record("vgg16"), torch="2.11.0"),
+    )
     assert found == ["means hold trials of different versions of torch: 2.11.0, 2.13.0"]
 
 
@@ -57,7 +71,9 @@ def test_versions_that_were_asked_for_are_an_axis_and_need_no_line(tmp_path: Pat
 def test_single_steps_beside_blocks_are_named(tmp_path: Path) -> None:
     one = Latency(0.02, 0.02, 0.02, 9)
     record = make_record("vgg16")
-    waited = replace(record, processes=(replace(record.processes[0], latencies=Latencies(one, one)),))
+    waited = replace(
+        record, processes=(replace(record.processes[0], latencies=Latencies(one, one)),)
+    )
     assert notes(tmp_path, make_record(), waited) == [
         "means hold trials timed step by step (measure.clock=step) beside others"
     ]
@@ -65,7 +81,10 @@ def test_single_steps_beside_blocks_are_named(tmp_path: Path) -> None:
 
 def test_settings_that_differ_behind_equal_axes_are_named(tmp_path: Path) -> None:
     records = [
-        replace(make_record(model, precision), diagnostics=Diagnostics(settings={"matmul_allow_tf32": tf32}))
+        replace(
+            make_record(model, precision),
+            diagnostics=Diagnostics(settings={"matmul_allow_tf32": tf32}),
+        )
         for model, precision, tf32 in (("a", "amp", True), ("b", "amp", False), ("c", "fp32", True))
     ]
     assert notes(tmp_path, *records) == [
@@ -80,7 +99,9 @@ def test_bad_records_are_lines_and_exit_1_and_the_rest_is_reported(
     models = ("good", "newer", "cut", "foreign", "absent")
     sweep = write_sweep(tmp_path, [make_record(model) for model in models])
     record = {model: next(sweep.glob(f"{model}-*/record.json")) for model in models}
-    record["newer"].write_text(json.dumps(json.loads(record["newer"].read_text()) | {"schema_version": 99}))
+    record["newer"].write_text(
+        json.dumps(json.loads(record["newer"].read_text()) | {"schema_version": 99})
+    )
     record["cut"].write_text(record["cut"].read_text()[:200])
     record["foreign"].write_text('{"name": "left-pad", "version": "1.3.0"}')
     record["absent"].unlink()
@@ -100,7 +121,10 @@ def test_bad_records_are_lines_and_exit_1_and_the_rest_is_reported(
 
 
 def test_groups_without_a_judged_model_are_in_the_file_and_a_line(tmp_path: Path) -> None:
-    missing = [make_record("vgg16", mode=mode, status="unavailable") for mode in ("reduce-overhead", "max-autotune")]
+    missing = [
+        make_record("vgg16", mode=mode, status="unavailable")
+        for mode in ("reduce-overhead", "max-autotune")
+    ]
     report = write_report([write_sweep(tmp_path, [make_record(), *missing])], tmp_path / "out")
     text = (tmp_path / "out/report.md").read_text()
     assert [row["models"] for row in report.tables["summary"].rows] == [1, 1, 0, 0, 0, 0]
@@ -111,17 +135,22 @@ def test_groups_without_a_judged_model_are_in_the_file_and_a_line(tmp_path: Path
 
 def test_modes_without_a_weighted_mean_share_a_line(tmp_path: Path) -> None:
     modes = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
-    write_report([write_sweep(tmp_path, [make_record(mode=mode) for mode in modes])], tmp_path / "out")
+    write_report(
+        [write_sweep(tmp_path, [make_record(mode=mode) for mode in modes])], tmp_path / "out"
+    )
     text = (tmp_path / "out/report.md").read_text()
     assert text.count("no model is ok in a precision of weight fp32") == 1
     assert (
-        "(train, default, inductor; train, reduce-overhead, inductor; train, max-autotune, inductor and 1 more)" in text
+        "(train, default, inductor; train, reduce-overhead, inductor; train, max-autotune, inductor and 1 more)"
+        in text
     )
 
 
 def test_the_row_of_all_models_is_left_out_beside_one_family(tmp_path: Path) -> None:
     one = [make_record(model) for model in ("resnet50", "vgg16")]
     write_report([write_sweep(tmp_path, one, "one")], tmp_path / "one")
-    write_report([write_sweep(tmp_path, [*one, make_record("bert", family="nlp")], "two")], tmp_path / "two")
+    write_report(
+        [write_sweep(tmp_path, [*one, make_record("bert", family="nlp")], "two")], tmp_path / "two"
+    )
     assert "| all |" not in (tmp_path / "one/report.md").read_text()
     assert "| all |" in (tmp_path / "two/report.md").read_text()

@@ -42,21 +42,28 @@ def usual() -> list[Record]:
         for precision in ("amp", "fp32")
         for mode in ("default", "reduce-overhead")
     ]
-    return [replace(r, processes=tuple(replace(p, memory_bytes=MEMORY) for p in r.processes)) for r in records]
+    return [
+        replace(r, processes=tuple(replace(p, memory_bytes=MEMORY) for p in r.processes))
+        for r in records
+    ]
 
 
 def test_tables_fit_into_100_columns(tmp_path: Path) -> None:
     text = shown(tmp_path, *usual())
     assert max(len(line) for line in text.splitlines() if "  " in line) <= 100
     tables = text.split("train, inductor")[1].split("causes of")[0]
-    measured, costs = (" ".join(line.split()) for line in tables.splitlines() if line.startswith("resnet50"))
+    measured, costs = (
+        " ".join(line.split()) for line in tables.splitlines() if line.startswith("resnet50")
+    )
     assert measured == "resnet50 amp default 1.58 [1.51, 1.66] 20.0 12.7"
     assert costs == "resnet50 amp default 3.00 409 [379, 446] -33 %"
 
 
 def test_inspections_are_named_in_one_line(tmp_path: Path) -> None:
     inspected = replace(make_record("resnet18"), inspection=Inspection("inspect"))
-    failed = replace(make_record("alexnet"), inspection=Inspection(missing="crashed while compiling"))
+    failed = replace(
+        make_record("alexnet"), inspection=Inspection(missing="crashed while compiling")
+    )
     where = f"night/{inspected.label}-{inspected.trial_id}/inspect/summary.md"
     for text in (shown(tmp_path, inspected, failed), document(tmp_path, inspected, failed)):
         (line,) = [line for line in text.splitlines() if "what the compiler did" in line]
@@ -65,17 +72,27 @@ def test_inspections_are_named_in_one_line(tmp_path: Path) -> None:
 
 def test_a_wide_terminal_shows_one_table(tmp_path: Path) -> None:
     text = shown(tmp_path, *usual(), width=120)
-    assert re.search(r"resnet50 +amp +default +1.58 \[1.51, 1.66\] +20.0 +12.7 +3.00 +409 \[379, 446\] +-33 %", text)
+    assert re.search(
+        r"resnet50 +amp +default +1.58 \[1.51, 1.66\] +20.0 +12.7 +3.00 +409 \[379, 446\] +-33 %",
+        text,
+    )
     assert "costs" not in text
 
 
 def test_what_failed_has_no_row_among_the_costs(tmp_path: Path) -> None:
     failed = make_record("vgg16", status="oom")
-    assert "vgg16" not in shown(tmp_path, *usual(), failed).split("costs")[1].split("vgg16 amp default: oom")[0]
+    assert (
+        "vgg16"
+        not in shown(tmp_path, *usual(), failed)
+        .split("costs")[1]
+        .split("vgg16 amp default: oom")[0]
+    )
 
 
 def test_what_does_not_fit_is_not_cut(tmp_path: Path) -> None:
-    record = make_record("a_model_with_quite_a_long_name", mode="max-autotune-no-cudagraphs", speedups=[1.55, 1.58])
+    record = make_record(
+        "a_model_with_quite_a_long_name", mode="max-autotune-no-cudagraphs", speedups=[1.55, 1.58]
+    )
     text = shown(tmp_path, record, make_record(batch_size=4096), width=60)
     assert re.search(r"32 +amp +max-autotune-no-cudagraphs 1.56 \[1.39, 1.77\] +20.0", text)
     assert "4096" in text
@@ -87,16 +104,23 @@ def test_a_model_is_named_once(tmp_path: Path) -> None:
 
 
 def test_the_weighted_mean_has_a_line_of_its_own(tmp_path: Path) -> None:
-    # Geomeans over three models, scales 1, 1.1 and 0.9: 1.5798 * 0.99^(1/3) = 1.5745 in both precisions.
+    # Geomeans over three models, scales 1, 1.1 and 0.9: 1.5798 * 0.99^(1/3) = 1.5745 in both
+    # precisions.
     text = shown(tmp_path, *usual())
     assert (
         "train, default, inductor: weighted 0.75 AMP + 0.25 fp32: 1.57 over 3 models, all without doubt; these models ["
         in text
     )
     assert "a new model" not in text, "of three models a prediction says nothing"
-    more = [make_record(model, precision, [1.5, 1.6, 1.55]) for model in "abcdef" for precision in ("amp", "fp32")]
+    more = [
+        make_record(model, precision, [1.5, 1.6, 1.55])
+        for model in "abcdef"
+        for precision in ("amp", "fp32")
+    ]
     text = shown(tmp_path / "more", *more)
-    assert re.search(r"these models \[\d\.\d\d, \d\.\d\d\]; a new model \[\d\.\d\d, \d\.\d\d\]", text)
+    assert re.search(
+        r"these models \[\d\.\d\d, \d\.\d\d\]; a new model \[\d\.\d\d, \d\.\d\d\]", text
+    )
 
 
 def unsure() -> list[Record]:
@@ -108,7 +132,12 @@ def unsure() -> list[Record]:
     speedups = {"e": 32 / 9, "f": 32 / 9, "g": 9.0}
     doubts = {"f": ("unsteady",), "e": ("host_bound",), "g": ("accuracy_unverified",)}
     return [
-        make_record(name, precision, [speedups.get(name, 1.5)], flags=doubts.get(name, ("compile_contended",)))
+        make_record(
+            name,
+            precision,
+            [speedups.get(name, 1.5)],
+            flags=doubts.get(name, ("compile_contended",)),
+        )
         for name in "abcdefg"
         for precision in ("amp", "fp32")
     ]
@@ -119,7 +148,10 @@ def test_every_mean_says_how_many_of_its_models_are_sure(tmp_path: Path) -> None
     text, markdown = shown(tmp_path, *unsure()), document(tmp_path / "document", *unsure())
     assert f"train, default, inductor: {line} [0.58, 6.89]; with 1 unverified 2.48" in text
     assert f"**{line} \\[0.58, 6.89\\]; with 1 unverified 2.48**" in markdown
-    assert "models without doubt: AMP 1.50 over 4 of 6, fp32 1.50 over 4 of 6 (train, default, inductor)" in text
+    assert (
+        "models without doubt: AMP 1.50 over 4 of 6, fp32 1.50 over 4 of 6 (train, default, inductor)"
+        in text
+    )
     assert re.search(r"cnn +6 of 7 +2.00 \(6\) +2.00 \(6\) +2.00 \(6\)", text)
     assert "| cnn | 6 of 7 |" + 3 * " 2.00 (6); 1.50 (4 without doubt) |" in markdown
 
@@ -127,10 +159,12 @@ def test_every_mean_says_how_many_of_its_models_are_sure(tmp_path: Path) -> None
 def test_what_is_not_verified_is_named_beside_means_and_recommendations(tmp_path: Path) -> None:
     for text in (shown(tmp_path, *unsure()), document(tmp_path / "document", *unsure())):
         assert (
-            "1 model with a trial that is ok but not verified (accuracy_unverified): such a trial is in no mean" in text
+            "1 model with a trial that is ok but not verified (accuracy_unverified): such a trial is in no mean"
+            in text
         )
         assert re.search(
-            r"ecommended without a verdict on the result \(accuracy_unverified\): g \(amp\), g \(fp32\)", text
+            r"ecommended without a verdict on the result \(accuracy_unverified\): g \(amp\), g \(fp32\)",
+            text,
         )
 
 
@@ -141,7 +175,10 @@ def test_without_fp32_the_weighted_mean_says_why_there_is_none(tmp_path: Path) -
 
 
 def test_with_nothing_ok_that_is_said(tmp_path: Path) -> None:
-    records = [make_record(status="oom", message="out of memory"), make_record(precision="fp32", status="crashed")]
+    records = [
+        make_record(status="oom", message="out of memory"),
+        make_record(precision="fp32", status="crashed"),
+    ]
     text = shown(tmp_path, *records)
     assert "no trial is ok" in text
     assert "oom" in text
@@ -154,7 +191,11 @@ def test_without_a_record_that_is_said(tmp_path: Path) -> None:
 
 
 def test_a_status_stands_in_place_of_the_speedup_and_is_explained(tmp_path: Path) -> None:
-    text = shown(tmp_path, make_record(), make_record("b", status="timeout", message="still compiling\n(stack)"))
+    text = shown(
+        tmp_path,
+        make_record(),
+        make_record("b", status="timeout", message="still compiling\n(stack)"),
+    )
     assert re.search(r"^b +amp +default +timeout *$", text, re.MULTILINE)
     assert "b amp default: timeout while compiling: still compiling | (stack)\n" in text
     assert not re.search(r"\bok\b", text.split("family")[0])
@@ -164,8 +205,13 @@ def test_flags_are_lines_below_the_table(tmp_path: Path) -> None:
     some = {0: ("throttled", "unsteady"), **dict.fromkeys(range(1, 5), ("throttled",))}
     records = [make_record(f"m{i}", flags=("verified_by_hand", *some.get(i, ()))) for i in range(6)]
     text = shown(tmp_path, *records)
-    assert "\nthrottled: m0 amp default, m1 amp default, m2 amp default and 2 more\nunsteady: m0 amp default\n" in text
-    assert "\nall trials: train, inductor, batch 32; flags of every trial: verified_by_hand\n" in text
+    assert (
+        "\nthrottled: m0 amp default, m1 amp default, m2 amp default and 2 more\nunsteady: m0 amp default\n"
+        in text
+    )
+    assert (
+        "\nall trials: train, inductor, batch 32; flags of every trial: verified_by_hand\n" in text
+    )
     assert text.count("verified_by_hand") == 1
 
 
@@ -173,13 +219,19 @@ def test_a_flag_of_every_trial_is_said_above_the_table_and_not_in_its_rows(tmp_p
     flags = ("compile_contended", "single_process")
     records = [make_record("a", flags=flags), make_record("b", flags=(*flags, "throttled"))]
     text = document(tmp_path / "ok", *records).split("## Speedups")[1].split("## ")[0]
-    assert "All trials: train, inductor, batch 32; flags of every trial: compile_contended, single_process." in text
+    assert (
+        "All trials: train, inductor, batch 32; flags of every trial: compile_contended, single_process."
+        in text
+    )
     assert text.count("compile_contended") == 1
     assert "| throttled |" in text
     csv = (tmp_path / "ok/out/speedups.csv").read_text()
     assert ",ok,compile_contended;single_process," in csv
     assert ",ok,compile_contended;single_process;throttled," in csv
-    failed = [make_record("c", status="oom"), make_record("d", status="timeout", flags=("single_process",))]
+    failed = [
+        make_record("c", status="oom"),
+        make_record("d", status="timeout", flags=("single_process",)),
+    ]
     text = document(tmp_path / "failed", *records, *failed).split("## Speedups")[1].split("## ")[0]
     assert "flags of every trial that is ok: compile_contended, single_process." in text
     (row,) = rows_of(text, "d")
@@ -193,7 +245,9 @@ def test_flags_of_a_single_trial_stand_in_its_row(tmp_path: Path) -> None:
 def test_what_the_device_could_not_tell_is_said_in_the_row_and_why_below(tmp_path: Path) -> None:
     def with_reasons(name: str, **fields: object) -> Record:
         record = make_record(name, flags=("host_bound",))
-        return replace(record, processes=tuple(replace(process, **fields) for process in record.processes))
+        return replace(
+            record, processes=tuple(replace(process, **fields) for process in record.processes)
+        )
 
     known = with_reasons("a", device_time_s=PerArm(0.018, 0.006), memory_bytes=PerArm(3e9, 2e9))
     unknown = [
@@ -233,13 +287,21 @@ def test_axes_are_columns_where_they_differ_and_named_above_where_not(tmp_path: 
 
 
 def test_names_are_not_markup(tmp_path: Path) -> None:
-    text = shown(tmp_path, make_record("[bold]x[/bold]"), make_record("[/]y"), make_record("\x1b[31mred"), width=160)
+    text = shown(
+        tmp_path,
+        make_record("[bold]x[/bold]"),
+        make_record("[/]y"),
+        make_record("\x1b[31mred"),
+        width=160,
+    )
     assert "[bold]x[/bold]" in text
     assert "[/]y" in text
     assert "\x1b" not in text
 
 
-def test_a_long_table_is_cut_on_the_terminal_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_table_is_cut_on_the_terminal_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sweeper.report.text.terminal.MAX_ROWS", 2)
     text = shown(tmp_path, *(make_record(f"m{i}") for i in range(5)))
     assert "and 3 more" in text
@@ -260,20 +322,35 @@ def test_a_very_long_table_is_cut_in_the_document_and_names_the_file(
 
 
 def test_document_has_everything(tmp_path: Path) -> None:
-    failed = make_record("vit", family="vit", status="compile_error", message="BackendCompilerFailed:\nboom")
+    failed = make_record(
+        "vit", family="vit", status="compile_error", message="BackendCompilerFailed:\nboom"
+    )
     folder = write_sweep(tmp_path, [*usual(), failed, make_record("cut")])
-    invocations = [{"started": "2026-03-01T10:00:00+00:00"}, {"started": "2026-03-02T10:00:00+00:00"}]
+    invocations = [
+        {"started": "2026-03-01T10:00:00+00:00"},
+        {"started": "2026-03-02T10:00:00+00:00"},
+    ]
     (folder / "sweep.json").write_text(json.dumps({"invocations": invocations}))
     next(folder.glob("cut-*/record.json")).write_text("{")
     report = write_report([folder], tmp_path / "out")
     text = (tmp_path / "out/report.md").read_text()
-    assert "- sweeps: night\n- started: 2026-03-01T10:00:00+00:00, last 2026-03-02T10:00:00+00:00\n" in text
-    assert "- device: NVIDIA H200\n- versions: torch 2.13.0\n" in text
-    assert "**weighted 0.75 AMP + 0.25 fp32: 1.57 over 3 models, all without doubt; these models \\[" in text
     assert (
-        "| resnet50 | amp | default | 1.58 \\[1.51, 1.66\\] | 20.0 | 12.7 | 3.00 | 409 \\[379, 446\\] | -33 % |" in text
+        "- sweeps: night\n- started: 2026-03-01T10:00:00+00:00, last 2026-03-02T10:00:00+00:00\n"
+        in text
     )
-    assert "| vit | amp | default | compile_error | compiling | BackendCompilerFailed: \\| boom |" in text
+    assert "- device: NVIDIA H200\n- versions: torch 2.13.0\n" in text
+    assert (
+        "**weighted 0.75 AMP + 0.25 fp32: 1.57 over 3 models, all without doubt; these models \\["
+        in text
+    )
+    assert (
+        "| resnet50 | amp | default | 1.58 \\[1.51, 1.66\\] | 20.0 | 12.7 | 3.00 | 409 \\[379, 446\\] | -33 % |"
+        in text
+    )
+    assert (
+        "| vit | amp | default | compile_error | compiling | BackendCompilerFailed: \\| boom |"
+        in text
+    )
     assert "share one compiled artifact" in text
     assert "## Records that could not be read" in text
     assert report.problems[0].split(":")[0] in text
@@ -281,25 +358,41 @@ def test_document_has_everything(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["<script>alert(1)</script>", "a|b", "[x](javascript:alert(1))", "`code`", "two\nlines", "**bold**", "a\\|b"],
+    [
+        "<script>alert(1)</script>",
+        "a|b",
+        "[x](javascript:alert(1))",
+        "`code`",
+        "two\nlines",
+        "**bold**",
+        "a\\|b",
+    ],
 )
 def test_a_name_cannot_break_the_document(tmp_path: Path, name: str) -> None:
-    text = document(tmp_path, make_record(name), make_record(name, "fp32", status="crashed", message=name))
+    text = document(
+        tmp_path, make_record(name), make_record(name, "fp32", status="crashed", message=name)
+    )
     assert "<" not in text
     for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
-        assert len({len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) for line in table.splitlines()}) == 1, table
+        assert (
+            len({len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) for line in table.splitlines()}) == 1
+        ), table
     assert not re.search(r"(?<!\\)\[x", text)
     assert not re.search(r"(?<!\\)`", text)
 
 
-@pytest.mark.parametrize("environment", [{}, {"versions": None}, {"device": "cuda"}, {"versions": [], "device": {}}])
+@pytest.mark.parametrize(
+    "environment", [{}, {"versions": None}, {"device": "cuda"}, {"versions": [], "device": {}}]
+)
 def test_an_environment_may_say_little(tmp_path: Path, environment: dict[str, None]) -> None:
     assert "- sweeps: night\n- measured: 2 rounds\n\n" in document(
         tmp_path, replace(make_record(), environment=environment)
     )
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"invocations": []}', '{"invocations": [{}]}', "\ud800"])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"invocations": []}', '{"invocations": [{}]}', "\ud800"]
+)
 def test_a_sweep_may_have_no_date(tmp_path: Path, text: str) -> None:
     folder = write_sweep(tmp_path, [make_record()])
     (folder / "sweep.json").write_text(text, errors="surrogatepass")
@@ -328,7 +421,9 @@ def test_figures_have_three_digits_and_no_exponent(value: float | None, text: st
     assert formatting.figure(value) == text
 
 
-def host_bound(name: str = "resnet50", speedups: Sequence[float] = (1.89, 2.12, 2.01), **axes: object) -> Record:
+def host_bound(
+    name: str = "resnet50", speedups: Sequence[float] = (1.89, 2.12, 2.01), **axes: object
+) -> Record:
     """Its compiled arm waits for the host; the device alone is 3 times as fast."""
     record = make_record(name, speedups=speedups, flags=("host_bound",), **axes)  # type: ignore[arg-type]
     busy, kernels = PerArm(0.018, 0.006), PerArm(1500, 833)
@@ -338,11 +433,17 @@ def host_bound(name: str = "resnet50", speedups: Sequence[float] = (1.89, 2.12, 
 
 def test_a_host_bound_trial_of_few_processes_shows_its_range(tmp_path: Path) -> None:
     text = document(tmp_path, host_bound(), make_record("vgg16", speedups=[2.0, 2.0]))
-    assert "| resnet50 | amp | default | 2.00 (1.89 to 2.12) | 3.00 \\[3.00, 3.00\\] | 30 % | 20.0 |" in text
+    assert (
+        "| resnet50 | amp | default | 2.00 (1.89 to 2.12) | 3.00 \\[3.00, 3.00\\] | 30 % | 20.0 |"
+        in text
+    )
     assert "| vgg16 | amp | default | 2.00 \\[2.00, 2.00\\] |  |  | 20.0 |" in text
     assert "(low to high) is the range of the processes of a host-bound trial" in text
     assert "| speedup | busy | host-bound |" in text
-    assert "busy is the speedup by the time in which the GPU was busy: gaps between kernels are left out" in text
+    assert (
+        "busy is the speedup by the time in which the GPU was busy: gaps between kernels are left out"
+        in text
+    )
     assert "device is" not in text
     assert "single process" not in text
 
@@ -350,7 +451,9 @@ def test_a_host_bound_trial_of_few_processes_shows_its_range(tmp_path: Path) -> 
 def test_device_and_busy_speedups_share_no_column(tmp_path: Path) -> None:
     """Older records have busy times alone; beside others that know the device's step time they have no figure."""
     record, step = make_record("vgg16", speedups=[2.0, 2.0]), PerArm(0.0198, 0.0099)
-    processes = (replace(p, device_step_s=step, device_time_s=PerArm(0.018, 0.006)) for p in record.processes)
+    processes = (
+        replace(p, device_step_s=step, device_time_s=PerArm(0.018, 0.006)) for p in record.processes
+    )
     text = document(tmp_path, host_bound(), replace(record, processes=tuple(processes)))
     assert "| speedup | device | host-bound |" in text
     assert "device is the same ratio of the time that the GPU itself needs" in text
@@ -373,7 +476,9 @@ def test_columns_that_say_nothing_are_left_out(tmp_path: Path) -> None:
 
 
 def test_the_flag_host_bound_names_the_arm(tmp_path: Path) -> None:
-    assert "\nhost_bound: resnet50 amp default (compiled)\n" in shown(tmp_path, host_bound(), make_record("vgg16"))
+    assert "\nhost_bound: resnet50 amp default (compiled)\n" in shown(
+        tmp_path, host_bound(), make_record("vgg16")
+    )
     both = shown(tmp_path / "both", host_bound(), host_bound("vgg16"))
     assert "; flags of every trial: host_bound (compiled)\n" in both
     assert "\nhost_bound: " not in both
@@ -413,7 +518,9 @@ def test_an_eager_step_that_moved_is_a_flag_in_every_table(tmp_path: Path) -> No
 
 
 def test_intervals_say_what_they_mean(tmp_path: Path) -> None:
-    draws = replace(make_record("a"), processes=tuple(make_process(2.0 + i, index=i, draw=i) for i in range(3)))
+    draws = replace(
+        make_record("a"), processes=tuple(make_process(2.0 + i, index=i, draw=i) for i in range(3))
+    )
     text = document(tmp_path, draws, make_record("b"), make_record("c", speedups=[2.0, 2.1]))
     assert "over processes that share one compiled artifact" in text
     assert "over compile caches of their own (draws)" in text
@@ -436,7 +543,10 @@ def test_steps_that_were_waited_for_show_percentiles_and_energy(tmp_path: Path) 
     latencies = Latencies(Latency(0.02, 0.021, 0.0302, 99), Latency(0.01, 0.0105, 0.0151, 99))
     record = make_record("bert_base", speedups=(2.0,))
     process = replace(
-        record.processes[0], latencies=latencies, tokens_per_step=4096.0, energy_j=PerArm(eager=12.0, compiled=7.25)
+        record.processes[0],
+        latencies=latencies,
+        tokens_per_step=4096.0,
+        energy_j=PerArm(eager=12.0, compiled=7.25),
     )
     text = document(tmp_path / "a", replace(record, processes=(process,)))
     (row,) = rows_of(text.split("## Speedups")[1].split("## Causes")[0], "bert_base")
@@ -453,12 +563,19 @@ def test_a_preset_is_named_and_its_total_stands_as_it_was_made_in_2022(tmp_path:
     trials = [replace(trial, labels=replace(trial.labels, preset="pt2")) for trial in trials]
     speedups = [(2.0,), (2.0,), (0.5,), (0.5,)]
     text = document(
-        tmp_path, *(make_record(trial=trial, speedups=one) for trial, one in zip(trials, speedups, strict=True))
+        tmp_path,
+        *(
+            make_record(trial=trial, speedups=one)
+            for trial, one in zip(trials, speedups, strict=True)
+        ),
     )
     assert "preset: pt2, the settings of the figures of 2022" in text
-    assert "as in 2022, slowdowns raised to 1.0, 1.41" in text  # sqrt(2 x 1), where the plain mean is 1
+    # sqrt(2 x 1), where the plain mean is 1
+    assert "as in 2022, slowdowns raised to 1.0, 1.41" in text
     assert "1.00 over 2 models, all without doubt" in text
 
 
 def rows_of(document: str, model: str) -> list[str]:
-    return [line for line in document.splitlines() if line.startswith(f"| {model} ") and "|" in line[2:]]
+    return [
+        line for line in document.splitlines() if line.startswith(f"| {model} ") and "|" in line[2:]
+    ]

@@ -53,14 +53,24 @@ def test_wrong_step_is_a_mismatch(name: str, changes: dict[str, object], worst: 
     assert str(accuracy_of(outcome).worst).startswith(worst)
 
 
-RIGHT = ("right_zero_init", "right_layer_scale", "right_mask_of_infinity", "right_hook_on_a_parameter")
+RIGHT = (
+    "right_zero_init",
+    "right_layer_scale",
+    "right_mask_of_infinity",
+    "right_hook_on_a_parameter",
+)
 
 
 @pytest.mark.parametrize(
     ("name", "precision"),
     # the deep one is hard in half precision alone, and compiles for long
-    [*((name, precision) for name in RIGHT for precision in (Precision(), AMP)), ("right_deep_norms", AMP)],
-    ids=lambda value: value if isinstance(value, str) else "fp32" if value == Precision() else "amp",
+    [
+        *((name, precision) for name in RIGHT for precision in (Precision(), AMP)),
+        ("right_deep_norms", AMP),
+    ],
+    ids=lambda value: (
+        value if isinstance(value, str) else "fp32" if value == Precision() else "amp"
+    ),
 )
 def test_right_step_of_the_same_model_passes(name: str, precision: Precision) -> None:
     trial = faulty(name, optimizer="sgd", precision=precision)
@@ -78,7 +88,10 @@ def test_every_size_and_every_timed_batch_is_judged(workload: str) -> None:
     outcome, _ = run(custom("mlp", workload=workload, batch_size=6, vary={"batch_size": [2, 6, 3]}))
     assert outcome.status == "ok", outcome.message
     found = accuracy_of(outcome)
-    assert found.cases == ("as built, unseen batch", *(f"moved, batch {index}" for index in range(1, 7)))
+    assert found.cases == (
+        "as built, unseen batch",
+        *(f"moved, batch {index}" for index in range(1, 7)),
+    )
     assert found.elements is not None
     assert found.elements > 6 * 4
 
@@ -166,10 +179,13 @@ def test_hooks_that_keep_state_or_draw_random_numbers_leave_the_step_unverified(
     assert "accuracy_unverified" in flags(trial, outcome)
 
 
-def test_step_in_half_precision_is_called_wrong_only_after_a_closer_look(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_step_in_half_precision_is_called_wrong_only_after_a_closer_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from sweeper.worker.accuracy import rule
 
-    # As far off as eager is too much at first, and is not when eager's numbers are moved by what rounding does.
+    # As far off as eager is too much at first, and is not when eager's numbers are moved by what
+    # rounding does.
     monkeypatch.setattr(rule, "MAX_TIMES", 0.9)
     monkeypatch.setitem(rule.NOISE, "reduced", 0.0)
     monkeypatch.setitem(rule.TOLERANCE, "reduced", 1e-9)
@@ -185,7 +201,9 @@ def test_step_in_half_precision_is_called_wrong_only_after_a_closer_look(monkeyp
     assert at_first.status == "accuracy_mismatch", at_first.message
 
 
-def test_verdict_for_which_memory_is_short_is_given_at_the_second_try(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verdict_for_which_memory_is_short_is_given_at_the_second_try(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     import torch
 
     from sweeper.worker.accuracy import rule
@@ -215,7 +233,11 @@ def test_closer_look_is_against_the_reference_of_the_first(monkeypatch: pytest.M
     def allow_nothing_at_first(reference, comparisons, *others):
         looks.append((reference.kind, len(comparisons)))
         found = set_bounds(reference, comparisons, *others)
-        return found if len(comparisons) > 1 else replace(found, bounds=dict.fromkeys(found.bounds, 0.0))
+        return (
+            found
+            if len(comparisons) > 1
+            else replace(found, bounds=dict.fromkeys(found.bounds, 0.0))
+        )
 
     monkeypatch.setattr(rule, "set_bounds", allow_nothing_at_first)
     outcome, _ = run(custom("refuses_fp64", backend="inductor", precision=AMP))
@@ -259,7 +281,13 @@ def test_step_that_is_seen_keeps_no_output_alive() -> None:
 
 def test_gradients_are_compared_without_the_factor_of_the_scaler() -> None:
     for optimizer in ("adam", "sgd", "none"):
-        outcome, _ = run(custom("mlp", optimizer=optimizer, precision=Precision(autocast="float16", grad_scaler=True)))
+        outcome, _ = run(
+            custom(
+                "mlp",
+                optimizer=optimizer,
+                precision=Precision(autocast="float16", grad_scaler=True),
+            )
+        )
         assert outcome.status == "ok", outcome.message
         assert outcome.process is not None
         assert outcome.process.accuracy is not None
@@ -292,8 +320,12 @@ def test_gradient_that_eager_gives_as_infinite_is_counted() -> None:
 
 @pytest.mark.parametrize("precision", [Precision(), AMP], ids=["fp32", "amp"])
 @pytest.mark.parametrize("name", ["factories:random_each_time", "wrong_models:functional_dropout"])
-def test_step_that_draws_random_numbers_is_verified_over_seeds(name: str, precision: Precision) -> None:
-    trial = custom(name, model=Model("custom", name), backend="inductor", precision=precision, batch_size=64)
+def test_step_that_draws_random_numbers_is_verified_over_seeds(
+    name: str, precision: Precision
+) -> None:
+    trial = custom(
+        name, model=Model("custom", name), backend="inductor", precision=precision, batch_size=64
+    )
     outcome, _ = run(trial)
     assert outcome.status == "ok", outcome.message
     found = accuracy_of(outcome)
@@ -302,12 +334,16 @@ def test_step_that_draws_random_numbers_is_verified_over_seeds(name: str, precis
     assert flags(trial, outcome) == {"random_in_step"}, "dropout was to be off"
 
 
-@pytest.mark.parametrize(("vary", "sizes"), [({}, 1), ({"batch_size": [32, 64]}, 2)], ids=["one size", "two sizes"])
+@pytest.mark.parametrize(
+    ("vary", "sizes"), [({}, 1), ({"batch_size": [32, 64]}, 2)], ids=["one size", "two sizes"]
+)
 def test_slopes_are_taken_on_the_first_batch_of_each_size(
     vary: dict[str, object], sizes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     losses: list[float] = []
-    monkeypatch.setattr(SeedTest, "add_displaced_loss", lambda _self, loss: losses.append(float(loss)))
+    monkeypatch.setattr(
+        SeedTest, "add_displaced_loss", lambda _self, loss: losses.append(float(loss))
+    )
     outcome, _ = run(custom("random_each_time", vary=vary, batch_size=64, backend="aot_eager"))
     assert len(accuracy_of(outcome).cases) == 2 * sizes
     assert len(losses) == sizes * 2 * STEPS
@@ -330,7 +366,8 @@ def test_dropout_that_is_off_is_a_fact() -> None:
     assert accuracy_of(outcome).random_in_step is False
 
 
-@pytest.mark.slow  # Inductor compiles it for most of a minute; the rule itself is tried on tensors below
+# Inductor compiles it for most of a minute; the rule itself is tried on tensors below
+@pytest.mark.slow
 def test_correct_cnn_with_gradients_of_noise_passes() -> None:
     outcome, _ = run(custom("noisy_cnn", backend="inductor"))
     assert outcome.status == "ok", outcome.message
@@ -348,7 +385,8 @@ def test_output_of_any_structure_is_judged(factory: str, workload: str) -> None:
     assert outcome.process is not None
     assert outcome.process.accuracy is not None
     assert outcome.process.accuracy.passed
-    # Two outputs and the input; training has the loss, the gradients of weight and bias, and both together as well.
+    # Two outputs and the input; training has the loss, the gradients of weight and bias, and both
+    # together as well.
     assert outcome.process.accuracy.tensors == (7 if workload == "train" else 3)
     wrong, _ = run(replace(trial, backend="slightly_off"))
     assert wrong.status == "accuracy_mismatch", wrong.message
@@ -359,7 +397,10 @@ def test_reference_falls_back_to_fp32_and_says_so() -> None:
     assert outcome.status == "ok", outcome.message
     assert outcome.process is not None
     assert outcome.process.accuracy is not None
-    assert (outcome.process.accuracy.reference, outcome.process.accuracy.passed) == ("float32", True)
+    assert (outcome.process.accuracy.reference, outcome.process.accuracy.passed) == (
+        "float32",
+        True,
+    )
 
 
 def test_reference_in_fp32_where_fp64_is_another_model() -> None:
@@ -367,18 +408,24 @@ def test_reference_in_fp32_where_fp64_is_another_model() -> None:
     assert outcome.status == "ok", outcome.message
     assert outcome.process is not None
     assert outcome.process.accuracy is not None
-    assert (outcome.process.accuracy.reference, outcome.process.accuracy.passed) == ("float32", True)
+    assert (outcome.process.accuracy.reference, outcome.process.accuracy.passed) == (
+        "float32",
+        True,
+    )
     outcome, _ = run(custom("other_path_in_fp64", backend="nothing_but_zeros"))
     assert outcome.status == "accuracy_mismatch", outcome.message
 
 
-def test_error_of_the_compiled_step_in_the_check_is_no_mismatch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_of_the_compiled_step_in_the_check_is_no_mismatch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from sweeper.worker.measurement.bench import ModelBench
 
     run_on, calls = ModelBench.run_on, itertools.count()
 
     def fails(bench, arm, batch):
-        if arm.name == "compiled" and next(calls) > 0:  # the first is the last of the compiling steps
+        # the first is the last of the compiling steps
+        if arm.name == "compiled" and next(calls) > 0:
             raise ValueError("an argument of a kernel")
         return run_on(bench, arm, batch)
 
@@ -401,7 +448,9 @@ def test_wrong_result_is_seen_through_half_precision_and_a_compiled_step() -> No
         assert wrong.status == "accuracy_mismatch", (changes, wrong.message)
 
 
-@pytest.mark.parametrize(("name", "passed"), [("factories:mlp", True), ("wrong_models:right_zero_init", None)])
+@pytest.mark.parametrize(
+    ("name", "passed"), [("factories:mlp", True), ("wrong_models:right_zero_init", None)]
+)
 def test_program_that_holds_its_weights_is_judged_as_built(name: str, passed: bool | None) -> None:
     trial = custom(
         name, model=Model("custom", name), backend="inductor", workload="inference",

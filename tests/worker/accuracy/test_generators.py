@@ -13,7 +13,8 @@ CPU = torch.device("cpu")
 
 
 def draw() -> tuple[float, float, float]:
-    return float(torch.rand(1)), random.random(), float(np.random.random())  # the one that models use
+    # the one that models use
+    return float(torch.rand(1)), random.random(), float(np.random.random())
 
 
 def test_states_that_are_put_back_give_the_same_numbers() -> None:

@@ -14,7 +14,10 @@ def gradients(**values: float) -> list:
     """Gradients of four elements that all have the value given."""
     import torch
 
-    return [(f"gradient of {name}", torch.full((4,), value, dtype=torch.float64)) for name, value in values.items()]
+    return [
+        (f"gradient of {name}", torch.full((4,), value, dtype=torch.float64))
+        for name, value in values.items()
+    ]
 
 
 def judge(
@@ -32,28 +35,36 @@ def judge(
 
     truth = StepTensors(Keep().copy(reference), "float64", sizes or {})
     again = rule.compare(repeated, StepTensors(Keep().copy(eager), "eager")) if repeated else None
-    bounds = rule.set_bounds(truth, [rule.compare(one, truth) for one in (eager, *more)], again, tolerance)
+    bounds = rule.set_bounds(
+        truth, [rule.compare(one, truth) for one in (eager, *more)], again, tolerance
+    )
     return rule.judge(rule.compare(step, truth), bounds).accuracy
 
 
 @pytest.mark.parametrize(
     ("noise", "weight", "passed"),
     [
-        (30e-9, 1.0, True),  # thirty times as far as eager is, on a gradient of nothing but rounding
-        (1e-3, 1.0, False),  # the floor for noise: 1e-3 * the size of all gradients, which is sqrt(1 / 2)
+        # thirty times as far as eager is, on a gradient of nothing but rounding
+        (30e-9, 1.0, True),
+        # the floor for noise: 1e-3 * the size of all gradients, which is sqrt(1 / 2)
+        (1e-3, 1.0, False),
         (1e-9, 1.00005, True),
         (1e-9, 1.0002, False),  # tolerance of fp32 is 1e-4
     ],
 )
 def test_rule_of_size(noise: float, weight: float, passed: bool) -> None:
     found = judge(
-        gradients(bias=0.0, weight=1.0), gradients(bias=1e-9, weight=1.0 + 1e-7), gradients(bias=noise, weight=weight)
+        gradients(bias=0.0, weight=1.0),
+        gradients(bias=1e-9, weight=1.0 + 1e-7),
+        gradients(bias=noise, weight=weight),
     )
     assert found.passed is passed
 
 
 @pytest.mark.parametrize(("error", "passed"), [(6e-8, True), (8e-8, False)])
-def test_gradient_that_is_tiny_beside_the_others_has_a_tiny_floor(error: float, passed: bool) -> None:
+def test_gradient_that_is_tiny_beside_the_others_has_a_tiny_floor(
+    error: float, passed: bool
+) -> None:
     """Tolerance 1e-4, times 1e-3, times the size of all gradients, sqrt(1 / 2): 7.07e-8."""
     eager = gradients(bias=1e-6, weight=1.0)
     assert judge(eager, eager, gradients(bias=1e-6 + error, weight=1.0)).passed is passed
@@ -72,7 +83,8 @@ def alternating(error: float, factor: float, count: int = 4096) -> list:
     ("error", "factor", "passed"),
     [
         (1.0, 1.0, True),
-        (1.0, 1.19, True),  # in many numbers at most MAX_MARGIN, 0.2, though eager is as far off as it is long
+        # in many numbers at most MAX_MARGIN, 0.2, though eager is as far off as it is long
+        (1.0, 1.19, True),
         (1.0, 1.21, False),
         (1.0, 2.0, False),
         (1.0, -1.0, False),
@@ -82,8 +94,12 @@ def alternating(error: float, factor: float, count: int = 4096) -> list:
         (0.02, 1.04, False),
     ],
 )
-def test_rule_of_direction_within_the_errors_of_eager(error: float, factor: float, passed: bool) -> None:
-    found = judge(alternating(0.0, 1.0), alternating(error, 1.0), alternating(error, factor), "reduced")
+def test_rule_of_direction_within_the_errors_of_eager(
+    error: float, factor: float, passed: bool
+) -> None:
+    found = judge(
+        alternating(0.0, 1.0), alternating(error, 1.0), alternating(error, factor), "reduced"
+    )
     assert found.passed is passed
     if not passed:
         assert found.projection is not None
@@ -94,7 +110,10 @@ def test_direction_of_a_few_numbers_says_little() -> None:
     """Of four numbers the margin is 1.5 times the error, 3 / sqrt(4)."""
     for factor, passed in ((1.25, True), (1.35, False)):
         step = alternating(0.2, factor, 4)
-        assert judge(alternating(0.0, 1.0, 4), alternating(0.2, 1.0, 4), step, "reduced").passed is passed
+        assert (
+            judge(alternating(0.0, 1.0, 4), alternating(0.2, 1.0, 4), step, "reduced").passed
+            is passed
+        )
 
 
 def test_gradients_of_a_stage_are_judged_together() -> None:
@@ -109,8 +128,12 @@ def test_gradients_of_a_stage_are_judged_together() -> None:
     stages = rule.name_stages(module)
     in_blocks = {f"blocks.{index}.weight": f"blocks.{index}" for index in range(3)}
     assert stages == {"stem.weight": "stem", "stem.bias": "stem"} | in_blocks
-    truth = StepTensors(Keep().copy([(f"gradient of {name}", torch.ones(16)) for name in stages]), "float64")
-    found = rule.compare([(f"gradient of {name}", -torch.ones(16)) for name in stages], truth, stages)
+    truth = StepTensors(
+        Keep().copy([(f"gradient of {name}", torch.ones(16)) for name in stages]), "float64"
+    )
+    found = rule.compare(
+        [(f"gradient of {name}", -torch.ones(16)) for name in stages], truth, stages
+    )
     assert found["gradients of blocks.1"].projection == -1
     assert found["gradients of stem"].elements == 32
     assert found["all gradients"].elements == 80
@@ -121,7 +144,10 @@ def test_change_is_measured_against_what_changed() -> None:
     import torch
 
     def step(change: float) -> list:
-        return [("output", torch.ones(4)), ("change of buffer average", torch.full((4,), change, dtype=torch.float64))]
+        return [
+            ("output", torch.ones(4)),
+            ("change of buffer average", torch.full((4,), change, dtype=torch.float64)),
+        ]
 
     sizes = {"change of buffer average": 1.0}
     assert judge(step(1e-3), step(1e-3), step(1e-3 + 5e-8), sizes=sizes).passed
@@ -145,7 +171,10 @@ def test_infinity_that_is_meant_has_to_be_there() -> None:
     right = judge(outputs(1.0, -math.inf), outputs(1.0, -math.inf), outputs(1.0, -math.inf))
     assert (right.passed, right.elements) == (True, 1)
     for other in (1.0, math.inf, math.nan):
-        assert judge(outputs(1.0, -math.inf), outputs(1.0, -math.inf), outputs(1.0, other)).passed is False
+        assert (
+            judge(outputs(1.0, -math.inf), outputs(1.0, -math.inf), outputs(1.0, other)).passed
+            is False
+        )
 
 
 @pytest.mark.parametrize(
@@ -159,7 +188,9 @@ def test_infinity_that_is_meant_has_to_be_there() -> None:
     ],
     ids=["nan", "nan in eager", "nothing finite", "infinite gradient", "nan gradient"],
 )
-def test_what_should_be_finite_and_is_not_is_unverified(reference: list, eager: list, reason: str) -> None:
+def test_what_should_be_finite_and_is_not_is_unverified(
+    reference: list, eager: list, reason: str
+) -> None:
     found = judge(reference, eager, eager)
     assert found.passed is None
     assert reason in str(found.unverified)
@@ -170,7 +201,9 @@ def test_gradient_that_is_infinite_in_eager_leaves_the_others_to_be_judged() -> 
     import torch
 
     truth = gradients(weight=1.0, other=1.0)
-    eager = [(name, tensor * (torch.inf if name.endswith("other") else 1.0)) for name, tensor in truth]
+    eager = [
+        (name, tensor * (torch.inf if name.endswith("other") else 1.0)) for name, tensor in truth
+    ]
     found = judge(truth, eager, eager, "reduced")
     assert found.passed is None
     assert "eager gives NaN or infinity in all gradients" in str(found.unverified)
@@ -179,7 +212,9 @@ def test_gradient_that_is_infinite_in_eager_leaves_the_others_to_be_judged() -> 
 
 
 def test_nan_of_the_compiled_step_can_be_written() -> None:
-    found = judge(alternating(0.0, 1.0), alternating(0.1, 1.0), alternating(math.nan, 1.0), "reduced")
+    found = judge(
+        alternating(0.0, 1.0), alternating(0.1, 1.0), alternating(math.nan, 1.0), "reduced"
+    )
     assert found.passed is False
     assert found.projection is not None
     assert found.projection.compiled is None
@@ -196,7 +231,9 @@ def test_inputs_that_did_not_change_prove_nothing() -> None:
 
 
 @pytest.mark.parametrize(("flipped", "passed"), [(0, True), (4, True), (32, False), (64, False)])
-def test_signs_of_an_update_may_change_where_gradients_are_near_zero(flipped: int, passed: bool) -> None:
+def test_signs_of_an_update_may_change_where_gradients_are_near_zero(
+    flipped: int, passed: bool
+) -> None:
     """Of 64 numbers; eager's gradient is 5 % off, so some 15 % may have another sign."""
     import torch
 
@@ -225,33 +262,53 @@ def test_step_at_its_bound_is_right() -> None:
     from sweeper.worker.accuracy import rule
 
     with mock.patch.dict(rule.TOLERANCE, full=2.0**-13):
-        assert judge(outputs(1.0, 1.0), outputs(1.0, 1.0), outputs(1 + 2.0**-13, 1 + 2.0**-13)).passed
-        assert judge(outputs(1.0, 1.0), outputs(1.0, 1.0), outputs(1 + 2.0**-12, 1.0)).passed is False
+        assert judge(
+            outputs(1.0, 1.0), outputs(1.0, 1.0), outputs(1 + 2.0**-13, 1 + 2.0**-13)
+        ).passed
+        assert (
+            judge(outputs(1.0, 1.0), outputs(1.0, 1.0), outputs(1 + 2.0**-12, 1.0)).passed is False
+        )
 
 
 def test_figures_kept_are_those_of_the_worst_tensor() -> None:
     truth, eager = gradients(a=1.0, b=1.0), gradients(a=1.0, b=1.0 + 1e-6)
     found = judge(truth, eager, gradients(a=1.0, b=1.0 + 3e-5))
-    assert (found.worst, found.tensors, found.elements, found.unjudged) == ("gradient of b", 3, 8, 0)
+    assert (found.worst, found.tensors, found.elements, found.unjudged) == (
+        "gradient of b",
+        3,
+        8,
+        0,
+    )
     assert found.compiled_error == pytest.approx(3e-5)
     assert found.eager_error == pytest.approx(1e-6)
     assert found.bound == pytest.approx(1e-4)
     assert found.projection is not None
-    assert (found.projection.eager, found.projection.compiled) == (pytest.approx(1 + 1e-6), pytest.approx(1 + 3e-5))
+    assert (found.projection.eager, found.projection.compiled) == (
+        pytest.approx(1 + 1e-6),
+        pytest.approx(1 + 3e-5),
+    )
     assert found.margin == pytest.approx(0.01)
-    assert (found.passed, found.too_small, found.nondeterministic, found.reference) == (True, False, False, "float64")
+    assert (found.passed, found.too_small, found.nondeterministic, found.reference) == (
+        True,
+        False,
+        False,
+        "float64",
+    )
     exact = judge(truth, truth, truth)
     assert (exact.passed, exact.compiled_error, exact.eager_error) == (True, 0.0, 0.0)
 
 
-@pytest.mark.parametrize(("length", "passed", "too_small"), [(0.34, True, False), (0.33, False, True)])
+@pytest.mark.parametrize(
+    ("length", "passed", "too_small"), [(0.34, True, False), (0.33, False, True)]
+)
 def test_gradient_within_a_bound_that_lets_zeros_pass_has_a_least_size(
     length: float, passed: bool, too_small: bool
 ) -> None:
     """Eager is as far off as it is long, without any of the reference lost; a third of its size is the least."""
     truth, eager = alternating(0.0, 1.0, 4), alternating(1.0, 1.0, 4)
     signs = [(name, tensor * length) for name, tensor in alternating(1.0, 1.0, 4)]
-    found = judge(truth, eager, signs, "reduced", more=(alternating(1.0, 0.3, 4),))  # which says nothing of directions
+    # which says nothing of directions
+    found = judge(truth, eager, signs, "reduced", more=(alternating(1.0, 0.3, 4),))
     assert (found.passed, found.too_small) == (passed, too_small)
 
 
@@ -267,7 +324,9 @@ def test_noise_of_a_gradient_may_be_a_share_of_all_gradients(tolerance: str, sha
 
 
 @pytest.mark.parametrize(("moved", "nondeterministic"), [(5e-5, False), (2e-4, True)])
-def test_eager_that_moves_by_more_than_the_tolerance_proves_nothing(moved: float, nondeterministic: bool) -> None:
+def test_eager_that_moves_by_more_than_the_tolerance_proves_nothing(
+    moved: float, nondeterministic: bool
+) -> None:
     right, wrong = outputs(1.0, 1.0), outputs(2.0, 2.0)
     for step in (right, wrong):
         found = judge(right, right, step, repeated=outputs(1.0 + moved, 1.0 + moved))
@@ -317,22 +376,32 @@ def test_every_step_of_eager_widens_the_bounds() -> None:
     found = judge(truth, near, alternating(0.1, 1.2), "reduced", more=(far,))
     assert found.passed is False
     assert found.projection is not None
-    assert (found.projection.eager, found.projection.compiled) == (pytest.approx(1.05), pytest.approx(1.2))
+    assert (found.projection.eager, found.projection.compiled) == (
+        pytest.approx(1.05),
+        pytest.approx(1.2),
+    )
 
 
 def test_update_by_an_optimizer_may_be_off_by_three_tenths() -> None:
     import torch
 
     def step(error: float) -> list:
-        return [("gradient of weight", torch.ones(64)), ("change of weight", torch.full((64,), 1e-5 * (1 + error)))]
+        return [
+            ("gradient of weight", torch.ones(64)),
+            ("change of weight", torch.full((64,), 1e-5 * (1 + error))),
+        ]
 
     assert judge(step(0.0), step(0.0), step(0.09)).passed
-    assert judge(step(0.0), step(0.0), step(0.11)).passed is False  # of the direction, in which nothing is lost
+    # of the direction, in which nothing is lost
+    assert judge(step(0.0), step(0.0), step(0.11)).passed is False
 
     def across(error: float) -> list:
         signs = torch.ones(64)
         signs[::2] = -1
-        return [("gradient of weight", torch.ones(64)), ("change of weight", 1e-5 * (1 + error * signs))]
+        return [
+            ("gradient of weight", torch.ones(64)),
+            ("change of weight", 1e-5 * (1 + error * signs)),
+        ]
 
     assert judge(across(0.0), across(0.0), across(0.29)).passed
     assert judge(across(0.0), across(0.0), across(0.31)).passed is False
@@ -343,20 +412,28 @@ def test_update_that_follows_a_gradient_of_noise_is_not_judged() -> None:
 
     def step(gradient: float, change: float) -> list:
         one = [(f"{kind} of weight", torch.ones(4)) for kind in ("gradient", "change")]
-        return [*one, ("gradient of bias", torch.full((4,), gradient)), ("change of bias", torch.full((4,), change))]
+        return [
+            *one,
+            ("gradient of bias", torch.full((4,), gradient)),
+            ("change of bias", torch.full((4,), change)),
+        ]
 
     assert judge(step(0.0, 1.0), step(1e-9, 1.0), step(1e-9, -1.0)).passed
     assert judge(step(1.0, 1.0), step(1.0, 1.0), step(1.0, -1.0)).passed is False
 
 
 @pytest.mark.parametrize(("error", "passed"), [(0.9e-4, True), (1.1e-4, False)])
-def test_what_differs_by_more_than_the_tolerance_in_anything_but_a_gradient(error: float, passed: bool) -> None:
+def test_what_differs_by_more_than_the_tolerance_in_anything_but_a_gradient(
+    error: float, passed: bool
+) -> None:
     from sweeper.worker.accuracy import rule
     from sweeper.worker.measurement.capture import Keep, StepTensors
 
     for name, judged in (("output", True), ("all", True), ("gradient of a", False)):
         truth = StepTensors(Keep().copy([(name, outputs(1.0, 1.0)[0][1])]), "float64")
-        comparison = rule.compare([(name, outputs(1.0 + error, 1.0 + error)[0][1])], truth, {"a": "stage"})
+        comparison = rule.compare(
+            [(name, outputs(1.0 + error, 1.0 + error)[0][1])], truth, {"a": "stage"}
+        )
         comparison = {key: sums for key, sums in comparison.items() if key != "all gradients"}
         assert rule.differs(comparison, "full") is (judged and not passed)
         assert rule.differs(comparison, "reduced") is False
@@ -368,7 +445,9 @@ def test_steps_that_give_other_tensors_are_refused() -> None:
     from sweeper.worker.accuracy import rule
     from sweeper.worker.measurement.capture import Keep, StepTensors
 
-    truth = StepTensors(Keep().copy([("a", torch.ones(2)), ("b", torch.ones(2)), ("c", torch.ones(2))]), "float64")
+    truth = StepTensors(
+        Keep().copy([("a", torch.ones(2)), ("b", torch.ones(2)), ("c", torch.ones(2))]), "float64"
+    )
     for step, says in (
         ([("a", torch.ones(3))], r"a has shape \[3\], where the reference has \[2\]"),
         ([("x", torch.ones(3))], r"x has shape \[3\], where the reference has nothing"),
@@ -384,13 +463,21 @@ def test_tensors_are_compared_in_parts_and_added() -> None:
     from sweeper.worker.accuracy import rule
     from sweeper.worker.measurement.capture import Keep, StepTensors
 
-    truth = StepTensors(Keep().copy([("output", torch.tensor([3.0, 1e30, 4.0], dtype=torch.float64))]), "float64")
+    truth = StepTensors(
+        Keep().copy([("output", torch.tensor([3.0, 1e30, 4.0], dtype=torch.float64))]), "float64"
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rule, "CHUNK", 2)
-        sums = rule.compare([("output", torch.tensor([3.0, 1e30, 8.0], dtype=torch.float64))], truth)["output"]
-    assert sums == rule.Sums(16.0, 25.0, 73.0, 41.0, 2, 1)  # the number that is as good as infinite is left out
+        sums = rule.compare(
+            [("output", torch.tensor([3.0, 1e30, 8.0], dtype=torch.float64))], truth
+        )["output"]
+    # the number that is as good as infinite is left out
+    assert sums == rule.Sums(16.0, 25.0, 73.0, 41.0, 2, 1)
     assert (sums.error, sums.projection) == (pytest.approx(math.sqrt(8)), pytest.approx(41 / 25))
-    assert (sums.reference_size, sums.step_size) == (pytest.approx(math.sqrt(12.5)), pytest.approx(math.sqrt(36.5)))
+    assert (sums.reference_size, sums.step_size) == (
+        pytest.approx(math.sqrt(12.5)),
+        pytest.approx(math.sqrt(36.5)),
+    )
     assert math.isnan(rule.Sums().projection)
     assert rule.Sums().error == 0
 
@@ -437,11 +524,16 @@ def test_numbers_are_perturbed_by_half_a_last_place_of_the_format() -> None:
     assert perturbation(Precision(autocast="bfloat16"), "full") == 1e-5
     assert perturbation(Precision(autocast="bfloat16"), "reduced") == 2.0**-9
     assert perturbation(Precision("bfloat16"), "reduced") == 2.0**-9
-    assert perturbation(Precision("float16"), "reduced") == perturbation(Precision(), "reduced") == 2.0**-12
+    assert (
+        perturbation(Precision("float16"), "reduced")
+        == perturbation(Precision(), "reduced")
+        == 2.0**-12
+    )
 
 
 @pytest.mark.parametrize(
-    ("projection", "share"), [(0.9, 0.0), (1.0, 0.0), (1.1, 0.0), (0.8, 0.5), (1.3, 1.0), (math.nan, math.inf)]
+    ("projection", "share"),
+    [(0.9, 0.0), (1.0, 0.0), (1.1, 0.0), (0.8, 0.5), (1.3, 1.0), (math.nan, math.inf)],
 )
 def test_share_of_a_margin_begins_at_the_ends_of_the_span(projection: float, share: float) -> None:
     from sweeper.worker.accuracy.rule import Span
@@ -449,16 +541,22 @@ def test_share_of_a_margin_begins_at_the_ends_of_the_span(projection: float, sha
     assert Span(0.9, 1.1, 0.2).share(projection) == pytest.approx(share)
 
 
-def test_gradient_that_is_as_long_as_its_error_is_no_noise_for_its_size_but_for_its_update() -> None:
+def test_gradient_that_is_as_long_as_its_error_is_no_noise_for_its_size_but_for_its_update() -> (
+    None
+):
     """Powers of 2, whose root mean squares are exact, beside a weight of ones that has many more numbers."""
 
     def step(bias: float, change: float = 1.0) -> list:
-        update = [(f"change of {name[len('gradient of ') :]}", tensor * change) for name, tensor in gradients(bias=1.0)]
+        update = [
+            (f"change of {name[len('gradient of ') :]}", tensor * change)
+            for name, tensor in gradients(bias=1.0)
+        ]
         return [*gradients(bias=bias), *update, *alternating(0.0, 1.0)]
 
     small = 2.0**-13
     assert judge(step(small), step(2 * small), step(small + 3.6e-4)).passed
-    assert judge(step(small), step(2 * small), step(small + 3.8e-4)).passed is False  # three times eager's error
+    # three times eager's error
+    assert judge(step(small), step(2 * small), step(small + 3.8e-4)).passed is False
     short = 2.0**-9
     assert judge(step(short), step(2 * short), step(short, -1.0)).passed
     assert judge(step(short), step(1.5 * short), step(short, -1.0)).passed is False
@@ -497,7 +595,10 @@ def test_loss_that_is_no_number_is_wrong() -> None:
 def test_a_thousand_numbers_are_many(count: int, passed: bool) -> None:
     """Three quarters of eager's error are 0.45, of which many numbers may have 0.2."""
     step = alternating(0.6, 1.3, count)
-    assert judge(alternating(0.0, 1.0, count), alternating(0.6, 1.0, count), step, "reduced").passed is passed
+    assert (
+        judge(alternating(0.0, 1.0, count), alternating(0.6, 1.0, count), step, "reduced").passed
+        is passed
+    )
 
 
 def test_first_step_of_eager_says_what_is_noise() -> None:
@@ -530,24 +631,38 @@ def test_stages_are_those_of_the_longest_list() -> None:
     from sweeper.worker.accuracy.rule import name_stages
 
     def layers(count: int) -> torch.nn.ModuleList:
-        return torch.nn.ModuleList(torch.nn.Sequential(torch.nn.Linear(1, 1, bias=False)) for _ in range(count))
+        return torch.nn.ModuleList(
+            torch.nn.Sequential(torch.nn.Linear(1, 1, bias=False)) for _ in range(count)
+        )
 
-    module = torch.nn.ModuleDict({"in": layers(3), "a_long_name": layers(1), "head": torch.nn.Linear(1, 1, bias=False)})
+    module = torch.nn.ModuleDict(
+        {"in": layers(3), "a_long_name": layers(1), "head": torch.nn.Linear(1, 1, bias=False)}
+    )
     stages = {f"in.{index}.0.weight": f"in.{index}" for index in range(3)}
-    assert name_stages(module) == stages | {"a_long_name.0.0.weight": "a_long_name", "head.weight": "head"}
+    assert name_stages(module) == stages | {
+        "a_long_name.0.0.weight": "a_long_name",
+        "head.weight": "head",
+    }
     assert name_stages(layers(2)) == {"0.0.weight": "0", "1.0.weight": "1"}
-    assert name_stages(torch.nn.ModuleDict({"a": torch.nn.Linear(1, 1, bias=False)})) == {"a.weight": "a"}
+    assert name_stages(torch.nn.ModuleDict({"a": torch.nn.Linear(1, 1, bias=False)})) == {
+        "a.weight": "a"
+    }
 
 
 def halves(bias: float) -> list:
     """A bias of five numbers beside three that are 3: with a bias of 1.0 all of them have the size 2.0."""
     import torch
 
-    return [("gradient of bias", torch.full((5,), bias)), ("gradient of weight", torch.full((3,), 3.0))]
+    return [
+        ("gradient of bias", torch.full((5,), bias)),
+        ("gradient of weight", torch.full((3,), 3.0)),
+    ]
 
 
 @pytest.mark.parametrize(("least", "asked"), [(0.5, False), (0.4375, True)])
-def test_gradient_of_the_least_size_says_nothing(monkeypatch: pytest.MonkeyPatch, least: float, asked: bool) -> None:
+def test_gradient_of_the_least_size_says_nothing(
+    monkeypatch: pytest.MonkeyPatch, least: float, asked: bool
+) -> None:
     """By its direction, by its size, and by what follows from it."""
     import torch
 
@@ -576,7 +691,12 @@ def test_difference_of_just_the_tolerance_is_none(monkeypatch: pytest.MonkeyPatc
     for error, more in ((2.0**-13, False), (2.0**-12, True)):
         moved = outputs(1.0 + error, 1.0 + error)
         assert rule.differs(rule.compare(moved, truth), "full") is more
-        assert judge(outputs(1.0, 1.0), outputs(1.0, 1.0), outputs(1.0, 1.0), repeated=moved).nondeterministic is more
+        assert (
+            judge(
+                outputs(1.0, 1.0), outputs(1.0, 1.0), outputs(1.0, 1.0), repeated=moved
+            ).nondeterministic
+            is more
+        )
 
 
 def test_tensors_without_a_direction_leave_the_others_theirs() -> None:
@@ -599,9 +719,16 @@ def test_tensors_without_a_direction_leave_the_others_theirs() -> None:
         eager = _compare(step(1.0, 1.2, 0.3, math.inf), step(1.0))
         spans = _bounds(step(1.0), eager).projections
         assert "gradient of weight" in spans
-        assert not spans.keys() & {"loss", "change of bias", "gradient of lost", "gradient of infinite"}
+        assert not spans.keys() & {
+            "loss",
+            "change of bias",
+            "gradient of lost",
+            "gradient of infinite",
+        }
         found = _compare(step(factor), step(1.0))["gradient of weight"]
-        assert spans["gradient of weight"].share(found.projection) == pytest.approx(beyond, rel=0.05)
+        assert spans["gradient of weight"].share(found.projection) == pytest.approx(
+            beyond, rel=0.05
+        )
 
 
 def _compare(step: list, reference: list):
@@ -644,11 +771,15 @@ def test_what_proves_nothing_has_taken_no_share_of_a_bound() -> None:
     from sweeper.worker.accuracy import rule
 
     unchanged = [("change of input 0", outputs(0.0)[0][1])]
-    verdict = rule.judge(_compare(unchanged, unchanged), _bounds(unchanged, _compare(unchanged, unchanged)))
+    verdict = rule.judge(
+        _compare(unchanged, unchanged), _bounds(unchanged, _compare(unchanged, unchanged))
+    )
     assert (verdict.accuracy.passed, verdict.share) == (None, 0.0)
 
 
-def test_however_many_signs_may_change_an_update_has_nine_tenths_and_half_of_its_direction() -> None:
+def test_however_many_signs_may_change_an_update_has_nine_tenths_and_half_of_its_direction() -> (
+    None
+):
     import torch
 
     def step(error: float) -> list:
@@ -669,7 +800,10 @@ def test_tolerance_is_a_share_of_the_size() -> None:
     from sweeper.worker.accuracy import rule
 
     for error, more in ((3e-4, False), (5e-4, True)):
-        assert rule.differs(_compare(outputs(4.0 + error, 4.0 + error), outputs(4.0, 4.0)), "full") is more
+        assert (
+            rule.differs(_compare(outputs(4.0 + error, 4.0 + error), outputs(4.0, 4.0)), "full")
+            is more
+        )
 
 
 def test_output_that_is_tiny_has_no_floor() -> None:
@@ -704,7 +838,9 @@ def test_change_of_a_buffer_that_is_tiny_beside_the_others_has_no_direction() ->
 
 @pytest.mark.parametrize(("projection", "asked"), [(0.5, True), (0.4375, False)])
 def test_half_of_the_reference_is_enough_for_a_direction(projection: float, asked: bool) -> None:
-    bounds = _bounds(alternating(0.0, 1.0), _compare(alternating(0.0, projection), alternating(0.0, 1.0)))
+    bounds = _bounds(
+        alternating(0.0, 1.0), _compare(alternating(0.0, projection), alternating(0.0, 1.0))
+    )
     assert ("gradient of weight" in bounds.projections) is asked
 
 
@@ -715,6 +851,10 @@ def test_tensors_that_are_not_finite_are_counted_but_for_outputs() -> None:
     infinite = torch.tensor([1.0, math.inf])
     found = judge(*[[("output", infinite), *gradients(weight=1.0)]] * 3)
     assert (found.passed, found.unjudged, found.tensors) == (True, 0, 3)
-    step = [("output", torch.ones(2)), ("gradient of a", infinite), ("gradient of b", torch.ones(2))]
+    step = [
+        ("output", torch.ones(2)),
+        ("gradient of a", infinite),
+        ("gradient of b", torch.ones(2)),
+    ]
     found = judge(step, step, step)
     assert (found.passed, found.unjudged) == (None, 2), "the gradient, and all of them together"

@@ -19,17 +19,27 @@ DIRECTION = {name: torch.nn.functional.normalize(torch.ones(shape).flatten(), di
 
 
 def noise(size: float, generator: torch.Generator) -> Change:
-    return lambda _, __, tensor: tensor * (1 + size * torch.randn(tensor.shape, generator=generator))
+    return lambda _, __, tensor: (
+        tensor * (1 + size * torch.randn(tensor.shape, generator=generator))
+    )
 
 
-def run(compiled: Change, tolerance: str = "full", size: float = 1e-6, steps: int = 60) -> Trajectory:
+def run(
+    compiled: Change, tolerance: str = "full", size: float = 1e-6, steps: int = 60
+) -> Trajectory:
     """Judge steps in which compiled code changes eager's tensors, which rounding moves by `size`."""
     generator = torch.Generator().manual_seed(0)
     course, moved = Differences(tolerance), noise(size, generator)
     for step in range(steps):
         eager = {name: torch.randn(shape, generator=generator) for name, shape in SHAPES.items()}
-        arms = {EAGER: eager, COMPILED: {name: compiled(step, name, tensor) for name, tensor in eager.items()}}
-        arms |= {arm: {name: moved(step, name, tensor) for name, tensor in eager.items()} for arm in MOVED}
+        arms = {
+            EAGER: eager,
+            COMPILED: {name: compiled(step, name, tensor) for name, tensor in eager.items()},
+        }
+        arms |= {
+            arm: {name: moved(step, name, tensor) for name, tensor in eager.items()}
+            for arm in MOVED
+        }
         if tolerance == "reduced":
             arms[LONGER] = {name: moved(step, name, tensor) for name, tensor in eager.items()}
         course.add(arms)
@@ -54,9 +64,15 @@ def plant(kind: str) -> Change:
     wide = noise(0.2, torch.Generator().manual_seed(2))
     wrong: dict[str, tuple[str, Change]] = {
         "typical": (BIAS, wide),
-        "often": (BIAS, lambda step, name, value: (wide if step % 15 == 0 else right)(step, name, value)),
+        "often": (
+            BIAS,
+            lambda step, name, value: (wide if step % 15 == 0 else right)(step, name, value),
+        ),
         "worst": (BIAS, lambda step, _, value: value * (9 if step == 7 else 1)),
-        "drift": (WEIGHT, lambda step, name, value: right(step, name, value) + 0.16 * DIRECTION[name]),
+        "drift": (
+            WEIGHT,
+            lambda step, name, value: right(step, name, value) + 0.16 * DIRECTION[name],
+        ),
         "gain": (WEIGHT, lambda step, name, value: 0.985 * right(step, name, value)),
     }
     return only(*wrong[kind], right)
@@ -65,7 +81,11 @@ def plant(kind: str) -> Change:
 @pytest.mark.parametrize("kind", ["typical", "often", "worst", "drift", "gain"])
 def test_each_kind_of_difference_is_found_within_the_noise_of_short_formats(kind: str) -> None:
     found = run(plant(kind), "reduced", 0.02)
-    assert (found.passed, found.kind, found.worst) == (False, kind, WEIGHT if kind in ("drift", "gain") else BIAS)
+    assert (found.passed, found.kind, found.worst) == (
+        False,
+        kind,
+        WEIGHT if kind in ("drift", "gain") else BIAS,
+    )
 
 
 def test_noise_of_short_formats_passes() -> None:
@@ -85,7 +105,13 @@ def test_compiled_code_that_is_nearer_to_the_longer_format_passes() -> None:
 
 
 def test_a_number_that_is_none_is_found_where_eager_has_one() -> None:
-    found = run(only(BIAS, lambda step, _, value: value / (step != 3), noise(1e-6, torch.Generator().manual_seed(1))))
+    found = run(
+        only(
+            BIAS,
+            lambda step, _, value: value / (step != 3),
+            noise(1e-6, torch.Generator().manual_seed(1)),
+        )
+    )
     assert (found.passed, found.worst, found.kind, found.value) == (False, BIAS, "worst", None)
 
 
@@ -93,7 +119,10 @@ def test_steps_in_which_eager_is_not_finite_do_not_count() -> None:
     generator = torch.Generator().manual_seed(0)
     course = Differences("full")
     for step in range(30):
-        tensors = {name: torch.randn(shape, generator=generator) / (step != 3) for name, shape in SHAPES.items()}
+        tensors = {
+            name: torch.randn(shape, generator=generator) / (step != 3)
+            for name, shape in SHAPES.items()
+        }
         course.add(dict.fromkeys((EAGER, COMPILED, *MOVED), tensors))
     assert course.judge().passed is True
 
@@ -104,7 +133,9 @@ def test_where_eager_is_seldom_finite_nothing_is_known(finite: int) -> None:
     differences = Differences("full")
     for step in range(40):
         eager = {WEIGHT: torch.randn(16, 4, generator=generator) / (step < finite)}
-        differences.add({EAGER: eager, COMPILED: {WEIGHT: -eager[WEIGHT]}, MOVED[0]: eager, MOVED[1]: eager})
+        differences.add(
+            {EAGER: eager, COMPILED: {WEIGHT: -eager[WEIGHT]}, MOVED[0]: eager, MOVED[1]: eager}
+        )
     found = differences.judge()
     assert (found.passed, found.unknown) == (None, "eager gives no finite numbers")
 
@@ -113,7 +144,10 @@ def test_an_infinite_gradient_hides_no_other() -> None:
     generator = torch.Generator().manual_seed(0)
     differences = Differences("full")
     for _ in range(30):
-        eager = {WEIGHT: torch.randn(16, 4, generator=generator), BIAS: torch.full((16,), torch.inf)}
+        eager = {
+            WEIGHT: torch.randn(16, 4, generator=generator),
+            BIAS: torch.full((16,), torch.inf),
+        }
         other = {WEIGHT: 1.1 * eager[WEIGHT], BIAS: eager[BIAS]}
         differences.add({EAGER: eager, COMPILED: other, MOVED[0]: eager, MOVED[1]: eager})
     found = differences.judge()
@@ -124,7 +158,10 @@ def test_a_gradient_that_is_tiny_beside_the_others_is_measured_against_them() ->
     generator = torch.Generator().manual_seed(0)
     course = Differences("full")
     for _ in range(30):
-        eager = {WEIGHT: torch.randn(16, 4, generator=generator), BIAS: 1e-9 * torch.randn(16, generator=generator)}
+        eager = {
+            WEIGHT: torch.randn(16, 4, generator=generator),
+            BIAS: 1e-9 * torch.randn(16, generator=generator),
+        }
         other = {**eager, BIAS: -eager[BIAS]}
         course.add({EAGER: eager, COMPILED: other, MOVED[0]: eager, MOVED[1]: eager})
     assert course.judge().passed is True
@@ -132,7 +169,10 @@ def test_a_gradient_that_is_tiny_beside_the_others_is_measured_against_them() ->
 
 def test_few_steps_say_nothing() -> None:
     found = run(plant("typical"), steps=19)
-    assert (found.passed, found.unknown) == (None, "19 calls of the module were compared, and 20 are needed")
+    assert (found.passed, found.unknown) == (
+        None,
+        "19 calls of the module were compared, and 20 are needed",
+    )
 
 
 def test_other_tensors_are_refused() -> None:

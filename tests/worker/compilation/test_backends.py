@@ -36,7 +36,12 @@ def test_a_name_is_no_more_or_needs_something() -> None:
     [
         ("cudagraphs", "train", "cpu", "backend cudagraphs needs device=cuda, this is cpu"),
         ("tensorrt", "inference", "cpu", "backend tensorrt needs device=cuda, this is cpu"),
-        ("openvino", "train", "cpu", "backend openvino is for workload=inference alone, this is train"),
+        (
+            "openvino",
+            "train",
+            "cpu",
+            "backend openvino is for workload=inference alone, this is train",
+        ),
         ("openvino", "inference", "cuda", "backend openvino needs device=cpu, this is cuda"),
         ("tvm", "train", "cpu", "needs tvm.relay, which TVM 0.20 took out"),
         ("nvfuser", "train", "cuda", "take inductor, or thunder"),
@@ -44,12 +49,16 @@ def test_a_name_is_no_more_or_needs_something() -> None:
         ("jit_tracer", "train", "cpu", "nearest: jit_trace"),
     ],
 )
-def test_unavailable_says_what_to_install_or_take(name: str, workload: str, device: str, says: str) -> None:
+def test_unavailable_says_what_to_install_or_take(
+    name: str, workload: str, device: str, says: str
+) -> None:
     with pytest.raises(UnavailableError, match=says):
         require(name, workload, device)
 
 
-@pytest.mark.parametrize("name", ["inductor", "ts", *(name for name in WITHOUT_DYNAMO if name != GRAPHED)])
+@pytest.mark.parametrize(
+    "name", ["inductor", "ts", *(name for name in WITHOUT_DYNAMO if name != GRAPHED)]
+)
 def test_what_torch_has_itself_needs_nothing(name: str) -> None:
     require(name, "train", "cpu")
 
@@ -67,7 +76,9 @@ def test_a_package_that_cannot_be_imported_is_unavailable_with_its_own_reason(
     (tmp_path / "thunder").mkdir()
     (tmp_path / "thunder" / "__init__.py").write_text(module)
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(UnavailableError, match="backend thunder: thunder.dynamo cannot be imported here: " + says):
+    with pytest.raises(
+        UnavailableError, match="backend thunder: thunder.dynamo cannot be imported here: " + says
+    ):
         require("thunder", "train", "cpu")
 
 
@@ -96,10 +107,17 @@ def test_torchscript_takes_the_graphs_of_dynamo(backend: str) -> None:
     [
         ("jit_trace", "accuracy_mismatch", "checking", "is off by"),
         ("jit_script", "ok", None, ""),
-        ("fx", "compile_error", "compiling", "symbolically traced variables cannot be used as inputs to control flow"),
+        (
+            "fx",
+            "compile_error",
+            "compiling",
+            "symbolically traced variables cannot be used as inputs to control flow",
+        ),
     ],
 )
-def test_a_branch_on_the_data_without_dynamo(backend: str, status: str, phase: str | None, says: str) -> None:
+def test_a_branch_on_the_data_without_dynamo(
+    backend: str, status: str, phase: str | None, says: str
+) -> None:
     outcome, _ = run(custom("branches_on_data", backend=backend))
     assert (outcome.status, outcome.phase) == (status, phase), outcome.message
     assert says in str(outcome.message)

@@ -11,7 +11,9 @@ pytestmark = pytest.mark.compile
 assert private_cache  # a fixture that every test here uses
 
 
-def test_smaller_memory_budget_saves_less_and_no_cache_gives_the_program_of_another_budget() -> None:
+def test_smaller_memory_budget_saves_less_and_no_cache_gives_the_program_of_another_budget() -> (
+    None
+):
     import torch
     from torch._dynamo.utils import counters as torch_counters
 
@@ -28,7 +30,10 @@ def test_smaller_memory_budget_saves_less_and_no_cache_gives_the_program_of_anot
         output = compile_function(module, trial, counters)(inputs)
         tensors = output.grad_fn.saved_tensors
         output.sum().backward()
-        found = torch_counters["aot_autograd"]["autograd_cache_hit"] + torch_counters["inductor"]["fxgraph_cache_hit"]
+        found = (
+            torch_counters["aot_autograd"]["autograd_cache_hit"]
+            + torch_counters["inductor"]["fxgraph_cache_hit"]
+        )
         return sum(tensor.numel() for tensor in tensors), found > 0
 
     before = torch._functorch.config.activation_memory_budget
@@ -57,7 +62,9 @@ def test_precision_casts_round_where_eager_does() -> None:
 def test_precision_casts_join_the_options_of_the_mode() -> None:
     from sweeper.worker.compilation.compiler import compile_arguments
 
-    trial = custom("x", backend="inductor", mode="max-autotune", compile=Compile(precision_casts=True))
+    trial = custom(
+        "x", backend="inductor", mode="max-autotune", compile=Compile(precision_casts=True)
+    )
     options = compile_arguments(trial)["options"]
     assert (options["emulate_precision_casts"], options["max_autotune"]) == (True, True)
     assert "options" not in compile_arguments(custom("x", backend="inductor"))

@@ -9,7 +9,12 @@ import torch
 from torch import nn
 from worker_runs import custom, private_cache, run
 
-from sweeper.worker.compilation.graphed import GraphedModule, OutputsOf, find_first, renew_gradient_nodes
+from sweeper.worker.compilation.graphed import (
+    GraphedModule,
+    OutputsOf,
+    find_first,
+    renew_gradient_nodes,
+)
 
 assert private_cache  # a fixture that every test here uses
 
@@ -23,7 +28,12 @@ class Named(nn.Module):
 
     def forward(self, x, *, scale, offset=None, power=1):
         logits = self.layer(x) * scale**power
-        return {"loss": logits.square().mean(), "logits": logits, "size": x.shape[0], "offset": offset}
+        return {
+            "loss": logits.square().mean(),
+            "logits": logits,
+            "size": x.shape[0],
+            "offset": offset,
+        }
 
 
 class Recorder:
@@ -33,7 +43,9 @@ class Recorder:
         self.recorded: list[OutputsOf] = []
         self.inputs: tuple[torch.Tensor, ...] = ()
 
-    def __call__(self, module: OutputsOf, inputs: tuple[torch.Tensor, ...]) -> Callable[..., tuple[torch.Tensor, ...]]:
+    def __call__(
+        self, module: OutputsOf, inputs: tuple[torch.Tensor, ...]
+    ) -> Callable[..., tuple[torch.Tensor, ...]]:
         self.recorded.append(module)
         self.inputs = inputs
 
@@ -47,7 +59,9 @@ class Recorder:
         return replay
 
 
-def step(module: Callable[..., dict[str, object]], x: torch.Tensor, scale: torch.Tensor) -> dict[str, object]:
+def step(
+    module: Callable[..., dict[str, object]], x: torch.Tensor, scale: torch.Tensor
+) -> dict[str, object]:
     found = module(x, scale=scale, power=2)
     assert isinstance(found["loss"], torch.Tensor)
     found["loss"].backward()
@@ -83,7 +97,8 @@ def test_only_outputs_that_the_loss_uses_have_gradients_in_the_graph() -> None:
     for _ in range(2):
         found = step(graphed, torch.ones(4, 3), torch.ones(1))
     outputs = recorder.recorded[0](*recorder.inputs)
-    assert [tuple(output.shape) for output in outputs] == [()]  # the loss; logits are among those written by a replay
+    # the loss; logits are among those written by a replay
+    assert [tuple(output.shape) for output in outputs] == [()]
     assert not found["logits"].requires_grad
     assert found["loss"].requires_grad
 
@@ -96,12 +111,20 @@ def test_inference_is_recorded_at_the_first_call_with_every_output() -> None:
     assert not found["loss"].requires_grad
 
 
-def test_the_forward_pass_is_recorded_under_autocast_without_its_cache_and_the_rest_without_autocast() -> None:
+def test_the_forward_pass_is_recorded_under_autocast_without_its_cache_and_the_rest_without_autocast() -> (
+    None
+):
     seen: list[tuple[bool, bool, torch.dtype]] = []
 
     class Watching(Named):
         def forward(self, x, *, scale):
-            seen.append((torch.is_autocast_enabled("cpu"), torch.is_autocast_cache_enabled(), self.layer(x).dtype))
+            seen.append(
+                (
+                    torch.is_autocast_enabled("cpu"),
+                    torch.is_autocast_cache_enabled(),
+                    self.layer(x).dtype,
+                )
+            )
             return super().forward(x, scale=scale)
 
     recorder = Recorder()
@@ -119,7 +142,11 @@ def test_nodes_of_gradients_are_renewed_although_a_recording_keeps_the_old_ones(
 
     layer = nn.Linear(3, 2)
     layer.bias.requires_grad_(False)
-    address, before, kept = layer.weight.data_ptr(), layer.weight.detach().clone(), layer(torch.ones(4, 3)).sum()
+    address, before, kept = (
+        layer.weight.data_ptr(),
+        layer.weight.detach().clone(),
+        layer(torch.ones(4, 3)).sum(),
+    )
     kept.backward(retain_graph=True)
     gradient, node = layer.weight.grad, find_node(layer.weight)
     with torch.inference_mode():
@@ -152,4 +179,7 @@ def test_the_error_that_came_first_is_told() -> None:
 @pytest.mark.compile
 def test_without_a_gpu_a_trial_is_unavailable() -> None:
     outcome, _ = run(custom("mlp", backend="graphed"))
-    assert (outcome.status, outcome.message) == ("unavailable", "backend graphed needs device=cuda, this is cpu")
+    assert (outcome.status, outcome.message) == (
+        "unavailable",
+        "backend graphed needs device=cuda, this is cpu",
+    )

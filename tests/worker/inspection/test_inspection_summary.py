@@ -12,7 +12,14 @@ from sweeper.core.record import Diagnostics, GraphBreak
 from sweeper.worker.inspection.summary import Findings, source_line, write_summary
 from sweeper.worker.inspection.torch_trace import Compilation, Part, Trace
 
-SIGHT = Findings(make_trial(device="cpu"), {"torch": "2.13.0"}, Trace(), Diagnostics(1, recompiles=0), "abc", "abc")
+SIGHT = Findings(
+    make_trial(device="cpu"),
+    {"torch": "2.13.0"},
+    Trace(),
+    Diagnostics(1, recompiles=0),
+    "abc",
+    "abc",
+)
 
 
 def test_break_shows_the_text_of_its_line(tmp_path: Path) -> None:
@@ -24,12 +31,19 @@ def test_break_shows_the_text_of_its_line(tmp_path: Path) -> None:
     breaks = (GraphBreak("asked for", f"{file}:2", 3), GraphBreak("a frame", None))
     text = write_summary(replace(SIGHT, diagnostics=Diagnostics(1, breaks, 0)), [])
     assert "- 1 graph, 4 graph breaks, 0 recompilations\n" in text
-    assert f"- `{file}:2`: `torch._dynamo.graph_break()` (3 times): asked for\n- no place given: a frame\n" in text
+    assert (
+        f"- `{file}:2`: `torch._dynamo.graph_break()` (3 times): asked for\n- no place given: a frame\n"
+        in text
+    )
 
 
 @pytest.mark.parametrize(
     ("timed", "says"),
-    [("abc", "it is the code that was timed"), ("xyz", "it is other code than was timed"), (None, "no timed code")],
+    [
+        ("abc", "it is the code that was timed"),
+        ("xyz", "it is other code than was timed"),
+        (None, "no timed code"),
+    ],
 )
 def test_summary_says_whether_the_code_is_what_was_timed(timed: str | None, says: str) -> None:
     assert says in write_summary(replace(SIGHT, timed_fingerprint=timed), [])

@@ -30,15 +30,21 @@ def call(args):
     # [Provenance debug handles] cpp_fused_add_relu_0:3
     cpp_fused_add_relu_0(buf1, buf2)
 """
-GPU = CPU.replace("cpp_pybinding(['const float*'], r'''", "triton('triton_', '''").replace("cpp_", "triton_poi_")
+GPU = CPU.replace("cpp_pybinding(['const float*'], r'''", "triton('triton_', '''").replace(
+    "cpp_", "triton_poi_"
+)
 NODES = {":1": ["add", "relu", "primals_1"], ":3": ["add_1", "relu"]}
 
 
-@pytest.mark.parametrize(("code", "prefix"), [(CPU, "cpp"), (GPU, "triton_poi")], ids=["C++", "Triton"])
+@pytest.mark.parametrize(
+    ("code", "prefix"), [(CPU, "cpp"), (GPU, "triton_poi")], ids=["C++", "Triton"]
+)
 def test_kernels_say_what_they_fuse_and_where_it_comes_from(code: str, prefix: str) -> None:
     name = f"{prefix}_fused_add_relu"
     stack = '  File "/a/train.py", line 3, in step\n    model(x)\n  File "/a/model.py", line 7, in forward\n    x + y\n'
-    part = Part("forward", post_grad_graph=GRAPH, output_code=code, stacks={f"{name}_0:1": [stack, stack]})
+    part = Part(
+        "forward", post_grad_graph=GRAPH, output_code=code, stacks={f"{name}_0:1": [stack, stack]}
+    )
     part.nodes = {f"{name}_0{number}": nodes for number, nodes in NODES.items()}
     fused, library = find_kernels(part, {})
     assert fused == Kernel(name, 2, True, (("add", 2), ("relu", 2)), ("/a/model.py:7",))
@@ -47,7 +53,9 @@ def test_kernels_say_what_they_fuse_and_where_it_comes_from(code: str, prefix: s
 
 def test_find_kernels_a_wrapper_in_another_language_are_known_by_their_names() -> None:
     code = "    // [Provenance debug handles] triton_red_fused_sum_3:1\n    launch(triton_red_fused_sum_3, stream);\n"
-    assert find_kernels(Part("forward", output_code=code), {}) == (Kernel("triton_red_fused_sum", 1, True, (), ()),)
+    assert find_kernels(Part("forward", output_code=code), {}) == (
+        Kernel("triton_red_fused_sum", 1, True, (), ()),
+    )
 
 
 def test_nodes_that_the_trace_lacks_are_taken_from_elsewhere() -> None:

@@ -33,7 +33,10 @@ TRACE = "".join(
         event("aot_backward_graph", "first backward"),
         artifact("inductor_post_grad_graph", "first forward, changed"),
         event("inductor_output_code", code("0_forward")),
-        artifact("inductor_provenance_tracking_node_mappings", '{"cppCodeToPost": {"k_0:1": ["add"]}, "version": 2.0}'),
+        artifact(
+            "inductor_provenance_tracking_node_mappings",
+            '{"cppCodeToPost": {"k_0:1": ["add"]}, "version": 2.0}',
+        ),
         artifact("inductor_provenance_tracking_kernel_stack_traces", '{"k_0:1": ["a stack"]}'),
         event("dynamo_output_graph", "second graph", frame=1),
         event("aot_inference_graph", "second inference", frame=1),
@@ -43,8 +46,15 @@ TRACE = "".join(
         event("inductor_output_code", "no id\n", frame=1),
         artifact("recompile_reasons", "0/0: size mismatch", frame=1),
         artifact("recompile_reasons", '[\n"0/0: one",\n"0/1: two"\n]', frame=2),
-        event("compilation_metrics", fields='{"co_name": "f", "co_filename": "a.py", "co_firstlineno": 2}'),
-        event("compilation_metrics", fields='{"fail_type": "Unsupported", "fail_reason": "no"}', frame=2),
+        event(
+            "compilation_metrics",
+            fields='{"co_name": "f", "co_filename": "a.py", "co_firstlineno": 2}',
+        ),
+        event(
+            "compilation_metrics",
+            fields='{"fail_type": "Unsupported", "fail_reason": "no"}',
+            frame=2,
+        ),
     ]
 )
 
@@ -52,7 +62,11 @@ TRACE = "".join(
 def test_parts_of_graphs_that_come_mixed_are_put_together(tmp_path: Path) -> None:
     (tmp_path / "of_torch.log").write_text(TRACE)
     first, second = read(tmp_path).graphs
-    assert (first.compile_id, first.graph, first.function) == ("0/0", "first graph\n", "f at a.py:2")
+    assert (first.compile_id, first.graph, first.function) == (
+        "0/0",
+        "first graph\n",
+        "f at a.py:2",
+    )
     assert {name: part.aot_graph for name, part in first.parts.items()} == {
         "forward": "first forward\n",
         "backward": "first backward\n",
@@ -60,7 +74,10 @@ def test_parts_of_graphs_that_come_mixed_are_put_together(tmp_path: Path) -> Non
     forward, backward = first.parts["forward"], first.parts["backward"]
     assert (forward.aot_id, forward.post_grad_graph) == ("0_forward", "first forward, changed\n")
     assert (forward.nodes, forward.stacks) == ({"k_0:1": ["add"]}, {"k_0:1": ["a stack"]})
-    assert (backward.aot_id, backward.post_grad_graph) == ("0_backward", "first backward, changed\n")
+    assert (backward.aot_id, backward.post_grad_graph) == (
+        "0_backward",
+        "first backward, changed\n",
+    )
     assert second.parts["inference"].output_code == "no id\n"
     assert second.parts["inference"].post_grad_graph == "second inference, changed\n"
 

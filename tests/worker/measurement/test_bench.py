@@ -43,7 +43,9 @@ class Clocked(ModelBench):
         "a cost of each block, soon small", "a cost of each block, never small", "long blocks",
     ],
 )  # fmt: skip
-def test_steps_of_a_block(device: str, estimate_s: float, seconds: Callable[[int], float], steps: int) -> None:
+def test_steps_of_a_block(
+    device: str, estimate_s: float, seconds: Callable[[int], float], steps: int
+) -> None:
     """At least 0.1 s and 2 steps on a CPU, 0.3 s and 8 steps on a GPU, doubled there at most twice, below a second."""
     assert complete(Clocked(device, seconds).steps_per_block(ARM, estimate_s, Measure())) == steps
 
@@ -64,8 +66,12 @@ def test_first_steps_begin_with_the_first_batch(eager_steps: int) -> None:
     assert seen[:3] == [first, second, first]
 
 
-@pytest.mark.parametrize(("growth", "steps"), [(0.0, 5 * 3), (1.0, 15 * 3)], ids=["steady", "never steady"])
-def test_first_steps_end_when_going_through_all_sizes_takes_as_long_as_before(growth: float, steps: int) -> None:
+@pytest.mark.parametrize(
+    ("growth", "steps"), [(0.0, 5 * 3), (1.0, 15 * 3)], ids=["steady", "never steady"]
+)
+def test_first_steps_end_when_going_through_all_sizes_takes_as_long_as_before(
+    growth: float, steps: int
+) -> None:
     """Three sizes, of which one takes ten times as long."""
     now_s = [0.0]
 
@@ -84,9 +90,16 @@ def test_collector_is_off_in_the_blocks_of_a_round_and_on_again_after_them(clock
         Arm(name, lambda _batch, name=name: seen.append((name, gc.isenabled())), eager=True)
         for name in ("eager", "compiled")
     )
-    bench, monitor = ModelBench((Batch(), Batch()), torch.device("cpu")), RoundMonitor(torch.device("cpu"))
+    bench, monitor = (
+        ModelBench((Batch(), Batch()), torch.device("cpu")),
+        RoundMonitor(torch.device("cpu")),
+    )
     measure, between = Measure(rounds=2, clock=clock), list[bool]()
-    complete(measure_rounds(bench, (eager, compiled), 2, measure, monitor, lambda _: between.append(gc.isenabled())))
+    complete(
+        measure_rounds(
+            bench, (eager, compiled), 2, measure, monitor, lambda _: between.append(gc.isenabled())
+        )
+    )
     assert between == [True, True]
     gc.unfreeze()
     steps = 2 + 2  # untimed ones and those of the block
@@ -101,12 +114,17 @@ def test_collector_is_on_where_a_step_compiles_again_and_after_a_step_that_fails
     def recompile_once(_batch: Batch) -> None:
         seen.append(gc.isenabled())
         if len(seen) == 1:
-            raise RuntimeError("Detected recompile when torch.compile stance is 'fail_on_recompile'")
+            raise RuntimeError(
+                "Detected recompile when torch.compile stance is 'fail_on_recompile'"
+            )
 
     def fail(_batch: Batch) -> None:
         raise RuntimeError("something else")
 
-    bench, monitor = ModelBench((Batch(), Batch()), torch.device("cpu")), RoundMonitor(torch.device("cpu"))
+    bench, monitor = (
+        ModelBench((Batch(), Batch()), torch.device("cpu")),
+        RoundMonitor(torch.device("cpu")),
+    )
     compiled = Arm("compiled", recompile_once, eager=True)
     rounds, of_first = list[Timed](), list[bool]()
 

@@ -39,7 +39,9 @@ from sweeper.worker.measurement.device_time import (
         ([(0, 5e9), (1e9, 2e9), (6e9, 7e9)], 6.0, [1.0]),  # the gap is behind the longer one
     ],
 )
-def test_busy_time_and_gaps(intervals: list[tuple[int, int]], seconds: float, gaps: list[float]) -> None:
+def test_busy_time_and_gaps(
+    intervals: list[tuple[int, int]], seconds: float, gaps: list[float]
+) -> None:
     busy_s, found = find_gaps(Work(*interval) for interval in intervals)
     assert busy_s == pytest.approx(seconds)
     assert [gap.length_s for gap in found] == pytest.approx(gaps)
@@ -90,7 +92,8 @@ def test_gaps_before_queued_kernels_are_told_from_gaps_in_which_the_device_waits
         Event("unlaunched", 72_000, 73_000, 4),  # nobody saw its launch
         Event("no id", 75_000, 76_000),
         Event("Optimizer.step", 0, 99_000, 2, DeviceType.CPU, annotation=True),
-        Event("aten::add", 0, 99_000, 3, DeviceType.CPU),  # an operation; its id is another kind of number
+        # an operation; its id is another kind of number
+        Event("aten::add", 0, 99_000, 3, DeviceType.CPU),
         Event("Optimizer.step", 0, 99_000, 0, annotation=True),
     ]
     work, names = read_work(events)
@@ -189,7 +192,9 @@ PASSES = {
 }
 
 
-def measure(monkeypatch: pytest.MonkeyPatch, calibrate: Callable[[], float], compiled_s: float) -> Process:
+def measure(
+    monkeypatch: pytest.MonkeyPatch, calibrate: Callable[[], float], compiled_s: float
+) -> Process:
     """The process of a session whose profiler gave PASSES; a compiled step takes `compiled_s`."""
 
     def profile_arms(*_: object) -> Steps[object]:
@@ -222,10 +227,15 @@ def test_the_reasons_of_both_arms_are_told(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(device_time, "busy_per_step", refuse)
     process = measure(monkeypatch, lambda: 2e-6, 0.011)
-    assert process.device_time_missing == "eager: the profiler saw no kernel; compiled: the profiler saw no kernel"
+    assert (
+        process.device_time_missing
+        == "eager: the profiler saw no kernel; compiled: the profiler saw no kernel"
+    )
 
 
-def test_without_a_calibrated_gap_busy_time_stays_and_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_calibrated_gap_busy_time_stays_and_the_reason_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def calibrate() -> float:
         raise RuntimeError("no spin kernel")
 

@@ -18,7 +18,13 @@ from sweeper.worker.failures import Missing
 from sweeper.worker.lease import Lease
 from sweeper.worker.measurement import host_time
 from sweeper.worker.measurement.bench import Arm, ModelBench, Steps, complete
-from sweeper.worker.measurement.host_time import Known, find_wait, host_per_step, leave_out_unknown, time_arms
+from sweeper.worker.measurement.host_time import (
+    Known,
+    find_wait,
+    host_per_step,
+    leave_out_unknown,
+    time_arms,
+)
 from sweeper.worker.models.batches import Batch
 from sweeper.worker.session import Notes
 
@@ -46,7 +52,9 @@ class Machine(ModelBench):
             self.host_s += host_s * size
             self.device_s = max(start_s + device_s * size, self.host_s)
             if waits:
-                warnings.warn("called a synchronizing CUDA operation (Triggered internally)", stacklevel=1)
+                warnings.warn(
+                    "called a synchronizing CUDA operation (Triggered internally)", stacklevel=1
+                )
                 self.synchronize()
 
         return Arm(name, step, eager=True)
@@ -89,29 +97,38 @@ def measure_host_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[SimpleNamesp
 
 def test_host_time_is_that_of_the_call_however_long_the_device_works() -> None:
     machine = Machine()
-    found = measure(machine, machine.arm("eager", 0.02, 0.09), machine.arm("compiled", 0.004, 0.001))
+    found = measure(
+        machine, machine.arm("eager", 0.02, 0.09), machine.arm("compiled", 0.004, 0.001)
+    )
     assert found == {"eager": pytest.approx(0.02), "compiled": pytest.approx(0.004)}
 
 
 def test_arms_take_turns_and_the_collector_is_off_only_meanwhile() -> None:
     machine, collecting = Machine(), []
     eager, compiled = machine.arm("eager", 0.02, 0.01), machine.arm("compiled", 0.02, 0.01)
-    observed = Arm("eager", lambda batch: (collecting.append(gc.isenabled()), eager.step(batch)), eager=True)
+    observed = Arm(
+        "eager", lambda batch: (collecting.append(gc.isenabled()), eager.step(batch)), eager=True
+    )
     measure(machine, observed, compiled)
-    timed = [*["eager"] * 7, *["compiled"] * 14, *["eager"] * 7]  # two untimed steps before five timed ones
+    # two untimed steps before five timed ones
+    timed = [*["eager"] * 7, *["compiled"] * 14, *["eager"] * 7]
     assert machine.order[: len(timed)] == timed
     assert not any(collecting[:14])
     assert gc.isenabled()
 
 
-def test_an_arm_that_waits_by_itself_has_no_host_time_and_the_other_has(modes: list[object]) -> None:
+def test_an_arm_that_waits_by_itself_has_no_host_time_and_the_other_has(
+    modes: list[object],
+) -> None:
     machine = Machine()
     eager = machine.arm("eager", 0.02, 0.09, waits=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = measure(machine, eager, machine.arm("compiled", 0.004, 0.001))
     assert isinstance(found["eager"], Missing)
-    assert found["eager"].reason.startswith("the step waits for the device by itself (test_host_time.py:")
+    assert found["eager"].reason.startswith(
+        "the step waits for the device by itself (test_host_time.py:"
+    )
     assert found["compiled"] == pytest.approx(0.004)
     assert modes == ["warn", 0, "warn", 0]
 
@@ -143,7 +160,11 @@ def test_other_warnings_are_no_waits() -> None:
     ],
 )
 def test_a_step_that_may_have_filled_the_queue_has_no_host_time(
-    device_s: float | None, kernels: float | None, launches: int, is_known: bool, monkeypatch: pytest.MonkeyPatch
+    device_s: float | None,
+    kernels: float | None,
+    launches: int,
+    is_known: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(host_time, "count_launches", give(launches))
     machine = Machine()
@@ -151,7 +172,9 @@ def test_a_step_that_may_have_filled_the_queue_has_no_host_time(
     found = measure(machine, *arms, 0.05, Known(device_s, kernels))
     assert isinstance(found["eager"], Missing) is not is_known
     if not is_known:
-        assert found["eager"] == Missing("the step has 1,001 launches, more than the queue of the device holds")
+        assert found["eager"] == Missing(
+            "the step has 1,001 launches, more than the queue of the device holds"
+        )
 
 
 def test_sizes_that_vary_count_alike() -> None:
@@ -166,10 +189,17 @@ def test_a_step_that_was_held_up_does_not_count() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:called a synchronizing")
-def test_the_record_says_which_arm_has_no_host_time_and_why(measure_host_time: Callable[..., None]) -> None:
+def test_the_record_says_which_arm_has_no_host_time_and_why(
+    measure_host_time: Callable[..., None],
+) -> None:
     machine = Machine()
-    arms = {"eager": machine.arm("eager", 0.02, 0.09, waits=True), "compiled": machine.arm("compiled", 0.004, 0.001)}
-    notes = Notes(lambda _phase: None, replace(make_process(), device_kernels=PerArm(100, 100)), Lease())
+    arms = {
+        "eager": machine.arm("eager", 0.02, 0.09, waits=True),
+        "compiled": machine.arm("compiled", 0.004, 0.001),
+    }
+    notes = Notes(
+        lambda _phase: None, replace(make_process(), device_kernels=PerArm(100, 100)), Lease()
+    )
     measure_host_time(SimpleNamespace(bench=machine, **arms), notes)
     assert notes.process.host_step_s == PerArm(None, pytest.approx(0.004))
     assert notes.process.host_time_missing is not None
@@ -185,7 +215,10 @@ def test_a_step_that_raises_leaves_a_reason(measure_host_time: Callable[..., Non
     notes = Notes(lambda _phase: None, make_process(), Lease())
     arm = Arm("eager", fail, eager=True)
     measure_host_time(SimpleNamespace(bench=Machine(), eager=arm, compiled=arm), notes)
-    assert (notes.process.host_step_s, notes.process.host_time_missing) == (None, "RuntimeError: no step")
+    assert (notes.process.host_step_s, notes.process.host_time_missing) == (
+        None,
+        "RuntimeError: no step",
+    )
 
 
 def test_the_host_is_timed_before_anything_is_profiled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +229,10 @@ def test_the_host_is_timed_before_anything_is_profiled(monkeypatch: pytest.Monke
     monkeypatch.setattr(session, "_measure_device_time", give(None, lambda: order.append("device")))
     monkeypatch.setattr(host_time, "find_wait", give(None, lambda: order.append("waits")))
     monkeypatch.setattr(host_time, "count_launches", give(3))
-    notes, arm = Notes(lambda _phase: None, make_process(), Lease()), Arm("eager", lambda _batch: None, eager=True)
+    notes, arm = (
+        Notes(lambda _phase: None, make_process(), Lease()),
+        Arm("eager", lambda _batch: None, eager=True),
+    )
     setup = SimpleNamespace(bench=Machine(), eager=arm, compiled=replace(arm, name="compiled"))
     complete(session.profile(setup, notes))  # type: ignore[arg-type]
     assert order == ["host", "device", "waits", "waits"]

@@ -89,7 +89,12 @@ def checked(folder: Path, trial: Trial) -> dict[str, list[str]]:
 
 def test_configuration_knows_the_library_and_its_settings() -> None:
     model = trial_of("model.name=vase", "model.image_size=16", "model.sequence_length=64").model
-    assert (model.library, model.name, model.image_size, model.sequence_length) == ("pottery", "vase", 16, None)
+    assert (model.library, model.name, model.image_size, model.sequence_length) == (
+        "pottery",
+        "vase",
+        16,
+        None,
+    )
 
 
 @pytest.mark.parametrize(
@@ -114,7 +119,9 @@ def test_configuration_says_what_the_library_takes(overrides: list[str], says: s
         (["model.name=vase", "model.num_classes=13"], "no pottery has so many"),
     ],
 )
-def test_check_before_a_sweep_asks_the_builder(tmp_path: Path, overrides: list[str], says: str) -> None:
+def test_check_before_a_sweep_asks_the_builder(
+    tmp_path: Path, overrides: list[str], says: str
+) -> None:
     right = checked(tmp_path, trial_of("model.name=bowl"))
     assert right == {"problems": [], "notes": ["loss of bowl: weight of the clay"]}
     found = checked(tmp_path, trial_of(*overrides))
@@ -124,7 +131,9 @@ def test_check_before_a_sweep_asks_the_builder(tmp_path: Path, overrides: list[s
 
 
 def test_model_is_built_with_batches_whose_sizes_vary() -> None:
-    built = models.build(trial_of("model.name=vase", "vary.batch_size=[4,2]"), 0, torch.device("cpu"))
+    built = models.build(
+        trial_of("model.name=vase", "vary.batch_size=[4,2]"), 0, torch.device("cpu")
+    )
     assert [batch.args[0].shape[0] for batch in built.batches] == [4, 2, 4, 2]
     batch = built.batches[0]
     assert torch.isfinite(built.loss(built.module(*batch.args), batch))

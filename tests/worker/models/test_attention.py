@@ -50,8 +50,17 @@ def test_model_runs_the_attention_that_it_was_built_with(
 
 def test_checkpoint_is_loaded_with_the_attention_that_was_asked_for(tmp_path: Path) -> None:
     build(trial_of(None)).module.save_pretrained(tmp_path)
-    model = Model("transformers", "BertForMaskedLM", pretrained=True, checkpoint=str(tmp_path), attention="eager")
-    assert models.read_attention(build(Trial(model, 1, Labels("x", "fp32"), device="cpu")).module) == "eager"
+    model = Model(
+        "transformers",
+        "BertForMaskedLM",
+        pretrained=True,
+        checkpoint=str(tmp_path),
+        attention="eager",
+    )
+    assert (
+        models.read_attention(build(Trial(model, 1, Labels("x", "fp32"), device="cpu")).module)
+        == "eager"
+    )
 
 
 @pytest.mark.parametrize(
@@ -60,7 +69,11 @@ def test_checkpoint_is_loaded_with_the_attention_that_was_asked_for(tmp_path: Pa
         ("FNetForMaskedLM", "sdpa", "FNetForMaskedLM does not support an attention implementation"),
         ("OpenAIGPTLMHeadModel", "flex_attention", "does not support an attention implementation"),
         ("GptOssForCausalLM", "flash_attention_2", "takes kernels-community/"),
-        ("BertForMaskedLM", "flash_attention_2", "needs a GPU and flash-attn: pip install flash-attn"),
+        (
+            "BertForMaskedLM",
+            "flash_attention_2",
+            "needs a GPU and flash-attn: pip install flash-attn",
+        ),
     ],
 )
 def test_attention_that_a_class_refuses_or_would_fetch_is_unavailable(
@@ -74,13 +87,17 @@ def test_attention_that_a_class_refuses_or_would_fetch_is_unavailable(
 
 
 def test_error_of_another_cause_stays_what_it_is() -> None:
-    model = Model("transformers", "BertForMaskedLM", arguments={**SMALL, "hidden_size": 31}, attention="eager")
+    model = Model(
+        "transformers", "BertForMaskedLM", arguments={**SMALL, "hidden_size": 31}, attention="eager"
+    )
     with pytest.raises(ValueError, match="not a multiple of the number of attention heads"):
         build(Trial(model, 1, Labels("x", "fp32"), device="cpu"))
 
 
 @pytest.mark.compile
-def test_eager_arm_with_flex_attention_keeps_its_kernel_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_eager_arm_with_flex_attention_keeps_its_kernel_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     compiled_before: list[int] = []
 
     class Counters(session.CompileCounters):
@@ -96,7 +113,10 @@ def test_eager_arm_with_flex_attention_keeps_its_kernel_compiled(monkeypatch: py
     assert outcome.diagnostics is not None
     assert [count > 0 for count in compiled_before] == [True]
     settings = outcome.diagnostics.settings
-    assert (settings["attention"], settings["eager_compiles"]) == ("flex_attention", "flex_attention")
+    assert (settings["attention"], settings["eager_compiles"]) == (
+        "flex_attention",
+        "flex_attention",
+    )
     assert outcome.process.accuracy is not None
     assert outcome.process.accuracy.passed
     assert {item.void for item in outcome.process.rounds} == {None}

@@ -24,16 +24,37 @@ LLAMA = {
     "vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "intermediate_size": 64,
 }  # fmt: skip
-WINDOW = {"head_dim": 8, "sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"]}
+WINDOW = {
+    "head_dim": 8,
+    "sliding_window": 16,
+    "layer_types": ["sliding_attention", "full_attention"],
+}
 LAYERS = {"head_dim": 8, "layer_types": ["linear_attention", "full_attention"], "num_experts": 4}
-STATES = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8}
-EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32}
+STATES = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+}
+EXPERTS = {
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 32,
+}
 BART = {"vocab_size": VOCABULARY, "d_model": 32, "decoder_layers": 2, "decoder_attention_heads": 4}
 
 
 def trial_of(workload: str, name: str = "LlamaForCausalLM", **arguments: Any) -> Trial:
     model = Model("transformers", name, sequence_length=ROWS, arguments=arguments or LLAMA)
-    trial = Trial(model, 2, Labels(name, "fp32"), workload, backend="aot_eager", optimizer="none", device="cpu")
+    trial = Trial(
+        model,
+        2,
+        Labels(name, "fp32"),
+        workload,
+        backend="aot_eager",
+        optimizer="none",
+        device="cpu",
+    )
     return replace(trial, decode_position=POSITION if workload == "decode" else None)
 
 
@@ -71,13 +92,17 @@ def test_decode_gives_what_a_forward_of_all_tokens_gives(
     assert models.tokens_per_step(built) == 2
     logits = make_cached_step(built, decoder, nullcontext)(built.batches[0])
     with torch.no_grad():
-        expected = decoder.decoder(input_ids=torch.cat([prompt, token], 1), use_cache=False).logits[:, -1:]
+        expected = decoder.decoder(input_ids=torch.cat([prompt, token], 1), use_cache=False).logits[
+            :, -1:
+        ]
     assert isinstance(logits, torch.Tensor)
     assert not logits.requires_grad
     torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(("workload", "written"), [("prefill", range(ROWS)), ("decode", [POSITION])])
+@pytest.mark.parametrize(
+    ("workload", "written"), [("prefill", range(ROWS)), ("decode", [POSITION])]
+)
 def test_every_step_writes_the_same_rows_whatever_came_before(workload: str, written: Any) -> None:
     built, decoder = build(trial_of(workload))
     before = decoder.keys_of_layer_1.clone()

@@ -45,7 +45,9 @@ def test_every_parameter_is_trained_and_every_input_counts(name: str) -> None:
         torch.nn.init.normal_(parameter, std=0.2)
     error = module(*given)
     error.square().mean().backward()
-    assert all(parameter.grad is not None and parameter.grad.any() for parameter in module.parameters())
+    assert all(
+        parameter.grad is not None and parameter.grad.any() for parameter in module.parameters()
+    )
     for index, tensor in enumerate(given):
         other = [*given]
         other[index] = tensor.flip(0)

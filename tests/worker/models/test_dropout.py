@@ -30,12 +30,18 @@ def draws(module: nn.Module, *inputs: torch.Tensor) -> bool:
     [
         ("timm", "ghostnet_100", {}),
         ("timm", "lcnet_050", {"drop_rate": 0.2, "drop_path_rate": 0.2}),
-        ("timm", "vit_tiny_patch16_224", {"patch_drop_rate": 0.5, "attn_drop_rate": 0.1, "drop_path_rate": 0.1}),
+        (
+            "timm",
+            "vit_tiny_patch16_224",
+            {"patch_drop_rate": 0.5, "attn_drop_rate": 0.1, "drop_path_rate": 0.1},
+        ),
         ("torchvision", "swin_t", {"dropout": 0.1, "attention_dropout": 0.1}),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
-def test_step_of_a_model_of_a_library_draws_nothing(library: str, name: str, arguments: dict[str, Any]) -> None:
+def test_step_of_a_model_of_a_library_draws_nothing(
+    library: str, name: str, arguments: dict[str, Any]
+) -> None:
     for dropout in (True, False):
         model = Model(library, name, arguments=arguments, dropout=dropout)
         built = models.build(Trial(model, 2, Labels(name, "fp32"), device="cpu"), 0, CPU)
@@ -71,7 +77,12 @@ class Functional(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         config = self.config
-        rates = (self.drop_path_rate, config.dropout, config.inner.attn_dropout, self.options["dropout"])
+        rates = (
+            self.drop_path_rate,
+            config.dropout,
+            config.inner.attn_dropout,
+            self.options["dropout"],
+        )
         for rate in (*rates, self.args.Dropout, self.share_dropped):
             x = functional.dropout(self.layer(x), rate, self.training)
         return x * self.scale
@@ -103,7 +114,9 @@ class Noise(nn.Dropout):
 
 
 def test_modules_of_dropout_are_known_by_class_and_by_name() -> None:
-    module = nn.ModuleDict({"patch": PatchDropout(), "noise": Noise(0.5), "rnn": nn.LSTM(4, 4, 2, dropout=0.5)})
+    module = nn.ModuleDict(
+        {"patch": PatchDropout(), "noise": Noise(0.5), "rnn": nn.LSTM(4, 4, 2, dropout=0.5)}
+    )
     module["attention"] = nn.MultiheadAttention(4, 2, dropout=0.5)
     silence_dropout(module)
     assert (module["patch"].prob, module["patch"].scale, module["noise"].p) == (0.0, 0.5, 0.0)

@@ -35,7 +35,9 @@ def cast(factory: str, **changes: object) -> Trial:
         ("half_in_bfloat16", "50 % bfloat16, 50 % float32"),
     ],
 )
-def test_parameters_in_another_format_than_the_precision_are_an_error(factory: str, says: str) -> None:
+def test_parameters_in_another_format_than_the_precision_are_an_error(
+    factory: str, says: str
+) -> None:
     outcome, _ = run(custom(factory))
     assert (outcome.status, outcome.phase) == ("eager_error", "building")
     assert says in str(outcome.message)
@@ -91,7 +93,11 @@ def test_cast_is_a_trial_of_its_own_and_changes_no_other_id() -> None:
 
 @pytest.mark.parametrize("library", ["timm", "torchvision"])
 def test_model_of_a_library_is_judged_like_a_factory(library: str) -> None:
-    trial = Trial(Model(library, "squeezenet1_1" if library == "torchvision" else "resnet10t"), 1, Labels("m", "fp32"))
+    trial = Trial(
+        Model(library, "squeezenet1_1" if library == "torchvision" else "resnet10t"),
+        1,
+        Labels("m", "fp32"),
+    )
     with set_default_format(torch.float64), pytest.raises(EagerError, match="100 % float64"):
         models.build(replace(trial, device="cpu"), 0, torch.device("cpu"))
 
@@ -126,7 +132,9 @@ def torchao(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchao.float8", float8)
 
 
-def test_float8_without_torchao_is_unavailable_and_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_float8_without_torchao_is_unavailable_and_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "torchao", None)
     outcome, _ = run(custom("mlp", precision=FLOAT8))
     assert (outcome.status, outcome.phase) == ("unavailable", "building")
@@ -142,7 +150,11 @@ def test_float8_converts_the_linear_layers_whose_sizes_it_can_take() -> None:
         (torch.nn.Linear, (4, 16)),
     ]
     assert {parameter.dtype for parameter in built.module.parameters()} == {torch.bfloat16}
-    assert not [layer for layer in _modules(custom("mlp", precision=BF16)) if isinstance(layer, Float8Linear)]
+    assert not [
+        layer
+        for layer in _modules(custom("mlp", precision=BF16))
+        if isinstance(layer, Float8Linear)
+    ]
 
 
 def _modules(trial: Trial) -> list[torch.nn.Module]:
@@ -156,7 +168,9 @@ def test_float8_without_a_layer_to_convert_is_an_error() -> None:
 
 
 @pytest.mark.usefixtures("torchao")
-@pytest.mark.parametrize(("capability", "available"), [((8, 0), False), ((8, 9), True), ((9, 0), True)])
+@pytest.mark.parametrize(
+    ("capability", "available"), [((8, 0), False), ((8, 9), True), ((9, 0), True)]
+)
 def test_float8_needs_a_gpu_that_multiplies_in_it(
     capability: tuple[int, int], available: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,7 +24,9 @@ def test_small_outputs_have_a_weighted_mean_too(shape: tuple[int, ...]) -> None:
     assert torch.isfinite(weighted_mean_of_floats(torch.ones(shape), NOTHING))
 
 
-@pytest.mark.parametrize("layer", [torch.nn.BatchNorm1d(16), torch.nn.Softmax(dim=-1), torch.nn.LayerNorm(16)])
+@pytest.mark.parametrize(
+    "layer", [torch.nn.BatchNorm1d(16), torch.nn.Softmax(dim=-1), torch.nn.LayerNorm(16)]
+)
 def test_it_sends_gradients_back_where_a_plain_mean_sends_rounding(layer: torch.nn.Module) -> None:
     inputs = torch.randn(32, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     sizes = []

@@ -49,7 +49,9 @@ def test_model_of_torchbench_is_built_with_three_different_batches(name: str) ->
     built = models.build(trial_of(Model("torchbench", name), 5), 0, CPU)
     assert torch.manual_seed is seeding
     batches = [*built.batches, built.unseen]
-    inputs = [torch.utils._pytree.tree_leaves((batch.args, dict(batch.kwargs)))[0] for batch in batches]
+    inputs = [
+        torch.utils._pytree.tree_leaves((batch.args, dict(batch.kwargs)))[0] for batch in batches
+    ]
     assert {tuple(values.shape) for values in inputs} == {(5, 4)}
     loss = built.loss(built.module(*batches[0].args, **batches[0].kwargs), batches[0])
     assert loss.shape == ()
@@ -76,20 +78,27 @@ def test_what_torchbench_does_not_implement_is_unavailable(
     with pytest.raises(UnavailableError, match=says):
         models.build(trial_of(Model("torchbench", name), batch_size, workload), 0, CPU)
     own = 8 if workload == "train" else 2
-    other = trial_of(Model("torchbench", name), own, "inference" if name == "without_training" else workload)
+    other = trial_of(
+        Model("torchbench", name), own, "inference" if name == "without_training" else workload
+    )
     assert models.build(other, 0, CPU).module
 
 
 @pytest.mark.usefixtures("torchbench")
 def test_package_that_a_model_of_torchbench_misses_is_named() -> None:
-    with pytest.raises(UnavailableError, match=r"a_package_that_is_not_there.*install.py needs_more"):
+    with pytest.raises(
+        UnavailableError, match=r"a_package_that_is_not_there.*install.py needs_more"
+    ):
         load(Model("torchbench", "needs_more"))
 
 
 @pytest.mark.parametrize(
     ("model", "says"),
     [
-        (Model("torchbench", "BERT_pytorch"), r"not installed: git clone .*install.py BERT_pytorch"),
+        (
+            Model("torchbench", "BERT_pytorch"),
+            r"not installed: git clone .*install.py BERT_pytorch",
+        ),
         (Model("transformers", "Speech2Text2ForCausalLM"), r"removed in transformers 5.0"),
     ],
     ids=lambda value: value.name if isinstance(value, Model) else None,
@@ -99,7 +108,9 @@ def test_model_that_is_not_there_is_unavailable_with_what_to_do(model: Model, sa
         load(model)
 
 
-def test_check_before_a_sweep_leaves_models_that_are_not_there_to_their_rows(tmp_path: Path) -> None:
+def test_check_before_a_sweep_leaves_models_that_are_not_there_to_their_rows(
+    tmp_path: Path,
+) -> None:
     from sweeper.worker.preflight import check
 
     gone = [Model("torchbench", "BERT_pytorch"), Model("transformers", "Speech2Text2ForCausalLM")]
@@ -134,7 +145,9 @@ def test_any_image_size_that_a_model_can_take_is_taken(library: str, name: str, 
     ("library", "name", "size"),
     [("torchvision", "alexnet", 7), ("torchvision", "vit_b_16", 65)],
 )
-def test_image_size_that_a_model_cannot_take_is_told_before_the_sweep(library: str, name: str, size: int) -> None:
+def test_image_size_that_a_model_cannot_take_is_told_before_the_sweep(
+    library: str, name: str, size: int
+) -> None:
     (problem,) = problems(Model(library, name, image_size=size))
     assert problem.startswith(f"model.image_size={size}: {library}'s {name} cannot take it: ")
 
@@ -152,12 +165,15 @@ def no_way_to_a_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.hub, "_hub_dir", str(tmp_path))
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
-    monkeypatch.setattr(urllib.request, "_opener", None)  # it keeps the proxies of the first call in this process
+    # it keeps the proxies of the first call in this process
+    monkeypatch.setattr(urllib.request, "_opener", None)
 
 
 @pytest.mark.usefixtures("no_way_to_a_hub")
 def test_hub_of_torchvision_that_cannot_be_reached_makes_a_trial_unavailable() -> None:
-    with pytest.raises(UnavailableError, match=r"torchvision's resnet18 .*refused; model.pretrained=false"):
+    with pytest.raises(
+        UnavailableError, match=r"torchvision's resnet18 .*refused; model.pretrained=false"
+    ):
         load(Model("torchvision", "resnet18", pretrained=True))
 
 
@@ -165,7 +181,12 @@ def test_hub_of_torchvision_that_cannot_be_reached_makes_a_trial_unavailable() -
     "model",
     [
         Model("timm", "resnet18", pretrained=True),
-        Model("transformers", "BertForMaskedLM", pretrained=True, checkpoint="google-bert/bert-base-uncased"),
+        Model(
+            "transformers",
+            "BertForMaskedLM",
+            pretrained=True,
+            checkpoint="google-bert/bert-base-uncased",
+        ),
     ],
     ids=lambda model: model.library,
 )
@@ -181,7 +202,9 @@ def test_hub_of_hugging_face_that_cannot_be_reached_makes_a_trial_unavailable(
         load(model)
 
 
-def test_weights_that_are_on_this_machine_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_are_on_this_machine_are_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import torchvision.models
 
     monkeypatch.setattr(torch.hub, "_hub_dir", str(tmp_path))
@@ -189,7 +212,9 @@ def test_weights_that_are_on_this_machine_are_taken(tmp_path: Path, monkeypatch:
     weights = torchvision.models.get_model_weights("squeezenet1_1").DEFAULT
     known = torchvision.models.squeezenet1_1()
     torch.save(known.state_dict(), tmp_path / "checkpoints" / weights.url.rsplit("/", 1)[1])
-    module = models.build(trial_of(Model("torchvision", "squeezenet1_1", pretrained=True)), 0, CPU).module
+    module = models.build(
+        trial_of(Model("torchvision", "squeezenet1_1", pretrained=True)), 0, CPU
+    ).module
     assert torch.equal(next(module.parameters()), next(known.parameters()))
     random = models.build(trial_of(Model("torchvision", "squeezenet1_1")), 0, CPU).module
     assert not torch.equal(next(random.parameters()), next(known.parameters()))
@@ -198,18 +223,29 @@ def test_weights_that_are_on_this_machine_are_taken(tmp_path: Path, monkeypatch:
 def test_checkpoint_of_transformers_may_be_a_folder(tmp_path: Path) -> None:
     import transformers
 
-    config = transformers.BertConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, vocab_size=50)
+    config = transformers.BertConfig(
+        hidden_size=32, num_hidden_layers=1, num_attention_heads=2, vocab_size=50
+    )
     known = transformers.BertForMaskedLM(config)
     known.save_pretrained(tmp_path)
-    model = Model("transformers", "BertForMaskedLM", sequence_length=8, pretrained=True, checkpoint=str(tmp_path))
+    model = Model(
+        "transformers",
+        "BertForMaskedLM",
+        sequence_length=8,
+        pretrained=True,
+        checkpoint=str(tmp_path),
+    )
     built = models.build(trial_of(model), 0, CPU)
     assert built.module.config.hidden_size == 32
     assert torch.equal(
-        built.module.bert.embeddings.word_embeddings.weight, known.bert.embeddings.word_embeddings.weight
+        built.module.bert.embeddings.word_embeddings.weight,
+        known.bert.embeddings.word_embeddings.weight,
     )
     batch = built.batches[0]
     assert torch.isfinite(built.loss(built.module(**batch.kwargs), batch))
-    two = models.build(trial_of(replace(model, name="BertForSequenceClassification", num_classes=7)), 0, CPU)
+    two = models.build(
+        trial_of(replace(model, name="BertForSequenceClassification", num_classes=7)), 0, CPU
+    )
     assert two.module.classifier.out_features == 7
 
 
@@ -236,7 +272,9 @@ def test_branch_on_the_data_goes_one_way_for_the_first_batch_and_the_other_for_t
 
 
 def test_a_trace_of_the_branch_is_wrong_on_the_batch_of_the_check() -> None:
-    built = models.build(trial_of(Model("custom", "sweeper.worker.models.examples:control_flow"), 4), 0, CPU)
+    built = models.build(
+        trial_of(Model("custom", "sweeper.worker.models.examples:control_flow"), 4), 0, CPU
+    )
     traced = torch.jit.trace(built.module, built.batches[0].args, check_trace=False)
     with torch.no_grad():
         assert torch.equal(traced(*built.batches[0].args), built.module(*built.batches[0].args))
@@ -244,7 +282,9 @@ def test_a_trace_of_the_branch_is_wrong_on_the_batch_of_the_check() -> None:
 
 
 def test_pointwise_has_something_to_train() -> None:
-    built = models.build(trial_of(Model("custom", "sweeper.worker.models.examples:pointwise")), 0, CPU)
+    built = models.build(
+        trial_of(Model("custom", "sweeper.worker.models.examples:pointwise")), 0, CPU
+    )
     batch = built.batches[0]
     output = built.module(*batch.args)
     assert torch.equal(output, batch.args[0].sin() + batch.args[1].cos())
@@ -253,11 +293,14 @@ def test_pointwise_has_something_to_train() -> None:
 
 
 def test_resnet8_is_as_large_as_the_paper_has_it_and_each_parameter_trains() -> None:
-    built = models.build(trial_of(Model("custom", "sweeper.worker.models.examples:resnet8")), 0, CPU)
+    built = models.build(
+        trial_of(Model("custom", "sweeper.worker.models.examples:resnet8")), 0, CPU
+    )
     batch = built.batches[0]
     output = built.module(*batch.args)
     assert output.shape == (len(batch.args[0]), 10)
     convolutions = [layer for layer in built.module.modules() if isinstance(layer, torch.nn.Conv2d)]
-    assert len([layer for layer in convolutions if layer.kernel_size == (3, 3)]) == 7  # and one linear layer
+    # and one linear layer
+    assert len([layer for layer in convolutions if layer.kernel_size == (3, 3)]) == 7
     built.loss(output, batch).backward()
     assert all(parameter.grad.abs().max() > 0 for parameter in built.module.parameters())

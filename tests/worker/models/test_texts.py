@@ -12,8 +12,21 @@ from sweeper.worker.models import Built, build, builder, tokens_per_step
 from sweeper.worker.models.texts import MAX_WORD_TOKENS, count_tokens, tokenize_words
 
 LENGTH, BATCH = 16, 3
-BERT = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32, "vocab_size": 100}
-GPT2 = {"n_embd": 32, "n_layer": 1, "n_head": 2, "vocab_size": 100, "bos_token_id": 0, "eos_token_id": 0}
+BERT = {
+    "hidden_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "vocab_size": 100,
+}
+GPT2 = {
+    "n_embd": 32,
+    "n_layer": 1,
+    "n_head": 2,
+    "vocab_size": 100,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+}
 T5 = {"d_model": 32, "d_kv": 16, "d_ff": 32, "num_layers": 1, "num_heads": 2, "vocab_size": 100}
 ROBERTA = {**BERT, "max_position_embeddings": 32}
 XLNET = {"d_model": 32, "n_layer": 1, "n_head": 2, "d_inner": 32, "vocab_size": 100}
@@ -47,7 +60,9 @@ def run(built: Built) -> Any:
         ("XLNetLMHeadModel", XLNET, "train", "padded"),
     ],
 )
-def test_each_kind_of_model_gets_the_texts_that_it_is_fed(name: str, arguments: Any, workload: str, form: str) -> None:
+def test_each_kind_of_model_gets_the_texts_that_it_is_fed(
+    name: str, arguments: Any, workload: str, form: str
+) -> None:
     built = build_text(name, arguments, Text("auto", labels=False), workload=workload)
     assert built.text == form
     output = run(built)
@@ -59,7 +74,9 @@ def test_every_padded_batch_has_padding_that_no_label_and_no_token_count_sees() 
     pad = built.module.config.pad_token_id
     real = 0
     for batch in (*built.batches, built.unseen):
-        tokens, mask, labels = (batch.kwargs[name] for name in ("input_ids", "attention_mask", "labels"))
+        tokens, mask, labels = (
+            batch.kwargs[name] for name in ("input_ids", "attention_mask", "labels")
+        )
         lengths = mask.sum(1)
         assert lengths.min() < LENGTH
         assert lengths.min() >= LENGTH // 4
@@ -86,7 +103,10 @@ def test_lengths_may_be_given() -> None:
 
 def test_a_text_longer_than_the_sequence_is_told_before_the_sweep() -> None:
     examine = builder("transformers").examine
-    assert "17 tokens" in examine(trial_of("BertForMaskedLM", BERT, Text("padded", lengths=(17, 3)))).problems[0]
+    assert (
+        "17 tokens"
+        in examine(trial_of("BertForMaskedLM", BERT, Text("padded", lengths=(17, 3)))).problems[0]
+    )
     for form in ("packed", "auto"):
         assert not examine(trial_of("GPT2LMHeadModel", GPT2, Text(form, lengths=(17, 3)))).problems
 
@@ -101,7 +121,13 @@ def test_positions_of_packed_texts_begin_anew_with_each_document() -> None:
 
 
 def test_packed_texts_of_a_model_without_positions_say_so() -> None:
-    bart = {"d_model": 32, "vocab_size": 100, "decoder_layers": 1, "decoder_ffn_dim": 32, "decoder_attention_heads": 2}
+    bart = {
+        "d_model": 32,
+        "vocab_size": 100,
+        "decoder_layers": 1,
+        "decoder_ffn_dim": 32,
+        "decoder_attention_heads": 2,
+    }
     built = build_text("BartForCausalLM", bart, Text("auto"))
     assert built.text == "packed without position_ids"
     assert set(built.batches[0].kwargs) == {"input_ids", "labels"}
@@ -112,7 +138,9 @@ def test_words_are_the_tokens_of_a_text() -> None:
     tokens, mask = (built.batches[0].kwargs[name] for name in ("input_ids", "attention_mask"))
     text = tokenize_words(MAX_WORD_TOKENS)
     row = tokens[1][mask[1].bool()]
-    starts = [start for start in range(len(text)) if torch.equal(text.roll(-start)[: len(row)], row)]
+    starts = [
+        start for start in range(len(text)) if torch.equal(text.roll(-start)[: len(row)], row)
+    ]
     assert starts
     assert text.bincount().max() > 20  # some words are frequent
 
@@ -124,9 +152,13 @@ def test_words_need_room_for_their_characters() -> None:
 
 @pytest.mark.parametrize("labels", [True, False])
 def test_inference_has_labels_only_when_asked(labels: bool) -> None:
-    built = build_text("T5ForConditionalGeneration", T5, Text("auto", labels=labels), workload="inference")
+    built = build_text(
+        "T5ForConditionalGeneration", T5, Text("auto", labels=labels), workload="inference"
+    )
     inputs = set(built.batches[0].kwargs)
-    assert inputs == {"input_ids", "attention_mask"} | ({"labels"} if labels else {"decoder_input_ids"})
+    assert inputs == {"input_ids", "attention_mask"} | (
+        {"labels"} if labels else {"decoder_input_ids"}
+    )
     assert (run(built).loss is not None) is labels
 
 
@@ -146,7 +178,11 @@ def test_batches_cut_to_a_shorter_sequence_still_have_padding() -> None:
 
 
 def test_answers_lie_within_their_texts() -> None:
-    batch = build_text("BertForQuestionAnswering", BERT, Text("padded", lengths=(1, 3, 2))).batches[0].kwargs
+    batch = (
+        build_text("BertForQuestionAnswering", BERT, Text("padded", lengths=(1, 3, 2)))
+        .batches[0]
+        .kwargs
+    )
     lengths = batch["attention_mask"].sum(1)
     assert all((batch[end] < lengths).all() for end in ("start_positions", "end_positions"))
 

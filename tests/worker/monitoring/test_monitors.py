@@ -19,8 +19,13 @@ from sweeper.worker.monitoring.round_monitor import RoundMonitor
 class Clocks:
     """What a host monitor reads: seconds on the clock, of all processors, of our own process."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *readings: tuple[float, float, float]) -> None:
-        taken = (host_monitor._Reading(now_s, busy_s, {7: Spent(1, own_s)}) for now_s, busy_s, own_s in readings)
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, *readings: tuple[float, float, float]
+    ) -> None:
+        taken = (
+            host_monitor._Reading(now_s, busy_s, {7: Spent(1, own_s)})
+            for now_s, busy_s, own_s in readings
+        )
         monkeypatch.setattr(host_monitor, "_take_reading", taken.__next__)
 
 
@@ -29,12 +34,16 @@ class Clocks:
     [(0.0, 0.75), (2.0, 0.25), (3.0, 0.0), (3.5, 0.0)],
     ids=["others alone", "both", "we alone", "clocks that disagree"],
 )
-def test_time_of_others_is_told_from_our_own(monkeypatch: pytest.MonkeyPatch, own_s: float, share: float) -> None:
+def test_time_of_others_is_told_from_our_own(
+    monkeypatch: pytest.MonkeyPatch, own_s: float, share: float
+) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1, 2, 3})
     Clocks(monkeypatch, (100.0, 50.0, 7.0), (101.0, 53.0, 7.0 + own_s), (101.0, 53.0, 7.0 + own_s))
     monitor = HostMonitor()
     assert monitor.share_busy_by_others() == pytest.approx(share)
-    assert monitor.share_busy_by_others(away_s=0.75) == pytest.approx(4 * share), "in a quarter of the time"
+    assert monitor.share_busy_by_others(away_s=0.75) == pytest.approx(4 * share), (
+        "in a quarter of the time"
+    )
 
 
 @pytest.mark.parametrize(
@@ -66,14 +75,18 @@ def test_a_real_host_is_never_busier_than_its_cores() -> None:
 
 
 def test_stopped_neighbours_are_not_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True
+    )
     try:
         for pids, others in (
             ((OURS, process.pid), 0),
             ((OURS, process.pid, THEIRS), 1),
             ((OUR_NUMBER_OUTSIDE, 777_777_777, 666_666_666), 1),
         ):
-            monkeypatch.setattr(gpu_monitor, "open_nvml", lambda _device, pids=pids: (Nvml(pids, pids), "a handle"))
+            monkeypatch.setattr(
+                gpu_monitor, "open_nvml", lambda _device, pids=pids: (Nvml(pids, pids), "a handle")
+            )
             monitor = gpu_monitor.GpuMonitor(torch.device("cuda"), lambda: frozenset({process.pid}))
             state = monitor.state()
             assert state is not None
@@ -86,7 +99,9 @@ def test_stopped_neighbours_are_not_others(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_own_processes_are_those_of_the_session() -> None:
     ours = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+    other = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True
+    )
     try:
         time.sleep(0.2)
         found = own_processes()
@@ -124,13 +139,17 @@ class Nvml:
 
     NVML_CLOCK_SM = NVML_TEMPERATURE_GPU = 0
 
-    def __init__(self, pids: tuple[int, ...] | None, users: tuple[int, ...] = (), reasons: int | None = 0) -> None:
+    def __init__(
+        self, pids: tuple[int, ...] | None, users: tuple[int, ...] = (), reasons: int | None = 0
+    ) -> None:
         self._pids, self._users, self._reasons = pids, users, reasons
 
     def nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802  # NVML's name
         return "580.1"
 
-    def nvmlDeviceGetProcessUtilization(self, _handle: object, since_us: int) -> list[SimpleNamespace]:  # noqa: N802
+    def nvmlDeviceGetProcessUtilization(
+        self, _handle: object, since_us: int
+    ) -> list[SimpleNamespace]:  # noqa: N802
         return [SimpleNamespace(pid=pid, smUtil=50, timeStamp=since_us + 1) for pid in self._users]
 
     def __getattr__(self, name: str) -> Callable[..., object]:
@@ -182,7 +201,12 @@ def test_other_processes_are_counted(
 
 @pytest.mark.parametrize(
     ("users", "used"),
-    [((OURS,), False), ((OURS, THEIRS), True), ((OUR_NUMBER_OUTSIDE,), False), ((OUR_NUMBER_OUTSIDE, THEIRS), False)],
+    [
+        ((OURS,), False),
+        ((OURS, THEIRS), True),
+        ((OUR_NUMBER_OUTSIDE,), False),
+        ((OUR_NUMBER_OUTSIDE, THEIRS), False),
+    ],
     ids=["we", "we and another", "we by another number", "numbers that say nothing"],
 )
 def test_use_by_others_is_seen_where_numbers_of_processes_are_ours(
@@ -191,7 +215,9 @@ def test_use_by_others_is_seen_where_numbers_of_processes_are_ours(
     assert make_monitor(monkeypatch, Nvml((), users)).used_by_others() == used
 
 
-@pytest.mark.parametrize(("reasons", "slowdowns"), [(0x01, ()), (0x04 | 0x01, ("power_cap",)), (None, None)])
+@pytest.mark.parametrize(
+    ("reasons", "slowdowns"), [(0x01, ()), (0x04 | 0x01, ("power_cap",)), (None, None)]
+)
 def test_slowdowns_are_named_or_unknown(
     monkeypatch: pytest.MonkeyPatch, reasons: int | None, slowdowns: tuple[str, ...] | None
 ) -> None:

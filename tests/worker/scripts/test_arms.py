@@ -51,7 +51,9 @@ def name(kind: str, line: int) -> str:
     return name_call(kind, name_place(__file__, line))
 
 
-def test_a_module_is_heard_of_before_its_first_call_for_training(wait_for: Callable[..., Any]) -> None:
+def test_a_module_is_heard_of_before_its_first_call_for_training(
+    wait_for: Callable[..., Any],
+) -> None:
     net, values = Net(), torch.ones(2, 4)
     line = test_a_module_is_heard_of_before_its_first_call_for_training.__code__.co_firstlineno
     _, heard = wait_for(name("Net", line + 9))
@@ -65,7 +67,9 @@ def test_a_module_is_heard_of_before_its_first_call_for_training(wait_for: Calla
     assert seen == [([net], True)] * 2
 
 
-def test_two_modules_that_one_line_calls_are_heard_of_once_each(wait_for: Callable[..., Any]) -> None:
+def test_two_modules_that_one_line_calls_are_heard_of_once_each(
+    wait_for: Callable[..., Any],
+) -> None:
     nets, values = [Net(), Net()], torch.ones(2, 4)
     line = test_two_modules_that_one_line_calls_are_heard_of_once_each.__code__.co_firstlineno
     _, heard = wait_for(*[name("Net", line + 5)] * 2)

@@ -10,7 +10,13 @@ import torch
 from torch import Size
 
 from sweeper.core.record import SizeCount
-from sweeper.worker.scripts.description import MAX_SIZES, choose_sizes, count_sizes, group_sizes, name_module
+from sweeper.worker.scripts.description import (
+    MAX_SIZES,
+    choose_sizes,
+    count_sizes,
+    group_sizes,
+    name_module,
+)
 
 
 class Net(torch.nn.Linear):
@@ -32,7 +38,8 @@ def test_a_module_has_the_name_of_its_class_compiled_or_not_and_its_line() -> No
     ("shapes", "expected"),
     [
         ({(Size([4, 7]), Size([4])): 2, (Size([4, 9]), Size([4])): 1}, {7: 2, 9: 1}),
-        ({(Size([4, 7]), Size([4])): 2, (Size([4, 7]), Size([2])): 1}, {}),  # the first tensor alone counts
+        # the first tensor alone counts
+        ({(Size([4, 7]), Size([4])): 2, (Size([4, 7]), Size([2])): 1}, {}),
         ({(Size([4, 7]),): 2, (Size([2, 7]),): 1, (Size([4, 7]), Size([1])): 3}, {4: 5, 2: 1}),
         ({(Size([4, 7]),): 2, (Size([2, 9]),): 1}, {}),  # two dimensions vary
         ({(Size([4, 7]),): 2, (Size([4]),): 1}, {}),

@@ -47,7 +47,9 @@ def as_it_is(module: nn.Module) -> Callable[..., Any]:
     return lambda *inputs: module(*inputs)
 
 
-def train(make: Make, steps: int = 25, follow: bool = True, **options: Any) -> tuple[nn.Module, Follower]:
+def train(
+    make: Make, steps: int = 25, follow: bool = True, **options: Any
+) -> tuple[nn.Module, Follower]:
     """Train for some steps, of two batches each, with clipped gradients."""
     torch.manual_seed(0)
     module = options.get("model", Net)()
@@ -79,12 +81,17 @@ def test_a_training_that_is_followed_is_the_same_training(autocast: bool) -> Non
     assert (found.passed, found.samples, found.value) == (True, 50, 0.0)
 
 
-def test_each_moved_arm_of_each_call_has_a_noise_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_moved_arm_of_each_call_has_a_noise_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     seen: list[torch.Tensor] = []
     add = Differences.add
 
     def note(self: Differences, arms: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
-        seen.extend(arms[arm]["gradient of head.weight"] - arms["eager"]["gradient of head.weight"] for arm in MOVED)
+        seen.extend(
+            arms[arm]["gradient of head.weight"] - arms["eager"]["gradient of head.weight"]
+            for arm in MOVED
+        )
         add(self, arms)
 
     monkeypatch.setattr(Differences, "add", note)
@@ -129,7 +136,11 @@ def scale_output(module: nn.Module, factor: float = 1.001) -> Callable[..., Any]
 
 @pytest.mark.parametrize(
     ("make", "worst"),
-    [(drop_bias, "gradient of head.bias"), (keep_statistics, "change of buffer norm."), (scale_output, "")],
+    [
+        (drop_bias, "gradient of head.bias"),
+        (keep_statistics, "change of buffer norm."),
+        (scale_output, ""),
+    ],
 )
 def test_faults_are_found(make: Make, worst: str) -> None:
     _, follower = train(make)

@@ -72,12 +72,15 @@ def test_each_step_of_a_single_optimizer_is_one(watch: Callable[..., Loop]) -> N
             step(optimizer, module)
 
     loop = watch(script, limit=10)
-    assert len(steps) == MIN_WATCHED + 10 - 1  # the last step that was watched is the first that counts
+    # the last step that was watched is the first that counts
+    assert len(steps) == MIN_WATCHED + 10 - 1
     assert (list(loop.modules.modules), loop.order) == ([module], ["SGD"])
 
 
 @pytest.mark.parametrize("critic_steps", [1, 5])
-def test_a_step_ends_with_the_optimizer_that_steps_least(watch: Callable[..., Loop], critic_steps: int) -> None:
+def test_a_step_ends_with_the_optimizer_that_steps_least(
+    watch: Callable[..., Loop], critic_steps: int
+) -> None:
     parts = {"critic": nn.Linear(4, 1), "generator": nn.Linear(4, 4)}
     optimizers = {name: torch.optim.Adam(part.parameters()) for name, part in parts.items()}
     done: list[str] = []
@@ -188,7 +191,12 @@ def test_what_goes_wrong_in_the_lead_ends_the_script_and_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("steps", "said"), [(0, "no step of an optimizer of torch was seen"), (1, "1 step was seen"), (20, "20 steps were")]
+    ("steps", "said"),
+    [
+        (0, "no step of an optimizer of torch was seen"),
+        (1, "1 step was seen"),
+        (20, "20 steps were"),
+    ],
 )
 def test_a_script_that_ends_by_itself_says_how_far_it_came(steps: int, said: str) -> None:
     errors: list[Exception | None] = []
@@ -211,7 +219,10 @@ def test_nothing_stays_in_torch() -> None:
 
     def installed() -> tuple[object, ...]:
         kept = hooks._global_optimizer_pre_hooks, hooks._global_optimizer_post_hooks
-        module_hooks = nn.modules.module._global_forward_hooks, nn.modules.module._global_forward_pre_hooks
+        module_hooks = (
+            nn.modules.module._global_forward_hooks,
+            nn.modules.module._global_forward_pre_hooks,
+        )
         counts = tuple(len(found) for found in (*kept, *module_hooks))
         return (*counts, Iterating.__next__, torch.save, torch.amp.GradScaler.step)
 
@@ -340,7 +351,9 @@ def test_a_step_that_fails_does_not_hide_the_next_ones(watch: Callable[..., Loop
     watch(script, limit=4)
 
 
-def test_checkpointed_blocks_and_parts_are_no_modules_of_their_own(watch: Callable[..., Loop]) -> None:
+def test_checkpointed_blocks_and_parts_are_no_modules_of_their_own(
+    watch: Callable[..., Loop],
+) -> None:
     block, head = nn.Linear(4, 4), nn.Linear(4, 4)
 
     class Model(nn.Module):
@@ -367,7 +380,10 @@ def test_saving_and_skipped_steps_are_counted(tmp_path) -> None:
     loop = Loop(count_steps([], MANY), lambda _: None)
     try:
         module = nn.Linear(4, 4)
-        optimizer, scaler = torch.optim.SGD(module.parameters()), torch.amp.GradScaler("cpu", init_scale=2.0)
+        optimizer, scaler = (
+            torch.optim.SGD(module.parameters()),
+            torch.amp.GradScaler("cpu", init_scale=2.0),
+        )
         for index in range(MIN_WATCHED + 4):
             optimizer.zero_grad()
             loss = module(torch.ones(2, 4)).sum() * (float("inf") if index == MIN_WATCHED else 1.0)

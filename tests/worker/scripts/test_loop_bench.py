@@ -53,7 +53,9 @@ class Machine:
         self.host_s += 0.01 * factor
         self.device_s = max(start_s + 0.05 * factor, self.host_s)
 
-    def run(self, steps: Steps[Any], after_step: Callable[[int], None] = lambda _number: None) -> Any:
+    def run(
+        self, steps: Steps[Any], after_step: Callable[[int], None] = lambda _number: None
+    ) -> Any:
         """Run the steps that are asked for, and return the result."""
         for number in range(100_000):
             try:
@@ -90,14 +92,18 @@ def make_notes(process: Process | None = None) -> Notes:
     return Notes(lambda _phase: None, process or make_process(), Lease())
 
 
-def test_a_block_and_its_steps_are_timed_until_the_device_is_idle(machine: Machine, bench: LoopBench) -> None:
+def test_a_block_and_its_steps_are_timed_until_the_device_is_idle(
+    machine: Machine, bench: LoopBench
+) -> None:
     assert machine.run(bench.block_s(EAGER, 4)) == pytest.approx(0.2)
     assert machine.run(bench.steps_s(EAGER, 3)) == pytest.approx([0.05] * 3)
     assert machine.run(bench.steps_s(COMPILED, 3, until_idle=False)) == pytest.approx([0.005] * 3)
     assert machine.order == [*["eager"] * 7, *["compiled"] * 3]
 
 
-def test_blocks_are_whole_cycles_of_the_recorded_batches(machine: Machine, bench: LoopBench) -> None:
+def test_blocks_are_whole_cycles_of_the_recorded_batches(
+    machine: Machine, bench: LoopBench
+) -> None:
     bench.num_sizes = 7
     assert machine.run(bench.steps_per_block(EAGER, 0.05, Measure())) == 14
     assert machine.run(bench.warm_up(COMPILED, 60.0)) == (pytest.approx(0.025), True)
@@ -121,7 +127,9 @@ def test_first_steps_end_when_they_are_steady_or_have_seen_each_batch_twice(
 
 
 def test_energy_of_a_step(machine: Machine, bench: LoopBench) -> None:
-    found = machine.run(measure_energy(bench, {EAGER: 0.05, COMPILED: 0.025}, lambda: machine.used_j))
+    found = machine.run(
+        measure_energy(bench, {EAGER: 0.05, COMPILED: 0.025}, lambda: machine.used_j)
+    )
     assert (found.eager, found.compiled) == (50.0, 25.0)
     assert [arm for arm, last in zip(machine.order, ["", *machine.order], strict=False) if arm != last] == [
         "eager", "compiled", "eager",
@@ -129,7 +137,9 @@ def test_energy_of_a_step(machine: Machine, bench: LoopBench) -> None:
 
 
 @pytest.mark.parametrize("clock", ["block", "step"])
-def test_rounds_that_are_complete_stay_when_the_script_ends(machine: Machine, setup: Any, clock: str) -> None:
+def test_rounds_that_are_complete_stay_when_the_script_ends(
+    machine: Machine, setup: Any, clock: str
+) -> None:
     """The third round is ended in its second block."""
     setup.measure = Measure(rounds=9, clock=clock)
     notes = make_notes(Process(0, 0, True, steps_per_block=4, first_steps_s=(1.0,)))
@@ -150,8 +160,14 @@ def test_rounds_that_are_complete_stay_when_the_script_ends(machine: Machine, se
         assert process.latencies is None
         return
     assert process.latencies is not None
-    assert (process.latencies.eager.p99_s, process.latencies.eager.steps) == (pytest.approx(0.05), 8)
-    assert (process.latencies.compiled.p50_s, process.latencies.compiled.steps) == (pytest.approx(0.025), 8)
+    assert (process.latencies.eager.p99_s, process.latencies.eager.steps) == (
+        pytest.approx(0.05),
+        8,
+    )
+    assert (process.latencies.compiled.p50_s, process.latencies.compiled.steps) == (
+        pytest.approx(0.025),
+        8,
+    )
 
 
 class Watched:
@@ -197,7 +213,10 @@ def test_a_round_is_void_where_a_block_does_more_than_train(
 
     machine.run(session.time_rounds(setup, notes), happen)
     assert [item.void for item in notes.process.rounds] == [None, reason, None]
-    assert setup.monitor.memory == {"compiled": memory.Reading(1004, 7), "eager": memory.Reading(5, 7)}
+    assert setup.monitor.memory == {
+        "compiled": memory.Reading(1004, 7),
+        "eager": memory.Reading(5, 7),
+    }
     assert notes.process.latencies is not None
     assert notes.process.latencies.eager.steps == 2 * 4
 
@@ -243,7 +262,9 @@ def gpu(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("gpu")
 @pytest.mark.parametrize("num_sizes", [1, 3])
-def test_both_clocks_are_read_and_a_wait_is_named(machine: Machine, setup: Any, num_sizes: int) -> None:
+def test_both_clocks_are_read_and_a_wait_is_named(
+    machine: Machine, setup: Any, num_sizes: int
+) -> None:
     setup.bench.num_sizes = num_sizes
     notes = make_notes()
     machine.run(session.take_readings(setup, notes))
@@ -256,7 +277,9 @@ def test_both_clocks_are_read_and_a_wait_is_named(machine: Machine, setup: Any, 
 
 
 @pytest.mark.usefixtures("gpu")
-def test_what_the_profiler_raises_is_a_reason(machine: Machine, setup: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_profiler_raises_is_a_reason(
+    machine: Machine, setup: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail() -> Any:
         raise RuntimeError("CUPTI is busy")
 
@@ -265,7 +288,8 @@ def test_what_the_profiler_raises_is_a_reason(machine: Machine, setup: Any, monk
     notes = make_notes()
     machine.run(session.take_readings(setup, notes))
     assert notes.process.device_time_missing == "RuntimeError: CUPTI is busy"
-    assert notes.process.host_time_missing == "RuntimeError: CUPTI is busy"  # it would have to count launches
+    # it would have to count launches
+    assert notes.process.host_time_missing == "RuntimeError: CUPTI is busy"
 
 
 @pytest.mark.usefixtures("gpu")

@@ -39,7 +39,9 @@ class MadeUpLoop:
         monkeypatch.setattr(loop_time, "time", SimpleNamespace(perf_counter=lambda: self.clock_s))
 
     def count(self) -> Counts:
-        return Counts(self.num_steps, self.num_steps, 0.0, 0, self.saves, 0, self.evaluations, self.epochs)
+        return Counts(
+            self.num_steps, self.num_steps, 0.0, 0, self.saves, 0, self.evaluations, self.epochs
+        )
 
     def step(self) -> None:
         evaluates, begins_anew = self._evaluates(self.num_steps), self._begins_anew(self.num_steps)
@@ -75,7 +77,9 @@ def test_what_compiles_once_is_no_part_of_a_step(monkeypatch: pytest.MonkeyPatch
     assert run.steps * STEP_S == pytest.approx(loop_time.LOOP_S)
 
 
-def test_a_loop_that_compiles_again_and_again_is_timed_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loop_that_compiles_again_and_again_is_timed_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     run = MadeUpLoop(set(range(1, 1000)), monkeypatch).time()
     assert (run.step_s, run.recompiles) == (pytest.approx(STEP_S + COMPILE_S), run.steps)
 
@@ -98,7 +102,9 @@ def every(period: int, first: int = 0) -> Callable[[int], bool]:
 
 
 @pytest.mark.parametrize("period", [12, 46, 60])
-def test_an_eager_loop_is_timed_from_one_evaluation_to_another(monkeypatch: pytest.MonkeyPatch, period: int) -> None:
+def test_an_eager_loop_is_timed_from_one_evaluation_to_another(
+    monkeypatch: pytest.MonkeyPatch, period: int
+) -> None:
     run = MadeUpLoop(set(), monkeypatch, every(period)).time(known=Known(interval=period))
     assert run.step_s == pytest.approx(STEP_S + EVENT_S / period)
     assert (run.steps, run.left_out) == (period * run.evaluations, False)
@@ -126,9 +132,18 @@ def test_an_evaluation_that_comes_too_rarely_is_left_out(
     assert run.steps == steps  # for as long as the next one was waited for
 
 
-def test_what_eager_has_left_out_is_not_in_the_compiled_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = MadeUpLoop(set(), monkeypatch, lambda steps: steps == 30).time(known=Known(steps=40, seconds=10.0))
-    assert (run.step_s, run.steps, run.evaluations, run.left_out) == (pytest.approx(STEP_S), 40, 0, True)
+def test_what_eager_has_left_out_is_not_in_the_compiled_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = MadeUpLoop(set(), monkeypatch, lambda steps: steps == 30).time(
+        known=Known(steps=40, seconds=10.0)
+    )
+    assert (run.step_s, run.steps, run.evaluations, run.left_out) == (
+        pytest.approx(STEP_S),
+        40,
+        0,
+        True,
+    )
 
 
 def test_epochs_count_where_there_is_no_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +153,9 @@ def test_epochs_count_where_there_is_no_evaluation(monkeypatch: pytest.MonkeyPat
     assert (both.epochs, both.steps) == (3 * both.evaluations, 30 * both.evaluations)
 
 
-def test_a_script_that_ends_between_two_evaluations_keeps_the_whole_periods(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_that_ends_between_two_evaluations_keeps_the_whole_periods(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     run = MadeUpLoop(set(), monkeypatch, every(12)).time(ends_after=30)
     assert (run.steps, run.evaluations) == (12, 1)
 
@@ -159,7 +176,9 @@ def test_kinds_of_events_are_counted_apart(monkeypatch: pytest.MonkeyPatch, begi
     assert other.step_s == pytest.approx(run.step_s, rel=0.05)
 
 
-def test_a_compiled_script_that_ends_early_leaves_out_what_eager_has_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiled_script_that_ends_early_leaves_out_what_eager_has_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     run = MadeUpLoop(set(), monkeypatch, lambda steps: steps == 25).time(ends_after=30)
     assert (run.steps, run.evaluations, run.left_out) == (25, 0, True)
     made = MadeUpLoop(set(), monkeypatch, lambda steps: steps == 25)
@@ -168,7 +187,9 @@ def test_a_compiled_script_that_ends_early_leaves_out_what_eager_has_not(monkeyp
     assert (other.step_s, other.evaluations, other.left_out) == (pytest.approx(STEP_S), 0, True)
 
 
-def test_a_compiled_loop_that_is_far_slower_does_not_run_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiled_loop_that_is_far_slower_does_not_run_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     run = MadeUpLoop(set(range(1000)), monkeypatch).time(known=Known(steps=1000, seconds=20.0))
     assert run.steps == loop_time.MIN_STEPS
 
@@ -181,9 +202,14 @@ def test_long_steps_are_timed_eight_times(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_what_the_first_run_has_found_is_told_to_the_others() -> None:
     calls = (CompileCall("train.py:3", by_library=False, target="Net", is_arm=True),)
-    first = ScriptRun(modules=("Net", "torch.nn.Linear"), called_at=("train.py:7", "train.py:8"), interval=5)
+    first = ScriptRun(
+        modules=("Net", "torch.nn.Linear"), called_at=("train.py:7", "train.py:8"), interval=5
+    )
     known = Known.of(first)
-    assert (list(known.modules), known.compiles_itself) == (["Net (train.py:7)", "torch.nn.Linear (train.py:8)"], False)
+    assert (list(known.modules), known.compiles_itself) == (
+        ["Net (train.py:7)", "torch.nn.Linear (train.py:8)"],
+        False,
+    )
     assert Known.of(replace(first, compile_calls=calls)).compiles_itself
     timed = replace(first, loop_eager=LoopRun(20, 0.5, None, 1.0, 0, evaluations=4))
     known = Known.of(timed)

@@ -26,7 +26,9 @@ def raise_in_script(folder: Path, line: str) -> Exception:
 
 def test_an_error_names_the_line_of_the_script_that_called_the_library(tmp_path: Path) -> None:
     error = raise_in_script(tmp_path, "torch.stack(losses)")
-    assert describe_in_script(error).startswith(f"{tmp_path}/train.py:3: RuntimeError: stack expects")
+    assert describe_in_script(error).startswith(
+        f"{tmp_path}/train.py:3: RuntimeError: stack expects"
+    )
 
 
 def test_a_tensor_that_a_cuda_graph_has_overwritten_is_to_be_copied(tmp_path: Path) -> None:
@@ -36,7 +38,9 @@ def test_a_tensor_that_a_cuda_graph_has_overwritten_is_to_be_copied(tmp_path: Pa
     assert "loss.detach().clone()" in text
 
 
-def test_what_a_compiler_has_written_is_no_line_of_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_compiler_has_written_is_no_line_of_the_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     written = tmp_path / "cache" / "cdym.py"
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(written.parent))
     calls = f"exec(compile('torch.stack([])', {str(written)!r}, 'exec'))"

@@ -35,7 +35,9 @@ def find(trial: Trial, outcome: Outcome) -> str:
 def test_a_compiled_form_that_nobody_calls_is_found(tmp_path: Path) -> None:
     trial, outcome, _ = run_stored("gated", tmp_path)
     assert outcome.status == "not_compiled"
-    assert "the script calls torch.compile (gated.py:11), and runs nothing compiled" in find(trial, outcome)
+    assert "the script calls torch.compile (gated.py:11), and runs nothing compiled" in find(
+        trial, outcome
+    )
 
 
 NEEDS = {"trainer": "accelerate", "with_accelerate": "accelerate", "with_lightning": "lightning"}
@@ -72,20 +74,27 @@ def test_the_report_names_what_a_script_does(name: str, tmp_path: Path) -> None:
     assert script.loop_eager is not None
     assert script.loop_compiled is not None
     assert outcome.diagnostics is not None
-    assert not [item.where for item in outcome.diagnostics.graph_breaks if "sweeper" in (item.where or "")]
+    assert not [
+        item.where for item in outcome.diagnostics.graph_breaks if "sweeper" in (item.where or "")
+    ]
     assert outcome.process is not None
     assert outcome.process.accuracy is not None
     assert outcome.process.accuracy.passed is True, outcome.process.accuracy.unverified
 
 
 @pytest.mark.slow
-def test_texts_that_are_padded_to_the_longest_are_named_with_sizes_to_pad_to(tmp_path: Path) -> None:
+def test_texts_that_are_padded_to_the_longest_are_named_with_sizes_to_pad_to(
+    tmp_path: Path,
+) -> None:
     trial, outcome, printed = run_stored("padded_text", tmp_path)
     assert outcome.status == "ok", f"{outcome.message}\n{printed[-3000:]}"
     script = read_script(outcome)
     assert script.modules == ("BertForSequenceClassification",)
-    assert all(re.fullmatch(r"\[4, (\d+)\], \[4, \1\], \[4\]", item.shapes) for item in script.shapes), script.shapes
-    assert len(script.sizes) == script.num_shapes > len(script.pad_to) > 1  # all of the compiled loop
+    assert all(
+        re.fullmatch(r"\[4, (\d+)\], \[4, \1\], \[4\]", item.shapes) for item in script.shapes
+    ), script.shapes
+    # all of the compiled loop
+    assert len(script.sizes) == script.num_shapes > len(script.pad_to) > 1
     assert script.sizes[-1].size == script.pad_to[-1]
     sizes = ", ".join(map(str, script.pad_to))
     assert f"{script.num_shapes} shapes of inputs: pad to {sizes}" in find(trial, outcome)
@@ -107,4 +116,6 @@ def test_a_trainer_that_compiles_is_the_compiled_arm(tmp_path: Path) -> None:
 def test_a_compiler_that_is_switched_off_is_found(tmp_path: Path) -> None:
     trial, outcome, _ = run_stored("own_compile", tmp_path, TORCHDYNAMO_DISABLE="1")
     assert outcome.status == "not_compiled"
-    assert "TORCHDYNAMO_DISABLE or torch._dynamo.config.disable turns the compiler off" in find(trial, outcome)
+    assert "TORCHDYNAMO_DISABLE or torch._dynamo.config.disable turns the compiler off" in find(
+        trial, outcome
+    )

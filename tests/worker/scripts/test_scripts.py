@@ -28,7 +28,11 @@ def test_a_plain_loop_is_measured(tmp_path: Path) -> None:
     assert [(item.order, item.void) for item in process.rounds] == [("AB", None), ("BA", None)]
     assert process.accuracy is not None
     assert process.accuracy.passed is True
-    assert (script.modules, script.optimizers, script.loader) == (("torch.nn.Sequential",), ("AdamW",), "no workers")
+    assert (script.modules, script.optimizers, script.loader) == (
+        ("torch.nn.Sequential",),
+        ("AdamW",),
+        "no workers",
+    )
     assert (script.recorded, script.num_shapes, script.shapes[0].shapes) == (8, 1, "[16, 64]")
     for loop in (script.loop_eager, script.loop_compiled):
         assert loop is not None
@@ -63,7 +67,9 @@ def test_the_compiled_loop_is_compiled_from_its_first_step(tmp_path: Path) -> No
 
 def test_single_steps_are_timed_and_energy_that_nobody_counts_is_missing(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(BEGIN + "steps(1_000_000)")
-    outcome, printed = run_worker(make_trial("train.py"), tmp_path, replace(MEASURE, clock="step", energy=True))
+    outcome, printed = run_worker(
+        make_trial("train.py"), tmp_path, replace(MEASURE, clock="step", energy=True)
+    )
     assert outcome.status == "ok", printed
     process = outcome.process
     assert process is not None
@@ -75,7 +81,10 @@ def test_single_steps_are_timed_and_energy_that_nobody_counts_is_missing(tmp_pat
         assert step_s is not None
         assert found.p50_s < 2 * step_s  # a block is the sum of its steps
     assert process.energy_j is None
-    assert process.energy_missing == "NoCounterError: no counter of energy: NVML knows none of this device"
+    assert (
+        process.energy_missing
+        == "NoCounterError: no counter of energy: NVML knows none of this device"
+    )
     assert list(process.phases_s)[-4:] == ["energy", "profiling", "reference", "checking"]
 
 
@@ -96,8 +105,12 @@ def test_rounds_in_which_a_script_ends_are_kept(tmp_path: Path) -> None:
 
 def test_a_script_that_ends_in_its_first_round_has_too_few_steps(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(BEGIN + "steps(8000)")
-    outcome, printed = run_worker(make_trial("train.py"), tmp_path, replace(MEASURE, warmup_s=0.001, block_steps=3000))
-    assert (outcome.status, outcome.phase) == ("eager_error", "measuring"), f"{outcome.message}\n{printed}"
+    outcome, printed = run_worker(
+        make_trial("train.py"), tmp_path, replace(MEASURE, warmup_s=0.001, block_steps=3000)
+    )
+    assert (outcome.status, outcome.phase) == ("eager_error", "measuring"), (
+        f"{outcome.message}\n{printed}"
+    )
     assert "it ended before its first round of 6000 steps was complete" in (outcome.message or "")
 
 
@@ -175,16 +188,21 @@ def test_what_a_script_does_after_a_failure_compiles_nothing(tmp_path: Path) -> 
 
 def test_what_fails_in_the_eager_loop_alone_is_the_script_s_own_error(tmp_path: Path) -> None:
     fails = "import glob\nopen(f'run{len(glob.glob(\"run*\"))}', 'w')\nif len(glob.glob('run*')) == 2:\n"
-    (tmp_path / "train.py").write_text(f"{BEGIN}{fails}    steps(30); raise ValueError('late')\nsteps(1_000_000)")
+    (tmp_path / "train.py").write_text(
+        f"{BEGIN}{fails}    steps(30); raise ValueError('late')\nsteps(1_000_000)"
+    )
     outcome, printed = run_worker(make_trial("train.py"), tmp_path)
     said = "in its loop in eager: train.py:15: ValueError: late"
-    assert (outcome.status, outcome.phase, outcome.message) == ("eager_error", "measuring", said), printed
+    assert (outcome.status, outcome.phase, outcome.message) == ("eager_error", "measuring", said), (
+        printed
+    )
 
 
 def test_a_compiled_loop_that_calls_its_module_elsewhere_is_not_compiled(tmp_path: Path) -> None:
     counts = "import glob\nopen(f'run{len(glob.glob(\"run*\"))}', 'w')\nif len(glob.glob('run*')) == 3:\n"
     other = (
-        counts + "    while True: optimizer.zero_grad(); module(torch.ones(4, 8)).sum().backward(); optimizer.step()"
+        counts
+        + "    while True: optimizer.zero_grad(); module(torch.ones(4, 8)).sum().backward(); optimizer.step()"
     )
     (tmp_path / "train.py").write_text(f"{BEGIN}{other}\nsteps(1_000_000)")
     outcome, printed = run_worker(make_trial("train.py"), tmp_path)
@@ -193,7 +211,8 @@ def test_a_compiled_loop_that_calls_its_module_elsewhere_is_not_compiled(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("of_rounds", "of_loop", "busy"), [(0.02, 0.4, 0.4), (0.3, 0.1, 0.3), (None, 0.2, 0.2), (0.2, None, 0.2)]
+    ("of_rounds", "of_loop", "busy"),
+    [(0.02, 0.4, 0.4), (0.3, 0.1, 0.3), (None, 0.2, 0.2), (0.2, None, 0.2)],
 )
 def test_others_that_keep_the_host_busy_while_a_loop_is_timed_count(
     of_rounds: float | None, of_loop: float | None, busy: float
@@ -213,8 +232,14 @@ ENDINGS = {
     "os.kill(os.getpid(), signal.SIGKILL)": ("eager_error", "was killed by SIGKILL"),
     "steps(10); raise ValueError('no batch left')": ("eager_error", "ValueError: no batch left"),
     "steps(16); os._exit(5)": ("crashed", "ended its process with exit code 5"),
-    "import torch.multiprocessing as m; m.spawn(print, nprocs=2)": ("unavailable", "trains in 2 processes"),
-    "torch.distributed.init_process_group('gloo', world_size=4, rank=0)": ("unavailable", "trains in 4 processes"),
+    "import torch.multiprocessing as m; m.spawn(print, nprocs=2)": (
+        "unavailable",
+        "trains in 2 processes",
+    ),
+    "torch.distributed.init_process_group('gloo', world_size=4, rank=0)": (
+        "unavailable",
+        "trains in 4 processes",
+    ),
 }
 
 
@@ -223,7 +248,9 @@ def test_a_script_that_ends_by_itself_says_how(code: str, tmp_path: Path) -> Non
     (tmp_path / "train.py").write_text(BEGIN + code)
     outcome, printed = run_worker(make_trial("train.py"), tmp_path)
     status, message = ENDINGS[code]
-    assert (outcome.status, message in (outcome.message or "")) == (status, True), f"{outcome.message}\n{printed}"
+    assert (outcome.status, message in (outcome.message or "")) == (status, True), (
+        f"{outcome.message}\n{printed}"
+    )
 
 
 def with_trajectory(trial: Trial, steps: int = 20) -> Trial:
@@ -239,11 +266,18 @@ def read_trajectory(outcome: Outcome) -> Trajectory:
 
 @pytest.mark.slow
 def test_a_training_is_compared_step_by_step_and_by_several_seeds(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(BEGIN + "module.append(torch.nn.Dropout(0.5))\nsteps(10_000)")
+    (tmp_path / "train.py").write_text(
+        BEGIN + "module.append(torch.nn.Dropout(0.5))\nsteps(10_000)"
+    )
     outcome, printed = run_worker(with_trajectory(make_trial("train.py")), tmp_path)
     assert outcome.status == "ok", printed
     found = read_trajectory(outcome)
-    assert (found.passed, found.steps, found.samples, found.trainings_missing) == (True, 20, 20, None)
+    assert (found.passed, found.steps, found.samples, found.trainings_missing) == (
+        True,
+        20,
+        20,
+        None,
+    )
     assert [(one.arm, one.shift) for one in found.trainings] == [
         (arm, shift) for shift in (0, 1, 2) for arm in ("eager", "compiled")
     ]
@@ -264,7 +298,9 @@ while True:
 
 
 @pytest.mark.slow
-def test_a_trajectory_names_a_module_that_the_script_compiles_as_the_record_does(tmp_path: Path) -> None:
+def test_a_trajectory_names_a_module_that_the_script_compiles_as_the_record_does(
+    tmp_path: Path,
+) -> None:
     begin = BEGIN.replace("torch.manual_seed(0)", "")  # one training of each arm is enough
     (tmp_path / "train.py").write_text(begin + TWO_COMPILED)
     outcome, printed = run_worker(with_trajectory(make_trial("train.py")), tmp_path)
@@ -280,14 +316,20 @@ def test_a_script_that_gives_no_seed_has_one_training_of_each_arm(tmp_path: Path
     outcome, printed = run_worker(with_trajectory(make_trial("train.py")), tmp_path)
     assert outcome.status == "ok", printed
     found = read_trajectory(outcome)
-    assert (found.passed, found.samples, [one.arm for one in found.trainings]) == (True, 20, ["eager", "compiled"])
+    assert (found.passed, found.samples, [one.arm for one in found.trainings]) == (
+        True,
+        20,
+        ["eager", "compiled"],
+    )
     assert found.trainings_missing == "the script gives torch no seed that could be another one"
 
 
 def test_a_trajectory_that_fails_keeps_what_was_measured(tmp_path: Path) -> None:
     """The script ends by itself in its fourth run."""
     counts = "import pathlib\nruns = pathlib.Path('runs')\nruns.touch()\nruns.write_text(runs.read_text() + 'x')\n"
-    ends = "steps(5)\nif len(runs.read_text()) > 3: raise ValueError('no batch left')\nsteps(10_000)\n"
+    ends = (
+        "steps(5)\nif len(runs.read_text()) > 3: raise ValueError('no batch left')\nsteps(10_000)\n"
+    )
     (tmp_path / "train.py").write_text(BEGIN + counts + ends)
     outcome, printed = run_worker(with_trajectory(make_trial("train.py")), tmp_path)
     assert outcome.status == "ok", printed
@@ -303,7 +345,8 @@ def test_a_script_finds_what_python_would_give_it(tmp_path: Path) -> None:
     (tmp_path / "sub" / "helper.py").write_text("VALUE = 7\n")
     seen = "import json, helper, pathlib\nseen = [sys.argv, __name__, __file__, os.getcwd(), helper.VALUE]\n"
     does = "pathlib.Path('seen.json').write_text(json.dumps(seen)); os.chdir('/'); print('x' * 10_000_000)\n"
-    does += "def typed(x: int): pass\nassert typed.__annotations__ == {'x': int}\n"  # as without our own `__future__`
+    # as without our own `__future__`
+    does += "def typed(x: int): pass\nassert typed.__annotations__ == {'x': int}\n"
     does += "if os.fork() == 0: steps(20); os._exit(0)\n"  # a child's steps are its own
     does += "signal.signal(signal.SIGTERM, signal.SIG_IGN); steps(2)\n"
     (tmp_path / "sub" / "train.py").write_text(BEGIN + seen + does)
@@ -346,7 +389,8 @@ def test_a_script_that_saves_every_few_steps_leaves_no_round_that_counts(tmp_pat
     _, outcome, _ = run_stored("checkpoints", tmp_path, "--save-every=5")
     assert (outcome.status, outcome.phase) == ("runtime_error", "measuring")
     assert (
-        outcome.message == "3 of 3 rounds were void: the script saved a file, every 5 steps; a round takes 20 or more"
+        outcome.message
+        == "3 of 3 rounds were void: the script saved a file, every 5 steps; a round takes 20 or more"
     )
     assert (tmp_path / "checkpoint.pt").is_file()
 
@@ -354,12 +398,18 @@ def test_a_script_that_saves_every_few_steps_leaves_no_round_that_counts(tmp_pat
 @pytest.mark.gpu
 @pytest.mark.xdist_group("gpu")
 @pytest.mark.skipif(not visible_gpus(), reason="no NVIDIA GPU is visible")
-def test_a_tensor_that_the_script_keeps_and_a_cuda_graph_overwrites_is_named(tmp_path: Path) -> None:
-    trial = replace(make_trial("kept.py", backend="inductor"), mode="reduce-overhead", device="cuda")
+def test_a_tensor_that_the_script_keeps_and_a_cuda_graph_overwrites_is_named(
+    tmp_path: Path,
+) -> None:
+    trial = replace(
+        make_trial("kept.py", backend="inductor"), mode="reduce-overhead", device="cuda"
+    )
     (tmp_path / "kept.py").write_bytes((SCRIPTS / "kept.py").read_bytes())
     outcome, printed = run_worker(trial, tmp_path)
     assert outcome.status == "runtime_error", printed[-3000:]
-    assert (outcome.message or "").startswith("kept.py:32 reads a tensor that the script has kept from an earlier step")
+    assert (outcome.message or "").startswith(
+        "kept.py:32 reads a tensor that the script has kept from an earlier step"
+    )
 
 
 AUTOCAST_INSIDE = """
@@ -383,7 +433,9 @@ for _ in range(10_000):
 def test_a_module_under_autocast_of_its_own_is_judged_as_such(tmp_path: Path) -> None:
     """As accelerate has it, for the Trainer of transformers too."""
     (tmp_path / "train.py").write_text(BEGIN + AUTOCAST_INSIDE)
-    outcome, printed = run_worker(with_trajectory(make_trial("train.py", backend="inductor"), 40), tmp_path)
+    outcome, printed = run_worker(
+        with_trajectory(make_trial("train.py", backend="inductor"), 40), tmp_path
+    )
     assert outcome.status == "ok", printed
     assert outcome.process is not None
     assert outcome.process.accuracy is not None

@@ -52,7 +52,9 @@ def train(watch: TrainingWatch, weight: torch.nn.Parameter, step: torch.Tensor, 
         watch.add_step()
 
 
-def test_a_training_is_described_in_points_and_how_far_arms_are_apart_is_a_share_of_eagers_way(tmp_path: Path) -> None:
+def test_a_training_is_described_in_points_and_how_far_arms_are_apart_is_a_share_of_eagers_way(
+    tmp_path: Path,
+) -> None:
     losses, steps = LossWatch(), 2 * POINTS
     found = {}
     for arm, size in (("eager", 1.0), ("compiled", 1.1)):
@@ -83,7 +85,9 @@ def test_a_sketch_keeps_the_length_of_a_column(shape: tuple[int, int]) -> None:
     torch.manual_seed(0)
     change = torch.zeros(shape)
     change[:, 7] = torch.randn(shape[0])
-    assert (sketch([change]) - sketch([torch.zeros(shape)])).norm() == pytest.approx(float(change.norm()), rel=0.05)
+    assert (sketch([change]) - sketch([torch.zeros(shape)])).norm() == pytest.approx(
+        float(change.norm()), rel=0.05
+    )
 
 
 def test_a_sketch_keeps_lengths_of_differences() -> None:
